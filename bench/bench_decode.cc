@@ -7,8 +7,10 @@
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
-#include "model/cached_sequence.h"
-#include "model/setup.h"
+#include "inference/cached_sequence.h"
+#include "model/shared_options.h"
+#include "pass/eval_memory.h"
+#include "pass/kv_cache.h"
 
 namespace qlora::bench {
 namespace {
@@ -62,7 +64,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   const std::int64_t capacity = prompt + options.new_tokens;
   PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
   EvalMemory passes(decoder, {}, memory);
-  CacheMemory cache(decoder, capacity);
+  CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);

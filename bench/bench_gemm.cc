@@ -13,11 +13,11 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "base/check.h"
-#include "base/simd_target.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_peak.h"
-#include "model/setup.h"
+#include "machine/simd_target.h"
+#include "model/shared_options.h"
 #include "qlora/nf4.h"
 
 namespace qlora::bench {

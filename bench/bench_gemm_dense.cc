@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 
 #ifdef QLORA_BENCH_ONEDNN
 #include <dlfcn.h>

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "model/options.h"
+#include "model/shared_options.h"
 #include "quant/layout.h"
 
 namespace qlora::bench {

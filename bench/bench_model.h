@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/arena.h"
-#include "model/decoder.h"
+#include "pass/decoder.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
 

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "base/simd_target.h"
 #include "base/stopwatch.h"
+#include "machine/simd_target.h"
 
 namespace qlora::bench {
 namespace {

@@ -14,9 +14,10 @@
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/timed_backend.h"
-#include "model/setup.h"
-#include "train/memory_plan.h"
-#include "train/step.h"
+#include "model/shared_options.h"
+#include "pass/pass_shape.h"
+#include "plan/memory_plan.h"
+#include "step/step.h"
 
 namespace qlora::bench {
 namespace {

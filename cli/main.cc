@@ -18,18 +18,18 @@
 #include <string_view>
 #include <vector>
 
-#include "base/nearest.h"
+#include "base/spelling.h"
 #include "base/version.h"
-#include "command_line.h"
-#include "common.h"
-#include "errors.h"
-#include "help.h"
-#include "interrupt.h"
+#include "command/command_line.h"
+#include "command/common.h"
+#include "command/errors.h"
+#include "command/help.h"
+#include "command/model_loading.h"
+#include "command/verb.h"
 #include "io/json.h"
 #include "migrate/foreign_option.h"
-#include "model_loading.h"
-#include "text_wrap.h"
-#include "verb.h"
+#include "terminal/interrupt.h"
+#include "terminal/text_wrap.h"
 
 namespace qlora {
 namespace {

@@ -49,7 +49,7 @@ endfunction()
 # sanitized builds the floors above the parsers are compiled with -O0, in half the time; the parsers
 # stay at -O1, because the fuzzers try as many inputs as there is time for. Targets with the same
 # flags share one precompiled header.
-set(qlora_parsers qlora_io qlora_options qlora_jinja qlora_parquet qlora_data)
+set(qlora_parsers qlora_io qlora_gguf qlora_jinja qlora_parquet qlora_records qlora_prompt qlora_data)
 function(qlora_cold target)
   set(cold $<$<CONFIG:Release>:-O1>)
   set(hot $<$<CONFIG:Release>:-O3>)
@@ -57,7 +57,7 @@ function(qlora_cold target)
   if(QLORA_SANITIZE AND NOT target IN_LIST qlora_parsers)
     set(cold -O0)
     set(hot -O1)
-    set(header_of qlora_pull)
+    set(header_of qlora_hub)
   endif()
   target_compile_options(${target} PRIVATE
     ${cold} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>

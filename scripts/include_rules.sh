@@ -9,32 +9,42 @@ cd "$(dirname "$0")/.."
 declare -A below=(
   [include]=""
   [src/base]=""
+  [src/machine]="base"
   [src/unicode]="base"
-  [src/options]="base"
-  [src/quant]="base"
+  [src/quant]="machine base"
   [src/io]="quant base"
+  [src/gguf]="io quant base"
+  [src/hub]="io base"
   [src/jinja]="unicode base"
   [src/tokenizer]="unicode io quant base"
-  [src/pull]="io base"
+  [src/pull]="hub io base"
   [src/parquet]="unicode io base"
-  [src/data]="tokenizer jinja parquet unicode options io base"
-  [src/backend]="quant base gpu_host"
+  [src/records]="parquet tokenizer unicode hub io base"
+  [src/prompt]="records tokenizer jinja unicode io base"
+  [src/data]="prompt records tokenizer jinja unicode io base"
+  [src/backend]="quant machine base gpu_host"
   [src/linear]="backend io quant base"
-  [src/model]="backend data tokenizer jinja unicode options io quant base"
-  [src/train]="model backend data tokenizer jinja unicode options io quant base"
-  [src/convert]="model backend data tokenizer jinja unicode options io quant base"
-  [cli]="bench train backend data pull tokenizer unicode io base chat migrate report"
-  [bench]="train model backend data tokenizer quant io base"
-  [python/src]="base"
+  [src/model]="backend prompt tokenizer io quant base"
+  [src/pass]="model backend quant machine base"
+  [src/inference]="pass model backend data prompt tokenizer hub io quant machine base"
+  [src/step]="pass model backend data quant base"
+  [src/checkpoint]="step pass model backend data tokenizer io base"
+  [src/log]="checkpoint step pass model backend io base"
+  [src/plan]="log checkpoint step inference pass model backend data prompt tokenizer hub io base"
+  [src/train]="plan log checkpoint step inference pass model backend data io base"
+  [src/convert]="inference pass model backend data prompt tokenizer gguf hub io quant base"
+  [cli]="bench train plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
+  [bench]="plan step inference pass model backend data tokenizer quant io machine base"
+  [python/src]="machine base"
   [examples]=""
 )
 # file: what it may include, as regular expressions. The two devices do not know each other, and
 # what they share knows neither. Kernels know gpu.h, operands, and no memory, stream of ops or device.
-kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|stream|team|weights)\.h'
+kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|row_reduce|stream|weights)\.h'
 declare -A only=(
-  ['src/backend/[a-z_]+\.']='(backend/[a-z_]+\.h|quant/|base/)'
-  ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|base/)'
-  ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|base/|gpu_host/)'
+  ['src/backend/[a-z_]+\.']='(backend/[a-z_]+\.h|quant/|machine/|base/)'
+  ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|machine/|base/)'
+  ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|machine/|base/|gpu_host/)'
   ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/(matrix|random)\.h|gpu_host/)"
 )
 

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/file.h"
-#include "common.h"
-#include "model_loading.h"
+#include "command/common.h"
+#include "command/model_loading.h"
 #include "qlora/error.h"
 #include "qlora/options.h"
 

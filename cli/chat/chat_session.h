@@ -9,9 +9,9 @@
 #include "chat/chat_input.h"
 #include "chat/dialogue.h"
 #include "chat/line_reader.h"
-#include "interrupt.h"
+#include "command/verb.h"
 #include "qlora/model.h"
-#include "verb.h"
+#include "terminal/interrupt.h"
 
 namespace qlora {
 

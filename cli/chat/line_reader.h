@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "interrupt.h"
-#include "verb.h"
+#include "command/verb.h"
+#include "terminal/interrupt.h"
 
 namespace qlora {
 

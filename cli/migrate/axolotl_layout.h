@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-// Values of prompt_template and completion_template (data/field_template.h).
+// Values of prompt_template and completion_template (prompt/field_template.h).
 struct FieldTemplates {
   std::string prompt;
   std::string completion;

@@ -3,9 +3,9 @@
 #include <array>
 
 #include "base/text.h"
-#include "errors.h"
+#include "command/errors.h"
 #include "migrate/rules.h"
-#include "train_settings.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {

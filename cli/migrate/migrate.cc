@@ -8,11 +8,11 @@
 #include <set>
 
 #include "base/printable.h"
-#include "command_line.h"
-#include "errors.h"
+#include "command/command_line.h"
+#include "command/errors.h"
+#include "command/yaml_text.h"
 #include "migrate/rules.h"
-#include "train_settings.h"
-#include "yaml_text.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 std::string OneLine(const YAML::Node& value) {

@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "errors.h"
+#include "command/errors.h"
 
 namespace qlora {
 namespace {

@@ -4,10 +4,11 @@
 
 #include <string_view>
 
+#include "command/common.h"
 #include "data/dataset_report.h"
 #include "io/json.h"
+#include "log/log_reader.h"
 #include "qlora/error.h"
-#include "train/log_reader.h"
 
 namespace qlora {
 

@@ -9,7 +9,7 @@
 namespace qlora {
 
 // {"live": ..., "remarks": {...}, "runs": [...]}: the texts about counts of the data
-// (data/dataset_report.h), and a record of each run (train/log_reader.h). A live page may be
+// (data/dataset_report.h), and a record of each run (log/log_reader.h). A live page may be
 // asked for before its run has written anything; such a run is left out. Errors: InvalidInput.
 std::string ReportData(const std::vector<std::string>& run_dirs, bool live);
 

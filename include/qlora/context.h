@@ -34,6 +34,9 @@ class Context {
   std::unique_ptr<Pool> pool_;
 };
 
+// Receives how much of a job is done, and all of it.
+using ProgressFn = std::function<void(std::int64_t done, std::int64_t total)>;
+
 }  // namespace qlora
 
 #endif  // QLORA_CONTEXT_H_

@@ -11,47 +11,10 @@
 
 #include "qlora/chat.h"
 #include "qlora/context.h"
-#include "qlora/data.h"
-#include "qlora/options.h"
+#include "qlora/model_options.h"
 #include "qlora/prompt.h"
-#include "qlora/quantization.h"
 
 namespace qlora {
-
-// Which model, and in which form it is held.
-struct ModelOptions {
-  std::string model_name_or_path;  // a Hugging Face directory
-  std::string adapter;             // a PEFT directory; empty: the base alone
-  // true: the linears of the blocks are held in 4 bits; false: as the checkpoint has them; auto: as
-  // they were when the adapter was trained, 4 bits without an adapter.
-  std::string load_in_4bit = "auto";
-  QuantizationFields quantization;
-  std::string compute_dtype = "auto";  // bfloat16 where products of it are fastest, else float32
-  std::string device = "auto";         // cpu, cuda; auto: cpu
-  // Empty: the template, variables and date that the adapter was trained with, else the
-  // checkpoint's own.
-  ChatFields chat;
-  // For generating: copies weights into memory of this process, 4-bit ones in the order in which
-  // products with few rows read them fastest, if less than half of the available memory holds the
-  // model and the copies. Loading takes a little longer, every token less.
-  bool copy_weights = false;
-
-  void Declare(OptionTable& table);
-};
-
-struct GenerateOptions {
-  std::int64_t max_new_tokens = 256;
-  bool do_sample = false;
-  double temperature = 1;
-  std::int64_t top_k = 0;  // 0: off
-  double top_p = 1;
-  double min_p = 0;               // of the most likely token's probability; 0: off
-  double repetition_penalty = 1;  // as Hugging Face defines it; 1: none
-  std::int64_t seed = 42;
-  std::string stop;  // a text that ends the answer and is not a part of it; "": none
-
-  void Declare(OptionTable& table);
-};
 
 enum class StopReason {
   kEos,           // the model wrote a token that ends an answer
@@ -71,17 +34,6 @@ struct GenerateReport {
   StopReason stop_reason = StopReason::kEos;
   double prefill_seconds = 0;
   double decode_seconds = 0;
-};
-
-struct EvalOptions {
-  std::vector<std::string> dataset;  // any format that `train` reads
-  ReadingFields reading;
-  // Lay the records out as if the adapter had not recorded the layout of its data.
-  bool raw = false;
-  bool per_token = false;        // keep the log-probability of every supervised token
-  bool without_adapter = false;  // evaluate the base alone
-
-  void Declare(OptionTable& table);
 };
 
 struct EvalResult {

@@ -1,5 +1,5 @@
-// The compiled part of fmt, which Debian has as a shared library only: the definitions in its header,
-// and the templates that fmt/format.h declares extern.
+// The compiled part of fmt, which Debian has as a shared library only: the definitions in its
+// header, and the templates that fmt/format.h declares extern.
 #include <fmt/format-inl.h>
 
 namespace fmt {

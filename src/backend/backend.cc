@@ -4,7 +4,7 @@
 
 #include "backend/checker.h"
 #include "base/check.h"
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 
 namespace qlora {
 

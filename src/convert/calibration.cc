@@ -4,10 +4,10 @@
 
 #include "base/check.h"
 #include "data/dataset.h"
-#include "model/decoder.h"
-#include "model/evaluate.h"
-#include "model/setup.h"
+#include "inference/dataset_loss.h"
 #include "model/weights.h"
+#include "pass/decoder.h"
+#include "pass/eval_memory.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

@@ -9,15 +9,15 @@
 #include "base/file.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "convert/checkpoint_dir.h"
 #include "convert/convert_on.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
+#include "convert/model_folder.h"
 #include "convert/verify.h"
-#include "io/hub_cache.h"
-#include "model/base_form.h"
-#include "model/setup.h"
+#include "hub/hub_cache.h"
+#include "model/base_record.h"
+#include "model/shared_options.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
@@ -62,7 +62,7 @@ void CheckOutput(const ExportOptions& options) {
     // complete.
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
-    CheckCheckpointTarget(options.output, options.overwrite, sources);
+    CheckModelFolder(options.output, options.overwrite, sources);
     return;
   }
   if (fs::is_directory(output, ignored)) {
@@ -89,14 +89,14 @@ void CheckOutput(const ExportOptions& options) {
 }
 
 // Chooses the base that the adapter is merged into.
-BaseForm ChooseBase(const ExportOptions& options) {
-  std::optional<BaseForm> trained;
-  if (!options.adapter.empty()) trained = LoadBaseForm(options.adapter);
+BaseRecord ChooseBase(const ExportOptions& options) {
+  std::optional<BaseRecord> trained;
+  if (!options.adapter.empty()) trained = LoadBaseRecord(options.adapter);
   if (options.merge_base == "nf4") {
     if (trained && trained->load_in_4bit) return *trained;
     return {};
   }
-  BaseForm original;
+  BaseRecord original;
   original.load_in_4bit = false;
   // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
   // into the 16-bit weights, it corrects an error that is not there; that is done on request only.
@@ -143,7 +143,7 @@ class Exporter {
 
   ExportReport Run() {
     if (adapter_only()) CheckAdapterOnly();
-    const BaseForm form = ChooseBase(options_);
+    const BaseRecord form = ChooseBase(options_);
     // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
     // alone.
     if (!adapter_only() || options_.verify) LoadSource(form);
@@ -181,14 +181,15 @@ class Exporter {
     }
   }
 
-  DecoderWeights LoadBase(const fs::path& dir, const DecoderConfig& config, const BaseForm& form) {
+  DecoderWeights LoadBase(const fs::path& dir, const DecoderConfig& config,
+                          const BaseRecord& form) {
     LoadOptions load = LoadOptionsOf(form);
     load.progress = progress_;
     return LoadWeights(context_, backend_, dir, config, load);
   }
 
   // The weights of the model, with whole modules of the adapter in the place of the model's.
-  void LoadSource(const BaseForm& form) {
+  void LoadSource(const BaseRecord& form) {
     weights_ = LoadBase(model_dir_, config_, form);
     if (options_.merge_base == "original" && weights_.sizes.stored_4bit) {
       ThrowInvalidInput(
@@ -220,7 +221,7 @@ class Exporter {
     MergedPrompts prompts;
     const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
     if (adapter_ && fs::exists(kept)) prompts.chat_template = ReadTextFile(kept);
-    const auto form = adapter_ ? LoadBaseForm(options_.adapter) : std::nullopt;
+    const auto form = adapter_ ? LoadBaseRecord(options_.adapter) : std::nullopt;
     if (form) prompts.record = form->prompts;
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
@@ -263,7 +264,7 @@ class Exporter {
     DecoderConfig config = config_;
     // An adapter that trained the head has untied it, whatever config.json of the model says.
     config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
-    BaseForm dense;
+    BaseRecord dense;
     dense.load_in_4bit = false;
     // Reports of progress, without which a signal would not end the comparison.
     const DecoderWeights written =
@@ -299,6 +300,34 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
   ExportReport report = Exporter(context, *backend, options, progress).Run();
   report.seconds = watch.seconds();
   return report;
+}
+
+// The names are those of llama.cpp's converter (outfile, outtype).
+void ExportOptions::Declare(OptionTable& table) {
+  table.Section("Export");
+  DeclareModelPath(table, &model_name_or_path);
+  table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
+                // The names of LLaMA-Factory and Axolotl, so that their files can be given as they
+                // are.
+                {"adapter_name_or_path", "lora_model_dir"});
+  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
+                {"outfile", "output_dir"});
+  table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
+  table.Choice(
+      "format", &format, {"gguf", "gguf-adapter", "hf"},
+      "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
+  table
+      .Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
+              "element type of the weights in the GGUF file")
+      // Types that are asked for often, but written by llama.cpp's own tool: the error says how.
+      .hint = "for Q4_K_M and other types, export f16 and run llama-quantize on the file";
+  table.Choice(
+      "merge_base", &merge_base, {"auto", "nf4", "original"},
+      "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
+      "16-bit weights; auto: those that it was trained on");
+  table.Add("verify", &verify,
+            "read the output back and compare its log-probabilities with those of the source");
+  DeclareDevice(table, &device);
 }
 
 }  // namespace qlora

@@ -9,7 +9,7 @@
 #include "base/matrix.h"
 #include "convert/gguf_names.h"
 #include "convert/merged_linear.h"
-#include "io/gguf_blocks.h"
+#include "io/float_encoding.h"
 
 namespace qlora {
 namespace {

@@ -8,10 +8,11 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/matrix.h"
-#include "convert/checkpoint_dir.h"
 #include "convert/merged_linear.h"
-#include "io/gguf_blocks.h"
+#include "convert/model_folder.h"
+#include "io/float_encoding.h"
 #include "io/json.h"
+#include "io/safetensors.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {
@@ -134,7 +135,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     infos.push_back({"lm_head.weight", outtype, {weights.head.rows, weights.head.cols}});
   }
 
-  CheckpointDir dir(target.path, target.mode);
+  NewModelFolder dir(target.path, target.mode);
   const std::unique_ptr<TensorWriter> file =
       CreateShardedSafetensors(dir.path(), infos, {}, kMaxShardBytes);
   Writer writer(*file, outtype);

@@ -9,8 +9,8 @@
 
 #include "convert/export_target.h"
 #include "model/lora.h"
-#include "model/prompt_record.h"
 #include "model/weights.h"
+#include "prompt/prompt_record.h"
 #include "qlora/convert.h"
 
 namespace qlora {

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "model/rope.h"
+#include "pass/rope.h"
 
 namespace qlora {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/gguf.h"
+#include "gguf/gguf.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "tokenizer/tokenizer.h"

@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 #include "convert/gguf_names.h"
-#include "io/gguf.h"
-#include "io/gguf_blocks.h"
+#include "gguf/gguf.h"
+#include "io/float_encoding.h"
 
 namespace qlora {
 namespace {

@@ -12,15 +12,16 @@
 #include <vector>
 
 #include "base/check.h"
-#include "data/chat_template.h"
 #include "data/sample_display.h"
 #include "data/training_data.h"
+#include "gguf/gguf.h"
+#include "hub/hub_cache.h"
 #include "io/bnb.h"
-#include "io/gguf.h"
-#include "io/hub_cache.h"
 #include "io/json.h"
 #include "io/peft.h"
+#include "io/safetensors.h"
 #include "model/config.h"
+#include "prompt/chat_template.h"
 #include "qlora/train.h"
 #include "tokenizer/tokenizer.h"
 

@@ -10,14 +10,16 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "convert/calibration.h"
-#include "convert/checkpoint_dir.h"
 #include "convert/convert_on.h"
 #include "convert/merged_linear.h"
+#include "convert/model_folder.h"
+#include "hub/hub_cache.h"
 #include "io/bnb.h"
-#include "io/gguf_blocks.h"
-#include "io/hub_cache.h"
+#include "io/float_encoding.h"
 #include "io/json.h"
-#include "model/setup.h"
+#include "io/safetensors.h"
+#include "model/quantization.h"
+#include "model/shared_options.h"
 #include "model/weights.h"
 #include "qlora/convert.h"
 #include "qlora/nf4_compat.h"
@@ -132,8 +134,8 @@ class Conversion {
 
  private:
   void Write(const std::vector<TensorInfo>& outputs) {
-    CheckpointDir dir(options_.output_dir,
-                      options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
+    NewModelFolder dir(options_.output_dir,
+                       options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
     const std::unique_ptr<TensorWriter> writer =
         // Shapes alone are known here. Each tensor is read, converted, written and released in
         // turn, so the memory is that of the largest tensor.
@@ -387,9 +389,29 @@ QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOpti
 QuantizeReport QuantizeCheckpointOn(Context& context, const BackendMaker& make_backend,
                                     const QuantizeCheckpointOptions& options,
                                     const ProgressFn& progress) {
-  CheckCheckpointTarget(options.output_dir, options.overwrite_output_dir,
-                        {ResolveModelDir(options.model_name_or_path)});
+  CheckModelFolder(options.output_dir, options.overwrite_output_dir,
+                   {ResolveModelDir(options.model_name_or_path)});
   return Conversion(context, make_backend, options, progress).Run();
+}
+
+// The names are those of training, so that one YAML file serves both.
+void QuantizeCheckpointOptions::Declare(OptionTable& table) {
+  table.Section("Quantization");
+  DeclareModelPath(table, &model_name_or_path);
+  table.AddPath("output_dir", &output_dir, "directory of the new checkpoint", {"output"});
+  table.Add("overwrite_output_dir", &overwrite_output_dir, "replace the checkpoint in output_dir",
+            {"overwrite"});
+  // The options of load_in_4bit, under the same names as in training.
+  quantization.Declare(table);
+  table.AddPath("calibration_data", &calibration_data,
+                "text file; enables scale_search, weighted by activations on this text");
+  table.Add("calibration_tokens", &calibration_tokens,
+            "maximum number of tokens to read from calibration_data");
+  table.Choice(
+      "bnb_rule", &bnb_rule, {"cpu", "cuda"},
+      "tie-breaking rule: that of bitsandbytes on this device, where two values are equally near");
+  table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
+  DeclareDevice(table, &device);
 }
 
 }  // namespace qlora

@@ -4,7 +4,8 @@
 #include <cmath>
 
 #include "base/random.h"
-#include "model/setup.h"
+#include "pass/eval_memory.h"
+#include "pass/loss.h"
 
 namespace qlora {
 namespace {

@@ -2,7 +2,7 @@
 #ifndef QLORA_CONVERT_VERIFY_H_
 #define QLORA_CONVERT_VERIFY_H_
 
-#include "model/decoder.h"
+#include "pass/decoder.h"
 
 namespace qlora {
 

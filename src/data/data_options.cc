@@ -5,8 +5,8 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "data/data_files.h"
 #include "qlora/data.h"
+#include "records/data_files.h"
 
 namespace qlora {
 namespace {

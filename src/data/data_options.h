@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/prompt_layout.h"
-#include "data/record_format.h"
+#include "prompt/prompt_layout.h"
+#include "prompt/record_format.h"
 
 namespace qlora {
 

@@ -45,11 +45,11 @@
 #include <vector>
 
 #include "base/batch.h"
-#include "data/chat_renderer.h"
 #include "data/data_options.h"
 #include "data/dataset_report.h"
 #include "data/epoch_order.h"
 #include "data/sample_index.h"
+#include "prompt/chat_renderer.h"
 #include "qlora/context.h"
 #include "tokenizer/tokenizer.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/printable.h"
-#include "data/prompt_layout.h"
+#include "prompt/prompt_layout.h"
 #include "qlora/error.h"
 
 namespace qlora {

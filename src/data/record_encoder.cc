@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "data/conversation.h"
-#include "data/loss_mask.h"
 #include "io/json.h"
+#include "prompt/conversation.h"
+#include "prompt/loss_mask.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {

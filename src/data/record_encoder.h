@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "base/batch.h"
-#include "data/chat_renderer.h"
 #include "data/data_options.h"
-#include "data/prompt_layout.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
+#include "prompt/chat_renderer.h"
+#include "prompt/prompt_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

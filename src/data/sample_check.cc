@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/check.h"
-#include "data/loss_mask.h"
+#include "prompt/loss_mask.h"
 
 namespace qlora {
 namespace {

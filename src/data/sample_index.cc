@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "data/record_error.h"
 #include "io/json.h"
+#include "records/record_error.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {

@@ -13,10 +13,10 @@
 #include "base/batch.h"
 #include "data/data_options.h"
 #include "data/dataset_report.h"
-#include "data/index_array.h"
 #include "data/record_encoder.h"
-#include "data/record_file.h"
 #include "qlora/context.h"
+#include "records/index_array.h"
+#include "records/record_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

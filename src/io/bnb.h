@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/formats.h"
 #include "io/json_fwd.h"
+#include "io/tensor_file.h"
 #include "qlora/nf4.h"
 
 namespace qlora {

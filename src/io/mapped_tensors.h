@@ -3,7 +3,7 @@
 #define QLORA_IO_MAPPED_TENSORS_H_
 
 #include "base/file.h"
-#include "io/formats.h"
+#include "io/tensor_file.h"
 
 namespace qlora {
 

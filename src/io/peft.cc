@@ -7,8 +7,9 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/nearest.h"
-#include "io/gguf_blocks.h"
+#include "base/spelling.h"
+#include "io/float_encoding.h"
+#include "io/safetensors.h"
 
 namespace qlora {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "io/formats.h"
 #include "io/peft_config.h"
+#include "io/tensor_file.h"
 
 namespace qlora {
 

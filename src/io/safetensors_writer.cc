@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
+#include "io/safetensors.h"
 #include "io/safetensors_layout.h"
 #include "io/tensor_cursor.h"
 

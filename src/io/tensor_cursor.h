@@ -2,7 +2,7 @@
 #ifndef QLORA_IO_TENSOR_CURSOR_H_
 #define QLORA_IO_TENSOR_CURSOR_H_
 
-#include "io/formats.h"
+#include "io/tensor_file.h"
 
 namespace qlora {
 

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "io/bnb.h"
 #include "io/json.h"
+#include "io/safetensors.h"
 
 namespace qlora {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "io/formats.h"
+#include "io/tensor_file.h"
 #include "qlora/linear.h"
 
 namespace qlora {

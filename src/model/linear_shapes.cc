@@ -1,9 +1,8 @@
-// The shapes and the names of the linears of a layer (weights.h).
+#include "model/linear_shapes.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "model/weights.h"
 
 namespace qlora {
 namespace {

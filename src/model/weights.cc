@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "io/bnb.h"
+#include "io/safetensors.h"
 #include "quant/layout.h"
 
 namespace qlora {

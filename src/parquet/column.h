@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "parquet/footer.h"
-#include "parquet/hybrid.h"
+#include "parquet/rle_bit_packed.h"
 #include "parquet/values.h"
 
 namespace qlora::parquet {

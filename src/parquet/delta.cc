@@ -1,7 +1,7 @@
 #include "parquet/delta.h"
 
 #include "base/check.h"
-#include "parquet/hybrid.h"
+#include "parquet/rle_bit_packed.h"
 #include "parquet/varint.h"
 
 namespace qlora::parquet {

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "parquet/delta.h"
-#include "parquet/hybrid.h"
+#include "parquet/rle_bit_packed.h"
 
 namespace qlora::parquet {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/hub_cache.h"
+#include "hub/hub_cache.h"
 #include "io/json_fwd.h"
 #include "pull/http.h"
 #include "pull/hub_settings.h"

@@ -8,7 +8,7 @@
 #include "base/environment.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "io/hub_cache.h"
+#include "hub/hub_cache.h"
 
 namespace qlora {
 namespace {

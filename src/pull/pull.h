@@ -15,7 +15,7 @@
 #include <functional>
 #include <string>
 
-#include "io/hub_cache.h"
+#include "hub/hub_cache.h"
 #include "pull/hub_settings.h"
 #include "pull/selection.h"
 

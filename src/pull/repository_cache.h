@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "io/hub_cache.h"
+#include "hub/hub_cache.h"
 #include "pull/hub_api.h"
 
 namespace qlora {

@@ -1,11 +1,12 @@
 #include "train/checkpoint_saver.h"
 
 #include "base/check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/resume_options.h"
+#include "checkpoint/retention.h"
 #include "io/json.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_dirs.h"
-#include "train/prepared_run.h"
-#include "train/resume_options.h"
+#include "plan/prepared_run.h"
 
 namespace qlora {
 
@@ -40,7 +41,7 @@ void CheckpointSaver::Save(const TrainPosition& at) {
     best_ = CopyCheckpoint(best_, run_dir);
   }
   const std::filesystem::path dir =
-      SaveCheckpoint(run_dir, session_.adapter, plan_.run->form, session_.optimizer, at,
+      SaveCheckpoint(run_dir, loaded_.adapter, plan_.run->form, loaded_.optimizer, at,
                      plan_.total_steps, RecordedOptions(plan_));
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
@@ -54,14 +55,14 @@ void CheckpointSaver::Save(const TrainPosition& at) {
 void CheckpointSaver::SaveResult(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
   // The last adapter is saved first. A best checkpoint that cannot be read leaves it in the folder.
-  session_.adapter.Save(run_dir);
-  SaveBaseForm(run_dir, plan_.run->form);
+  loaded_.adapter.Save(run_dir);
+  SaveBaseRecord(run_dir, plan_.run->form);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
-  session_.adapter.Read(best_);
+  loaded_.adapter.Read(best_);
   // The norms that DoRA divides by follow A and B, which have just been read.
-  RefreshNorms(*session_.backend, session_.weights, session_.adapter);
-  session_.adapter.Save(run_dir);
+  RefreshNorms(*loaded_.backend, loaded_.weights, loaded_.adapter);
+  loaded_.adapter.Save(run_dir);
 }
 
 }  // namespace qlora

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoint/train_position.h"
 #include "qlora/train.h"
-#include "train/session.h"
-#include "train/train_position.h"
+#include "train/loaded_run.h"
 
 namespace qlora {
 
@@ -19,9 +19,9 @@ std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosit
 class CheckpointSaver {
  public:
   // best: the result of FindBestCheckpoint.
-  CheckpointSaver(const TrainPlan& plan, Session& session, std::filesystem::path best,
+  CheckpointSaver(const TrainPlan& plan, LoadedRun& loaded, std::filesystem::path best,
                   TrainObserver& observer)
-      : plan_(plan), session_(session), best_(std::move(best)), observer_(observer) {}
+      : plan_(plan), loaded_(loaded), best_(std::move(best)), observer_(observer) {}
 
   // True every save_steps steps, and with load_best_model_at_end after an evaluation that is the
   // `best` so far.
@@ -36,7 +36,7 @@ class CheckpointSaver {
   bool KeepsBest() const { return plan_.options.load_best_model_at_end; }
 
   const TrainPlan& plan_;
-  Session& session_;
+  LoadedRun& loaded_;
   std::filesystem::path best_;  // the checkpoint of the best evaluation
   TrainObserver& observer_;
 };

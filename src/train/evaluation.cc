@@ -1,7 +1,7 @@
 #include "train/evaluation.h"
 
-#include "model/evaluate.h"
-#include "train/prepared_run.h"
+#include "inference/dataset_loss.h"
+#include "plan/prepared_run.h"
 
 namespace qlora {
 
@@ -24,8 +24,8 @@ bool Evaluation::Run(TrainPosition& at) {
   // Runs in the arena of training's activations, which hold nothing between steps. Stopping is
   // asked for at every progress report; an evaluation that was stopped has no result.
   const std::optional<EvalResult> result =
-      EvaluateDataset(*session_.decoder, &session_.adapter, *plan_.run->data->held_out, false,
-                      session_.memory, [this](std::int64_t done, std::int64_t total) {
+      EvaluateDataset(*loaded_.decoder, &loaded_.adapter, *plan_.run->data->held_out, false,
+                      loaded_.memory, [this](std::int64_t done, std::int64_t total) {
                         log_.ShowEvalProgress(done, total);
                         return !stop_.Ask();
                       });

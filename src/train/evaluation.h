@@ -2,19 +2,19 @@
 #ifndef QLORA_TRAIN_EVALUATION_H_
 #define QLORA_TRAIN_EVALUATION_H_
 
+#include "checkpoint/train_position.h"
+#include "log/run_log.h"
 #include "qlora/train.h"
-#include "train/run_log.h"
-#include "train/session.h"
+#include "train/loaded_run.h"
 #include "train/stop_rules.h"
-#include "train/train_position.h"
 
 namespace qlora {
 
 class Evaluation {
  public:
   // Without held-out data no evaluation is ever due.
-  Evaluation(const TrainPlan& plan, Session& session, StopRules& stop, RunLog& log)
-      : plan_(plan), session_(session), stop_(stop), log_(log) {}
+  Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop, RunLog& log)
+      : plan_(plan), loaded_(loaded), stop_(stop), log_(log) {}
 
   // True before the first step with eval_on_start.
   bool IsDueOnStart(const TrainPosition& at) const;
@@ -27,7 +27,7 @@ class Evaluation {
 
  private:
   const TrainPlan& plan_;
-  Session& session_;
+  LoadedRun& loaded_;
   StopRules& stop_;
   RunLog& log_;
 };

@@ -2,61 +2,20 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-#include "model/cached_sequence.h"
-#include "train/prepared_run.h"
+#include "inference/cached_sequence.h"
+#include "pass/eval_memory.h"
+#include "plan/prepared_run.h"
+#include "plan/sample_prompts.h"
 
 namespace qlora {
 
-// Encoded before weights are loaded: a prompt that cannot be answered is an error of the options,
-// and the longest prompt decides the size of the cache.
-SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
-                            const RunData& data, const DecoderConfig& config) {
-  if (options.sample_prompts.empty()) return {};
-  const Tokenizer& tokenizer = data.tokenizer;
-  const PromptRenderer renderer(layout, tokenizer, data.chat.get());
-  SamplePrompts prompts;
-  // A conversation ends an answer with the end of the turn, which need not be an end of the text.
-  prompts.ends = tokenizer.eos_ids();
-  if (layout.kind == PromptLayout::Kind::kChat) {
-    if (const auto end = data.chat->turn_end()) prompts.ends.push_back(*end);
-  }
-  const std::int64_t new_tokens = options.sample_max_new_tokens;
-  for (const std::string& text : options.sample_prompts) {
-    const PromptText prompt = options.sample_raw ? PromptText{text} : renderer.Prompt(text, "");
-    const std::vector<std::int32_t> ids = EncodePrompt(tokenizer, prompt);
-    const std::int64_t tokens = std::ssize(ids);
-    if (tokens == 0) ThrowInvalidInput("sample_prompts: '{}' has no tokens", text);
-    if (tokens + new_tokens > config.max_position_embeddings) {
-      ThrowInvalidInput(
-          "sample_prompts: '{}' has {} tokens, and with sample_max_new_tokens {} that is more than "
-          "the {} positions of the model",
-          text, tokens, new_tokens, config.max_position_embeddings);
-    }
-    for (const std::int32_t id : ids) {
-      if (id < config.vocab_size) continue;
-      ThrowInvalidInput("sample_prompts: token id {} ('{}') exceeds the model's vocabulary of {}",
-                        id, tokenizer.TokenText(id), config.vocab_size);
-    }
-    prompts.rows = std::max(prompts.rows, tokens);
-    prompts.capacity = std::max(prompts.capacity, tokens + new_tokens);
-    prompts.ids.push_back(ids);
-  }
-  return prompts;
-}
-
-std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
-                                      const Precision& precision) const {
-  if (ids.empty()) return 0;
-  Carver plan;
-  LayoutKvCache(plan, config, precision, capacity);
-  return plan.bytes();
-}
-
-Samples::Samples(const TrainPlan& plan, Session& session, RunLog& log)
-    : plan_(plan), session_(session), log_(log) {
+Samples::Samples(const TrainPlan& plan, LoadedRun& loaded, RunLog& log)
+    : plan_(plan), loaded_(loaded), log_(log) {
   const SamplePrompts& prompts = plan.run->prompts;
-  if (!prompts.ids.empty()) cache_.emplace(*session.decoder, prompts.capacity);
+  if (prompts.ids.empty()) return;
+  const Decoder& decoder = *loaded.decoder;
+  cache_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(),
+                 prompts.capacity);
 }
 
 bool Samples::IsDue(const TrainPosition& at) const {
@@ -76,11 +35,11 @@ void Samples::Write(TrainPosition& at) {
 // The whole prompt is one pass, each new token another one of one row. All prompts use the same
 // cache, one after the other. Greedy: texts of different steps differ by the weights alone.
 std::string Samples::TextAfter(std::int64_t i) {
-  const Decoder& decoder = *session_.decoder;
+  const Decoder& decoder = *loaded_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
-  EvalMemory passes(decoder, {&session_.adapter}, session_.memory);
-  CachedSequence sequence(decoder, &session_.adapter, passes, plan_.run->prompts.rows,
+  EvalMemory passes(decoder, {&loaded_.adapter}, loaded_.memory);
+  CachedSequence sequence(decoder, &loaded_.adapter, passes, plan_.run->prompts.rows,
                           cache_->cache());
   const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);

@@ -4,11 +4,6 @@
 
 namespace qlora {
 
-bool StopsEarly(const TrainOptions& options, const TrainPosition& at) {
-  return options.early_stopping_patience > 0 &&
-         at.best.since_best >= options.early_stopping_patience;
-}
-
 bool StopRules::Ask() {
   // Remembered, because an observer may say yes only once, as for a signal.
   interrupted_ = interrupted_ || observer_.ShouldStop();

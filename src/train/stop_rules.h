@@ -2,13 +2,10 @@
 #ifndef QLORA_TRAIN_STOP_RULES_H_
 #define QLORA_TRAIN_STOP_RULES_H_
 
+#include "checkpoint/train_position.h"
 #include "qlora/train.h"
-#include "train/train_position.h"
 
 namespace qlora {
-
-// early_stopping_patience evaluations in a row were not better than the best.
-bool StopsEarly(const TrainOptions& options, const TrainPosition& at);
 
 class StopRules {
  public:

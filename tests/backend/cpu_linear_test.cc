@@ -2,7 +2,8 @@
 // tile; and what it refuses.
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
+#include "pass/pass_shape.h"
 #include "qlora/error.h"
 
 namespace qlora::testing_util {

@@ -3,7 +3,8 @@
 
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 namespace {

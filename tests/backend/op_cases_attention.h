@@ -10,6 +10,7 @@
 
 #include "backend/op_cases.h"
 #include "backend/test_attention.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 

@@ -12,6 +12,7 @@
 #include "backend/op_cases.h"
 #include "backend/test_linear.h"
 #include "backend/test_rows.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 

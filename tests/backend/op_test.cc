@@ -1,7 +1,7 @@
 // Every op of every backend against the reference backend in float64: the CPU backend in both
 // compute types and on every instruction set of this machine, and the reference backend in float32.
 #include "backend/op_cases.h"
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 
 namespace qlora::testing_util {
 namespace {

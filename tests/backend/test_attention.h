@@ -8,6 +8,7 @@
 
 #include "backend/backend.h"
 #include "backend/test_util.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 

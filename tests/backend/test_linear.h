@@ -14,6 +14,7 @@
 #include "backend/test_weight.h"
 #include "base/arena.h"
 #include "base/matrix.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 
 #include "cli/test_util.h"
-#include "command_line.h"
-#include "train_settings.h"
-#include "verbs.h"
+#include "command/command_line.h"
+#include "training/train_settings.h"
+#include "verbs/verbs.h"
 
 namespace qlora {
 namespace {

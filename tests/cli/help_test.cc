@@ -1,4 +1,4 @@
-#include "help.h"
+#include "command/help.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <map>
 #include <sstream>
 
-#include "command_line.h"
+#include "command/command_line.h"
 
 namespace qlora {
 namespace {

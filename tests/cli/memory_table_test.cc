@@ -1,4 +1,4 @@
-#include "memory_table.h"
+#include "terminal/memory_table.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,8 @@
 
 #include "base/random.h"
 #include "cli/tiny_model.h"
-#include "io/formats.h"
+#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "test_build.h"
 
 namespace qlora {

@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/test_util.h"
-#include "command_line.h"
-#include "data/chat_template.h"
+#include "command/command_line.h"
 #include "data/data_test_util.h"
 #include "data/training_data.h"
 #include "migrate/migrate.h"
-#include "train_settings.h"
+#include "prompt/chat_template.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {

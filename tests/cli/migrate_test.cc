@@ -7,8 +7,8 @@
 #include <map>
 
 #include "cli/tiny_model.h"
-#include "command_line.h"
-#include "train_settings.h"
+#include "command/command_line.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {

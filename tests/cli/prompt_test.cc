@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "cli/tiny_model.h"
-#include "generate_command.h"
+#include "training/generate_command.h"
 
 namespace qlora {
 namespace {

@@ -1,4 +1,4 @@
-#include "text_wrap.h"
+#include "terminal/text_wrap.h"
 
 #include <gtest/gtest.h>
 

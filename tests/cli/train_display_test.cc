@@ -1,4 +1,4 @@
-#include "train_display.h"
+#include "training/train_display.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "run_check.h"
+#include "training/run_check.h"
 
 namespace qlora {
 namespace {

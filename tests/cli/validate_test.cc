@@ -6,9 +6,9 @@
 
 #include "backend/backend.h"
 #include "cli/tiny_model.h"
-#include "command_line.h"
-#include "config_schema.h"
-#include "train_settings.h"
+#include "command/command_line.h"
+#include "command/config_schema.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {

@@ -1,7 +1,8 @@
 // What a conversion replaces, keeps and leaves where it writes, also after it was killed.
 #include "base/file.h"
 #include "convert/convert_fixture.h"
-#include "io/formats.h"
+#include "io/safetensors.h"
+#include "io/tensor_file.h"
 #include "qlora/error.h"
 
 namespace qlora {

@@ -13,9 +13,9 @@
 #include "backend/prepacking_backend.h"
 #include "base/file.h"
 #include "convert/convert_on.h"
+#include "inference/model_loader.h"
 #include "io/json.h"
-#include "model/model_loader.h"
-#include "train/prepared_run.h"
+#include "plan/prepared_run.h"
 
 namespace qlora {
 namespace {

@@ -14,6 +14,7 @@
 #include "base/arena.h"
 #include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 namespace {

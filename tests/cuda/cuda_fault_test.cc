@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "cuda/test_device.h"
-#include "train/prepared_run.h"
+#include "plan/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

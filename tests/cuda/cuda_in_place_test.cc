@@ -8,6 +8,7 @@
 #include "base/arena.h"
 #include "base/matrix.h"
 #include "cuda/test_device.h"
+#include "pass/pass_shape.h"
 
 namespace qlora::testing_util {
 namespace {

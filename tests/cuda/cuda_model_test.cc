@@ -14,10 +14,11 @@
 #include "base/file.h"
 #include "cuda/small_backends.h"
 #include "cuda/test_device.h"
+#include "inference/model_loader.h"
 #include "io/json.h"
 #include "model/golden.h"
-#include "model/model_loader.h"
-#include "train/prepared_run.h"
+#include "pass/pass_shape.h"
+#include "plan/prepared_run.h"
 
 namespace qlora {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "cuda/small_backends.h"
 #include "model/deeper_model.h"
-#include "train/prepared_run.h"
+#include "plan/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

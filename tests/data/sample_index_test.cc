@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/data_test_util.h"
-#include "data/index_array.h"
+#include "records/index_array.h"
 
 namespace qlora {
 namespace {

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "data/chat_template.h"
-#include "data/field_template.h"
 #include "data/record_encoder.h"
-#include "data/record_file.h"
 #include "fuzz_util.h"
+#include "prompt/chat_template.h"
+#include "prompt/field_template.h"
+#include "records/record_file.h"
 
 namespace qlora {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 #include "qlora/error.h"
 #include "qlora/nf4_compat.h"
 #include "quant/kernels.h"

@@ -2,17 +2,17 @@
 // and the file of a layer of the library. The first byte chooses.
 #include <array>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/resume_options.h"
+#include "checkpoint/resume_point.h"
+#include "checkpoint/run_info.h"
 #include "data/sample_index.h"
 #include "fuzz_util.h"
 #include "io/json.h"
 #include "linear/linear_file.h"
+#include "log/log_reader.h"
 #include "qlora/linear.h"
 #include "report/report_page.h"
-#include "train/checkpoint.h"
-#include "train/log_reader.h"
-#include "train/resume_options.h"
-#include "train/resume_point.h"
-#include "train/run_info.h"
 
 namespace qlora {
 namespace {

@@ -1,6 +1,7 @@
 // Attacks the safetensors reader. The first byte chooses: a raw file; a header and data with the
 // right length before them; an index beside a good shard.
 #include "fuzz_util.h"
+#include "io/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;

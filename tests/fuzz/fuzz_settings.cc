@@ -1,14 +1,14 @@
 // Texts that say what to do: config.json of a model, YAML of a run, configurations of other
 // trainers, qlora_base.json of an adapter. The first byte chooses.
-#include "command_line.h"
-#include "data/prompt_layout.h"
+#include "command/command_line.h"
 #include "fuzz_util.h"
 #include "io/json.h"
 #include "migrate/migrate.h"
-#include "model/base_form.h"
+#include "model/base_record.h"
 #include "model/config.h"
+#include "prompt/prompt_layout.h"
 #include "qlora/train.h"
-#include "train_settings.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {
@@ -56,10 +56,10 @@ void CheckMigration(std::string_view text) {
 // A form that is accepted is the same after it is written again.
 void CheckBaseForm(std::string_view text) {
   Folder().Put("qlora_base.json", text);
-  const BaseForm form = *LoadBaseForm(Folder().path());
+  const BaseRecord form = *LoadBaseRecord(Folder().path());
   Attack([&] { LoadOptionsOf(form); });
-  SaveBaseForm(Folder().path(), form);
-  const BaseForm again = *LoadBaseForm(Folder().path());
+  SaveBaseRecord(Folder().path(), form);
+  const BaseRecord again = *LoadBaseRecord(Folder().path());
   if (again.prompts.layout != form.prompts.layout ||
       again.model_name_or_path != form.model_name_or_path) {
     std::abort();

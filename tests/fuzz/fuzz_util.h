@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/formats.h"
+#include "io/tensor_file.h"
 #include "qlora/error.h"
 
 namespace qlora {

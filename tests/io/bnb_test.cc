@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/random.h"
+#include "io/safetensors.h"
 #include "io/test_util.h"
 #include "qlora/context.h"
 

@@ -4,8 +4,9 @@
 #include <numeric>
 
 #include "base/file.h"
-#include "io/gguf_blocks.h"
+#include "io/float_encoding.h"
 #include "io/json.h"
+#include "io/safetensors.h"
 #include "io/test_util.h"
 
 namespace qlora {

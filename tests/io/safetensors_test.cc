@@ -1,3 +1,5 @@
+#include "io/safetensors.h"
+
 #include <fmt/format.h>
 
 #include <cstring>
@@ -5,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/random.h"
-#include "io/formats.h"
 #include "io/json.h"
+#include "io/tensor_file.h"
 #include "io/test_util.h"
 
 namespace qlora {

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "io/bnb.h"
+#include "io/safetensors.h"
 #include "io/test_util.h"
 #include "qlora/linear.h"
 #include "quant/quant_test_util.h"

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "base/file.h"
-#include "io/formats.h"
 #include "io/json.h"
+#include "io/safetensors.h"
+#include "io/tensor_file.h"
 
 namespace qlora {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "model/random_decoder.h"
-#include "model/setup.h"
+#include "io/safetensors.h"
+#include "pass/random_decoder.h"
 #include "test_build.h"
 
 namespace qlora {

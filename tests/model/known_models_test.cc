@@ -1,5 +1,5 @@
 // The table of well-known models, against the numbers of parameters that their publishers give.
-#include "io/known_models.h"
+#include "hub/known_models.h"
 
 #include <gtest/gtest.h>
 

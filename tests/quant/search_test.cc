@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 #include "qlora/error.h"
 #include "quant/kernels.h"
 #include "quant/quant_test_util.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 #include "quant/compat/cuda_tables.h"
 #include "quant/decode.h"
 #include "quant/encode.h"

@@ -1,7 +1,7 @@
 // Evaluation during training: token accuracy, the best checkpoint, early stopping.
+#include "checkpoint/best_evaluation.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "qlora/error.h"
-#include "train/best_evaluation.h"
-#include "train/checkpoint_dirs.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

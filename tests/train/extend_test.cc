@@ -1,8 +1,8 @@
 // A run that ends leaves its moments, and is trained further as if it had always been longer.
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/run_info.h"
 #include "qlora/error.h"
-#include "train/checkpoint_dirs.h"
-#include "train/run_info.h"
-#include "train/schedule.h"
+#include "step/schedule.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

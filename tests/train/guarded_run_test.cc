@@ -5,7 +5,7 @@
 
 #include "backend/guarded_backend.h"
 #include "model/deeper_model.h"
-#include "train/prepared_run.h"
+#include "plan/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "base/folder_lock.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "qlora/error.h"
-#include "train/checkpoint_dirs.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -8,11 +8,11 @@
 #include <random>
 #include <thread>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
 #include "qlora/error.h"
+#include "step/loss_spikes.h"
 #include "test_build.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_dirs.h"
-#include "train/loss_spikes.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/few_rows.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

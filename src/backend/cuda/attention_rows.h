@@ -4,7 +4,7 @@
 #define QLORA_BACKEND_CUDA_ATTENTION_ROWS_H_
 
 #include "backend/cuda/attention_kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 

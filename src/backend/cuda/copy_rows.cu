@@ -1,7 +1,7 @@
 // Ops that copy, gather, scale and add rows: embeddings, routing of experts, NEFTune noise.
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/philox.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // The ops of DoRA on the columns of activations: scales, dot products, sums of squares.
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

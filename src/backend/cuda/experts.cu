@@ -1,6 +1,6 @@
 // The routing of a mixture of experts.
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

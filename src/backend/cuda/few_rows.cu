@@ -18,7 +18,7 @@
 #include <bit>
 
 #include "backend/cuda/few_rows.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 #include "backend/cuda/weights.h"
 #include "base/matrix.h"
 

@@ -1,6 +1,6 @@
 // Cross entropy: a block for each row of logits.
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

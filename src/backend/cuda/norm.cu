@@ -1,6 +1,6 @@
 // Root mean square norm and the dot products of rows.
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 
 namespace qlora::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora::cuda {

@@ -1,6 +1,6 @@
 // Quantization to 4 bits, with the bits of quant/encode.cc and quant/double_quant.cc.
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora::cuda {

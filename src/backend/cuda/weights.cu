@@ -1,7 +1,7 @@
 // Frozen weights: decoded for products, and the lengths of their rows.
 #include "backend/cuda/blas.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/team.h"
+#include "backend/cuda/row_reduce.h"
 #include "backend/cuda/weights.h"
 
 namespace qlora::cuda {

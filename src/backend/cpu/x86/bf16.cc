@@ -1,6 +1,6 @@
 #include "backend/cpu/x86/bf16.h"
 
-#include "base/simd_target.h"
+#include "machine/simd_target.h"
 
 namespace qlora::cpu {
 

@@ -1,0 +1,369 @@
+#include "command/command_line.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "command/errors.h"
+#include "migrate/foreign_option.h"
+
+namespace qlora {
+namespace {
+
+struct Argument {
+  std::string key;
+  YAML::Node value;
+  std::string origin;  // as the user wrote it, for messages
+  bool foreign = false;
+  bool bare = false;
+};
+
+bool IsBool(const Option* option) {
+  return option != nullptr && std::holds_alternative<bool*>(option->value);
+}
+
+bool IsList(const Option* option) {
+  return option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value);
+}
+
+bool IsConfig(std::string_view key) { return key == "config"; }
+
+bool IsYamlFile(std::string_view word) { return word.ends_with(".yaml") || word.ends_with(".yml"); }
+
+// A letter first: "-5" and "=x" are values.
+bool IsKey(std::string_view text) {
+  return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
+}
+
+// "key=value", with the place of the sign.
+std::size_t SignOf(const std::string& argument) {
+  const std::size_t equals = argument.find('=');
+  return equals != std::string::npos && IsKey(argument.substr(0, equals)) ? equals
+                                                                          : std::string::npos;
+}
+
+// Neither an option ("--lr", "-n") nor key=value; "-" and "-5" are words.
+bool IsWord(const std::string& argument) {
+  // A single dash before letters is a short flag.
+  const bool dashed = argument.starts_with("--") ||
+                      (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1)));
+  return !dashed && SignOf(argument) == std::string::npos;
+}
+
+// A file or folder, such as "sweep/lr=1".
+bool IsPath(const std::string& argument) {
+  std::error_code ignored;
+  return std::filesystem::exists(argument, ignored);
+}
+
+void Append(YAML::Node& list, const std::string& word) {
+  if (list.IsSequence()) {
+    list.push_back(word);
+  } else {
+    // The text of a list is comma-separated; ItemsOf of the table takes it apart.
+    list.reset(YAML::Node(list.Scalar() + "," + word));
+  }
+}
+
+// Takes the arguments apart without setting anything.
+class Scanner {
+ public:
+  Scanner(const std::vector<std::string>& arguments, const VerbText& text, OptionTable& table,
+          std::vector<std::string>& notes)
+      : arguments_(arguments), text_(text), table_(table), notes_(notes) {}
+
+  std::vector<Argument> Scan() {
+    bool bare_only = false;
+    while (next_ < arguments_.size()) {
+      const std::string& argument = arguments_[next_++];
+      if (bare_only) {
+        bare_.push_back(argument);
+      } else if (argument == "--") {
+        // Behind "--" everything is a word, as in all commands: texts may begin with a dash.
+        bare_only = true;
+      } else if (argument.starts_with("--")) {
+        Dashed(argument, argument.substr(2));
+      } else if (argument.size() > 1 && argument[0] == '-' && IsKey(argument.substr(1))) {
+        Short(argument);
+      } else if (const std::size_t equals = SignOf(argument);
+                 // A file called lr=1 is a file.
+                 equals != std::string::npos && !IsPath(argument)) {
+        const std::string key = argument.substr(0, equals);
+        const bool known = table_.Find(key) != nullptr || IsConfig(key) || IsForeignOption(key);
+        Add(key, argument.substr(equals + 1),
+            known ? key : fmt::format("{} (write -- or its option before a text with =)", key));
+      } else {
+        bare_.push_back(argument);
+      }
+    }
+    // After all options, since only then is it known which positionals are still open.
+    PlaceBare();
+    GiveBack();
+    return std::move(found_);
+  }
+
+ private:
+  // A word behind the values of a list: an item, unless a required option still needs it.
+  struct Loose {
+    std::size_t list;  // in found_
+    std::string word;
+  };
+
+  // An option of ours, or one of another program, which becomes options of ours.
+  void Add(const std::string& key, const std::string& value, const std::string& origin) {
+    const bool is_ours = table_.Find(key) != nullptr && !IsForeignValue(table_, key, value);
+    if (is_ours || IsConfig(key)) {
+      found_.push_back({key, YAML::Node(value), origin, false});
+      return;
+    }
+    if (!IsForeignOption(key)) table_.Set(key, value, origin);  // throws: unknown
+    const ForeignOption option = TranslateOption(table_, key, YAML::Node(value), origin);
+    for (const auto& [ours, node] : option.settings) found_.push_back({ours, node, origin, true});
+    notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
+  }
+
+  // Bare arguments set the positionals that no option sets. Too many of them are placed as if no
+  // option had set any, for the message.
+  void PlaceBare() {
+    const auto is_list = [&](const std::vector<std::string>& keys) {
+      return !keys.empty() && IsList(table_.Find(keys.back()));
+    };
+    std::vector<std::string> keys;
+    for (const std::string& key : text_.positionals) {
+      if (!IsGiven(key)) keys.push_back(key);
+    }
+    if (bare_.size() > keys.size() && !is_list(keys)) keys = text_.positionals;
+    for (std::size_t i = 0; i < bare_.size(); ++i) {
+      if (i < keys.size()) {
+        Add(keys[i], bare_[i], fmt::format("'{}'", bare_[i]));
+        found_.back().bare = true;
+      } else if (is_list(keys)) {
+        Append(found_.back().value, bare_[i]);
+      } else {
+        ThrowTooMany(bare_[i]);
+      }
+    }
+  }
+
+  [[noreturn]] void ThrowTooMany(const std::string& argument) const {
+    if (text_.positionals == std::vector<std::string>{"config"}) {
+      ThrowUsage(
+          "'{}': expected --key value or key=value; '{}' was taken as the configuration file, the "
+          "one argument without a key: write --model MODEL --dataset FILE",
+          argument, found_.back().value.Scalar());
+    }
+    ThrowUsage("'{}': expected --key value or key=value{}", argument,
+               text_.positionals.empty()
+                   ? ""
+                   : fmt::format(" after {}; put quotes around a value of several words",
+                                 fmt::join(text_.positionals, " ")));
+  }
+
+  // Short flags are names of other programs.
+  void Short(const std::string& argument) {
+    const std::string key = argument.substr(1);
+    if (table_.Find(key) != nullptr) {
+      ThrowUsage("{}: options start with two dashes; write -{}", argument, argument);
+    }
+    if (!IsForeignOption(key)) {
+      ThrowUsage("{}: unknown option; options start with two dashes", argument);
+    }
+    Dashed(argument, key);
+  }
+
+  // argument: "--key" or "--key=value"; key: the same without dashes.
+  void Dashed(const std::string& argument, std::string key) {
+    const std::size_t equals = key.find('=');
+    const std::string origin = argument.substr(0, argument.find('='));
+    if (equals != std::string::npos) {
+      Add(key.substr(0, equals), key.substr(equals + 1), origin);
+      return;
+    }
+    const Option* option = table_.Find(key);
+    const bool foreign = option == nullptr && !IsConfig(key) && IsForeignOption(key);
+    const bool more = next_ < arguments_.size();
+    const bool negated = key.starts_with("no-") || key.starts_with("no_");
+    if (IsBool(option)) {
+      // A flag takes the next word only if it is a truth value: "--packing ./data" leaves the path
+      // alone.
+      const bool given = more && (ParseBool(arguments_[next_]).has_value() ||
+                                  IsForeignFlagValue(key, arguments_[next_]));
+      Add(key, given ? arguments_[next_++] : "true", origin);
+      // --no-key of a flag, unless an option is really called so.
+    } else if (option == nullptr && negated && CanBeOff(key.substr(3))) {
+      Add(key.substr(3), "false", origin);
+    } else if (foreign) {
+      Foreign(key, origin);
+    } else if (option == nullptr && !IsConfig(key)) {
+      table_.Set(key, "", origin);  // throws: unknown
+      // A value that begins with two dashes is nearly always the next option.
+    } else if (!more || arguments_[next_].starts_with("--")) {
+      ThrowUsage("{0}: a value is missing; write {0} VALUE, or {0}=VALUE if it starts with --",
+                 origin);
+    } else {
+      Add(key, arguments_[next_++], origin);
+      // --dataset a.jsonl b.jsonl: argparse of other trainers allows for lists without commas.
+      if (IsList(option)) TakeLoose();
+    }
+  }
+
+  bool CanBeOff(const std::string& key) const {
+    const Option* option = table_.Find(key);
+    return option == nullptr ? IsForeignOption(key) : IsBool(option);
+  }
+
+  void Foreign(const std::string& key, const std::string& origin) {
+    const bool more = next_ < arguments_.size();
+    const bool given = more && (IsWord(arguments_[next_]) || IsText(key, arguments_[next_])) &&
+                       !(TakesConfig() && IsYamlFile(arguments_[next_])) &&
+                       TakesValue(table_, key, arguments_[next_], TakesWords());
+    const std::size_t before = found_.size();
+    Add(key, given ? arguments_[next_++] : "true", origin);
+    if (given && found_.size() > before && IsList(table_.Find(found_.back().key))) TakeLoose();
+  }
+
+  // True for "key=value" behind a name of an option of ours that takes a text, such as -p.
+  bool IsText(const std::string& key, const std::string& argument) const {
+    return SignOf(argument) != std::string::npos && CopiesText(table_, key);
+  }
+
+  bool TakesConfig() const {
+    return bare_.size() < text_.positionals.size() && IsConfig(text_.positionals[bare_.size()]);
+  }
+
+  void TakeLoose() {
+    while (next_ < arguments_.size() && IsWord(arguments_[next_]) &&
+           !(TakesConfig() && IsYamlFile(arguments_[next_]))) {
+      loose_.push_back({found_.size() - 1, arguments_[next_++]});
+    }
+  }
+
+  bool IsGiven(const std::string& key) const {
+    const Option* option = table_.Find(key);
+    return std::any_of(found_.begin(), found_.end(), [&](const Argument& argument) {
+      return table_.Find(argument.key) == option;
+    });
+  }
+
+  // True when a word could still be an argument of the verb, other than a configuration.
+  bool TakesWords() const {
+    const auto open = std::ranges::count_if(
+        text_.positionals, [&](const std::string& key) { return !IsConfig(key) && !IsGiven(key); });
+    return open > std::ssize(bare_);
+  }
+
+  // The required positionals that no argument so far has set.
+  std::vector<std::string> MissingWords() const {
+    const std::vector<std::string>& required = text_.required;
+    std::vector<std::string> missing;
+    for (const std::string& key : text_.positionals) {
+      const bool needed = std::find(required.begin(), required.end(), key) != required.end();
+      if (needed && !IsGiven(key)) missing.push_back(key);
+    }
+    return missing;
+  }
+
+  // Required positionals that are missing take the last loose words, and lists the others.
+  void GiveBack() {
+    const std::vector<std::string> missing = MissingWords();
+    const std::int64_t items = std::max<std::int64_t>(std::ssize(loose_) - std::ssize(missing), 0);
+    for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {
+      if (i < items) {
+        Append(found_[loose_[i].list].value, loose_[i].word);
+      } else {
+        Add(missing[i - items], loose_[i].word, fmt::format("'{}'", loose_[i].word));
+      }
+    }
+  }
+
+  const std::vector<std::string>& arguments_;
+  const VerbText& text_;
+  OptionTable& table_;
+  std::vector<std::string>& notes_;
+  std::vector<Argument> found_;
+  std::vector<Loose> loose_;
+  std::vector<std::string> bare_;
+  std::size_t next_ = 0;
+};
+
+bool SameText(const YAML::Node& a, const YAML::Node& b) {
+  return a.IsScalar() && b.IsScalar() && a.Scalar() == b.Scalar();
+}
+
+}  // namespace
+
+void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
+                 const std::string& origin) {
+  if (value.IsScalar()) return table.Set(key, value.Scalar(), origin);
+  std::vector<std::string> items;
+  if (value.IsMap()) {
+    const Option* option = table.Find(key);
+    if (option == nullptr || !TakesPairs(*option)) {
+      ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", origin,
+                 key);
+    }
+    for (const auto& entry : value) {
+      if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
+        ThrowUsage("{}: {} maps names to plain values", origin, key);
+      }
+      items.push_back(entry.first.Scalar() + "=" + entry.second.Scalar());
+    }
+    return table.Set(key, items, origin);
+  }
+  for (const YAML::Node& item : value) {
+    if (!item.IsScalar()) ThrowUsage("{}: a list of plain values is expected", origin);
+    items.push_back(item.Scalar());
+  }
+  table.Set(key, items, origin);
+}
+
+bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText& text,
+                      OptionTable& table, std::vector<std::string>& notes) {
+  const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
+  if (std::any_of(arguments.begin(), options_end,
+                  [](const std::string& a) { return a == "-h" || a == "--help"; })) {
+    return true;
+  }
+  const std::vector<Argument> found = Scanner(arguments, text, table, notes).Scan();
+
+  std::map<const Option*, const Argument*> given;  // nullptr: the configuration file
+  std::optional<std::string> config;
+  for (const Argument& argument : found) {
+    const Option* option = table.Find(argument.key);
+    const auto [place, is_new] = given.emplace(option, &argument);
+    const Argument& first = *place->second;
+    // Two names of one option that say the same, such as --lora_rank 8 --r 8.
+    const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
+    if (!is_new && !agree) {
+      const std::string name = option == nullptr ? "config" : option->name;
+      // Both values: the one that was forgotten may be far back in a long command.
+      const bool scalars =
+          argument.value.IsScalar() && first.value.IsScalar() && !argument.bare && !first.bare;
+      ThrowUsage(
+          "{}: {} is given twice, the first time as {}{}; {}", argument.origin, name, first.origin,
+          scalars ? fmt::format(" {}, now {}", first.value.Scalar(), argument.value.Scalar()) : "",
+          argument.bare ? "write the option that this word is for"
+                        : "keep one (a list is comma-separated)");
+    }
+    if (option == nullptr) config = argument.value.Scalar();
+  }
+  // The file first, the command line over it.
+  if (config) ReadConfigFile(ExpandHome(*config), table, notes);
+  for (const Argument& argument : found) {
+    const Option* option = table.Find(argument.key);
+    // The first of two that agree; the configuration is read already.
+    if (option == nullptr || given[option] != &argument) continue;
+    SetFromNode(table, argument.key, argument.value, argument.origin);
+  }
+  return false;
+}
+
+}  // namespace qlora

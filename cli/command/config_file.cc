@@ -1,0 +1,189 @@
+// Reads a YAML file of options into the table of a verb. Names of other programs are answered with
+// ours, as on the command line.
+#include <yaml-cpp/yaml.h>
+
+#include <map>
+
+#include "base/file.h"
+#include "command/command_line.h"
+#include "command/errors.h"
+#include "command/yaml_text.h"
+#include "migrate/foreign_option.h"
+#include "migrate/migrate.h"
+#include "migrate/rules.h"
+#include "records/file_format.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A word without a key is taken as a configuration, also where a model or data were meant.
+std::string ReadText(const fs::path& path) {
+  try {
+    return ReadTextFile(path);
+  } catch (const Error& error) {
+    ThrowUsage("{} (expected a configuration file; a model is given as --model, data as --dataset)",
+               error.what());
+  }
+}
+
+// "run.yaml:3", lines counted from 1.
+std::string Place(const fs::path& path, const YAML::Mark& mark) {
+  return fmt::format("{}:{}", path.string(), mark.line + 1);
+}
+
+class Reader {
+ public:
+  Reader(const fs::path& path, OptionTable& table, std::vector<std::string>& notes)
+      : path_(path), table_(table), notes_(notes) {}
+
+  void Read(const YAML::Node& root) {
+    // A file of comments alone.
+    if (root.IsNull()) return;
+    if (!root.IsMap()) {
+      ThrowUsage("{}: expected lines of the form 'key: value'", Place(path_, root.Mark()));
+    }
+    for (const auto& entry : root) {
+      const std::string place = Place(path_, entry.first.Mark());
+      if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
+      const std::string& key = entry.first.Scalar();
+      // Our own meaning of a key always comes first.
+      const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
+      if (foreign ||
+          (entry.second.IsScalar() && IsForeignValue(table_, key, entry.second.Scalar()))) {
+        Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
+        continue;
+      }
+      Claim(key, place);
+      // "key:" leaves the default, as the schema says.
+      if (entry.second.IsNull()) continue;
+      if (entry.second.IsScalar()) {
+        // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
+        table_.Set(key, entry.second.Scalar(), place);
+      } else if (entry.second.IsSequence()) {
+        table_.Set(key, Items(key, entry.second), place);
+      } else {
+        SetFromNode(table_, key, entry.second, place);
+      }
+    }
+  }
+
+ private:
+  // A key or a value of another program. It may repeat what a key of ours says.
+  void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
+                 const std::string& place) {
+    const ForeignOption option = TranslateOption(table_, key, value, origin);
+    for (const auto& [ours, node] : option.settings) {
+      const Option* known = table_.Find(ours);
+      const std::string before = known->ToString();
+      const auto [earlier, is_new] = places_.emplace(known, place);
+      SetFromNode(table_, ours, node, origin);
+      // Two keys that agree are not a mistake: files for several trainers say things twice.
+      if (!is_new && known->ToString() != before) {
+        ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
+                   earlier->second);
+      }
+    }
+    notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
+  }
+
+  // Refuses unknown keys and keys that appear in the file twice.
+  void Claim(const std::string& key, const std::string& place) {
+    const Option* option = table_.Find(key);
+    if (option == nullptr) {
+      // The configuration of a run was given to another verb.
+      if (IsTrainingOption(Underscored(key))) {
+        ThrowUsage("{}: {}: this verb has no such option; it is an option of `qlora train`", place,
+                   key);
+      }
+      table_.Set(key, "", place);  // throws: unknown
+    }
+    if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
+      ThrowUsage("{}: {} is given twice, the first time at {}; keep one", place, option->name,
+                 earlier->second);
+    }
+  }
+
+  std::vector<std::string> Items(const std::string& key, const YAML::Node& list) {
+    std::vector<std::string> items;
+    for (const YAML::Node& item : list) {
+      if (item.IsScalar()) {
+        items.push_back(item.Scalar());
+      } else if (item.IsMap() && TakesDatasetMaps(*table_.Find(key))) {
+        items.push_back(DatasetPath(item));
+      } else {
+        ThrowUsage("{}: the list '{}' may hold plain values only", Place(path_, item.Mark()), key);
+      }
+    }
+    return items;
+  }
+
+  // {path: data.jsonl, type: alpaca}. The format is one for all files of a run.
+  std::string DatasetPath(const YAML::Node& item) {
+    std::string path;
+    for (const auto& entry : item) {
+      const std::string place = Place(path_, entry.first.Mark());
+      const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+      if (!entry.second.IsScalar() || (key != "path" && key != "type")) {
+        ThrowUsage("{}: expected 'path: FILE' and 'type: FORMAT' for a dataset, found '{}'", place,
+                   key);
+      }
+      const std::string& value = entry.second.Scalar();
+      if (key == "path") path = value;
+      // Several entries of one format are the usual case.
+      if (key != "type" || value == format_) continue;
+      if (!format_.empty()) {
+        ThrowUsage("{}: datasets of two formats ({} and {}); convert one of them", place, format_,
+                   value);
+      }
+      format_ = value;
+      Claim("dataset_format", place);
+      table_.Set("dataset_format", value, place);
+    }
+    if (path.empty()) ThrowUsage("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
+    return path;
+  }
+
+  const fs::path& path_;
+  OptionTable& table_;
+  std::vector<std::string>& notes_;
+  std::map<const Option*, std::string> places_;
+  std::string format_;  // of the datasets that name one
+};
+
+// What to do with a file that is no configuration of this verb, or "".
+std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& table) {
+  if (table.Find("learning_rate") != nullptr && IsForeignConfiguration(root)) {
+    return "a configuration of another trainer: qlora migrate " + path.string();
+  }
+  // JSON may be a configuration, too.
+  if (table.Find("dataset") != nullptr && HasDataExtension(path) &&
+      !(path.extension() == ".json" && root.IsMap())) {
+    return "data are given as --dataset " + path.string();
+  }
+  return "";
+}
+
+}  // namespace
+
+bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
+
+bool TakesPairs(const Option& option) {
+  return option.name == "rank_pattern" || option.name == "alpha_pattern";
+}
+
+void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
+  const std::string text = ReadText(path);
+  YAML::Node root;
+  try {
+    root.reset(ParseYaml(text, path.string()));
+    Reader(path, table, notes).Read(root);
+  } catch (const Error& error) {
+    const std::string advice = AdviceOn(path, root, table);
+    if (advice.empty()) throw;
+    ThrowUsage("{} ({})", error.what(), advice);
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,137 @@
+#include "command/model_loading.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/printable.h"
+#include "base/text.h"
+#include "command/common.h"
+#include "command/errors.h"
+#include "io/peft_config.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// "name" of "/models/name/", "org/name" and "org/name@revision".
+std::string LastName(const fs::path& path) {
+  const std::string name = (path / "").lexically_normal().parent_path().filename().string();
+  return name.substr(0, name.find('@'));
+}
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+
+// The base that the adapter records; "" where it records none.
+std::string BaseOf(const fs::path& adapter) {
+  const fs::path file = adapter / kAdapterConfig;
+  std::vector<std::string> unknown_keys;
+  return ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys)
+      .base_model_name_or_path;
+}
+
+}  // namespace
+
+void DeclareGenerator(ModelOptions& model, OptionTable& table) {
+  // Generation is limited by reading weights: large pages and the order of kernels are worth a
+  // copy.
+  model.copy_weights = true;
+  model.Declare(table);
+  table.Add(
+      "copy_weights", &model.copy_weights,
+      "copy weights into this process, prepacked, if they take less than half of the available "
+      "memory: faster tokens, but nothing is shared with other processes");
+}
+
+Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  StatusLine line(console.err, console.style);
+  return Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
+    ShowProgress(line, "loading", done, total);
+  });
+}
+
+void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
+  const std::vector<std::string>& words = text.positionals;
+  const Option* adapter = options.Find("adapter");
+  // Verbs without a model, or without a place for an adapter, have no such mistake.
+  if (words.empty() || words[0] != "model_name_or_path" || adapter == nullptr) return;
+  const std::string folder = options.Find(words[0])->ToString();
+  std::error_code ignored;
+  const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
+  // A folder with both is a model that brings its adapter's configuration along.
+  if (!is_adapter || fs::exists(fs::path(folder) / "config.json", ignored)) return;
+  const std::string base = BaseOf(folder);
+  std::string command =
+      fmt::format("qlora {} {}", text.name, base.empty() ? "MODEL" : ShellQuote(base));
+  for (std::int64_t i = 1; i < std::ssize(words); ++i) {
+    const Option& word = *options.Find(words[i]);
+    command += " " + (word.set ? ShellQuote(word.ToString()) : UpperCase(words[i]));
+  }
+  ThrowUsage("{0}: this is an adapter, not a model; write `{1} --adapter {2}`", folder, command,
+             ShellQuote(folder));
+}
+
+void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
+  std::error_code error;
+  // A file that is missing or cannot be read is reported by the code that needs it.
+  if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
+  const std::string base = BaseOf(adapter);
+  const std::string name = LastName(base);
+  const bool tells = !name.empty() && name != "." && name != "..";
+  // Last names alone: org/name, a folder of the cache and a copy are one model.
+  if (!tells || name == LastName(fs::absolute(model, error))) return;
+  Say(console,
+      fmt::format("note: {} was trained on {}, as its configuration says, not on {}; copies "
+                  "of one model may have different names",
+                  adapter, base, model));
+}
+
+void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
+  for (const char* key : {"temperature", "top_k", "top_p", "min_p"}) {
+    // Whoever names a temperature wants sampling; greedy search would ignore it without a word.
+    if (options.Find(key)->set && !options.Find("do_sample")->set) {
+      options.Set("do_sample", "true", key);
+    }
+  }
+  if (const std::string taken = model.TakeGenerationConfig(options); !taken.empty()) {
+    Say(console, "from generation_config.json: " + taken);
+  }
+  const std::vector<std::string> stops = model.stop_tokens();
+  if (!stops.empty()) Say(console, fmt::format("stop tokens: {}", fmt::join(stops, " ")));
+}
+
+void SayLayout(const Model& model, const Console& console) {
+  SayLayout(model, model.prompt_layout(), console);
+}
+
+void SayLayout(const Model& model, std::string_view layout, const Console& console) {
+  if (layout.empty()) return;
+  const char* hint = model.has_turns() ? " (--raw: the prompt as it is)" : "";
+  Say(console, fmt::format("prompt layout: {}{}", layout, hint));
+}
+
+void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console) {
+  if (report.stop_reason == StopReason::kContext) {
+    Say(console, fmt::format("warning: cut after {}, at the end of the model's context of {}",
+                             Counted(report.new_tokens, "token"), Counted(context, "token")));
+  } else if (report.stop_reason == StopReason::kMaxNewTokens) {
+    Say(console,
+        fmt::format("(cut after {}, by max_new_tokens)", Counted(report.new_tokens, "token")));
+  }
+}
+
+std::string FormatSpeed(const GenerateReport& report) {
+  const auto rate = [](std::int64_t tokens, double seconds) {
+    // An answer without tokens may have taken no time.
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  return fmt::format(
+      "{} at {:.0f} tokens/s, {} at {:.1f} tokens/s", Counted(report.prompt_tokens, "prompt token"),
+      rate(report.prompt_tokens, report.prefill_seconds), Counted(report.new_tokens, "new token"),
+      rate(report.new_tokens, report.decode_seconds));
+}
+
+}  // namespace qlora

@@ -1,0 +1,55 @@
+// A verb of the program: a text for the reader, options, and an action.
+#ifndef QLORA_CLI_COMMAND_VERB_H_
+#define QLORA_CLI_COMMAND_VERB_H_
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/options.h"
+#include "terminal/terminal.h"
+
+namespace qlora {
+
+// The streams that a verb writes to. Results go to `out`, everything else to `err`.
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  TerminalStyle style;  // of err
+  TerminalStyle out_style;
+};
+
+struct VerbText {
+  std::string name;
+  std::string summary;                   // one line, for the list of verbs
+  std::string explanation;               // one paragraph
+  std::vector<std::string> examples;     // commands that work as printed
+  std::vector<std::string> positionals;  // options that bare arguments set, in order
+  std::vector<std::string> required;     // options that must be given
+  bool writes = false;                   // changes files, so that errors say that nothing changed
+};
+
+class Verb {
+ public:
+  virtual ~Verb() = default;
+  virtual VerbText text() const = 0;
+  // The arguments as the parser of command lines reads them: a verb may name a bare one.
+  virtual std::vector<std::string> Spell(std::vector<std::string> arguments) const {
+    return arguments;
+  }
+  // Adds the options; their values live in this object.
+  virtual void Declare(OptionTable& table) = 0;
+  // Called once the options are set: gives what was left open values that depend on the others.
+  virtual void Complete(OptionTable& /*table*/) {}
+  // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
+  virtual int Run(const Console& console) = 0;
+};
+
+// Every verb, in the order of the help text.
+std::vector<std::unique_ptr<Verb>> AllVerbs();
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_COMMAND_VERB_H_

@@ -1,0 +1,49 @@
+// Ctrl+C, SIGTERM and a closed terminal (SIGHUP) as a question that work in progress can ask.
+#ifndef QLORA_CLI_TERMINAL_INTERRUPT_H_
+#define QLORA_CLI_TERMINAL_INTERRUPT_H_
+
+#include <array>
+#include <csignal>
+#include <string>
+
+namespace qlora {
+
+inline constexpr int kInterruptedExit = 130;
+
+// Thrown where there is nothing to save.
+struct Interrupted {
+  std::string state;  // what is there now and what to do; "": no files were changed
+};
+
+// While it lives, the first of these signals sets a flag, and a second one of the same kind ends
+// the process at once; a SIGHUP that `nohup` ignores stays ignored. One at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  // The signal that came, or 0.
+  int signal() const;
+  bool requested() const { return signal() != 0; }
+  void ThrowIfRequested() const {
+    if (requested()) throw Interrupted();
+  }
+  // Waits until a read from `input` would not block, or a signal has come: also one that came
+  // before the call, which the read alone would not notice. Returns false for a signal.
+  bool WaitForInput(int input) const;
+  // Forgets the signal and waits for the next.
+  void Rearm();
+
+ private:
+  void Install();
+
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+
+  struct sigaction old_[kSignals.size()] = {};
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TERMINAL_INTERRUPT_H_

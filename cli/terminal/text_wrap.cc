@@ -1,0 +1,88 @@
+#include "terminal/text_wrap.h"
+
+#include <algorithm>
+
+namespace qlora {
+namespace {
+
+// Characters of UTF-8 text: the bytes that do not continue a character.
+std::int64_t WidthOf(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+}  // namespace
+
+std::int64_t TextColumns(const TerminalStyle& style) {
+  // Between what words need and what eyes follow; files have the usual 80.
+  return style.live ? std::clamp<std::int64_t>(style.columns, 60, 110) : 80;
+}
+
+// Each round takes the spaces before a word, and the word. The spaces are printed, or become a line
+// break:
+//
+//     "raise max_length,  or cut"  ->  "raise" | " max_length," | "  or" | " cut"
+std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t indent,
+                 std::int64_t first) {
+  std::string out;
+  std::int64_t column = first;
+  while (!text.empty()) {
+    const std::string_view::size_type begin = std::min(text.find_first_not_of(' '), text.size());
+    const std::string_view::size_type end = std::min(text.find(' ', begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    const auto spaces = static_cast<std::int64_t>(begin);
+    // A word that is longer than a line has a line to itself and is never broken: paths and
+    // commands are copied.
+    if (column + spaces + WidthOf(word) > columns && column > indent) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+    } else {
+      out.append(begin, ' ');
+      column += spaces;
+    }
+    out += word;
+    column += WidthOf(word);
+    text.remove_prefix(end);
+  }
+  return out;
+}
+
+std::string WrapLines(std::string_view text, std::int64_t columns) {
+  std::string out;
+  for (;;) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    if (WidthOf(line) <= columns) {
+      out += line;
+    } else {
+      const std::string_view::size_type margin = line.find_first_not_of(' ');
+      out += Wrap(line, columns, static_cast<std::int64_t>(std::min(margin, line.size())) + 2);
+    }
+    if (line.size() == text.size()) return out;
+    out += '\n';
+    text.remove_prefix(line.size() + 1);
+  }
+}
+
+std::string WrapCommand(std::string_view command, std::int64_t columns, std::int64_t indent) {
+  std::string out(indent, ' ');
+  std::int64_t column = indent;
+  while (!command.empty()) {
+    const std::string_view part = command.substr(0, command.find(" --", 1));
+    const std::int64_t backslash = part.size() == command.size() ? 0 : 2;
+    if (column > indent && column + WidthOf(part) + backslash > columns) {
+      // The backslash continues the command in a shell.
+      out += " \\\n" + std::string(indent + 3, ' ');
+      column = indent + 3;
+    }
+    out += part;
+    column += WidthOf(part);
+    command.remove_prefix(part.size());
+  }
+  return out;
+}
+
+std::string Fitted(const TerminalStyle& style, std::string_view text) {
+  return style.live ? WrapLines(text, TextColumns(style)) : std::string(text);
+}
+
+}  // namespace qlora

@@ -1,0 +1,35 @@
+// Breaks text into lines that fit a terminal.
+#ifndef QLORA_CLI_TERMINAL_TEXT_WRAP_H_
+#define QLORA_CLI_TERMINAL_TEXT_WRAP_H_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "terminal/terminal.h"
+
+namespace qlora {
+
+// The width of help texts and messages: that of the terminal, at least 60 and at most 110 columns;
+// 80 columns where the output is not a terminal.
+std::int64_t TextColumns(const TerminalStyle& style);
+
+// One paragraph in lines of at most `columns` characters; a longer word stays whole. The first line
+// starts at column `first`, the others at `indent`.
+std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t indent = 0,
+                 std::int64_t first = 0);
+
+// A text whose lines are kept where they fit. The rest of a longer line is indented by two columns
+// more than the line.
+std::string WrapLines(std::string_view text, std::int64_t columns);
+
+// A command as a shell takes it: a line that is too long ends with a backslash before an option.
+std::string WrapCommand(std::string_view command, std::int64_t columns, std::int64_t indent);
+
+// `text` as it is shown in a terminal: in lines that fit. In files and pipes it stays as it is, for
+// grep.
+std::string Fitted(const TerminalStyle& style, std::string_view text);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TERMINAL_TEXT_WRAP_H_

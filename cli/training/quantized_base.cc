@@ -1,0 +1,112 @@
+#include "training/quantized_base.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "command/common.h"
+#include "command/errors.h"
+#include "hub/hub_cache.h"
+#include "io/json.h"
+#include "qlora/convert.h"
+#include "terminal/interrupt.h"
+#include "terminal/progress.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStamp = "qlora_quantized_from.json";
+
+// The source of the checkpoint: the model's files by name, size and time, and the options.
+OrderedJson SourceOf(const TrainOptions& options) {
+  // Names, sizes and times instead of a hash: reading 15 GB to save the reading of 15 GB gains
+  // nothing.
+  const fs::path model = ResolveModelDir(options.model_name_or_path);
+  OrderedJson files = OrderedJson::object();
+  for (const auto& entry : fs::directory_iterator(model)) {
+    if (!entry.is_regular_file()) continue;
+    files[entry.path().filename().string()] = {entry.file_size(),
+                                               entry.last_write_time().time_since_epoch().count()};
+  }
+  const QuantizationFields& q = options.quantization;
+  return {{"model", fs::canonical(model).string()},
+          {"files", files},
+          {"bnb_4bit_quant_type", q.bnb_4bit_quant_type},
+          {"bnb_4bit_use_double_quant", q.bnb_4bit_use_double_quant},
+          {"bnb_4bit_blocksize", q.bnb_4bit_blocksize},
+          {"scale_search", q.scale_search}};
+}
+
+// Without links, "..", and a slash at the end.
+fs::path WithoutLinks(const fs::path& path) {
+  // weakly: the folder may not exist yet. Dividing by "" and taking the parent removes a slash.
+  return (fs::weakly_canonical(fs::absolute(path)) / "").parent_path();
+}
+
+void CheckStamp(const fs::path& folder, const OrderedJson& source) {
+  const fs::path file = folder / kStamp;
+  const Json stamp = fs::is_regular_file(file) ? ReadJsonFile(file) : Json();
+  // Without the stamp nothing tells what the weights are; they are never replaced.
+  if (!stamp.is_object()) {
+    ThrowUsage(
+        "save_quantized: {} exists and was not made by this option; give another folder, or give "
+        "it as the model",
+        folder.string());
+  }
+  for (const auto& [key, value] : source.items()) {
+    // Another model of the same name, or other options: the run would train on a base that was not
+    // asked for.
+    if (stamp.value(key, Json()) == Json(value)) continue;
+    ThrowUsage(
+        "save_quantized: {} was made from something else ({} differs); remove it or give another "
+        "folder",
+        folder.string(), key);
+  }
+}
+
+}  // namespace
+
+bool FindQuantizedBase(TrainSettings& settings) {
+  if (settings.save_quantized.empty()) return false;
+  TrainOptions& options = settings.options;
+  if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
+  const fs::path folder = settings.save_quantized;
+  const fs::path output = WithoutLinks(options.output_dir);
+  const fs::path base = WithoutLinks(folder);
+  // overwrite_output_dir would remove the base, or the base would be taken for a part of the run.
+  if (Contains(output, base) || Contains(base, output)) {
+    ThrowUsage(
+        "save_quantized {} and output_dir {} are one folder, or one is inside the other; "
+        "choose two folders side by side",
+        settings.save_quantized, options.output_dir);
+  }
+  // True: the base must be made. An existing one becomes the model of the run.
+  if (!fs::exists(folder) || fs::is_empty(folder)) return true;
+  CheckStamp(folder, SourceOf(options));
+  options.model_name_or_path = folder.string();
+  return false;
+}
+
+void MakeQuantizedBase(Context& context, const Console& console, const TrainSettings& settings) {
+  QuantizeCheckpointOptions quantize;
+  quantize.model_name_or_path = settings.options.model_name_or_path;
+  quantize.output_dir = settings.save_quantized;
+  quantize.quantization = settings.options.quantization;
+  quantize.extra_files[kStamp] = FormatJson(SourceOf(settings.options), 2) + "\n";
+  // The stamp is written with the checkpoint, whose folder appears only when it is complete.
+  const bool interrupted = RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+    QuantizeCheckpoint(context, quantize, progress);
+  });
+  console.err << fmt::format("quantized base written to {}\n", settings.save_quantized);
+  if (interrupted) {
+    // A signal during the last tensor: the work is done, but the user asked to stop.
+    throw Interrupted{fmt::format(
+        "the quantized base in {} is complete; run the same command to start again with it",
+        settings.save_quantized)};
+  }
+}
+
+}  // namespace qlora

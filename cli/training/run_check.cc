@@ -1,0 +1,222 @@
+#include "training/run_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "backend/backend.h"
+#include "command/errors.h"
+#include "command/model_loading.h"
+#include "data/sample_display.h"
+#include "qlora/error.h"
+#include "report/http_server.h"
+#include "terminal/text_wrap.h"
+#include "training/quantized_base.h"
+
+namespace qlora {
+namespace {
+
+const char* NameOf(MemoryPlace place) { return place == MemoryPlace::kHost ? "host" : "device"; }
+
+OrderedJson MemoryToJson(const MemoryPlan& plan) {
+  OrderedJson parts = OrderedJson::object();
+  OrderedJson places = OrderedJson::object();
+  for (const MemoryPart& part : plan.parts) {
+    parts[part.name] = part.bytes;
+    places[part.name] = NameOf(part.place);
+  }
+  OrderedJson ladder = OrderedJson::object();
+  for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
+  return {{"parts", parts},
+          {"places", places},
+          {"place", NameOf(plan.place)},
+          {"host", plan.bytes(MemoryPlace::kHost)},
+          {"device", plan.bytes(MemoryPlace::kDevice)},
+          {"recompute", plan.recompute},
+          {"ladder", ladder},
+          {"train_peak", plan.train_peak},
+          {"eval_peak", plan.eval_peak},
+          {"save_peak", plan.save_peak},
+          {"peak", plan.peak()}};
+}
+
+OrderedJson DiskToJson(const DiskPlan& disk) {
+  return {{"folder", disk.folder},         {"adapter", disk.adapter},
+          {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
+          {"needed", disk.needed},         {"free", disk.free}};
+}
+
+OrderedJson ShapeToJson(const ShapePlan& plan) {
+  return {{"model", plan.model},
+          {"has_weights", plan.has_weights},
+          {"parameters", plan.parameters},
+          {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
+          {"memory", MemoryToJson(plan.memory)},
+          {"disk", DiskToJson(plan.disk)},
+          {"warnings", plan.warnings}};
+}
+
+std::string FormatShape(const ShapePlan& plan) {
+  // Small models would be "0.00 billion".
+  const bool is_large = plan.parameters >= 100'000'000;
+  return fmt::format(
+      "model: {:.2f} {} parameters; shape from {}{}\n"
+      "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}\n",
+      static_cast<double>(plan.parameters) / (is_large ? 1e9 : 1e6),
+      is_large ? "billion" : "million", plan.model,
+      plan.has_weights ? "" : ", weights taken to be in bfloat16", plan.length, plan.rows,
+      FormatMemory(plan.memory), FormatDisk(plan.disk));
+}
+
+}  // namespace
+
+OrderedJson PlanToJson(const TrainPlan& plan) {
+  return {{"steps", plan.total_steps},
+          {"warmup_steps", plan.warmup_steps},
+          {"data", TrainingDataToJson(plan.data)},
+          {"prompt_layout", plan.prompt_layout},
+          {"memory", MemoryToJson(plan.memory)},
+          {"disk", DiskToJson(plan.disk)},
+          {"warnings", plan.warnings}};
+}
+
+std::string FormatLayout(const TrainPlan& plan) {
+  const bool samples = !plan.options.sample_prompts.empty();
+  const char* of_samples = plan.options.sample_raw ? "; sample_prompts as they are"
+                                                   : ", also of sample_prompts (--sample-raw: not)";
+  return fmt::format("prompt layout: {}{}", plan.prompt_layout, samples ? of_samples : "");
+}
+
+std::string FormatNewSchedule(const TrainPlan& plan) {
+  if (!plan.resume || plan.resume->total_steps == 0) return "";
+  const std::int64_t before = plan.resume->total_steps;
+  // Other epochs or data on resume move the end of the schedule, and with it the rate of every step
+  // that is left.
+  if (before == plan.total_steps) return "";
+  return fmt::format(
+      "steps: {} before, {} now; from step {} on, the learning rate follows the {} schedule of {} "
+      "steps (warm-up {})",
+      before, plan.total_steps, plan.resume->step + 1, plan.options.lr_scheduler_type,
+      plan.total_steps, plan.warmup_steps);
+}
+
+std::string FormatMemory(const MemoryPlan& plan) {
+  std::size_t width = 4;
+  // Names differ between runs, so the column is measured.
+  for (const MemoryPart& part : plan.parts) width = std::max(width, part.name.size());
+  const auto line = [&](const std::string& name, std::size_t bytes) {
+    return fmt::format("  {:<{}}  {:>10}\n", name, width, FormatBytes(bytes));
+  };
+  const auto parts = [&](MemoryPlace place) {
+    std::string lines;
+    for (const MemoryPart& part : plan.parts) {
+      if (part.place == place) lines += line(part.name, part.bytes);
+    }
+    return lines;
+  };
+  std::string out = "memory plan\n";
+  // Two memories with a sum each: what fits into one says nothing about the other.
+  if (plan.place == MemoryPlace::kDevice) {
+    out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
+  }
+  out += parts(plan.place) + line("peak", plan.peak());
+  // Each rung is what the peak would be with another way of keeping activations, so that the user
+  // sees what --recompute costs and saves.
+  out += fmt::format(
+      "    train {}, eval {}, save {}\n  activations recomputed to save memory (--recompute): {}",
+      FormatBytes(plan.train_peak), FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak),
+      plan.recompute);
+  for (const MemoryPart& rung : plan.ladder) {
+    out += fmt::format("{} {} {}",
+                       &rung == &plan.ladder.front() ? "\n    peak memory with each choice:" : ",",
+                       rung.name, FormatBytes(rung.bytes));
+  }
+  return out;
+}
+
+std::string FormatDisk(const DiskPlan& disk) {
+  return fmt::format("disk: {} needed in {} (adapter {}, {} {} of {}), {} free",
+                     FormatBytes(disk.needed), disk.folder, FormatBytes(disk.adapter),
+                     disk.checkpoints, disk.checkpoints == 1 ? "checkpoint" : "checkpoints",
+                     FormatBytes(disk.checkpoint), FormatBytes(disk.free));
+}
+
+std::string FormatPlan(const TrainPlan& plan) {
+  const std::string schedule = FormatNewSchedule(plan);
+  return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n{}", RenderTrainingData(plan.data),
+                     FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk),
+                     plan.total_steps, plan.warmup_steps, schedule.empty() ? "" : schedule + "\n");
+}
+
+namespace {
+
+// The answer to a check, for PrintCheck.
+struct Finding {
+  std::string text;
+  OrderedJson json;
+  std::vector<std::string> warnings;
+  std::function<void()> refuse;  // throws the reason why `train` would refuse the run, if any
+};
+
+// Calls find and prints what it returns, as text or as one JSON object with "ok", then what is
+// wrong: whoever must change something sees the parts that do not fit.
+void PrintCheck(const Console& console, bool json, std::string_view checked,
+                const std::function<Finding()>& find) {
+  OrderedJson found = OrderedJson::object();
+  try {
+    const Finding finding = find();
+    if (!json) console.out << Fitted(console.out_style, finding.text) << std::flush;
+    for (const std::string& warning : finding.warnings) Say(console, "warning: " + warning);
+    found = finding.json;
+    finding.refuse();
+  } catch (const Error& error) {
+    if (!json) throw;
+    ThrowWithJson(console, error, found);
+  }
+  if (json) {
+    PrintSuccess(console, found);
+  } else {
+    console.out << fmt::format("ok: {}; nothing was written\n", checked);
+  }
+}
+
+Finding FindShape(const TrainOptions& options) {
+  Context context(ThreadCount(options.threads));
+  const ShapePlan plan = PlanShape(context, options);
+  return {FormatShape(plan), ShapeToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
+}
+
+Finding FindPlan(const TrainOptions& options) {
+  Context context(ThreadCount(options.threads));
+  // kReading: device cuda can be planned on a machine without a GPU.
+  const TrainPlan plan = PlanTraining(context, options, PlanPurpose::kReading);
+  return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
+            CheckPlan(plan);
+            // max_memory describes the card of another machine. Without it, this machine is meant,
+            // and a GPU that is absent is refused here as `train` refuses it.
+            if (plan.options.max_memory.empty()) ParseDevice(plan.options.device);
+          }};
+}
+
+}  // namespace
+
+void CheckRun(const Console& console, TrainSettings settings, bool json) {
+  const TrainOptions& options = settings.options;
+  if (options.data.dataset.empty()) {
+    PrintCheck(console, json, "options, memory and disk space", [&] { return FindShape(options); });
+    return;
+  }
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  // A port that is taken would end the run after the model was loaded.
+  if (settings.dashboard != 0) CheckPort(settings.dashboard);
+  // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
+  FindQuantizedBase(settings);
+  PrintCheck(console, json, "configuration, model, data, memory and disk space",
+             [&] { return FindPlan(options); });
+}
+
+}  // namespace qlora

@@ -1,0 +1,38 @@
+// Checks a training run without starting it: the one check behind `plan`, `validate` and
+// `train --dry-run`.
+#ifndef QLORA_CLI_TRAINING_RUN_CHECK_H_
+#define QLORA_CLI_TRAINING_RUN_CHECK_H_
+
+#include <string>
+
+#include "command/common.h"
+#include "qlora/train.h"
+#include "training/train_settings.h"
+
+namespace qlora {
+
+// The JSON of `plan --json`: everything that the plan found, under the keys that scripts know.
+OrderedJson PlanToJson(const TrainPlan& plan);
+
+// The plan as lines of text: data, memory, disk, steps.
+std::string FormatPlan(const TrainPlan& plan);
+// "prompt layout: chat template", and that sample_prompts get it.
+std::string FormatLayout(const TrainPlan& plan);
+// The rule of the learning rate for a run that resumes with another number of steps than before; ""
+// for all other runs.
+std::string FormatNewSchedule(const TrainPlan& plan);
+// A memory plan as lines of text, the last of them the peak.
+std::string FormatMemory(const MemoryPlan& plan);
+// "disk: 4.1 MiB needed in ..., 80.2 GiB free".
+std::string FormatDisk(const DiskPlan& disk);
+
+// Makes every check that `train` makes before it starts, and prints what was found: text, or one
+// JSON object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a
+// model whose shape is known are checked. Errors: those of PlanTraining or PlanShape; after the
+// plan has been printed, those of CheckPlan, and those of ParseDevice when device cuda is asked for
+// on a machine whose GPU cannot be used and max_memory does not describe that of another machine.
+void CheckRun(const Console& console, TrainSettings settings, bool json);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAINING_RUN_CHECK_H_

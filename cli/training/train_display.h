@@ -1,0 +1,63 @@
+// Shows a training run: one line per logging step, and in a terminal a bar below.
+#ifndef QLORA_CLI_TRAINING_TRAIN_DISPLAY_H_
+#define QLORA_CLI_TRAINING_TRAIN_DISPLAY_H_
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+
+#include "qlora/train.h"
+#include "terminal/terminal.h"
+
+namespace qlora {
+
+// "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
+std::string FormatStep(const StepReport& report);
+// The line at the bottom of a terminal, with a bar, in at most `columns` characters if they are 50
+// or more: what does not fit is left out, least important values first.
+std::string FormatLiveStep(const StepReport& report, std::int64_t columns);
+
+class TrainDisplay : public TrainObserver {
+ public:
+  // stop: asked after each step, true ends the run. on_load: called with the loading progress, may
+  // throw to end the run before it starts.
+  TrainDisplay(std::ostream& out, TerminalStyle style, std::int64_t logging_steps,
+               std::function<bool()> stop, std::function<void()> on_load)
+      : line_(out, style),
+        logging_steps_(logging_steps),
+        stop_(std::move(stop)),
+        on_load_(std::move(on_load)) {}
+
+  void OnLoad(std::int64_t done, std::int64_t total) override;
+  void OnResume(const std::string& checkpoint, std::int64_t step,
+                std::int64_t total_steps) override;
+  void OnStep(const StepReport& report) override;
+  void OnEvalProgress(std::int64_t done, std::int64_t total) override;
+  void OnEval(std::int64_t step, const EvalReport& report) override;
+  void OnSample(const SampleReport& report) override;
+  void OnCheckpoint(const std::string& dir) override;
+  void OnWarning(const std::string& text) override { Warn(text); }
+  bool ShouldStop() override { return stop_(); }
+
+  // The plan of the run, in plain text, and then its warnings, so that they are seen.
+  void PrintPlan(const TrainPlan& plan);
+  // The end of the run, in plain text.
+  void PrintSummary(const RunSummary& summary);
+  // The folder of the last checkpoint, or "".
+  const std::string& last_checkpoint() const { return last_checkpoint_; }
+
+ private:
+  void Warn(const std::string& text);
+
+  StatusLine line_;
+  std::int64_t logging_steps_;
+  std::function<bool()> stop_;
+  std::function<void()> on_load_;
+  std::string last_checkpoint_;
+  bool warned_of_rise_ = false;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAINING_TRAIN_DISPLAY_H_

@@ -1,0 +1,18 @@
+#include "training/train_settings.h"
+
+namespace qlora {
+
+void TrainSettings::Declare(OptionTable& table) {
+  // The options of the run first: these below are about the command and are not recorded with the
+  // run, so that `resume` does not repeat them.
+  options.Declare(table);
+  table.AddPath(
+      "save_quantized", &save_quantized,
+      "folder for the base model in 4 bits: written by the first run, loaded by later runs");
+  table.Add("dry_run", &dry_run,
+            "check the run and print its plan, as `qlora validate`; write nothing");
+  table.Add("dashboard", &dashboard,
+            "port of a live page about the run, for this machine only; 0: no page");
+}
+
+}  // namespace qlora

@@ -1,0 +1,24 @@
+// Every option of a training run, on the command line or in a YAML file. The verbs that train,
+// plan, check, migrate and describe configurations declare the same table.
+#ifndef QLORA_CLI_TRAINING_TRAIN_SETTINGS_H_
+#define QLORA_CLI_TRAINING_TRAIN_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "qlora/train.h"
+
+namespace qlora {
+
+struct TrainSettings {
+  TrainOptions options;
+  std::string save_quantized;  // folder of a 4-bit checkpoint of the base; see quantized_base.h
+  bool dry_run = false;
+  std::int64_t dashboard = 0;  // port of the live page; 0: no page
+
+  void Declare(OptionTable& table);
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAINING_TRAIN_SETTINGS_H_

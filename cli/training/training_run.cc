@@ -1,0 +1,133 @@
+#include "training/training_run.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+#include "command/common.h"
+#include "command/model_loading.h"
+#include "io/json.h"
+#include "qlora/error.h"
+#include "report/dashboard.h"
+#include "terminal/interrupt.h"
+#include "training/generate_command.h"
+#include "training/quantized_base.h"
+#include "training/train_display.h"
+
+namespace qlora {
+namespace {
+
+std::string ResumeCommand(const TrainOptions& options) {
+  return "qlora resume " + ShellQuote(options.output_dir);
+}
+
+TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
+  // Planning cannot be interrupted in the middle, but nothing has been written when it ends.
+  const InterruptGuard guard;
+  TrainPlan plan = PlanTraining(context, options);
+  guard.ThrowIfRequested();
+  return plan;
+}
+
+// The plan of the run on the quantized base of save_quantized, which is made if it must be. Faults
+// of the run are reported before that work.
+TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
+  const bool make_base = FindQuantizedBase(settings);
+  TrainPlan plan = PlanUntilInterrupted(context, settings.options);
+  if (!make_base) return plan;
+  // Quantizing takes minutes: a run that does not fit is refused before.
+  CheckPlan(plan);
+  MakeQuantizedBase(context, console, settings);
+  try {
+    // The data are not read again: vocabulary and context of the new base are the same.
+    return ChangeBase(context, plan, settings.save_quantized);
+  } catch (const Error& error) {  // InvalidInput would say that no files were changed
+    throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
+                fmt::format("{}\nthe quantized base in {} is complete", error.what(),
+                            settings.save_quantized));
+  }
+}
+
+// A failure in the middle of a run says what was saved.
+RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay& display) {
+  try {
+    return Train(context, plan, display);
+  } catch (const Error& error) {
+    // Wrong input and lack of memory would fail again on resume; a full disk or a diverged loss
+    // need not.
+    if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
+    throw Error(error.code(),
+                fmt::format("{}\nthe last checkpoint is {}; to resume from it: {}", error.what(),
+                            display.last_checkpoint(), ResumeCommand(plan.options)));
+  }
+}
+
+// What PrintSummary says, without the rounding.
+OrderedJson ToJson(const RunSummary& summary) {
+  const std::int64_t steps = summary.steps - summary.resumed_step;
+  return {{"adapter_dir", summary.adapter_dir},
+          {"train_runtime", summary.seconds},
+          {"train_steps", summary.steps},
+          {"resumed_step", summary.resumed_step},
+          {"train_steps_per_second",
+           summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
+          {"train_loss", summary.mean_loss},
+          {"trained_tokens", summary.tokens},
+          {"peak_memory_bytes", summary.peak_memory_bytes},
+          {"skipped_steps", summary.skipped_steps},
+          {"stopped_early", summary.stopped_early},
+          {"interrupted", summary.interrupted}};
+}
+
+}  // namespace
+
+int RunTraining(const Console& console, TrainSettings& settings, bool json,
+                const std::function<void(const TrainPlan&)>& check) {
+  const TrainOptions& options = settings.options;
+  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  Context context(ThreadCount(options.threads));
+  const TrainPlan plan = PlanRun(context, console, settings);
+  // Before the dashboard opens its port and before anything is written.
+  check(plan);
+  std::optional<Dashboard> dashboard;
+  if (settings.dashboard != 0) {
+    dashboard.emplace(settings.dashboard, options.output_dir);
+    console.err << fmt::format("dashboard: {}\n", dashboard->url());
+  }
+  // From here on a signal ends training with a checkpoint; while weights are loaded, without one.
+  InterruptGuard guard;
+  TrainDisplay display(
+      console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
+      [&] { guard.ThrowIfRequested(); });
+  display.PrintPlan(plan);
+  const RunSummary summary = TrainWithAdvice(context, plan, display);
+  // Also after an interruption, whose steps count.
+  display.PrintSummary(summary);
+  OrderedJson result = ToJson(summary);
+  if (summary.interrupted) {
+    result["checkpoint"] = display.last_checkpoint();
+    if (json) {
+      OrderedJson failure = FailureToJson(kInterruptedExit, "interrupted");
+      failure.update(result);
+      PrintJson(console.out, failure);
+    }
+    console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
+                               display.last_checkpoint(), ResumeCommand(options));
+    return kInterruptedExit;
+  }
+  // The adapter is saved all the same; the exit code tells scripts that the run failed.
+  if (summary.diverged) {
+    const Error error(ErrorCode::kRuntime, summary.divergence);
+    if (json) ThrowWithJson(console, error, result);
+    throw error;
+  }
+  const std::string command =
+      GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
+  result["to_try_it"] = command;
+  if (json) PrintSuccess(console, result);
+  console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
+                             ShellQuote(summary.adapter_dir), command);
+  return 0;
+}
+
+}  // namespace qlora

@@ -1,0 +1,22 @@
+// A training run as the verbs `train` and `resume` show it.
+#ifndef QLORA_CLI_TRAINING_TRAINING_RUN_H_
+#define QLORA_CLI_TRAINING_TRAINING_RUN_H_
+
+#include <functional>
+
+#include "command/verb.h"
+#include "qlora/train.h"
+#include "training/train_settings.h"
+
+namespace qlora {
+
+// Plans the run, trains, and says how the run ended and what to do next; with `json` as an object
+// on console.out, too. check: called with the plan before the plan is shown; throws to refuse the
+// run. Returns the exit code. Errors: those of PlanTraining and Train; Runtime for a run that has
+// diverged.
+int RunTraining(const Console& console, TrainSettings& settings, bool json,
+                const std::function<void(const TrainPlan&)>& check);
+
+}  // namespace qlora
+
+#endif  // QLORA_CLI_TRAINING_TRAINING_RUN_H_

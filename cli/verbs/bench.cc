@@ -1,0 +1,121 @@
+// `qlora bench`: times the parts of training and generation, as ratios to the limits of this
+// machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
+// can be compared between machines, a time cannot.
+#include "bench/bench_decode.h"
+#include "bench/bench_gemm.h"
+#include "bench/bench_nf4.h"
+#include "bench/bench_step.h"
+#include "bench/bench_tokenizer.h"
+#include "command/common.h"
+#include "command/errors.h"
+#include "hub/hub_cache.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+class BenchVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "bench",
+        .summary = "measure this program against the limits of this machine",
+        .explanation =
+            "`step` times one QLoRA training step of a random model, by default in the shape of "
+            "TinyLlama-1.1B, and compares it with the peak of multiply-adds. `decode` times "
+            "reading a prompt and generating text, compared with peak and bandwidth. `nf4-matmul` "
+            "times products with 4-bit weights, forward and backward, compared with dense products "
+            "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
+            "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
+            "times encoding and decoding text. Limits are measured in the same run. The table is "
+            "wider than 80 columns; --json prints the same figures.",
+        .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
+                     "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
+                     "qlora bench nf4 --json",
+                     "qlora bench tokenizer --model ./my-model --text_file book.txt"},
+        .positionals = {"what"},
+        .required = {"what"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    // For CheckNumbers, which looks at all options whatever measurement they belong to.
+    table_ = &table;
+    table.Section("Measurement");
+    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
+                 "measurement to make");
+    model_.Declare(table);
+    step_.Declare(table);
+    decode_.Declare(table);
+    gemm_.Declare(table);
+    tokenizer_.Declare(table);
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    Context context(run_.ThreadCount());
+    const std::vector<bench::BenchRow> rows = Measure(context);
+    // After all measurements: a line in between would disturb the next one.
+    console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
+    return 0;
+  }
+
+ private:
+  std::vector<bench::BenchRow> Measure(Context& context) {
+    CheckNumbers();
+    if (what_ == "tokenizer") return MeasureTokenizer(context);
+    if (what_ == "nf4") return bench::BenchNf4(context);
+    if (what_ == "step") {
+      // One set of options for the shape of the model, which three measurements share.
+      step_.model = model_;
+      return bench::BenchStep(context, step_);
+    }
+    if (what_ == "decode") {
+      decode_.model = model_;
+      return bench::BenchDecode(context, decode_);
+    }
+    gemm_.lora_r = model_.lora_r;
+    gemm_.compute_dtype = model_.compute_dtype;
+    return bench::BenchNf4Matmul(context, gemm_);
+  }
+
+  // Every number of a measurement is a count.
+  void CheckNumbers() const {
+    for (const Option& option : table_->options()) {
+      const auto* number = std::get_if<std::int64_t*>(&option.value);
+      // threads may be 0: as many as there are cores.
+      if (number == nullptr || option.name == "threads") continue;
+      if (**number < 1 || **number > kMostCount) {
+        ThrowUsage("{} expects a number from 1 to {}, found {}", option.name, kMostCount, **number);
+      }
+    }
+  }
+
+  std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
+    const std::string& model = tokenizer_.model_name_or_path;
+    if (model.empty() || tokenizer_.text_file.empty()) {
+      ThrowUsage("bench tokenizer needs --model, a folder with tokenizer.json, and --text_file");
+    }
+    return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
+  }
+
+  // Beyond it, products of three counts no longer fit 64 bits.
+  static constexpr std::int64_t kMostCount = 1 << 24;
+
+  const OptionTable* table_ = nullptr;
+  std::string what_;
+  bench::ModelBenchOptions model_;
+  bench::StepBenchOptions step_;
+  bench::DecodeBenchOptions decode_;
+  bench::BenchGemmOptions gemm_;
+  bench::TokenizerBenchOptions tokenizer_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeBenchVerb() { return std::make_unique<BenchVerb>(); }
+
+}  // namespace qlora

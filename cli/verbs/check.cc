@@ -1,0 +1,109 @@
+// `qlora plan` and `qlora validate`: the checks of `train` and its plan, without its work. Both run
+// the check of `train --dry-run`; exit codes are those of `train`, so that a script can ask before
+// it queues a run. `plan` also answers without data.
+#include <filesystem>
+#include <utility>
+
+#include "training/run_check.h"
+#include "training/train_settings.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+// True when a bare argument is the model, not a file of options.
+bool NamesModel(const std::string& argument) {
+  if (argument.empty() || argument[0] == '-' || argument.find('=') != std::string::npos)
+    return false;
+  const std::filesystem::path path = argument;
+  std::error_code ignored;
+  if (path.extension() == ".yaml" || path.extension() == ".yml") return false;
+  // A .json file is a config.json; any other existing file is taken for options.
+  return path.extension() == ".json" || !std::filesystem::is_regular_file(path, ignored);
+}
+
+class CheckVerb : public Verb {
+ public:
+  CheckVerb(VerbText text, bool takes_model) : text_(std::move(text)), takes_model_(takes_model) {}
+
+  VerbText text() const override { return text_; }
+
+  // `qlora plan Llama-3.1-8B`: the first argument may be the model instead of a file of options.
+  std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
+    if (takes_model_ && !arguments.empty() && NamesModel(arguments[0])) {
+      arguments[0] = "--model_name_or_path=" + arguments[0];
+    }
+    return arguments;
+  }
+
+  void Declare(OptionTable& table) override {
+    settings_.Declare(table);
+    run_.DeclareJson(table);
+  }
+  // As `train`: what is checked is what would run.
+  void Complete(OptionTable& table) override { settings_.options.Complete(table); }
+
+  int Run(const Console& console) override {
+    CheckRun(console, settings_, run_.json);
+    return 0;
+  }
+
+ private:
+  VerbText text_;
+  bool takes_model_;
+  TrainSettings settings_;
+  RunFields run_;
+};
+
+VerbText PlanText() {
+  return {
+      .name = "plan",
+      .summary = "print the memory that a train command will need, without loading weights",
+      .explanation =
+          "Takes the options of `train` and makes the check of `validate`. Without a dataset, only "
+          "the model is looked at: all sequences are taken to have max_length tokens, output_dir "
+          "may hold a run, and the model may also be a config.json or a well-known name, of which "
+          "nothing needs to be downloaded. With device cuda, the memories of host and GPU are "
+          "planned separately and max_memory is that of the GPU, which this machine need not "
+          "have. Exit code 3: the run does not fit into max_memory, or into the free memory of "
+          "this machine.",
+      .examples = {"qlora plan Llama-3.1-8B --max_length 2048",
+                   "qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
+                   "qlora plan run.yaml --per_device_train_batch_size 4 --json",
+                   "qlora plan Llama-3.1-8B --device cuda --max_memory 12GB"},
+      .positionals = {"config"},
+      .required = {"model_name_or_path"},
+  };
+}
+
+VerbText ValidateText() {
+  return {
+      .name = "validate",
+      .summary = "check a train command: options, model, data, memory, disk space",
+      .explanation =
+          "Takes the options of `train` and makes every check that `train` makes before it starts: "
+          "keys and values, the model's files, each record of the data, the memory plan and the "
+          "space that adapter and checkpoints need in output_dir. Prints what it finds and writes "
+          "nothing. Exit code 0: the run can start; 2: something is wrong, and the message says "
+          "what to change; 3: the run does not fit in memory. With device cuda and the max_memory "
+          "of a GPU that this machine does not have, the check is that of a machine with such a "
+          "GPU, and a warning says so. `train --dry-run` and `plan` make the same check.",
+      .examples = {"qlora validate run.yaml",
+                   "qlora validate --model ./my-model --dataset train.jsonl --json"},
+      .positionals = {"config"},
+      // As `train`; `plan` also answers without data.
+      .required = {"model_name_or_path", "dataset"},
+  };
+}
+
+}  // namespace
+
+std::unique_ptr<Verb> MakePlanVerb() {
+  return std::make_unique<CheckVerb>(PlanText(), /*takes_model=*/true);
+}
+
+std::unique_ptr<Verb> MakeValidateVerb() {
+  return std::make_unique<CheckVerb>(ValidateText(), /*takes_model=*/false);
+}
+
+}  // namespace qlora

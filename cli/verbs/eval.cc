@@ -1,0 +1,136 @@
+// `qlora eval`: the loss of a model on data that `train` would read in the same way. Both numbers
+// of
+// --compare are of the same samples, in the same prompt layout, so that their difference is the
+// adapter's work alone.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "command/common.h"
+#include "command/errors.h"
+#include "command/model_loading.h"
+#include "qlora/model.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+class EvalVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "eval",
+        .summary = "measure loss and perplexity of a model (+ adapter) on a file",
+        .explanation =
+            "Reads the dataset as `train` would and reports the mean loss of its supervised tokens "
+            "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare "
+            "compares the adapter with the base, which says most on records that were not trained "
+            "on. Records get the prompt layout that the adapter was trained in (--raw: that of the "
+            "base model).",
+        .examples = {"qlora eval ./my-model heldout.jsonl",
+                     "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
+        .positionals = {"model_name_or_path", "dataset"},
+        .required = {"model_name_or_path", "dataset"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    model_.Declare(table);
+    eval_.Declare(table);
+    table.Add("compare", &compare_, "evaluate the base without the adapter as well");
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    // Before the model is loaded, which takes longest.
+    if (eval_.per_token && !run_.json) ThrowUsage("per_token fills the JSON object; add --json");
+    if (compare_ && model_.adapter.empty()) {
+      ThrowUsage("compare: the base is compared with an adapter; name one with --adapter");
+    }
+    Context context(run_.ThreadCount());
+    // One load for both measurements: without_adapter leaves the adapter out of the pass.
+    Model model = LoadModel(context, model_, console);
+    const EvalResult result = Evaluate(model, eval_, console);
+    // On standard error, as all remarks: standard output holds the result alone, for pipes.
+    Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
+    if (!result.warning.empty()) Say(console, "warning: " + result.warning);
+    std::optional<EvalResult> base;
+    if (compare_) {
+      EvalOptions without = eval_;
+      without.without_adapter = true;
+      base = Evaluate(model, without, console);
+    }
+    if (run_.json) {
+      OrderedJson json = ToJson(result);
+      if (base) json["base"] = ToJson(*base);
+      PrintJson(console.out, json);
+    } else {
+      console.out << (base ? Comparison(*base, result) : Table(result));
+    }
+    return 0;
+  }
+
+ private:
+  static EvalResult Evaluate(Model& model, const EvalOptions& options, const Console& console) {
+    StatusLine line(console.err, console.style);
+    return model.Evaluate(options, [&](std::int64_t done, std::int64_t total) {
+      ShowProgress(line, "evaluating", done, total);
+    });
+  }
+
+  static std::string Table(const EvalResult& result) {
+    return fmt::format(
+        // Scripts read these names: they are part of the interface.
+        "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"
+        "sequences   {}\nseconds     {:.2f}\n",
+        result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
+        result.seconds);
+  }
+
+  static std::string Comparison(const EvalResult& base, const EvalResult& adapter) {
+    std::string table = fmt::format("{:<10}  {:>12}  {:>12}\n", "", "base", "adapter");
+    const auto row = [&table](const char* name, double left, double right, int digits) {
+      table += fmt::format("{:<10}  {:>12.{}f}  {:>12.{}f}\n", name, left, digits, right, digits);
+    };
+    row("loss", base.loss, adapter.loss, 6);
+    row("perplexity", base.perplexity, adapter.perplexity, 4);
+    row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
+    row("seconds", base.seconds, adapter.seconds, 2);
+    // Tokens and sequences are those of both: the data are read once.
+    return table +
+           fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
+  }
+
+  OrderedJson ToJson(const EvalResult& result) const {
+    OrderedJson json = {{"loss", result.loss},
+                        {"perplexity", result.perplexity},
+                        {"token_accuracy", result.token_accuracy},
+                        {"tokens", result.tokens},
+                        {"sequences", result.sequences},
+                        {"dropped", result.dropped},
+                        {"truncated", result.truncated},
+                        {"prompt_layout", result.layout},
+                        {"seconds", result.seconds}};
+    if (eval_.per_token) {
+      // One number a token: for long data by far the largest part of the object, hence on request.
+      json["logprobs"] = result.logprobs;
+      json["token_ids"] = result.token_ids;
+    }
+    return json;
+  }
+
+  ModelOptions model_;
+  EvalOptions eval_;
+  bool compare_ = false;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeEvalVerb() { return std::make_unique<EvalVerb>(); }
+
+}  // namespace qlora

@@ -1,0 +1,110 @@
+// `qlora export`: an adapter or a merged model in another program's format. Standard output gets
+// the path of the output alone; the bases, the adapter and the difference of the result are
+// reported on standard error, or in the object of --json.
+#include <fmt/format.h>
+
+#include "command/common.h"
+#include "command/model_loading.h"
+#include "io/json.h"
+#include "qlora/convert.h"
+#include "terminal/interrupt.h"
+#include "terminal/progress.h"
+#include "training/generate_command.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+class ExportVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "export",
+        .summary = "write a GGUF for llama.cpp, an adapter GGUF, or a merged checkpoint",
+        .explanation =
+            "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
+            "writes the adapter alone, for use with a GGUF of the same base; hf writes a Hugging "
+            "Face directory with the adapter merged in. The adapter is merged into what it was "
+            "trained on unless --merge_base says otherwise. --verify reads the "
+            "result back and compares its log-probabilities with those of the source.",
+        .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
+                     "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
+                     "gguf-adapter"},
+        .positionals = {"model_name_or_path", "output"},
+        .required = {"model_name_or_path", "output"},
+        .writes = true,
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    options_.Declare(table);
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    // An adapter that is merged into another model gives a file that loads and talks nonsense.
+    NoteOtherBase(options_.model_name_or_path, options_.adapter, console);
+    Context context(run_.ThreadCount());
+    ExportReport report;
+    bool written = false;
+    // Tells the two halves apart: before, a signal leaves nothing; afterwards the file is complete.
+    options_.on_written = [&] { written = true; };
+    try {
+      RunWithProgress(console, "exporting", [&](const ProgressFn& progress) {
+        report = Export(context, options_, progress);
+      });
+    } catch (const Interrupted&) {
+      // Main then says that nothing was changed.
+      if (!written) throw;
+      throw Interrupted{
+          fmt::format("{} is complete, but was not verified", ShellQuote(options_.output))};
+    }
+    if (run_.json) {
+      OrderedJson json = {{"files", report.files},
+                          {"bytes", report.bytes},
+                          {"merge_base", report.merge_base},
+                          {"verified", report.verified},
+                          {"seconds", report.seconds}};
+      // The keys are absent without --verify: 0 would read like a perfect result.
+      if (report.verified) {
+        json["mean_logprob_difference"] = report.mean_logprob_difference;
+        json["max_logprob_difference"] = report.max_logprob_difference;
+      }
+      PrintJson(console.out, json);
+      return 0;
+    }
+    console.out << options_.output << '\n';
+    Say(console, fmt::format("{} written in {:.1f} s", FormatBytes(report.bytes), report.seconds));
+    if (!report.merge_base.empty()) {
+      Say(console, fmt::format("adapter merged into the {} weights",
+                               report.merge_base == "nf4" ? "dequantized 4-bit" : "original"));
+    }
+    if (options_.format == "hf") {
+      // The usual next step is to look at the result, which is quantized again by default.
+      Say(console, "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is");
+    }
+    if (report.verified) {
+      Say(console,
+          fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
+                      "{:.2e} at most, as expected of {}",
+                      report.mean_logprob_difference, report.max_logprob_difference,
+                      options_.outtype));
+    }
+    if (options_.format == "hf") {
+      console.err << "to try it: " << GenerateCommand(options_.output, "", {}) << '\n';
+    }
+    return 0;
+  }
+
+ private:
+  ExportOptions options_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeExportVerb() { return std::make_unique<ExportVerb>(); }
+
+}  // namespace qlora

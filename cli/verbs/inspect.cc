@@ -1,0 +1,85 @@
+// `qlora inspect`: describes what a path holds; or, given data and a model, shows samples as the
+// trainer sees them, with the options of `train` that decide about samples.
+#include "qlora/inspect.h"
+
+#include "command/common.h"
+#include "command/errors.h"
+#include "terminal/text_wrap.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+class InspectVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "inspect",
+        .summary = "describe a model, an adapter, a GGUF file or a data set",
+        .explanation =
+            "Describes a model, an adapter or a GGUF file, given its path. Given a dataset and a "
+            "model, shows the data as the trainer will see them: trained and masked tokens, "
+            "lengths, dropped samples.",
+        .examples = {"qlora inspect ./my-model",
+                     "qlora inspect --dataset train.jsonl --model ./my-model --samples 3"},
+        .positionals = {"path"},
+        .required = {},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Section("Input");
+    // Not model_name_or_path: the path may be an adapter or a file, and with a dataset it is left
+    // out.
+    table.AddPath("path", &path_, "model directory, adapter directory or .gguf file to describe");
+    table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
+                  {"base_model", "model"});
+    data_.data.Declare(table);
+    table.Add("per_device_train_batch_size", &data_.per_device_train_batch_size,
+              "micro-batch size assumed in the packing report", {"micro_batch_size", "batch_size"});
+    table.Add(
+        "seed", &data_.seed,
+        "random seed of the training run, which chooses the samples that val_set_size holds out");
+    table.Add("samples", &samples_, "number of samples of the dataset to show");
+    table.Section("Run");
+    run_.DeclareThreads(table);
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    const Inspection found = Look(console);
+    console.out << (run_.json ? found.json + "\n" : found.text);
+    return 0;
+  }
+
+ private:
+  Inspection Look(const Console& console) {
+    if (data_.data.dataset.empty()) {
+      if (path_.empty() && data_.model.empty()) {
+        ThrowUsage(
+            "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
+      }
+      // `qlora inspect --model X` says the same as `qlora inspect X`.
+      Inspection found = Inspect(path_.empty() ? data_.model : path_);
+      // Printable: names and values are those of a file.
+      found.text = Fitted(console.out_style, Printable(found.text));
+      return found;
+    }
+    // Tokens, and so lengths and masks, are those of one tokenizer.
+    if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
+    Context context(run_.ThreadCount());
+    // Colours only on a terminal: a file would hold escape sequences.
+    return InspectData(context, data_, samples_, console.out_style.color);
+  }
+
+  std::string path_;
+  DataInspection data_;
+  std::int64_t samples_ = 3;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeInspectVerb() { return std::make_unique<InspectVerb>(); }
+
+}  // namespace qlora

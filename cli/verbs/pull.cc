@@ -1,0 +1,163 @@
+// `qlora pull`: the one verb that uses the network. Standard output gets the folder of the files
+// alone, so that a script can write model=$(qlora pull org/name).
+#include "pull/pull.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/version.h"
+#include "command/common.h"
+#include "terminal/interrupt.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+using PullClock = std::chrono::steady_clock;
+
+double SecondsSince(PullClock::time_point begin) {
+  return std::chrono::duration<double>(PullClock::now() - begin).count();
+}
+
+// The line of a terminal; without one, a line every half minute.
+class PullDisplay {
+ public:
+  explicit PullDisplay(const Console& console)
+      : console_(console), line_(console.err, console.style) {}
+
+  void Show(const PullProgress& progress) {
+    const bool last = progress.bytes_done == progress.bytes;
+    // Logs get a line every half minute, terminals ten a second.
+    if (line_.style().live ? !line_.Due() && !last : SecondsSince(shown_) < kQuietSeconds) return;
+    shown_ = PullClock::now();
+    const double seconds = SecondsSince(begin_);
+    // bytes_received, not bytes_done: what was there already took no time.
+    const double rate = static_cast<double>(progress.bytes_received) / std::max(seconds, 0.1);
+    const double left = static_cast<double>(progress.bytes - progress.bytes_done) / rate;
+    const double share = static_cast<double>(progress.bytes_done) /
+                         // A repository of empty files has 0 bytes.
+                         static_cast<double>(std::max(progress.bytes, {1}));
+    const std::string rest =
+        fmt::format(" {:3.0f} %  {} of {}, {}/s, {} left, {}/{} files", 100 * share,
+                    FormatBytes(progress.bytes_done), FormatBytes(progress.bytes),
+                    FormatBytes(static_cast<std::size_t>(rate)), FormatDuration(left),
+                    progress.files_done, progress.files);
+    const std::int64_t room = line_.style().columns - 1 - std::ssize(rest);
+    const std::string text =
+        Bar(share, static_cast<int>(std::clamp<std::int64_t>(room, 8, 26))) + rest;
+    if (line_.style().live) {
+      line_.Show(text);
+    } else {
+      console_.err << text << std::endl;
+    }
+  }
+  void Note(const std::string& text) { line_.Print(text); }
+
+ private:
+  static constexpr double kQuietSeconds = 30;
+
+  const Console& console_;
+  StatusLine line_;
+  PullClock::time_point begin_ = PullClock::now();
+  PullClock::time_point shown_ = PullClock::now();
+};
+
+class PullVerb : public Verb {
+ public:
+  VerbText text() const override {
+    return {
+        .name = "pull",
+        .summary = "download a model or a data set from the Hugging Face hub",
+        .explanation =
+            "Downloads into the Hugging Face cache, where all verbs and other programs find "
+            "org/name, the files that training needs: safetensors, configuration, tokenizer, "
+            "templates. Every file is checked against its hash. Existing files are kept; "
+            "interrupted downloads resume. Prints the folder of the files. Reads HF_TOKEN, "
+            "HF_ENDPOINT, HF_HOME, HF_HUB_CACHE and the other variables of Hugging Face's "
+            "programs. No other verb uses the network.",
+        .examples = {"qlora pull Qwen/Qwen3-0.6B", "qlora pull org/name@v1.0 --exclude '*.md'",
+                     "qlora pull --dataset org/name"},
+        .positionals = {"repository"},
+        .required = {"repository"},
+    };
+  }
+
+  void Declare(OptionTable& table) override {
+    table.Section("What");
+    table.Add("repository", &repository_, "org/name, or org/name@revision");
+    table.Add("dataset", &dataset_, "the repository is a data set");
+    table.Add("all", &selection_.all, "download every file");
+    table.Add("include", &selection_.include,
+              "patterns of the files to download instead of those that training needs: '*.gguf'");
+    table.Add("exclude", &selection_.exclude, "patterns of files to leave out");
+    table.Section("Run");
+    run_.DeclareJson(table);
+  }
+
+  int Run(const Console& console) override {
+    PullOptions options;
+    options.repository =
+        // Checked before the network is asked: a name becomes part of a path and of a URL.
+        ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
+    options.selection = std::move(selection_);
+    // The hub asks programs to name themselves.
+    options.user_agent = fmt::format("qlora/{}; linux", Version());
+    const HubSettings settings = ReadHubSettings();
+    const PullClock::time_point begin = PullClock::now();
+    // Ctrl+C is noticed between two pieces of a file, which stay for the next call.
+    const InterruptGuard interrupt;
+    PullDisplay display(console);
+    const PullEvents events{
+        .progress = [&](const PullProgress& progress) { display.Show(progress); },
+        .note = [&](const std::string& text) { display.Note(text); },
+        .check = [&] { interrupt.ThrowIfRequested(); }};
+    PullResult result;
+    try {
+      result = Pull(settings, options, events);
+    } catch (const Interrupted&) {
+      // Files grow under a temporary name until their hash is right.
+      throw Interrupted{"what was received is kept; run the same command again to continue"};
+    }
+    Report(console, display, result, SecondsSince(begin));
+    return 0;
+  }
+
+ private:
+  void Report(const Console& console, PullDisplay& display, const PullResult& result,
+              double seconds) const {
+    const PullProgress& progress = result.progress;
+    if (run_.json) {
+      PrintJson(console.out, {{"snapshot", result.snapshot.string()},
+                              {"commit", result.commit},
+                              {"files", progress.files},
+                              {"bytes", progress.bytes},
+                              {"bytes_received", progress.bytes_received},
+                              {"left_out", result.left_out},
+                              {"left_out_bytes", result.left_out_bytes}});
+      return;
+    }
+    display.Note(fmt::format("{} files, {} ({} received in {}), commit {}", progress.files,
+                             FormatBytes(progress.bytes), FormatBytes(progress.bytes_received),
+                             FormatDuration(seconds), result.commit));
+    // Said, because a file that is missed later was left out on purpose.
+    if (result.left_out > 0) {
+      display.Note(fmt::format("{} files of {} that training does not need were left out",
+                               result.left_out, FormatBytes(result.left_out_bytes)));
+    }
+    console.out << result.snapshot.string() << '\n';
+  }
+
+  std::string repository_;
+  bool dataset_ = false;
+  SelectionOptions selection_;
+  RunFields run_;
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakePullVerb() { return std::make_unique<PullVerb>(); }
+
+}  // namespace qlora

@@ -1,0 +1,278 @@
+// `qlora resume OUTPUT_DIR`: continues a run from what the run recorded in its folder.
+//
+//   train_config.json           every option of the run
+//   run_info.json               the folder from which its relative paths lead
+//   checkpoint-N/               adapter, moments and position; the newest complete one is taken
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/resume_options.h"
+#include "checkpoint/run_info.h"
+#include "command/common.h"
+#include "command/errors.h"
+#include "data/data_options.h"
+#include "hub/hub_cache.h"
+#include "io/json.h"
+#include "records/file_bytes.h"
+#include "training/train_settings.h"
+#include "training/training_run.h"
+#include "verbs/verbs.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// True for options that are about a command, so that the values of an earlier command do not count.
+bool IsOfTheCommand(std::string_view key) {
+  return key == "output_dir" || key == "overwrite_output_dir" || key == "resume_from_checkpoint";
+}
+
+// dashboard belongs to the command, not to the run. Options that a step depends on may not change,
+// or the run would not end in the bits that it would have had without the stop.
+bool MayBeGiven(std::string_view key) {
+  return key == "dashboard" || (MayChangeOnResume(key) && key != "overwrite_output_dir");
+}
+
+void CheckHoldsRun(const std::string& name) {
+  const fs::path dir = (fs::path(name) / "").parent_path();  // without a slash at the end
+  std::error_code ignored;
+  if (!fs::is_directory(dir, ignored)) {
+    ThrowUsage("{}: there is no such folder; expected the output_dir of a run", name);
+  }
+  if (fs::exists(dir / kTrainConfig, ignored)) return;
+  // A natural mistake, as other trainers resume from the folder of the checkpoint.
+  if (StepOfCheckpoint(dir) && fs::exists(dir / kTrainerState, ignored)) {
+    const fs::path run = dir.has_parent_path() ? dir.parent_path() : fs::path(".");
+    ThrowUsage("{0}: is a checkpoint; write `qlora resume {1} --resume_from_checkpoint {0}`",
+               ShellQuote(name), ShellQuote(run));
+  }
+  ThrowUsage("{}: the folder holds no run: {} is missing; `qlora train` starts a run", name,
+             kTrainConfig);
+}
+
+// True when `text`, an item of the option `key`, names something.
+bool IsThere(const std::string& key, const std::string& text) {
+  std::error_code ignored;
+  if (key != "dataset" && key != "eval_dataset") return fs::exists(text, ignored);
+  try {
+    // Items of data may carry a weight or be patterns, so they are read as the trainer reads them.
+    return fs::exists(FindDataSources(text).front().path, ignored);
+  } catch (const Error&) {  // no file matches a pattern
+    return false;
+  }
+}
+
+// `text` as it is found from the current folder, when it is found from the folder `start`.
+std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
+  if (text.empty() || fs::path(text).is_absolute()) return text;
+  std::string there = (start / text).lexically_normal().string();
+  // A path that is not there either stays as recorded: the error then names what the user wrote.
+  return IsThere(key, there) ? there : text;
+}
+
+void Relocate(Option& option, const fs::path& start) {
+  if (auto* text = std::get_if<std::string*>(&option.value)) {
+    **text = Relocated(option.name, **text, start);
+  } else if (auto* list = std::get_if<std::vector<std::string>*>(&option.value)) {
+    for (std::string& item : **list) item = Relocated(option.name, item, start);
+  }
+}
+
+// The folder from which the relative paths of the run in `dir` lead. A folder that was renamed with
+// the run and its files in it is the new one: `dir` still ends as output_dir was given.
+fs::path StartOf(const fs::path& dir, const std::string& output_dir) {
+  const fs::path start = StartFolderOf(dir);
+  fs::path given = (fs::path(output_dir).lexically_normal() / "").parent_path();
+  std::error_code ignored;
+  const bool is_there = fs::equivalent(start / given, dir, ignored);
+  if (start.empty() || given.is_absolute() || is_there) return start;
+  fs::path here = (fs::absolute(dir).lexically_normal() / "").parent_path();
+  for (; !given.empty(); given = given.parent_path(), here = here.parent_path()) {
+    if (here.filename() != given.filename()) return start;
+  }
+  return here;
+}
+
+// The type of matrix products that the newest readable checkpoint was made with: "auto" may choose
+// another type on another machine. "" without a checkpoint.
+std::string ComputeTypeOf(const fs::path& dir) {
+  const std::vector<fs::path> checkpoints = ListCheckpoints(dir);
+  // Newest first: a crash while the last one was written leaves it unreadable.
+  for (auto checkpoint = checkpoints.rbegin(); checkpoint != checkpoints.rend(); ++checkpoint) {
+    const fs::path file = *checkpoint / kTrainerState;
+    try {
+      const Json state = ReadJsonFile(file);
+      const Json* options = FindJson(state, "options", file.string());
+      if (options != nullptr) {
+        return JsonGet<std::string>(*options, "compute_dtype", file.string());
+      }
+    } catch (const Error&) {  // PlanTraining passes over this checkpoint and says so
+    }
+  }
+  return "";
+}
+
+// Runs find(); an error also says which option tells where the model or the data are now.
+template <typename Find>
+void FindPlace(const char* option, const Find& find) {
+  try {
+    find();
+  } catch (const Error& error) {
+    ThrowUsage("{}\nif it was moved, say where it is now: --{}", error.what(), option);
+  }
+}
+
+void FindFiles(const char* option, const std::vector<std::string>& items) {
+  FindPlace(option, [&] {
+    for (const std::string& item : items) {
+      for (const DataSource& source : FindDataSources(item)) FileBytes file(source.path);
+    }
+  });
+}
+
+void CheckPlaces(const TrainOptions& options) {
+  FindPlace("model_name_or_path", [&] { ResolveModelDir(options.model_name_or_path); });
+  FindFiles("dataset", options.data.dataset);
+  FindFiles("eval_dataset", options.data.eval_dataset);
+  if (options.adapter.empty()) return;
+  FindPlace("adapter", [&] { ReadJsonFile(fs::path(options.adapter) / "adapter_config.json"); });
+}
+
+// Refuses a run that has nothing left to do. A run without a checkpoint starts at its first step.
+void CheckIsUnfinished(const TrainPlan& plan) {
+  const TrainOptions& options = plan.options;
+  const std::string& dir = options.output_dir;
+  if (!plan.resume || !plan.resume->is_end || !plan.resume->is_complete) return;
+  if (plan.resume->step < plan.total_steps) {
+    ThrowUsage(
+        "{}: the run stopped early after step {} of {}; to train it further, give a larger "
+        "--early_stopping_patience (it was {}), or 0 to never stop early",
+        dir, plan.resume->step, plan.total_steps, options.early_stopping_patience);
+  }
+  ThrowUsage(
+      "{}: the run is finished, all of its {} steps are done; to train it further, give "
+      "--num_train_epochs N or --max_steps N ({})",
+      dir, plan.total_steps,
+      options.max_steps > 0 ? fmt::format("max_steps was {}", options.max_steps)
+                            : fmt::format("num_train_epochs was {}", options.num_train_epochs));
+}
+
+class ResumeVerb : public Verb {
+ public:
+  ResumeVerb() {
+    settings_.options.output_dir.clear();  // no default: a folder must be named
+    settings_.options.resume_from_checkpoint = "auto";
+    settings_.Declare(all_);
+  }
+
+  VerbText text() const override {
+    return {
+        .name = "resume",
+        .summary = "continue a run that was stopped, or train a finished run further",
+        .explanation =
+            "Takes the newest complete checkpoint in the output_dir of a run, and model, data and "
+            "options from what the run recorded there; an option that is not given keeps its "
+            "recorded value, not the default shown here. The run ends in the same bits as if it "
+            "had never been stopped. With a larger --num_train_epochs or --max_steps the run is "
+            "trained further, with the moments of the optimizer and the order of the data kept; "
+            "the learning rate follows the schedule of the new number of steps from there on. A "
+            "model or data that were moved are found with the options that name them.",
+        .examples = {"qlora resume my-adapter", "qlora resume my-adapter --num_train_epochs 5"},
+        .positionals = {"output_dir"},
+        .required = {"output_dir"},
+        .writes = true,
+    };
+  }
+
+  // Options that a step depends on are known, and refused with the reason.
+  std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
+    TrainSettings settings;
+    OptionTable known;
+    settings.Declare(known);
+    for (const std::string& argument : arguments) {
+      if (!argument.starts_with("--")) continue;
+      const Option* option = known.Find(argument.substr(2, argument.find('=') - 2));
+      if (option == nullptr || MayBeGiven(option->name)) continue;
+      ThrowUsage(
+          "{}: {} cannot change when a run resumes; to train with another value, start a run in "
+          "another folder: qlora train ... --adapter OUTPUT_DIR",
+          argument, option->name);
+    }
+    return arguments;
+  }
+
+  void Declare(OptionTable& table) override {
+    const auto& sections = all_.sections();
+    std::string title;  // of the section, until one of its options is there
+    for (std::int64_t i = 0, next = 0; i < std::ssize(all_.options()); ++i) {
+      const auto begins_here = [&] {
+        return next < std::ssize(sections) && sections[next].second == static_cast<std::size_t>(i);
+      };
+      while (begins_here()) title = sections[next++].first;
+      if (!MayBeGiven(all_.options()[i].name)) continue;
+      if (!title.empty()) table.Section(std::exchange(title, ""));
+      table.Add(all_.options()[i]);
+    }
+    run_.DeclareJson(table);
+  }
+
+  void Complete(OptionTable& table) override {
+    TrainOptions& options = settings_.options;
+    // Before the record is read, for an error that says what the folder is.
+    CheckHoldsRun(options.output_dir);
+    TakeRecord(table);
+    const std::string type = ComputeTypeOf(options.output_dir);
+    // Products in another type would change the bits from the next step on.
+    if (!type.empty()) options.compute_dtype = type;
+    // A recorded max_steps would win over the epochs that are asked for.
+    if (table.Find("num_train_epochs")->set && !table.Find("max_steps")->set)
+      options.max_steps = -1;
+  }
+
+  int Run(const Console& console) override {
+    CheckPlaces(settings_.options);
+    return RunTraining(console, settings_, run_.json, CheckIsUnfinished);
+  }
+
+ private:
+  // Gives the options that were not given on the command line the values of the run.
+  void TakeRecord(OptionTable& given) {
+    const fs::path dir = settings_.options.output_dir;
+    const std::string where = (dir / kTrainConfig).string();
+    const Json record = ReadJsonFile(where);
+    if (!record.is_object()) ThrowUsage("{}: expected a JSON object", where);
+    const fs::path start = StartOf(dir, JsonGetOr<std::string>(record, "output_dir", "", where));
+    const bool is_elsewhere = !start.empty() && start != fs::current_path();
+    for (const auto& [key, value] : record.items()) {
+      const Option* on_command_line = given.Find(key);
+      const bool is_given = on_command_line != nullptr && on_command_line->set;
+      if (is_given || IsOfTheCommand(key)) continue;
+      if (value.is_array()) {
+        all_.Set(key, JsonAs<std::vector<std::string>>(value, key, where), where);
+      } else {
+        // Through the table, so that recorded values meet the same checks as typed ones.
+        all_.Set(key, JsonAs<std::string>(value, key, where), where);
+      }
+      Option& option = *all_.Find(key);
+      if (is_elsewhere && option.is_path) Relocate(option, start);
+    }
+  }
+
+  TrainSettings settings_;
+  RunFields run_;
+  OptionTable all_;  // all options of a run, those that may not change included
+};
+
+}  // namespace
+
+std::unique_ptr<Verb> MakeResumeVerb() { return std::make_unique<ResumeVerb>(); }
+
+}  // namespace qlora

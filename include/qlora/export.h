@@ -1,0 +1,49 @@
+// Adapters and merged models for other programs: GGUF and Hugging Face checkpoints.
+#ifndef QLORA_EXPORT_H_
+#define QLORA_EXPORT_H_
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "qlora/context.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+struct ExportOptions {
+  std::string model_name_or_path;
+  std::string adapter;  // empty: the base alone (not for gguf-adapter)
+  std::string output;   // a file for GGUF, a directory otherwise
+  bool overwrite = false;
+  std::string format = "gguf";  // gguf, gguf-adapter, hf
+  std::string outtype = "f16";  // f32, f16, bf16, q8_0; hf: f32, f16, bf16
+  // The base that the adapter is merged into: nf4, original, or auto: the form that the adapter was
+  // trained on; original without an adapter.
+  std::string merge_base = "auto";
+  bool verify = false;          // compare logits of the source and of the written file
+  std::string device = "auto";  // cpu, cuda
+  // Called once the result is in place, before it is verified.
+  std::function<void()> on_written;
+
+  void Declare(OptionTable& table);
+};
+
+struct ExportReport {
+  std::vector<std::string> files;
+  std::size_t bytes = 0;
+  std::string merge_base;  // what was merged into, or "" without a merge
+  // verify: over a few prompts, between the model as trained and the written file.
+  double mean_logprob_difference = 0;
+  double max_logprob_difference = 0;
+  bool verified = false;
+  double seconds = 0;
+};
+
+ExportReport Export(Context& context, const ExportOptions& options,
+                    const ProgressFn& progress = {});
+
+}  // namespace qlora
+
+#endif  // QLORA_EXPORT_H_

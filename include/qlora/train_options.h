@@ -1,0 +1,111 @@
+// The options of training.
+#ifndef QLORA_TRAIN_OPTIONS_H_
+#define QLORA_TRAIN_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "qlora/data.h"
+#include "qlora/options.h"
+#include "qlora/quantization.h"
+
+namespace qlora {
+
+// An option whose value has no effect, given the other options.
+struct IdleOption {
+  std::string name;
+  std::string reason;  // with what to do instead
+};
+
+struct TrainOptions {
+  std::string preset = "none";  // applied by Complete; any other value is refused
+
+  // Model.
+  std::string model_name_or_path;
+  std::string output_dir = "qlora-out";
+  bool overwrite_output_dir = false;
+  bool load_in_4bit = true;
+  QuantizationFields quantization;
+  std::string compute_dtype = "auto";
+  std::string device = "auto";  // cpu, cuda
+
+  DataFields data;
+
+  // Adapter.
+  std::string adapter;  // PEFT directory of an adapter to continue
+  std::int64_t lora_r = 16;
+  double lora_alpha = 32;
+  double lora_dropout = 0;
+  std::vector<std::string> lora_target_modules = {"all-linear"};
+  std::vector<std::string> exclude_modules;
+  std::vector<std::string> modules_to_save;      // trained as a whole: embed_tokens, lm_head
+  std::vector<std::string> layers_to_transform;  // "0", "4-7"; empty: all layers
+  std::vector<std::string> rank_pattern;         // "down_proj=8": another rank than lora_r
+  std::vector<std::string> alpha_pattern;
+  bool use_rslora = false;
+  bool use_dora = false;
+  std::string init_lora_weights = "default";
+  double neftune_noise_alpha = 0;
+
+  // Optimization.
+  std::int64_t per_device_train_batch_size = 2;
+  std::int64_t gradient_accumulation_steps = 4;
+  double num_train_epochs = 1;
+  std::int64_t max_steps = -1;
+  std::string optim = "adamw";
+  double learning_rate = 2e-4;
+  double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B over that of A
+  double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
+  std::string lr_scheduler_type = "cosine";
+  std::int64_t lr_scheduler_cycles = 1;
+  double warmup_ratio = 0.03;
+  std::int64_t warmup_steps = 0;
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double sgd_momentum = 0;
+  double max_grad_norm = 1.0;
+  bool gradient_checkpointing = true;
+  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer", "offload"
+  std::int64_t seed = 42;
+  bool deterministic = false;  // on a GPU: add in a fixed order, so that runs give the same bits
+
+  // The run.
+  std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data
+  bool load_best_model_at_end = false;
+  std::int64_t early_stopping_patience =
+      0;                                // evaluations in a row without improvement; 0: never stop
+  double early_stopping_threshold = 0;  // smallest improvement that counts
+  std::int64_t max_skipped_steps = 10;  // in a row, whose loss or gradient is not finite
+
+  std::int64_t logging_steps = 1;
+  std::int64_t save_steps = 0;  // 0: only the checkpoint of the last step
+  std::int64_t save_total_limit = 0;
+  std::int64_t eval_steps = 0;         // 0: after each epoch, when there is evaluation data
+  bool eval_on_start = false;          // also before the first step
+  std::vector<std::string> report_to;  // logs in addition to JSON Lines: csv, tensorboard
+  std::string logging_dir;             // of TensorBoard; empty: output_dir/runs
+  std::vector<std::string> sample_prompts;
+  bool sample_raw = false;        // the prompts are read as they are, not in the layout of the data
+  std::int64_t sample_steps = 0;  // 0: before and after training only
+  std::int64_t sample_max_new_tokens = 64;
+  std::string resume_from_checkpoint;
+  std::string max_memory;  // "6GB"; empty: the free memory
+  std::int64_t threads = 0;
+
+  void Declare(OptionTable& table);
+  // Gives the options that the user has not set the values of `adapter` and of `preset`
+  // ("qlora-paper": the recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B). `table` is
+  // the table that Declare filled. Afterwards `preset` is "none" and its values are in the options.
+  // Errors: InvalidInput when an option that is set contradicts the adapter or has no effect.
+  void Complete(OptionTable& table) const;
+  // The options that have no effect, which PlanTraining refuses. Options at their default, at 0 or
+  // off are not counted. Errors: InvalidInput for an unknown optim or report_to.
+  std::vector<IdleOption> Idle() const;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_OPTIONS_H_

@@ -1,0 +1,106 @@
+// The plan of a run: what it reads, needs and writes, before weights are read.
+#ifndef QLORA_TRAIN_PLAN_H_
+#define QLORA_TRAIN_PLAN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "qlora/context.h"
+#include "qlora/data_report.h"
+#include "qlora/prompt.h"
+#include "qlora/train_options.h"
+
+namespace qlora {
+
+// The memory of the host, or that of a device which does not compute in the host's memory.
+enum class MemoryPlace : std::uint8_t { kHost, kDevice };
+
+// The size of one kind of memory, in bytes.
+struct MemoryPart {
+  std::string name;
+  std::size_t bytes = 0;
+  MemoryPlace place = MemoryPlace::kHost;
+};
+
+// The memory that a run needs at its peak, computed before weights are read.
+struct MemoryPlan {
+  std::vector<MemoryPart> parts;   // weights, adapter, gradients, optimizer, activations ...
+  std::string recompute;           // what layers recompute, in words
+  std::vector<MemoryPart> ladder;  // the peak if all layers recomputed the same
+  MemoryPlace place = MemoryPlace::kHost;  // where the run computes: the place of all peaks
+  std::size_t train_peak = 0;
+  std::size_t eval_peak = 0;
+  std::size_t save_peak = 0;
+  std::size_t host = 0;  // bytes of host memory, when the run computes in a device's memory
+  std::string shortage;  // empty when the run fits; otherwise the error of CheckPlan
+
+  std::size_t peak() const;
+  std::size_t bytes(MemoryPlace of) const;  // the most that is needed there at a time
+  void Add(MemoryPart part);                // a part that is needed all the time
+};
+
+// The bytes that a run will write to output_dir.
+struct DiskPlan {
+  std::string folder;            // the nearest existing part of output_dir
+  std::size_t adapter = 0;       // the finished adapter
+  std::size_t checkpoint = 0;    // one checkpoint
+  std::int64_t checkpoints = 0;  // added to the checkpoints that are stored there, at most
+  std::size_t needed = 0;        // everything, with the logs
+  bool known = true;             // the file system reports its size
+  std::size_t free = 0;          // free space of the file system
+  std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
+};
+
+// The position at which a run that resumes continues.
+struct ResumePoint {
+  std::string checkpoint;
+  std::int64_t step = 0;         // steps that are done
+  std::int64_t total_steps = 0;  // of the run that saved the checkpoint; 0: not recorded
+  bool is_end = false;           // no step is left, or early stopping has ended the run
+  bool is_complete = false;      // output_dir holds the result of a run that ended at this step
+};
+
+struct PreparedRun;  // plan/prepared_run.h
+
+// A run that was checked and not started: what it reads, needs and writes.
+struct TrainPlan {
+  TrainOptions options;  // with the values of the adapter that training continues
+  std::vector<std::string> warnings;
+  TrainingDataReport data;
+  MemoryPlan memory;
+  DiskPlan disk;
+  std::int64_t total_steps = 0;
+  std::int64_t warmup_steps = 0;
+  std::optional<ResumePoint> resume;       // nothing for a run that starts at its first step
+  std::string prompt_layout;               // of the data, in words; recorded with the adapter
+  PromptExample example;                   // a prompt of the data
+  std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
+};
+
+// kReading: `device` may be a GPU that this machine does not have, which the plan says in a
+// warning, and Train refuses the plan.
+enum class PlanPurpose : std::uint8_t { kTraining, kReading };
+
+// Checks and computes everything that can be known before weights are read: options, model, data,
+// tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
+// is wrong with the run. A run that does not fit is not an error here: see CheckPlan.
+TrainPlan PlanTraining(Context& context, const TrainOptions& options,
+                       PlanPurpose purpose = PlanPurpose::kTraining);
+
+// The plan of the same run on another form of its base model, such as a checkpoint that
+// QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when
+// the vocabulary or the context length differ.
+TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
+                     const std::string& model_name_or_path);
+
+// Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
+// disk. Both messages name a change with which the run fits.
+void CheckPlan(const TrainPlan& plan);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_PLAN_H_

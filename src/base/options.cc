@@ -1,0 +1,260 @@
+// OptionTable: finds options by name or alias and parses their values. A value is parsed before
+// anything is written, so that options are unchanged after an error.
+#include "qlora/options.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/spelling.h"
+#include "base/text.h"
+
+namespace qlora {
+namespace {
+
+std::string Normalise(std::string_view key) {
+  std::string out(key);
+  // --max-length and max_length are one option: command lines and files are read by one table.
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+// Names and aliases.
+std::vector<std::string> NamesOf(const std::vector<Option>& options) {
+  std::vector<std::string> names;
+  for (const Option& option : options) {
+    names.push_back(option.name);
+    names.insert(names.end(), option.aliases.begin(), option.aliases.end());
+  }
+  return names;
+}
+
+// The whole of `text` as T, or nothing.
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text) {
+  T value = {};
+  // from_chars knows no locale: 0.5 is a half on every machine. Text behind the number is an error.
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// True when the whole of `text` is a number that T cannot hold.
+template <typename T>
+bool IsOutOfRange(std::string_view text) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc::result_out_of_range && end == text.data() + text.size();
+}
+
+std::optional<double> ParseFinite(std::string_view text) {
+  const std::optional<double> value = ParseNumber<double>(text);
+  // from_chars reads "nan" and "inf", which no option can use.
+  return value && std::isfinite(*value) ? value : std::nullopt;
+}
+
+// 1e3 is a fine way to write an integer.
+std::optional<std::int64_t> ParseInteger(std::string_view text) {
+  if (const auto integer = ParseNumber<std::int64_t>(text)) return integer;
+  const std::optional<double> value = ParseFinite(text);
+  // Up to 1e15 every integer is a double; above 2^53 digits would be lost without a word.
+  if (!value || std::abs(*value) > 1e15 || *value != std::trunc(*value)) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+// `text` when it is among the choices, or when anything is.
+std::optional<std::string_view> ParseChoice(std::string_view text,
+                                            const std::vector<std::string>& choices) {
+  if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) {
+    return text;
+  }
+  return std::nullopt;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const std::size_t first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlanks) + 1 - first);
+}
+
+std::vector<std::string> SplitCommas(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    // "a, b," has two items: a trailing comma is not an empty path.
+    if (const std::string_view item = Trimmed(text.substr(0, comma)); !item.empty()) {
+      items.emplace_back(item);
+    }
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  return items;
+}
+
+// The items of a list as one text. A path whose name has a comma is one item.
+std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
+  std::error_code ignored;
+  const bool is_one_path =
+      // Commas separate paths, but are also allowed in names: the file system decides.
+      option.is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
+  return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
+}
+
+void SetList(const Option& option, std::vector<std::string> items) {
+  if (option.is_path) {
+    for (std::string& item : items) item = ExpandHome(item);
+  }
+  *std::get<std::vector<std::string>*>(option.value) = std::move(items);
+}
+
+}  // namespace
+
+std::string ExpandHome(std::string_view path) {
+  const char* home = std::getenv("HOME");
+  const bool named = path == "~" || path.starts_with("~/");
+  // A shell expands ~ only at the start of a word, not in --option=~/x or in a file.
+  if (!named || home == nullptr || *home == '\0') return std::string(path);
+  return std::string(home).append(path.substr(1));
+}
+
+std::optional<bool> ParseBool(std::string_view text) {
+  const std::string word = LowerCase(text);
+  // The words of YAML 1.1, in which other trainers' files are written.
+  if (word == "true" || word == "yes" || word == "on" || word == "1") return true;
+  if (word == "false" || word == "no" || word == "off" || word == "0") return false;
+  return std::nullopt;
+}
+
+std::string Option::ToString() const {
+  struct Printer {
+    std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+    std::string operator()(const std::int64_t* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const double* v) const { return fmt::format("{}", *v); }
+    std::string operator()(const std::string* v) const { return *v; }
+    std::string operator()(const std::vector<std::string>* v) const {
+      return fmt::format("{}", fmt::join(*v, ","));
+    }
+  };
+  return std::visit(Printer{}, value);
+}
+
+bool Option::Takes(std::string_view text) const {
+  struct Parser {
+    const Option& option;
+    std::string_view text;
+
+    bool operator()(const bool*) const { return ParseBool(text).has_value(); }
+    bool operator()(const std::int64_t*) const { return ParseInteger(text).has_value(); }
+    bool operator()(const double*) const { return ParseFinite(text).has_value(); }
+    bool operator()(const std::string*) const {
+      return ParseChoice(text, option.choices).has_value();
+    }
+    bool operator()(const std::vector<std::string>*) const { return true; }
+  };
+  return std::visit(Parser{*this, text}, value);
+}
+
+void OptionTable::Section(std::string title) {
+  sections_.emplace_back(std::move(title), options_.size());
+}
+
+Option& OptionTable::Add(std::string name, Option::Value value, std::string help,
+                         std::vector<std::string> aliases) {
+  Option& option = options_.emplace_back();
+  option.name = std::move(name);
+  option.help = std::move(help);
+  option.value = value;
+  option.aliases = std::move(aliases);
+  return option;
+}
+
+Option& OptionTable::Add(const Option& option) { return options_.emplace_back(option); }
+
+Option& OptionTable::AddPath(std::string name, Option::Value value, std::string help,
+                             std::vector<std::string> aliases) {
+  Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));
+  option.is_path = true;
+  return option;
+}
+
+Option& OptionTable::Choice(std::string name, std::string* value, std::vector<std::string> choices,
+                            std::string help, std::vector<std::string> aliases) {
+  Option& option = Add(std::move(name), value, std::move(help), std::move(aliases));
+  option.choices = std::move(choices);
+  return option;
+}
+
+Option* OptionTable::Find(std::string_view key) {
+  const std::string name = Normalise(key);
+  for (Option& option : options_) {
+    if (option.name == name ||
+        std::find(option.aliases.begin(), option.aliases.end(), name) != option.aliases.end()) {
+      return &option;
+    }
+  }
+  return nullptr;
+}
+
+void OptionTable::Set(std::string_view key, std::string_view text, std::string_view origin) {
+  Option* option = Find(key);
+  if (option == nullptr) {
+    // An unknown option is an error and not a warning: a mistyped learning_rate would train a whole
+    // run with the default.
+    const std::string nearest = Nearest(Normalise(key), NamesOf(options_));
+    ThrowInvalidInput(
+        "{}: unknown option '{}'{}", origin, key,
+        nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));
+  }
+  const auto parsed = [&](const auto& value, std::string_view expected) {
+    if (!value) {
+      ThrowInvalidInput("{}: {} expects {}, found '{}'{}", origin, option->name, expected, text,
+                        option->hint.empty() ? "" : "; " + option->hint);
+    }
+    return *value;
+  };
+  if (bool** flag = std::get_if<bool*>(&option->value)) {
+    // The value is parsed before anything is written: after an error the options are what they
+    // were.
+    **flag = parsed(ParseBool(text), "true or false");
+  } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
+    **integer = parsed(ParseInteger(text), IsOutOfRange<std::int64_t>(text)
+                                               ? "an integer between -2^63 and 2^63 - 1"
+                                               : "an integer");
+  } else if (double** number = std::get_if<double*>(&option->value)) {
+    **number = parsed(ParseFinite(text), IsOutOfRange<double>(text)
+                                             ? "a number whose size a double can hold (1e-307 to "
+                                               "1e308)"
+                                             : "a number");
+  } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
+    const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
+    const std::string_view value = parsed(ParseChoice(text, option->choices), expected);
+    **string = option->is_path ? ExpandHome(value) : std::string(value);
+  } else {
+    SetList(*option, ItemsOf(*option, text));
+  }
+  // Tells a value that was given from a default that happens to be equal.
+  option->set = true;
+}
+
+void OptionTable::Set(std::string_view key, const std::vector<std::string>& items,
+                      std::string_view origin) {
+  Option* option = Find(key);
+  if (option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value)) {
+    SetList(*option, items);
+    option->set = true;
+    return;
+  }
+  if (option != nullptr) {
+    ThrowInvalidInput("{}: {} takes one value, found a list of {}", origin, option->name,
+                      items.size());
+  }
+  // No such option: throws the error with the nearest name.
+  Set(key, std::string_view(), origin);
+}
+
+}  // namespace qlora

@@ -1,0 +1,63 @@
+// checkpoint-N/ folders: everything that a run needs to resume as if it had never stopped.
+//
+//   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
+//   chat_template.jinja     the template that wrote the data, when it is not the model's
+//   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
+//   trainer_state.json      counters, data cursor, number of steps of the run, options; its
+//   presence
+//                           makes the folder complete
+#ifndef QLORA_CHECKPOINT_CHECKPOINT_H_
+#define QLORA_CHECKPOINT_CHECKPOINT_H_
+
+#include <cstdint>
+#include <filesystem>
+
+#include "checkpoint/train_position.h"
+#include "io/json_fwd.h"
+#include "model/base_record.h"
+#include "model/lora.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+
+// Writes the checkpoint of `position` below run_dir. The folder is written under a temporary name,
+// synced and renamed: it exists whole or not at all, whatever ends the process. total_steps: of the
+// whole run. `options` holds the options that a resumed run must share. Returns the folder. Errors:
+// Runtime (disk full ...); older checkpoints are untouched.
+std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
+                                     const LoraAdapter& adapter, const BaseRecord& form,
+                                     const Optimizer& optimizer, const TrainPosition& position,
+                                     std::int64_t total_steps, const Json& options);
+
+// Opens every file of a checkpoint and checks that each is whole and that no value is one that no
+// run can have written. Errors: InvalidInput.
+void CheckCheckpoint(const std::filesystem::path& checkpoint);
+
+// How far the run of a checkpoint has come, and the steps that it had in all; 0 where the
+// checkpoint does not record them. Errors: as CheckCheckpoint.
+struct CheckpointPlace {
+  TrainPosition at;
+  std::int64_t total_steps = 0;
+};
+CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
+
+// Copies a checkpoint of another run into `run_dir` and returns the copy. Errors: Runtime (disk
+// full
+// ...).
+std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
+                                     const std::filesystem::path& run_dir);
+
+// Compares the options of a run (RecordedOptions) with those of the checkpoint that it resumes
+// from. base_may_change: another form of the base may still take its place, and is not compared
+// where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
+void CheckOptionsOnResume(const std::filesystem::path& checkpoint, Json options,
+                          bool base_may_change = false);
+
+// Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:
+// InvalidInput when the checkpoint is damaged, or was made with other options, naming the keys.
+TrainPosition LoadCheckpoint(const std::filesystem::path& checkpoint, const Json& options,
+                             LoraAdapter& adapter, Optimizer& optimizer);
+
+}  // namespace qlora
+
+#endif  // QLORA_CHECKPOINT_CHECKPOINT_H_

@@ -1,0 +1,42 @@
+// Options of a run as JSON, and which of them may change when the run resumes.
+#ifndef QLORA_CHECKPOINT_RESUME_OPTIONS_H_
+#define QLORA_CHECKPOINT_RESUME_OPTIONS_H_
+
+#include <string>
+#include <string_view>
+
+#include "data/dataset.h"
+#include "io/json_fwd.h"
+#include "qlora/tensor.h"
+#include "qlora/train_options.h"
+
+namespace qlora {
+
+// True for the options that say how long, where, how often and how fast a run works, and where its
+// model and data are: not what a step computes.
+bool MayChangeOnResume(std::string_view option);
+
+// All options as JSON text values.
+Json OptionsToJson(TrainOptions options);
+
+// The record of a run's checkpoints that a resumed run must share: the options that may not
+// change, with compute_dtype as the type that was chosen, and fingerprints of model and data.
+// held_out: null without evaluation data.
+Json RecordedOptions(const TrainOptions& options, DType compute, std::uint64_t model_fingerprint,
+                     const Dataset& train, const Dataset* held_out);
+
+// Removes the model from the record `now` where the samples are those of `then`: the run may yet
+// change its base for another form of the same model. Other samples may be of another model.
+void LeaveOutBase(const Json& then, Json& now);
+
+// "learning_rate (0.0002 in the checkpoint, 0.001 now), ...": how `now` differs from the record of
+// a checkpoint; "" for a run that may resume. Keys that older checkpoints do not record may have
+// any value.
+std::string DifferencesOnResume(const Json& then, const Json& now);
+
+// True when the record is of a version that recorded no layouts, and its samples were others.
+bool HasOtherTextsOfOlderVersion(const Json& then, const Json& now);
+
+}  // namespace qlora
+
+#endif  // QLORA_CHECKPOINT_RESUME_OPTIONS_H_

@@ -1,0 +1,54 @@
+// A checkpoint folder in the making: filled under a temporary name, then renamed.
+#ifndef QLORA_CONVERT_MODEL_FOLDER_H_
+#define QLORA_CONVERT_MODEL_FOLDER_H_
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/folder_lock.h"
+
+namespace qlora {
+
+// Ends what a command that was killed began: if the command was replacing the checkpoint in
+// `target`, the checkpoint of before is put back, or, where the new checkpoint was in place
+// already, the rest of the replacement is done. Errors: InvalidInput unless a checkpoint may be
+// written to `target`: `target` is new or empty, or `overwrite` is given and `target` holds a
+// checkpoint and nothing of `sources` (the model, the adapter).
+void CheckModelFolder(const std::filesystem::path& target, bool overwrite,
+                      const std::vector<std::filesystem::path>& sources);
+
+// Runs `write`, which makes a NewModelFolder for `target`. Errors name a file of it by its place in
+// `target`, not in the hidden folder, which is gone when they are read.
+void NamingTarget(const std::filesystem::path& target, const std::function<void()>& write);
+
+class NewModelFolder {
+ public:
+  // mode: kReplace, or kCreate, under which a folder with files that appears meanwhile stays.
+  NewModelFolder(const std::filesystem::path& target, OpenMode mode);
+  ~NewModelFolder();
+  NewModelFolder(const NewModelFolder&) = delete;
+  NewModelFolder& operator=(const NewModelFolder&) = delete;
+
+  const std::filesystem::path& path() const { return new_; }  // where to write
+  // Copies the files that make a model usable, apart from weights and config.json: tokenizer,
+  // templates, generation settings.
+  void CopyCompanions(const std::filesystem::path& model_dir) const;
+  // Puts the folder in its place. A checkpoint that was there is removed once the new folder is in
+  // place; other files that were there stay. Returns the files of the new checkpoint. Errors:
+  // InvalidInput when something appeared meanwhile; Runtime.
+  std::vector<std::string> Commit();
+
+ private:
+  std::filesystem::path target_;
+  OpenMode mode_;
+  std::filesystem::path hidden_;  // in the folder of target_; of this process alone
+  std::filesystem::path new_;     // in hidden_
+  FolderLock lock_;               // of hidden_, which a later process removes when it is not held
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_MODEL_FOLDER_H_

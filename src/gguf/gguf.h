@@ -1,0 +1,129 @@
+// GGUF, the file format of llama.cpp (github.com/ggml-org/ggml, docs/gguf.md), version 3,
+// little-endian: "GGUF", u32 version, u64 number of tensors, u64 number of keys; keys (name, u32
+// type, value); tensors (name, u32 dimensions, u64 sizes innermost first, u32 type, u64 offset);
+// padding; data, every tensor padded to the alignment. A name is u64 length and bytes.
+#ifndef QLORA_GGUF_GGUF_H_
+#define QLORA_GGUF_GGUF_H_
+
+#include <utility>
+#include <variant>
+
+#include "base/file.h"
+#include "io/mapped_tensors.h"
+
+namespace qlora {
+
+// The index of the alternative is the type code of the format, in both variants.
+using GgufArray =
+    std::variant<std::vector<std::uint8_t>, std::vector<std::int8_t>, std::vector<std::uint16_t>,
+                 std::vector<std::int16_t>, std::vector<std::uint32_t>, std::vector<std::int32_t>,
+                 std::vector<float>, std::vector<bool>, std::vector<std::string>,
+                 std::monostate,  // arrays of arrays: llama.cpp does not read them either
+                 std::vector<std::uint64_t>, std::vector<std::int64_t>, std::vector<double>>;
+using GgufValue = std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t,
+                               std::uint32_t, std::int32_t, float, bool, std::string, GgufArray,
+                               std::uint64_t, std::int64_t, double>;
+
+struct GgufEntry {
+  std::string key;
+  GgufValue value;
+  bool operator==(const GgufEntry&) const = default;
+};
+
+// The keys of a file in their order.
+class GgufMetadata {
+ public:
+  // One call per key: g++ 12 takes exponential time over a braced list of such entries.
+  void Add(std::string key, GgufValue value) {
+    entries_.push_back(GgufEntry{std::move(key), std::move(value)});
+  }
+  const std::vector<GgufEntry>& entries() const { return entries_; }
+  bool operator==(const GgufMetadata&) const = default;
+
+ private:
+  std::vector<GgufEntry> entries_;
+};
+
+// Tensors are given with HF's shape (outermost size first), so a linear weight is [out, in].
+// Errors: InvalidInput for anything outside the file, inconsistent, or of a type that DType lacks.
+class GgufReader : public MappedTensors {
+ public:
+  explicit GgufReader(const std::filesystem::path& path);
+
+  const GgufMetadata& values() const { return values_; }
+  const GgufValue* FindValue(std::string_view key) const;  // nullptr when there is no such key
+
+  // T is an alternative of GgufValue or GgufArray. nullptr when there is no such key; InvalidInput
+  // when it has another type.
+  template <typename T>
+  const T* Get(std::string_view key) const;
+  // InvalidInput when there is no such key.
+  template <typename T>
+  const T& Require(std::string_view key) const;
+
+ private:
+  [[noreturn]] void ThrowMissing(std::string_view key) const;
+  [[noreturn]] void ThrowType(std::string_view key, const GgufValue& found,
+                              const GgufValue& expected) const;
+
+  GgufMetadata values_;
+  std::map<std::string, std::size_t, std::less<>> value_numbers_;
+};
+
+// Opens a GGUF file, with the checks that OpenSafetensors makes of its format.
+std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
+
+// Takes the bytes of F32, F16, BF16, Q8_0, Q4_0, IQ4_NL (and F64, I8..I64) tensors; shapes are
+// HF's. Errors: InvalidInput for what llama.cpp's reader refuses: names of 64 bytes and more, more
+// than 4 dimensions, rows of block types whose length is not a multiple of 32, repeated names or
+// keys.
+std::unique_ptr<TensorWriter> CreateGguf(const std::filesystem::path& path,
+                                         const GgufMetadata& metadata,
+                                         std::vector<TensorInfo> tensors,
+                                         OpenMode mode = OpenMode::kReplace);
+
+namespace internal {
+struct GgufTypeRow {
+  std::uint32_t code;
+  DType dtype;
+};
+// The tensor types that can be read and written. Q4_0 and IQ4_NL are those of files that `inspect`
+// describes; nothing here computes with them.
+inline constexpr GgufTypeRow kGgufTypes[] = {
+    {0, DType::kF32},  {1, DType::kF16},     {30, DType::kBF16}, {8, DType::kQ8_0},
+    {2, DType::kQ4_0}, {20, DType::kIQ4_NL}, {28, DType::kF64},  {24, DType::kI8},
+    {25, DType::kI16}, {26, DType::kI32},    {27, DType::kI64}};
+inline constexpr std::uint64_t kGgufAlignment = 32;
+inline constexpr std::size_t kGgufMaxName = 63;
+inline constexpr std::size_t kGgufMaxDims = 4;
+constexpr bool IsBlockType(DType dtype) {
+  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kIQ4_NL;
+}
+}  // namespace internal
+
+template <typename T>
+const T* GgufReader::Get(std::string_view key) const {
+  const GgufValue* value = FindValue(key);
+  if (value == nullptr) return nullptr;
+  if constexpr (std::is_constructible_v<GgufArray, std::in_place_type_t<T>>) {
+    const auto* array = std::get_if<GgufArray>(value);
+    const T* found = array == nullptr ? nullptr : std::get_if<T>(array);
+    if (found == nullptr) ThrowType(key, *value, GgufArray(std::in_place_type<T>));
+    return found;
+  } else {
+    const T* found = std::get_if<T>(value);
+    if (found == nullptr) ThrowType(key, *value, GgufValue(std::in_place_type<T>));
+    return found;
+  }
+}
+
+template <typename T>
+const T& GgufReader::Require(std::string_view key) const {
+  const T* value = Get<T>(key);
+  if (value == nullptr) ThrowMissing(key);
+  return *value;
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_GGUF_GGUF_H_

@@ -1,0 +1,56 @@
+// The Hugging Face cache on this machine: where it is, and what is in it. Nothing here downloads;
+// `qlora pull` does (pull/pull.h). Layout: https://huggingface.co/docs/hub/local-cache
+#ifndef QLORA_HUB_HUB_CACHE_H_
+#define QLORA_HUB_HUB_CACHE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+enum class HubType : std::uint8_t { kModel, kDataset };
+
+// A repository of a hub at one revision.
+struct HubRepository {
+  HubType type = HubType::kModel;
+  std::string name;               // "org/name", or "name" alone for some old ones
+  std::string revision = "main";  // a branch, a tag, a commit, "refs/pr/1"
+
+  // The folder in the cache, which holds blobs, refs and snapshots.
+  std::filesystem::path Folder() const;
+};
+
+// "org/name[@revision]". Errors: InvalidInput for a name or revision that no repository has, such
+// as one with "..".
+HubRepository ParseHubRepository(const std::string& text, HubType type = HubType::kModel);
+
+// The data set that `text` names if it is org/name[@revision]; nothing for other texts.
+std::optional<HubRepository> AsHubDataset(const std::string& text);
+
+// The files of a repository in the cache; nothing where the cache does not have them. Errors:
+// InvalidInput for a damaged cache.
+std::optional<std::filesystem::path> CachedSnapshot(const HubRepository& repository);
+
+// HF_HOME, else XDG_CACHE_HOME (or ~/.cache) /huggingface.
+std::filesystem::path HubHome();
+// HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HubHome()/hub.
+std::filesystem::path HubCacheDir();
+// With "~" at the begin and "$NAME" replaced, as Python expands the variables that name folders.
+std::filesystem::path ExpandPath(const std::string& text);
+
+// "org/name" of every model in the cache that has a snapshot.
+std::vector<std::string> CachedModels();
+
+// name: a directory, or org/name[@revision] in the cache. A directory of that name wins. Errors:
+// InvalidInput that says what was looked for, what is missing there, and the command that gets it.
+std::filesystem::path ResolveModelDir(const std::string& name);
+
+// As ResolveModelDir, but a folder with a tokenizer.json alone will do.
+std::filesystem::path ResolveTokenizerDir(const std::string& name);
+
+}  // namespace qlora
+
+#endif  // QLORA_HUB_HUB_CACHE_H_

@@ -1,0 +1,29 @@
+// The shapes of well-known public models, so that a run can be planned before anything is
+// downloaded, and the repositories that they are downloaded from.
+#ifndef QLORA_HUB_KNOWN_MODELS_H_
+#define QLORA_HUB_KNOWN_MODELS_H_
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+// The config.json of a model, with the keys that shapes need. name: "Llama-3.1-8B", also with the
+// organisation before it and with the words that name a version of the same shape:
+// "meta-llama/Meta-Llama-3.1-8B-Instruct". Capitals do not matter. Nothing for other models.
+std::optional<Json> KnownModelConfig(std::string_view name);
+
+// The repository of the hub, "meta-llama/Llama-3.2-1B", for a known name without organisation; ""
+// for other names.
+std::string KnownRepository(std::string_view name);
+
+// The names as the publishers write them, grouped by family.
+std::vector<std::string> KnownModelNames();
+
+}  // namespace qlora
+
+#endif  // QLORA_HUB_KNOWN_MODELS_H_

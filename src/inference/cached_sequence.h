@@ -1,0 +1,54 @@
+// One sequence that is generated token by token.
+#ifndef QLORA_INFERENCE_CACHED_SEQUENCE_H_
+#define QLORA_INFERENCE_CACHED_SEQUENCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "pass/decoder.h"
+#include "pass/eval_memory.h"
+#include "pass/kv_cache.h"
+
+namespace qlora {
+
+class CachedSequence {
+ public:
+  // passes: in memory for passes of at most max_rows rows with `adapter`, which may be null. The
+  // cache is emptied. All must outlive this.
+  CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& passes,
+                 std::int64_t max_rows, KvCache& cache);
+
+  // Appends ids, of which there is at least one. Returns the softcapped logits (V) of the last.
+  // When the sequence grows beyond the original context of longrope, its keys are computed again
+  // with the other frequencies.
+  std::vector<float> Append(std::span<const std::int32_t> ids);
+
+  // Appends the prompt, then the tokens that `next` chooses from the logits after those before, up
+  // to `most` of them; `next` ends the text by returning none.
+  using NextToken = std::function<std::optional<std::int32_t>(std::span<const float> logits)>;
+  void Generate(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
+
+ private:
+  // Captures the pass over the next token, of which only the id is not known, while the device runs
+  // that over this one, which had `inputs`.
+  void CaptureNext(const PassInputs& inputs, Activations& activations);
+
+  const Decoder& decoder_;
+  const LoraAdapter* adapter_;
+  EvalMemory& passes_;
+  std::int64_t max_rows_;
+  KvCache& cache_;
+  std::vector<std::int32_t> ids_;
+  // All of a pass over one token but its embedding, for a cache of graph_length_ positions; or
+  // null.
+  OpGraph graph_;
+  std::int64_t graph_length_ = -1;
+  bool captures_ = true;  // false: the backend does not
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_INFERENCE_CACHED_SEQUENCE_H_

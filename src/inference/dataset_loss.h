@@ -1,0 +1,30 @@
+// Loss of a decoder over a data set.
+#ifndef QLORA_INFERENCE_DATASET_LOSS_H_
+#define QLORA_INFERENCE_DATASET_LOSS_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "data/dataset.h"
+#include "pass/decoder.h"
+#include "qlora/model.h"
+
+namespace qlora {
+
+// Rows that are put through the decoder at a time: many, in whole samples. longest: in tokens.
+std::int64_t EvalRows(std::int64_t longest);
+
+// Receives the number of samples that are done, between passes, and the number of all samples.
+// Returns false to stop.
+using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
+
+// memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
+// Returns nothing when progress has returned false.
+std::optional<EvalResult> EvaluateDataset(const Decoder& decoder, const LoraAdapter* adapter,
+                                          const Dataset& dataset, bool per_token,
+                                          PassMemory& memory, const EvalProgress& progress = {});
+
+}  // namespace qlora
+
+#endif  // QLORA_INFERENCE_DATASET_LOSS_H_

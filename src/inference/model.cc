@@ -1,0 +1,444 @@
+// The public facade: a model that generates and is evaluated.
+#include "qlora/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "base/memory_info.h"
+#include "base/stopwatch.h"
+#include "data/dataset.h"
+#include "data/training_data.h"
+#include "hub/hub_cache.h"
+#include "inference/cached_sequence.h"
+#include "inference/dataset_loss.h"
+#include "inference/model_loader.h"
+#include "inference/sampler.h"
+#include "inference/stop_text.h"
+#include "io/json.h"
+#include "model/base_record.h"
+#include "model/shared_options.h"
+#include "pass/decoder.h"
+#include "pass/eval_memory.h"
+#include "pass/kv_cache.h"
+#include "prompt/chat_template.h"
+#include "prompt/conversation.h"
+#include "prompt/prompt_renderer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+// Rows of one pass over a prompt: enough for full speed, few enough for little memory.
+constexpr std::int64_t kPrefillRows = 512;
+
+// The form in which to hold the base: as the adapter was trained ("auto"), or as the options say.
+// The model of the adapter's record is not used, only its form.
+BaseRecord FormOf(const ModelOptions& options) {
+  if (options.load_in_4bit == "auto" && !options.adapter.empty()) {
+    if (const std::optional<BaseRecord> form = LoadBaseRecord(options.adapter)) return *form;
+  }
+  return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
+}
+
+// The layout of prompts that are typed: the one of the training, unless the user names a chat
+// template or nothing is known.
+PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
+                           bool has_chat_template) {
+  const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens;
+  const bool possible = known && (recorded->kind != PromptLayout::Kind::kChat || has_chat_template);
+  if (possible && !template_given) return *recorded;
+  if (!has_chat_template) return {.kind = PromptLayout::Kind::kWhole};
+  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
+}
+
+// The template, its variables and its date: those that the user gives, else those of the training.
+ChatFields ChatFieldsOf(ChatFields given, const std::optional<PromptRecord>& trained) {
+  if (!trained) return given;
+  if (given.chat_template_kwargs.empty()) {
+    given.chat_template_kwargs = trained->chat_template_kwargs;
+  }
+  if (given.chat_template_date.empty()) given.chat_template_date = trained->chat_template_date;
+  return given;
+}
+
+// The prompts that the adapter was trained on, or without an adapter those of one that was merged
+// into the model. Nothing where no adapter of this program was trained.
+std::optional<PromptRecord> PromptsOf(const std::string& adapter,
+                                      const std::filesystem::path& model_dir) {
+  if (adapter.empty()) return LoadPromptRecord(model_dir);
+  const std::optional<BaseRecord> form = LoadBaseRecord(adapter);
+  return form ? std::optional(form->prompts) : std::nullopt;
+}
+
+}  // namespace
+
+// ---- The model.
+
+// Members are initialized in the order of their declaration, and later ones need earlier ones: the
+// tokenizer before the template, the template before the renderer.
+class Model::Impl {
+ public:
+  Impl(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
+       const std::function<void(std::int64_t, std::int64_t)>& progress)
+      : dir_(ResolveModelDir(options.model_name_or_path)),
+        context_(context),
+        config_(LoadDecoderConfig(dir_)),
+        tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
+        precision_(ParsePrecision(options.compute_dtype, ParseDevice(options.device))),
+        backend_(make_backend(context, precision_.activation)),
+        trained_(PromptsOf(options.adapter, dir_)),
+        has_adapter_(!options.adapter.empty()),
+        template_given_(!options.chat.chat_template.empty()),
+        chat_fields_(ChatFieldsOf(options.chat, trained_)),
+        chat_(LoadChatTemplate(chat_fields_, tokenizer_,
+                               recorded() ? ChatClock::kFixed : ChatClock::kToday)),
+        renderer_(LayoutToServe(recorded(), template_given_, chat_ != nullptr), tokenizer_,
+                  chat_.get()) {
+    if (!options.adapter.empty())
+      adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
+    // Chat models end an answer with the end of a turn, which the tokenizer need not list as an
+    // end.
+    ends_ = tokenizer_.eos_ids();
+    if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
+      ends_.push_back(*end);
+    }
+    BaseRecord form = FormOf(options);
+    LoadOptions load = LoadOptionsOf(form);
+    load.progress = progress;
+    // Rows of a prompt are few, and a card has better use for its memory.
+    load.host_embedding = true;
+    if (options.copy_weights) {
+      load.use = WeightUse::kGeneration;
+      // Copies in the order that generation reads fastest, where they take less than half of what
+      // is free; otherwise the file is read in place.
+      const WeightSizes sizes = PlanWeights(context, *backend_, dir_, config_, load);
+      if (sizes.owned + sizes.mapped >= backend_->memory().Available() / 2)
+        load.use = WeightUse::kTraining;
+    }
+    weights_ = LoadWeights(context, *backend_, dir_, config_, load);
+    AdoptStoredForm(form, weights_.sizes);
+  }
+
+  // One pass over the prompt, then one for each token. Tables, activations and cache are sized for
+  // this call and freed at its end.
+  GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
+                          const std::function<bool(std::string_view)>& on_text) {
+    std::vector<std::int32_t> ids = EncodePrompt(tokenizer_, prompt);
+    if (ids.empty() && tokenizer_.bos_id()) ids = {*tokenizer_.bos_id()};
+    CheckPrompt(ids, options);
+    const auto prompt_rows = static_cast<std::int64_t>(ids.size());
+    // Positions of the prompt and its answer, at most those of the model.
+    const std::int64_t capacity =
+        prompt_rows +
+        std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
+
+    const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
+    const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows);
+    UseNorms();
+    EvalMemory passes(decoder, AdaptersOf(adapter()), memory);
+    CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
+    CachedSequence sequence(decoder, adapter(), passes, rows, cache.cache());
+    Sampler sampler(options);
+    Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
+    GenerateReport report;
+    report.prompt_tokens = prompt_rows;
+
+    StopText stop(options.stop);
+    // Hands on text that is certain. Returns false when the answer ends here.
+    const auto emit = [&](const std::string& piece) {
+      report.text += piece;
+      const bool wanted = piece.empty() || !on_text || on_text(piece);
+      if (!wanted) report.stop_reason = StopReason::kCaller;
+      if (stop.found()) report.stop_reason = StopReason::kStopText;
+      return wanted && !stop.found();
+    };
+    // The reason if nothing else ends the answer.
+    report.stop_reason = options.max_new_tokens > capacity - prompt_rows
+                             ? StopReason::kContext
+                             : StopReason::kMaxNewTokens;
+    const Stopwatch watch;
+    const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {
+      if (report.new_tokens == 0) report.prefill_seconds = watch.seconds();
+      // The number of new tokens numbers the draws, so a seed gives the same answer again.
+      const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
+      ids.push_back(token);
+      ++report.new_tokens;
+      if (IsEnd(token)) {
+        report.stopped_at_eos = true;
+        report.stop_reason = StopReason::kEos;
+        return std::nullopt;
+      }
+      return emit(stop.Add(stream.Add(token))) ? std::optional(token) : std::nullopt;
+    };
+    // A copy of the prompt, because its tokens are appended to.
+    sequence.Generate(std::vector(ids), capacity - prompt_rows, next);
+    // The text that was held back because a character or a stop text might have followed.
+    if (!stop.found() && report.stop_reason != StopReason::kCaller) {
+      std::string held = stop.Add(stream.Finish());
+      held += stop.Finish();
+      emit(held);
+    }
+    report.decode_seconds = watch.seconds() - report.prefill_seconds;
+    return report;
+  }
+
+  // Lays the data out as in training, unless the options ask for the layout of the model alone or
+  // name a template.
+  EvalResult Evaluate(const EvalOptions& options,
+                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
+    const bool keeps = !options.raw && !template_given_;
+    const DataOptions data =
+        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt);
+    const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
+    const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
+    const DataReport& report = dataset.report();
+    const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
+    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
+    UseNorms();
+    EvalResult result =
+        *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(), dataset,
+                         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+                           if (progress) progress(done, total);
+                           return true;
+                         });
+    if (!std::isfinite(result.loss)) {
+      ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
+    }
+    result.data = RenderReport(report);
+    result.layout = DescribeLayout(dataset.layout());
+    if (data.layout.recorded == dataset.layout()) result.layout += AsTrained();
+    const auto warn = [&result](const std::string& text) {
+      if (text.empty()) return;
+      result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
+    };
+    warn(WarnOfLength(options.reading, limits));
+    warn(WarnOfUnreadFields(report));
+    warn(WarnOfLostRecords(report));
+    const bool as_trained = recorded() && !options.raw && !options.without_adapter;
+    if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));
+    result.dropped = report.dropped_long;
+    result.truncated = report.truncated;
+    return result;
+  }
+
+  // Values that the publisher recommends, for options that the user has not set. Returns a text
+  // that names them, for people.
+  std::string TakeGenerationConfig(OptionTable& options) const {
+    const std::filesystem::path path = dir_ / "generation_config.json";
+    if (!std::filesystem::exists(path)) return {};
+    const Json config = ReadJsonFile(path);
+    std::string taken;
+    for (const char* key :
+         {"do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}) {
+      const auto value = config.find(key);
+      const Option* option = options.Find(key);
+      if (value == config.end() || value->is_null() || option->set) continue;
+      options.Set(key, FormatJson(*value), path.string());
+      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
+    }
+    return taken;
+  }
+
+  std::int64_t context_length() const { return config_.max_position_embeddings; }
+
+  std::int64_t CountTokens(std::string_view text, bool add_special_tokens) const {
+    return std::ssize(tokenizer_.Encode(text, add_special_tokens));
+  }
+
+  bool has_chat_template() const { return chat_ != nullptr; }
+
+  std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
+    if (chat_ == nullptr) ThrowInvalidInput("{}", kNoChatTemplate);
+    const Conversation conversation = ParseConversation(messages, tools);
+    return chat_->Prompt(conversation.messages, conversation.tools);
+  }
+
+  std::string prompt_layout() const {
+    const bool trained = recorded() == renderer_.layout();
+    if (!renderer_.has_layout() && !trained) return {};
+    std::string text = DescribeLayout(renderer_.layout());
+    if (trained) text += AsTrained();
+    if (!renderer_.has_layout()) text += "; the prompt is read as it is";
+    return text;
+  }
+
+  PromptText Prompt(std::string_view user, std::string_view system) const {
+    return renderer_.Prompt(user, system);
+  }
+
+  PromptText PromptOfRecord(std::string_view record) const {
+    const OrderedJson json = ParseOrderedJson(record, "record");
+    if (!json.is_object()) {
+      ThrowInvalidInput("record: expected a JSON object with the fields of a record, found '{}'",
+                        record);
+    }
+    return renderer_.PromptOf(json);
+  }
+
+  PromptText PromptOfChat(std::string_view messages, std::string_view tools) const {
+    const Conversation conversation = ParseConversation(messages, tools);
+    return renderer_.Conversation(conversation.messages, conversation.tools);
+  }
+
+  bool has_turns() const { return renderer_.has_layout(); }
+
+  std::vector<std::string> stop_tokens() const {
+    std::vector<std::string> texts;
+    for (const std::int32_t id : ends_) texts.push_back(tokenizer_.TokenText(id));
+    return texts;
+  }
+
+ private:
+  // The layout of the training, where one is recorded.
+  std::optional<PromptLayout> recorded() const {
+    return trained_ ? trained_->layout : std::nullopt;
+  }
+  const char* AsTrained() const {
+    return has_adapter_ ? ", as the adapter was trained" : ", as the merged adapter was trained";
+  }
+
+  // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
+  static Conversation ParseConversation(std::string_view messages, std::string_view tools) {
+    OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
+    if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
+    return ConversationOfMessages(record);
+  }
+
+  const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
+
+  // Computes the row lengths that DoRA divides by. Once: neither base nor adapter changes.
+  void UseNorms() {
+    if (!has_norms_ && adapter_) RefreshNorms(*backend_, weights_, *adapter_);
+    has_norms_ = true;
+  }
+
+  bool IsEnd(std::int32_t token) const {
+    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
+  }
+
+  // Refuses what no pass can be run on, before memory is taken.
+  void CheckPrompt(const std::vector<std::int32_t>& ids, const GenerateOptions& options) const {
+    if (ids.empty()) ThrowInvalidInput("the prompt is empty and this model has no BOS token");
+    if (options.max_new_tokens < 1) {
+      ThrowInvalidInput("max_new_tokens must be positive, found {}", options.max_new_tokens);
+    }
+    const auto rows = static_cast<std::int64_t>(ids.size());
+    if (rows >= config_.max_position_embeddings) {
+      ThrowInvalidInput("the prompt has {} tokens; this model reads at most {}", rows,
+                        config_.max_position_embeddings);
+    }
+    for (const std::int32_t id : ids) {
+      if (id >= config_.vocab_size) {
+        ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", id,
+                          tokenizer_.TokenText(id), config_.vocab_size);
+      }
+    }
+  }
+
+  std::filesystem::path dir_;
+  Context& context_;
+  DecoderConfig config_;
+  Tokenizer tokenizer_;
+  Precision precision_;
+  std::unique_ptr<Backend> backend_;
+  std::optional<PromptRecord> trained_;
+  bool has_adapter_;     // without one, trained_ is of an adapter that was merged into the model
+  bool template_given_;  // the user names a chat template
+  ChatFields chat_fields_;
+  std::unique_ptr<ChatTemplate> chat_;
+  PromptRenderer renderer_;
+  std::vector<std::int32_t> ends_;  // tokens that end an answer
+  std::optional<LoraAdapter> adapter_;
+  DecoderWeights weights_;
+  bool has_norms_ = false;
+};
+
+// ---- The face: forwards to Impl.
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::~Model() = default;
+Model::Model(Model&& other) noexcept = default;
+Model& Model::operator=(Model&& other) noexcept = default;
+
+Model Model::Load(Context& context, const ModelOptions& options,
+                  const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+  return ModelLoader::Load(context, options, BackendsOf(ParseDevice(options.device)), progress);
+}
+
+Model ModelLoader::Load(Context& context, const ModelOptions& options,
+                        const BackendMaker& make_backend,
+                        const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return Model(std::make_unique<Model::Impl>(context, options, make_backend, progress));
+}
+
+GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,
+                               const std::function<bool(std::string_view piece)>& on_text,
+                               bool add_special_tokens) {
+  return impl_->Generate({std::string(prompt), add_special_tokens}, options, on_text);
+}
+
+GenerateReport Model::Generate(const PromptText& prompt, const GenerateOptions& options,
+                               const std::function<bool(std::string_view piece)>& on_text) {
+  return impl_->Generate(prompt, options, on_text);
+}
+
+std::string_view StopReasonName(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEos:
+      return "eos";
+    case StopReason::kStopText:
+      return "stop";
+    case StopReason::kMaxNewTokens:
+      return "max_new_tokens";
+    case StopReason::kContext:
+      return "context";
+    case StopReason::kCaller:
+      return "caller";
+  }
+  return "";
+}
+
+std::string Model::TakeGenerationConfig(OptionTable& options) const {
+  return impl_->TakeGenerationConfig(options);
+}
+
+std::int64_t Model::context_length() const { return impl_->context_length(); }
+
+std::int64_t Model::CountTokens(std::string_view text, bool add_special_tokens) const {
+  return impl_->CountTokens(text, add_special_tokens);
+}
+
+bool Model::has_chat_template() const { return impl_->has_chat_template(); }
+
+std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
+  return impl_->ChatPrompt(messages, tools);
+}
+
+std::string Model::prompt_layout() const { return impl_->prompt_layout(); }
+
+PromptText Model::Prompt(std::string_view user, std::string_view system) const {
+  return impl_->Prompt(user, system);
+}
+
+PromptText Model::PromptOfRecord(std::string_view record) const {
+  return impl_->PromptOfRecord(record);
+}
+
+PromptText Model::PromptOfChat(std::string_view messages, std::string_view tools) const {
+  return impl_->PromptOfChat(messages, tools);
+}
+
+bool Model::has_turns() const { return impl_->has_turns(); }
+
+std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
+
+EvalResult Model::Evaluate(const EvalOptions& options,
+                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return impl_->Evaluate(options, progress);
+}
+
+}  // namespace qlora

@@ -1,0 +1,102 @@
+#include "inference/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/check.h"
+
+namespace qlora {
+
+Sampler::Sampler(const GenerateOptions& options)
+    : greedy_(!options.do_sample || options.temperature == 0),
+      temperature_(options.temperature),
+      top_k_(options.top_k),
+      top_p_(options.top_p),
+      min_p_(options.min_p),
+      repetition_penalty_(options.repetition_penalty),
+      key_(MakeKey(static_cast<std::uint64_t>(options.seed), RandomPlace::kSampling)) {
+  if (!(options.temperature >= 0 && std::isfinite(options.temperature))) {
+    ThrowInvalidInput("temperature must be 0 or more, found {}", options.temperature);
+  }
+  if (options.top_k < 0) ThrowInvalidInput("top_k must be 0 or more, found {}", options.top_k);
+  if (!(options.top_p > 0 && options.top_p <= 1)) {
+    ThrowInvalidInput("top_p must be above 0 and at most 1, found {}", options.top_p);
+  }
+  if (!(options.min_p >= 0 && options.min_p <= 1)) {
+    ThrowInvalidInput("min_p must be at least 0 and at most 1, found {}", options.min_p);
+  }
+  if (!(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty))) {
+    ThrowInvalidInput("repetition_penalty must be above 0, found {}", options.repetition_penalty);
+  }
+}
+
+// Makes each token of the context less likely, once, however often the token appears there. A
+// positive logit is divided by the penalty, a negative one multiplied.
+void Sampler::Penalize(std::span<const std::int32_t> context) {
+  const auto penalty = static_cast<float>(repetition_penalty_);
+  std::vector<std::int32_t> tokens(context.begin(), context.end());
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  for (const std::int32_t token : tokens) {
+    float& score = scores_[token];
+    score = score < 0 ? score * penalty : score / penalty;
+  }
+}
+
+std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::int32_t> context,
+                           std::int64_t draw) {
+  scores_.assign(logits.begin(), logits.end());
+  if (std::any_of(scores_.begin(), scores_.end(), [](float x) { return std::isnan(x); })) {
+    ThrowRuntime("the model's logits hold a NaN: base or adapter is damaged, or of another model");
+  }
+  if (repetition_penalty_ != 1) Penalize(context);
+  if (greedy_) {
+    return static_cast<std::int32_t>(std::max_element(scores_.begin(), scores_.end()) -
+                                     scores_.begin());
+  }
+  candidates_.clear();
+  for (std::size_t i = 0; i < scores_.size(); ++i) {
+    candidates_.emplace_back(scores_[i], static_cast<std::int32_t>(i));
+  }
+  // Likeliest first; equal logits in the order of their ids, so that runs agree.
+  const auto likelier = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  if (top_k_ > 0 && top_k_ < static_cast<std::int64_t>(candidates_.size())) {
+    std::partial_sort(candidates_.begin(), candidates_.begin() + top_k_, candidates_.end(),
+                      likelier);
+    candidates_.resize(top_k_);
+  } else {
+    std::sort(candidates_.begin(), candidates_.end(), likelier);
+  }
+
+  // Weights are exp((x - max) / temperature), so that none overflows; `total` makes them
+  // probabilities.
+  const double highest = candidates_.front().first;
+  std::vector<double> weights;
+  double total = 0;
+  for (const auto& candidate : candidates_) {
+    weights.push_back(std::exp((candidate.first - highest) / temperature_));
+    total += weights.back();
+  }
+  // The likeliest tokens whose probability reaches top_p, at least one; none of them less likely
+  // than min_p of the first, whose weight is 1.
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() &&
+         (count == 0 || (kept < top_p_ * total && weights[count] >= min_p_))) {
+    kept += weights[count++];
+  }
+
+  // A draw from the kept weights: the token in whose part of [0, kept) the target falls. The last
+  // token takes what rounding leaves.
+  double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    if (target < weights[i]) return candidates_[i].second;
+    target -= weights[i];
+  }
+  return candidates_[count - 1].second;
+}
+
+}  // namespace qlora

@@ -1,0 +1,44 @@
+// From logits to the next token.
+#ifndef QLORA_INFERENCE_SAMPLER_H_
+#define QLORA_INFERENCE_SAMPLER_H_
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "qlora/model.h"
+
+namespace qlora {
+
+// Repetition penalty, then the likeliest token, or a draw after temperature, top-k, top-p and min-p
+// (the order of Hugging Face's logits processors and warpers).
+// Number n of a seed's draws does not depend on anything drawn before.
+class Sampler {
+ public:
+  // Errors: InvalidInput for an option out of range.
+  explicit Sampler(const GenerateOptions& options);
+
+  // logits (V); context: the tokens so far; draw: 0 for the first new token, 1 for the next ...
+  // Errors: Runtime when a logit is NaN.
+  std::int32_t Next(std::span<const float> logits, std::span<const std::int32_t> context,
+                    std::int64_t draw);
+
+ private:
+  void Penalize(std::span<const std::int32_t> context);
+
+  bool greedy_;
+  double temperature_;
+  std::int64_t top_k_;
+  double top_p_;
+  double min_p_;
+  double repetition_penalty_;
+  RandomKey key_;
+  std::vector<float> scores_;
+  std::vector<std::pair<float, std::int32_t>> candidates_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_INFERENCE_SAMPLER_H_

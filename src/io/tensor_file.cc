@@ -1,0 +1,29 @@
+#include "io/tensor_file.h"
+
+#include <limits>
+
+namespace qlora {
+
+std::int64_t TensorInfo::elements() const {
+  std::int64_t product = 1;
+  for (const std::int64_t size : shape) {
+    // The largest number represents all that overflow: compared with a file or with memory, such a
+    // tensor is too large, instead of being small by accident.
+    if (__builtin_mul_overflow(product, size, &product)) {
+      return std::numeric_limits<std::int64_t>::max();
+    }
+  }
+  return product;
+}
+
+std::size_t TensorInfo::bytes() const {
+  // No type has more bytes per element.
+  constexpr std::size_t kMostPerElement = 16;
+  const auto count = static_cast<std::size_t>(elements());
+  if (count > std::numeric_limits<std::size_t>::max() / kMostPerElement) {
+    return std::numeric_limits<std::size_t>::max();
+  }
+  return BytesOf(dtype, count);
+}
+
+}  // namespace qlora

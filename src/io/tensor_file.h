@@ -1,0 +1,67 @@
+// The one interface of all tensor file formats, so that quantize and export know no format.
+#ifndef QLORA_IO_TENSOR_FILE_H_
+#define QLORA_IO_TENSOR_FILE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/tensor.h"
+
+namespace qlora {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<std::int64_t> shape;  // row-major, outermost first; {} is a scalar
+  // Writers only: the shape is {most}; TensorWriter::Shrink sets the true size.
+  bool upper_bound = false;
+
+  // Both stay at the largest number when the product of a malicious shape does not fit.
+  std::int64_t elements() const;  // product of shape
+  std::size_t bytes() const;      // BytesOf(dtype, elements())
+};
+
+using StringMap = std::map<std::string, std::string>;
+
+// A file, or the shards of a checkpoint, whose header has been read and checked in full: every
+// tensor is inside its file and no two overlap.
+class TensorReader {
+ public:
+  virtual ~TensorReader() = default;
+  virtual const std::vector<TensorInfo>& tensors() const = 0;
+  // nullptr when there is no such tensor.
+  virtual const TensorInfo* Find(std::string_view name) const = 0;
+  // The tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily aligned.
+  virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
+  // The tensor will not be read soon: its pages no longer count against memory, and come back from
+  // the file when they are read after all.
+  virtual void Release(const TensorInfo& tensor) const = 0;
+  // The path of the file that holds the tensor, for error messages.
+  virtual std::string FileOf(const TensorInfo& tensor) const = 0;
+  // Text that the file carries along with its tensors; with several shards, that of the first.
+  virtual const StringMap& metadata() const = 0;
+};
+
+// Declares all tensors up front and then takes their bytes one by one in the declared order, so
+// that memory stays at one tensor. The file appears under its name only with Finish(); without it
+// nothing is left. Errors: Runtime when it cannot be written, or when too few or too many bytes
+// came for a tensor.
+class TensorWriter {
+ public:
+  virtual ~TensorWriter() = default;
+  // May be called several times for one tensor until its bytes are complete.
+  virtual void Write(std::span<const std::byte> bytes) = 0;
+  // Before the first Write of a tensor declared with upper_bound: its shape is {elements}.
+  virtual void Shrink(std::int64_t elements) = 0;
+  virtual void Finish() = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_IO_TENSOR_FILE_H_

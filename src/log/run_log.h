@@ -1,0 +1,62 @@
+// Reports of a run while it trains: every event goes to the log files and to the observer.
+#ifndef QLORA_LOG_RUN_LOG_H_
+#define QLORA_LOG_RUN_LOG_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/stopwatch.h"
+#include "checkpoint/train_position.h"
+#include "log/log_files.h"
+#include "qlora/train.h"
+#include "step/step.h"
+
+namespace qlora {
+
+class RunLog {
+ public:
+  // Opens the logs of a run that begins, or resumes, at `start`. A log that cannot be opened or
+  // written, as on a full disk, is a warning to the observer, and the run goes on without it.
+  RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver& observer);
+
+  // A step that led to the position `at` and took `seconds`. epochs: passes over the data so far.
+  void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds);
+  // For the observer alone.
+  void ShowEvalProgress(std::int64_t done, std::int64_t total);
+  void WriteEval(std::int64_t step, const EvalReport& report);
+  void WriteSample(const SampleReport& report);
+
+  // Seconds since the logs were opened.
+  double seconds() const { return watch_.seconds(); }
+  // Mean over the steps of this process that changed the adapter; NaN if there was none.
+  double mean_loss() const;
+
+ private:
+  void Write(LogKind kind, const LogFields& fields);
+
+  std::int64_t total_steps_;
+  std::int64_t first_step_;
+  TrainObserver& observer_;
+  std::vector<std::unique_ptr<LogSink>> sinks_;
+  Stopwatch watch_;
+  double losses_ = 0;         // sum over the steps that changed the adapter
+  std::int64_t applied_ = 0;  // their number
+};
+
+// The logs of options.report_to. JSON Lines are always written in addition.
+struct LogTargets {
+  bool csv = false;
+  bool tensorboard = false;
+};
+// Errors: InvalidInput for a service that is not supported.
+LogTargets ParseReportTo(const std::vector<std::string>& report_to);
+
+// The folder of TensorBoard's event files: options.logging_dir, or output_dir/runs.
+std::filesystem::path LoggingDir(const TrainOptions& options);
+
+}  // namespace qlora
+
+#endif  // QLORA_LOG_RUN_LOG_H_

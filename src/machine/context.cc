@@ -1,0 +1,194 @@
+// The pool of threads behind Context. Idle workers spin a little before they sleep, because kernels
+// follow each other within microseconds; the caller works as worker 0.
+#include "qlora/context.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "machine/pool_thread.h"
+#include "machine/processor.h"
+#include "machine/simd_target.h"
+
+namespace qlora {
+namespace {
+
+// Short enough that a waiting thread does not steal a busy machine's time slice, long enough that
+// back-to-back kernels never pay for a wake-up.
+constexpr int kSpins = 4000;
+
+// Spins between two looks at whether the workers that are waited for still run.
+constexpr int kSpinsPerLook = 200;
+
+// The cgroup v2 CPU quota in whole cores, or a large number where there is none.
+int QuotaCores() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (!(file >> quota >> period) || quota == "max" || period <= 0) return 1 << 16;
+  try {
+    return std::max(1, static_cast<int>(std::stod(quota) / period));
+  } catch (const std::exception&) {
+    return 1 << 16;
+  }
+}
+
+// Cores that this process may use: those of its affinity mask, at most as many as the quota gives.
+int UsableCores() {
+  cpu_set_t set;
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  const int allowed =
+      known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, std::min(allowed, QuotaCores()));
+}
+
+}  // namespace
+
+// One job at a time. `gate_` says whether it may be entered and how many workers are inside; the
+// caller opens it, works, closes it when no index is left, and returns when nobody is inside. A
+// worker that the system has not scheduled meanwhile is never waited for: it finds the gate closed,
+// or a later job. A worker that was put aside inside gets the caller's core. The fields of a job
+// change only while the gate is closed and empty.
+class Context::Pool {
+ public:
+  explicit Pool(int threads) : workers_(static_cast<std::size_t>(threads - 1)) {
+    try {
+      for (int worker = 1; worker < threads; ++worker) {
+        Thread(worker).Start([this, worker] { Work(worker); });
+      }
+    } catch (const std::exception& error) {
+      Stop();
+      ThrowInvalidInput("{} threads cannot be started: {}; set fewer threads", threads,
+                        error.what());
+    }
+  }
+
+  ~Pool() { Stop(); }
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // A single task, or a pool of one, runs in the caller without waking anyone.
+  void Run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
+    if (workers_.empty() || tasks <= 1) {
+      for (std::int64_t i = 0; i < tasks; ++i) task(i, 0);
+      return;
+    }
+    task_ = &task;
+    tasks_ = tasks;
+    next_.store(0, std::memory_order_relaxed);
+    Open();
+    Drain(0);
+    std::uint32_t gate = gate_.fetch_and(~kOpen, std::memory_order_acquire) & ~kOpen;
+    bool lent = false;
+    for (int spin = 1; (gate & kInside) != 0; ++spin) {
+      if (!lent && spin % kSpinsPerLook == 0) lent = LendCore();
+      if (lent) spin = kSpins;  // no spinning: others need the core
+      gate = Await(gate, spin);
+    }
+    if (lent) ReturnCore();
+  }
+
+ private:
+  // The gate: a job number that wraps around, whether the job is open, and the workers inside.
+  //   bit   31 ... 16   15     14 ... 0
+  //         job         open   workers inside
+  static constexpr std::uint32_t kInside = 0x7fff;
+  static constexpr std::uint32_t kOpen = 0x8000;
+  static constexpr std::uint32_t kJob = 0x10000;
+
+  // Also after only some of the workers could be started.
+  void Stop() {
+    stop_.store(true, std::memory_order_relaxed);
+    Open();
+    for (PoolThread& thread : workers_) thread.Join();
+  }
+
+  // The fields of the job are written before the gate opens (release) and read after a worker has
+  // entered (acquire).
+  void Open() {
+    const std::uint32_t job = gate_.load(std::memory_order_relaxed) / kJob + 1;
+    gate_.store(job * kJob | kOpen, std::memory_order_release);
+    gate_.notify_all();
+  }
+
+  // The gate after a while in which it may have changed from `gate`.
+  std::uint32_t Await(std::uint32_t gate, int spin) {
+    if (spin < kSpins) {
+      PauseSpin();
+    } else {
+      gate_.wait(gate, std::memory_order_acquire);
+    }
+    return gate_.load(std::memory_order_acquire);
+  }
+
+  // Takes indices one by one until none is left, so that a thread that runs slowly takes fewer.
+  void Drain(int worker) {
+    for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
+      (*task_)(i, worker);
+    }
+  }
+
+  PoolThread& Thread(int worker) { return workers_[worker - 1]; }
+
+  // Lends the caller's core to those workers inside that do not run. False if it lent none.
+  bool LendCore() {
+    bool lent = false;
+    for (PoolThread& thread : workers_) lent |= thread.LendCore();
+    return lent;
+  }
+
+  void ReturnCore() {
+    for (PoolThread& thread : workers_) thread.ReturnCore();
+  }
+
+  // The loop of a worker: waits for an open gate of a job that it has not done, counts itself in,
+  // works, counts itself out. The last one to leave a closed gate wakes the caller. A worker enters
+  // a job once: when it leaves, no index is left.
+  void Work(int worker) {
+    PoolThread& thread = Thread(worker);
+    std::uint32_t done = 0;  // number of the last job entered
+    for (;;) {
+      std::uint32_t gate = gate_.load(std::memory_order_acquire);
+      for (int spin = 0; (gate & kOpen) == 0 || gate / kJob == done; ++spin) {
+        if (stop_.load(std::memory_order_relaxed)) return;
+        gate = Await(gate, spin);
+      }
+      // Fails when the gate was closed, or another worker entered, at the same moment.
+      if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acquire)) continue;
+      done = gate / kJob;
+      thread.Enter();
+      Drain(worker);
+      thread.Leave();
+      const std::uint32_t left = gate_.fetch_sub(1, std::memory_order_release) - 1;
+      if ((left & (kOpen | kInside)) == 0) gate_.notify_all();
+    }
+  }
+
+  std::vector<PoolThread> workers_;
+  const std::function<void(std::int64_t, int)>* task_ = nullptr;
+  std::int64_t tasks_ = 0;
+  alignas(64) std::atomic<std::int64_t> next_{0};
+  alignas(64) std::atomic<std::uint32_t> gate_{0};
+  std::atomic<bool> stop_{false};
+};
+
+Context::Context(int threads)
+    : pool_(std::make_unique<Pool>(threads > 0 ? threads : UsableCores())) {
+  ActiveSimdTarget();
+}
+Context::~Context() = default;
+
+int Context::threads() const { return pool_->threads(); }
+
+void Context::ParallelFor(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
+  pool_->Run(tasks, task);
+}
+
+}  // namespace qlora

@@ -1,0 +1,62 @@
+// A thread of a pool, and the help that the waiting thread gives when it does not run.
+//
+// When another process takes a core, the system puts the thread there aside for milliseconds, in
+// the midst of a task. Whoever waits for that task has an idle core meanwhile, too briefly for the
+// system to move threads. So the one that waits lends its core: the thread ends its task there and
+// then goes back, and may run on the cores that it was allowed before.
+//
+// A thread that waits for the disk or for a page does not run either, and is lent a core in vain.
+// Where the cores of a process are widened later (a cpuset), a thread that was lent one keeps to
+// those that it knew.
+#ifndef QLORA_MACHINE_POOL_THREAD_H_
+#define QLORA_MACHINE_POOL_THREAD_H_
+
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <thread>
+
+namespace qlora {
+
+// Once started, joined before it is destroyed.
+class PoolThread {
+ public:
+  // The thread calls `work` once. Throws what std::thread throws if the system has none to give.
+  void Start(std::function<void()> work);
+  // Waits for its end, if it was started.
+  void Join();
+
+  // By the thread itself: it starts and ends what others may wait for.
+  void Enter() { cpu_.store(sched_getcpu(), std::memory_order_relaxed); }
+  void Leave() { cpu_.store(kOutside, std::memory_order_relaxed); }
+
+  // By the one that waits, from time to time. True if the thread has entered, has not run since the
+  // call before, and may now run on the caller's core only: sleep, to let it, and then ReturnCore.
+  bool LendCore();
+
+  // Sends a thread back that was lent a core; or on, if it shared the caller's core before.
+  void ReturnCore();
+
+ private:
+  static constexpr int kOutside = -1;
+
+  // The time for which the thread has run, if the system says so.
+  std::optional<std::chrono::nanoseconds> TimeRun();
+  // Returns true when the system agreed, as a sandbox may not.
+  bool Allow(const cpu_set_t& cpus);
+  bool AllowOnly(int cpu);
+
+  std::thread thread_;
+  bool lent_ = false;
+  std::chrono::nanoseconds time_run_{-1};  // at the last call of LendCore
+  cpu_set_t allowed_;                      // before the thread was lent a core
+  int home_ = 0;                           // where it goes afterwards
+  alignas(64) std::atomic<int> cpu_{kOutside};
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MACHINE_POOL_THREAD_H_

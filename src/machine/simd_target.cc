@@ -1,0 +1,89 @@
+#include "machine/simd_target.h"
+
+#include <hwy/targets.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/check.h"
+#include "machine/processor.h"
+
+namespace qlora {
+namespace {
+
+constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
+                                   SimdTarget::kAvx512Bf16};
+
+// The targets of Highway that this one permits. Better targets have lower bits.
+std::int64_t HighwayTargets(SimdTarget target) {
+  switch (target) {
+    case SimdTarget::kScalar:
+      return HWY_SCALAR | HWY_EMU128;
+    case SimdTarget::kAvx2:
+      return ~(HWY_AVX2 - 1);
+    default:
+      return ~std::int64_t{0};
+  }
+}
+
+// The target that QLORA_TARGET names, else the best one. Errors: InvalidInput for a name that does
+// not exist, or a target that this machine lacks.
+SimdTarget FromEnvironment() {
+  const char* value = std::getenv("QLORA_TARGET");
+  if (value == nullptr || *value == '\0') return BestSimdTarget();
+  const SimdTarget most = SimdTargets().back();
+  for (const SimdTarget target : kTargets) {
+    if (std::string_view(value) != NameOf(target)) continue;
+    if (target > most) {
+      ThrowInvalidInput("QLORA_TARGET: this machine has at most {}, found {}", NameOf(most), value);
+    }
+    return target;
+  }
+  ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
+}
+
+// Decided on the first call, once for the process, together with Highway's own dispatch.
+std::atomic<SimdTarget>& Active() {
+  static std::atomic<SimdTarget> active = [] {
+    const SimdTarget target = FromEnvironment();
+    hwy::DisableTargets(~HighwayTargets(target));
+    return target;
+  }();
+  return active;
+}
+
+}  // namespace
+
+const char* NameOf(SimdTarget target) {
+  constexpr const char* kNames[] = {"scalar", "avx2", "avx512", "avx512bf16"};
+  return kNames[static_cast<int>(target)];
+}
+
+std::span<const SimdTarget> SimdTargets() {
+  // kTargets is ascending, so the targets of a machine are its beginning.
+  static const SimdTarget most = [] {
+    const std::int64_t targets = hwy::SupportedTargets();
+    if ((targets & HWY_AVX3) != 0) {
+      return HasBfloat16Dots() ? SimdTarget::kAvx512Bf16 : SimdTarget::kAvx512;
+    }
+    return (targets & HWY_AVX2) != 0 ? SimdTarget::kAvx2 : SimdTarget::kScalar;
+  }();
+  return std::span(kTargets).first(static_cast<std::size_t>(most) + 1);
+}
+
+SimdTarget BestSimdTarget() {
+  const SimdTarget most = SimdTargets().back();
+  return most == SimdTarget::kAvx512Bf16 && HasSlowBfloat16Dots() ? SimdTarget::kAvx512 : most;
+}
+
+SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }
+
+void SetSimdTarget(SimdTarget target) {
+  QLORA_DCHECK(target <= SimdTargets().back());
+  Active().store(target, std::memory_order_relaxed);
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::DisableTargets(~HighwayTargets(target));
+}
+
+}  // namespace qlora

@@ -1,0 +1,35 @@
+// Which instruction set the kernels of this process use.
+#ifndef QLORA_MACHINE_SIMD_TARGET_H_
+#define QLORA_MACHINE_SIMD_TARGET_H_
+
+#include <cstdint>
+#include <span>
+
+namespace qlora {
+
+// Ascending: each includes the ones before it. kAvx512Bf16 adds the bfloat16 dot product.
+// Processors other than x86-64 have kScalar alone, which there means the vectors that they always
+// have.
+enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
+
+// "scalar", "avx2", "avx512", "avx512bf16".
+const char* NameOf(SimdTarget target);
+
+// The targets that this machine has, ascending.
+std::span<const SimdTarget> SimdTargets();
+
+// The fastest of them: the last one, but kAvx512 where the bfloat16 dot product multiplies less
+// than float32 does.
+SimdTarget BestSimdTarget();
+
+// The target in use: the best one, unless the environment variable QLORA_TARGET names another.
+// Highway's dispatch follows from the first call on; every Context makes it.
+// Errors (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
+SimdTarget ActiveSimdTarget();
+
+// Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
+void SetSimdTarget(SimdTarget target);
+
+}  // namespace qlora
+
+#endif  // QLORA_MACHINE_SIMD_TARGET_H_

@@ -1,0 +1,101 @@
+#include "model/base_record.h"
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/json.h"
+#include "model/quantization.h"
+#include "tokenizer/tokenizer_config.h"
+
+namespace qlora {
+namespace {
+
+constexpr const char* kFileName = "qlora_base.json";
+
+}  // namespace
+
+LoadOptions LoadOptionsOf(const BaseRecord& form) {
+  LoadOptions load;
+  load.load_in_4bit = form.load_in_4bit;
+  load.quantize = ParseQuantizeOptions(form.quantization);
+  return load;
+}
+
+// Takes over the form in which the checkpoint stores its linears. An option at its default is not
+// a request for a form, so only a value that differs from the default is compared.
+void AdoptStoredForm(BaseRecord& form, const WeightSizes& sizes) {
+  if (!sizes.stored_4bit) return;
+  if (!form.load_in_4bit) {
+    ThrowInvalidInput(
+        "{} holds its linears in 4 bits, which load_in_4bit false cannot undo; give the 16-bit "
+        "checkpoint that it was made from",
+        form.model_name_or_path);
+  }
+  const QuantizationFields defaults;
+  const QuantizationFields& stored = *sizes.stored_4bit;
+  const QuantizationFields& asked = form.quantization;
+  const auto check = [&](const char* key, auto field) {
+    if (asked.*field == stored.*field || asked.*field == defaults.*field) return;
+    ThrowInvalidInput(
+        "{} {}: {} is stored in 4 bits already, with {} {}; leave the option "
+        "out, or give the 16-bit checkpoint",
+        key, asked.*field, form.model_name_or_path, key, stored.*field);
+  };
+  check("bnb_4bit_quant_type", &QuantizationFields::bnb_4bit_quant_type);
+  check("bnb_4bit_use_double_quant", &QuantizationFields::bnb_4bit_use_double_quant);
+  check("bnb_4bit_blocksize", &QuantizationFields::bnb_4bit_blocksize);
+  check("scale_search", &QuantizationFields::scale_search);
+  form.quantization = stored;
+}
+
+// qlora_base.json has the fields of BaseRecord under the names of the options. The template is a
+// separate file, which other programs read as well.
+void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& form) {
+  Json json = {
+      {"model_name_or_path", form.model_name_or_path},
+      {"load_in_4bit", form.load_in_4bit},
+      {"bnb_4bit_quant_type", form.quantization.bnb_4bit_quant_type},
+      {"bnb_4bit_use_double_quant", form.quantization.bnb_4bit_use_double_quant},
+      {"bnb_4bit_blocksize", form.quantization.bnb_4bit_blocksize},
+      {"scale_search", form.quantization.scale_search},
+  };
+  AddPromptRecord(form.prompts, json);
+  WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
+  if (!form.chat_template.empty()) {
+    WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
+  }
+}
+
+// The prompts are newer than the other keys: adapters of earlier versions do not have them.
+std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_dir) {
+  const std::filesystem::path path = adapter_dir / kFileName;
+  if (!std::filesystem::exists(path)) return {};
+  const Json json = ReadJsonFile(path);
+  const std::string where = path.string();
+  BaseRecord form;
+  form.model_name_or_path = JsonGet<std::string>(json, "model_name_or_path", where);
+  form.load_in_4bit = JsonGet<bool>(json, "load_in_4bit", where);
+  form.quantization.bnb_4bit_quant_type = JsonGet<std::string>(json, "bnb_4bit_quant_type", where);
+  form.quantization.bnb_4bit_use_double_quant =
+      JsonGet<bool>(json, "bnb_4bit_use_double_quant", where);
+  form.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
+  form.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
+  form.prompts = PromptRecordOf(json, where);
+  return form;
+}
+
+std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir) {
+  if (adapter_dir.empty()) return {};
+  const std::optional<BaseRecord> form = LoadBaseRecord(adapter_dir);
+  return form ? form->prompts.layout : std::nullopt;
+}
+
+std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) {
+  const std::optional<PromptLayout> layout = LoadLayout(adapter_dir);
+  // For these two layouts chat_template.jinja was written to show other programs a layout of plain
+  // text; it does not render conversations.
+  const bool shows_text = layout && (layout->kind == PromptLayout::Kind::kText ||
+                                     layout->kind == PromptLayout::Kind::kWhole);
+  return shows_text ? std::filesystem::path() : adapter_dir;
+}
+
+}  // namespace qlora

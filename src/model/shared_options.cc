@@ -1,0 +1,31 @@
+#include "model/shared_options.h"
+
+#include "base/check.h"
+
+namespace qlora {
+
+void DeclareModelPath(OptionTable& table, std::string* model_name_or_path) {
+  table.AddPath("model_name_or_path", model_name_or_path,
+                "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
+}
+
+void DeclareDevice(OptionTable& table, std::string* device) {
+  table.Choice("device", device, DeviceNames(),
+               "compute device; auto: cpu, because cuda is not verified on a GPU yet");
+}
+
+void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {
+  table.Choice("compute_dtype", compute_dtype, {"auto", "float32", "bfloat16"},
+               "element type of matrix products; auto: bfloat16 where that is fastest",
+               {"bnb_4bit_compute_dtype"});
+}
+
+// {activation, wide}: the wide type is float32 in every run.
+Precision ParsePrecision(const std::string& compute_dtype, Device device) {
+  if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
+  if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
+  if (compute_dtype == "auto") return {PreferredActivation(device), DType::kF32};
+  ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
+}
+
+}  // namespace qlora

@@ -1,0 +1,24 @@
+// The options that training, generation, conversion and benchmarks share, declared once.
+#ifndef QLORA_MODEL_SHARED_OPTIONS_H_
+#define QLORA_MODEL_SHARED_OPTIONS_H_
+
+#include <string>
+
+#include "backend/backend.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+// model_name_or_path, where model weights are read from.
+void DeclareModelPath(OptionTable& table, std::string* model_name_or_path);
+// device: auto, cpu or cuda; see ParseDevice.
+void DeclareDevice(OptionTable& table, std::string* device);
+// compute_dtype: see ParsePrecision.
+void DeclareComputeType(OptionTable& table, std::string* compute_dtype);
+
+// "auto", "float32" or "bfloat16" -> the activation type; auto is what the device prefers.
+Precision ParsePrecision(const std::string& compute_dtype, Device device);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_SHARED_OPTIONS_H_

@@ -1,0 +1,302 @@
+#include "pass/activations.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/matrix.h"
+
+namespace qlora {
+namespace {
+
+// Carves the buffers of one pass. The order of the calls is the order in memory, the same for
+// planning and for the pass itself. Letters as in ops.h.
+class Layout {
+ public:
+  Layout(Carver& carver, const DecoderConfig& config, const Precision& precision,
+         const ActivationShape& shape)
+      : carver_(carver), c_(config), precision_(precision), shape_(shape), n_(shape.rows) {}
+
+  MatrixView Act(std::int64_t cols) { return carver_.Matrix(precision_.activation, n_, cols); }
+  // Rows of the MLP: tokens, or slots of experts.
+  std::int64_t slots() const {
+    return c_.moe.num_experts > 0 ? n_ * c_.moe.num_experts_per_tok : n_;
+  }
+  MatrixView Slots(std::int64_t cols) {
+    return carver_.Matrix(precision_.activation, slots(), cols);
+  }
+  MatrixView Wide(std::int64_t rows, std::int64_t cols) {
+    return carver_.Matrix(precision_.wide, rows, cols);
+  }
+  // A matrix with a tail.
+  MatrixView Tailed(std::int64_t cols) {
+    MatrixView m = Act(cols + shape_.tail);
+    m.cols = cols;
+    return m;
+  }
+  // Norms of heads read q and k as one row for each head.
+  bool joins_qkv() const { return c_.fused_linears || (shape_.tail > 0 && !c_.qk_norm); }
+  bool joins_gate_up() const {
+    return c_.fused_linears || (shape_.tail > 0 && c_.moe.num_experts == 0);
+  }
+
+  // q, k and v: three matrices, or columns of one.
+  void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
+    if (joins) {
+      qkv = Act(c_.qkv_features());
+      q = Columns(qkv, 0, c_.q_features());
+      k = Columns(qkv, c_.q_features(), c_.kv_features());
+      v = Columns(qkv, c_.q_features() + c_.kv_features(), c_.kv_features());
+    } else {
+      q = Act(c_.q_features());
+      k = Act(c_.kv_features());
+      v = Act(c_.kv_features());
+    }
+  }
+
+  // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
+  void AttentionPart(LayerActivations& a) {
+    a.attn_rstd = Wide(1, n_);
+    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+    if (c_.qk_norm) {
+      a.q_pre = Act(c_.q_features());
+      a.k_pre = Act(c_.kv_features());
+      a.q_rstd = Wide(1, n_ * c_.num_attention_heads);
+      a.k_rstd = Wide(1, n_ * c_.num_key_value_heads);
+    }
+    a.attn = Tailed(c_.q_features());
+    a.lse = Wide(n_, c_.num_attention_heads);
+    if (c_.post_norms) {
+      a.o = Act(c_.hidden_size);
+      a.o_rstd = Wide(1, n_);
+    }
+  }
+
+  // Steps 7 to 10, without x_out.
+  void MlpPart(LayerActivations& a) {
+    a.mlp_rstd = Wide(1, n_);
+    if (joins_gate_up()) {
+      a.gate_up = Tailed(2 * c_.intermediate_size);
+      a.gate = Columns(a.gate_up, 0, c_.intermediate_size);
+      a.up = Columns(a.gate_up, c_.intermediate_size, c_.intermediate_size);
+    } else {
+      a.gate = Slots(c_.intermediate_size);
+      a.up = Slots(c_.intermediate_size);
+    }
+    a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    if (c_.post_norms) {
+      a.down = Act(c_.hidden_size);
+      a.down_rstd = Wide(1, n_);
+    }
+  }
+
+  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
+  // experts share theirs.
+  void Lora(const Adapters& adapters, std::int64_t layer, PerLinear<MatrixView>& u) {
+    u.qkv.resize(c_.fused_linears ? 1 : 3);
+    u.gate_up.resize(c_.fused_linears ? 1 : 2);
+    u.down.resize(1);
+    // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
+    // experts, write different rows of out[j], so the largest rank is enough for all.
+    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
+      for (std::size_t j = 0; j < out.size(); ++j) {
+        std::int64_t rank = 0;
+        for (const LoraAdapter* adapter : adapters) {
+          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[layer], group);
+          for (std::size_t i = j; i < loras.size(); i += out.size()) {
+            rank = std::max(rank, loras[i].rank);
+          }
+        }
+        if (rank > 0) out[j] = Wide(rows, rank);
+      }
+    };
+    place(LinearGroup::kQkv, n_, u.qkv);
+    place(LinearGroup::kO, n_, {&u.o, 1});
+    place(LinearGroup::kGateUp, slots(), u.gate_up);
+    place(LinearGroup::kDown, slots(), u.down);
+  }
+
+  // Room for the rows of this layout: the number of head rows and targets is at most N.
+  void Inputs(InputBuffers& out) {
+    out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes), n_);
+    if (!shape_.training) return;
+    out.row_scale = Wide(1, n_);
+    out.noise = Wide(1, n_);
+  }
+
+  // Buffers of the backward pass that all layers share. d_norm is added to by the router and by
+  // experts, and is wide there, because sums are not rounded to the activation type on the way.
+  void Gradients(Activations& out) {
+    out.dx = Wide(n_, c_.hidden_size);
+    if (c_.moe.num_experts > 0) {
+      out.d_norm = Wide(n_, c_.hidden_size);
+    } else {
+      out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
+    }
+    // The gradients of act and of the attention output never live at the same time.
+    out.d_act = carver_.Matrix(precision_.activation, 1,
+                               std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
+    out.d_attn = out.d_act;
+    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
+      m.rows = rows;
+      m.cols = m.stride = cols;
+    };
+    shape(out.d_act, slots(), c_.intermediate_size);
+    shape(out.d_attn, n_, c_.q_features());
+    // Not beside each other just for one product: cuDNN's sums of dk and dv are as far apart as the
+    // rows of dk are, times the heads that share a key (backend/cuda/rooms.cc).
+    Qkv(c_.fused_linears, out.d_qkv, out.d_q, out.d_k, out.d_v);
+  }
+
+  // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of
+  // a pass. row_stats are kept for all rows.
+  void Head(Activations& out) {
+    const std::int64_t rows = shape_.head_rows;
+    out.head_x = Wide(rows, c_.hidden_size);
+    out.head_norm = carver_.Matrix(precision_.activation, rows, c_.hidden_size);
+    out.head_rstd = Wide(1, rows);
+    if (shape_.training) out.head_dx = Wide(rows, c_.hidden_size);
+    out.logits = Wide(rows, c_.vocab_size);
+    out.row_stats = Wide(2, n_);
+    out.sums = carver_.Matrix(DType::kF64, 1, 2);
+  }
+
+ private:
+  Carver& carver_;
+  const DecoderConfig& c_;
+  const Precision& precision_;
+  const ActivationShape& shape_;
+  std::int64_t n_;
+};
+
+// Copies the views that MlpPart filled.
+void ShareMlp(const LayerActivations& from, LayerActivations& to) {
+  to.mlp_rstd = from.mlp_rstd;
+  to.gate_up = from.gate_up;
+  to.gate = from.gate;
+  to.up = from.up;
+  to.down = from.down;
+  to.down_rstd = from.down_rstd;
+  to.experts = from.experts;
+}
+
+}  // namespace
+
+// ---- The layout of a pass.
+
+// Which buffers a layer has to itself, and which are those of all layers that recompute the part:
+//
+//                x_in               attention, x_mid   MLP
+//   kNone        own                own                own
+//   kAttention   own                shared             own
+//   kMlp         own                own                shared
+//   kLayer       own                shared             shared
+//   kOffload     one of two, own    shared             shared
+//                copy in host
+//                memory
+//   evaluation   one residual       shared             shared
+//                stream for all
+//
+// Adapters are small, so every layer keeps its own u, at every level.
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape,
+                              Carver* staging) {
+  Layout layout(carver, config, precision, shape);
+  Activations out;
+  layout.Inputs(out.inputs);
+  out.keeps_stream = shape.training;
+  // First, so that they are at one place in all passes: uploads of the pass before may be waiting.
+  if (shape.host_embedding && staging != nullptr) {
+    const std::size_t row_bytes = BytesOf(DType::kBF16, config.hidden_size);
+    out.inputs.staged_rows =
+        staging->Matrix(DType::kU8, kStagedRows, static_cast<std::int64_t>(row_bytes));
+  }
+  const auto level = [&](std::int64_t l) {
+    return shape.training ? shape.recompute[l] : Recompute::kLayer;
+  };
+  bool share_attention = false;
+  bool share_mlp = false;
+  std::int64_t offloaded = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    share_attention |= RecomputesAttention(level(l));
+    share_mlp |= RecomputesMlp(level(l));
+    offloaded += level(l) == Recompute::kOffload ? 1 : 0;
+  }
+
+  // The buffers that layers which recompute share. Outside training the residual stream is one
+  // buffer that every layer adds to.
+  LayerActivations shared;
+  const MatrixView residual =
+      shape.training ? MatrixView{} : layout.Wide(shape.rows, config.hidden_size);
+  if (share_attention) {
+    layout.AttentionPart(shared);
+    shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+  }
+  if (share_mlp) layout.MlpPart(shared);
+  std::vector<MatrixView> inputs;
+  for (std::int64_t i = 0; i < std::min(kInputSlots, offloaded); ++i) {
+    inputs.push_back(layout.Wide(shape.rows, config.hidden_size));
+  }
+
+  std::int64_t before = 0;  // offloaded layers below layer l
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    LayerActivations a;
+    if (RecomputesAttention(level(l))) {
+      a = shared;
+    } else {
+      layout.AttentionPart(a);
+      a.x_mid = layout.Wide(shape.rows, config.hidden_size);
+    }
+    if (RecomputesMlp(level(l))) {
+      ShareMlp(shared, a);
+    } else {
+      layout.MlpPart(a);
+    }
+    if (level(l) == Recompute::kOffload) {
+      a.x_in = inputs[before++ % kInputSlots];
+      if (staging != nullptr && before <= offloaded - kInputSlots) {
+        a.x_in_host = staging->Matrix(precision.wide, shape.rows, config.hidden_size);
+      }
+    } else {
+      a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+    }
+    layout.Lora(adapters, l, a.u);
+    out.layers.push_back(std::move(a));
+  }
+  out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+  out.norm = layout.Tailed(config.hidden_size);
+  out.act = config.moe.num_experts > 0 ? layout.Slots(config.intermediate_size)
+                                       : layout.Tailed(config.intermediate_size);
+  if (shape.training) layout.Gradients(out);
+  out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
+  if (std::any_of(adapters.begin(), adapters.end(),
+                  [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {
+    out.dora = LayoutDora(carver, config, precision, shape.rows, shape.training);
+  }
+  layout.Head(out);
+  return out;
+}
+
+PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                      const Precision& precision, const ActivationShape& shape) {
+  Carver plan;
+  Carver staging;
+  LayoutActivations(plan, config, adapters, precision, shape, &staging);
+  return {plan.bytes(), staging.bytes()};
+}
+
+Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
+                              const Adapters& adapters, const Precision& precision,
+                              const ActivationShape& shape) {
+  Carver carver(memory.arena);
+  Carver staging(memory.staging);
+  Activations activations = LayoutActivations(carver, config, adapters, precision, shape, &staging);
+  if (carver.bytes() > memory.arena.bytes() || staging.bytes() > memory.staging.bytes()) {
+    ThrowRuntime(
+        "a pass over {} rows takes {} bytes of activations and {} in transfer, and {} and {} are "
+        "reserved",
+        shape.rows, carver.bytes(), staging.bytes(), memory.arena.bytes(), memory.staging.bytes());
+  }
+  return activations;
+}
+
+}  // namespace qlora

@@ -1,0 +1,176 @@
+// The buffers of a pass, laid out for a batch of N rows.
+#ifndef QLORA_PASS_ACTIVATIONS_H_
+#define QLORA_PASS_ACTIVATIONS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "base/matrix.h"
+#include "model/config.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "pass/dora.h"
+#include "pass/experts.h"
+
+namespace qlora {
+
+// The activations that the backward pass of a layer recomputes; memory falls and time rises down
+// the list. Norms, the gated activation and the softmax are always recomputed. Gradients are the
+// same bits.
+enum class Recompute : std::uint8_t {
+  kNone,       // outputs of all matrix products are kept
+  kAttention,  // gate and up are kept
+  kMlp,        // gate and up are computed again
+  kLayer,      // only the layer's input is kept (gradient checkpointing)
+  kOffload,    // the same, and the input waits in host memory; for devices with separate memory
+};
+inline constexpr bool RecomputesAttention(Recompute level) {
+  return level == Recompute::kAttention || level >= Recompute::kLayer;
+}
+inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
+
+// Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
+// fuses linears, and where the backend multiplies them as one (ActivationShape::tail), q, k, v are
+// columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of a mixture of experts.
+// "tail": with as many columns behind its rows, which are scratch of products.
+struct LayerActivations {
+  MatrixView x_in;  // (N, D) wide: residual stream entering the layer
+  // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
+  // that keep it.
+  MatrixView x_in_host;
+  MatrixView attn_rstd;  // (1, N) wide
+  MatrixView qkv;        // (N, (H+2G)K) act; empty where q, k, v have their own memory
+  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
+  MatrixView k_pre;      // (N, G*K) act
+  MatrixView q_rstd;     // (1, N*H) wide
+  MatrixView k_rstd;     // (1, N*G) wide
+  MatrixView q;          // (N, H*K) act: after head norm and RoPE
+  MatrixView k;          // (N, G*K) act: after head norm and RoPE
+  MatrixView v;          // (N, G*K) act
+  MatrixView attn;       // (N, H*K) act, tail: attention output
+  MatrixView lse;        // (N, H) wide
+  MatrixView o;          // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;     // (1, N) wide
+  MatrixView x_mid;      // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;   // (1, N) wide
+  MatrixView gate_up;    // (N, 2F) act, tail; empty where gate and up have their own memory
+  MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
+  MatrixView up;         // (S, F) act; likewise
+  MatrixView down;       // (N, D) act: down_proj output; empty without post norms
+  MatrixView down_rstd;  // (1, N) wide
+  // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
+  // downs, (S, R) with the largest R.
+  PerLinear<MatrixView> u;
+  ExpertActivations experts;
+};
+
+// Offloaded layers have their inputs in so many places of the device in turn: one is computed from
+// while another is copied. The last of these layers, which the backward pass reads first, keep
+// theirs there.
+inline constexpr std::int64_t kInputSlots = 2;
+
+// Rows of a token embedding in host memory, of elements of 16 bits, that wait for their upload at
+// most. A pass over more rows waits in between.
+inline constexpr std::int64_t kStagedRows = 4096;
+inline std::size_t StagedBytes(const DecoderConfig& config) {
+  return BytesOf(DType::kBF16, kStagedRows * config.hidden_size);
+}
+
+// The inputs of a pass apart from weights, as PrepareInputs uploads them.
+struct InputBuffers {
+  // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets. They are
+  // uploaded at once.
+  MatrixView indices;
+  // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
+  // or empty.
+  MatrixView staged_rows;
+  // Training only.
+  MatrixView row_scale;  // (1, N) wide: the factor of the loss of each supervised row
+  MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row
+};
+
+// Everything one pass writes. Layout is cheap: each batch is laid out again over an arena that was
+// planned for the largest one.
+struct Activations {
+  InputBuffers inputs;
+  std::vector<LayerActivations> layers;  // L
+  // Training: x_in, x_mid and x_out are buffers of their own. Else they are one, which is added to.
+  bool keeps_stream = false;
+  MatrixView x_out;  // (N, D) wide: residual stream after the last layer
+  MatrixView norm;   // (N, D) act, tail: scratch, the normalised input of a group of linears
+  MatrixView act;    // (S, F) act, tail without experts: scratch, act(gate) * up
+  // Backward only; empty otherwise.
+  MatrixView dx;      // (N, D) wide: gradient of the residual stream
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms,
+                      // then with tail; wide with experts, which add to it
+  MatrixView d_act;   // (S, F) act: gradient of `act`
+  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
+  MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
+  MatrixView d_q;     // (N, H*K) act
+  MatrixView d_k;     // (N, G*K) act
+  MatrixView d_v;     // (N, G*K) act
+  ExpertBuffers experts;
+  DoraBuffers dora;
+  // The output head, a chunk of C rows at a time.
+  MatrixView head_x;     // (C, D) wide: gathered rows of x_out
+  MatrixView head_norm;  // (C, D) act
+  MatrixView head_rstd;  // (1, C) wide
+  MatrixView head_dx;    // (C, D) wide
+  MatrixView logits;     // (C, V) wide
+  MatrixView row_stats;  // (2, N) wide: log p(target) of each supervised row; 1 where its target
+                         // is the first choice
+  MatrixView sums;       // (1, 2) float64: the sums of row_stats over the supervised rows
+};
+
+// The sizes that a layout depends on.
+struct ActivationShape {
+  std::int64_t rows = 0;             // N
+  std::int64_t head_rows = 0;        // C
+  bool training = false;             // with the buffers of the backward pass
+  std::vector<Recompute> recompute;  // L, read when training
+  bool host_embedding = false;       // DecoderWeights::host_embedding
+  // Backend::TailColumns for the adapters. 0: no matrix has a tail, and q, k, v, gate and up have
+  // their own memory unless the family fuses them.
+  std::int64_t tail = 0;
+};
+
+// The columns behind m up to its stride; m: rows of a matrix that has its memory to itself.
+inline MatrixView TailOf(const MatrixView& m) { return Columns(m, m.cols, m.stride - m.cols); }
+
+// Rows of one chunk of the output head for a pass with `rows` supervised rows.
+inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                             WorkSize size) {
+  return std::min(rows, backend.HeadChunkRows(config.vocab_size, size));
+}
+
+// The sizes of the memory of one pass at a time, and that memory, which holds its activations.
+struct PassBytes {
+  std::size_t arena = 0;
+  std::size_t staging = 0;
+};
+struct PassMemory {
+  PassMemory(Memory& memory, const PassBytes& bytes)
+      : arena(bytes.arena, memory), staging(bytes.staging, memory.staging()) {}
+
+  Arena arena;
+  Arena staging;  // in staging(): inputs of layers that are offloaded, and staged rows
+};
+
+// adapters: those that a pass may use. staging: of memory().staging(); null: nothing of the shape
+// is there.
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape,
+                              Carver* staging = nullptr);
+// The bytes that LayoutActivations takes.
+PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                      const Precision& precision, const ActivationShape& shape);
+// Errors: Runtime when the memory is too small.
+Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
+                              const Adapters& adapters, const Precision& precision,
+                              const ActivationShape& shape);
+}  // namespace qlora
+
+#endif  // QLORA_PASS_ACTIVATIONS_H_

@@ -1,0 +1,81 @@
+// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. The
+// arguments that a call writes are those that are not const.
+#ifndef QLORA_PASS_DECODER_H_
+#define QLORA_PASS_DECODER_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "pass/activations.h"
+#include "pass/kv_cache.h"
+#include "pass/pass_inputs.h"
+#include "pass/rope.h"
+
+namespace qlora {
+
+// The frozen parts of a decoder. All are borrowed, except the tables of RoPE, which follow from the
+// configuration. Everything must outlive this.
+class Decoder {
+ public:
+  // Positions below max_positions can be used. work_size: that of the workspace.
+  Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
+          const Precision& precision, std::int64_t max_positions,
+          WorkSize work_size = WorkSize::kFast)
+      : backend_(backend),
+        config_(config),
+        weights_(weights),
+        precision_(precision),
+        work_size_(work_size),
+        ropes_(backend.memory(), config, precision.wide, max_positions) {}
+
+  Backend& backend() const { return backend_; }
+  const DecoderConfig& config() const { return config_; }
+  const DecoderWeights& weights() const { return weights_; }
+  const Precision& precision() const { return precision_; }
+  const RopeTables& ropes() const { return ropes_; }
+  WorkSize work_size() const { return work_size_; }
+
+ private:
+  Backend& backend_;
+  const DecoderConfig& config_;
+  const DecoderWeights& weights_;
+  Precision precision_;
+  WorkSize work_size_;
+  RopeTables ropes_;
+};
+
+// Receives x (N, I), the input of a group of linears, before it is multiplied.
+using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
+
+// Runs all layers; afterwards activations.x_out holds the residual stream of every row.
+void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+             const InputObserver& observer = nullptr);
+// Writes the embeddings of the ids to where the first layer reads them; a part of Forward.
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
+// After Embed: runs all layers on the next tokens of one sequence, whose keys and values are
+// written behind those in the cache. Its length is the caller's to change. inputs: of
+// PrepareNextInputs, of which only the spans and the number of rows are read on the host. Without
+// experts it gives ops alone, which a backend can capture.
+void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+                   Activations& activations);
+
+// Puts the input of a layer that is offloaded back to where ops read it, which is the place of
+// inputs of other layers too. After a forward pass and before its backward pass, from the last
+// layer down, all can be restored.
+void RestoreInput(Memory& memory, LayerActivations& layer);
+
+// Adds the gradients of every matrix of `trained`, which is the adapter of all rows of `inputs`,
+// from activations.dx, which is consumed. Forward and LossAndGradient must have run on the same
+// inputs and activations.
+void Backward(const Decoder& decoder, const PassInputs& inputs,
+              std::span<const Recompute> recompute, Activations& activations, LoraAdapter& trained);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_DECODER_H_

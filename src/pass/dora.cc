@@ -1,0 +1,116 @@
+#include "pass/dora.h"
+
+#include "base/matrix.h"
+
+namespace qlora {
+namespace {
+
+// The first `cols` values of every row, packed.
+MatrixView Packed(MatrixView m, std::int64_t cols) {
+  m.cols = m.stride = cols;
+  return m;
+}
+
+// The bias is added after the gain, by ScaleColumns.
+LinearView WithoutBias(const LinearView& view) { return {view.weight, {}, view.lora}; }
+
+// visit(frozen, lora) for every linear with a magnitude.
+template <typename Visit>
+void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visit&& visit) {
+  if (!adapter.config().use_dora) return;
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    Combine(weights.layers[l].linears, adapter.layers()[l],
+            [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+              if (lora.is_dora()) visit(frozen, lora);
+              return 0;
+            });
+  }
+}
+
+}  // namespace
+
+// z and gain are those of one linear at a time. dz is as wide as a group, because one
+// LinearBackward reads the gradients of all its linears.
+DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precision& precision,
+                       std::int64_t rows, bool training) {
+  const std::int64_t widest = WidestLinear(config);
+  DoraBuffers out;
+  out.z = carver.Matrix(precision.wide, rows, widest);
+  out.gain = carver.Matrix(precision.wide, 1, widest);
+  if (!training) return out;
+  out.dz = carver.Matrix(precision.activation, rows, WidestGroup(config));
+  out.dots = carver.Matrix(precision.wide, 1, widest);
+  return out;
+}
+
+void ForwardDora(Backend& backend, std::span<const LinearView> views,
+                 std::span<const LoraLinear> loras, const ConstMatrixView& x,
+                 std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers) {
+  for (const LinearOutput& out : outputs) {
+    if (!out.base.empty()) backend.Run(ops::Copy{out.base, out.y});
+  }
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    // A group may have linears without a magnitude: those that are not adapted.
+    if (!loras[i].is_dora()) {
+      const LinearOutput out{outputs[i].y, outputs[i].u};
+      backend.Run(ops::Linear{{&views[i], 1}, x, {&out, 1}, store});
+      continue;
+    }
+    const LinearView without_bias = WithoutBias(views[i]);
+    const MatrixView z = Packed(Rows(buffers.z, 0, x.rows), loras[i].out);
+    const MatrixView gain = Columns(buffers.gain, 0, loras[i].out);
+    const LinearOutput out{z, outputs[i].u};
+    // z is rounded once, in the wide type, before the gain; y = z gain + bias rounds to the type of
+    // y.
+    backend.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet});
+    backend.Run(
+        ops::ScaleColumns{loras[i].magnitude, loras[i].inverse_norm, {}, gain, Store::kSet});
+    backend.Run(ops::ScaleColumns{z, gain, views[i].bias, outputs[i].y, store});
+  }
+}
+
+void BackwardDora(Backend& backend, std::span<const LinearView> views,
+                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
+                  std::span<const MatrixView> us, DoraBuffers& buffers,
+                  std::vector<LinearGradient>& gradients) {
+  // Column of dz at which the next linear of the group begins.
+  std::int64_t place = 0;
+  for (std::size_t i = 0; i < views.size(); ++i) {
+    const LoraLinear& lora = loras[i];
+    if (!lora.is_dora()) continue;
+    const LinearView without_bias = WithoutBias(views[i]);
+    const MatrixView z = Packed(Rows(buffers.z, 0, x.rows), lora.out);
+    const MatrixView dz = Columns(Rows(buffers.dz, 0, x.rows), place, lora.out);
+    const MatrixView gain = Columns(buffers.gain, 0, lora.out);
+    const MatrixView dots = Columns(buffers.dots, 0, lora.out);
+    const LinearOutput again{z, us[i]};
+    // z was scratch of the forward pass, so it is computed again. Dropout depends on its key alone
+    // and drops the same elements. With y = gain z + bias, gain = magnitude / norm:
+    //
+    //   d_magnitude += colsum(dy z) / norm,   dz = gain dy
+    backend.Run(ops::Linear{{&without_bias, 1}, x, {&again, 1}, Store::kSet});
+    backend.Run(ops::ColumnDots{gradients[i].dy, z, dots});
+    backend.Run(ops::ScaleColumns{dots, lora.inverse_norm, {}, lora.d_magnitude, Store::kAdd});
+    backend.Run(ops::ScaleColumns{lora.magnitude, lora.inverse_norm, {}, gain, Store::kSet});
+    backend.Run(ops::ScaleColumns{gradients[i].dy, gain, {}, dz, Store::kSet});
+    gradients[i].dy = dz;
+    place += lora.out;
+  }
+}
+
+void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
+  ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+    const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
+    // Without dropout: the norm is that of the merged weight.
+    backend.Run(ops::RowNorms{frozen.weight, view, {}, lora.inverse_norm});
+  });
+}
+
+void InitializeMagnitudes(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
+  ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
+    backend.Run(ops::RowNorms{frozen.weight, {}, lora.magnitude, lora.inverse_norm});
+  });
+  RefreshNorms(backend, weights, adapter);
+}
+
+}  // namespace qlora

@@ -1,0 +1,34 @@
+// The memory of passes without gradients: evaluation, prefill and decoding.
+#ifndef QLORA_PASS_EVAL_MEMORY_H_
+#define QLORA_PASS_EVAL_MEMORY_H_
+
+#include <cstdint>
+#include <utility>
+
+#include "pass/decoder.h"
+
+namespace qlora {
+
+// Memory for passes without gradients over at most `rows` rows. Their workspace is reserved.
+PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
+
+// Passes without gradients, in memory that the caller owns.
+class EvalMemory {
+ public:
+  // memory: of ReserveEvaluation for the same decoder and adapters, or as large; free for this use.
+  EvalMemory(const Decoder& decoder, Adapters adapters, PassMemory& memory)
+      : decoder_(decoder), adapters_(std::move(adapters)), memory_(memory) {}
+
+  // Laid out again for a batch of `rows` rows. Errors: Runtime when the memory is too small.
+  Activations& ForRows(std::int64_t rows);
+
+ private:
+  const Decoder& decoder_;
+  Adapters adapters_;
+  PassMemory& memory_;
+  Activations activations_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_EVAL_MEMORY_H_

@@ -1,0 +1,156 @@
+// The mixture of experts that Qwen3-MoE and Mixtral have in place of the MLP. The numbers continue
+// those of layer.cc: steps 8 to 10 become 8a to 10.
+//
+// A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
+// every expert multiplies a range of rows ("slots"):
+//   tokens   0  1  2          pairs (token:expert)   0:2 0:0  1:0 1:1  2:2 2:1
+//   slots    0:0 1:0 | 1:1 2:1 | 0:2 2:2             begin   0 2 4 6
+#include "pass/experts.h"
+
+#include <vector>
+
+#include "pass/layer.h"
+
+namespace qlora {
+namespace {
+
+// The adapter of all rows.
+const LoraAdapter* AdapterOf(const PassInputs& inputs) { return inputs.adapters.front().adapter; }
+
+LinearView Router(const LayerWeights& weights) { return {{weights.router, {}}, {}, {}}; }
+
+// Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
+std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
+                                            std::span<const ConstMatrixView> dys,
+                                            std::span<const MatrixView> us) {
+  std::vector<LinearGradient> gradients;
+  for (std::size_t i = 0; i < loras.size(); ++i) {
+    const std::size_t linear = i % dys.size();
+    gradients.push_back({dys[linear], us[linear], loras[i].da, loras[i].db});
+  }
+  return gradients;
+}
+
+}  // namespace
+
+ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
+                                const Precision& precision, std::int64_t rows) {
+  ExpertActivations out;
+  const std::int64_t experts = config.moe.num_experts;
+  if (experts == 0) return out;
+  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  const auto indices = [&](std::int64_t count) {
+    const MatrixView m = carver.Matrix(DType::kI32, 1, count);
+    return IndexSpan{static_cast<std::int32_t*>(m.data), count};
+  };
+  out.router = carver.Matrix(precision.wide, rows, experts);
+  out.pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  out.slot_weights = carver.Matrix(precision.wide, 1, slots);
+  out.routing = {indices(slots), indices(slots), indices(slots), indices(slots),
+                 indices(experts + 1)};
+  out.begin.resize(experts + 1);
+  return out;
+}
+
+ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
+                                  const Precision& precision, std::int64_t rows, bool training) {
+  ExpertBuffers out;
+  if (config.moe.num_experts == 0) return out;
+  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  out.slot = carver.Matrix(precision.activation, slots, config.hidden_size);
+  if (!training) return out;
+  out.d_slot = carver.Matrix(precision.activation, slots, config.hidden_size);
+  out.d_slot_weights = carver.Matrix(precision.wide, 1, slots);
+  out.d_pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  return out;
+}
+
+void Layer::ProjectExperts() {
+  ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
+  const std::vector<LinearView> gate_up =
+      BindGroup(context_, LinearGroup::kGateUp, AdapterOf(context_.inputs));
+  context_.Observe(LinearGroup::kGateUp, shared_.norm);
+
+  // 8a. router = norm Wr^T;  each token's experts and their weights
+  const LinearView router = Router(w_);
+  const LinearOutput logits{e.router, {}};
+  Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
+  Run(ops::RouteExperts{e.router, config_.moe.norm_topk_prob, e.routing, e.pair_weights});
+  // The rows of an expert are the shape of its products, which the host gives: it waits for the
+  // routing once in each forward pass of a layer, instead of padding every expert to the most rows
+  // that it could have.
+  context_.backend().memory().Download(e.routing.begin.data, e.begin.data(),
+                                       e.begin.size() * sizeof(std::int32_t));
+  Run(ops::GatherRows{Reshape(e.pair_weights, 1), e.routing.pairs, Reshape(e.slot_weights, 1)});
+
+  // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
+  Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
+  Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_});
+}
+
+void Layer::ForwardExperts(const MatrixView& x_out) {
+  ProjectExperts();
+  const ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
+
+  // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
+  // come before it; its gradient is then a dot product with act.
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+
+  // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
+  CopyResidual(a_.x_mid, x_out);
+  const std::vector<LinearView> down =
+      BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
+  context_.Observe(LinearGroup::kDown, shared_.act);
+  const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
+  Run(ops::ExpertLinear{down, e.begin, shared_.act, down_out});
+  Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+}
+
+void Layer::BackwardExperts(LoraAdapter& trained) {
+  ExpertActivations& e = a_.experts;
+  const ExpertBuffers& s = shared_.experts;
+  const RoutingView& routing = e.routing;
+  const PerLinear<LoraLinear>& loras = trained.layers()[context_.layer];
+
+  // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T
+  Run(ops::GatherRows{shared_.dx, routing.tokens, s.d_slot});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
+  const ConstMatrixView d_down[] = {s.d_slot};
+  const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
+  Run(ops::ExpertLinearBackward{down, e.begin, shared_.act, of_down, shared_.d_act});
+
+  // forward 9: act = weight * act(gate) * up.  The gradients replace gate and up.
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::RowDots{shared_.d_act, shared_.act, s.d_slot_weights});
+  Run(ops::ScaleRows{shared_.d_act, e.slot_weights, shared_.d_act});
+  Run(ops::GatedActivationBackward{config_.hidden_act, shared_.d_act, a_.gate, a_.up, a_.gate,
+                                   a_.up});
+
+  // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.
+  Run(ops::RmsNorm{a_.x_mid, w_.mlp_norm, config_.rms_norm_eps, shared_.norm, a_.mlp_rstd});
+  Run(ops::GatherRows{Reshape(s.d_slot_weights, 1), routing.slots, Reshape(s.d_pair_weights, 1)});
+  Run(ops::RouteExpertsBackward{s.d_pair_weights, routing.experts, e.pair_weights,
+                                config_.moe.norm_topk_prob, e.router});
+  const LinearView router = Router(w_);
+  const LinearGradient d_router{e.router, {}, {}, {}};
+  Run(ops::LinearBackward{{&router, 1}, shared_.norm, {&d_router, 1}, shared_.d_norm});
+
+  // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
+  Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});
+  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kGateUp, &trained);
+  const std::vector<LinearGradient> of_gate_up =
+      ExpertGradients(loras.gate_up, d_gate_up_, a_.u.gate_up);
+  Run(ops::ExpertLinearBackward{gate_up, e.begin, s.slot, of_gate_up, s.d_slot});
+  Run(ops::ScatterAddRows{s.d_slot, routing.tokens, shared_.d_norm});
+
+  // forward 7: norm = RMSNorm(x_mid)
+  Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.mlp_norm, a_.mlp_rstd, shared_.dx,
+                           Store::kAdd});
+}
+
+}  // namespace qlora

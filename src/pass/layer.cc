@@ -1,0 +1,205 @@
+// The forward steps are numbered; each backward function has the same steps in reverse. Only
+// adapters have weight gradients; the gradient of the residual stream is kept in one buffer,
+// shared_.dx, that every step adds to.
+#include "pass/layer.h"
+
+#include "base/matrix.h"
+#include "pass/kv_cache.h"
+
+namespace qlora {
+
+Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
+             const InputObserver* observer, Activations& activations)
+    : a_(activations.layers[layer]),
+      shared_(activations),
+      context_{decoder, inputs, layer, observer, activations},
+      w_(decoder.weights().layers[layer]),
+      config_(decoder.config()),
+      shape_{
+          config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
+          config_.attention_scale,     config_.attention_softcap,   config_.layers[layer].window},
+      o_{LinearGroup::kO, a_.o, w_.post_attn_norm, a_.o_rstd, a_.u.o},
+      down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]},
+      k_(a_.k),
+      v_(a_.v),
+      all_k_(a_.k),
+      all_v_(a_.v) {
+  // With a cache, k_ and v_ are its rows behind those of earlier passes; attention reads from row 0
+  // on.
+  if (cache != nullptr) {
+    k_ = Rows(cache->k[layer], cache->length, inputs.rows);
+    v_ = Rows(cache->v[layer], cache->length, inputs.rows);
+    all_k_ = Rows(cache->k[layer], 0, cache->length + inputs.rows);
+    all_v_ = Rows(cache->v[layer], 0, cache->length + inputs.rows);
+  }
+  if (config_.fused_linears) {
+    qkv_ = {{a_.qkv, a_.u.qkv[0]}};
+    d_qkv_ = {shared_.d_qkv};
+    gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
+    d_gate_up_ = {a_.gate_up};
+    copies_k_v_ = cache != nullptr;
+  } else {
+    const MatrixView& q = config_.qk_norm ? a_.q_pre : a_.q;
+    const MatrixView& k = config_.qk_norm ? a_.k_pre : k_;
+    qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
+    d_qkv_ = {shared_.d_q, shared_.d_k, shared_.d_v};
+    gate_up_ = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
+    d_gate_up_ = {a_.gate, a_.up};
+  }
+}
+
+void Layer::ForwardAttention() {
+  // 1. norm = RMSNorm(x_in)
+  Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
+  // 2. q, k, v = norm W^T + b + LoRA
+  ProjectQkv();
+  // 3. q, k = RMSNorm of each head
+  NormHeads();
+  // 4. q, k = RoPE(q, k)
+  Rotate(a_.q, k_, false);
+  // 5. attn = softmax(q k^T) v
+  Run(ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
+  // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
+  AddBranch(o_, a_.attn, a_.x_in, a_.x_mid);
+}
+
+void Layer::ForwardMlp(const MatrixView& x_out) {
+  // 7. norm = RMSNorm(x_mid)
+  Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+  if (config_.moe.num_experts > 0) return ForwardExperts(x_out);
+  // 8. gate, up = norm W^T + b + LoRA
+  ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
+  // 9. act = act(gate) * up
+  Activate();
+  // 10. x_out = x_mid + [RMSNorm](act Wd^T)
+  AddBranch(down_, shared_.act, a_.x_mid, x_out);
+}
+
+void Layer::RecomputeMlp() {
+  // 7
+  Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+  if (config_.moe.num_experts > 0) return ProjectExperts();
+  // 8
+  ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
+  // 9, 10. The residual stream is not needed, but what was normalised is.
+  if (!down_.is_normalized()) return;
+  Activate();
+  NormBranch(down_, shared_.act);
+}
+
+void Layer::BackwardMlp(LoraAdapter& trained) {
+  if (config_.moe.num_experts > 0) return BackwardExperts(trained);
+  // 10
+  Activate();
+  BranchBackward(down_, shared_.act, shared_.d_act, trained);
+  // 9. The gradients replace gate and up.
+  Run(ops::GatedActivationBackward{config_.hidden_act, shared_.d_act, a_.gate, a_.up, a_.gate,
+                                   a_.up});
+  // 8. norm is computed again from x_mid.
+  Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, TailOf(a_.gate_up),
+                a_.u.gate_up, shared_.d_norm, trained);
+  // 7
+  NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+}
+
+void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
+  // 6
+  BranchBackward(o_, a_.attn, shared_.d_attn, trained);
+  // 5
+  Run(ops::AttentionBackward{shape_, context_.inputs.spans, shared_.d_attn, a_.q, a_.k, a_.v,
+                             a_.attn, a_.lse, shared_.d_q, shared_.d_k, shared_.d_v});
+  // 4
+  Rotate(shared_.d_q, shared_.d_k, true);
+  // 3
+  NormHeadsBackward();
+  // 2. norm is computed again from x_in.
+  Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
+  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, {}, a_.u.qkv,
+                wanted ? shared_.d_norm : MatrixView{}, trained);
+  // 1
+  if (wanted) NormBackward(a_.x_in, w_.input_norm, a_.attn_rstd);
+}
+
+void Layer::Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd) {
+  Run(ops::RmsNorm{x, weight, config_.rms_norm_eps, shared_.norm, rstd});
+}
+
+void Layer::NormBackward(const MatrixView& x, const ConstMatrixView& weight,
+                         const MatrixView& rstd) {
+  Run(ops::RmsNormBackward{shared_.d_norm, x, weight, rstd, shared_.dx, Store::kAdd});
+}
+
+void Layer::ProjectQkv() {
+  ForwardGroup(context_, LinearGroup::kQkv, shared_.norm, qkv_, Store::kSet);
+  if (!copies_k_v_) return;
+  Run(ops::Copy{a_.k, k_});
+  Run(ops::Copy{a_.v, v_});
+}
+
+void Layer::NormHeads() {
+  if (!config_.qk_norm) return;
+  const std::int64_t dim = config_.head_dim;
+  const float epsilon = config_.rms_norm_eps;
+  Run(ops::RmsNorm{Reshape(a_.q_pre, dim), w_.q_norm, epsilon, Reshape(a_.q, dim), a_.q_rstd});
+  Run(ops::RmsNorm{Reshape(a_.k_pre, dim), w_.k_norm, epsilon, Reshape(k_, dim), a_.k_rstd});
+}
+
+void Layer::NormHeadsBackward() {
+  if (!config_.qk_norm) return;
+  const std::int64_t dim = config_.head_dim;
+  const MatrixView d_q = Reshape(shared_.d_q, dim);
+  const MatrixView d_k = Reshape(shared_.d_k, dim);
+  Run(ops::RmsNormBackward{d_q, Reshape(a_.q_pre, dim), w_.q_norm, a_.q_rstd, d_q, Store::kSet});
+  Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, dim), w_.k_norm, a_.k_rstd, d_k, Store::kSet});
+}
+
+void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
+  const int rope = config_.layers[context_.layer].rope;
+  if (rope < 0) return;
+  const IndexView& rows = context_.inputs.rope_rows[rope];
+  const RopeTable& table = context_.decoder.ropes().table(rope);
+  Run(ops::Rope{rows, table, config_.num_attention_heads, inverse, q});
+  Run(ops::Rope{rows, table, config_.num_key_value_heads, inverse, k});
+}
+
+void Layer::NormBranch(const Branch& branch, const MatrixView& input) {
+  const LinearOutput out{branch.y, branch.u};
+  ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kSet);
+  Run(ops::RmsNorm{branch.y, branch.post_norm, config_.rms_norm_eps, shared_.norm, branch.rstd});
+}
+
+void Layer::CopyResidual(const MatrixView& x, const MatrixView& x_out) {
+  if (shared_.keeps_stream) Run(ops::Copy{x, x_out});
+}
+
+void Layer::AddBranch(const Branch& branch, const MatrixView& input, const MatrixView& x,
+                      const MatrixView& x_out) {
+  if (branch.is_normalized()) {
+    CopyResidual(x, x_out);
+    NormBranch(branch, input);
+    Run(ops::Add{shared_.norm, x_out});
+  } else {
+    const LinearOutput out{x_out, branch.u, shared_.keeps_stream ? x : MatrixView{}};
+    ForwardGroup(context_, branch.group, input, {&out, 1}, Store::kAdd);
+  }
+}
+
+void Layer::BranchBackward(const Branch& branch, const ConstMatrixView& input,
+                           const MatrixView& d_input, LoraAdapter& trained) {
+  MatrixView gradient = shared_.dx;
+  if (branch.is_normalized()) {
+    Run(ops::RmsNormBackward{shared_.dx, branch.y, branch.post_norm, branch.rstd, shared_.d_norm,
+                             Store::kSet});
+    gradient = shared_.d_norm;
+  }
+  const ConstMatrixView dy = gradient;
+  BackwardGroup(context_, branch.group, input, {&dy, 1}, TailOf(gradient), {&branch.u, 1}, d_input,
+                trained);
+}
+
+void Layer::Activate() {
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+}
+
+}  // namespace qlora

@@ -1,0 +1,106 @@
+// One layer of one pass: its steps forward, and the same steps backward.
+#ifndef QLORA_PASS_LAYER_H_
+#define QLORA_PASS_LAYER_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "pass/decoder.h"
+#include "pass/kv_cache.h"
+#include "pass/linear_group.h"
+
+namespace qlora {
+
+class Layer {
+ public:
+  // observer: or null. cache, when given, holds the keys and values of the sequence, and receives
+  // those of this pass. Everything must outlive this.
+  Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
+        const InputObserver* observer, Activations& activations);
+
+  void ForwardAttention();
+  // x_out (N, D): the residual stream after the layer.
+  void ForwardMlp(const MatrixView& x_out);
+  // Computes again the activations of ForwardMlp that BackwardMlp reads.
+  void RecomputeMlp();
+  void BackwardMlp(LoraAdapter& trained);
+  // wanted: the gradient below this layer is needed.
+  void BackwardAttention(LoraAdapter& trained, bool wanted);
+
+ private:
+  // The operands of up to three linears that share an input.
+  template <typename T>
+  class InlineList {
+   public:
+    InlineList() = default;
+    InlineList(std::initializer_list<T> some) : count_(some.size()) {
+      std::copy(some.begin(), some.end(), all_.begin());
+    }
+    operator std::span<const T>() const { return std::span(all_).first(count_); }
+
+   private:
+    std::array<T, 3> all_;
+    std::size_t count_ = 0;
+  };
+  // A linear whose result joins the residual stream, normalised first in families with post norms.
+  struct Branch {
+    LinearGroup group;
+    MatrixView y;  // (N, D): the result; empty without post norms
+    ConstMatrixView post_norm;
+    MatrixView rstd;
+    MatrixView u;
+
+    bool is_normalized() const { return !post_norm.empty(); }
+  };
+
+  template <typename AnyOp>
+  void Run(const AnyOp& op) {
+    context_.backend().Run(op);
+  }
+  void Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
+  // dx += the gradient of Norm, of d_norm.
+  void NormBackward(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
+  void ProjectQkv();
+  void NormHeads();
+  void NormHeadsBackward();
+  void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
+  // norm = RMSNorm(input W^T)
+  void NormBranch(const Branch& branch, const MatrixView& input);
+  // x_out = x, where they are not one buffer.
+  void CopyResidual(const MatrixView& x, const MatrixView& x_out);
+  // x_out = x + branch(input)
+  void AddBranch(const Branch& branch, const MatrixView& input, const MatrixView& x,
+                 const MatrixView& x_out);
+  void BranchBackward(const Branch& branch, const ConstMatrixView& input, const MatrixView& d_input,
+                      LoraAdapter& trained);
+  void Activate();
+  // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
+  void ProjectExperts();
+  void ForwardExperts(const MatrixView& x_out);
+  void BackwardExperts(LoraAdapter& trained);
+
+  LayerActivations& a_;
+  Activations& shared_;
+  LayerContext context_;
+  const LayerWeights& w_;
+  const DecoderConfig& config_;
+  AttentionShape shape_;
+  Branch o_;
+  Branch down_;
+  // The keys and values that this pass writes, and all those that attention reads: activations, or
+  // rows of the cache.
+  MatrixView k_, v_;          // (N, G*K)
+  MatrixView all_k_, all_v_;  // (M, G*K)
+  // The outputs of the linears of steps 2 and 8 and their gradients: one matrix in families that
+  // fuse them. A cache needs k and v apart, so that a fused product is copied to it.
+  InlineList<LinearOutput> qkv_, gate_up_;
+  InlineList<ConstMatrixView> d_qkv_, d_gate_up_;
+  bool copies_k_v_ = false;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_LAYER_H_

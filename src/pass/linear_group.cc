@@ -1,0 +1,108 @@
+#include "pass/linear_group.h"
+
+#include "base/matrix.h"
+#include "pass/dora.h"
+
+namespace qlora {
+namespace {
+
+// The operands of an adapter. With dropout, each linear of each micro-batch has its own random
+// numbers, which forward and backward passes compute again from the key:
+//
+//   key number   micro_step (25 bits) | layer (12) | index (11)
+//
+// index: of the linear in its layer.
+LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int64_t layer,
+                  std::size_t index) {
+  LoraView view{lora.a, lora.b, lora.scale, 0, {}};
+  if (!dropout.enabled) return view;
+  constexpr std::uint64_t kIndices = 2048;
+  static_assert(3 * kMaxExperts + 4 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+  const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
+  view.dropout = lora.dropout;
+  view.dropout_key =
+      MakeKey(dropout.seed, RandomPlace::kLoraDropout, (dropout.micro_step << 23) | place);
+  return view;
+}
+
+// The rows of a range, and as many columns of u as the adapter of the range has ranks.
+std::vector<LinearOutput> OutputsOf(const AdapterRows& range, std::span<const LinearView> views,
+                                    std::span<const LinearOutput> outputs) {
+  std::vector<LinearOutput> out;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const LoraView& lora = views[i].lora;
+    LinearOutput part{Rows(outputs[i].y, range.begin, range.rows), {}};
+    if (!outputs[i].base.empty()) part.base = Rows(outputs[i].base, range.begin, range.rows);
+    if (!lora.a.empty()) {
+      part.u = Columns(Rows(outputs[i].u, range.begin, range.rows), 0, lora.a.rows);
+    }
+    out.push_back(part);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group,
+                                  const LoraAdapter* adapter) {
+  const PerLinear<FrozenLinear>& all = context.weights().linears;
+  const std::span<const FrozenLinear> frozen = GroupOf(all, group);
+  // The index of the first linear of the group in its layer, in the order of PerLinear.
+  std::size_t first = 0;  // qkv: 0 to 2, o: 3, then gate and up, then down
+  if (group == LinearGroup::kO) first = 3;
+  if (group == LinearGroup::kGateUp) first = 4;
+  if (group == LinearGroup::kDown) first = 4 + all.gate_up.size();
+  std::vector<LinearView> views;
+  for (std::size_t i = 0; i < frozen.size(); ++i) {
+    views.push_back({frozen[i].weight, frozen[i].bias, {}});
+    if (adapter == nullptr) continue;
+    const LoraLinear& lora = GroupOf(adapter->layers()[context.layer], group)[i];
+    if (lora.rank == 0) continue;
+    views.back().lora = BindLora(lora, context.inputs.dropout, context.layer, first + i);
+  }
+  return views;
+}
+
+MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
+  return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
+}
+
+void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixView& x,
+                  std::span<const LinearOutput> outputs, Store store) {
+  // Each range of rows with its own adapter is a separate product. Training and generation have one
+  // range.
+  context.Observe(group, x);
+  for (const AdapterRows& range : context.inputs.adapters) {
+    const std::vector<LinearView> views = BindGroup(context, group, range.adapter);
+    const MatrixView rows = Rows(x, range.begin, range.rows);
+    const std::vector<LinearOutput> out = OutputsOf(range, views, outputs);
+    if (range.adapter != nullptr && range.adapter->config().use_dora) {
+      ForwardDora(context.backend(), views, GroupOf(range.adapter->layers()[context.layer], group),
+                  rows, out, store, context.buffers.dora);
+    } else {
+      context.backend().Run(ops::Linear{views, rows, out, store, TailOf(rows)});
+    }
+  }
+}
+
+void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
+                   std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
+                   std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained) {
+  const std::vector<LinearView> views = BindGroup(context, group, &trained);
+  const std::span<const LoraLinear> loras = GroupOf(trained.layers()[context.layer], group);
+  // u is as wide as the largest adapter of the layout; the ops expect the rank of this one.
+  std::vector<MatrixView> narrow;
+  std::vector<LinearGradient> gradients;
+  for (std::size_t i = 0; i < dys.size(); ++i) {
+    narrow.push_back(Narrowed(us[i], loras[i]));
+    gradients.push_back({dys[i], narrow[i], loras[i].da, loras[i].db});
+  }
+  MatrixView tail = dy_tail;
+  if (trained.config().use_dora) {
+    BackwardDora(context.backend(), views, loras, x, narrow, context.buffers.dora, gradients);
+    tail = {};  // the gradients are elsewhere now
+  }
+  context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet, tail});
+}
+
+}  // namespace qlora

@@ -1,0 +1,48 @@
+// The linears of a layer that share an input, with the adapters of a pass.
+#ifndef QLORA_PASS_LINEAR_GROUP_H_
+#define QLORA_PASS_LINEAR_GROUP_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "pass/decoder.h"
+
+namespace qlora {
+
+// One layer of one pass.
+struct LayerContext {
+  const Decoder& decoder;
+  const PassInputs& inputs;
+  std::int64_t layer;
+  const InputObserver* observer;  // or null
+  Activations& buffers;           // scratch of DoRA
+
+  Backend& backend() const { return decoder.backend(); }
+  const LayerWeights& weights() const { return decoder.weights().layers[layer]; }
+  void Observe(LinearGroup group, const ConstMatrixView& x) const {
+    if (observer != nullptr) (*observer)(layer, group, x);
+  }
+};
+
+// The operands of a group with the adapter of some rows, which may be null.
+std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group,
+                                  const LoraAdapter* adapter);
+
+// The columns of u (N, R of the largest adapter) that `lora` uses; empty without an adapter.
+MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora);
+
+// y = [base +] x W^T + bias + LoRA of each linear, with the adapter of each range of rows. x: a
+// matrix that has its memory to itself, with its tail.
+void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixView& x,
+                  std::span<const LinearOutput> outputs, Store store);
+// dx = the sum over the linears of dy (W + LoRA); adds the gradients of `trained`, the adapter of
+// all rows. dy_tail: behind the last of the dys, or empty. us: drop(x) A^T of each, which the
+// backward pass of DoRA computes again, to the same bits. dx empty: not computed.
+void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
+                   std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
+                   std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_LINEAR_GROUP_H_

@@ -1,0 +1,118 @@
+// The output head and its loss. Logits of all rows would be the largest matrix of a pass, so the
+// supervised rows go through the head in chunks, forward and backward at once:
+//   x = x_out[rows];  norm = RMSNorm(x);  logits = norm W^T;  loss = -log softmax(logits)[target]
+#include "pass/loss.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/matrix.h"
+
+namespace qlora {
+namespace {
+
+// Indices [begin, begin + count).
+IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
+  return {all.data + begin, count};
+}
+
+// logits = norm W^T, with the head of the adapter of each row. begin: of the first row in
+// head_rows.
+void MultiplyHeads(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+                   const MatrixView& norm, const MatrixView& logits) {
+  for (const AdapterRows& range : inputs.heads) {
+    const std::int64_t first = std::max(range.begin, begin) - begin;
+    const std::int64_t last = std::min(range.begin + range.rows, begin + norm.rows) - begin;
+    if (first >= last) continue;
+    const LinearView head{{HeadOf(decoder.weights(), range.adapter), {}}, {}, {}};
+    const LinearOutput out{Rows(logits, first, last - first), {}};
+    decoder.backend().Run(ops::Linear{{&head, 1}, Rows(norm, first, last - first), {&out, 1}});
+  }
+}
+
+// The mirror of Logits: head, norm, gather.
+void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixView& d_logits,
+                    Activations& activations, LoraAdapter& trained) {
+  Backend& backend = decoder.backend();
+  const MatrixView norm = Rows(activations.head_norm, 0, rows.size);
+  const MatrixView dx = Rows(activations.head_dx, 0, rows.size);
+  const LinearView head{{HeadOf(decoder.weights(), &trained), {}}, {}, {}};
+  const LinearGradient d_head{d_logits, {}, {}, {}};
+  backend.Run(ops::LinearBackward{{&head, 1}, norm, {&d_head, 1}, dx});
+  if (trained.head() != nullptr) {
+    backend.Run(ops::WeightGradient{d_logits, norm, trained.head()->gradient});
+  }
+  backend.Run(ops::RmsNormBackward{dx, Rows(activations.head_x, 0, rows.size),
+                                   decoder.weights().final_norm,
+                                   Columns(activations.head_rstd, 0, rows.size), dx});
+  backend.Run(ops::ScatterAddRows{dx, rows, activations.dx});
+}
+
+// Sums the losses of all supervised rows, chunk by chunk. Gradients of a chunk are computed before
+// the next one overwrites its logits. The sums stay in the memory of the backend until the end, so
+// that the host waits once. trained: null without gradients.
+LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                LoraAdapter* trained, std::vector<double>* logprobs) {
+  Backend& backend = decoder.backend();
+  if (trained != nullptr) {
+    CheckTrained(inputs, *trained);
+    if (inputs.row_scale.cols != inputs.targets.size) {
+      ThrowRuntime("LossAndGradient: the inputs have no factor for each supervised row");
+    }
+    backend.Run(ops::Zero{activations.dx});
+  }
+  backend.Run(ops::Zero{activations.sums});
+
+  const std::int64_t total = inputs.targets.size;
+  const std::int64_t chunk = activations.logits.rows;
+  for (std::int64_t begin = 0; begin < total; begin += chunk) {
+    const std::int64_t count = std::min(chunk, total - begin);
+    const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
+    const MatrixView stats = Columns(activations.row_stats, begin, count);
+    const ConstMatrixView scale =
+        trained == nullptr ? ConstMatrixView{} : Columns(inputs.row_scale, begin, count);
+    backend.Run(ops::CrossEntropy{Part(inputs.targets, begin, count),
+                                  decoder.config().final_softcap, scale, logits, Rows(stats, 0, 1),
+                                  Rows(stats, 1, 1)});
+    backend.Run(ops::SumRows{stats, activations.sums});
+    if (trained != nullptr) {
+      LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
+    }
+  }
+  Memory& memory = backend.memory();
+  if (logprobs != nullptr) {
+    for (const double value :
+         DownloadReal(memory, Columns(Rows(activations.row_stats, 0, 1), 0, total))) {
+      logprobs->push_back(value);
+    }
+  }
+  const std::vector<double> sums = Download<double>(memory, activations.sums);
+  return {-sums[0], static_cast<std::int64_t>(sums[1])};
+}
+
+}  // namespace
+
+MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+                  std::int64_t count, Activations& activations) {
+  Backend& backend = decoder.backend();
+  const MatrixView x = Rows(activations.head_x, 0, count);
+  const MatrixView norm = Rows(activations.head_norm, 0, count);
+  const MatrixView logits = Rows(activations.logits, 0, count);
+  backend.Run(ops::GatherRows{activations.x_out, Part(inputs.head_rows, begin, count), x});
+  backend.Run(ops::RmsNorm{x, decoder.weights().final_norm, decoder.config().rms_norm_eps, norm,
+                           Columns(activations.head_rstd, 0, count)});
+  MultiplyHeads(decoder, inputs, begin, norm, logits);
+  return logits;
+}
+
+LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+             std::vector<double>* logprobs) {
+  return SumLoss(decoder, inputs, activations, nullptr, logprobs);
+}
+
+LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                        LoraAdapter& trained) {
+  return SumLoss(decoder, inputs, activations, &trained, nullptr);
+}
+
+}  // namespace qlora

@@ -1,0 +1,33 @@
+// The output head and its loss, a chunk of rows at a time.
+#ifndef QLORA_PASS_LOSS_H_
+#define QLORA_PASS_LOSS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "pass/decoder.h"
+
+namespace qlora {
+
+// Logits of inputs.head_rows [begin, begin + count), at most head_rows of the layout, into
+// activations.logits.
+MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+                  std::int64_t count, Activations& activations);
+
+// Sums over the supervised rows.
+struct LossSum {
+  double loss = 0;        // of -log p(target)
+  std::int64_t hits = 0;  // rows whose most probable token is the target
+};
+
+// log p(target) of each supervised row is appended to logprobs, when given, in row order.
+LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+             std::vector<double>* logprobs = nullptr);
+// Also: activations.dx receives the gradient of the sum of row_scale * loss with respect to x_out,
+// and that of a trained head is added to trained's. inputs.row_scale must be there.
+LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                        LoraAdapter& trained);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_LOSS_H_

@@ -1,0 +1,222 @@
+#include "pass/pass_inputs.h"
+
+#include <numeric>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "pass/decoder.h"
+#include "pass/kv_cache.h"
+#include "pass/neftune.h"
+
+namespace qlora {
+namespace {
+
+// The indices of a pass, collected on the host row by row and uploaded at once: a copy of a few
+// values takes a device as long as one of many.
+class Indices {
+ public:
+  // place: InputBuffers::indices.
+  explicit Indices(const MatrixView& place) : place_(place) {}
+
+  // The place of these values, at most N, in the memory of the backend.
+  IndexView Add(std::span<const std::int32_t> values) {
+    const MatrixView row = Rows(place_, std::ssize(host_) / place_.cols, 1);
+    host_.insert(host_.end(), values.begin(), values.end());
+    host_.resize(host_.size() + static_cast<std::size_t>(place_.cols - std::ssize(values)));
+    return {static_cast<const std::int32_t*>(row.data), std::ssize(values)};
+  }
+  void Upload(Memory& memory) const {
+    memory.Upload(host_.data(), place_.data, host_.size() * sizeof(std::int32_t));
+  }
+
+ private:
+  MatrixView place_;
+  std::vector<std::int32_t> host_;
+};
+
+// The rows that Embed reads: those of the tokens, or, where the embedding is in host memory, row n
+// of what GatherEmbedding uploads.
+void AddIds(const Decoder& decoder, std::span<const std::int32_t> ids, Indices& indices,
+            PassInputs& inputs) {
+  std::vector<std::int32_t> rows(ids.begin(), ids.end());
+  if (decoder.weights().host_embedding) {
+    inputs.host_ids = rows;
+    for (const AdapterRows& range : inputs.adapters) {
+      if (!ReadsBaseEmbedding(range.adapter)) continue;
+      const auto first = rows.begin() + range.begin;
+      std::iota(first, first + range.rows, static_cast<std::int32_t>(range.begin));
+    }
+  }
+  inputs.ids = indices.Add(rows);
+}
+
+// Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.
+std::vector<AdapterRows> CoverRows(const std::vector<AdapterRows>& adapters, std::int64_t rows) {
+  std::vector<AdapterRows> cover;
+  const auto add = [&](const LoraAdapter* adapter, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    if (!cover.empty() && cover.back().adapter == adapter) {
+      cover.back().rows += count;
+    } else {
+      cover.push_back({adapter, begin, count});
+    }
+  };
+  std::int64_t end = 0;
+  for (const AdapterRows& range : adapters) {
+    if (range.begin < end || range.rows < 0 || range.begin + range.rows > rows) {
+      ThrowRuntime("adapters: expected ranges in the order of {} rows, found {} rows from {} on",
+                   rows, range.rows, range.begin);
+    }
+    add(nullptr, end, range.begin - end);
+    add(range.adapter, range.begin, range.rows);
+    end = range.begin + range.rows;
+  }
+  add(nullptr, end, rows - end);
+  return cover;
+}
+
+// The activations must be laid out for exactly these rows: matrices of other sizes would not match.
+void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
+  if (rows >= 1 && rows == buffers.indices.cols) return;
+  ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows,
+               buffers.indices.cols);
+}
+
+// The ranges of head rows with equal output heads. rows: head rows in rising order.
+std::vector<AdapterRows> HeadsOf(const std::vector<AdapterRows>& adapters,
+                                 std::span<const std::int32_t> rows) {
+  std::vector<AdapterRows> heads;
+  std::size_t range = 0;
+  for (std::int64_t m = 0; m < std::ssize(rows); ++m) {
+    while (rows[m] >= adapters[range].begin + adapters[range].rows) ++range;
+    const LoraAdapter* adapter = adapters[range].adapter;
+    if (adapter != nullptr && adapter->head() == nullptr) adapter = nullptr;
+    if (heads.empty() || heads.back().adapter != adapter) heads.push_back({adapter, m, 0});
+    ++heads.back().rows;
+  }
+  return heads;
+}
+
+// positions (N) of the sequences [begin[s], begin[s + 1]), which have lengths[s] tokens. Each
+// sequence chooses its table: a long neighbour does not change longrope for short ones.
+std::vector<IndexView> AddRopeRows(const Decoder& decoder, std::span<const std::int32_t> positions,
+                                   std::span<const std::int64_t> begin,
+                                   std::span<const std::int64_t> lengths, Indices& indices) {
+  std::vector<IndexView> views;
+  for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
+    std::vector<std::int32_t> rows;
+    for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
+      // Row of position 0: that of the long table for a long sequence of longrope, otherwise 0.
+      const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
+      for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
+    }
+    views.push_back(indices.Add(rows));
+  }
+  return views;
+}
+
+}  // namespace
+
+void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained) {
+  if (inputs.adapters.size() == 1 && inputs.adapters[0].adapter == &trained) return;
+  ThrowRuntime("gradients: expected one adapter for all rows, the trained one; found {} ranges",
+               inputs.adapters.size());
+}
+
+std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows) {
+  if (adapter == nullptr) return {};
+  return {{adapter, 0, rows}};
+}
+
+PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
+                         Activations& activations) {
+  const DecoderConfig& config = decoder.config();
+  Memory& memory = decoder.backend().memory();
+  const InputBuffers& buffers = activations.inputs;
+  CheckLayout(batch.rows(), buffers);
+  CheckIndices("ids", batch.ids, config.vocab_size);
+
+  PassInputs inputs;
+  inputs.rows = batch.rows();
+  inputs.adapters = CoverRows(options.adapters, inputs.rows);
+  if (inputs.adapters.size() > 1 && config.moe.num_experts > 0) {
+    ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
+                 inputs.adapters.size());
+  }
+  // Every sequence attends to itself alone: its span has the same rows of queries and of keys.
+  std::vector<std::int64_t> lengths;
+  for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
+    const std::int64_t begin = batch.sequence_begin[s];
+    const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
+    inputs.spans.push_back({begin, rows, begin, rows});
+    lengths.push_back(rows);
+  }
+  inputs.dropout = options.dropout;
+  Indices indices(buffers.indices);
+  AddIds(decoder, batch.ids, indices, inputs);
+  inputs.rope_rows = AddRopeRows(decoder, batch.positions, batch.sequence_begin, lengths, indices);
+
+  std::vector<std::int32_t> rows;
+  // Only supervised rows go through the head.
+  std::vector<std::int32_t> targets;
+  for (std::int64_t n = 0; n < inputs.rows; ++n) {
+    if (batch.targets[n] == kIgnoreLabel) continue;
+    rows.push_back(static_cast<std::int32_t>(n));
+    targets.push_back(batch.targets[n]);
+  }
+  CheckIndices("targets", targets, config.vocab_size);
+  inputs.head_rows = indices.Add(rows);
+  inputs.heads = HeadsOf(inputs.adapters, rows);
+  inputs.targets = indices.Add(targets);
+  indices.Upload(memory);
+
+  if (!options.row_scale.empty()) {
+    if (std::ssize(options.row_scale) != std::ssize(rows) || buffers.row_scale.empty()) {
+      ThrowRuntime(
+          "row_scale: expected one factor for each of {} supervised rows of a training "
+          "pass, found {}",
+          rows.size(), options.row_scale.size());
+    }
+    // One factor for each supervised row, not for each row of the pass.
+    const MatrixView scale = Columns(buffers.row_scale, 0, std::ssize(rows));
+    UploadWide(memory, options.row_scale, scale);
+    inputs.row_scale = scale;
+  }
+  if (options.dropout.enabled && options.dropout.neftune_alpha != 0) {
+    UploadWide(memory, NoiseMagnitudes(batch, options.dropout.neftune_alpha, config.hidden_size),
+               buffers.noise);
+    inputs.noise = buffers.noise;
+  }
+  return inputs;
+}
+
+PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
+                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
+                             Activations& activations) {
+  const InputBuffers& buffers = activations.inputs;
+  CheckLayout(std::ssize(ids), buffers);
+  CheckIndices("ids", ids, decoder.config().vocab_size);
+  if (cache.length + std::ssize(ids) > cache.k[0].rows) {
+    ThrowRuntime("a cache of {} positions has no room for {} tokens after {}", cache.k[0].rows,
+                 ids.size(), cache.length);
+  }
+  PassInputs inputs;
+  inputs.rows = std::ssize(ids);
+  inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
+  // The queries are the last positions; keys are those of the cache with the new ones behind them.
+  inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
+  Indices indices(buffers.indices);
+  AddIds(decoder, ids, indices, inputs);
+  std::vector<std::int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
+  const std::int64_t begin[] = {0, inputs.rows};
+  inputs.rope_rows = AddRopeRows(decoder, positions, begin, {&length, 1}, indices);
+  // Logits are needed for the next token alone.
+  const auto last = static_cast<std::int32_t>(inputs.rows - 1);
+  inputs.head_rows = indices.Add({&last, 1});
+  inputs.heads = HeadsOf(inputs.adapters, {&last, 1});
+  indices.Upload(decoder.backend().memory());
+  return inputs;
+}
+
+}  // namespace qlora

@@ -1,0 +1,77 @@
+// The inputs of one pass apart from weights, prepared once per batch in the memory of the backend.
+#ifndef QLORA_PASS_PASS_INPUTS_H_
+#define QLORA_PASS_PASS_INPUTS_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/ops.h"
+#include "base/batch.h"
+#include "model/lora.h"
+#include "pass/kv_cache.h"
+
+namespace qlora {
+
+class Decoder;
+struct Activations;
+struct KvCache;
+
+// The adapter of a range of rows; null: the base alone.
+struct AdapterRows {
+  const LoraAdapter* adapter = nullptr;
+  std::int64_t begin = 0;
+  std::int64_t rows = 0;
+};
+
+// Training-time randomness of one micro-batch; enabled == false: evaluation.
+struct DropoutState {
+  bool enabled = false;
+  std::uint64_t seed = 0;
+  std::uint64_t micro_step = 0;  // counts micro-batches from the start of training, < 2^25
+  double neftune_alpha = 0;      // noise on the embeddings (Jain et al., arXiv:2310.05914); 0: none
+};
+
+struct PassInputs {
+  std::int64_t rows = 0;              // N
+  std::vector<AdapterRows> adapters;  // cover the N rows in order
+  std::vector<AttentionSpan> spans;   // one per sequence
+  DropoutState dropout;
+  IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
+  // (N) the tokens of the pass, where the embedding of the base is in host memory; else empty.
+  std::vector<std::int32_t> host_ids;
+  std::vector<IndexView> rope_rows;  // one per DecoderConfig::ropes: (N) rows of its table
+  IndexView head_rows;               // (M) the supervised rows, or those whose logits are needed
+  std::vector<AdapterRows> heads;    // cover the M head rows in order: adapters with a head
+  IndexView targets;                 // (M) of the supervised rows; empty without
+  ConstMatrixView row_scale;         // (1, M) wide: factors of their losses; empty: no gradients
+  ConstMatrixView noise;             // (1, N) wide: NEFTune's magnitudes; empty: none
+};
+
+struct PassOptions {
+  std::vector<AdapterRows> adapters;  // in row order; rows between them use the base alone
+  DropoutState dropout = {};
+  std::span<const float> row_scale = {};  // one factor per supervised row, or empty: no gradients
+};
+
+// Throws Runtime, a bug of the caller, unless `trained` is the adapter of all rows.
+void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained);
+
+// One adapter for all rows; none when null.
+std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows);
+
+// Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
+// The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
+// caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
+// positions beyond those that were planned, and several adapters over experts.
+PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
+                         Activations& activations);
+// The next tokens of one cached sequence, which has `length` tokens with all that are to follow
+// before its tables are chosen again. head_rows is the last row.
+PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
+                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
+                             Activations& activations);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_PASS_INPUTS_H_

@@ -1,0 +1,65 @@
+#include "pass/pass_shape.h"
+
+#include <algorithm>
+
+namespace qlora {
+
+namespace {
+
+std::int64_t MaxGroupRank(const Adapters& adapters) {
+  std::int64_t rank = 0;
+  for (const LoraAdapter* adapter : adapters) rank = std::max(rank, adapter->max_group_rank());
+  return rank;
+}
+
+}  // namespace
+
+BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
+                       std::int64_t head_rows, std::int64_t gradient_rows,
+                       std::int64_t gradient_length, WorkSize size) {
+  BackendLimits limits;
+  // The head runs as a linear of head_rows rows. Ranks are those of one adapter at a time.
+  limits.rows = std::max(rows, head_rows);
+  limits.features = WidestGroup(config);
+  limits.in_features = WidestInput(config);
+  limits.vocab_rows = head_rows;
+  limits.vocab = config.vocab_size;
+  limits.lora_rank = MaxGroupRank(adapters);
+  limits.heads = config.num_attention_heads;
+  limits.kv_heads = config.num_key_value_heads;
+  limits.head_dim = config.head_dim;
+  if (config.fused_linears) limits.qkv_stride = config.qkv_features();
+  limits.gradient_rows = gradient_rows;
+  limits.gradient_length = gradient_length;
+  limits.work_size = size;
+  return limits;
+}
+
+std::int64_t TailColumns(const Backend& backend, const Adapters& adapters) {
+  return backend.TailColumns(MaxGroupRank(adapters));
+}
+
+ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config,
+                           const Adapters& adapters, std::int64_t rows, std::int64_t supervised,
+                           WorkSize size, const std::vector<Recompute>& recompute,
+                           bool host_embedding) {
+  return {.rows = rows,
+          .head_rows = HeadRows(backend, config, supervised, size),
+          .training = true,
+          .recompute = recompute,
+          .host_embedding = host_embedding,
+          .tail = TailColumns(backend, adapters)};
+}
+
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
+                          const Adapters& adapters, std::int64_t rows, WorkSize size,
+                          bool host_embedding) {
+  return {.rows = rows,
+          .head_rows = HeadRows(backend, config, rows, size),
+          .training = false,
+          .recompute = {},
+          .host_embedding = host_embedding,
+          .tail = TailColumns(backend, adapters)};
+}
+
+}  // namespace qlora

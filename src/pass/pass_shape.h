@@ -1,0 +1,39 @@
+// The sizes of passes: what a layout of activations and the workspace of a backend are planned
+// from.
+#ifndef QLORA_PASS_PASS_SHAPE_H_
+#define QLORA_PASS_PASS_SHAPE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "model/config.h"
+#include "model/lora.h"
+#include "pass/activations.h"
+
+namespace qlora {
+
+// The largest operands of passes with at most `rows` rows and `head_rows` rows of logits. Backward
+// passes have at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
+BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
+                       std::int64_t head_rows, std::int64_t gradient_rows = 0,
+                       std::int64_t gradient_length = 0, WorkSize size = WorkSize::kFast);
+
+// ActivationShape::tail for passes with one of these adapters at a time.
+std::int64_t TailColumns(const Backend& backend, const Adapters& adapters);
+
+// The shape of training passes over `rows` rows, of which `supervised` are. recompute: of each
+// layer.
+ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config,
+                           const Adapters& adapters, std::int64_t rows, std::int64_t supervised,
+                           WorkSize size, const std::vector<Recompute>& recompute,
+                           bool host_embedding);
+
+// The shape of passes without gradients over `rows` rows, each of which may be supervised.
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
+                          const Adapters& adapters, std::int64_t rows, WorkSize size,
+                          bool host_embedding);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_PASS_SHAPE_H_

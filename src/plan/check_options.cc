@@ -1,0 +1,112 @@
+#include "plan/check_options.h"
+
+#include <array>
+
+#include "base/check.h"
+#include "log/run_log.h"
+#include "model/lora_init.h"
+#include "plan/memory_plan.h"
+#include "plan/new_adapter.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+namespace {
+
+constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
+
+}  // namespace
+
+// Every test negates the good case, so that a NaN is refused as well.
+void CheckRanges(const TrainOptions& o) {
+  const auto positive = [](const char* name, auto value) {
+    if (!(value > 0)) ThrowInvalidInput("{} must be positive, found {}", name, value);
+  };
+  const auto share = [](const char* name, double value) {
+    if (!(value >= 0 && value < 1)) {
+      ThrowInvalidInput("{} must be at least 0 and below 1, found {}", name, value);
+    }
+  };
+  const auto not_negative = [](const char* name, auto value) {
+    if (!(value >= 0)) ThrowInvalidInput("{} must be 0 or more, found {}", name, value);
+  };
+  positive("lora_r", o.lora_r);
+  CheckRank("lora_r", o.lora_r);
+  positive("lora_alpha", o.lora_alpha);
+  positive("per_device_train_batch_size", o.per_device_train_batch_size);
+  positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  positive("logging_steps", o.logging_steps);
+  positive("adam_epsilon", o.adam_epsilon);
+  // transformers takes every number below 1 for "not set"; a slip would train for epochs.
+  if (o.max_steps != -1 && o.max_steps < 1) {
+    ThrowInvalidInput("max_steps must be 1 or more, or -1 for num_train_epochs, found {}",
+                      o.max_steps);
+  }
+  // With max_steps the number of epochs is not used.
+  if (o.max_steps == -1) {
+    positive("num_train_epochs", o.num_train_epochs);
+    if (o.num_train_epochs > kMostEpochs) {
+      ThrowInvalidInput("num_train_epochs must be at most {}, found {}", kMostEpochs,
+                        o.num_train_epochs);
+    }
+  }
+  not_negative("seed", o.seed);
+  not_negative("val_set_size", o.data.val_set_size);
+  share("lora_dropout", o.lora_dropout);
+  share("adam_beta1", o.adam_beta1);
+  share("adam_beta2", o.adam_beta2);
+  share("sgd_momentum", o.sgd_momentum);
+  positive("loraplus_lr_ratio", o.loraplus_lr_ratio);
+  positive("lr_scheduler_cycles", o.lr_scheduler_cycles);
+  not_negative("embedding_learning_rate", o.embedding_learning_rate);
+  share("warmup_ratio", o.warmup_ratio);
+  not_negative("learning_rate", o.learning_rate);
+  not_negative("weight_decay", o.weight_decay);
+  not_negative("max_grad_norm", o.max_grad_norm);
+  not_negative("warmup_steps", o.warmup_steps);
+  not_negative("save_steps", o.save_steps);
+  not_negative("eval_steps", o.eval_steps);
+  not_negative("save_total_limit", o.save_total_limit);
+  not_negative("early_stopping_patience", o.early_stopping_patience);
+  not_negative("early_stopping_threshold", o.early_stopping_threshold);
+  not_negative("sample_steps", o.sample_steps);
+  positive("sample_max_new_tokens", o.sample_max_new_tokens);
+  positive("max_skipped_steps", o.max_skipped_steps);
+  not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
+}
+
+void CheckIdle(const TrainOptions& options) {
+  for (const IdleOption& idle : options.Idle()) {
+    ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
+  }
+}
+
+void CheckOptions(const TrainOptions& o) {
+  if (o.preset != "none") {
+    ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
+  }
+  if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
+  CheckRanges(o);
+  ParseReportTo(o.report_to);
+  if (o.init_lora_weights != "default") {
+    const std::string init = "init_lora_weights " + o.init_lora_weights;
+    if (!o.adapter.empty()) {
+      ThrowInvalidInput("{} initializes A and B; it cannot be combined with adapter", init);
+    }
+    if (o.use_dora) ThrowInvalidInput("{} cannot be combined with use_dora", init);
+    // Weight decay also acts on parameters whose gradient is 0, so it would shrink the fixed half.
+    if (DoublesRank(ParseLoraInit(o.init_lora_weights)) && o.weight_decay != 0) {
+      ThrowInvalidInput("{} keeps half of the adapter fixed; it needs weight_decay 0", init);
+    }
+  }
+  if (o.embedding_learning_rate > 0 && !(o.learning_rate > 0)) {  // both have one schedule
+    ThrowInvalidInput("learning_rate must be positive with embedding_learning_rate, found {}",
+                      o.learning_rate);
+  }
+  TrainOptions asked = o;
+  if (o.warmup_ratio == TrainOptions().warmup_ratio)
+    asked.warmup_ratio = 0;  // the default is not a request
+  CheckIdle(asked);
+  if (!o.max_memory.empty()) ParseBytes(o.max_memory);
+}
+
+}  // namespace qlora

@@ -1,0 +1,81 @@
+#include "plan/disk_plan.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "plan/run_folder.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+namespace {
+
+// The JSON files of an adapter or a checkpoint, and the headers of their tensors.
+constexpr std::size_t kSmallFiles = std::size_t{1} << 16;
+constexpr std::size_t kHeaderPerTensor = 200;
+// A step in all logs together.
+constexpr std::size_t kLogPerStep = 2000;
+
+// The error of CheckPlan for a plan that exceeds the free space; "" when it fits, or when the free
+// space is unknown.
+std::string ShortageOf(const DiskPlan& plan) {
+  if (!plan.known || plan.needed <= plan.free) return "";
+  return fmt::format(
+      "output_dir: the run writes up to {} (checkpoints: {} of {}) but {} has {} free; choose "
+      "another output_dir, a larger save_steps, or a save_total_limit",
+      FormatBytes(plan.needed), plan.checkpoints, FormatBytes(plan.checkpoint), plan.folder,
+      FormatBytes(plan.free));
+}
+
+}  // namespace
+
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const Memory& memory,
+                  std::int64_t total_steps, std::int64_t steps_per_epoch) {
+  // A and B of each linear that is adapted.
+  std::size_t tensors = 0;
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) { tensors += lora.rank == 0 ? 0 : 2; });
+  }
+  const std::size_t values = sizeof(float) * static_cast<std::size_t>(adapter.parameters().cols);
+  DiskPlan plan;
+  plan.folder = ExistingAncestor(options.output_dir).string();
+  plan.adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
+  const OptimizerType optimizer = OptimizerOf(options);
+  plan.checkpoint = plan.adapter + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
+
+  // Checkpoints every save_steps steps, of evaluations that may be the best, and of the last step.
+  // While the oldest is not yet removed there is one more than the limit, and the best one is kept
+  // in addition.
+  const std::int64_t every = options.save_steps;
+  std::int64_t most = every > 0 ? total_steps / every : 0;
+  if (options.load_best_model_at_end) {
+    most += total_steps / (options.eval_steps > 0 ? options.eval_steps : steps_per_epoch);
+  }
+  if (every == 0 || total_steps % every != 0) ++most;
+  const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
+  if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
+  // Checkpoints that exist occupy space that `free` does not count, and are replaced by new ones up
+  // to the limit. At least one more is written.
+  const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));
+  plan.checkpoints = std::max<std::int64_t>(most - there, 1);
+  plan.needed = plan.adapter + Optimizer::FileBytes(optimizer, adapter, memory) +
+                static_cast<std::size_t>(plan.checkpoints) * plan.checkpoint +
+                static_cast<std::size_t>(total_steps) * kLogPerStep;
+
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(plan.folder, error);
+  if (error) ThrowRuntime("{}: free space cannot be read: {}", plan.folder, error.message());
+  plan.known = space.capacity > 0;  // /proc and its like report none
+  plan.free = space.available;
+  plan.shortage = ShortageOf(plan);
+  return plan;
+}
+
+void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk) {
+  if (!memory.shortage.empty()) throw Error(ErrorCode::kOutOfMemory, memory.shortage);
+  if (!disk.shortage.empty()) throw Error(ErrorCode::kInvalidInput, disk.shortage);
+}
+
+}  // namespace qlora

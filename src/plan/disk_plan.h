@@ -1,0 +1,23 @@
+// The space that a run needs on the disk.
+#ifndef QLORA_PLAN_DISK_PLAN_H_
+#define QLORA_PLAN_DISK_PLAN_H_
+
+#include <cstdint>
+
+#include "model/lora.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// An upper bound: the adapter in float32, the optimizer's state as it is in memory, headers and log
+// lines at their longest. memory: where the run computes. steps_per_epoch: steps of the first
+// epoch. A plan that exceeds the free space says so in `shortage`, with changes that would help.
+DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const Memory& memory,
+                  std::int64_t total_steps, std::int64_t steps_per_epoch);
+
+// Throws what a plan that does not fit is short of. Errors: OutOfMemory; InvalidInput (disk).
+void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_DISK_PLAN_H_

@@ -1,0 +1,238 @@
+#include "plan/fit_memory.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "inference/dataset_loss.h"
+#include "step/gradient_tree.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+namespace {
+
+// The fraction of free memory that a run leaves to others when max_memory is not set.
+constexpr double kSpareMemory = 0.1;
+
+// The smallest max_length that is suggested for a run that does not fit.
+constexpr std::int64_t kShortest = 128;
+
+// Positions of the longest sequence when samples are cut to max_length tokens.
+std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
+  const std::int64_t longest = std::max(run.data.longest, run.data.held_out_longest);
+  return std::max(std::min(longest, max_length), run.prompts.capacity);
+}
+
+// Rows of the largest pass of an evaluation or of samples.
+std::int64_t EvalRowsOf(const RunParts& run, std::int64_t max_length) {
+  const std::int64_t longest = std::min(run.data.held_out_longest, max_length);
+  const std::int64_t held_out = longest > 0 ? EvalRows(longest) : 0;
+  return std::max(held_out, run.prompts.rows);
+}
+
+std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
+  return std::vector<Recompute>(run.config.num_hidden_layers, level);
+}
+
+MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
+                   const ActivationNeeds& needs, std::int64_t max_length) {
+  MemoryPlan plan =
+      PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights, needs,
+                 Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
+  const std::size_t sums =
+      GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
+  if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
+  const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
+  if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
+  plan.Add({"rotary tables",
+            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length)),
+            plan.place});
+  if (!run.prompts.ids.empty()) {
+    plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision),
+              plan.place});
+  }
+  return plan;
+}
+
+// With the optimizer and the lengths of the run.
+MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
+  return PlanFor(run, OptimizerOf(run.options), needs, run.data.stream.max_length);
+}
+
+// The host of an absent GPU is unknown, so its memory has no limit.
+std::size_t HostLimit(const RunParts& run) {
+  return IsAbsent(ParsePlannedDevice(run.options.device)) ? std::numeric_limits<std::size_t>::max()
+                                                          : MemoryLimit("", 0, HostMemory());
+}
+
+bool ChoosesRecompute(const RunParts& run) {
+  return run.options.gradient_checkpointing && run.options.recompute == "auto";
+}
+
+// The most that layers may recompute. On the CPU offloading saves nothing: both are host memory.
+Recompute MostRecompute(const RunParts& run) {
+  return IsHost(run.backend.memory()) ? Recompute::kLayer : Recompute::kOffload;
+}
+
+// The least that layers recompute. Errors: InvalidInput for a level that the device does not have.
+std::vector<Recompute> LeastRecompute(const RunParts& run) {
+  if (!run.options.gradient_checkpointing || run.options.recompute == "auto") {
+    return AllLayers(run, Recompute::kNone);
+  }
+  const Recompute level = ParseRecompute(run.options.recompute);
+  if (level > MostRecompute(run)) {
+    ThrowInvalidInput("recompute {} needs a device with separate memory (device cuda); use layer",
+                      NameOf(level));
+  }
+  return AllLayers(run, level);
+}
+
+// True when the token embedding must leave the device because it does not fit. Decided before
+// layers recompute: uploading the rows of a micro-batch takes less time.
+bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
+  if (run.weights.embedding == 0) return false;
+  needs.host_embedding = false;
+  needs.recompute = LeastRecompute(run);
+  return PlanFor(run, needs).peak() > limit;
+}
+
+// The choice of recomputation for each layer. Overwrites needs.recompute on the way.
+std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
+  if (!ChoosesRecompute(run)) return LeastRecompute(run);
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
+                         MostRecompute(run), limit, [&](const std::vector<Recompute>& recompute) {
+                           needs.recompute = recompute;
+                           return PlanFor(run, needs).peak();
+                         });
+}
+
+bool Offloads(const std::vector<Recompute>& levels) {
+  return std::ranges::find(levels, Recompute::kOffload) != levels.end();
+}
+
+// Sets what the run does to fit into `limit` bytes. Offloading needs host memory, and time where
+// the way to it is slow, so no run offloads before its workspace is lean.
+void Choose(const RunParts& run, std::size_t limit, ActivationNeeds& needs) {
+  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
+    needs.work_size = size;
+    needs.host_embedding = EmbedsFromHost(run, needs, limit);
+    needs.recompute = RecomputeOf(run, needs, limit);
+    if (!Offloads(needs.recompute) && PlanFor(run, needs).peak() <= limit) return;
+  }
+}
+
+// The peak for each level of recomputation, if all layers had the same.
+std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
+  std::vector<MemoryPart> ladder;
+  for (const Recompute level : {Recompute::kNone, Recompute::kAttention, Recompute::kMlp,
+                                Recompute::kLayer, Recompute::kOffload}) {
+    if (level > MostRecompute(run)) break;
+    needs.recompute = AllLayers(run, level);
+    if (level == Recompute::kOffload) needs.work_size = WorkSize::kLean;
+    const MemoryPlan plan = PlanFor(run, needs);
+    ladder.push_back({NameOf(level), plan.peak(), plan.place});
+  }
+  return ladder;
+}
+
+// The name of an optimizer with the same rule and less memory; "" where there is none. Paged
+// moments have the same values.
+std::string SmallerOptimizer(const TrainOptions& options) {
+  const OptimizerType type = OptimizerOf(options);
+  if (type.rule == UpdateRule::kAdamW && !type.paged) {
+    return type.eight_bit ? "paged_adamw_8bit" : "paged_adamw";
+  }
+  return type.rule == UpdateRule::kLion && !type.eight_bit ? "lion_8bit" : "";
+}
+
+// Advice for a run that does not fit: the first of these changes with which it would fit into
+// `limit` bytes, and host_limit bytes of the host: more recomputation, a smaller micro-batch, a
+// smaller optimizer, shorter sequences.
+std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit,
+                     std::size_t host_limit) {
+  needs.recompute = AllLayers(run, MostRecompute(run));
+  needs.work_size = WorkSize::kLean;
+  OptimizerType optimizer = OptimizerOf(run.options);
+  std::size_t needed = 0;
+  bool evaluates = false;  // when it needs most
+  const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
+    needs.train_rows = train_rows;
+    needs.train_length = std::min(needs.train_length, max_length);
+    needs.eval_rows = EvalRowsOf(run, max_length);
+    const MemoryPlan plan = PlanFor(run, optimizer, needs, max_length);
+    needed = plan.peak();
+    evaluates = plan.eval_peak == needed && plan.train_peak < needed;
+    return needed <= limit && plan.host <= host_limit;
+  };
+  std::string with =
+      ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
+  const auto advice = [&](const std::string& change) {
+    return fmt::format("{} would fit: {}", (change + with).substr(change.empty() ? 2 : 0),
+                       FormatBytes(needed));
+  };
+  StreamOptions stream = run.data.stream;
+  if (!with.empty() && fits(needs.train_rows, stream.max_length)) return advice("");
+  std::int64_t rows = needs.train_rows;
+  while (stream.per_device_train_batch_size > 1) {
+    stream.per_device_train_batch_size /= 2;
+    rows = run.data.max_rows(stream);
+    if (fits(rows, stream.max_length)) {
+      return advice(
+          fmt::format("per_device_train_batch_size {}", stream.per_device_train_batch_size));
+    }
+  }
+  const std::string smallest = "per_device_train_batch_size 1";
+  if (const std::string optim = SmallerOptimizer(run.options); !optim.empty()) {
+    optimizer = ParseOptimizer(optim);
+    with = fmt::format(", optim {}{}", optim, with);
+    if (fits(rows, stream.max_length)) return advice(smallest);
+  }
+  for (std::int64_t length = stream.max_length / 2; length >= kShortest; length /= 2) {
+    if (fits(std::min(length, rows), length)) {
+      return advice(fmt::format("{}, max_length {}", smallest, length));
+    }
+  }
+  return fmt::format(
+      "per_device_train_batch_size 1, max_length {}{} would not fit either: {}{}; a smaller "
+      "lora_r, a smaller model or more memory is needed",
+      kShortest, with, FormatBytes(needed),
+      evaluates ? " in evaluations or samples (a run without them needs less)" : "");
+}
+
+}  // namespace
+
+DataExtent ExtentOf(const RunData& data) {
+  return {.longest = data.train.report().longest,
+          .held_out_longest = data.held_out ? data.held_out->report().longest : 0,
+          .stream = data.stream,
+          .max_rows = [&data](const StreamOptions& stream) {
+            return BatchStream(data.train, stream).MaxRows();
+          }};
+}
+
+FittedRun FitMemory(const RunParts& run) {
+  const std::int64_t max_length = run.data.stream.max_length;
+  FittedRun fitted;
+  fitted.positions = PositionsOf(run, max_length);
+  fitted.needs = {.train_rows = run.data.max_rows(run.data.stream),
+                  .train_length = std::min(run.data.longest, max_length),
+                  .eval_rows = EvalRowsOf(run, max_length),
+                  .recompute = {}};
+  const Memory& memory = run.backend.memory();
+  const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory);
+  const std::size_t host_limit = HostLimit(run);
+  Choose(run, limit, fitted.needs);
+  fitted.plan = PlanFor(run, fitted.needs);
+  fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
+  fitted.plan.ladder = LadderOf(run, fitted.needs);
+  fitted.plan.shortage = MemoryShortage(
+      fitted.plan, run.options.max_memory, memory, host_limit,
+      [&](std::size_t most) { return WhatFits(run, fitted.needs, most, host_limit); });
+  return fitted;
+}
+
+}  // namespace qlora

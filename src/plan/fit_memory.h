@@ -1,0 +1,52 @@
+// Fits a run into memory: chooses what layers recompute and how large the workspace is, and finds
+// changes with which a run that is too large would fit.
+#ifndef QLORA_PLAN_FIT_MEMORY_H_
+#define QLORA_PLAN_FIT_MEMORY_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "backend/backend.h"
+#include "data/batch_stream.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "plan/memory_plan.h"
+#include "plan/run_data.h"
+#include "plan/sample_prompts.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// The data of a run as far as memory depends on them.
+struct DataExtent {
+  std::int64_t longest = 0;           // tokens of the longest sample that is trained on
+  std::int64_t held_out_longest = 0;  // 0: nothing is held out
+  StreamOptions stream;
+  // Rows of the largest micro-batch with these options of the stream.
+  std::function<std::int64_t(const StreamOptions&)> max_rows;
+};
+// `data` must outlive the result.
+DataExtent ExtentOf(const RunData& data);
+
+// The parts of a run that decide how much memory it needs.
+struct RunParts {
+  const TrainOptions& options;
+  const DataExtent& data;
+  const SamplePrompts& prompts;
+  const DecoderConfig& config;
+  const Precision& precision;
+  const LoraAdapter& adapter;
+  const WeightSizes& weights;
+  const Backend& backend;
+};
+
+struct FittedRun {
+  MemoryPlan plan;
+  ActivationNeeds needs;
+  std::int64_t positions = 0;  // positions of the longest sequence
+};
+FittedRun FitMemory(const RunParts& run);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_FIT_MEMORY_H_

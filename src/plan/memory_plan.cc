@@ -1,0 +1,236 @@
+#include "plan/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "pass/pass_shape.h"
+
+namespace qlora {
+namespace {
+
+// The memory of a training pass.
+PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
+                     const LoraAdapter& adapter, const Precision& precision,
+                     const ActivationNeeds& needs) {
+  return BytesOfPass(config, {&adapter}, precision,
+                     TrainShape(backend, config, {&adapter}, needs.train_rows, needs.train_rows,
+                                needs.work_size, needs.recompute, needs.host_embedding));
+}
+
+// The memory of an evaluation or of samples; none for a run that has neither.
+PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
+                    const Precision& precision, const ActivationNeeds& needs) {
+  if (needs.eval_rows == 0) return {};
+  return BytesOfPass(config, {&adapter}, precision,
+                     EvalShape(backend, config, {&adapter}, needs.eval_rows, needs.work_size,
+                               needs.host_embedding));
+}
+
+// The part that a person should look at first when a plan does not fit.
+MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
+  MemoryPart largest;
+  for (const MemoryPart& part : plan.parts) {
+    if (part.place == place && part.bytes > largest.bytes) largest = part;
+  }
+  return largest;
+}
+
+}  // namespace
+
+// ---- The plan and its parts.
+
+// Training, evaluating and saving follow one another, so the largest of them counts.
+std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
+
+std::size_t MemoryPlan::bytes(MemoryPlace of) const {
+  if (of == place) return peak();
+  return of == MemoryPlace::kHost ? host : 0;
+}
+
+// A part that is held during the whole run: it counts in each peak. When the run computes in host
+// memory, `place` is kHost and `host` stays 0.
+void MemoryPlan::Add(MemoryPart part) {
+  if (part.place == place) {
+    for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
+  } else {
+    host += part.bytes;
+  }
+  parts.push_back(std::move(part));
+}
+
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs) {
+  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
+  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows, needs.work_size),
+                  needs.train_rows, needs.train_length, needs.work_size);
+}
+
+PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                        const LoraAdapter& adapter, const Precision& precision,
+                        const ActivationNeeds& needs) {
+  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
+  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
+  return {std::max(train.arena, eval.arena), std::max(train.staging, eval.staging)};
+}
+
+MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const WeightSizes& weights, const ActivationNeeds& needs,
+                      std::size_t optimizer_bytes) {
+  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
+  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
+  MemoryPlan plan;
+  plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
+  // The bytes that the process holds now, with the data: they were read before the plan is made.
+  plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
+  if (plan.place == MemoryPlace::kDevice) {
+    plan.Add({"context and libraries", backend.memory().Held(), plan.place});
+  }
+  const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
+  if (on_host > 0) {
+    plan.Add({"token embedding", on_host, MemoryPlace::kHost});
+    plan.Add({"embedding rows in transfer", StagedBytes(config), MemoryPlace::kHost});
+  }
+  const std::size_t offloaded = train.staging - (on_host > 0 ? StagedBytes(config) : 0);
+  if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
+  plan.Add({"weights", weights.owned - on_host, plan.place});
+  if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
+    plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
+  }
+  plan.Add({"adapter", adapter.bytes(), plan.place});
+  plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
+  plan.Add({"optimizer", optimizer_bytes, plan.place});
+  // Evaluation runs in the memory of training's activations. Saving copies nothing.
+  plan.parts.push_back({"activations", std::max(train.arena, eval.arena), plan.place});
+  plan.train_peak += train.arena;
+  plan.eval_peak += eval.arena;
+  plan.Add(
+      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)), plan.place});
+  return plan;
+}
+
+// ---- Recomputation.
+
+// Raises the levels one layer at a time, each level over all layers before the next, and stops at
+// the first choice that fits. O(levels x layers) plans, each of which only adds sizes.
+std::vector<Recompute> ChooseRecompute(
+    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
+    const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
+  std::vector<Recompute> levels(layers, Recompute::kNone);
+  const Recompute first =
+      cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
+  for (const Recompute level : {first, Recompute::kLayer, Recompute::kOffload}) {
+    if (level > most) break;
+    for (Recompute& layer : levels) {
+      if (bytes(levels) <= limit) return levels;
+      layer = level;
+    }
+  }
+  return levels;
+}
+
+namespace {
+
+// In the order of the enumerators: NameOf uses the level as an index.
+constexpr std::array<std::pair<const char*, Recompute>, 5> kRecomputeNames = {
+    {{"none", Recompute::kNone},
+     {"attention", Recompute::kAttention},
+     {"mlp", Recompute::kMlp},
+     {"layer", Recompute::kLayer},
+     {"offload", Recompute::kOffload}}};
+
+}  // namespace
+
+Recompute ParseRecompute(const std::string& text) {
+  for (const auto& [name, level] : kRecomputeNames) {
+    if (text == name) return level;
+  }
+  ThrowInvalidInput("recompute: expected none, attention, mlp, layer or offload, found '{}'", text);
+}
+
+const char* NameOf(Recompute level) { return kRecomputeNames[static_cast<int>(level)].first; }
+
+std::string DescribeRecompute(std::span<const Recompute> levels) {
+  std::string text;
+  for (const auto& [name, level] : kRecomputeNames) {
+    const auto count = std::count(levels.begin(), levels.end(), level);
+    if (count == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += fmt::format("{} in {} of {} layers", name, count, levels.size());
+  }
+  return text;
+}
+
+// ---- Amounts of memory.
+
+// The bytes that the process holds already are part of a plan and not of free memory, so they are
+// added to it. A limit that a user names is not lowered by `spare`.
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
+  const std::size_t available = memory.Available();
+  const std::size_t held = memory.Held();
+  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + held);
+  return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held;
+}
+
+bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda().problem.empty(); }
+
+std::string WarnOfDevice(Device device, const std::string& max_memory) {
+  if (!IsAbsent(device)) return "";
+  return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
+                     max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
+                                        : "max_memory " + max_memory,
+                     DescribeCuda().problem);
+}
+
+std::size_t ParseBytes(const std::string& text) {
+  constexpr double kLeastWithoutUnit = 1e6;  // "8" is more likely to mean 8GB than 8 bytes
+  // strtod accepts "1.5e9", "inf" and "nan" too; the range test below refuses the last two.
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  std::string unit(end);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::pair<const char*, double> units[] = {
+      {"", 1},         {"b", 1},    {"k", 1e3},      {"kb", 1e3},    {"kib", 0x1p10},
+      {"m", 1e6},      {"mb", 1e6}, {"mib", 0x1p20}, {"g", 1e9},     {"gb", 1e9},
+      {"gib", 0x1p30}, {"t", 1e12}, {"tb", 1e12},    {"tib", 0x1p40}};
+  for (const auto& [name, factor] : units) {
+    const double bytes = number * factor;
+    const bool has_unit = !unit.empty() || bytes >= kLeastWithoutUnit;
+    if (end != text.c_str() && unit == name && has_unit && bytes > 0 && bytes < 1e18) {
+      return static_cast<std::size_t>(bytes);
+    }
+  }
+  ThrowInvalidInput(
+      "max_memory: '{}' is not an amount of memory; expected a number with its unit, for example "
+      "6GB or 512MiB",
+      text);
+}
+
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const Memory& memory, std::size_t host_limit,
+                           const std::function<std::string(std::size_t limit)>& what_fits) {
+  // A plan may use the share that FitMemory leaves to others: it is refused only when it exceeds
+  // everything. The error names max_memory only if that, and not free memory, is what
+  // limits.
+  const std::size_t limit = MemoryLimit(max_memory, 0, memory);
+  const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
+  if (plan.peak() > limit) {
+    const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
+    const std::string allowed = asked ? fmt::format("max_memory {} allows", max_memory) : owner;
+    const MemoryPart largest = LargestPart(plan, plan.place);
+    return fmt::format("the run needs {} but {} {}; the largest part is {} ({}). {}",
+                       FormatBytes(plan.peak()), allowed, FormatBytes(limit), largest.name,
+                       FormatBytes(largest.bytes), what_fits(limit));
+  }
+  if (plan.host <= host_limit) return "";
+  const MemoryPart largest = LargestPart(plan, MemoryPlace::kHost);
+  return fmt::format(
+      "the run needs {} of host memory but this machine has {}; the largest part is {} ({})",
+      FormatBytes(plan.host), FormatBytes(host_limit), largest.name, FormatBytes(largest.bytes));
+}
+
+}  // namespace qlora

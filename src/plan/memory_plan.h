@@ -1,0 +1,80 @@
+// The memory that a training run will need, computed before any weight is read.
+#ifndef QLORA_PLAN_MEMORY_PLAN_H_
+#define QLORA_PLAN_MEMORY_PLAN_H_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "pass/decoder.h"
+#include "pass/pass_shape.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// The passes that the arena of activations must hold.
+struct ActivationNeeds {
+  std::int64_t train_rows = 0;    // rows of the largest micro-batch
+  std::int64_t train_length = 0;  // tokens of its longest sequence
+  std::int64_t eval_rows = 0;     // 0: no evaluation
+  std::vector<Recompute> recompute;
+  bool host_embedding = false;  // LoadOptions::host_embedding
+  WorkSize work_size = WorkSize::kFast;
+};
+
+// The largest operands of a run, for Backend::Reserve.
+BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const ActivationNeeds& needs);
+
+// The memory of the passes of a run.
+PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                        const LoraAdapter& adapter, const Precision& precision,
+                        const ActivationNeeds& needs);
+
+// Everything but the program, the data, a host embedding, its rows in transfer and what is
+// offloaded is in the memory of the backend.
+MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const WeightSizes& weights, const ActivationNeeds& needs,
+                      std::size_t optimizer_bytes);
+
+// The fastest choice that fits: as few layers as possible recompute their `cheapest` part, then
+// whole layers, up to level `most`, kLayer or kOffload. `bytes` gives the peak for the levels of
+// all layers. If nothing fits, the result is `most` for all layers.
+std::vector<Recompute> ChooseRecompute(
+    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
+    const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
+
+// "none", "attention", "mlp", "layer" or "offload". Errors: InvalidInput.
+Recompute ParseRecompute(const std::string& text);
+const char* NameOf(Recompute level);
+// "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
+std::string DescribeRecompute(std::span<const Recompute> levels);
+
+// The bytes of `memory` that a run may use, with those that the process holds: max_memory ("": no
+// limit), or what is free if that is less. `spare`: fraction of free memory that is left to others
+// when max_memory is not set.
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
+
+// True for a GPU that this program cannot use: its runs can only be planned.
+bool IsAbsent(Device device);
+// The warning that a run on `device` can be planned here, not started; or "".
+std::string WarnOfDevice(Device device, const std::string& max_memory);
+
+// "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput, also for less than 1000000
+// without a unit.
+std::size_t ParseBytes(const std::string& text);
+
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
+// `memory`, where the run computes, or host_limit in host memory; "" when it fits.
+// what_fits(limit) says what would help.
+std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
+                           const Memory& memory, std::size_t host_limit,
+                           const std::function<std::string(std::size_t limit)>& what_fits);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_MEMORY_PLAN_H_

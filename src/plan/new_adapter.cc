@@ -1,0 +1,214 @@
+#include "plan/new_adapter.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "base/check.h"
+#include "io/peft.h"
+#include "model/linear_shapes.h"
+#include "model/lora_init.h"
+#include "plan/target_modules.h"
+
+namespace qlora {
+namespace {
+
+// More than the width of any model. Below it the sizes of adapters cannot overflow.
+constexpr std::int64_t kMostRank = std::int64_t{1} << 24;
+
+// Splits the entries of an option into pattern and value: "down_proj=8" -> ("down_proj", 8). The
+// last '=' divides them, because a regular expression may contain others. Errors: InvalidInput for
+// an entry without a positive number.
+std::vector<std::pair<std::string, double>> ToPatterns(const char* key,
+                                                       const std::vector<std::string>& entries) {
+  std::vector<std::pair<std::string, double>> out;
+  for (const std::string& entry : entries) {
+    const std::size_t equals = entry.rfind('=');
+    double value = 0;
+    const char* end = entry.data() + entry.size();
+    const auto parsed = std::from_chars(
+        entry.data() + (equals == std::string::npos ? entry.size() : equals + 1), end, value);
+    if (equals == 0 || parsed.ec != std::errc() || parsed.ptr != end || !(value > 0)) {
+      ThrowInvalidInput("{}: expected module=value with a positive value, found '{}'", key, entry);
+    }
+    out.emplace_back(entry.substr(0, equals), value);
+  }
+  return out;
+}
+
+// The rank of an entry of rank_pattern. The limit is checked before the conversion, which is
+// undefined for numbers beyond int64.
+std::int64_t ToRank(double value) {
+  if (value != std::floor(value)) {
+    ThrowInvalidInput("rank_pattern: a rank is a whole number, found {}", value);
+  }
+  if (value > static_cast<double>(kMostRank)) CheckRank("rank_pattern", kMostRank + 1);
+  return static_cast<std::int64_t>(value);
+}
+
+// Doubles the ranks and keeps the scales. The scale is alpha / r, or alpha / sqrt(r) with rsLoRA,
+// so alpha grows by 2 or by sqrt(2).
+void DoubleRank(AdapterConfig& config) {
+  const double factor = config.use_rslora ? std::sqrt(2.0) : 2.0;
+  config.r *= 2;
+  config.lora_alpha *= factor;
+  for (auto& [pattern, rank] : config.rank_pattern) rank *= 2;
+  for (auto& [pattern, alpha] : config.alpha_pattern) alpha *= factor;
+}
+
+// True when the selection targets the linear at `path`, by the rules of lora_target_modules.
+bool Matches(const ModuleSelection& selection, const std::string& path) {
+  AdapterConfig one;
+  one.target_modules = selection;
+  return Targets(one, path);
+}
+
+// Refuses an entry that selects none of `paths`: a misspelt name would be silently ignored.
+void CheckMatch(const char* key, const std::string& entry, const std::vector<std::string>& paths,
+                const std::vector<std::string>& known,
+                const std::function<bool(const std::string& path)>& matches) {
+  if (std::any_of(paths.begin(), paths.end(), matches)) return;
+  ThrowInvalidInput("{}: '{}' matches none of {}", key, entry, fmt::join(known, ", "));
+}
+
+// Refuses each entry of a selection that matches none of `paths`. A regular expression is a single
+// entry. known: the names that the error offers.
+void CheckSelection(const char* key, const ModuleSelection& selection,
+                    const std::vector<std::string>& paths, const std::vector<std::string>& known) {
+  std::vector<std::pair<std::string, ModuleSelection>> entries;
+  if (const auto* regex = std::get_if<std::string>(&selection)) {
+    if (!regex->empty()) entries.emplace_back(*regex, *regex);
+  } else {
+    for (const std::string& name : std::get<std::vector<std::string>>(selection)) {
+      entries.emplace_back(name, std::vector<std::string>{name});
+    }
+  }
+  for (const auto& [text, entry] : entries) {
+    CheckMatch(key, text, paths, known,
+               [&entry = entry](const std::string& path) { return Matches(entry, path); });
+  }
+}
+
+// Every name and every pattern must match something in this model.
+void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
+  std::vector<std::string> paths;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) { paths.push_back(path); });
+  }
+  const std::vector<std::string> known = LinearNamesOf(decoder);
+  CheckSelection("lora_target_modules", config.target_modules, paths, known);
+  // lm_head never gets an adapter, but configurations of other trainers list it.
+  std::vector<std::string> excludable = paths;
+  excludable.push_back("lm_head");
+  CheckSelection("exclude_modules", config.exclude_modules, excludable, known);
+
+  std::vector<std::string> targeted;
+  std::copy_if(paths.begin(), paths.end(), std::back_inserter(targeted),
+               [&](const std::string& path) { return Targets(config, path); });
+  if (targeted.empty()) {
+    ThrowInvalidInput(
+        "no linear is left to adapt: exclude_modules and layers_to_transform remove everything "
+        "that lora_target_modules names");
+  }
+  std::vector<std::string> trained;
+  for (const std::string& path : targeted) trained.push_back(path.substr(path.rfind('.') + 1));
+  std::sort(trained.begin(), trained.end());
+  trained.erase(std::unique(trained.begin(), trained.end()), trained.end());
+  // A pattern matches a path if it is the pattern, and not the default 1, that gives the rank.
+  const auto check_pattern = [&](const char* key, const std::string& pattern) {
+    AdapterConfig one;
+    one.r = 1;
+    one.rank_pattern = {{pattern, 2}};
+    CheckMatch(key, pattern, targeted, trained,
+               [&](const std::string& path) { return RankOf(one, path) == 2; });
+  };
+  for (const auto& entry : config.rank_pattern) check_pattern("rank_pattern", entry.first);
+  for (const auto& entry : config.alpha_pattern) check_pattern("alpha_pattern", entry.first);
+
+  // adapter_config.json stores the patterns sorted, and the first match counts.
+  std::vector<std::string> unknown_keys;
+  const AdapterConfig stored =
+      ParseAdapterConfig(FormatAdapterConfig(config), "the adapter's options", unknown_keys);
+  for (const std::string& path : targeted) {
+    if (RankOf(stored, path) == RankOf(config, path) &&
+        AlphaOf(stored, path) == AlphaOf(config, path)) {
+      continue;
+    }
+    ThrowInvalidInput(
+        "several entries of rank_pattern or alpha_pattern match '{}', and in the sorted order of "
+        "adapter_config.json they would mean another scale; write one pattern for each module",
+        path);
+  }
+}
+
+// A head that is trained without the embeddings is no longer tied to them; PEFT does so silently.
+void CheckTied(const AdapterConfig& config, const DecoderConfig& decoder) {
+  if (!decoder.tie_word_embeddings || config.modules_to_save.size() != 1) return;
+  const bool head = config.modules_to_save.front() == "lm_head";
+  ThrowInvalidInput(
+      "modules_to_save: in this model lm_head and embed_tokens are one matrix "
+      "(tie_word_embeddings); "
+      "trained as {} alone, the {} would stay unchanged. Name both: then each is trained "
+      "separately, "
+      "and the merged model has two matrices",
+      config.modules_to_save.front(), head ? "embedding" : "head");
+}
+
+}  // namespace
+
+void CheckRank(const char* key, std::int64_t rank) {
+  if (rank > kMostRank) ThrowInvalidInput("{} must be at most {}, found {}", key, kMostRank, rank);
+}
+
+AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder) {
+  AdapterConfig config;
+  config.base_model_name_or_path = options.model_name_or_path;
+  config.r = options.lora_r;
+  config.lora_alpha = options.lora_alpha;
+  config.lora_dropout = options.lora_dropout;
+  config.target_modules = ToSelection(options.lora_target_modules);
+  if (config.target_modules == ModuleSelection("all-linear")) {
+    config.target_modules = LinearNamesOf(decoder);
+  }
+  if (!options.exclude_modules.empty()) {
+    config.exclude_modules = ToSelection(options.exclude_modules);
+  }
+  config.layers_to_transform = ToLayers(options.layers_to_transform, decoder.num_hidden_layers);
+  for (const auto& [pattern, value] : ToPatterns("rank_pattern", options.rank_pattern)) {
+    config.rank_pattern.emplace_back(pattern, ToRank(value));
+  }
+  for (const auto& [pattern, value] : ToPatterns("alpha_pattern", options.alpha_pattern)) {
+    config.alpha_pattern.emplace_back(pattern, value);
+  }
+  config.modules_to_save = options.modules_to_save;
+  config.use_rslora = options.use_rslora;
+  config.use_dora = options.use_dora;
+  // Before the checks, which also test the ranks that will be stored.
+  if (DoublesRank(ParseLoraInit(options.init_lora_weights))) DoubleRank(config);
+  CheckNames(config, decoder);
+  CheckTied(config, decoder);
+  return config;
+}
+
+LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
+                            Memory& memory) {
+  const bool continues = !options.adapter.empty();
+  // Options that contradict an adapter on disk have been refused by ApplyAdapter.
+  LoraAdapter adapter(
+      continues ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, decoder), decoder,
+      memory);
+  // Not a rule of options alone: the modules of an adapter that training continues are in its
+  // folder.
+  if (options.embedding_learning_rate > 0 && adapter.modules().empty()) {
+    ThrowInvalidInput("embedding_learning_rate is that of modules_to_save, which names no module{}",
+                      continues ? " in the adapter" : "");
+  }
+  if (DoublesRank(ParseLoraInit(options.init_lora_weights))) adapter.FreezeSecondHalf();
+  return adapter;
+}
+
+}  // namespace qlora

@@ -1,0 +1,31 @@
+// The adapter that the options of a run describe.
+#ifndef QLORA_PLAN_NEW_ADAPTER_H_
+#define QLORA_PLAN_NEW_ADAPTER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "io/peft_config.h"
+#include "model/config.h"
+#include "model/lora.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// Errors: InvalidInput for a rank above the largest that is supported.
+void CheckRank(const char* key, std::int64_t rank);
+
+// The configuration that the options describe. Errors: InvalidInput for names, patterns and layers
+// that match nothing in this model.
+AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder);
+
+// The adapter of a run, which will allocate its matrices in `memory`: the new adapter that the
+// options describe, or the one in options.adapter, which training continues. Errors: InvalidInput
+// as ToAdapterConfig, and when an option needs something that the adapter does not have.
+LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
+                            Memory& memory);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_NEW_ADAPTER_H_

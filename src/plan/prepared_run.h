@@ -1,0 +1,52 @@
+// A run that is decided and not started: PlanTraining makes it, Train uses it.
+#ifndef QLORA_PLAN_PREPARED_RUN_H_
+#define QLORA_PLAN_PREPARED_RUN_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "backend/backend.h"
+#include "io/json_fwd.h"
+#include "model/base_record.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "plan/memory_plan.h"
+#include "plan/run_data.h"
+#include "plan/sample_prompts.h"
+#include "qlora/train.h"
+#include "step/schedule.h"
+#include "step/step.h"
+
+namespace qlora {
+
+struct PreparedRun {
+  BackendMaker make_backend;
+  std::optional<std::filesystem::path> checkpoint;  // to resume from
+  // The base model.
+  std::filesystem::path model_dir;
+  DecoderConfig config;
+  Precision precision;
+  BaseRecord form;
+  LoadOptions load;
+  std::uint64_t model_fingerprint = 0;
+  // The data, which plans of the same run share.
+  std::shared_ptr<const RunData> data;
+  SamplePrompts prompts;
+  // The steps.
+  Schedule schedule;
+  StepOptions step;
+  ActivationNeeds needs;
+  std::int64_t positions = 0;  // positions of the longest sequence
+};
+
+// The options and fingerprints that a checkpoint of the run records.
+Json RecordedOptions(const TrainPlan& plan);
+
+// PlanTraining for a run on backends of the caller's choice.
+TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_PREPARED_RUN_H_

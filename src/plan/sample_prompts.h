@@ -1,0 +1,33 @@
+// The prompts of sample_prompts as tokens, and the memory that continuing them takes.
+#ifndef QLORA_PLAN_SAMPLE_PROMPTS_H_
+#define QLORA_PLAN_SAMPLE_PROMPTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "model/config.h"
+#include "plan/run_data.h"
+#include "prompt/prompt_layout.h"
+#include "qlora/train.h"
+
+namespace qlora {
+
+// The prompts as tokens, and the sizes that continuing them needs.
+struct SamplePrompts {
+  std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt, in its layout
+  std::vector<std::int32_t> ends;              // tokens that end an answer
+  std::int64_t rows = 0;                       // tokens of the longest prompt
+  std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
+
+  // Bytes of the keys and values of one prompt and its continuation.
+  std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
+};
+// Prompts in `layout`. Errors: InvalidInput for a prompt without tokens, one that the
+// layout has no place for, or one that leaves no room for a continuation.
+SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
+                            const RunData& data, const DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_SAMPLE_PROMPTS_H_

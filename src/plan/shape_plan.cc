@@ -1,0 +1,123 @@
+// PlanShape: the memory and disk space of a run on a model whose shape alone is known.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "hub/hub_cache.h"
+#include "hub/known_models.h"
+#include "inference/dataset_loss.h"
+#include "io/json.h"
+#include "io/safetensors.h"
+#include "io/tensor_file.h"
+#include "model/base_record.h"
+#include "model/shared_options.h"
+#include "plan/check_options.h"
+#include "plan/continued_adapter.h"
+#include "plan/disk_plan.h"
+#include "plan/fit_memory.h"
+#include "plan/new_adapter.h"
+#include "plan/sample_prompts.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A model of which at least config.json is known.
+struct ModelShape {
+  std::string source;
+  DecoderConfig config;
+  std::optional<fs::path> weights;  // the directory that holds them
+};
+
+// The directory may have a config.json and no weights, for example before they are downloaded.
+ModelShape ShapeOfDirectory(const fs::path& dir) {
+  ModelShape shape{dir.string(), LoadDecoderConfig(dir), std::nullopt};
+  if (HoldsModel(dir)) shape.weights = dir;
+  return shape;
+}
+
+// A directory with config.json, a config.json itself, a model in the cache, or a well-known name,
+// in this order.
+ModelShape FindShape(const std::string& name) {
+  std::error_code ignored;
+  if (fs::is_regular_file(name, ignored)) {
+    return {name, ParseDecoderConfig(ReadJsonFile(name), name), std::nullopt};
+  }
+  if (fs::is_directory(name, ignored)) return ShapeOfDirectory(ResolveModelDir(name));
+  try {
+    return ShapeOfDirectory(ResolveModelDir(name));
+  } catch (const Error& error) {
+    if (const auto config = KnownModelConfig(name)) {
+      return {"the table of well-known models", ParseDecoderConfig(*config, name), std::nullopt};
+    }
+    ThrowInvalidInput("{}; or give a config.json, or one of these names: {}", error.what(),
+                      fmt::join(KnownModelNames(), ", "));
+  }
+}
+
+// Every sequence has max_length tokens, and every micro-batch is full.
+DataExtent FullSequences(const TrainOptions& options, std::int64_t length) {
+  const bool evaluates = !options.data.eval_dataset.empty() || options.data.val_set_size > 0;
+  DataExtent extent;
+  extent.longest = length;
+  extent.held_out_longest = evaluates ? length : 0;
+  extent.stream.per_device_train_batch_size = options.per_device_train_batch_size;
+  extent.stream.max_length = length;
+  extent.stream.packing = options.data.packing;
+  extent.max_rows = [](const StreamOptions& stream) {
+    return stream.per_device_train_batch_size * stream.max_length;
+  };
+  return extent;
+}
+
+}  // namespace
+
+ShapePlan PlanShape(Context& context, const TrainOptions& given) {
+  CheckOptions(given);
+  const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
+  const ModelShape shape = FindShape(options.model_name_or_path);
+  const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
+  const Device device = ParsePlannedDevice(options.device);
+  const Precision precision = ParsePrecision(options.compute_dtype, device);
+  // The path stays empty: nothing is loaded from it. Only the form of the linears decides sizes.
+  const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
+                                          .load_in_4bit = options.load_in_4bit,
+                                          .quantization = options.quantization});
+  const std::unique_ptr<Backend> backend = PlannedBackendsOf(device)(context, precision.activation);
+  const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
+  // Weights that are there tell sizes exactly, also those of a checkpoint that is 4-bit itself.
+  const WeightSizes weights =
+      shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
+                    : PlanWeights(context, *backend, shape.config, load);
+
+  ShapePlan plan;
+  plan.model = shape.source;
+  plan.has_weights = shape.weights.has_value();
+  plan.parameters = weights.parameters;
+  plan.length = ResolveMaxLength(options.data.reading, limits);
+  plan.warnings.push_back(WarnOfDevice(device, options.max_memory));
+  plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
+  if (!options.sample_prompts.empty()) {
+    plan.warnings.push_back("the memory of sample_prompts is not counted");
+  }
+  std::erase(plan.warnings, "");
+  const DataExtent extent = FullSequences(options, plan.length);
+  plan.rows = extent.max_rows(extent.stream);
+  const SamplePrompts no_prompts;
+  plan.memory =
+      FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights, *backend})
+          .plan;
+  // Without data the number of steps is open, and with it that of checkpoints.
+  const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
+  plan.disk = PlanDisk(options, adapter, backend->memory(), steps, steps);
+  return plan;
+}
+
+void CheckPlan(const ShapePlan& plan) { CheckShortage(plan.memory, plan.disk); }
+
+}  // namespace qlora

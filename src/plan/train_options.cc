@@ -1,0 +1,274 @@
+// Options of training: the table of their names and help texts, and presets.
+//
+// Names are those of transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so
+// that users need not learn new ones; aliases are those of Axolotl, LLaMA-Factory and mlx-lm. Help
+// is read alone, without its neighbours, and in the JSON Schema of editors: each text names its
+// subject.
+#include <array>
+#include <utility>
+
+#include "log/run_log.h"
+#include "model/shared_options.h"
+#include "plan/check_options.h"
+#include "plan/continued_adapter.h"
+#include "qlora/train.h"
+#include "step/optimizer.h"
+#include "step/schedule.h"
+
+namespace qlora {
+
+// The order of options and sections is that of --help.
+void TrainOptions::Declare(OptionTable& table) {
+  table.Section("Model");
+  table.Choice("preset", &preset, {"none", "qlora-paper"},
+               "a named set of option values; options that you set yourself win");
+  DeclareModelPath(table, &model_name_or_path);
+  table.AddPath("output_dir", &output_dir, "folder for the adapter, logs and checkpoints");
+  table.Add("overwrite_output_dir", &overwrite_output_dir,
+            "replace a run that output_dir already holds", {"overwrite"});
+  table.Add("load_in_4bit", &load_in_4bit,
+            "true: QLoRA, with the linear layers of the transformer blocks in 4 bits; false: LoRA "
+            "on the 16-bit model");
+  quantization.Declare(table);
+  DeclareComputeType(table, &compute_dtype);
+  DeclareDevice(table, &device);
+
+  data.Declare(table);
+
+  // An option of this section that is given must agree with `adapter`, whose values count as set.
+  table.Section("Adapter");
+  table.AddPath("adapter", &adapter,
+                "PEFT adapter to continue training, with its own rank, scale and modules",
+                {"lora_model_dir"});
+  table.Add("lora_r", &lora_r, "rank of the LoRA matrices", {"r", "rank", "lora_rank"});
+  table.Add("lora_alpha", &lora_alpha, "the LoRA update is scaled by lora_alpha / lora_r",
+            {"alpha"});
+  table.Add("lora_dropout", &lora_dropout,
+            "fraction of the adapter's inputs that dropout sets to zero");
+  table.Add("lora_target_modules", &lora_target_modules,
+            "linear layers that get an adapter: names, one regular expression, or all-linear",
+            {"target_modules", "lora_target"});
+  table.Add("exclude_modules", &exclude_modules,
+            "linear layers that get no adapter: names, or one regular expression");
+  table.Add("modules_to_save", &modules_to_save,
+            "modules trained in full, in float32: embed_tokens, lm_head",
+            {"lora_modules_to_save", "additional_target"});
+  table.Add("layers_to_transform", &layers_to_transform,
+            "layers that get adapters: numbers and ranges such as 0,4-7; empty: all layers");
+  table.Add("rank_pattern", &rank_pattern,
+            "values of lora_r by module: down_proj=8,layers.0.*q_proj=32");
+  table.Add("alpha_pattern", &alpha_pattern, "values of lora_alpha by module: down_proj=16");
+  table.Add("use_dora", &use_dora,
+            "DoRA: train the length of each weight row separately from its direction",
+            {"peft_use_dora"});
+  table.Choice(
+      "init_lora_weights", &init_lora_weights, {"default", "pissa", "olora", "loftq"},
+      "initial LoRA matrices; pissa, olora: from the base weights; loftq: from their quantization "
+      "error",
+      {"peft_init_lora_weights"});
+  table.Add("neftune_noise_alpha", &neftune_noise_alpha,
+            "NEFTune: amount of noise added to the embeddings in training; 5 is usual, 0: no noise",
+            {"noisy_embedding_alpha"});
+  table.Add("use_rslora", &use_rslora, "rsLoRA: scale the LoRA update by lora_alpha / sqrt(lora_r)",
+            {"peft_use_rslora"});
+
+  table.Section("Optimization");
+  table.Add("per_device_train_batch_size", &per_device_train_batch_size, "samples in a micro-batch",
+            {"micro_batch_size", "batch_size"});
+  table.Add("gradient_accumulation_steps", &gradient_accumulation_steps,
+            "micro-batches in an optimizer step");
+  table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
+            {"num_epochs", "epochs"});
+  table.Add("max_steps", &max_steps,
+            "number of optimizer steps, in place of num_train_epochs; -1: not set");
+  table.Choice(
+      "optim", &optim, OptimizerNames(),
+      "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory, "
+      "for device cuda in host memory",
+      {"optimizer"});
+  table.Add("learning_rate", &learning_rate, "highest learning rate of the schedule", {"lr"});
+  table.Add("loraplus_lr_ratio", &loraplus_lr_ratio,
+            "LoRA+: ratio of B's learning rate to A's; 16 is usual, 1: no LoRA+",
+            {"loraplus_ratio"});
+  table.Add("embedding_learning_rate", &embedding_learning_rate,
+            "learning rate for modules_to_save; 0: as learning_rate",
+            {"embedding_lr", "loraplus_lr_embedding"});
+  table.Choice("lr_scheduler_type", &lr_scheduler_type, SchedulerNames(), "learning rate schedule",
+               {"lr_scheduler"});
+  table.Add("lr_scheduler_cycles", &lr_scheduler_cycles,
+            "number of cycles of lr_scheduler_type cosine_with_restarts", {"num_cycles"});
+  table.Add("warmup_ratio", &warmup_ratio,
+            "fraction of steps spent warming up the learning rate from 0");
+  table.Add("warmup_steps", &warmup_steps,
+            "steps spent warming up the learning rate; overrides warmup_ratio when positive");
+  table.Add("weight_decay", &weight_decay,
+            "weight decay, decoupled as in AdamW; with optim sgd it is part of the gradient");
+  table.Add("adam_beta1", &adam_beta1, "decay rate of the first moment of the optimizer");
+  table.Add("adam_beta2", &adam_beta2, "decay rate of the second moment of the optimizer");
+  table.Add("adam_epsilon", &adam_epsilon,
+            "constant that AdamW adds to the root of the second moment");
+  table.Add("sgd_momentum", &sgd_momentum, "SGD momentum");
+  table.Add("max_grad_norm", &max_grad_norm,
+            "gradient clipping: gradients of a larger norm are scaled down to it; 0: no clipping");
+  table.Add(
+      "gradient_checkpointing", &gradient_checkpointing,
+      "recompute activations in the backward pass when memory is short; false: never recompute");
+  table.Choice(
+      "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer", "offload"},
+      "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
+      "tenths of free memory; offload: as layer, with inputs kept in host memory, for device cuda. "
+      "On the CPU the results are bit-identical");
+  table.Add("seed", &seed, "random seed");
+  table.Add("deterministic", &deterministic,
+            "bitwise reproducible on CUDA for equal max_memory, with a slower attention backward; "
+            "the CPU always is",
+            {"full_determinism"});
+
+  table.Section("Evaluation");
+  table.Add("eval_steps", &eval_steps,
+            "optimizer steps between evaluations; 0: evaluate after each epoch");
+  table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
+  table.Choice("metric_for_best_model", &metric_for_best_model, {"loss", "token_accuracy"},
+               "metric that decides which evaluation is the best");
+  table.Add("load_best_model_at_end", &load_best_model_at_end,
+            "keep the checkpoint of the best evaluation, and end the run with its adapter");
+  table.Add(
+      "early_stopping_patience", &early_stopping_patience,
+      "stop after this many consecutive evaluations without improvement; 0: never stop early");
+  table.Add("early_stopping_threshold", &early_stopping_threshold,
+            "smallest improvement that counts as a better evaluation");
+
+  table.Section("Run");
+  table.Add("logging_steps", &logging_steps, "optimizer steps between printed lines");
+  table.Add("report_to", &report_to,
+            "logs besides train_log.jsonl: csv, tensorboard, all (both) or none");
+  table.AddPath("logging_dir", &logging_dir,
+                "folder for TensorBoard files; empty: output_dir/runs");
+  table.Add(
+      "sample_prompts", &sample_prompts,
+      "prompts to answer before and after training; answers go to samples.jsonl; prompts use the "
+      "data's layout");
+  table.Add("sample_raw", &sample_raw, "use sample_prompts verbatim, without the prompt layout");
+  table.Add("sample_steps", &sample_steps,
+            "optimizer steps between answers to sample_prompts; 0: none in between");
+  table.Add("sample_max_new_tokens", &sample_max_new_tokens,
+            "maximum number of tokens in an answer to one of sample_prompts");
+  table.Add("save_steps", &save_steps,
+            "optimizer steps between checkpoints; 0: only one, of the last step");
+  table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep; 0: all");
+  table.Add("max_skipped_steps", &max_skipped_steps,
+            "stop after this many consecutive steps with a NaN or Inf, which are skipped");
+  table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
+                "checkpoint to resume from: auto (the newest in output_dir), or a directory");
+  table.Add("max_memory", &max_memory,
+            "memory limit of the run, for example 6GB; a larger plan is refused. With device cuda: "
+            "memory of the GPU");
+  table.Add("threads", &threads, "number of threads; 0: one per usable core");
+}
+
+namespace {
+
+// The recipe of Dettmers et al., arXiv:2305.14314, for 7B and 13B.
+void ApplyPaper(OptionTable& table) {
+  constexpr auto kPaper = std::to_array<std::pair<const char*, const char*>>({
+      {"load_in_4bit", "true"},
+      {"bnb_4bit_quant_type", "nf4"},
+      {"bnb_4bit_use_double_quant", "true"},
+      {"lora_r", "64"},
+      {"lora_alpha", "16"},
+      {"lora_dropout", "0.1"},
+      {"lora_target_modules", "all-linear"},
+      {"optim", "paged_adamw_32bit"},
+      {"learning_rate", "2e-4"},
+      {"lr_scheduler_type", "constant"},
+      {"adam_beta2", "0.999"},
+      {"weight_decay", "0"},
+      {"max_grad_norm", "0.3"},
+      {"per_device_train_batch_size", "1"},
+      {"gradient_accumulation_steps", "16"},
+  });
+  for (const auto& [key, value] : kPaper) {
+    if (!table.Find(key)->set) table.Set(key, value, "preset qlora-paper");
+  }
+}
+
+}  // namespace
+
+// The adapter comes first: its values count as set, and a preset does not change them. `table`
+// writes into this object, which is why the checks at the end see the new values.
+void TrainOptions::Complete(OptionTable& table) const {
+  ApplyAdapter(*this, table);
+  if (preset == "qlora-paper") ApplyPaper(table);
+  table.Set("preset", "none", "preset");
+  if (lr_scheduler_type == "constant" && !table.Find("warmup_ratio")->set) {
+    table.Set("warmup_ratio", "0", "constant");
+  }
+  CheckRanges(*this);
+  CheckIdle(*this);
+}
+
+// An option has no effect when its value differs from the neutral one and another option keeps it
+// from being used. The values are compared as text, because only the table of the command line
+// knows which options were set, and callers of the library have no such table.
+std::vector<IdleOption> TrainOptions::Idle() const {
+  struct Rule {
+    const char* option;
+    bool used;
+    const char* reason;
+  };
+  const UpdateRule rule = ParseOptimizer(optim).rule;
+  const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
+  const bool prompts = !sample_prompts.empty();
+  const bool warms_up = lr_scheduler_type != "constant";
+  constexpr const char* kNoEval =
+      "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
+  constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
+  constexpr const char* kNoWarmup =
+      "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
+  // The options that depend on others, with the condition under which they are used.
+  const auto rules = std::to_array<Rule>({
+      {"recompute", gradient_checkpointing || recompute == "none",
+       "gradient_checkpointing is false, so nothing is recomputed; leave out one of the two"},
+      {"sgd_momentum", rule == UpdateRule::kSgd, "it is an option of optim sgd; leave it out"},
+      {"adam_beta1", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_beta2", rule != UpdateRule::kSgd, kNoAdam},
+      {"adam_epsilon", rule == UpdateRule::kAdamW, "only AdamW uses it; leave it out"},
+      {"warmup_ratio", warms_up, kNoWarmup},
+      {"warmup_steps", warms_up, kNoWarmup},
+      {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
+       "it is an option of lr_scheduler_type cosine_with_restarts; leave it out"},
+      {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
+       "it is the learning rate of modules_to_save, which names no module; leave it out"},
+      {"eval_steps", eval, kNoEval},
+      {"eval_on_start", eval, kNoEval},
+      {"metric_for_best_model", eval, kNoEval},
+      {"load_best_model_at_end", eval, kNoEval},
+      {"early_stopping_patience", eval, kNoEval},
+      {"early_stopping_threshold", eval, kNoEval},
+      {"sample_steps", prompts, kNoPrompts},
+      {"sample_max_new_tokens", prompts, kNoPrompts},
+      {"sample_raw", prompts, kNoPrompts},
+      {"logging_dir", ParseReportTo(report_to).tensorboard,
+       "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
+      {"save_total_limit", save_steps > 0 || load_best_model_at_end,
+       "no checkpoint is saved during training; set save_steps, or leave it out"},
+  });
+  // Declare binds a table to options that the table may change, so it is given copies.
+  TrainOptions mine = *this;
+  TrainOptions neutral;
+  neutral.warmup_ratio = 0;  // no warm-up; the default is one
+  OptionTable values;
+  OptionTable neutral_values;
+  mine.Declare(values);
+  neutral.Declare(neutral_values);
+  std::vector<IdleOption> idle;
+  for (const Rule& row : rules) {
+    const bool asks =
+        values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
+    if (asks && !row.used) idle.push_back({row.option, row.reason});
+  }
+  return idle;
+}
+
+}  // namespace qlora

@@ -1,0 +1,236 @@
+// PlanTraining: everything of a run that can be checked and computed before weights are read.
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/model_fingerprint.h"
+#include "checkpoint/resume_options.h"
+#include "checkpoint/resume_point.h"
+#include "data/prompt_example.h"
+#include "data/sample_display.h"
+#include "hub/hub_cache.h"
+#include "io/json_fwd.h"
+#include "model/lora_init.h"
+#include "model/shared_options.h"
+#include "plan/check_options.h"
+#include "plan/continued_adapter.h"
+#include "plan/disk_plan.h"
+#include "plan/fit_memory.h"
+#include "plan/new_adapter.h"
+#include "plan/prepared_run.h"
+#include "plan/run_folder.h"
+#include "plan/sample_prompts.h"
+#include "step/optimizer.h"
+#include "step/schedule.h"
+#include "tokenizer/tokenizer_config.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
+
+// The options with those that an adapter decides. Checked first, because no file is read for that.
+TrainOptions Checked(const TrainOptions& options) {
+  CheckOptions(options);
+  if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
+  return options.adapter.empty() ? options : WithAdapter(options);
+}
+
+// True when texts are conversations that someone has rendered with the chat template: they hold
+// what the template puts between a question and its answer.
+bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  constexpr std::int64_t kTried = 8;
+  constexpr std::string_view kMark = "\x01";
+  constexpr std::size_t kShortestMark = 4;  // what is shorter may occur in any text
+  // The text between a question and its answer, for example "<|im_end|>\n<|im_start|>assistant\n".
+  // A control character marks the end of the question in the rendered prompt.
+  std::string between;
+  try {
+    const OrderedJson question = {{{"role", "user"}, {"content", kMark}}};
+    const std::string prompt = chat.Prompt(question, nullptr);
+    const std::size_t at = prompt.find(kMark);
+    if (at != std::string::npos) between = prompt.substr(at + kMark.size());
+  } catch (const Error&) {  // the template refuses this conversation
+  }
+  if (between.size() < kShortestMark) return false;
+  // A few samples decide. One sample without the mark shows plain text.
+  for (std::int64_t i = 0; i < std::min(kTried, data.size()); ++i) {
+    const std::string text = tokenizer.Decode(data.Get(i).ids, /*skip_special_tokens=*/false);
+    if (text.find(between) == std::string::npos) return false;
+  }
+  return true;
+}
+
+// The layout that prompts get later. Texts that were rendered with the chat template are recorded
+// as conversations, so that `chat` and `generate` render them again.
+PromptLayout LayoutToRecord(const RunData& data) {
+  const PromptLayout& layout = data.train.layout();
+  const bool rendered = layout.kind == PromptLayout::Kind::kWhole && data.chat != nullptr &&
+                        AreRendered(data.train, data.tokenizer, *data.chat);
+  if (!rendered) return layout;
+  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
+}
+
+// The layout of the data, and the template that shows it where the model's own does not: it was
+// given, it came with the adapter that training continues, or the data are not conversations.
+void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseRecord& form) {
+  const fs::path from = ChatTemplateDir(options.adapter);
+  const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
+  const bool chosen = continued || !options.data.chat.chat_template.empty();
+  form.prompts.layout = LayoutToRecord(data);
+  form.chat_template = TemplateOfLayout(*form.prompts.layout, data.tokenizer, data.chat.get(),
+                                        chosen, options.data.reading.append_eos);
+  form.prompts.chat_template_kwargs = options.data.chat.chat_template_kwargs;
+  form.prompts.chat_template_date = options.data.chat.chat_template_date;
+}
+
+// The options that all steps share, in the types of the step.
+StepOptions StepOptionsOf(const TrainOptions& options, const ActivationNeeds& needs) {
+  StepOptions step;
+  step.rates = GroupRatesOf(options);
+  step.max_grad_norm = options.max_grad_norm;
+  step.seed = static_cast<std::uint64_t>(options.seed);
+  step.neftune_alpha = options.neftune_noise_alpha;
+  step.recompute = needs.recompute;
+  return step;
+}
+
+// `data` where an earlier plan of the same run has them, else the data that the options name.
+std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& options,
+                                      const PreparedRun& run, std::shared_ptr<const RunData> data) {
+  const DataLimits limits{run.config.vocab_size, run.config.max_position_embeddings};
+  if (data == nullptr) return OpenRunData(context, options, run.model_dir, limits);
+  if (limits.vocab_size != data->limits.vocab_size ||
+      limits.max_position_embeddings != data->limits.max_position_embeddings) {
+    ThrowInvalidInput("{} is not a form of the model that the data were tokenized for",
+                      run.model_dir.string());
+  }
+  return data;
+}
+
+// ---- The plan.
+
+// The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written and
+// no weight is read, apart from the first bytes of each tensor for the fingerprint. data: that of
+// an earlier plan of the same run, or null.
+TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend,
+               std::shared_ptr<const RunData> data) {
+  TrainPlan plan;
+  auto run = std::make_shared<PreparedRun>();
+  run->make_backend = std::move(make_backend);
+  run->checkpoint = FindCheckpoint(options, plan.warnings);
+  CheckOutputDir(options, run->checkpoint);
+
+  run->model_dir = ResolveModelDir(options.model_name_or_path);
+  run->config = LoadDecoderConfig(run->model_dir);
+  run->precision = ParsePrecision(options.compute_dtype, ParsePlannedDevice(options.device));
+  run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
+  // For its sizes; the session makes the adapter that is trained.
+  LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
+
+  data = DataOf(context, options, *run, std::move(data));
+  const BatchStream stream(data->train, data->stream);
+  RecordLayoutOf(options, *data, run->form);
+  if (options.learning_rate >= kHighRate) {
+    plan.warnings.push_back(
+        fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
+                    options.learning_rate));
+  }
+  if (!data->warning.empty()) plan.warnings.push_back(data->warning);
+  if (std::string unread = WarnOfUnreadFields(data->train.report()); !unread.empty()) {
+    plan.warnings.push_back(std::move(unread));
+  }
+  plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
+  plan.prompt_layout = DescribeLayout(*run->form.prompts.layout);
+  if (run->form.prompts.layout == data->train.layout()) {
+    plan.example = FindPromptExample(data->train, data->tokenizer);
+  }
+  if (!data->train.has_one_layout()) {
+    plan.warnings.push_back(fmt::format(
+        "the data files are laid out in different ways; the layout of most samples is recorded "
+        "with the adapter: {}",
+        plan.prompt_layout));
+  }
+  run->prompts = EncodePrompts(options, *run->form.prompts.layout, *data, run->config);
+
+  // The sizes of the weights, from the headers of the checkpoint, and with them the memory of the
+  // run.
+  run->load = LoadOptionsOf(run->form);
+  const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);
+  const WeightSizes weights =
+      PlanWeights(context, *backend, run->model_dir, run->config, run->load);
+  run->model_fingerprint = ModelFingerprint(run->model_dir);
+  AdoptStoredForm(run->form, weights);
+  CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
+                run->load.load_in_4bit && !weights.stored_4bit);
+
+  FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
+                                adapter, weights, *backend});
+  plan.memory = std::move(fitted.plan);
+  run->needs = std::move(fitted.needs);
+  run->positions = fitted.positions;
+
+  // The number of steps, which the disk plan and a resumed run depend on.
+  run->schedule = ScheduleOf(options, stream);
+  run->step = StepOptionsOf(options, run->needs);
+  plan.total_steps = run->schedule.total_steps;
+  plan.warmup_steps = run->schedule.warmup_steps;
+  if (run->checkpoint) {
+    plan.resume = FindResumePoint(*run->checkpoint, options, plan.total_steps);
+  }
+  plan.warnings.push_back(WarnOfSharedSamples(plan.data));
+  if (!options.data.eval_dataset.empty()) {
+    plan.warnings.push_back(WarnOfLostRecords(*plan.data.held_out, "evaluation records"));
+  }
+  plan.warnings.push_back(WarnOfLostRecords(plan.data.train));
+  plan.warnings.push_back(WarnOfWarmup(options, run->schedule));
+  plan.warnings.push_back(WarnOfNoCheckpoint(options, run->schedule));
+  std::erase(plan.warnings, "");
+  plan.disk = PlanDisk(options, adapter, backend->memory(), plan.total_steps,
+                       StepsOfEpoch(options, stream, 0));
+  // A damaged adapter is found now, not when the weights have been loaded.
+  if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
+  plan.options = std::move(options);
+  run->data = std::move(data);
+  plan.run = std::move(run);
+  if (plan.run->checkpoint) {
+    // ChangeBase may still replace the base, which is compared again when the run starts.
+    CheckOptionsOnResume(*plan.run->checkpoint, RecordedOptions(plan), /*base_may_change=*/true);
+  }
+  return plan;
+}
+
+}  // namespace
+
+TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose) {
+  if (purpose == PlanPurpose::kTraining) {
+    return PlanTrainingOn(context, options, BackendsOf(ParseDevice(options.device)));
+  }
+  const Device device = ParsePlannedDevice(options.device);
+  TrainPlan plan = PlanTrainingOn(context, options, PlannedBackendsOf(device));
+  if (std::string absent = WarnOfDevice(device, options.max_memory); !absent.empty()) {
+    plan.warnings.push_back(std::move(absent));
+  }
+  return plan;
+}
+
+TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend) {
+  return Plan(context, Checked(options), std::move(make_backend), nullptr);
+}
+
+TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
+                     const std::string& model_name_or_path) {
+  TrainOptions options = plan.options;
+  options.model_name_or_path = model_name_or_path;
+  return Plan(context, Checked(options), plan.run->make_backend, plan.run->data);
+}
+
+void CheckPlan(const TrainPlan& plan) { CheckShortage(plan.memory, plan.disk); }
+
+}  // namespace qlora

@@ -1,0 +1,39 @@
+// Finds what the assistant wrote in a conversation that a template has rendered.
+#ifndef QLORA_PROMPT_ASSISTANT_TURNS_H_
+#define QLORA_PROMPT_ASSISTANT_TURNS_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "prompt/chat_renderer.h"
+
+namespace qlora {
+
+// Renders some messages, with or without the prompt for the assistant's next turn; nothing when the
+// template refuses them.
+using RenderMessages =
+    std::function<std::optional<std::string>(const OrderedJson& messages, bool prompt)>;
+
+// The assistant's turns in `text`, which renders `messages` without a prompt. A turn is the text
+// that the model has to write when it is given the messages before the turn and a prompt: the text
+// that rendering up to and with the turn adds to that prompt, less white space at the end.
+//
+// Some templates do not grow by appending: they strip thoughts from earlier turns, or move the
+// system text to the last question, and so render a message differently once others follow. There,
+// the place of a message is the part of the text that changes when the content of the message does.
+// The turn begins where the text stops continuing the message before in the way the prompt does.
+// The turn ends as it ends when it is the last message, or else with one of `special_tokens`.
+//
+// Cost: 2 renderings for a turn that is appended, about 6 for another, each of up to the whole
+// conversation, so that the work for a conversation grows with the square of its turns. A template
+// with {% generation %} is rendered once and does not come here.
+// Errors: InvalidInput when turns would overlap.
+std::vector<ChatSpan> FindAssistantTurns(const RenderMessages& render, const OrderedJson& messages,
+                                         const std::string& text,
+                                         const std::vector<std::string>& special_tokens);
+
+}  // namespace qlora
+
+#endif  // QLORA_PROMPT_ASSISTANT_TURNS_H_

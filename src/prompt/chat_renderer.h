@@ -1,0 +1,40 @@
+// The interface of whatever turns a conversation into text.
+#ifndef QLORA_PROMPT_CHAT_RENDERER_H_
+#define QLORA_PROMPT_CHAT_RENDERER_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+// Bytes [begin, end) of a rendered conversation, written by the assistant in messages[message]: its
+// content, its tool calls and the end-of-turn token.
+struct ChatSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t message = 0;
+};
+
+struct RenderedChat {
+  std::string text;                 // special tokens included, BOS too where the template has it
+  std::vector<ChatSpan> assistant;  // ascending, disjoint
+};
+
+class ChatRenderer {
+ public:
+  virtual ~ChatRenderer() = default;
+
+  // `messages` is an array of objects with at least a role; `tools` an array or null. May be called
+  // by several threads. Errors: InvalidInput, without a place in the data, when the template fails.
+  virtual RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const = 0;
+
+  // Everything that the rendering depends on, as text: equal sources, equal renderings.
+  virtual std::string source() const = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_PROMPT_CHAT_RENDERER_H_

@@ -1,0 +1,84 @@
+// A chat template of a checkpoint: conversations to text, and which part of it the assistant wrote.
+#ifndef QLORA_PROMPT_CHAT_TEMPLATE_H_
+#define QLORA_PROMPT_CHAT_TEMPLATE_H_
+
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jinja/jinja.h"
+#include "prompt/chat_renderer.h"
+#include "qlora/chat.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+
+struct ChatTemplateSettings {
+  // JSON object of variables that the template sees; they win over the special tokens.
+  std::string variables = {};
+  std::optional<std::tm> now = {};     // today, for the template; none: the local time
+  std::string name = "chat_template";  // in messages
+};
+
+// Renders as apply_chat_template of Hugging Face transformers does: the template sees messages,
+// tools, documents (none), add_generation_prompt, the special tokens of the tokenizer (bos_token,
+// eos_token, pad_token, unk_token; those that exist), and further variables.
+//
+// The assistant wrote the text that {% generation %} marks; in a template without such marks, the
+// text that the rendering up to and with a turn adds to the prompt for this turn
+// (assistant_turns.h).
+class ChatTemplate : public ChatRenderer {
+ public:
+  // text: Jinja. The tokenizer must outlive the template.
+  // A malformed template is reported by the first rendering, so that data without conversations
+  // does not depend on it. Errors: InvalidInput when the variables are not a JSON object.
+  ChatTemplate(std::string text, const Tokenizer& tokenizer, ChatTemplateSettings settings = {});
+
+  RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
+  // The conversation up to where the assistant's next turn begins. Errors: as Render.
+  std::string Prompt(const OrderedJson& messages, const OrderedJson& tools) const;
+  std::string source() const override;
+  const std::string& text() const { return text_; }
+
+  // Another template for conversations with tools.
+  void SetToolTemplate(std::unique_ptr<ChatTemplate> with_tools);
+
+  // The special token that ends the assistant's turns, if one does.
+  std::optional<std::int32_t> turn_end() const;
+
+ private:
+  JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools, bool prompt) const;
+
+  std::string text_;
+  const Tokenizer& tokenizer_;
+  std::shared_ptr<const OrderedJson> variables_;  // an object, the special tokens included
+  std::optional<std::tm> now_;
+  std::optional<JinjaTemplate> jinja_;
+  std::string defect_;                       // why jinja_ is empty
+  std::vector<std::string> special_tokens_;  // their texts
+  std::unique_ptr<ChatTemplate> with_tools_;
+};
+
+// The error where a conversation needs a chat template.
+inline constexpr std::string_view kNoChatTemplate =
+    "this model has no chat template; name one with chat_template (plain goes with every "
+    "tokenizer; chatml needs its two tokens)";
+
+// The day that strftime_now shows. Data must render alike today and tomorrow, so that a run can be
+// repeated and resumed; an answer is given today.
+enum class ChatClock { kFixed, kToday };
+
+// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
+// templates, or a file), or the checkpoint's own: for conversations with tools the one named
+// tool_use, where there is one. Nothing when fields name none and the checkpoint has none. Errors:
+// InvalidInput naming the option.
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const Tokenizer& tokenizer,
+                                               ChatClock clock);
+
+}  // namespace qlora
+
+#endif  // QLORA_PROMPT_CHAT_TEMPLATE_H_

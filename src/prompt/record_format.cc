@@ -1,0 +1,237 @@
+#include "prompt/record_format.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace qlora {
+namespace {
+
+struct FormatName {
+  RecordFormat format;
+  std::string_view name;
+  std::string_view aliases = {};  // separated by spaces
+};
+constexpr FormatName kFormatNames[] = {
+    {RecordFormat::kAuto, "auto"},
+    {RecordFormat::kRaw, "raw", "txt"},
+    {RecordFormat::kText, "text"},
+    {RecordFormat::kPromptCompletion, "prompt_completion", "prompt-completion completion"},
+    {RecordFormat::kInstruction, "alpaca", "instruction"},
+    {RecordFormat::kTemplate, "template"},
+    {RecordFormat::kShareGpt, "sharegpt"},
+    {RecordFormat::kMessages, "messages", "chat openai"},
+    {RecordFormat::kInputIds, "input_ids", "tokenized"}};
+
+// Other names of the fields of a format, as public data sets have them; the last form is Dolly's.
+struct OtherNames {
+  RecordFormat format;
+  FieldName required;
+  FieldName answer;
+  FieldName optional = {};
+};
+constexpr OtherNames kOtherNames[] = {
+    {RecordFormat::kPromptCompletion, {"prompt", "prompt"}, {"completion", "response"}},
+    {RecordFormat::kPromptCompletion, {"prompt", "input"}, {"completion", "output"}},
+    {RecordFormat::kPromptCompletion, {"prompt", "question"}, {"completion", "answer"}},
+    {RecordFormat::kInstruction,
+     {"instruction", "instruction"},
+     {"output", "response"},
+     {"input", "context"}}};
+
+bool Has(const OrderedJson& record, std::string_view key) {
+  return HasField(record, std::string(key).c_str());
+}
+
+// True for a record with one of the two names alone, or with one name that is both.
+bool HasEither(const OrderedJson& record, const FieldName& name) {
+  return name.ours == name.theirs || !Has(record, name.ours) || !Has(record, name.theirs);
+}
+
+bool Fits(const OrderedJson& record, const OtherNames& names) {
+  return Has(record, names.required.theirs) && Has(record, names.answer.theirs) &&
+         HasEither(record, names.required) && HasEither(record, names.answer) &&
+         HasEither(record, names.optional);
+}
+
+// The names that fit the record, of one format or of any (kAuto). Nothing when several do: the
+// record does not tell which of them the user means.
+std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFormat format) {
+  std::optional<DetectedFormat> found;
+  for (const OtherNames& other : kOtherNames) {
+    const bool asked = format == RecordFormat::kAuto || format == other.format;
+    if (!asked || !Fits(record, other)) continue;
+    // A second fit: prompt and response, but question and answer too. A guess would train on the
+    // wrong pair without a word.
+    if (found) return std::nullopt;
+    FieldName optional = other.optional;
+    // Both names are ours then: nothing is renamed.
+    if (Has(record, optional.ours)) optional.theirs = optional.ours;
+    found = {other.format, {other.required}};
+    if (!optional.ours.empty()) found->names.push_back(optional);
+    found->names.push_back(other.answer);
+  }
+  return found;
+}
+
+// "question, answer": what a message shows of a record that lacks a field.
+std::string KeysOf(const OrderedJson& record) {
+  std::string keys;
+  for (const auto& item : record.items()) {
+    keys += (keys.empty() ? "" : ", ") + item.key() + (item.value().is_null() ? " (null)" : "");
+  }
+  return keys.empty() ? "none" : keys;
+}
+
+bool IsPreferencePair(const OrderedJson& record) {
+  return Has(record, "chosen") && Has(record, "rejected");
+}
+
+// "question in place of Question, ...": what to call the fields of a record that tells a format but
+// for the case of its names; "" for other records.
+std::string NamesInLowerCase(const OrderedJson& record) {
+  OrderedJson lower = OrderedJson::object();
+  std::string names;
+  for (const auto& item : record.items()) {
+    const std::string name = LowerCase(item.key());
+    lower[name] = item.value();
+    if (name != item.key())
+      names += (names.empty() ? "" : ", ") + name + " in place of " + item.key();
+  }
+  return DetectRecordFormat(lower, false) ? names : "";
+}
+
+// The field whose list of records is the data, in a file that is one object around its records; ""
+// for other records.
+std::string ListOfRecords(const OrderedJson& record) {
+  for (const auto& item : record.items()) {
+    const OrderedJson& value = item.value();
+    const bool is_list = value.is_array() && !value.empty() && value.front().is_object();
+    if (is_list && DetectRecordFormat(value.front(), false)) return item.key();
+  }
+  return "";
+}
+
+}  // namespace
+
+bool IsConversationFormat(RecordFormat format) {
+  return format == RecordFormat::kMessages || format == RecordFormat::kShareGpt;
+}
+
+std::string_view RecordFormatName(RecordFormat format) {
+  for (const FormatName& known : kFormatNames) {
+    if (known.format == format) return known.name;
+  }
+  return "";
+}
+
+RecordFormat ParseRecordFormat(std::string_view name) {
+  for (const FormatName& known : kFormatNames) {
+    if (known.name == name || HasWord(known.aliases, name)) return known.format;
+  }
+  ThrowInvalidInput(
+      "dataset_format: expected auto, raw, text, prompt_completion, alpaca, template, sharegpt, "
+      "messages or input_ids, found '{}'",
+      name);
+}
+
+// Most specific first: tokens that someone has prepared win over the text that is often kept with
+// them, a template that the user wrote wins over the names that fields happen to have, and the
+// names of a format win over other names.
+std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool has_template) {
+  const auto has = [&record](const char* key) { return HasField(record, key); };
+  const auto found = [](RecordFormat format) { return DetectedFormat{format, {}}; };
+  if (has("input_ids")) return found(RecordFormat::kInputIds);
+  if (has_template) return found(RecordFormat::kTemplate);
+  if (has("messages")) return found(RecordFormat::kMessages);
+  if (has("conversations")) return found(RecordFormat::kShareGpt);
+  if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
+  if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
+  if (has("text")) return found(RecordFormat::kText);
+  // Such records often have "prompt" next to chosen and rejected. Other names would find a pair
+  // among them that no one meant.
+  if (IsPreferencePair(record)) return std::nullopt;
+  return FindOtherNames(record, RecordFormat::kAuto);
+}
+
+std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format) {
+  const std::optional<DetectedFormat> detected = DetectRecordFormat(record, false);
+  // The names of the format itself come before other names, as in detection.
+  if (detected && detected->format == format) return detected;
+  return FindOtherNames(record, format);
+}
+
+void ThrowUnknownFormat(const OrderedJson& record) {
+  if (IsPreferencePair(record)) {
+    ThrowInvalidInput(
+        "the records are preference pairs (chosen, rejected), which are not trained on; training "
+        "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
+        "completion_template '{{chosen}}'");
+  }
+  if (const std::string names = NamesInLowerCase(record); !names.empty()) {
+    ThrowInvalidInput(
+        "cannot tell the format from the fields: {}; the names of fields are in lower case: write "
+        "{}",
+        KeysOf(record), names);
+  }
+  if (const std::string list = ListOfRecords(record); !list.empty()) {
+    ThrowInvalidInput(
+        "cannot tell the format from the fields: {}; records may not be inside another object: "
+        "write the list '{}' alone, as a JSON array",
+        KeysOf(record), list);
+  }
+  ThrowInvalidInput(
+      "cannot tell the format from the fields: {}; expected text, prompt and completion, "
+      "instruction and output, messages, conversations or input_ids; or say how to lay the fields "
+      "out with prompt_template and completion_template",
+      KeysOf(record));
+}
+
+OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
+  for (const FieldName& name : names) {
+    // A null is renamed too, so that it is reported as null and not as missing.
+    if (name.ours == name.theirs || !record.contains(name.theirs) || Has(record, name.ours)) {
+      continue;
+    }
+    OrderedJson value = std::move(record[std::string(name.theirs)]);
+    record.erase(std::string(name.theirs));
+    record[std::string(name.ours)] = std::move(value);
+  }
+  return record;
+}
+
+std::string DescribeFieldNames(const std::vector<FieldName>& names) {
+  std::string text;
+  for (const FieldName& name : names) {
+    text += text.empty() ? "" : ", ";
+    text += name.ours;
+    if (name.theirs != name.ours) text.append(": ").append(name.theirs);
+  }
+  return text;
+}
+
+// Tables write null for a value that is missing, so null counts as absent.
+bool HasField(const OrderedJson& record, const char* key) {
+  const auto field = record.find(key);
+  return field != record.end() && !field->is_null();
+}
+
+const OrderedJson& RequiredField(const OrderedJson& record, const char* key) {
+  const auto field = record.find(key);
+  if (field == record.end()) {
+    ThrowInvalidInput("field '{}' is missing; found: {}", key, KeysOf(record));
+  }
+  return *field;
+}
+
+const std::string& TextField(const OrderedJson& record, const char* key) {
+  const OrderedJson& field = RequiredField(record, key);
+  if (!field.is_string()) {
+    ThrowInvalidInput("field '{}': expected text, found {}", key, field.type_name());
+  }
+  return field.get_ref<const std::string&>();
+}
+
+}  // namespace qlora

@@ -1,0 +1,39 @@
+// Comma-separated values after RFC 4180: fields may be quoted with ", a quote inside is doubled, a
+// quoted field may hold line breaks. Lines end in LF or CRLF.
+#ifndef QLORA_RECORDS_CSV_H_
+#define QLORA_RECORDS_CSV_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qlora {
+
+// Finds where records end, one byte at a time, so that a file need not be in memory.
+class CsvScanner {
+ public:
+  explicit CsvScanner(char delimiter) : delimiter_(delimiter) {}
+
+  // Takes the next byte of the file; true when it is the line feed that ends a record.
+  bool Step(char c);
+  // True when the bytes so far end within a quoted field.
+  bool in_quotes() const { return state_ == State::kQuoted; }
+
+ private:
+  enum class State { kFieldStart, kPlain, kQuoted, kAfterQuote };
+
+  char delimiter_;
+  State state_ = State::kFieldStart;
+};
+
+// What is wrong with a file whose fields are separated by semicolons.
+inline constexpr std::string_view kSemicolons =
+    "fields are separated by ';': only commas and tabs are read";
+
+// The fields of one record, with or without its line ending. Errors: InvalidInput, without a place,
+// when a quoted field is not closed or is followed by anything but a delimiter.
+std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter);
+
+}  // namespace qlora
+
+#endif  // QLORA_RECORDS_CSV_H_

@@ -1,0 +1,64 @@
+// The bytes of a data file, read by position: a file larger than memory costs no memory, and a file
+// that shrinks while it is used gives an error instead of a fault.
+#ifndef QLORA_RECORDS_FILE_BYTES_H_
+#define QLORA_RECORDS_FILE_BYTES_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace qlora {
+
+// U+FEFF in UTF-8, which some programs write before the first character of a text.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+class FileBytes {
+ public:
+  // Does not wait for the writer of a pipe.
+  // Errors: InvalidInput when the file is missing, unreadable or not a regular file.
+  explicit FileBytes(const std::filesystem::path& path);
+  // An open file that has no name, or another than errors shall give. Closes `descriptor` in the
+  // end.
+  static FileBytes FromDescriptor(std::string name, int descriptor);
+  // Bytes that are already in memory, under the name that errors give.
+  static FileBytes FromMemory(std::string name, std::string bytes);
+
+  const std::string& name() const { return name_; }
+  std::uint64_t size() const { return size_; }
+  // Nanoseconds from 1970 to the last change that the file had when it was opened; 0 for memory.
+  std::int64_t modified() const { return modified_; }
+
+  // Bytes [begin, begin + count), fewer at the end of the file. May be called by several threads.
+  // Errors: InvalidInput when the file has changed since it was opened.
+  std::string Read(std::uint64_t begin, std::uint64_t count) const;
+
+  // Refuses bytes of the file, found at `offset`, that are not UTF-8: encoding would replace them.
+  // Errors: InvalidInput with line and column.
+  void CheckUtf8(std::uint64_t offset, std::string_view bytes) const;
+
+  // 1-based number of the line that holds byte `offset`. Reads the file up to there.
+  std::int64_t LineAt(std::uint64_t offset) const;
+  // 1-based number, in bytes, of byte `offset` within its line.
+  std::int64_t ColumnAt(std::uint64_t offset) const;
+  // "data.json:17": the line of byte `offset`, and "data.json:17:5": its line and column.
+  std::string LineOf(std::uint64_t offset) const;
+  std::string PositionOf(std::uint64_t offset) const;
+
+ private:
+  struct Descriptor;
+
+  FileBytes() = default;
+  void Adopt(int descriptor);
+
+  std::string name_;
+  std::uint64_t size_ = 0;
+  std::int64_t modified_ = 0;
+  std::shared_ptr<const Descriptor> descriptor_;  // null for bytes in memory
+  std::shared_ptr<const std::string> bytes_;      // null for a file
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_RECORDS_FILE_BYTES_H_

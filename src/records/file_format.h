@@ -1,0 +1,34 @@
+// The format of a data file: JSON Lines, a JSON array, CSV, Parquet, or one plain text.
+#ifndef QLORA_RECORDS_FILE_FORMAT_H_
+#define QLORA_RECORDS_FILE_FORMAT_H_
+
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "records/file_bytes.h"
+
+namespace qlora {
+
+enum class FileFormat { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
+std::string_view FileFormatName(FileFormat format);
+
+// The extensions of data files, in lower case; HasDataExtension compares in any case.
+inline constexpr std::array<std::string_view, 7> kDataExtensions = {
+    ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".txt"};
+bool HasDataExtension(const std::filesystem::path& path);
+
+// Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
+// .parquet, .txt).
+// Errors: InvalidInput naming the conversion for Arrow, compressed, UTF-16 and Excel files.
+FileFormat DetectFileFormat(const FileBytes& file);
+
+// The separator of the fields of a CSV file: a tab in .tsv, else a comma.
+char DelimiterOf(const FileBytes& file);
+
+// White space between the values of JSON.
+inline bool IsJsonBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+}  // namespace qlora
+
+#endif  // QLORA_RECORDS_FILE_FORMAT_H_

@@ -1,0 +1,274 @@
+#include "records/record_file.h"
+
+#include <algorithm>
+#include <functional>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "records/csv.h"
+#include "records/parquet_text.h"
+#include "records/record_error.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+
+// Calls visit(c, offset) for every byte from `begin` on.
+template <typename Visit>
+void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit) {
+  for (std::uint64_t at = begin; at < file.size(); at += kReadBytes) {
+    const std::string chunk = file.Read(at, kReadBytes);
+    for (std::size_t i = 0; i < chunk.size(); ++i) visit(chunk[i], at + i);
+  }
+}
+
+// A file that was written again has another time of change, even if its size is the same.
+std::string KeyOf(const FileBytes& file) {
+  return fmt::format("records of {}, {} bytes of {}\n",
+                     std::filesystem::absolute(file.name()).string(), file.size(), file.modified());
+}
+
+// Finds the elements of a JSON array one byte at a time, so that a file need not be in memory.
+// Tells elements apart by brackets, commas and quotes alone. An element that is not valid JSON is
+// found when it is parsed.
+class JsonArrayScanner {
+ public:
+  enum class Found { kNothing, kElement, kEnd };
+
+  // Takes the next byte, the first one being the bracket that opens the array. kElement: an element
+  // begins with this byte. kEnd: this byte closes the array.
+  // Errors: InvalidInput, without a place, when the byte cannot come here.
+  Found Step(char c);
+  bool ended() const { return at_ == At::kAfterEnd; }
+
+ private:
+  enum class At { kStart, kFirst, kElement, kAfterComma, kAfterEnd };
+
+  Found StepBetween(char c);
+  void StepInString(char c);
+
+  At at_ = At::kStart;
+  std::int64_t depth_ = 0;  // brackets that are open within the element
+  bool in_string_ = false;
+  bool escaped_ = false;  // the byte before was a backslash that escapes
+};
+
+JsonArrayScanner::Found JsonArrayScanner::Step(char c) {
+  if (in_string_) {
+    StepInString(c);
+    return Found::kNothing;
+  }
+  if (IsJsonBlank(c)) return Found::kNothing;
+  if (at_ == At::kStart) {
+    at_ = At::kFirst;
+    return Found::kNothing;
+  }
+  if (at_ == At::kAfterEnd) ThrowInvalidInput("text follows the end of the JSON array");
+  if (depth_ == 0 && (c == ',' || c == ']')) return StepBetween(c);
+
+  const bool begins = at_ != At::kElement;
+  at_ = At::kElement;
+  in_string_ = c == '"';
+  if (c == '{' || c == '[') ++depth_;
+  if ((c == '}' || c == ']') && --depth_ < 0) {
+    ThrowInvalidInput("expected ',' or ']', found '{}'", c);
+  }
+  return begins ? Found::kElement : Found::kNothing;
+}
+
+// A comma or the closing bracket outside of all elements. "[]" is an array, "[,]" and "[{},]" are
+// not.
+JsonArrayScanner::Found JsonArrayScanner::StepBetween(char c) {
+  const bool closes = c == ']';
+  if (at_ == At::kAfterComma || (at_ == At::kFirst && !closes)) {
+    ThrowInvalidInput("expected an object, found '{}'", c);
+  }
+  at_ = closes ? At::kAfterEnd : At::kAfterComma;
+  return closes ? Found::kEnd : Found::kNothing;
+}
+
+// Brackets and commas in a string mean nothing, and \" does not end it; \\ escapes itself.
+void JsonArrayScanner::StepInString(char c) {
+  in_string_ = escaped_ || c != '"';
+  escaped_ = !escaped_ && c == '\\';
+}
+
+// JSON's blanks at the end of a text.
+void DropBlanksAtEnd(std::string_view& text) {
+  while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
+}
+
+}  // namespace
+
+RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
+    : file_(std::move(file)),
+      file_format_(DetectFileFormat(file_)),
+      delimiter_(DelimiterOf(file_)),
+      key_(KeyOf(file_)) {
+  if (file_format_ == FileFormat::kPlainText) {
+    ThrowInvalidInput(
+        "{}: expected records, found plain text, which is trained as one text; leave "
+        "dataset_format out or set it to raw, or write each text as a line {{\"text\": ...}} of a "
+        ".jsonl file",
+        file_.name());
+  }
+  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
+  const std::string name = std::filesystem::path(file_.name()).filename().string();
+  const IndexPlace place = IndexPlace::In(index_folder, name, key());
+  if (auto found = IndexArray<std::uint64_t>::Find(place)) begins_ = std::move(*found);
+  if (!IndexIsSound()) {
+    begins_ = IndexArray<std::uint64_t>(place);
+    MakeIndex();
+  }
+  if (size() <= 0) ThrowInvalidInput("{}: the data file holds no records", file_.name());
+  if (has_header()) ReadColumns();
+}
+
+// Reads the file once from end to end.
+void RecordFile::MakeIndex() {
+  const bool marked = file_.Read(0, kByteOrderMark.size()) == kByteOrderMark;
+  const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
+  if (has_lines()) IndexLines(begin);
+  if (file_format_ == FileFormat::kJsonArray) IndexElements(begin);
+  if (file_format_ == FileFormat::kCsv) IndexRows(begin);
+  begins_.Finish();
+}
+
+// An index of an earlier run may have been damaged since: its offsets must ascend within the file.
+bool RecordFile::IndexIsSound() const {
+  const auto begins = begins_.values();
+  const auto falls = std::adjacent_find(begins.begin(), begins.end(), std::greater_equal<>());
+  return begins.size() > 1 && falls == begins.end() && begins.back() <= file_.size();
+}
+
+// A record begins at the first character of a line that is not blank.
+void RecordFile::IndexLines(std::uint64_t begin) {
+  bool in_record = false;
+  ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
+    if (!in_record && !IsJsonBlank(c)) begins_.Add(offset);
+    in_record = c != '\n' && (in_record || !IsJsonBlank(c));
+  });
+  begins_.Add(file_.size());
+}
+
+// The end of the last record is the bracket that closes the array.
+void RecordFile::IndexElements(std::uint64_t begin) {
+  using Found = JsonArrayScanner::Found;
+  JsonArrayScanner scanner;
+  std::uint64_t element = begin;
+  ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
+    const Found found = NamePlace([&] { return file_.PositionOf(offset); },  //
+                                  [&] { return scanner.Step(c); });
+    if (found != Found::kNothing) begins_.Add(offset);
+    if (found == Found::kElement) element = offset;
+  });
+  if (!scanner.ended()) {
+    ThrowInvalidInput(
+        "{}: the JSON array is not closed; its last element begins here (is the file complete?)",
+        file_.PositionOf(element));
+  }
+}
+
+// A record may hold line breaks, in quotes. Blank lines between records are skipped.
+void RecordFile::IndexRows(std::uint64_t begin) {
+  CsvScanner scanner(delimiter_);
+  std::uint64_t record = begin;
+  bool blank = true;
+  ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
+    blank = blank && (c == '\r' || c == '\n');
+    if (scanner.Step(c)) {
+      if (!blank) begins_.Add(record);
+      record = offset + 1;
+      blank = true;
+    }
+  });
+  if (scanner.in_quotes()) {
+    ThrowInvalidInput("{}: a quoted field that begins in this record is not closed",
+                      file_.LineOf(record));
+  }
+  if (!blank) begins_.Add(record);
+  begins_.Add(file_.size());
+}
+
+// Two columns of one name would leave one value of each record unread.
+void RecordFile::ReadColumns() {
+  const std::uint64_t begin = begins_.values()[0];
+  columns_ = ParseFields(begin, Begin(0));
+  // Rows would fail later, if a text holds a comma, or a record would have one unknown field.
+  if (columns_.size() == 1 && columns_[0].find(';') != std::string::npos) {
+    ThrowInvalidInput("{}: {}", file_.LineOf(begin), kSemicolons);
+  }
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& name : columns_) {
+    if (name.empty() || !seen.insert(name).second) {
+      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a unique name",
+                        file_.LineOf(begin), name.empty() ? "has an unnamed" : "repeats", name);
+    }
+  }
+}
+
+std::uint64_t RecordFile::Begin(std::int64_t i) const { return begins_.values()[i + has_header()]; }
+
+OrderedJson RecordFile::Read(std::int64_t i) const {
+  QLORA_DCHECK(i >= 0 && i < size());
+  return has_header() ? ReadRow(Begin(i), Begin(i + 1))
+                      : ReadObject(Begin(i), Begin(i + 1), /*last=*/i + 1 == size());
+}
+
+// The bytes up to the next record hold more than the record: blank lines, or a comma.
+OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const {
+  const std::string bytes = file_.Read(begin, end - begin);
+  std::string_view text = bytes;
+  if (has_lines()) {
+    text = text.substr(0, text.find('\n'));
+  } else if (!last) {
+    DropBlanksAtEnd(text);
+    if (text.ends_with(',')) text.remove_suffix(1);
+  }
+  DropBlanksAtEnd(text);
+  OrderedJson record;
+  if (const auto defect = TryParseJson(text, record)) {
+    ThrowInvalidInput(
+        "{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset), defect->reason,
+        has_lines() ? "; each line must hold one whole JSON object, or the file must be "
+                      "an array of objects"
+                    : "");
+  }
+  if (!record.is_object()) {
+    ThrowInvalidInput("{}: expected a JSON object, found {} {}", file_.PositionOf(begin),
+                      record.is_array() ? "an" : "a", record.type_name());
+  }
+  return record;
+}
+
+// All values are text, as nothing in the file says otherwise.
+OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
+  std::vector<std::string> fields = ParseFields(begin, end);
+  if (fields.size() != columns_.size()) {
+    ThrowInvalidInput("{}: expected {} fields as in the header row, found {}", file_.LineOf(begin),
+                      columns_.size(), fields.size());
+  }
+  // The names are known to differ. record[name] would compare each with all before it.
+  OrderedJson::object_t record;
+  record.reserve(fields.size());
+  for (std::size_t c = 0; c < fields.size(); ++c) {
+    record.emplace_back(columns_[c], std::move(fields[c]));
+  }
+  return OrderedJson(std::move(record));
+}
+
+std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::uint64_t end) const {
+  std::string text = file_.Read(begin, end - begin);
+  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  file_.CheckUtf8(begin, text);
+  return NamePlace([&] { return file_.LineOf(begin); },
+                   [&] { return ParseCsvRecord(text, delimiter_); });
+}
+
+std::string RecordFile::Where(std::int64_t i) const { return file_.LineOf(Begin(i)); }
+
+}  // namespace qlora

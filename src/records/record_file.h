@@ -1,0 +1,68 @@
+// Records of a data file: JSON Lines, a JSON array of objects, CSV with a header row, or Parquet.
+#ifndef QLORA_RECORDS_RECORD_FILE_H_
+#define QLORA_RECORDS_RECORD_FILE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "io/json_fwd.h"
+#include "records/file_bytes.h"
+#include "records/file_format.h"
+#include "records/index_array.h"
+
+namespace qlora {
+
+// The records of one file. Opening reads the file once and keeps 8 bytes a record, in a file of
+// index_folder unless that is empty; each record is parsed when it is asked for. An index that an
+// earlier run left there for the same file is used again. Blank lines are skipped; a UTF-8 byte
+// order mark is tolerated. Keys keep the order of the file, since a chat template may print them.
+class RecordFile {
+ public:
+  // Errors: InvalidInput with file, line and column when the records cannot be told apart; Runtime
+  // when the index cannot be written.
+  explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {});
+
+  const FileBytes& file() const { return file_; }
+  FileFormat file_format() const { return file_format_; }
+  // Names the file as it was when it was opened: path, size, time of the last change.
+  const std::string& key() const { return key_; }
+  std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
+
+  // Record i as an object; for CSV, column name -> string. May be called by several threads.
+  // Errors: InvalidInput with file, line and column when the record is malformed or not an object.
+  OrderedJson Read(std::int64_t i) const;
+
+  // "data.jsonl:17" for the line where record i begins. Reads the file up to there.
+  std::string Where(std::int64_t i) const;
+
+ private:
+  bool has_header() const { return file_format_ == FileFormat::kCsv; }
+  bool has_lines() const {
+    return file_format_ == FileFormat::kJsonLines || file_format_ == FileFormat::kParquet;
+  }
+  std::uint64_t Begin(std::int64_t i) const;  // of record i; for i == size() the end of the last
+  void MakeIndex();
+  bool IndexIsSound() const;
+  void IndexLines(std::uint64_t begin);
+  void IndexElements(std::uint64_t begin);
+  void IndexRows(std::uint64_t begin);
+  void ReadColumns();
+  OrderedJson ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const;
+  OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;
+  std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
+
+  FileBytes file_;  // of a Parquet file its rows as JSON Lines
+  FileFormat file_format_;
+  char delimiter_;  // of CSV
+  std::string key_;
+  // Byte offsets: the header row of CSV, every record, the end of the last record. Ascending.
+  IndexArray<std::uint64_t> begins_;
+  std::vector<std::string> columns_;  // names from the header row of a CSV file
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_RECORDS_RECORD_FILE_H_

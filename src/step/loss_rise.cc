@@ -1,0 +1,30 @@
+#include "step/loss_rise.h"
+
+#include <algorithm>
+
+namespace qlora {
+
+void LossStart::Add(double loss, std::int64_t steps) {
+  if (count >= steps) return;
+  ++count;
+  mean += (loss - mean) / static_cast<double>(count);
+}
+
+std::int64_t StartSteps(std::int64_t warmup_steps) {
+  return std::clamp<std::int64_t>(warmup_steps, 1, 20);
+}
+
+// Losses are in nats. The least rise keeps a run on data that the model knows by heart from an
+// alarm over 0.01 and 0.02; the scatter, one whose steps see few tokens.
+bool HasRisen(const LossStart& start, const LossSpikes& recent) {
+  constexpr std::int64_t kFewSteps = 10;
+  constexpr double kLeastRise = 0.5;
+  constexpr double kLeastShare = 0.2;
+  constexpr double kDeviations = 2;
+  if (start.count == 0 || recent.count < kFewSteps) return false;
+  const double least =
+      std::max({kLeastRise, kLeastShare * start.mean, kDeviations * recent.deviation});
+  return recent.mean - start.mean > least;
+}
+
+}  // namespace qlora

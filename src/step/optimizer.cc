@@ -1,0 +1,305 @@
+#include "step/optimizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "quant/dynamic_map.h"
+
+namespace qlora {
+namespace {
+
+// Parameters of one part of an update: 16 MiB of each float32 moment. Those of a device, of which
+// there are two at once, have half as many.
+constexpr std::int64_t kSlice = std::int64_t{4} << 20;
+constexpr std::int64_t kSlot = kSlice / 2;
+
+// {rule, 8-bit moments, paged}. Several names of Hugging Face mean the same computation here.
+constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
+constexpr OptimizerType kAdamW8 = {UpdateRule::kAdamW, true, false};
+constexpr OptimizerType kPagedAdamW32 = {UpdateRule::kAdamW, false, true};
+constexpr OptimizerType kPagedAdamW8 = {UpdateRule::kAdamW, true, true};
+
+constexpr auto kTypes = std::to_array<std::pair<std::string_view, OptimizerType>>({
+    {"adamw", kAdamW32},
+    {"adamw_torch", kAdamW32},
+    {"adamw_torch_fused", kAdamW32},
+    {"adamw_8bit", kAdamW8},
+    {"adamw_bnb_8bit", kAdamW8},
+    {"paged_adamw", kPagedAdamW32},
+    {"paged_adamw_32bit", kPagedAdamW32},
+    {"paged_adamw_8bit", kPagedAdamW8},
+    {"lion", {UpdateRule::kLion, false, false}},
+    {"lion_8bit", {UpdateRule::kLion, true, false}},
+    {"sgd", {UpdateRule::kSgd, false, false}},
+});
+
+// Columns [begin, begin + count) of a (1, n) view; an empty view of an empty view.
+MatrixView Part(const MatrixView& m, std::int64_t begin, std::int64_t count) {
+  if (m.empty()) return {};
+  MatrixView part = m;
+  part.data = static_cast<std::byte*>(m.data) + BytesOf(m.dtype, begin);
+  part.cols = part.stride = count;
+  return part;
+}
+
+// The moments of the same parameters. `begin` is a multiple of a block, as each group begins with
+// one, so 8-bit codes and the scales of their blocks are cut at the same place.
+Moment Part(const Moment& m, std::int64_t begin, std::int64_t count) {
+  return {Part(m.values, begin, count),
+          Part(m.scales, begin / kDynamicBlock, (count + kDynamicBlock - 1) / kDynamicBlock)};
+}
+
+// The parts of both moments that there are, by name. View: MatrixView or ConstMatrixView.
+template <typename View>
+std::vector<std::pair<std::string, View>> StateOf(const Moment& m, const Moment& v) {
+  std::vector<std::pair<std::string, View>> state;
+  const auto add = [&](const std::string& name, const Moment& moment) {
+    if (!moment.values.empty()) state.emplace_back(name, moment.values);
+    if (!moment.scales.empty()) state.emplace_back(name + "_absmax", moment.scales);
+  };
+  add("exp_avg", m);
+  add("exp_avg_sq", v);
+  return state;
+}
+
+}  // namespace
+
+// ---- The optimizer that options describe.
+
+OptimizerType ParseOptimizer(std::string_view name) {
+  for (const auto& [known, type] : kTypes) {
+    if (known == name) return type;
+  }
+  ThrowInvalidInput("unknown optim '{}'", name);
+}
+
+std::vector<std::string> OptimizerNames() {
+  std::vector<std::string> names;
+  for (const auto& entry : kTypes) names.emplace_back(entry.first);
+  return names;
+}
+
+OptimizerType OptimizerOf(const TrainOptions& options) {
+  OptimizerType type = ParseOptimizer(options.optim);
+  type.momentum = options.sgd_momentum > 0;
+  return type;
+}
+
+UpdateArgs UpdateArgsOf(const TrainOptions& options) {
+  UpdateArgs args;
+  const bool is_sgd = OptimizerOf(options).rule == UpdateRule::kSgd;
+  // UpdateArgs has one field for the factor of the first moment, which SGD calls momentum.
+  args.beta1 = is_sgd ? options.sgd_momentum : options.adam_beta1;
+  args.beta2 = options.adam_beta2;
+  args.epsilon = options.adam_epsilon;
+  args.weight_decay = options.weight_decay;
+  return args;
+}
+
+GroupRates GroupRatesOf(const TrainOptions& options) {
+  GroupRates rates;
+  rates.b = options.loraplus_lr_ratio;
+  if (options.embedding_learning_rate > 0 && options.learning_rate > 0) {
+    // A rate of the options becomes a multiple, because one schedule drives all groups.
+    rates.embedding = options.embedding_learning_rate / options.learning_rate;
+  }
+  return rates;
+}
+
+// ---- Memory of the moments.
+
+// Carves m (1, n) and v (1, n), as far as the rule has them: float32, or a code of 8 bits for each
+// value with a float32 scale for each block of 256. A carver without memory only measures.
+void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t parameters,
+                       Moment& m, Moment& v) {
+  const auto moment = [&](Moment& out) {
+    out.values = carver.Matrix(type.eight_bit ? DType::kU8 : DType::kF32, 1, parameters);
+    if (!type.eight_bit) return;
+    out.scales = carver.Matrix(DType::kF32, 1, (parameters + kDynamicBlock - 1) / kDynamicBlock);
+  };
+  if (type.has_m()) moment(m);
+  if (type.has_v()) moment(v);
+}
+
+std::array<Optimizer::Slot, 2> Optimizer::LayoutSlots(Carver& carver, const OptimizerType& type,
+                                                      std::int64_t parameters) {
+  std::array<Slot, 2> slots;
+  for (Slot& slot : slots) {
+    Layout(carver, type, std::min(kSlot, parameters), slot.m, slot.v);
+  }
+  return slots;
+}
+
+Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
+                     const std::string& directory)
+    : type_(type), memory_(&adapter.memory()) {
+  // Three cases:
+  //
+  //   not paged          moments in the memory of the adapter
+  //   paged, host        moments in a mapped file; the update reads and writes the mapping
+  //   paged, device      moments in staging memory; each update goes through slots of the device
+  const std::int64_t parameters = adapter.parameters().cols;
+  if (type.paged && !IsHost(adapter.memory())) {
+    device_ = &adapter.memory();
+    memory_ = &device_->staging();
+    Carver plan;
+    LayoutSlots(plan, type, parameters);
+    slot_arena_ = Arena(plan.bytes(), *device_);
+    Carver carver(slot_arena_);
+    slots_ = LayoutSlots(carver, type, parameters);
+  }
+  Carver plan;
+  Layout(plan, type, parameters, m_, v_);
+  arena_ = FileBytes(type, adapter, adapter.memory()) > 0 ? Arena(plan.bytes(), directory)
+                                                          : Arena(plan.bytes(), *memory_);
+  Carver carver(arena_);
+  Layout(carver, type, parameters, m_, v_);
+  // In the signed map the code of 0 is not the byte 0.
+  if (type.eight_bit && type.has_m()) {
+    // Filled piece by piece and released, so that even the start does not hold a paged state. Zeros
+    // need no work elsewhere: arenas begin as zeros, and v's unsigned map has code 0 for 0.
+    const std::vector<float> zero(1, 0.0f);
+    std::uint8_t code = 0;
+    DynamicMap::Signed().Encode(zero.data(), 1, &code);
+    const std::vector<std::uint8_t> codes(std::min(kSlice, parameters), code);
+    for (std::int64_t begin = 0; begin < parameters; begin += kSlice) {
+      const MatrixView part = Part(m_.values, begin, std::min(kSlice, parameters - begin));
+      Upload(*memory_, std::span(codes).first(part.cols), part);
+      Release(part.data, part.cols);
+    }
+  }
+}
+
+std::size_t Optimizer::StateBytes(const OptimizerType& type, const LoraAdapter& adapter) {
+  Carver plan;
+  Moment m;
+  Moment v;
+  Layout(plan, type, adapter.parameters().cols, m, v);
+  return plan.bytes();
+}
+
+std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter,
+                             const Memory& memory) {
+  const std::size_t all = StateBytes(type, adapter);
+  if (!type.paged) return all;
+  Carver plan;
+  if (!IsHost(memory)) {
+    LayoutSlots(plan, type, adapter.parameters().cols);
+    return plan.bytes();
+  }
+  Moment m;
+  Moment v;
+  Layout(plan, type, kSlice, m, v);
+  // A paged state that fits into one slice is held whole.
+  return std::min(all, plan.bytes());
+}
+
+std::size_t Optimizer::StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                    const Memory& memory) {
+  return type.paged && !IsHost(memory) ? StateBytes(type, adapter) : 0;
+}
+std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
+                                 const Memory& memory) {
+  return type.paged && IsHost(memory) ? StateBytes(type, adapter) : 0;
+}
+
+// ---- Updating.
+
+// Parameters of one kind have one learning rate and one decay. The size of the parts bounds the
+// memory of a paged state. All rules are element by element, or block by block in 8 bits, so the
+// cuts do not change results.
+std::vector<Optimizer::PartOfUpdate> Optimizer::Parts(const UpdateArgs& args,
+                                                      const GroupRates& rates,
+                                                      const LoraAdapter& adapter) const {
+  const std::int64_t most = UsesSlots() ? kSlot : kSlice;
+  std::vector<PartOfUpdate> parts;
+  for (const ParameterGroup& group : adapter.groups()) {
+    UpdateArgs of_group = args;
+    if (group.kind == ParameterKind::kModule) of_group.learning_rate *= rates.embedding;
+    if (group.kind == ParameterKind::kB || group.kind == ParameterKind::kMagnitude) {
+      of_group.learning_rate *= rates.b;
+    }
+    if (group.kind == ParameterKind::kMagnitude) of_group.weight_decay = 0;
+    const std::int64_t end = group.begin + group.count;
+    for (std::int64_t begin = group.begin; begin < end; begin += most) {
+      parts.push_back({of_group, begin, std::min(most, end - begin)});
+    }
+  }
+  return parts;
+}
+
+void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rates,
+                       LoraAdapter& adapter) {
+  args.rule = type_.rule;
+  const std::vector<PartOfUpdate> parts = Parts(args, rates, adapter);
+  if (UsesSlots()) return UpdateThroughSlots(backend, parts, adapter);
+  for (const PartOfUpdate& part : parts) {
+    const Moment m = Part(m_, part.begin, part.count);
+    const Moment v = Part(v_, part.begin, part.count);
+    backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
+                            Part(adapter.parameters(), part.begin, part.count), m, v});
+    for (const MatrixView& stored : {m.values, m.scales, v.values, v.scales}) {
+      Release(stored.data, BytesOf(stored.dtype, stored.cols));
+    }
+  }
+}
+
+std::array<Optimizer::StoredView, 4> Optimizer::ViewsOf(const PartOfUpdate& part,
+                                                        const Slot& slot) const {
+  const Moment m = Part(m_, part.begin, part.count);
+  const Moment v = Part(v_, part.begin, part.count);
+  const Moment used_m = Part(slot.m, 0, part.count);
+  const Moment used_v = Part(slot.v, 0, part.count);
+  return {{{m.values, used_m.values},
+           {m.scales, used_m.scales},
+           {v.values, used_v.values},
+           {v.scales, used_v.scales}}};
+}
+
+// The host waits for nothing here. Part i has slot i % 2:
+//
+//   copies  | in 0 | in 1     | out 0 | in 2     | out 1 | in 3 ...
+//   ops            | update 0         | update 1         | update 2 ...
+void Optimizer::UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpdate>& parts,
+                                   LoraAdapter& adapter) {
+  const auto bytes_of = [](const MatrixView& m) { return BytesOf(m.dtype, m.cols); };
+  const auto fetch = [&](std::size_t i) {
+    if (i >= parts.size()) return;
+    for (const auto& [stored, used] : ViewsOf(parts[i], slots_[i % 2])) {
+      if (!used.empty()) device_->QueueUpload(stored.data, used.data, bytes_of(used));
+    }
+  };
+  fetch(0);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    // Given before the update beside which it runs, so that it does not wait for that one.
+    fetch(i + 1);
+    const PartOfUpdate& part = parts[i];
+    const Slot& slot = slots_[i % 2];
+    const std::array<StoredView, 4> views = ViewsOf(part, slot);
+    for (const auto& [stored, used] : views) device_->OpsWaitFor(used.data, bytes_of(used));
+    backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
+                            Part(adapter.parameters(), part.begin, part.count),
+                            Part(slot.m, 0, part.count), Part(slot.v, 0, part.count)});
+    for (const auto& [stored, used] : views) {
+      if (!used.empty()) device_->QueueDownload(used.data, stored.data, bytes_of(used));
+    }
+  }
+}
+
+std::vector<std::pair<std::string, MatrixView>> Optimizer::State() {
+  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
+  return StateOf<MatrixView>(m_, v_);
+}
+std::vector<std::pair<std::string, ConstMatrixView>> Optimizer::State() const {
+  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
+  return StateOf<ConstMatrixView>(m_, v_);
+}
+
+void Optimizer::Release(const void* begin, std::size_t bytes) const {
+  if (!type_.paged || UsesSlots() || bytes == 0) return;
+  arena_.Release(static_cast<std::size_t>(static_cast<const std::byte*>(begin) - arena_.data()),
+                 bytes);
+}
+
+}  // namespace qlora

@@ -1,0 +1,91 @@
+// One optimizer step: forward, loss and backward over the micro-batches of a window, then an
+// update.
+#ifndef QLORA_STEP_STEP_H_
+#define QLORA_STEP_STEP_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/batch.h"
+#include "pass/decoder.h"
+#include "step/gradient_tree.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+
+// Options that are the same in every step of a run.
+struct StepOptions {
+  GroupRates rates;
+  double max_grad_norm = 0;  // 0: no clipping
+  std::uint64_t seed = 0;    // seed of dropout and of NEFTune's noise
+  double neftune_alpha = 0;
+  std::vector<Recompute> recompute;  // (L)
+};
+
+// A gradient accumulation window: the micro-batches of one optimizer step. Its totals are those of
+// all micro-batches, also where this process runs only some of them.
+struct StepBatch {
+  struct MicroBatch {
+    std::int64_t index = 0;  // in the window
+    Batch batch;
+  };
+  // Those that this process runs, in the order of the window.
+  std::vector<MicroBatch> micro_batches = {};
+  std::int64_t count = 0;              // micro-batches of the window
+  std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
+  std::int64_t supervised = 0;         // supervised tokens of the window
+  std::int64_t rows = 0;               // all tokens of the window
+};
+
+// The results of the micro-batches that a process runs, besides their gradients. With 0 for those
+// that it does not run, processes get the window by adding element by element, which rounds
+// nothing.
+struct WindowSums {
+  std::vector<double> losses;      // (count) of each micro-batch, summed over its supervised tokens
+  std::vector<std::int64_t> hits;  // (count) supervised tokens that were the model's first choice
+  std::string bad_tensor = {};     // where the first NaN or Inf of a forward pass appeared
+};
+
+struct StepResult {
+  double loss = 0;              // mean over the supervised tokens of the window
+  double grad_norm = 0;         // before clipping
+  std::int64_t supervised = 0;  // supervised tokens of the window
+  std::int64_t hits = 0;        // supervised tokens that were the model's first choice
+  std::int64_t rows = 0;        // all tokens of the window
+  double learning_rate = 0;
+  bool applied = false;    // false: loss or gradient was not finite, nothing was updated
+  std::string bad_tensor;  // then: where the NaN or Inf appeared first
+};
+
+// The model that a step reads, and the memory for the passes of a micro-batch.
+struct StepModel {
+  const Decoder& decoder;
+  PassMemory& memory;
+
+  Backend& backend() const { return decoder.backend(); }
+};
+
+// The two halves of a step. Between them, processes that share a window would add up the gradients
+// of the adapter and the sums. A NaN or Inf ends neither early.
+//
+// Leaves the gradient of the mean loss in `adapter`, as far as the micro-batches of `batch` add to
+// it, in the order of `tree`, where those that are missing add zeros.
+WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
+                        LoraAdapter& adapter, GradientTree& tree);
+// Updates the adapter and the optimizer from the gradients and the sums of the whole window, unless
+// one of them is not finite. update.step counts the updates, this one included.
+StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
+                          const StepBatch& batch, const WindowSums& sums, const UpdateArgs& update,
+                          LoraAdapter& adapter, Optimizer& optimizer);
+
+// Both: runs the micro-batches of `batch` through the model and updates `adapter`, its gradients,
+// which are added up in `tree`, and `optimizer`. The loss is summed over the window and divided by
+// its supervised tokens, so that the split into micro-batches does not matter.
+StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
+                     const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
+                     Optimizer& optimizer);
+
+}  // namespace qlora
+
+#endif  // QLORA_STEP_STEP_H_

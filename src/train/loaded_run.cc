@@ -1,0 +1,108 @@
+#include "train/loaded_run.h"
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/resume_options.h"
+#include "io/json.h"
+#include "model/lora_init.h"
+#include "pass/pass_shape.h"
+#include "plan/new_adapter.h"
+#include "plan/prepared_run.h"
+#include "step/optimizer.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// How the run loads its weights, with progress reported to `observer`, which the result refers to.
+LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
+  LoadOptions load = run.load;
+  load.host_embedding = run.needs.host_embedding;
+  load.progress = [&](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
+  return load;
+}
+
+// The adapter that the run starts from, as far as it does not depend on the weights of the base.
+LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config, Memory& memory) {
+  LoraAdapter adapter = DescribeAdapter(options, config, memory);
+  if (options.adapter.empty()) {
+    adapter.Initialize(static_cast<std::uint64_t>(options.seed));
+  } else {
+    adapter.Read(options.adapter);
+  }
+  adapter.AllocateGradients();
+  return adapter;
+}
+
+// Refuses a position that this run cannot be at, though its checkpoint names the same options.
+void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
+  const fs::path where = *plan.run->checkpoint / kTrainerState;
+  if (at.eval_due && !plan.data.held_out) {
+    ThrowInvalidInput("{}: an evaluation is due, but this run has no evaluation data",
+                      where.string());
+  }
+  // The constructor refuses a cursor beyond the data.
+  const BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
+}
+
+}  // namespace
+
+std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
+                                   TrainObserver& observer) {
+  const PreparedRun& run = *plan.run;
+  const TrainOptions& options = plan.options;
+  std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
+  LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
+  // Gradients, activations and workspace are allocated before the weights are loaded: what does not
+  // fit fails within seconds. The sizes are those of the plan.
+  backend->SetDeterministic(options.deterministic);
+  backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
+  GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
+                         adapter.gradients());
+  PassMemory memory(backend->memory(),
+                    BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs));
+  DecoderWeights weights =
+      LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
+  if (options.adapter.empty()) adapter.InitializeModules(weights);
+  Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
+  if (const std::size_t unlocked = backend->memory().staging().Unlocked(); unlocked > 0) {
+    observer.OnWarning(fmt::format(
+        "the system does not lock {} of host memory for transfers, which therefore do not run "
+        "beside the computation: the run is slower, its results are the same",
+        FormatBytes(unlocked)));
+  }
+
+  // The decoder refers to its parts, which therefore have their final place before it is made.
+  auto loaded = std::make_unique<LoadedRun>(
+      LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
+                std::move(optimizer), std::move(memory), nullptr});
+  loaded->decoder = std::make_unique<Decoder>(*loaded->backend, run.config, loaded->weights,
+                                              run.precision, run.positions, run.needs.work_size);
+  return loaded;
+}
+
+TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
+                            LoadedRun& loaded) {
+  const PreparedRun& run = *plan.run;
+  TrainPosition at;
+  // Resuming needs no initial values. A continued adapter was read by MakeAdapter. A new one may
+  // take its values from the weights; that is computed in float32, whatever the run computes in.
+  if (run.checkpoint) {
+    at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), loaded.adapter, loaded.optimizer);
+    CheckFits(at, plan);
+  } else if (plan.options.adapter.empty()) {
+    const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
+    if (init != LoraInit::kDefault) {
+      InitializeFromWeights(*run.make_backend(context, DType::kF32), init, loaded.weights,
+                            run.step.seed, LoadReporting(run, observer).progress, loaded.adapter);
+    }
+    InitializeMagnitudes(*loaded.backend, loaded.weights, loaded.adapter);
+  }
+  RefreshNorms(*loaded.backend, loaded.weights, loaded.adapter);
+  return at;
+}
+
+}  // namespace qlora

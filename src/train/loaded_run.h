@@ -1,0 +1,41 @@
+// The model of a run in memory: everything that a step reads and writes.
+#ifndef QLORA_TRAIN_LOADED_RUN_H_
+#define QLORA_TRAIN_LOADED_RUN_H_
+
+#include <memory>
+
+#include "checkpoint/train_position.h"
+#include "pass/decoder.h"
+#include "qlora/context.h"
+#include "qlora/train.h"
+#include "step/gradient_tree.h"
+#include "step/optimizer.h"
+#include "step/step.h"
+
+namespace qlora {
+
+struct LoadedRun {
+  std::unique_ptr<Backend> backend;
+  LoraAdapter adapter;  // with gradients
+  DecoderWeights weights;
+  GradientTree gradients;
+  Optimizer optimizer;
+  PassMemory memory;                 // for training, evaluation and samples, one at a time
+  std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
+
+  StepModel model() { return {*decoder, memory}; }
+};
+
+// Loads the weights and allocates everything else. Reports to observer.OnLoad.
+std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
+                                   TrainObserver& observer);
+
+// Gives the adapter its first values, and the optimizer its state: those of the checkpoint that the
+// run resumes from, or those of a new run. Returns where the run begins. Errors: InvalidInput when
+// the checkpoint is damaged or was made with other options.
+TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
+                            LoadedRun& loaded);
+
+}  // namespace qlora
+
+#endif  // QLORA_TRAIN_LOADED_RUN_H_

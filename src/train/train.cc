@@ -1,0 +1,222 @@
+// Train: a run from its plan to the saved adapter.
+#include "qlora/train.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/folder_lock.h"
+#include "base/memory_info.h"
+#include "base/stopwatch.h"
+#include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/run_info.h"
+#include "log/run_log.h"
+#include "plan/prepared_run.h"
+#include "plan/run_folder.h"
+#include "step/loss_rise.h"
+#include "step/optimizer.h"
+#include "train/checkpoint_saver.h"
+#include "train/evaluation.h"
+#include "train/loaded_run.h"
+#include "train/samples.h"
+#include "train/stop_rules.h"
+
+namespace qlora {
+namespace {
+
+// Everything that a run does apart from its steps.
+struct RunOutputs {
+  RunOutputs(const TrainPlan& plan, LoadedRun& loaded, const TrainPosition& start,
+             std::filesystem::path best_checkpoint, TrainObserver& observer)
+      : stop(plan, observer),
+        log(plan, start, observer),
+        evaluation(plan, loaded, stop, log),
+        samples(plan, loaded, log),
+        checkpoints(plan, loaded, std::move(best_checkpoint), observer) {}
+
+  StopRules stop;
+  RunLog log;
+  Evaluation evaluation;
+  Samples samples;
+  CheckpointSaver checkpoints;
+};
+
+// Plans the next window of micro-batches and reads them. `count` is the most that it has; the last
+// window of an epoch may have fewer. The totals are known before the first pass, because the
+// gradient is scaled by the supervised tokens of the whole window.
+StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
+  const WindowPlan window = stream.PlanWindow(count);
+  StepBatch batch{
+      {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
+  for (std::int64_t m = 0; m < batch.count; ++m) {
+    batch.micro_batches.push_back({m, stream.Materialise(window, m)});
+  }
+  return batch;
+}
+
+// The update of the next step. Steps that were skipped do not count as updates.
+UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
+  UpdateArgs update = UpdateArgsOf(plan.options);
+  update.learning_rate = plan.run->schedule.At(at.step);
+  update.step = at.step - at.skipped_steps + 1;
+  return update;
+}
+
+// Passes over the data so far, with the fraction of the current one.
+double EpochsDone(const BatchStream& stream, const TrainPosition& at) {
+  return static_cast<double>(at.epoch) +
+         static_cast<double>(at.epoch_batch) / static_cast<double>(stream.MicroBatchesIn(at.epoch));
+}
+
+// Makes up for an evaluation that was interrupted, or evaluates the untrained model and writes its
+// samples.
+void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& at) {
+  const bool was_due = at.eval_due;
+  at.eval_due = at.eval_due || out.evaluation.IsDueOnStart(at);
+  const bool best = out.evaluation.Run(at);
+  const bool keeps = best && plan.options.load_best_model_at_end;
+  const bool ends = was_due && out.stop.Ended(at);
+  if (keeps || ends || out.stop.interrupted()) out.checkpoints.Save(at);
+  if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
+}
+
+// The method: each window of micro-batches is one step of the optimizer on the adapter. However the
+// loop ends, its last step has a checkpoint, from which the run can be trained further.
+void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, TrainPosition& at) {
+  BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
+  const std::int64_t start_steps = StartSteps(plan.warmup_steps);
+  while (!out.stop.Ended(at)) {
+    const Stopwatch watch;
+    const StepBatch batch = NextWindow(stream, plan.options.gradient_accumulation_steps, at);
+    const StepResult result = TrainStep(loaded.model(), plan.run->step, batch, NextUpdate(plan, at),
+                                        loaded.adapter, loaded.gradients, loaded.optimizer);
+    at.Advance(batch, result, stream.cursor(), start_steps);
+    out.log.WriteStep(at, result, EpochsDone(stream, at), watch.seconds());
+
+    out.stop.AskAfter(at);
+    at.eval_due = out.evaluation.IsDueAfter(at);
+    // An evaluation of a run that is about to end would delay the interruption; it stays due and is
+    // stored as such in the checkpoint.
+    const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
+    if (out.samples.IsDue(at)) out.samples.Write(at);
+    const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
+    if (out.checkpoints.IsDue(at, best) || last) out.checkpoints.Save(at);
+    out.stop.ThrowIfDiverged(at, result);
+  }
+}
+
+// The words about a run that got worse, or "". A single step that was skipped last does not tell
+// that: the losses of the steps that made the adapter do.
+std::string DescribeDivergence(const TrainOptions& options, const TrainPosition& at) {
+  std::string found;
+  const bool applied_any = at.skipped_steps < at.step;
+  if (at.skipped_in_a_row > 1 || !applied_any) {
+    found = fmt::format("every step from {} on held a NaN or Inf and changed nothing",
+                        at.step - at.skipped_in_a_row + 1);
+  } else if (HasRisen(at.start, at.losses)) {
+    found = fmt::format("the loss rose from {:.4f} at the start to {:.4f} at the end",
+                        at.start.mean, at.losses.mean);
+  } else {
+    return {};
+  }
+  const bool best = options.load_best_model_at_end && at.best.step >= 0;
+  return fmt::format(
+      "{}: the run has diverged, and the adapter saved in {} is {}. Try a lower learning_rate, a "
+      "longer warm-up or a smaller max_grad_norm",
+      found, options.output_dir,
+      best ? fmt::format("that of step {}, which evaluated best", at.best.step) : "of little use");
+}
+
+// The result of a run for its caller. An interrupted run has its adapter in its last checkpoint
+// only.
+RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t first_step,
+                     const TrainPosition& at) {
+  const std::string& dir = plan.options.output_dir;
+  RunSummary summary;
+  summary.steps = at.step;
+  summary.resumed_step = first_step;
+  summary.tokens = at.tokens;
+  summary.seconds = out.log.seconds();
+  summary.mean_loss = out.log.mean_loss();
+  summary.peak_memory_bytes = PeakResidentBytes();
+  summary.interrupted = out.stop.interrupted();
+  summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
+  if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at);
+  summary.diverged = !summary.divergence.empty();
+  summary.skipped_steps = at.skipped_steps;
+  summary.best_step = at.best.step;
+  summary.adapter_dir = summary.interrupted ? CheckpointDir(dir, at.step).string() : dir;
+  return summary;
+}
+
+// The part of a run that writes to output_dir.
+RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
+               std::filesystem::path best_checkpoint, TrainObserver& observer) {
+  WriteRunInfo(plan);
+  const std::int64_t first_step = at.step;
+  RunOutputs out(plan, loaded, at, std::move(best_checkpoint), observer);
+  BeforeTheFirstStep(plan, out, at);
+  TrainingLoop(plan, loaded, out, at);
+  // The mark that the run is complete comes last, after everything that it vouches for.
+  if (!out.stop.interrupted()) {
+    out.checkpoints.SaveResult(at);
+    out.samples.Write(at);
+    WriteRunInfo(plan, at.step);
+  }
+  return Summarize(plan, out, first_step, at);
+}
+
+// Locks the folder against other runs for the life of `lock`.
+void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
+  if (lock.Take(options.output_dir)) return;
+  ThrowInvalidInput(
+      "output_dir {} is in use by another run; wait until that run has ended, or choose another "
+      "output_dir",
+      options.output_dir);
+}
+
+// Refuses a folder that another run changed since the plan was made.
+void CheckUnchanged(const TrainPlan& plan) {
+  std::vector<std::string> ignored;
+  const std::optional<std::filesystem::path>& planned = plan.run->checkpoint;
+  const auto checkpoint = FindCheckpoint(plan.options, ignored, planned);
+  CheckOutputDir(plan.options, checkpoint);
+  if (checkpoint == planned) return;
+  ThrowInvalidInput(
+      "another run has written to output_dir {} since planning; run the command again",
+      plan.options.output_dir);
+}
+
+}  // namespace
+
+RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
+  // The lock is tried before the weights are loaded, where the folder exists already, and taken
+  // once it has been made. CheckUnchanged finds changes that another run made in between.
+  CheckPlan(plan);
+  FolderLock lock;
+  TakeOutputDir(lock, plan.options);
+  const std::unique_ptr<LoadedRun> loaded = LoadRun(context, plan, observer);
+  TrainPosition at = StartTraining(context, plan, observer, *loaded);
+  // The samples of a result are written after its checkpoint.
+  if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;
+  std::filesystem::path best_checkpoint = FindBestCheckpoint(plan, at);
+  const auto& checkpoint = plan.run->checkpoint;
+  if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);
+  MakeOutputDir(plan.options);
+  TakeOutputDir(lock, plan.options);
+  CheckUnchanged(plan);
+  PrepareOutputDir(plan.options, checkpoint);
+  try {
+    return Run(plan, *loaded, at, std::move(best_checkpoint), observer);
+  } catch (const Error& error) {
+    // InvalidInput would say that nothing was written.
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    throw Error(ErrorCode::kRuntime, error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    throw Error(ErrorCode::kRuntime, error.what());
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,168 @@
+// CSV, TensorBoard event files and samples beside the JSON Lines of a run.
+#include "log/run_log.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "checkpoint/run_info.h"
+#include "log/tensorboard.h"
+#include "qlora/error.h"
+#include "train/tiny_run.h"
+
+namespace qlora {
+namespace {
+
+std::vector<std::string> Lines(const fs::path& path) {
+  std::vector<std::string> lines;
+  std::istringstream in(ReadTextFile(path));
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+class RunLogTest : public TinyRunTest {
+ protected:
+  static std::string Reported(const std::vector<std::string>& report_to) {
+    try {
+      ParseReportTo(report_to);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST(Crc32c, KnownValues) {
+  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(Crc32c(""), 0u);
+  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
+}
+
+TEST_F(RunLogTest, CsvHoldsWhatTheJsonLinesHold) {
+  TrainOptions options = Options("run");
+  options.report_to = {"csv"};
+  options.data.val_set_size = 4;
+  Run(options);
+  for (const std::string name : {kStepLog, kEvalLog}) {
+    const std::vector<std::string> csv = Lines(root_ / "run" / (name + ".csv"));
+    const std::vector<std::string> json = Lines(root_ / "run" / (name + ".jsonl"));
+    ASSERT_EQ(csv.size(), json.size() + 1);
+    for (std::size_t i = 0; i < json.size(); ++i) {
+      const Json line = Json::parse(json[i]);
+      std::istringstream names(csv[0]);
+      std::istringstream values(csv[i + 1]);
+      std::size_t columns = 0;
+      for (std::string key, value; std::getline(names, key, ',');) {
+        ASSERT_TRUE(std::getline(values, value, ','));
+        EXPECT_EQ(Json::parse(value), line.at(key)) << key;
+        ++columns;
+      }
+      EXPECT_EQ(columns, line.size());
+    }
+  }
+}
+
+TEST_F(RunLogTest, AResumedRunWritesTheRestAnew) {
+  TrainOptions options = Options("run");
+  options.report_to = {"csv", "tensorboard"};
+  options.save_steps = 5;
+  Run(options, 8);
+  options.resume_from_checkpoint = root_ / "run" / "checkpoint-5";
+  Run(options);
+  const std::vector<std::string> csv = Lines(root_ / "run" / "train_log.csv");
+  ASSERT_EQ(csv.size(), 13u);
+  EXPECT_EQ(csv[0].rfind("step,", 0), 0u);
+  for (std::size_t i = 1; i < csv.size(); ++i) {
+    EXPECT_EQ(csv[i].substr(0, csv[i].find(',')), std::to_string(i));
+  }
+  std::size_t event_files = 0;
+  for (const auto& entry : fs::directory_iterator(root_ / "run" / "runs")) {
+    event_files += entry.path().filename().string().rfind("events.out.tfevents.", 0) == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(event_files, 2u);
+}
+
+TEST_F(RunLogTest, NotANumberInEveryLog) {
+  TrainOptions options = Options("run");
+  options.report_to = {"all"};
+  fs::create_directories(root_ / "run");
+  TrainPlan plan;
+  plan.options = options;
+  TrainObserver observer;
+  TrainPosition at;
+  RunLog log(plan, at, observer);
+  StepResult result;
+  result.loss = std::nan("");
+  at.step = 1;
+  log.WriteStep(at, result, 0.1, 1);
+  EXPECT_TRUE(Json::parse(Lines(root_ / "run" / "train_log.jsonl").at(0)).at("loss").is_null());
+  EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
+}
+
+// A log of evaluations is opened for the first of them.
+TEST_F(RunLogTest, ALogThatIsInTheWayInMidRunCostsNoRun) {
+  class Observer : public TrainObserver {
+   public:
+    explicit Observer(fs::path log) : log_(std::move(log)) {}
+    void OnStep(const StepReport&) override { fs::create_directories(log_ / "folder"); }
+    void OnWarning(const std::string& text) override { warnings.push_back(text); }
+    std::vector<std::string> warnings;
+
+   private:
+    fs::path log_;
+  };
+  TrainOptions options = Options("run");
+  options.data.val_set_size = 4;
+  options.eval_steps = 2;
+  options.max_steps = 4;
+  Observer observer(root_ / "run" / (std::string(kEvalLog) + ".jsonl"));
+  Context context(1);
+  EXPECT_EQ(PlanAndTrain(context, options, observer).steps, 4);
+  EXPECT_THAT(observer.warnings, testing::ElementsAre(testing::HasSubstr("the run goes on")));
+
+  // Before the first step it is a mistake that the user can mend.
+  fs::remove_all(root_ / "run");
+  fs::create_directories(root_ / "run" / "train_log.jsonl");
+  EXPECT_THROW(PlanAndTrain(context, options, observer), Error);
+}
+
+TEST_F(RunLogTest, ServicesAreRefused) {
+  EXPECT_THAT(Reported({"wandb"}), testing::HasSubstr("'wandb'"));
+  EXPECT_EQ(Reported({"jsonl", "none"}), "");
+}
+
+TEST_F(RunLogTest, SamplesChangeNothingAndAreTheSameEachTime) {
+  TrainOptions options = Options("plain");
+  Run(options);
+  options.output_dir = root_ / "sampled";
+  options.sample_prompts = {"Once upon a time", "The bear, and so on for a while"};
+  options.sample_steps = 5;
+  options.sample_max_new_tokens = 12;
+  Run(options);
+  EXPECT_TRUE(Adapter("plain") == Adapter("sampled"));
+  EXPECT_EQ(Steps("plain"), Steps("sampled"));
+  const std::vector<std::string> samples = Lines(root_ / "sampled" / "samples.jsonl");
+  ASSERT_EQ(samples.size(), 8u);  // before, at 5 and 10, after; two prompts each
+  const std::vector<std::int64_t> steps = {0, 0, 5, 5, 10, 10, 12, 12};
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    EXPECT_EQ(Json::parse(samples[i]).at("step"), steps[i]);
+    EXPECT_EQ(Json::parse(samples[i]).at("prompt"), options.sample_prompts[i % 2]);
+  }
+  options.output_dir = root_ / "again";
+  Run(options);
+  EXPECT_EQ(samples, Lines(root_ / "again" / "samples.jsonl"));
+}
+
+TEST_F(RunLogTest, RunInfoHoldsPlanAndData) {
+  const TrainOptions options = Options("run");
+  Run(options);
+  const Json info = Json::parse(ReadTextFile(root_ / "run" / kRunInfo));
+  EXPECT_EQ(info.at("total_steps"), 12);
+  EXPECT_GT(info.at("memory").at("peak").get<std::size_t>(), 0u);
+  EXPECT_EQ(info.at("data").at("samples"), 40);
+}
+
+}  // namespace
+}  // namespace qlora

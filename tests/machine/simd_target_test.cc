@@ -1,0 +1,33 @@
+#include "machine/simd_target.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace qlora {
+namespace {
+
+TEST(SimdTargets, AscendFromScalar) {
+  const auto targets = SimdTargets();
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(targets.front(), SimdTarget::kScalar);
+  EXPECT_TRUE(std::ranges::is_sorted(targets));
+}
+
+TEST(SimdTargets, TheBestIsTheLastButForSlowBfloat16) {
+  const SimdTarget last = SimdTargets().back();
+  if (BestSimdTarget() == last) return;
+  EXPECT_EQ(last, SimdTarget::kAvx512Bf16);
+  EXPECT_EQ(BestSimdTarget(), SimdTarget::kAvx512);
+}
+
+TEST(SimdTargets, EachCanBeUsed) {
+  for (const SimdTarget target : SimdTargets()) {
+    SetSimdTarget(target);
+    EXPECT_EQ(ActiveSimdTarget(), target) << NameOf(target);
+  }
+  SetSimdTarget(BestSimdTarget());
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,217 @@
+// What each sequence of a batch reads: its own adapter, its own rotary table.
+#include "pass/pass_inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "inference/cached_sequence.h"
+#include "pass/eval_memory.h"
+#include "pass/kv_cache.h"
+#include "pass/loss.h"
+#include "pass/pass_shape.h"
+#include "pass/random_decoder.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+constexpr Precision kFloat{DType::kF32, DType::kF32};
+
+// log p(target) of every supervised row.
+std::vector<double> LogProbs(const Decoder& decoder, const Batch& batch,
+                             const std::vector<AdapterRows>& rows, const Adapters& adapters) {
+  PassMemory memory = ReserveEvaluation(decoder, adapters, batch.rows());
+  EvalMemory passes(decoder, adapters, memory);
+  Activations& activations = passes.ForRows(batch.rows());
+  const PassInputs inputs = PrepareInputs(decoder, batch, {rows}, activations);
+  Forward(decoder, inputs, activations);
+  std::vector<double> logprobs;
+  Loss(decoder, inputs, activations, &logprobs);
+  return logprobs;
+}
+
+Batch SequenceOf(const Batch& batch, std::int64_t s) {
+  const std::int64_t begin = batch.sequence_begin[s];
+  const std::int64_t end = batch.sequence_begin[s + 1];
+  const auto part = [&](const std::vector<std::int32_t>& all) {
+    return std::vector<std::int32_t>(all.begin() + begin, all.begin() + end);
+  };
+  return {part(batch.ids), part(batch.targets), part(batch.positions), {0, end - begin}};
+}
+
+// tolerance: of products over few rows and over many, which are added in different orders.
+void ExpectNear(const std::vector<double>& found, const std::vector<double>& expected,
+                double tolerance) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], tolerance);
+}
+
+void Append(const std::vector<double>& values, std::vector<double>& all) {
+  all.insert(all.end(), values.begin(), values.end());
+}
+
+// Adapters of other ranks, dropout, DoRA and whole modules share one pass.
+TEST(PassInputsTest, EachRangeOfRowsHasItsAdapter) {
+  const DecoderConfig config = TinyConfig();
+  Context context(2);
+  for (const bool reference : {true, false}) {
+    const auto backend = reference ? MakeReferenceBackend() : MakeCpuBackend(context, DType::kF32);
+    const RandomWeights weights(config, DType::kF32, 3, true);
+    AdapterConfig whole;
+    whole.modules_to_save = {"embed_tokens", "lm_head"};
+    AdapterConfig dora;
+    dora.use_dora = true;
+    LoraAdapter a = RandomAdapter(config, 2, DType::kF32, 5);
+    LoraAdapter b = RandomAdapter(config, 4, DType::kF32, 6, 0, whole);
+    LoraAdapter c = RandomAdapter(config, 3, DType::kF32, 7, 0, dora);
+    b.InitializeModules(weights.get());
+    for (const TrainedModule& module : b.modules()) module.weight.Row<float>(1)[0] += 1;
+    backend->Reserve(LimitsOf(config, {&a, &b, &c}, 1, 1));
+    RefreshNorms(*backend, weights.get(), c);
+
+    const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+    const Batch batch = RandomBatch(config, {5, 3, 7, 4, 6}, 9);
+    const LoraAdapter* of_sequence[] = {&a, nullptr, &b, &c, &a};
+    std::vector<AdapterRows> ranges;
+    std::vector<double> separate;
+    for (std::int64_t s = 0; s < batch.sequences(); ++s) {
+      const Batch one = SequenceOf(batch, s);
+      Append(LogProbs(decoder, one, ForAllRows(of_sequence[s], one.rows()),
+                      AdaptersOf(of_sequence[s])),
+             separate);
+      if (of_sequence[s] == nullptr) continue;
+      ranges.push_back({of_sequence[s], batch.sequence_begin[s], one.rows()});
+    }
+    ExpectNear(LogProbs(decoder, batch, ranges, {&a, &b, &c}), separate, reference ? 0 : 1e-4);
+  }
+}
+
+// With the token embedding in host memory, ranges of rows whose adapters have one of their own read
+// that, and all others the rows that are gathered.
+TEST(PassInputsTest, GathersTheEmbeddingOfRowsThatReadTheBase) {
+  DecoderConfig config = TinyConfig();
+  config.embed_scale = 1.5f;
+  Context context(2);
+  const auto backend = MakeCpuBackend(context, DType::kF32);
+  RandomWeights weights(config, DType::kF32, 3);
+  AdapterConfig whole;
+  whole.modules_to_save = {"embed_tokens", "lm_head"};
+  LoraAdapter a = RandomAdapter(config, 2, DType::kF32, 5);
+  LoraAdapter b = RandomAdapter(config, 4, DType::kF32, 6, 0, whole);
+  b.InitializeModules(weights.get());
+  for (const TrainedModule& module : b.modules()) module.weight.Row<float>(1)[0] += 1;
+
+  constexpr std::int64_t kMost = kStagedRows + 500;  // more rows than are staged at once
+  const Batch batch = RandomBatch(config, {5, kMost, 7, 4}, 9);
+  const std::vector<AdapterRows> mixed = {
+      {&b, 5, kMost}, {&a, batch.sequence_begin[2], 7}, {&b, batch.sequence_begin[3], 2}};
+  const std::vector<AdapterRows> own = ForAllRows(&b, batch.rows());
+  const auto all = [&] {
+    const Decoder decoder(*backend, config, weights.get(), kFloat, kMost);
+    return std::vector{LogProbs(decoder, batch, mixed, {&a, &b}),
+                       LogProbs(decoder, batch, own, {&a, &b})};
+  };
+  const auto expected = all();
+  weights.GatherEmbedding();
+  EXPECT_EQ(all(), expected);
+}
+
+DecoderConfig LongropeConfig() {
+  DecoderConfig config = TinyConfig();
+  RopeConfig& rope = config.ropes[0];
+  rope.type = RopeType::kLongrope;
+  rope.original_max_position_embeddings = 6;
+  rope.attention_factor = 1.2;
+  rope.short_factor.assign(rope.rotary_dim / 2, 1.0);
+  rope.long_factor.assign(rope.rotary_dim / 2, 4.0);
+  return config;
+}
+
+// A sequence beyond the original context length uses the long factors; its neighbours do not.
+TEST(PassInputsTest, LongropeIsChosenForEachSequence) {
+  const DecoderConfig config = LongropeConfig();
+  Context context(2);
+  const auto backend = MakeCpuBackend(context, DType::kF32);
+  const RandomWeights weights(config, DType::kF32, 3);
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+  const Batch batch = RandomBatch(config, {4, 12, 6, 7}, 9);
+  std::vector<double> separate;
+  for (std::int64_t s = 0; s < batch.sequences(); ++s) {
+    Append(LogProbs(decoder, SequenceOf(batch, s), {}, {}), separate);
+  }
+  ExpectNear(LogProbs(decoder, batch, {}, {}), separate, 1e-4);
+
+  EXPECT_EQ(decoder.ropes().FirstRow(0, 6), 0);
+  EXPECT_EQ(decoder.ropes().FirstRow(0, 7), 16);
+  EXPECT_THROW(decoder.ropes().FirstRow(0, 17), Error);
+}
+
+// The logits after every token of a sequence that is read in parts of `part` tokens.
+std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraAdapter& adapter,
+                                             std::span<const std::int32_t> ids, std::int64_t part) {
+  const std::int64_t length = std::ssize(ids);
+  PassMemory memory = ReserveEvaluation(decoder, {&adapter}, length);
+  EvalMemory passes(decoder, {&adapter}, memory);
+  CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), length);
+  CachedSequence sequence(decoder, &adapter, passes, 4, cache.cache());
+  std::vector<std::vector<float>> logits;
+  for (std::int64_t begin = 0; begin < length; begin += part) {
+    logits.push_back(sequence.Append(ids.subspan(begin, std::min(part, length - begin))));
+  }
+  return logits;
+}
+
+// A cached sequence ends in the same logits however it is read, also across the original context
+// length of longrope.
+TEST(CachedSequenceTest, PartsEqualTheWhole) {
+  std::vector<DecoderConfig> configs = {TinyConfig(), LongropeConfig()};
+  configs.push_back(TinyConfig());
+  configs.back().fused_linears = true;
+  configs.push_back(TinyConfig());
+  configs.back().moe = {4, 2, true};
+  for (const DecoderConfig& config : configs) {
+    const auto backend = MakeReferenceBackend();
+    const RandomWeights weights(config, DType::kF32, 3);
+    const LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+    const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+    const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
+    const std::vector<std::vector<float>> tokens = CachedLogits(decoder, adapter, ids, 1);
+    for (const std::int64_t part : {2, 5, 10}) {
+      EXPECT_EQ(CachedLogits(decoder, adapter, ids, part).back(), tokens.back()) << part;
+    }
+    // The sixth token is within the original context, whatever follows it.
+    EXPECT_EQ(CachedLogits(decoder, adapter, std::span(ids).first(6), 3).back(), tokens[5]);
+  }
+}
+
+TEST(PassInputsTest, WrongRangesAreRefused) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF32, 3);
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+  LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+  LoraAdapter other = RandomAdapter(config, 2, DType::kF32, 6);
+  const Batch batch = RandomBatch(config, {4, 4}, 9);
+  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 5}, {&other, 4, 4}}, {&adapter}), Error);
+  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 9}}, {&adapter}), Error);
+  Runner runner(decoder, &adapter, batch, Recompute::kNone);
+  const PassInputs inputs = runner.Prepare({}, 1);
+  Forward(decoder, inputs, runner.activations());
+  EXPECT_THROW(LossAndGradient(decoder, inputs, runner.activations(), other), Error);
+  EXPECT_THROW(LossAndGradient(decoder, runner.Prepare(), runner.activations(), adapter), Error);
+}
+
+TEST(PassInputsTest, ExpertsTakeOneAdapter) {
+  DecoderConfig config = TinyConfig();
+  config.moe = {4, 2, true};
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF32, 3);
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+  const LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+  const Batch batch = RandomBatch(config, {4, 4}, 9);
+  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 4}}, {&adapter}), Error);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,221 @@
+// Tiny random decoders of any configuration, for tests.
+#ifndef QLORA_TESTS_MODEL_RANDOM_DECODER_H_
+#define QLORA_TESTS_MODEL_RANDOM_DECODER_H_
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/matrix.h"
+#include "base/random.h"
+#include "pass/decoder.h"
+#include "pass/loss.h"
+#include "pass/pass_shape.h"
+
+namespace qlora {
+
+// A llama of 2 layers with grouped heads; tests change what they are about.
+inline DecoderConfig TinyConfig() {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.architecture = "LlamaForCausalLM";
+  c.vocab_size = 23;
+  c.hidden_size = 16;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.head_dim = 6;
+  c.max_position_embeddings = 64;
+  c.rms_norm_eps = 1e-3f;
+  c.attention_scale = 1 / std::sqrt(6.0f);
+  RopeConfig rope;
+  rope.rotary_dim = 6;
+  c.ropes = {rope};
+  c.layers = {LayerConfig{}, LayerConfig{}};
+  return c;
+}
+
+// Owns random float32 weights for a configuration; norms are in the wide type.
+class RandomWeights {
+ public:
+  RandomWeights(const DecoderConfig& c, DType wide, std::uint64_t seed, bool quantize = false)
+      : wide_(wide), seed_(seed), quantize_(quantize), context_(1) {
+    weights_.embed = Dense(c.vocab_size, c.hidden_size, 1.0);
+    weights_.head =
+        c.tie_word_embeddings ? weights_.embed : Dense(c.vocab_size, c.hidden_size, 0.4);
+    weights_.final_norm = Vector(c.hidden_size, 1.0);
+    for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
+      LayerWeights layer;
+      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
+                              [&](const std::string& path, const LinearShape& shape) {
+                                const ConstMatrixView dense =
+                                    Dense(shape.out, shape.in, 1 / std::sqrt(double(shape.in)));
+                                FrozenLinear linear{path, {dense, {}}, {}};
+                                if (quantize_) {
+                                  quantized_.push_back(Quantize(context_, dense));
+                                  linear.weight = {{}, quantized_.back().view()};
+                                }
+                                return linear;
+                              });
+      const auto bias = [&](FrozenLinear& linear, bool wanted) {
+        if (wanted) linear.bias = Vector(linear.weight.rows(), 0.0);
+      };
+      for (FrozenLinear& linear : layer.linears.qkv) bias(linear, c.qkv_bias);
+      bias(layer.linears.o, c.o_bias);
+      for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
+      for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
+      if (c.moe.num_experts > 0) layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
+      layer.input_norm = Vector(c.hidden_size, 1.0);
+      layer.mlp_norm = Vector(c.hidden_size, 1.0);
+      if (c.post_norms) {
+        layer.post_attn_norm = Vector(c.hidden_size, 1.0);
+        layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
+      }
+      if (c.qk_norm) {
+        layer.q_norm = Vector(c.head_dim, 1.0);
+        layer.k_norm = Vector(c.head_dim, 1.0);
+      }
+      weights_.layers.push_back(std::move(layer));
+    }
+  }
+
+  const DecoderWeights& get() const { return weights_; }
+  // Passes gather rows of the token embedding, as from host memory.
+  void GatherEmbedding() { weights_.host_embedding = true; }
+
+ private:
+  double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
+
+  ConstMatrixView Dense(std::int64_t rows, std::int64_t cols, double deviation) {
+    storage_.emplace_back(static_cast<std::size_t>(rows * cols) * sizeof(float));
+    auto* data = static_cast<float*>(static_cast<void*>(storage_.back().data()));
+    for (std::int64_t i = 0; i < rows * cols; ++i)
+      data[i] = static_cast<float>(deviation * Normal());
+    return MakeView(data, rows, cols);
+  }
+
+  ConstMatrixView Vector(std::int64_t size, double mean) {
+    storage_.emplace_back(BytesOf(wide_, size));
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < size; ++i)
+      values.push_back(static_cast<float>(mean + 0.2 * Normal()));
+    const MatrixView out{storage_.back().data(), wide_, 1, size, size};
+    ConvertToWide(values.data(), DType::kF32, 0, out);
+    return out;
+  }
+
+  DType wide_;
+  std::uint64_t seed_;
+  std::uint64_t next_ = 0;
+  bool quantize_;
+  Context context_;
+  std::vector<std::vector<std::byte>> storage_;
+  std::vector<QuantizedMatrix> quantized_;
+  DecoderWeights weights_;
+};
+
+// An adapter on every linear, with both matrices random; `config` says of which kind.
+inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DType wide,
+                                 std::uint64_t seed, double dropout = 0,
+                                 AdapterConfig config = {}) {
+  config.r = rank;
+  config.lora_alpha = 2.0 * static_cast<double>(rank);
+  config.lora_dropout = dropout;
+  config.target_modules = std::string("all-linear");
+  LoraAdapter adapter = LoraAdapter::Create(config, c, HostMemory(), seed, wide);
+  std::uint64_t next = 0;
+  for (PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](LoraLinear& lora) {
+      std::vector<float> values;
+      for (std::int64_t i = 0; i < lora.b.rows * lora.b.cols; ++i) {
+        values.push_back(
+            static_cast<float>(0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 7), next++)));
+      }
+      ConvertToWide(values.data(), DType::kF32, 0, Reshape(lora.b, lora.b.rows * lora.b.cols));
+      if (!config.use_dora) return;
+      values.clear();
+      for (std::int64_t i = 0; i < lora.out; ++i) {
+        values.push_back(static_cast<float>(
+            1 + 0.3 * RandomNormal(MakeKey(seed, RandomPlace::kTest, 8), next++)));
+      }
+      ConvertToWide(values.data(), DType::kF32, 0, lora.magnitude);
+    });
+  }
+  adapter.AllocateGradients();
+  return adapter;
+}
+
+// Sequences of unequal length, some targets ignored.
+inline Batch RandomBatch(const DecoderConfig& c, const std::vector<int>& lengths,
+                         std::uint64_t seed) {
+  std::vector<Sample> samples;
+  std::uint64_t next = 0;
+  for (int length : lengths) {
+    Sample sample;
+    for (int t = 0; t < length; ++t) {
+      const RandomKey key = MakeKey(seed, RandomPlace::kTest, 9);
+      sample.ids.push_back(static_cast<std::int32_t>(
+          RandomBelow(key, next++, static_cast<std::uint64_t>(c.vocab_size))));
+      const bool ignored = RandomUniform(key, 1000000 + next) < 0.25f;
+      sample.labels.push_back(ignored ? kIgnoreLabel : sample.ids.back());
+    }
+    samples.push_back(std::move(sample));
+  }
+  return MakeBatch(samples);
+}
+
+// Runs forward, loss and backward; owns the memory they need.
+class Runner {
+ public:
+  // adapter: of all rows, or null.
+  Runner(const Decoder& decoder, LoraAdapter* adapter, const Batch& batch, Recompute recompute,
+         std::int64_t head_rows = 7)
+      : decoder_(decoder), adapter_(adapter), batch_(batch) {
+    const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
+    shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
+    const Adapters adapters = AdaptersOf(adapter);
+    shape_.tail = TailColumns(decoder.backend(), adapters);
+    Carver plan;
+    LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);
+    arena_ = Arena(plan.bytes(), decoder.backend().memory());
+    Carver carver(arena_);
+    activations_ =
+        LayoutActivations(carver, decoder.config(), adapters, decoder.precision(), shape_);
+  }
+
+  // row_scale: of every supervised row; 0: none.
+  PassInputs Prepare(const DropoutState& dropout = {}, double row_scale = 0) {
+    const std::vector<float> scales(row_scale == 0 ? 0 : batch_.supervised(),
+                                    static_cast<float>(row_scale));
+    return PrepareInputs(decoder_, batch_, {ForAllRows(adapter_, batch_.rows()), dropout, scales},
+                         activations_);
+  }
+  double Loss(const DropoutState& dropout = {}) {
+    const PassInputs inputs = Prepare(dropout);
+    Forward(decoder_, inputs, activations_);
+    return qlora::Loss(decoder_, inputs, activations_).loss;
+  }
+  double LossAndGradients(const DropoutState& dropout = {}, double scale = 1) {
+    adapter_->ZeroGradients();
+    const PassInputs inputs = Prepare(dropout, scale);
+    Forward(decoder_, inputs, activations_);
+    const double loss = LossAndGradient(decoder_, inputs, activations_, *adapter_).loss;
+    Backward(decoder_, inputs, shape_.recompute, activations_, *adapter_);
+    return loss;
+  }
+  Activations& activations() { return activations_; }
+
+ private:
+  const Decoder& decoder_;
+  LoraAdapter* adapter_;
+  const Batch& batch_;
+  ActivationShape shape_;
+  Arena arena_;
+  Activations activations_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_MODEL_RANDOM_DECODER_H_

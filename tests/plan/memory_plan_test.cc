@@ -1,0 +1,66 @@
+#include "plan/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+// Bytes of four layers: what each keeps.
+std::size_t KeptBytes(const std::vector<Recompute>& levels) {
+  std::size_t bytes = 0;
+  for (const Recompute level : levels) {
+    bytes += level == Recompute::kOffload ? 1 : 10;
+    bytes += RecomputesAttention(level) ? 0 : 30;
+    bytes += RecomputesMlp(level) ? 0 : 60;
+  }
+  return bytes;
+}
+
+TEST(ChooseRecompute, TakesTheLeastThatFits) {
+  using enum Recompute;
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 400, KeptBytes),
+            (std::vector{kNone, kNone, kNone, kNone}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 399, KeptBytes),
+            (std::vector{kAttention, kNone, kNone, kNone}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 280, KeptBytes),
+            (std::vector{kAttention, kAttention, kAttention, kAttention}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 279, KeptBytes),
+            (std::vector{kLayer, kAttention, kAttention, kAttention}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kLayer, 399, KeptBytes),
+            (std::vector{kMlp, kNone, kNone, kNone}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 40, KeptBytes),
+            (std::vector{kLayer, kLayer, kLayer, kLayer}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kOffload, 40, KeptBytes),
+            (std::vector{kLayer, kLayer, kLayer, kLayer}));
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kOffload, 39, KeptBytes),
+            (std::vector{kOffload, kLayer, kLayer, kLayer}));
+}
+
+TEST(ChooseRecompute, GivesTheSmallestWhenNothingFits) {
+  const std::vector<Recompute> levels =
+      ChooseRecompute(3, LayerPart::kAttention, Recompute::kLayer, 1, KeptBytes);
+  EXPECT_EQ(levels, std::vector<Recompute>(3, Recompute::kLayer));
+}
+
+TEST(Recompute, NamesComeBack) {
+  for (const Recompute level : {Recompute::kNone, Recompute::kAttention, Recompute::kMlp,
+                                Recompute::kLayer, Recompute::kOffload}) {
+    EXPECT_EQ(ParseRecompute(NameOf(level)), level);
+  }
+  EXPECT_THROW(ParseRecompute("some"), Error);
+}
+
+TEST(Recompute, DescribesMixtures) {
+  using enum Recompute;
+  const std::vector<Recompute> levels = {kLayer, kLayer, kAttention};
+  EXPECT_EQ(DescribeRecompute(levels), "attention in 1 of 3 layers, layer in 2 of 3 layers");
+}
+
+TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) {
+  EXPECT_EQ(MemoryLimit("1MB", 0.1, HostMemory()), 1000000u);
+}
+
+}  // namespace
+}  // namespace qlora

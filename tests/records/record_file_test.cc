@@ -1,0 +1,214 @@
+#include "records/record_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "io/test_util.h"
+#include "records/csv.h"
+
+namespace qlora {
+namespace {
+
+RecordFile Open(const std::string& name, const std::string& text) {
+  return RecordFile(FileBytes::FromMemory(name, text));
+}
+
+std::vector<std::string> Texts(const RecordFile& file) {
+  std::vector<std::string> texts;
+  for (std::int64_t i = 0; i < file.size(); ++i) texts.push_back(file.Read(i).at("text"));
+  return texts;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
+  const RecordFile file = Open("d.jsonl",
+                               "\xEF\xBB\xBF{\"text\": \"a\"}\r\n\r\n   \n{\"text\":\"b\\n\"}\n"
+                               "  {\"text\":\"\xC3\xA9\"}  \n\n{\"text\":\"last\"}");
+  EXPECT_EQ(file.file_format(), FileFormat::kJsonLines);
+  EXPECT_EQ(Texts(file), (Strings{"a", "b\n", "\xC3\xA9", "last"}));
+  EXPECT_EQ(file.Where(0), "d.jsonl:1");
+  EXPECT_EQ(file.Where(1), "d.jsonl:4");
+  EXPECT_EQ(file.Where(3), "d.jsonl:7");
+}
+
+TEST(RecordFileTest, KeepsTheOrderOfKeys) {
+  const RecordFile file = Open("d.jsonl", R"({"z": 1, "a": 2, "m": 3})");
+  EXPECT_EQ(file.Read(0).dump(), R"({"z":1,"a":2,"m":3})");
+}
+
+TEST(RecordFileTest, ReadsArraysOverManyLines) {
+  const RecordFile file =
+      Open("d.json",
+           "\n [ {\"text\": \"a ] , [ \\\" }\"},\n{\"text\":\n\"b\", \"x\": [[1], {}]}\n,"
+           "{\"text\":\"c\\\\\"}]\n");
+  EXPECT_EQ(file.file_format(), FileFormat::kJsonArray);
+  EXPECT_EQ(Texts(file), (Strings{"a ] , [ \" }", "b", "c\\"}));
+  EXPECT_EQ(file.Where(1), "d.json:3");
+  EXPECT_EQ(file.Where(2), "d.json:5");
+}
+
+TEST(RecordFileTest, ReadsJsonLinesNamedJson) {
+  EXPECT_EQ(Open("d.json", "{\"text\":\"a\"}\n{\"text\":\"b\"}").size(), 2);
+}
+
+TEST(RecordFileTest, ReadsCsvAfterRfc4180) {
+  const RecordFile file =
+      Open("d.csv",
+           "\xEF\xBB\xBFtext,note\r\nplain,1\r\n\r\n\"a, \"\"b\"\"\r\nline 2\",\r\n"
+           "5\" pipe,\"\"\n");
+  EXPECT_EQ(file.file_format(), FileFormat::kCsv);
+  EXPECT_EQ(Texts(file), (Strings{"plain", "a, \"b\"\r\nline 2", "5\" pipe"}));
+  EXPECT_EQ(file.Read(0).dump(), R"({"text":"plain","note":"1"})");
+  EXPECT_EQ(file.Read(2).at("note"), "");
+  EXPECT_EQ(file.Where(1), "d.csv:4");
+  EXPECT_EQ(file.Where(2), "d.csv:6");
+  EXPECT_EQ(Texts(Open("d.tsv", "id\ttext\n1\ta,b\n")), Strings{"a,b"});
+  EXPECT_EQ(Texts(Open("d.csv", "text\nno line feed")), Strings{"no line feed"});
+}
+
+TEST(RecordFileTest, NamesFileLineAndColumnOfMalformedRecords) {
+  const RecordFile lines =
+      Open("d.jsonl", "{\"text\": \"a\"}\n\n{\"text\": \"b}\n{\"text\": \"c\"}\n");
+  EXPECT_EQ(lines.Read(2).at("text"), "c");
+  ExpectRefused([&] { lines.Read(1); }, "d.jsonl:3:");
+  ExpectRefused([] { Open("d.jsonl", "{\"text\": tru}").Read(0); }, "d.jsonl:1:13: malformed JSON");
+  ExpectRefused([] { Open("d.jsonl", "{\n\"text\": 1}").Read(0); }, "one whole JSON object");
+  ExpectRefused([] { Open("d.jsonl", "[1]\n").Read(0); }, "expected a JSON object, found a number");
+  ExpectRefused([] { Open("d.jsonl", "{}\n\"x\"\n").Read(1); },
+                "d.jsonl:2:1: expected a JSON object, found a string");
+  ExpectRefused([] { Open("d.jsonl", "{\"text\": \"\xFF\"}").Read(0); }, "d.jsonl:1:");
+}
+
+TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
+  const std::string deep(90'000, '[');
+  ExpectRefused([&] { Open("d.jsonl", "{}\n{\"x\": " + deep).Read(1); },
+                "d.jsonl:2:70: malformed JSON: nested more than 64 levels deep");
+  EXPECT_NO_THROW(
+      Open("d.jsonl", "{\"x\": " + deep.substr(0, 63) + std::string(63, ']') + "}").Read(0));
+  ExpectRefused([] { Open("d.jsonl", "{}\n\n{\"x\": [1, -1e999]}").Read(1); }, "d.jsonl:3:11: ");
+  std::string keys;
+  for (int i = 0; i < 100'000; ++i) keys += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 0";
+  ExpectRefused([&] { Open("d.json", "[{" + keys + "}]").Read(0); }, "more than 10000 keys");
+}
+
+TEST(RecordFileTest, ReadsTablesOfManyColumns) {
+  std::string names = "text";
+  std::string row = "x";
+  for (int i = 0; i < 60'000; ++i) {
+    names += ",c" + std::to_string(i);
+    row += ",";
+  }
+  const RecordFile file = Open("d.csv", names + "\n" + row + "\n" + row + "\n");
+  EXPECT_EQ(Texts(file), (Strings{"x", "x"}));
+  EXPECT_EQ(file.Read(1).size(), 60'001U);
+}
+
+TEST(RecordFileTest, RefusesArraysThatDoNotEnd) {
+  ExpectRefused([] { Open("d.json", "[{\"text\": \"a\"},\n{\"text\":"); }, "not closed");
+  ExpectRefused([] { Open("d.json", "[{},\n]"); }, "d.json:2:1: expected an object, found ']'");
+  ExpectRefused([] { Open("d.json", "[,{}]"); }, "found ','");
+  ExpectRefused([] { Open("d.json", "[{}]\nx"); }, "d.json:2:1: text follows");
+  ExpectRefused([] { Open("d.json", "[{}}]"); }, "d.json:1:4: expected ',' or ']'");
+  ExpectRefused([] { Open("d.json", "[\n{}\n{}]").Read(0); }, "d.json:3:1: malformed");
+  ExpectRefused([] { Open("d.json", "[]"); }, "holds no records");
+}
+
+TEST(RecordFileTest, RefusesBadCsv) {
+  ExpectRefused([] { Open("d.csv", "a,b\n1,2\n3\n").Read(1); }, "d.csv:3: expected 2 fields");
+  ExpectRefused([] { Open("d.csv", "a\n\"x\" y\n").Read(0); }, "d.csv:2: text follows");
+  ExpectRefused([] { Open("d.csv", "a\nb\n\"x\ny\n"); }, "d.csv:3: a quoted field");
+  ExpectRefused([] { Open("d.csv", "a,a\n1,2\n"); }, "repeats column 'a'");
+  ExpectRefused([] { Open("d.csv", "a,\n1,2\n"); }, "unnamed");
+  ExpectRefused([] { Open("d.csv", "a,b\n"); }, "holds no records");
+  ExpectRefused([] { Open("d.csv", "a;b\n1;2, 3\n"); }, "d.csv:1: fields are separated by ';'");
+  ExpectRefused([] { Open("d.csv", "\"a\";\"b\"\n1;2\n"); },
+                "d.csv:1: fields are separated by ';'");
+}
+
+TEST(RecordFileTest, RefusesForeignFilesWithAdvice) {
+  ExpectRefused([] { Open("d.parquet", "PAR1...."); }, "too short for Parquet");
+  ExpectRefused([] { Open("d.bin", "PAR1...."); }, "too short for Parquet");
+  ExpectRefused([] { Open("d.jsonl.gz", "\x1F\x8B"); }, "decompress it with gunzip");
+  // The first bytes decide, whatever the extension says.
+  ExpectRefused([] { Open("d.gz", "\x28\xB5\x2F\xFD"); }, "decompress it with unzstd");
+  ExpectRefused([] { Open("d.jsonl", "\xFD\x37zXZ"); }, "decompress it with unxz");
+  ExpectRefused([] { Open("d.csv", "BZh9"); }, "decompress it with bunzip2");
+  ExpectRefused([] { Open("d.csv", "PK\x03\x04 d.jsonl"); }, "extract its files with unzip");
+  ExpectRefused([] { Open("d.bin", "PK\x03\x04 [Content_Types].xml"); }, "save it as CSV");
+  ExpectRefused([] { Open("d.csv", "PK\x03\x04 xl/workbook.xml"); }, "save it as CSV");
+  ExpectRefused([] { Open("d.xlsx", "PK\x03\x04"); }, "save it as CSV");
+  ExpectRefused([] { Open("d.jsonl", "\xFF\xFE{"); }, "UTF-16");
+  ExpectRefused([] { Open("d.jsonl", " \n\n"); }, "empty");
+  ExpectRefused([] { Open("d", "hello"); }, "begins with 'h'");
+  ExpectRefused([] { FileBytes("/no/such/file.jsonl"); }, "/no/such/file.jsonl");
+  ExpectRefused([] { FileBytes("/"); }, "directory");
+  ExpectRefused([] { FileBytes("/dev/null"); }, "not a regular file");
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder / "pipe.jsonl").c_str(), 0600), 0);
+  ExpectRefused([&] { FileBytes(folder / "pipe.jsonl"); }, "not a regular file");
+}
+
+TEST(RecordFileTest, NoticesThatTheFileChanged) {
+  const TemporaryFolder folder;
+  const auto path = folder / "d.jsonl";
+  std::ofstream(path) << "{\"text\":\"a\"}\n";
+  const RecordFile file{FileBytes(path)};
+  EXPECT_EQ(Texts(file), Strings{"a"});
+  std::ofstream(path) << "{}";
+  ExpectRefused([&] { file.Read(0); }, "changed");
+}
+
+// The same records in three containers, larger than the reader's buffer.
+TEST(RecordFileTest, ContainersAgreeOnRandomText) {
+  std::mt19937 random(1);
+  const std::string alphabet = "ab,\"\\\n\r\t []{}:'";
+  Strings texts;
+  std::string lines;
+  std::string array = "[";
+  std::string csv = "text,n\n";
+  for (int i = 0; i < 4000; ++i) {
+    std::string text;
+    for (int n = static_cast<int>(random() % 600); n > 0; --n) {
+      text += alphabet[random() % alphabet.size()];
+    }
+    const std::string json = OrderedJson{{"text", text}}.dump();
+    lines += json + (i % 7 == 0 ? "\r\n\n" : "\n");
+    array += (i == 0 ? "" : i % 3 == 0 ? ",\n" : " , ") + json;
+    std::string quoted = "\"";
+    for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+    csv += quoted + "\"," + std::to_string(i) + (i % 5 == 0 ? "\r\n" : "\n");
+    texts.push_back(std::move(text));
+  }
+  ASSERT_GT(lines.size(), std::size_t{1} << 20);
+  EXPECT_EQ(Texts(Open("d.jsonl", lines)), texts);
+  EXPECT_EQ(Texts(Open("d.json", array + "]")), texts);
+  EXPECT_EQ(Texts(Open("d.csv", csv)), texts);
+}
+
+// Rows of a Parquet file are read in any order, and are named by their numbers.
+TEST(RecordFileTest, ReadsParquet) {
+  const std::filesystem::path path =
+      std::filesystem::path(QLORA_SOURCE_DIR) / "tests/golden/parquet/good/hand-crc.parquet";
+  const TemporaryFolder folder;
+  for (const std::filesystem::path& index : {std::filesystem::path(), folder / "index"}) {
+    const RecordFile file(FileBytes(path), index);
+    EXPECT_EQ(file.file_format(), FileFormat::kParquet);
+    ASSERT_EQ(file.size(), 6);
+    EXPECT_EQ(file.Read(3).dump(), R"({"text":"alpha"})");
+    EXPECT_EQ(file.Read(1).dump(), R"({"text":""})");
+    EXPECT_EQ(file.Where(4), path.string() + ":5");
+  }
+  // The rows as lines and their index, which a second opening finds.
+  const auto files = std::distance(std::filesystem::directory_iterator(folder / "index"), {});
+  EXPECT_EQ(files, 2);
+  EXPECT_EQ(RecordFile(FileBytes(path), folder / "index").size(), 6);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "index"), {}), files);
+}
+
+}  // namespace
+}  // namespace qlora
