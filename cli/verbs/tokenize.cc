@@ -11,6 +11,7 @@
 #include "hub/hub_cache.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
 #include "verbs/tokenize_jsonl.h"
 #include "verbs/verbs.h"

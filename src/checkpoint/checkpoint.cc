@@ -15,6 +15,7 @@
 #include "checkpoint/retention.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 
 namespace qlora {

@@ -8,7 +8,9 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "convert/gguf_names.h"
+#include "convert/gguf_tokenizer.h"
 #include "convert/merged_linear.h"
+#include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
 
 namespace qlora {

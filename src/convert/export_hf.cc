@@ -13,6 +13,7 @@
 #include "io/float_encoding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "tokenizer/tokenizer_config.h"
 
 namespace qlora {

@@ -44,10 +44,6 @@ PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config);
 void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
                       GgufMetadata& out);
 
-// Adds the keys of the tokenizer; rows: size of the embedding, which may be padded beyond it.
-// Errors: InvalidInput for a tokenizer that GGUF cannot describe.
-void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out);
-
 // Divisors of the rotary frequencies that are stored as tensors: {name, values (K_rot/2)}.
 struct RopeFactors {
   std::string name;

@@ -1,10 +1,11 @@
 // Writes the tokenizer into GGUF metadata, in the form that llama.cpp expects.
+#include "convert/gguf_tokenizer.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
 
 #include "base/check.h"
-#include "convert/gguf_names.h"
 
 namespace qlora {
 namespace {

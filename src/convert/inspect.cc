@@ -22,6 +22,7 @@
 #include "io/safetensors.h"
 #include "model/config.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "qlora/train.h"
 #include "tokenizer/tokenizer.h"
 

@@ -18,6 +18,7 @@
 #include "io/float_encoding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "model/quantization.h"
 #include "model/shared_options.h"
 #include "model/weights.h"

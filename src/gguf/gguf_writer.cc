@@ -4,12 +4,13 @@
 //   magic, version, counts | metadata | entries (name, shape, type, offset) | tensor | tensor | ...
 //
 // Padding before each tensor aligns it.
+#include "gguf/gguf_writer.h"
+
 #include <algorithm>
 #include <set>
 
 #include "base/check.h"
 #include "base/file.h"
-#include "gguf/gguf.h"
 #include "io/tensor_cursor.h"
 
 namespace qlora {

@@ -23,6 +23,7 @@
 #include "pass/eval_memory.h"
 #include "pass/kv_cache.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
 #include "prompt/prompt_renderer.h"
 #include "tokenizer/tokenizer.h"

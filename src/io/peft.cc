@@ -10,6 +10,7 @@
 #include "base/spelling.h"
 #include "io/float_encoding.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 
 namespace qlora {
 namespace {

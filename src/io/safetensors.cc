@@ -1,6 +1,8 @@
 // Reads safetensors. A file is: u64 little-endian header length N; N bytes of JSON, name -> {dtype,
 // shape, data_offsets: [begin, end)}, offsets counted from the end of the header; the data, which
 // the tensors must tile without holes.
+#include "io/safetensors.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstring>

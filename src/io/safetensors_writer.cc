@@ -1,4 +1,6 @@
 // Writes safetensors, alone or as shards with an index. The format is described in safetensors.cc.
+#include "io/safetensors_writer.h"
+
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -10,7 +12,6 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
-#include "io/safetensors.h"
 #include "io/safetensors_layout.h"
 #include "io/tensor_cursor.h"
 

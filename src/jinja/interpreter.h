@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 #include "jinja/syntax_tree.h"
 
 namespace qlora::jinja {

@@ -6,6 +6,7 @@
 #include "io/bnb.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 
 namespace qlora {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "model/config_rope.h"
+
 namespace qlora {
 namespace {
 

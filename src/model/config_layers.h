@@ -8,11 +8,6 @@
 
 namespace qlora {
 
-// `scaling` is rope_scaling (transformers 4) or one rope_parameters dictionary (5), or null. Errors
-// name the file, which of the two it is, and its key.
-RopeConfig ParseRope(const Json* scaling, double theta, const ConfigKeys& model,
-                     const Family& family, const DecoderConfig& config);
-
 // Fills ropes, and the window and rope of every layer; the sizes of config are there. Later
 // spellings win: layer_types over the rule of the family, rope_parameters (transformers 5) over
 // rope_scaling (4).

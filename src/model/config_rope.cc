@@ -1,9 +1,9 @@
 // Rotary frequencies as config.json asks for them.
+#include "model/config_rope.h"
+
 #include <cmath>
 #include <string>
 #include <utility>
-
-#include "model/config_layers.h"
 
 namespace qlora {
 namespace {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "model/base_record.h"
+#include "prompt/chat_template_load.h"
 
 namespace qlora {
 

@@ -68,17 +68,6 @@ inline constexpr std::string_view kNoChatTemplate =
     "this model has no chat template; name one with chat_template (plain goes with every "
     "tokenizer; chatml needs its two tokens)";
 
-// The day that strftime_now shows. Data must render alike today and tomorrow, so that a run can be
-// repeated and resumed; an answer is given today.
-enum class ChatClock { kFixed, kToday };
-
-// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
-// templates, or a file), or the checkpoint's own: for conversations with tools the one named
-// tool_use, where there is one. Nothing when fields name none and the checkpoint has none. Errors:
-// InvalidInput naming the option.
-std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const Tokenizer& tokenizer,
-                                               ChatClock clock);
-
 }  // namespace qlora
 
 #endif  // QLORA_PROMPT_CHAT_TEMPLATE_H_

@@ -1,4 +1,6 @@
 // Chooses the chat template: built in, of the checkpoint, or a file.
+#include "prompt/chat_template_load.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "prompt/chat_template.h"
 #include "prompt/turn_template.h"
 #include "tokenizer/tokenizer_config.h"
 

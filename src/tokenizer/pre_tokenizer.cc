@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tokenizer/byte_characters.h"
+#include "tokenizer/known_pattern.h"
 #include "tokenizer/split_pattern.h"
 #include "tokenizer/stage.h"
 #include "unicode/unicode.h"

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tokenizer/known_pattern.h"
+#include "tokenizer/translate_regex.h"
 #include "unicode/unicode.h"
 
 namespace qlora {

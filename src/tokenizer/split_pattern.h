@@ -37,12 +37,6 @@ std::unique_ptr<SplitPattern> MakeRegexPattern(const std::string& regex, const s
 inline constexpr std::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The regular expression in PCRE2's language (with PCRE2_UTF, PCRE2_UCP, PCRE2_MULTILINE).
-// Errors as MakeRegexPattern.
-std::string TranslateRegex(std::string_view regex, const std::string& where);
-
-// The matcher written by hand for a known expression, or null.
-std::unique_ptr<SplitPattern> MakeKnownPattern(std::string_view regex);
 // The same expression on PCRE2, for comparison.
 std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const std::string& where);
 

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "cli/tiny_model.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 #include "test_build.h"
 

@@ -11,6 +11,7 @@
 #include "data/training_data.h"
 #include "migrate/migrate.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "training/train_settings.h"
 
 namespace qlora {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/attention_room.h"
 #include "backend/cuda/device/cudnn_groups.h"
 
 namespace qlora::cuda {

@@ -12,6 +12,7 @@
 #include "data/record_encoder.h"
 #include "fuzz_util.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "prompt/field_template.h"
 #include "records/record_file.h"
 

@@ -1,6 +1,7 @@
 // Attacks the GGUF reader; what it accepts must be written again and read back as the same.
 #include "fuzz_util.h"
 #include "gguf/gguf.h"
+#include "gguf/gguf_writer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/file.h"
+#include "gguf/gguf_writer.h"
 #include "io/test_util.h"
 
 namespace qlora {

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/test_util.h"
 #include "qlora/context.h"
 

@@ -7,6 +7,7 @@
 #include "io/float_encoding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/test_util.h"
 
 namespace qlora {

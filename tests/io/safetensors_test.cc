@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "io/json.h"
+#include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 #include "io/test_util.h"
 

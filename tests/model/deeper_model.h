@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 
 namespace qlora {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/data_test_util.h"
+#include "prompt/chat_template_load.h"
 
 namespace qlora {
 namespace {

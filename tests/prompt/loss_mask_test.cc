@@ -2,6 +2,7 @@
 
 #include "data/data_test_util.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
 
 namespace qlora {

@@ -7,6 +7,7 @@
 #include "data/data_test_util.h"
 #include "data/prompt_example.h"
 #include "prompt/chat_template.h"
+#include "prompt/chat_template_load.h"
 #include "prompt/prompt_renderer.h"
 #include "prompt/turn_template.h"
 

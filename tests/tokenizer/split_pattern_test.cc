@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "qlora/error.h"
+#include "tokenizer/known_pattern.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/tokenizer_test_util.h"
 

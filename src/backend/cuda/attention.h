@@ -31,12 +31,6 @@ void AttentionForward(const Machine& machine, AttentionLibrary* library, const o
 void AttentionBackward(const Machine& machine, AttentionLibrary* library,
                        const ops::AttentionBackward& op);
 
-// Elements of float32 that the two need at once.
-std::int64_t AttentionRoom(const BackendLimits& limits);
-// Bytes with which a library computes the gradient of the longest sequence; 0 where none is asked
-// for gradients.
-std::int64_t LibraryRoom(const BackendLimits& limits);
-
 }  // namespace qlora::cuda
 
 #endif  // QLORA_BACKEND_CUDA_ATTENTION_H_

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/attention.h"
+#include "backend/cuda/attention_room.h"
 #include "backend/cuda/kernels.h"
 #include "base/check.h"
 

@@ -6,6 +6,8 @@
 //     x{2,3}+    to (?:x{2,3})+: PCRE2 would read a possessive quantifier
 //     x{,3}      to x{0,3}
 //     \v, \uHHHH to \x{b}, \x{HHHH}
+#include "tokenizer/translate_regex.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +18,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tokenizer/split_pattern.h"
 #include "unicode/unicode.h"
 #include "unicode/unicode_tables.h"
 

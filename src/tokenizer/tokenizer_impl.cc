@@ -1,4 +1,6 @@
 // tokenizer.json -> Tokenizer::Impl.
+#include "tokenizer/tokenizer_impl.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 #include <optional>
 
 #include "base/check.h"
-#include "tokenizer/tokenizer_impl.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace qlora {

@@ -1,4 +1,5 @@
-// The room that kernels need, for plans on machines without a GPU as well.
+#include "backend/cuda/attention_room.h"
+
 #include <algorithm>
 
 #include "backend/cuda/attention.h"

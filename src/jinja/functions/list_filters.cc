@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 

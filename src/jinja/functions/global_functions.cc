@@ -2,7 +2,7 @@
 #include <array>
 #include <ctime>
 
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "unicode/unicode.h"
 

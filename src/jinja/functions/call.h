@@ -1,6 +1,6 @@
 // Calls of filters, methods and global functions, and the tables that hold them.
-#ifndef QLORA_JINJA_CALL_H_
-#define QLORA_JINJA_CALL_H_
+#ifndef QLORA_JINJA_FUNCTIONS_CALL_H_
+#define QLORA_JINJA_FUNCTIONS_CALL_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -69,4 +69,4 @@ Value Strip(Call& call);
 
 }  // namespace qlora::jinja
 
-#endif  // QLORA_JINJA_CALL_H_
+#endif  // QLORA_JINJA_FUNCTIONS_CALL_H_

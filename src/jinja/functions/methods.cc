@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 #include "unicode/unicode.h"

@@ -1,4 +1,4 @@
-#include "jinja/call.h"
+#include "jinja/functions/call.h"
 
 #include <algorithm>
 

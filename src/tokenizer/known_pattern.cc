@@ -4,10 +4,11 @@
 //
 //     "I'll pay 1234 !!\n"    GPT-2    |I|'ll| pay| 1234| !!|\n|
 //                             Llama 3  |I|'ll| pay| |123|4| !!\n|
+#include "tokenizer/known_pattern.h"
+
 #include <memory>
 #include <string_view>
 
-#include "tokenizer/split_pattern.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
