@@ -17,30 +17,66 @@ if(QLORA_SANITIZE)
   target_link_options(qlora_flags INTERFACE -fsanitize=${QLORA_SANITIZE})
 endif()
 
-# qlora_unit_size(target size): compiles `size` sources of a target as one unit, or 24 in sanitized
-# builds: a unit compiles the templates that its sources share once, and sanitizers make them large.
-function(qlora_unit_size target size)
+# qlora_unity(target size): with QLORA_UNITY, compiles the sources of a target in units of `size`, or 24
+# in sanitized builds: most of the time of a source goes into headers and templates, which a unit
+# compiles once. In one unit anonymous namespaces are one namespace, so sources that declare the same
+# name there are put into different units. Sources with code for several instruction sets stay alone.
+function(qlora_unity target size)
+  if(NOT QLORA_UNITY)
+    return()
+  endif()
   if(QLORA_SANITIZE)
     set(size 24)
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${QLORA_UNITY} UNITY_BUILD_BATCH_SIZE ${size})
-endfunction()
-
-# qlora_unity(target): compiles the sources of a target in units of eight, because most of the time of
-# a source goes into its headers. Sources with code for several instruction sets stay alone.
-# -DQLORA_UNITY=OFF compiles every source alone and without precompiled headers, which finds missing
-# includes.
-function(qlora_unity target)
-  qlora_unit_size(${target} 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
-    if(NOT source MATCHES "^${PROJECT_BINARY_DIR}")
-      file(STRINGS ${source} targets REGEX "foreach_target.h|HWY_PUSH_ATTRIBUTES" LIMIT_COUNT 1)
-      if(targets)
-        set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      endif()
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE path)
+    if(NOT path MATCHES "^${PROJECT_SOURCE_DIR}/[a-z].*[.]cc$" OR NOT EXISTS ${path})
+      continue()
     endif()
+    file(READ ${path} text)
+    if(text MATCHES "foreach_target.h|HWY_PUSH_ATTRIBUTES")
+      continue()
+    endif()
+    qlora_private_names(names "${text}")
+    # The first unit that has room and none of the names.
+    set(place 0)
+    while(TRUE)
+      list(LENGTH members_${place} count)
+      set(shared ${names_${place}})
+      list(REMOVE_ITEM shared ${names} "")
+      list(LENGTH shared rest)
+      list(LENGTH names_${place} all)
+      if(count LESS size AND rest EQUAL all)
+        break()
+      endif()
+      math(EXPR place "${place} + 1")
+    endwhile()
+    list(APPEND members_${place} ${source})
+    list(APPEND names_${place} ${names})
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${place})
   endforeach()
+endfunction()
+
+# The names that a source declares in anonymous namespaces: functions, types and constants, which
+# begin a line there.
+function(qlora_private_names out text)
+  string(REGEX REPLACE "[][;]" "," text "${text}")
+  set(names)
+  if(text MATCHES "\nnamespace {(.*)\n}  // namespace\n")
+    string(REGEX MATCHALL "\n[A-Za-z_][^\n]*" lines "${CMAKE_MATCH_1}")
+    foreach(line ${lines})
+      if(line MATCHES "^\nnamespace ")
+        continue()  # an alias, which may be declared twice
+      elseif(line MATCHES "^\n(class|struct|enum class|enum|using) ([A-Za-z0-9_]+)")
+        list(APPEND names ${CMAKE_MATCH_2})
+      elseif(line MATCHES "[ *&]([A-Za-z0-9_]+)(\\(|{| =|,)")
+        list(APPEND names ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+  endif()
+  set(${out} "${names}" PARENT_SCOPE)
 endfunction()
 
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
@@ -64,9 +100,9 @@ function(qlora_cold target)
     $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON COMPILE_OPTIONS ${hot})
-  if(QLORA_UNITY AND target STREQUAL header_of)
+  if(QLORA_PCH AND target STREQUAL header_of)
     target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
-  elseif(QLORA_UNITY)
+  elseif(QLORA_PCH)
     target_precompile_headers(${target} REUSE_FROM ${header_of})
   endif()
 endfunction()
@@ -93,6 +129,6 @@ function(qlora_floor name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
-  qlora_unity(${name})
+  qlora_unity(${name} 8)
   install(TARGETS ${name} EXPORT qlora ARCHIVE ${qlora_library_component})
 endfunction()

@@ -12,7 +12,7 @@
 #include "command/model_loading.h"
 #include "prompt/chat_template.h"
 #include "qlora/model.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 #include "verbs/verbs.h"
 
 namespace qlora {

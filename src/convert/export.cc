@@ -18,7 +18,7 @@
 #include "hub/hub_cache.h"
 #include "model/base_record.h"
 #include "model/shared_options.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -14,7 +14,7 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "model/quantization.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -18,7 +18,7 @@
 #include "io/safetensors.h"
 #include "io/tensor_file.h"
 #include "log/run_log.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -26,7 +26,7 @@
 #include "plan/sample_prompts.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "prompt/turn_template.h"
-#include "tokenizer/tokenizer_config.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

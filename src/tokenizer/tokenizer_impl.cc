@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace qlora {

@@ -17,13 +17,14 @@
 
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
+#include "tokenizer/chat_template_files.h"
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/special_tokens.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/tokenizer_config.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace qlora {

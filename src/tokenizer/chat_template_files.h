@@ -1,0 +1,23 @@
+// The chat templates that the files of a model hold.
+#ifndef QLORA_TOKENIZER_CHAT_TEMPLATE_FILES_H_
+#define QLORA_TOKENIZER_CHAT_TEMPLATE_FILES_H_
+
+#include <filesystem>
+#include <vector>
+
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+
+// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and that of
+// adapter_dir (may be empty) over all, that for tools included.
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
+                                                const std::filesystem::path& adapter_dir);
+
+// As Hugging Face names them: the file, and the template for conversations with tools.
+inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
+inline constexpr const char* kToolTemplate = "tool_use";
+
+}  // namespace qlora
+
+#endif  // QLORA_TOKENIZER_CHAT_TEMPLATE_FILES_H_
