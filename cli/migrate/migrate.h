@@ -1,4 +1,11 @@
 // Configurations of other trainers, carried over into ours.
+//
+// Each trainer is a table from its keys to ours with the reason of every key that is left out:
+// axolotl.cc, llama_factory.cc, trl.cc, transformers.cc; rules.h has the kinds of rows. Layouts of
+// prompts are in axolotl_layout.h, the data sets of LLaMA-Factory in dataset_info.h.
+// foreign_option.h answers short flags and verbs of other programs on our command line and in YAML,
+// from command_rules.cc. tests/cli/migrate_layout_test.cc compares texts with those of the
+// trainers.
 #ifndef QLORA_CLI_MIGRATE_MIGRATE_H_
 #define QLORA_CLI_MIGRATE_MIGRATE_H_
 

@@ -1,5 +1,26 @@
 // A backend: runs the ops of ops.h on one device, owns the memory that they read and write, and
 // decides what depends on the device.
+//
+// Memory. Operands are in the memory of the backend (base/memory.h: allocate, upload, download,
+// zero). Nothing outside src/backend reads or writes it except through ops and transfers, so a
+// backend may keep it on a card. tests/backend/guarded_backend.h proves this: whole jobs run on
+// pages that fault when the host touches them, and end in the bits of the CPU backend. Sums of
+// losses stay in that memory until a micro-batch has run.
+//
+// Order. Ops run in the order of the calls. Queued transfers (Memory::QueueUpload, QueueDownload)
+// run beside the ops: inputs of offloaded layers, paged moments, rows of an embedding in host
+// memory. Memory::OpsWaitFor orders later ops behind the transfers of some bytes. A memory without
+// a queue transfers at once. Only experts make the host wait: their rows are sorted on the device
+// (RouteExperts), and the host needs the sizes of the ranges as shapes of products.
+//
+// Weights. Backend::Adopt takes a frozen weight: the CPU reads mapped files in place, and copies or
+// prepacks weights to generate; a card has a copy. Backend::Quantize reads a file in host memory,
+// outside the order of ops, and is checked as ops are.
+//
+// Launches. Where launching ops costs time, Capture keeps them for Replay instead of running them.
+//
+// MakeBackend makes the backend of a device. Jobs receive a BackendMaker, because some need two
+// operand types. A backend around another one derives from backend_decorator.h.
 #ifndef QLORA_BACKEND_BACKEND_H_
 #define QLORA_BACKEND_BACKEND_H_
 

@@ -1,6 +1,8 @@
-// The ops of the decoder. Every op is a struct: operands with their shapes, then a check of those
-// shapes (ops.cc, expert_checks.cc). A backend runs them (backend.h); reference_*.h defines what
-// they compute.
+// The ops of the decoder: the one contract between the model and the devices. An op is a struct whose
+// members are its operands with their shapes. ops.cc and expert_checks.cc check the shapes,
+// reference_*.h defines the results as scalar loops over float, double or complex<double>, and the
+// backends compute them (backend.h). tests/backend/op_cases.h compares each backend with the
+// definition, op by op. docs/math derives the formulas; CONTRIBUTING.md says how to add an op.
 //
 // All operands are row-major matrices (rows, cols); a vector of n values is (1, n). Letters: N rows
 // (tokens of all sequences of a batch, one after the other, never padded), D hidden_size, I/O in

@@ -1,4 +1,9 @@
 // The part of the CUDA backend that plans a run: sizes and choices, on any machine.
+//
+// Workspace, chunks of the head, the part to recompute, and the memory of context and libraries are
+// computed without a GPU. This file, workspace.h and attention_room.h are compiled into every
+// program; the CUDA backend inherits them, and MakeAbsentCudaBackend is the backend that plans use
+// on machines without a GPU.
 #ifndef QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
 #define QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
 
