@@ -122,8 +122,8 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
     CarryFormat("alpaca", target);
     // Axolotl writes Alpaca's own text, also for models with a chat template.
     target.Carry("prompt_layout", YAML::Node("text"));
-    // Texts without a prompt.
   } else if (name == "completion" || name == "pretrain") {
+    // Texts without a prompt.
     CarryFormat("text", target);
   } else if (name == "sharegpt") {
     CarryFormat("sharegpt", target);
@@ -180,7 +180,6 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
   if (!value.IsSequence() || value.size() == 0)
     return target.Unsupported("expected a list of maps");
   for (std::size_t i = 0; i < value.size(); ++i) {
-    // Each key of each entry is accounted for, under its path: datasets[0].type.
     const YAML::Node& item = value[i];
     const std::string name = std::string(list) + "[" + std::to_string(i) + "]";
     if (!item.IsMap() || !item["path"] || !item["path"].IsScalar()) {

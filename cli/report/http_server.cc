@@ -219,8 +219,8 @@ bool HttpServer::Read(Client& client) {
 }
 
 bool HttpServer::Write(Client& client) {
+  // A browser that has gone must not raise SIGPIPE.
   const ssize_t count = send(client.fd, client.response.data() + client.sent,
-                             // A browser that has gone must not raise SIGPIPE.
                              client.response.size() - client.sent, MSG_NOSIGNAL);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   client.sent += static_cast<std::size_t>(count);
