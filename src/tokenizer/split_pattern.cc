@@ -55,8 +55,7 @@ struct PcreFree {
   }
 };
 
-// Characters are those of UTF-8, classes those of Unicode, and ^ and $ match at lines, as in
-// Oniguruma.
+// Characters are UTF-8, classes are Unicode's, and ^ and $ match at lines, as in Oniguruma.
 class PcrePattern final : public SplitPattern {
  public:
   PcrePattern(const std::string& regex, const std::string& where) : regex_(regex), where_(where) {

@@ -136,8 +136,8 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
 
 // ---- The library.
 
-// True for the ops that AttentionLibrary computes. A workspace without room for gradients is that
-// of generation, whose passes are few and would wait for plans of the library.
+// True for the ops that AttentionLibrary computes. A workspace without room for gradients belongs
+// to generation, whose passes are few and would wait for plans of the library.
 bool IsForLibrary(const Machine& machine, const AttentionShape& shape,
                   std::span<const AttentionSpan> spans,
                   std::initializer_list<ConstMatrixView> operands) {

@@ -15,7 +15,7 @@
 //   few_rows.h         at most 64 rows, straight from 4-bit weights
 //   attention.h        cuDNN or own kernels; attention_groups.h cuts packed sequences
 //   workspace.h        the bounded room that ops work in; smaller where memory is scarce (WorkSize)
-//   planned_backend.h  what plans ask, without a GPU
+//   planned_backend.h  sizes and choices of plans, without a GPU
 //   device.h           memory and transfers, which the backends of a device share under locks
 //
 // All sums have an order that depends on shapes and workspace alone, except gradients of attention

@@ -24,7 +24,7 @@ inline constexpr std::size_t kHeldBytes = 500'000'000 + kBlasBytes;
 class PlannedBackend : public Backend {
  public:
   // compute: the operand type of matrix products, kF32 or kBF16. Errors: InvalidInput for another.
-  // budget: that of WorkSize::kFast.
+  // budget: the budget of WorkSize::kFast.
   PlannedBackend(DType compute, const WorkspaceBudget& budget);
 
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override;

@@ -350,7 +350,7 @@ AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
                              {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle}});
   }
   // The heuristics propose without trying: a configuration can still be refused, and the next one
-  // taken. The last refusal is what the error tells.
+  // taken. The error tells the last refusal.
   std::string problem = "no kernel";
   for (const Descriptor configuration : Configurations(made_, operations, device)) {
     try {

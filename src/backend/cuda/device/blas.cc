@@ -27,7 +27,7 @@ constexpr std::size_t kMostTimedShapes = 96;
 // 4096), an adapter of rank 16 as many on 8192 rows of 4096 features.
 constexpr double kLeastTimed = 0x1p28;
 
-// What decides which algorithm is fastest.
+// The properties of a product that decide which algorithm is fastest.
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc, ld_base;
   bool transpose_a, transpose_b;
