@@ -1,5 +1,5 @@
 // The columns of a Parquet file: a tree whose leaves are stored one by one, and the levels by which
-// the entries of a leaf tell null, empty and continued lists.
+// the entries of a leaf tell nulls, empty lists and continued lists.
 #ifndef QLORA_PARQUET_SCHEMA_H_
 #define QLORA_PARQUET_SCHEMA_H_
 

@@ -1,6 +1,6 @@
 // From Oniguruma's regular expressions to PCRE2's. Only expressions that both engines read alike,
-// or that can be rewritten so, pass: a wrong split would be a silently wrong tokenizer. Rewritten
-// are
+// or that can be rewritten so, pass: a wrong split would be a silently wrong tokenizer.
+// The rewritten ones:
 //
 //     \s         to the characters of White_Space: PCRE2's \s has U+180E in addition
 //     \p{L}      to \p{L} and the letters of Unicode 15 and 16: PCRE2 10.42 knows Unicode 14

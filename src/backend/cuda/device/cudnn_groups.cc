@@ -18,8 +18,8 @@ constexpr std::int64_t kMostSequences = 2048;
 // Rows of a plan (sequences times length) for each row of the call: blocks without work cost time.
 constexpr std::int64_t kMostEmptiness = 16;
 
-// Bytes of the workspace of a plan, besides its operands. Plans of cuDNN 9.19 need less than 0.5
-// KiB for each sequence, whatever its length.
+// Bytes of the workspace of a plan, besides the operands that it is given. Plans of cuDNN 9.19
+// need less than 0.5 KiB for each sequence, whatever its length.
 constexpr std::int64_t kPlanBytes = std::int64_t{4} << 20;
 
 std::int64_t PowerOfTwo(std::int64_t n) {
