@@ -47,7 +47,7 @@ bool ChatSession::ReadInput(ChatLine& command, std::string& message) {
     if (result == LineReader::Result::kEnd) return false;
     if (result == LineReader::Result::kSignal) ContinueAfterSignal();
     if (result != LineReader::Result::kLine) {
-      // Drops what was typed so far.
+      // Drops the text that was typed so far.
       lines.Take();
       continue;
     }
@@ -177,7 +177,7 @@ PromptText ChatSession::FittingPrompt() {
     PromptText prompt = Prompt();
     const std::int64_t tokens = model_.CountTokens(prompt.text, prompt.add_special_tokens);
     const bool fits = tokens + room <= context;
-    // Rendered again each time: what a turn costs depends on the template.
+    // Rendered again each time: the tokens of a turn depend on the template.
     if (!fits && dialogue_.LeaveOutOldest()) continue;
     // Between the two, the answer is short, and SayWhereCut says so.
     if (!fits && tokens >= context) {

@@ -33,7 +33,7 @@ OrderedJson Dialogue::Messages() const { return MessagesFrom(shown_); }
 std::string Dialogue::Text() const { return TextFrom(shown_); }
 
 OrderedJson Dialogue::Record(bool plain) const {
-  // The whole conversation, also what the model does not see any more.
+  // The whole conversation, including the turns that the model no longer sees.
   if (plain) return {{"text", TextFrom(0)}};
   return {{"messages", MessagesFrom(0)}};
 }
@@ -43,7 +43,7 @@ OrderedJson Dialogue::MessagesFrom(std::int64_t first) const {
   const auto add = [&messages](const char* role, const std::string& content) {
     messages.push_back({{"role", role}, {"content", content}});
   };
-  // Never left out: the system message is what the conversation is about.
+  // The system message is never left out: it sets the subject of the conversation.
   if (!system.empty()) add("system", system);
   for (std::int64_t t = first; t < std::ssize(turns_); ++t) {
     add("user", turns_[t].question);

@@ -63,7 +63,7 @@ class LineEditor : public LineReader {
     errno = 0;
     const char* typed = el_gets(edit_.get(), &length);
     if (typed == nullptr) {
-      // libedit says -1 and EINTR for what ReadKey returned; 0 for the end of input.
+      // libedit says -1 and EINTR for the value that ReadKey returned; 0 for the end of input.
       const bool signal = length < 0 && errno == EINTR;
       std::fputs("\n", stderr);
       if (dropped_) return Result::kDropped;
@@ -110,7 +110,7 @@ class LineEditor : public LineReader {
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) return static_cast<int>(count);
       std::size_t bytes = std::mbrtowc(key, &byte, 1, &state);
-      if (bytes == kNotUtf8) {  // what was read before is dropped, and the byte begins a character
+      if (bytes == kNotUtf8) {  // the bytes before are dropped, and this byte begins a character
         state = {};
         bytes = std::mbrtowc(key, &byte, 1, &state);
       }

@@ -17,7 +17,7 @@ class LineReader {
     kLine,
     kEnd,
     kDropped,  // a person pressed Ctrl+C
-    kSignal,   // the guard has seen a signal; what was typed is dropped
+    kSignal,   // the guard has seen a signal; the typed text is dropped
   };
 
   virtual ~LineReader() = default;

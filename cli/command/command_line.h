@@ -1,4 +1,9 @@
 // The command line of a verb: arguments and a YAML file fill its OptionTable.
+//
+// The table (qlora/options.h) has names, aliases, types, choices, defaults and help. Jobs of the
+// library declare their options themselves, as TrainOptions::Declare does in plan/train_options.cc,
+// so that C++, Python, YAML and the command line have the same ones. Names that other programs use
+// are answered with ours (migrate/foreign_option.h).
 #ifndef QLORA_CLI_COMMAND_COMMAND_LINE_H_
 #define QLORA_CLI_COMMAND_COMMAND_LINE_H_
 

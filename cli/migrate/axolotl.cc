@@ -26,8 +26,8 @@ void MigrateAdapter(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// The names that a data set of chat_template gives to messages, role and content: those of
-// OpenAI's form, or those of ShareGPT.
+// The names that a data set of chat_template gives to messages, role and content: the names of
+// OpenAI's form, or of ShareGPT.
 struct MessageNames {
   std::string messages = "messages";
   std::string role = "role";
@@ -122,8 +122,8 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
     CarryFormat("alpaca", target);
     // Axolotl writes Alpaca's own text, also for models with a chat template.
     target.Carry("prompt_layout", YAML::Node("text"));
-    // Texts without a prompt.
   } else if (name == "completion" || name == "pretrain") {
+    // Texts without a prompt.
     CarryFormat("text", target);
   } else if (name == "sharegpt") {
     CarryFormat("sharegpt", target);
@@ -180,7 +180,6 @@ void MigrateDatasets(const YAML::Node& value, MigrationTarget& target, const cha
   if (!value.IsSequence() || value.size() == 0)
     return target.Unsupported("expected a list of maps");
   for (std::size_t i = 0; i < value.size(); ++i) {
-    // Each key of each entry is accounted for, under its path: datasets[0].type.
     const YAML::Node& item = value[i];
     const std::string name = std::string(list) + "[" + std::to_string(i) + "]";
     if (!item.IsMap() || !item["path"] || !item["path"].IsScalar()) {
@@ -243,7 +242,7 @@ void MigrateAutoResume(const YAML::Node& value, MigrationTarget& target) {
 }
 
 constexpr KeyRule kAxolotlRules[] = {
-    // Names that are looked up before those of transformers, because some differ in meaning:
+    // Names that are looked up before the names of transformers, because some differ in meaning:
     // max_memory, adapter, batch_size.
     rule::Same("train_on_inputs val_set_size"),
     rule::Copy("model_name_or_path", "base_model"),
@@ -270,12 +269,12 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Custom(MigrateChatTemplate, "chat_template"),
     rule::Custom(MigrateOptimizer, "optimizer"),
     rule::Custom(MigrateAutoResume, "auto_resume_from_checkpoints"),
-    // Values that are what always happens here.
+    // Values that name the only behaviour here.
     rule::Expect("1,0", "evaluation comes after each epoch; for more set eval_steps",
                  "evals_per_epoch"),
     rule::Expect("1", kOneProcess,
                  "sequence_parallel_degree context_parallel_size tensor_parallel_size"),
-    // Settings of an implementation: they do not change what is trained.
+    // Settings of an implementation: they do not change the training.
     rule::NotNeeded(kOwnFiles,
                     "base_model_config model_type tokenizer_type tokenizer_use_fast "
                     "is_llama_derived_model is_mistral_derived_model is_qwen_derived_model"),
@@ -300,7 +299,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded(kNoHub, "wandb_mode hub_strategy hf_use_auth_token"),
     rule::NotNeeded(kOneProcess, "ddp fsdp_version"),
-    // Settings that would change what is trained.
+    // Settings that would change the training.
     rule::Unsupported("the tokenizer is that of the model", "tokenizer_config"),
     rule::Unsupported("give the directory of that revision", "revision_of_model"),
     rule::Unsupported("special tokens are those of the tokenizer", "special_tokens"),

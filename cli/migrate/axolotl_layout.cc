@@ -44,7 +44,7 @@ constexpr auto kNamedLayouts = std::to_array<NamedLayout>({
      "{response}"},
 });
 
-// A name in the braces of Axolotl's formats, and what stands for it in ours.
+// A name in the braces of Axolotl's formats, and its counterpart in ours.
 using Names = std::vector<std::pair<std::string_view, std::string>>;
 
 // Characters of UTF-8, "{{", "}}" and whole fields, so that a format is never cut within one.
@@ -86,8 +86,8 @@ std::optional<Pieces> PiecesOf(std::string_view format, const Names& names) {
   return pieces;
 }
 
-// A part of a template that is left out where the field is absent. A bracket at its end would
-// else be taken for that of the part.
+// A part of a template that is left out where the field is absent. Otherwise a bracket at its end
+// would be taken for the bracket of the part.
 std::string OptionalPart(const std::string& text, const std::string& field) {
   const bool asks = text.find("{" + field + "}") == text.npos || text.ends_with(']');
   return "[[" + text + (asks ? "{?" + field + "}" : "") + "]]";
@@ -99,8 +99,8 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-// format for records with an input, no_input_format for the others: what both have in common
-// stands once. Nothing where the instruction is not part of it, because an optional part also goes
+// format for records with an input, no_input_format for the others: the text that both share is
+// written once. Nothing where the instruction is not part of it, because an optional part also goes
 // when the instruction is empty.
 std::optional<std::string> MergeFormats(const Pieces& with, const Pieces& without,
                                         const std::string& instruction, const std::string& input) {

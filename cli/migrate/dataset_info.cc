@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kDatasetInfo = "dataset_info.json";
 
-// The text of `key` in one of the objects of an entry. An object that is given leaves out what it
-// does not name, so `missing` counts only without the object.
+// The text of `key` in one of the objects of an entry. An object that is given leaves out the keys
+// that it does not name, so `missing` counts only without the object.
 std::string NameIn(const Json& entry, const char* object, const char* key,
                    std::string_view missing) {
   const auto names = entry.find(object);
@@ -35,7 +35,7 @@ std::string Tag(const Json& entry, const char* key, std::string_view missing) {
   return NameIn(entry, "tags", key, missing);
 }
 
-// True for "" and `name`: `train` reads the field of that name, or there is none.
+// True for "" and `name`: `train` reads the field of that name, or there is no field.
 bool IsNoneOr(const std::string& column, std::string_view name) {
   return column.empty() || column == name;
 }
@@ -45,7 +45,7 @@ bool IsPlain(const std::string& field) {
   return !field.empty() && field.find_first_of("{}[]!?.") == std::string::npos;
 }
 
-// Instruction, input and output under any names; the text is that of Alpaca records in a chat
+// Instruction, input and output under any names; the text is built as for Alpaca records in a chat
 // template: the input on a line after the instruction.
 void ReadAlpaca(const Json& entry, NamedDataset& named) {
   const std::string prompt = Column(entry, "prompt", "instruction");
@@ -119,7 +119,8 @@ std::string TextAt(const Json& entry, const char* key) {
   return text == entry.end() || !text->is_string() ? "" : text->get<std::string>();
 }
 
-// Settings that change which records are read, or what is trained. "" where there is none.
+// Settings that change which records are read or which tokens are trained on; "" without such
+// settings.
 std::string FaultOf(const Json& entry) {
   if (!entry.is_object()) return "expected an object";
   const auto is_on = [&entry](const char* key) {

@@ -18,7 +18,7 @@ const KeyRule* FindForeignRule(std::string_view key) {
                   Underscored(key));
 }
 
-// Collects what one option sets in the table of a verb.
+// Collects the values that one option sets in the table of a verb.
 class CommandTarget : public MigrationTarget {
  public:
   CommandTarget(OptionTable& table, std::string_view key, const YAML::Node& value,

@@ -16,7 +16,7 @@ namespace qlora {
 // True for the name of an option of `qlora train`.
 bool IsTrainingOption(const std::string& name);
 
-// The same tables as those of `qlora migrate`, and the options of other command lines.
+// The tables of `qlora migrate`, and the options of other command lines.
 bool IsForeignOption(std::string_view key);
 // True when the option is a name of one of ours whose value is a text.
 bool CopiesText(OptionTable& table, std::string_view key);
@@ -31,8 +31,8 @@ bool TakesValue(OptionTable& table, std::string_view key, const std::string& wor
 bool IsForeignFlagValue(std::string_view key, std::string_view word);
 
 // True when our option of that name does not take the value, and other programs have values of
-// their own for the key ("optim: adamw_hf", "eval_steps: 0.1"). TranslateOption then says what they
-// mean.
+// their own for the key ("optim: adamw_hf", "eval_steps: 0.1"). TranslateOption then gives their
+// meaning.
 bool IsForeignValue(OptionTable& table, std::string_view key, const std::string& value);
 
 // The meaning of an option with a name or a value of another program.
@@ -42,8 +42,8 @@ struct ForeignOption {
 };
 
 // IsForeignOption(key), and `key` is not an option of `table` or IsForeignValue. Errors
-// (InvalidInput): the option asks for what qlora or this verb does not have; the message says what
-// to write instead.
+// (InvalidInput): the option asks for a feature that qlora or this verb does not have; the message
+// says what to write instead.
 ForeignOption TranslateOption(OptionTable& table, std::string_view key, const YAML::Node& value,
                               std::string_view origin);
 

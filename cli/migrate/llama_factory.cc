@@ -127,7 +127,7 @@ void MigrateFiles(const YAML::Node& value, MigrationTarget& target, const char* 
       MigrateDataset(*named, name, target, key);
       continue;
     }
-    // A file has an extension; a name of dataset_info.json is that of a file that only that list
+    // A file has an extension; a name of dataset_info.json stands for a file that only that list
     // names.
     if (name.find('.') == std::string::npos) {
       target.Unsupported(fmt::format(
@@ -194,7 +194,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::NotNeeded("batches are never padded", "ignore_pad_token_for_loss"),
     rule::NotNeeded("`qlora report` draws the curves of a run", "plot_loss"),
     rule::NotNeeded("evaluation reports what it measures", "compute_accuracy"),
-    // Settings that would train something else.
+    // Settings that would change the training.
     rule::Unsupported("merge the first adapter with `export`", "create_new_adapter"),
     rule::Unsupported("adapter and moments are float32", "pure_bf16"),
     rule::Unsupported("use gradient_checkpointing: false", "disable_gradient_checkpointing"),
@@ -218,7 +218,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Unsupported("nothing leaves this machine", "use_swanlab"),
 };
 
-// optim, schedule and step counts are those of transformers.
+// optim, schedule and step counts have the meaning of transformers.
 constexpr auto kLlamaFactoryDefaults = std::to_array<ForeignDefault>({
     {"load_in_4bit", "false"},
     {"learning_rate", "5e-5"},

@@ -47,7 +47,7 @@ const std::array<const ForeignTrainer*, 3>& Trainers() {
 // were at the top.
 struct Section {
   std::string_view name;
-  std::string_view class_name = {};  // where its defaults are not those of the trainer
+  std::string_view class_name = {};  // where its defaults differ from the trainer's
 };
 constexpr auto kSections = std::to_array<Section>({
     {"sftconfig"},
@@ -178,7 +178,7 @@ class Migrator : public MigrationTarget {
     // Only where the file says nothing: the other trainer would have used its default.
     if (option == nullptr || option->set) return;
     table_.Set(our_key, value, source);
-    // Marked in the file, so that the user sees what came from the other trainer's defaults.
+    // Marked in the file, so that the user sees which keys came from the other trainer's defaults.
     defaults_[our_key] = source;
     values_[our_key] = value;
   }
@@ -192,7 +192,7 @@ class Migrator : public MigrationTarget {
     return left_.contains(our_key);
   }
 
-  // classes: of the maps in the file, whose defaults go before those of the trainer.
+  // classes: of the maps in the file, whose defaults go before the trainer's.
   Migration Finish(const std::string& file, const Classes& classes) {
     for (const ForeignDefault& theirs : trainer_.defaults) {
       if (!theirs.class_name.empty() && !classes.contains(theirs.class_name)) continue;
@@ -210,7 +210,7 @@ class Migrator : public MigrationTarget {
   }
 
  private:
-  // Takes back what keys so far have set. `train` refuses what would have no effect.
+  // Takes back the values that keys so far have set. `train` refuses options without effect.
   void LeaveOut(const std::string& our_key, const std::string& why) {
     Option& option = *table_.Find(our_key);
     if (!option.set) return;

@@ -56,7 +56,7 @@ const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
                         std::string_view key) {
   for (const std::span<const KeyRule>& rules : tables) {
     for (const KeyRule& rule : rules) {
-      // The first table that knows the key: the trainer's own meaning comes before that of
+      // The first table that knows the key: the trainer's own meaning comes before the meaning of
       // transformers.
       if (HasWord(rule.keys, key)) return &rule;
     }

@@ -43,7 +43,7 @@ class MigrationTarget {
   virtual void Part(const std::string& name, const YAML::Node& value) = 0;
   // True when there is such an option of ours: verbs have different ones.
   virtual bool Has(const std::string& our_key) const = 0;
-  // The text of another key of the file; "" where there is none.
+  // The text of another key of the file; "" where the file has no such key.
   virtual std::string Theirs(const std::string& key) const = 0;
   // Our value so far (OneLine of it; "": none), and one that the other trainer would have had by
   // default.
@@ -58,7 +58,7 @@ enum class RuleKind {
   kCopy,         // text: our key, or keys separated by commas, for the same value; "": the same key
   kFile,         // text: dataset or eval_dataset, for the name of one file
   kSteps,        // the same key; a share of the run is unsupported
-  kExpect,       // text: values, comma-separated, that are what we always do; others: unsupported
+  kExpect,       // text: values, comma-separated, that name our only behaviour; others: unsupported
   kNotNeeded,    // whatever its value
   kUnsupported,  // unless its value switches it off
   kCustom,
@@ -75,7 +75,7 @@ struct KeyRule {
   CustomRule custom = nullptr;
 };
 
-// One function for each kind of rule: what is done, then the keys of the other trainer.
+// One function for each kind of rule. Arguments: the action, then the keys of the other trainer.
 namespace rule {
 
 constexpr KeyRule Same(std::string_view keys) { return {RuleKind::kCopy, keys}; }
@@ -124,7 +124,7 @@ struct ForeignTrainer {
 // The first rule for the key; nullptr when no table has one.
 const KeyRule* FindRule(std::initializer_list<std::span<const KeyRule>> tables,
                         std::string_view key);
-// Calls of `target` what the rule asks for `value` of `key`.
+// Makes the calls of `target` that the rule asks for with `value` of `key`.
 void ApplyRule(const KeyRule& rule, std::string_view key, const YAML::Node& value,
                MigrationTarget& target);
 

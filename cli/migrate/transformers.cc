@@ -110,11 +110,11 @@ void MigrateInit(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateReportTo(const YAML::Node& value, MigrationTarget& target) {
   YAML::Node wanted(YAML::NodeType::Sequence);
+  // A list may name several trackers: each is accounted for alone.
   const auto take = [&](const YAML::Node& name) {
     const std::string text = LowerText(name);
     if (text == "tensorboard" || text == "all") {
       wanted.push_back("tensorboard");
-      // A list may name several trackers: each is accounted for alone.
     } else if (text == "none" || text.empty()) {
       target.NotNeeded("train_log.jsonl is always written");
     } else {
@@ -260,7 +260,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded("Ctrl+C and SIGTERM save a checkpoint", "enable_jit_checkpoint"),
     rule::NotNeeded("memory is planned and fixed", "torch_empty_cache_steps"),
-    // Settings that would train something else. Switched off, they are not needed.
+    // Settings that would change the training. Switched off, they are not needed.
     rule::Unsupported("preference training is not supported",
                       "rlhf beta ref_model pref_beta pref_loss pref_ftx"),
     rule::Unsupported("bases are held in 4 or in 16 bits", "load_in_8bit"),
@@ -347,7 +347,7 @@ void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
 
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = LowerText(value);
-  // One algorithm in several implementations; those of our own names are carried as they are.
+  // One algorithm in several implementations; values with our own names are carried as they are.
   const bool is_adamw = text == "adamw_hf" || text == "adamw_apex_fused" ||
                         text == "adamw_torch_xla" || text == "adamw_torch_npu_fused";
   target.Carry("optim", is_adamw ? YAML::Node("adamw") : value);

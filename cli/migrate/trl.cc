@@ -19,7 +19,7 @@ constexpr KeyRule kTrlRules[] = {
 };
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
-    // The first that is about a key decides: those of the classes go before TRL's.
+    // The first default of a key decides: defaults of the classes go before TRL's.
     {"lora_r", "8", "LoraConfig", "PEFT"},
     {"lora_alpha", "8", "LoraConfig", "PEFT"},
     {"lora_dropout", "0", "LoraConfig", "PEFT"},

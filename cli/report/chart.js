@@ -99,7 +99,8 @@ function thin(points, columns) {
 
 class LineChart {
   // series: [{run, name, xs, ys, kind: 'line' | 'faint' | 'marks', key}], ys may hold null;
-  // levels: [{run, name, value}] are horizontal lines; tickUnit: what round numbers are counted in.
+  // levels: [{run, name, value}] are horizontal lines; tickUnit: the unit in which ticks are round
+  // numbers.
   constructor({id, title, unit, format = number, large = false, zero = false, tickUnit = () => 1}) {
     Object.assign(this, {id, title, unit, format, zero, tickUnit});
     this.series = [];

@@ -10,8 +10,8 @@ Dashboard::Dashboard(std::int64_t port, std::string run_dir)
     : url_(fmt::format("http://127.0.0.1:{}/", port)),
       server_(port, [run_dir = std::move(run_dir)](std::string_view path) -> HttpResponse {
         if (path == "/") {
+          // The page without data, which asks for /data.json again and again.
           return {.type = "text/html; charset=utf-8",
-                  // The page without data, which asks for /data.json again and again.
                   .body = ReportPage("{\"live\":true,\"runs\":[]}")};
         }
         if (path == "/data.json") {

@@ -22,7 +22,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bounds what a program on this machine can make the trainer hold: connections, bytes, time.
+// Bounds the resources that a program on this machine can take from the trainer: connections,
+// bytes, time.
 constexpr std::size_t kMaxClients = 16;
 constexpr std::size_t kMaxHead = 8 << 10;
 constexpr std::chrono::seconds kMaxRequestTime(5);
@@ -48,9 +49,9 @@ std::vector<std::string> HeaderValues(std::string_view head, std::string_view na
   return values;
 }
 
-// "localhost:8080" and "127.0.0.1:8080" name this machine.
-// A page of the web may have its own name resolve to 127.0.0.1 (DNS rebinding) and would then read
-// the training data. The browser sends that name as Host.
+// True for "localhost:8080" and "127.0.0.1:8080". A page of the web may have its own name resolve
+// to 127.0.0.1 (DNS rebinding) and would then read the training data; the browser sends that name
+// as Host.
 bool NamesThisMachine(const std::vector<std::string>& hosts) {
   // HTTP/1.1 demands exactly one.
   if (hosts.size() != 1) return false;
@@ -92,8 +93,8 @@ HttpResponse Answer(std::string_view head, const HttpServer::Handler& handler) {
   const std::string_view target = rest.substr(0, rest.find_first_of(" \r\n"));
   try {
     return handler(target.substr(0, target.find('?')));
-    // An exception that left the thread would end the training run.
   } catch (const std::exception& error) {
+    // An exception that left the thread would end the training run.
     return {.status = 500, .body = error.what()};
   }
 }
@@ -219,8 +220,8 @@ bool HttpServer::Read(Client& client) {
 }
 
 bool HttpServer::Write(Client& client) {
+  // A browser that has gone must not raise SIGPIPE.
   const ssize_t count = send(client.fd, client.response.data() + client.sent,
-                             // A browser that has gone must not raise SIGPIPE.
                              client.response.size() - client.sent, MSG_NOSIGNAL);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   client.sent += static_cast<std::size_t>(count);

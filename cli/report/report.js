@@ -131,7 +131,7 @@ function drawLegend(runs) {
   }, sign(i), run.name))));
 }
 
-// Exponential moving average without the bias of its start, over what is a number.
+// Exponential moving average without the bias of its start, over the finite numbers.
 function smooth(values, share) {
   if (share === 0) return values;
   let mean = 0;

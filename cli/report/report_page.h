@@ -1,4 +1,9 @@
 // The page that shows training runs: a file that needs nothing else, or live.
+//
+// report.html, report.css, chart.js and report.js are embedded in the program by
+// cmake/embed_report.cmake. The page draws one JSON object with the data of each run
+// (log/log_reader.h). dashboard.h serves it live to browsers of this machine, through
+// http_server.h.
 #ifndef QLORA_CLI_REPORT_REPORT_PAGE_H_
 #define QLORA_CLI_REPORT_REPORT_PAGE_H_
 

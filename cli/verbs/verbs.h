@@ -1,4 +1,16 @@
 // The verbs, one to a file.
+//
+// A verb declares its options (command/verb.h), and main.cc picks it, parses the arguments
+// (command/command_line.h), runs it, and turns errors into exit codes. Verbs compute through
+// include/qlora and are the only code that prints. Help, completion, manual pages and the JSON
+// Schema are made from the declared options (command/help.h, completion.h, man_page.h,
+// config_schema.h), so that they never differ from the program.
+//
+//   training/   train, resume, plan and validate: settings, the one check of a run, the display
+//   terminal/   status line, width of lines, tables, interruption
+//   chat/       commands, line editing and saved conversations, from chat_session.h
+//   migrate/    configurations and option names of other trainers
+//   report/     the page of runs and its live server
 #ifndef QLORA_CLI_VERBS_VERBS_H_
 #define QLORA_CLI_VERBS_VERBS_H_
 

@@ -1,5 +1,26 @@
 // A backend: runs the ops of ops.h on one device, owns the memory that they read and write, and
 // decides what depends on the device.
+//
+// Memory. Operands are in the memory of the backend (base/memory.h: allocate, upload, download,
+// zero). Nothing outside src/backend reads or writes it except through ops and transfers, so a
+// backend may keep it on a card. tests/backend/guarded_backend.h proves this: whole jobs run on
+// pages that fault when the host touches them, and end in the bits of the CPU backend. Sums of
+// losses stay in that memory until a micro-batch has run.
+//
+// Order. Ops run in the order of the calls. Queued transfers (Memory::QueueUpload, QueueDownload)
+// run beside the ops: inputs of offloaded layers, paged moments, rows of an embedding in host
+// memory. Memory::OpsWaitFor orders later ops behind the transfers of some bytes. A memory without
+// a queue transfers at once. Only experts make the host wait: their rows are sorted on the device
+// (RouteExperts), and the host needs the sizes of the ranges as shapes of products.
+//
+// Weights. Backend::Adopt takes a frozen weight: the CPU reads mapped files in place, and copies or
+// prepacks weights to generate; a card has a copy. Backend::Quantize reads a file in host memory,
+// outside the order of ops, and is checked as ops are.
+//
+// Launches. Where launching ops costs time, Capture keeps them for Replay instead of running them.
+//
+// MakeBackend makes the backend of a device. Jobs receive a BackendMaker, because some need two
+// operand types. A backend around another one derives from backend_decorator.h.
 #ifndef QLORA_BACKEND_BACKEND_H_
 #define QLORA_BACKEND_BACKEND_H_
 
@@ -18,7 +39,7 @@
 
 namespace qlora {
 
-// How much memory a backend takes for what ops work in.
+// How much memory a backend takes for the workspace of ops.
 enum class WorkSize : std::uint8_t {
   kFast,  // enough for products at full speed
   kLean,  // less, for runs that would not fit otherwise; ops run in more and smaller parts
@@ -74,15 +95,16 @@ class Backend {
 
   // Calls give(), which gives ops and no transfers, and keeps the ops instead of running them.
   // Null, and nothing was kept, where the backend has no use for that or cannot; it may then not
-  // have called give(). last: what an earlier call returned, which is taken back and may be null.
-  // It should have the same ops with other operands.
+  // have called give(). last: the graph of an earlier call, which is taken back and may be null. It
+  // should have the same ops with other operands.
   virtual OpGraph Capture(const std::function<void()>& give, OpGraph last) = 0;
-  // Runs captured ops, in one go and in the order of ops, on what is in the memory of their
-  // operands then.
+  // Runs captured ops, in one go and in the order of ops, on the values that their operands hold
+  // then.
   virtual void Replay(const OpGraph& graph) = 0;
 
-  // The memory of all operands: that of the device, which its backends share. It lives as long as
-  // any of them. Nothing outside src/backend reads or writes it but through ops and transfers.
+  // The memory of all operands: the memory of the device, which its backends share. It lives as
+  // long as any of them. Nothing outside src/backend reads or writes it but through ops and
+  // transfers.
   virtual Memory& memory() const = 0;
 
   // Sets whether all sums have an order that depends on shapes and the size of the workspace alone,
@@ -90,20 +112,21 @@ class Backend {
   virtual void SetDeterministic(bool on) = 0;
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
-  // Makes room for ops within these limits and within those of earlier calls.
+  // Makes room for ops within these limits and within the limits of earlier calls.
   virtual void Reserve(const BackendLimits& limits) = 0;
 
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
   virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;
   // Quantizes a dense weight (O, I) of host memory into `storage` (1, StorageBytes;
-  // kU8). Checks both, and waits for the end. No op: files are read by the host, one tensor at a
-  // time, and the view that it returns holds values that the backend has computed.
-  // Errors: InvalidInput that names options.name for a NaN or Inf.
+  // kU8). Checks both, and waits for the end. This is not an op: the host reads files, one tensor
+  // at a time, and the returned view holds values that the backend has computed. Errors:
+  // InvalidInput that names options.name for a NaN or Inf.
   QuantizedView Quantize(const ConstMatrixView& host, const QuantizeOptions& options,
                          const MatrixView& storage);
   // A copy of the values and scales of a 4-bit weight in the order in which Linear reads them
-  // fastest, above all when x has few rows. 0: this backend has no better order than that of `q`.
+  // fastest, above all when x has few rows. 0: this backend has no better order than the order of
+  // `q`.
   virtual std::size_t PrepackedBytes(const QuantizedView& q) const = 0;
   // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
   virtual void Prepack(const QuantizedView& q, std::byte* out) = 0;
@@ -117,7 +140,8 @@ class Backend {
 
   // Columns of ops::Linear::x_tail and LinearBackward::dy_tail with which linears with adapters of
   // `rank`, summed over a group, read x and dy in place. 0: this backend has no use for them, nor
-  // for outputs of a group beside each other in one matrix, which it else computes as one product.
+  // for outputs of a group beside each other in one matrix, which other backends compute as one
+  // product.
   virtual std::int64_t TailColumns(std::int64_t rank) const = 0;
 
  private:
@@ -194,12 +218,12 @@ BackendMaker BackendsOf(Device device);
 BackendMaker PlannedBackendsOf(Device device);
 
 // The backends that MakeBackend makes for Device::kCpu and Device::kCuda. The backends of a GPU
-// share its memory. Errors of MakeCudaBackend: that of CudaReport, and Runtime where a library is
-// not found.
+// share its memory. Errors of MakeCudaBackend: the error of CudaReport, and Runtime where a library
+// is not found.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 // The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no
-// limit. Errors: InvalidInput, that of MakeCudaBackend, when memory is allocated or an op is run.
+// limit. Errors: InvalidInput, as MakeCudaBackend, when memory is allocated or an op is run.
 std::unique_ptr<Backend> MakeAbsentCudaBackend(DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.

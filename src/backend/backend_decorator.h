@@ -1,4 +1,6 @@
-// A backend that wraps another one: every part goes on to that one unless a subclass has its own.
+// A backend that wraps another one: every call goes on to the inner backend unless a subclass
+// overrides it. A wrapper such as bench/timed_backend.h sees all ops in one function, DoRun. Every
+// virtual function of Backend is pure, so that this class cannot miss one.
 #ifndef QLORA_BACKEND_BACKEND_DECORATOR_H_
 #define QLORA_BACKEND_BACKEND_DECORATOR_H_
 

@@ -1,6 +1,8 @@
-// The ops of the decoder. Every op is a struct: operands with their shapes, then a check of those
-// shapes (ops.cc, expert_checks.cc). A backend runs them (backend.h); reference_*.h defines what
-// they compute.
+// The ops of the decoder: the one contract between the model and the devices. An op is a struct
+// whose members are its operands with their shapes. ops.cc and expert_checks.cc check the shapes,
+// reference_*.h defines the results as scalar loops over float, double or complex<double>, and the
+// backends compute them (backend.h). tests/backend/op_cases.h compares each backend with the
+// definition, op by op. docs/math derives the formulas; CONTRIBUTING.md says how to add an op.
 //
 // All operands are row-major matrices (rows, cols); a vector of n values is (1, n). Letters: N rows
 // (tokens of all sequences of a batch, one after the other, never padded), D hidden_size, I/O in
@@ -8,7 +10,7 @@
 // intermediate_size, V vocab_size, E experts, S slots of experts.
 //
 // Two element types run through a model (struct Precision): `activation` (float32 or bfloat16) for
-// what linears read and write, and `wide` (float32) for the residual stream, statistics, LoRA
+// inputs and outputs of linears, and `wide` (float32) for the residual stream, statistics, LoRA
 // matrices, gradients and logits. The reference backend also runs with both types float64 or
 // complex128, which makes every formula checkable to rounding. An op accepts either type for each
 // activation operand unless it says otherwise; arithmetic is at least float32 and rounds once, on
@@ -73,7 +75,8 @@ enum class Store : std::uint8_t { kSet, kAdd };
 struct LinearOutput {
   MatrixView y;  // (N, O)
   MatrixView u;  // (N, R) wide: drop(x) A^T, kept for the backward pass; empty without an adapter
-  // (N, O) of the type of y: with Store::kAdd, what is added to in place of y; empty: y itself.
+  // (N, O) of the type of y: with Store::kAdd, the matrix to which the result is added in place of
+  // y; empty: y itself.
   ConstMatrixView base = {};
 };
 
@@ -243,7 +246,7 @@ struct ExpertLinear {
 };
 
 // gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are
-// the rows of all experts, those of the others are not read.
+// the rows of all experts; dy and u of later gradients are not read.
 struct ExpertLinearBackward {
   static constexpr const char* kName = "ExpertLinearBackward";
   std::span<const LinearView> linears;  // (E * group)
@@ -322,7 +325,7 @@ struct CrossEntropy {
   ConstMatrixView row_scale;  // (1, N) wide: the factor of the loss of each row; or empty
   MatrixView logits_inout;    // (N, V) wide
   MatrixView logprob;         // (1, N) wide
-  MatrixView hit = {};        // (1, N) wide or empty: 1 where no logit exceeds the target's, else 0
+  MatrixView hit = {};  // (1, N) wide or empty: 1 where no logit exceeds the target's, otherwise 0
 };
 
 // sums_acc(1, k; float64) += the sum over n of each of the k rows of values(k, n; wide), its real
@@ -380,7 +383,7 @@ struct RouteExperts {
   MatrixView weights;  // (N, k) wide
 };
 
-// The logits become their gradient. experts and weights are those of RouteExperts.
+// The logits become their gradient. experts and weights come from RouteExperts.
 struct RouteExpertsBackward {
   static constexpr const char* kName = "RouteExpertsBackward";
   ConstMatrixView d_weights;  // (N, k) wide

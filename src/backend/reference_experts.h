@@ -58,7 +58,7 @@ inline void FillSlots(std::int64_t per_token, const RoutingView& routing) {
   }
 }
 
-// With q the softmax over the chosen logits when normalised, else over all of them:
+// With q the softmax over the chosen logits when normalised, otherwise over all logits:
 //   d logits = q * (d - sum(q d)),  d = d_weights at the chosen experts, 0 elsewhere
 template <typename T>
 void SelectExpertsBackward(Mat<const T> d_weights, const std::int32_t* experts,

@@ -21,8 +21,8 @@ struct LinearOf {
   bool has_adapter() const { return !a.empty(); }
 };
 
-// The dropout factor of element (n, i) of the adapter's input: 0 with probability `dropout`, else
-// 1 / (1 - dropout). It depends on (key, n, i) alone, so forward and backward agree.
+// The dropout factor of element (n, i) of the adapter's input: 0 with probability `dropout`,
+// otherwise 1 / (1 - dropout). It depends on (key, n, i) alone, so forward and backward agree.
 template <typename T>
 T DropFactor(const LinearOf<T>& linear, std::int64_t n, std::int64_t i) {
   if (linear.dropout == 0) return T(1);

@@ -3,9 +3,18 @@
 //   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
 //   chat_template.jinja     the template that wrote the data, when it is not the model's
 //   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
-//   trainer_state.json      counters, data cursor, number of steps of the run, options; its
-//   presence
-//                           makes the folder complete
+//   trainer_state.json      counters, data cursor, number of steps of the run, options;
+//                           its presence makes the folder complete
+//
+// Every run ends with a checkpoint, from which a longer run continues. Random numbers are functions
+// of seed, place and index (base/random.h), so that no state of a generator is saved.
+//
+//   train_position.h        the counters and cursors of a run
+//   resume_options.h        the options that may change when a run resumes
+//   run_info.h, resume_point.h   the files that `qlora resume` finds in the folder of a run
+//   checkpoint_folders.h    the checkpoints of a run; retention.h deletes old ones
+//   best_evaluation.h       the checkpoint with the best evaluation so far
+//   model_fingerprint.h     shows that a base is the one that was trained on
 #ifndef QLORA_CHECKPOINT_CHECKPOINT_H_
 #define QLORA_CHECKPOINT_CHECKPOINT_H_
 

@@ -2,6 +2,9 @@
 // little-endian: "GGUF", u32 version, u64 number of tensors, u64 number of keys; keys (name, u32
 // type, value); tensors (name, u32 dimensions, u64 sizes innermost first, u32 type, u64 offset);
 // padding; data, every tensor padded to the alignment. A name is u64 length and bytes.
+//
+// This folder knows bytes, keys and tensors (gguf.h reads, gguf_writer.h writes, both as
+// io/tensor_file.h). The names that llama.cpp gives to weights are in convert/gguf_names.h.
 #ifndef QLORA_GGUF_GGUF_H_
 #define QLORA_GGUF_GGUF_H_
 

@@ -1,5 +1,7 @@
-// The Hugging Face cache on this machine: where it is, and what is in it. Nothing here downloads;
-// `qlora pull` does (pull/pull.h). Layout: https://huggingface.co/docs/hub/local-cache
+// The Hugging Face cache on this machine: where it is, and what is in it. All verbs read it; only
+// `qlora pull` (pull/pull.h) downloads into it. known_models.h is a table of shapes and
+// repositories, so that runs can be planned before anything is downloaded. Layout of the cache:
+// https://huggingface.co/docs/hub/local-cache
 #ifndef QLORA_HUB_HUB_CACHE_H_
 #define QLORA_HUB_HUB_CACHE_H_
 

@@ -1,4 +1,14 @@
 // One sequence that is generated token by token.
+//
+//   Model (model.cc)    loads weights and adapter; generates, chats, evaluates for include/qlora
+//   CachedSequence      prompt -> a pass with a cache of keys and values -> logits of the last
+//   sampler.h           logits -> the next token
+//   stop_text.h         ends the text at a stop string; tokenizer/ decodes ids as they come
+//   dataset_loss.h      mean loss of a data set, without a cache
+//
+// The pass over one token launches hundreds of small ops. Where launching costs time, the pass is
+// captured while the device still runs the pass before it, then replayed with the id that was
+// chosen (Backend::Capture).
 #ifndef QLORA_INFERENCE_CACHED_SEQUENCE_H_
 #define QLORA_INFERENCE_CACHED_SEQUENCE_H_
 

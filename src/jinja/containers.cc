@@ -108,7 +108,7 @@ std::int64_t Length(Runtime& runtime, const Value& value) {
   return 0;
 }
 
-// A dict is searched from its front, since those of templates are small. Only names of the same
+// A dict is searched from its front, since dicts of templates are small. Only names of the same
 // length are compared, and paid for.
 Value* FindName(Runtime& runtime, Dict& dict, std::string_view name) {
   constexpr std::size_t kKeyWork = 8;

@@ -14,7 +14,7 @@ Value Cycle(Call& call) {
   return values[std::get<Loop*>(call.self)->index0 % std::ssize(values)];
 }
 
-// loop.changed(value): whether the value differs from that of the last call.
+// loop.changed(value): whether the value differs from the value of the last call.
 Value Changed(Call& call) {
   Value now = call.runtime.NewList(std::move(call.arguments.positional), List::kTuple);
   const Value last = std::exchange(std::get<Loop*>(call.self)->changed, now);
@@ -261,7 +261,7 @@ Value Interpreter::CallMacro(const BoundMacro& bound, Arguments arguments) {
 }
 
 // Takes the arguments that have no parameter. They become the variables caller, varargs and kwargs,
-// when the macro mentions these; else they stay, and are refused as unknown.
+// when the macro mentions these; otherwise they stay, and are refused as unknown.
 void Interpreter::SetMacroNames(const Macro& macro, Arguments& arguments, Scope& scope) {
   const auto& names = macro.parameter_names;
   auto& [positional, named] = arguments;

@@ -1,5 +1,6 @@
-// The exception of this folder: what is wrong with a template, and where. Only jinja.cc catches it,
-// and throws an Error with line and column instead. And the guard against deep nesting.
+// The exception of this folder, which says what is wrong with a template and where, and the guard
+// against deep nesting. Only jinja.cc catches the exception, and throws an Error with line and
+// column instead.
 #ifndef QLORA_JINJA_FAILURE_H_
 #define QLORA_JINJA_FAILURE_H_
 

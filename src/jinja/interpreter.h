@@ -29,7 +29,8 @@ struct Scope {
 };
 
 // A loop that runs. An item is taken, and the loop's condition evaluated, when it is asked for: the
-// condition may read what the body sets. loop.last and loop.nextitem take one item in advance.
+// condition may read variables that the body sets. loop.last and loop.nextitem take one item in
+// advance.
 struct Loop {
   const Expression* target;
   const Expression* condition;  // null: none, or all items meet it

@@ -2,7 +2,7 @@
 // trim_blocks, lstrip_blocks, loop controls, {% generation %}, and tojson as Python's json.dumps.
 // Sandboxed: a template sees its variables and the clock, and its work is bounded.
 //
-// Supported is what chat templates use; everything else is an error that names it:
+// Any construct that is not listed here is an error that names the construct:
 //   tags       if, for (with if, else, break, continue), set, with, macro, call, filter, raw,
 //              generation
 //   operators  or and not == != < <= > >= in is + - ~ * / // % ** [] [::] . () and x if y else z
@@ -42,7 +42,7 @@ struct JinjaLimits {
 
 struct JinjaOptions {
   JinjaLimits limits;
-  std::optional<std::tm> now;  // what strftime_now shows; none: the local time
+  std::optional<std::tm> now;  // the time that strftime_now shows; none: the local time
 };
 
 struct JinjaVariable {

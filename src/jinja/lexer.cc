@@ -19,8 +19,8 @@ constexpr std::string_view kOperators[] = {"//", "**", "==", "!=", ">=", "<=", "
 bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 
 // Finds the tags {{ }}, {% %} and comments {# #}; the rest is text. Each tag may take white space
-// off the text around it. A sign behind its beginning or before its end decides, else the rules
-// lstrip_blocks and trim_blocks, which transformers sets ("." is a space, "/" a line end):
+// off the text around it. A sign behind its beginning or before its end decides, otherwise the
+// rules lstrip_blocks and trim_blocks, which transformers sets ("." is a space, "/" a line end):
 //
 //   text..{%- x -%}/..text    takes all white space on the side of the '-'
 //   text/..{% x %}/..text     takes the spaces from the start of the line, and the line end behind
@@ -107,9 +107,9 @@ class Lexer {
     FailAt(begin, "the block 'raw' has no end 'endraw'");
   }
 
-  // The words raw and endraw are found before tokens are: the text between them need not be well
+  // Returns the end of the tag at `begin` when it is {% word %}, with signs or without; otherwise
+  // 0. The words raw and endraw are found before tokens are: the text between them need not be well
   // formed, and {% rawhide %} is another tag.
-  // Returns the end of the tag at `begin` when it is {% word %}, with signs or without; else 0.
   std::size_t EndOfTag(std::size_t begin, std::string_view word) const {
     if (!Rest(begin).starts_with("{%")) return 0;
     std::size_t at = SpaceEnd(begin + (HasSign(begin + 2) ? 3 : 2));

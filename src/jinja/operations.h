@@ -56,9 +56,9 @@ std::int64_t Length(Runtime& runtime, const Value& value);
 Value* Find(Runtime& runtime, Dict& dict, const Value& key);
 Value* FindName(Runtime& runtime, Dict& dict, std::string_view name);
 void Insert(Runtime& runtime, Dict& dict, const Value& key, Value value);
-// object.name: a method, else an element, else undefined.
+// object.name: a method, otherwise an element, otherwise undefined.
 Value Attribute(Runtime& runtime, const Value& object, std::string_view name);
-// object[key]: an element, else a method, else undefined.
+// object[key]: an element, otherwise a method, otherwise undefined.
 Value Item(Runtime& runtime, const Value& object, const Value& key);
 // object[begin:end:step]; None or undefined for a bound that is not given.
 Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,

@@ -118,7 +118,8 @@ void Interpreter::Write(const Value& value) {
   runtime_.CheckOutput(out_->size());
 }
 
-// Takes the first branch whose condition holds; an `if` has no scope, so what it sets stays set.
+// Takes the first branch whose condition holds; an `if` has no scope, so variables that it sets
+// stay set.
 Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scope) {
   for (std::size_t i = 0; i < statement.expressions.size(); ++i) {
     if (Truth(Evaluate(*statement.expressions[i], scope))) {
@@ -151,7 +152,7 @@ bool Interpreter::Advance(Loop& loop) {
   return true;
 }
 
-// Each pass has a scope, and `loop` in it; else runs when there was no pass.
+// Each pass has a scope, and `loop` in it; the `else` block runs when there was no pass.
 Interpreter::Flow Interpreter::ExecuteFor(const Statement& statement, Scope* scope) {
   const Value iterable = Evaluate(*statement.expressions[0], scope);
   at_ = statement.offset;

@@ -22,8 +22,8 @@ std::optional<double> AsNumber(const Value& value) {
 
 // Python's names, for errors: a user may know the template as one of Python. A Namespace and a loop
 // are Jinja's own objects.
-// The names are in the order of the alternatives of Value, and of List::Kind.
 std::string_view TypeName(const Value& value) {
+  // In the order of the alternatives of Value, and of List::Kind.
   constexpr std::array<std::string_view, 11> kNames = {"Undefined", "NoneType", "bool",    "int",
                                                        "float",     "str",      "list",    "dict",
                                                        "Namespace", "loop",     "function"};

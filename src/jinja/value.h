@@ -24,7 +24,8 @@ struct Undefined {
 struct None {};
 struct Text {
   std::shared_ptr<const std::string> text;  // valid UTF-8
-  // The result of `safe`, Python's Markup: what is added to it is escaped for HTML (markup.cc).
+  // The result of `safe`, Python's Markup: text that is added to it is escaped for HTML
+  // (markup.cc).
   bool is_markup = false;
 };
 struct List;
@@ -98,7 +99,7 @@ class Runtime : public WorkBudget {
     Charge(kObjectWork + text.size());
     return Text{std::make_shared<const std::string>(std::move(text)), is_markup};
   }
-  // A text that is Markup if `like` is: what a method of a text returns.
+  // A text that is Markup if `like` is: the result of a method of a text.
   Value NewTextLike(const Value& like, std::string text) {
     const Text* object = std::get_if<Text>(&like);
     return NewText(std::move(text), object != nullptr && object->is_markup);

@@ -1,4 +1,8 @@
 // Reports of a run while it trains: every event goes to the log files and to the observer.
+//
+// run_log.cc decides which fields an event has. log_files.h writes train_log.jsonl and CSV,
+// tensorboard.h writes TensorBoard's event files. log_reader.h reads the logs of a run into one
+// JSON object, which the page in cli/report/ draws for `qlora report` and for train --dashboard.
 #ifndef QLORA_LOG_RUN_LOG_H_
 #define QLORA_LOG_RUN_LOG_H_
 

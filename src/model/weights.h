@@ -1,4 +1,25 @@
-// The frozen weights of a decoder.
+// The frozen weights of a decoder, read from a checkpoint.
+//
+// LoadWeights walks the linears, norms and tables of all layers in the order of the forward pass,
+// one tensor at a time, so that memory holds one dense tensor beyond the weights that are kept:
+//
+//   tensor of the file -> stored 4-bit blocks (io/bnb.h), as they are
+//                      -> dense values -> Backend::Quantize -> NF4 blocks
+//                      -> dense values, as they are (load_in_4bit false, embedding, head)
+//   -> Backend::Adopt: the mapped file in place, or a copy; a prepacked copy to generate
+//   -> WeightView, which linears read
+//
+// The same walk without reading (PlanWeights) gives the sizes. A plan carves memory with the code
+// that later fills it (base/arena.h), so that both agree. Training and evaluation use stored 4-bit
+// weights in place. To generate, weights are copied into large pages, and 4-bit weights are
+// prepacked for the backend (WeightUse::kGeneration).
+//
+// One weight may stay in host memory when everything else is on a card: the token embedding
+// (LoadOptions::host_embedding). decoder.cc gathers and uploads the rows that a pass reads; the
+// room where the rows wait is part of the memory of the pass (PassMemory).
+//
+// config.h reads config.json; a family of models is one row of families.cc. lora.h has the
+// adapters, base_record.h records the form of the base that an adapter was trained on.
 #ifndef QLORA_MODEL_WEIGHTS_H_
 #define QLORA_MODEL_WEIGHTS_H_
 

@@ -112,8 +112,8 @@ void ColumnReader::Next() {
   }
 }
 
-// An entry is a value, a null, or an empty list. Its repetition level is that of the list which the
-// entry continues, 0 at the start of a row. Its definition level is the number of optional and
+// An entry is a value, a null, or an empty list. Its repetition level is the level of the list that
+// the entry continues, 0 at the start of a row. Its definition level is the number of optional and
 // repeated nodes on the path that are present; at the highest level there is a value.
 void ColumnReader::Advance() {
   while (page_left_ == 0 && left_ > 0) LoadPage();
@@ -178,7 +178,7 @@ ColumnReader::PageHeader ColumnReader::ReadHeader() {
       chunk_.begin += reader.position();
       return header;
     } catch (const Error&) {
-      if (count == most) throw;  // else the header may continue behind these bytes
+      if (count == most) throw;  // otherwise the header may continue behind these bytes
     }
   }
 }
@@ -233,8 +233,8 @@ void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
   StartValues(header, page_);
 }
 
-// A page stores no values for nulls and empty lists: the number of values is that of the entries at
-// the highest definition level, which a copy of the levels counts.
+// A page stores no values for nulls and empty lists: there is one value for each entry at the
+// highest definition level, which a copy of the levels counts.
 void ColumnReader::StartValues(const PageHeader& header, std::string_view values) {
   if (header.values < 0 || header.values > left_) {
     ThrowInvalidInput("a page has {} entries, but only {} are left in its column", header.values,

@@ -24,8 +24,8 @@ class ColumnReader {
   ColumnReader& operator=(const ColumnReader&) = delete;
 
   bool at_end() const { return at_end_; }
-  // Levels of the entry, at most those of the leaf. At the end the repetition is 0, as of a new
-  // row.
+  // Levels of the entry, at most the levels of the leaf. At the end the repetition is 0, as of a
+  // new row.
   int repetition() const { return repetition_; }
   int definition() const;
   // The value of an entry whose definition level is the leaf's. Its text is valid until Next.

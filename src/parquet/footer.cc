@@ -14,7 +14,7 @@ namespace {
 //   "PAR1" | pages of the columns of row group 1 | of row group 2 | ... | footer | n | "PAR1"
 //      4                                                                  n       4     4
 //
-// The footer is Thrift's FileMetaData. The numbers of fields are those of Parquet's parquet.thrift.
+// The footer is Thrift's FileMetaData. Fields have the numbers of Parquet's parquet.thrift.
 constexpr std::uint64_t kTailBytes = 8;  // n and the magic number
 constexpr std::uint64_t kMinFileBytes = 12;
 constexpr std::uint64_t kMaxFooterBytes = std::uint64_t{64} << 20;

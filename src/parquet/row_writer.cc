@@ -179,7 +179,7 @@ void RowWriter::AppendValue(const Node& leaf, std::string& out) const {
     case Kind::kUnsigned:
       fmt::format_to(std::back_inserter(out), "{}", value.bits);
       return;
-    case Kind::kFloat: {  // JSON has no NaN, which pandas writes for what is missing
+    case Kind::kFloat: {  // JSON has no NaN, which pandas writes for missing values
       const auto number = std::bit_cast<double>(value.bits);
       out += std::isfinite(number) ? PythonRepr(number) : "null";
       return;

@@ -1,4 +1,4 @@
-// Rows of a row group as JSON: puts together what the columns hold one by one.
+// Rows of a row group as JSON: puts together the values of all columns.
 #ifndef QLORA_PARQUET_ROW_WRITER_H_
 #define QLORA_PARQUET_ROW_WRITER_H_
 

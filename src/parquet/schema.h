@@ -1,5 +1,5 @@
 // The columns of a Parquet file: a tree whose leaves are stored one by one, and the levels by which
-// the entries of a leaf tell what is null, empty or continued.
+// the entries of a leaf tell nulls, empty lists and continued lists.
 #ifndef QLORA_PARQUET_SCHEMA_H_
 #define QLORA_PARQUET_SCHEMA_H_
 
@@ -59,8 +59,8 @@ Node ReadSchema(ThriftReader& reader, const ThriftField& field);
 // All leaves, in the order of the columns.
 std::vector<const Node*> LeavesOf(const Node& root);
 
-// The tree without what has no counterpart in JSON; its leaves are numbered from 0 again. Errors:
-// InvalidInput when two fields that are kept have one name, or none is kept.
+// The tree without fields that have no counterpart in JSON; its leaves are numbered from 0 again.
+// Errors: InvalidInput when two fields that are kept have one name, or none is kept.
 Node WithoutUnreadable(const Node& root);
 
 }  // namespace qlora::parquet

@@ -37,9 +37,9 @@ struct ThriftField {
   ThriftType type = ThriftType::kTrue;
 };
 
-// Reads from front to back. Nothing is reserved for what a count claims: every element takes a byte
-// at least. All functions throw InvalidInput, without a place, for bytes that end too early, nest
-// too deep, or have another type than the caller expects.
+// Reads from front to back. Nothing is reserved for the size that a count claims: every element
+// takes a byte at least. All functions throw InvalidInput, without a place, for bytes that end too
+// early, nest too deep, or have another type than the caller expects.
 class ThriftReader {
  public:
   explicit ThriftReader(std::string_view bytes) : bytes_(bytes) {}
@@ -74,7 +74,8 @@ class ThriftReader {
     std::variant<std::int32_t*, std::optional<std::int32_t>*, std::int64_t*, bool*, std::string*>
         value;
   };
-  // Reads the value of the field into the target of its number; false when there is none.
+  // Reads the value of the field into the target of its number; false when no target has that
+  // number.
   bool Read(const ThriftField& field, std::initializer_list<Target> targets);
 
   // Calls visit() for each element of a list of structs, which reads the element.

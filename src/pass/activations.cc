@@ -143,7 +143,7 @@ class Layout {
     shape(out.d_act, slots(), c_.intermediate_size);
     shape(out.d_attn, n_, c_.q_features());
     // Not beside each other just for one product: cuDNN's sums of dk and dv are as far apart as the
-    // rows of dk are, times the heads that share a key (backend/cuda/rooms.cc).
+    // rows of dk are, times the heads that share a key (backend/cuda/attention_room.cc).
     Qkv(c_.fused_linears, out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 

@@ -1,5 +1,27 @@
-// The decoder: a function of weights, adapters, the inputs of a pass, and buffers. The
-// arguments that a call writes are those that are not const.
+// The decoder: one function of weights, adapters, the inputs of a pass and buffers, for all
+// families, for training, evaluation, prefill and decoding. The arguments that a call writes are
+// not const.
+//
+//   pass_inputs.h   ids, rows of the rotary tables, supervised rows, targets, factors of losses:
+//                   uploaded once per batch
+//   activations.h   every buffer of a pass, and its size before weights are read (pass_shape.h)
+//   decoder.cc      Forward: embedding, then layers 0 ... L-1; Backward: the layers in reverse
+//   layer.h         the steps of one layer, forward, and the same steps backward
+//   linear_group.h  the linears that share an input, with the adapter of each range of rows
+//   loss.h          head, loss and log-probabilities, a chunk of rows at a time
+//   dora.h, experts.h, neftune.h   what each method adds to the buffers and to the steps
+//   kv_cache.h      keys and values of earlier passes
+//
+// Gradients are written by hand: there is no graph and no autograd, and only adapters receive
+// weight gradients. Embeddings and heads that are trained in full take the place of those of the
+// base (EmbeddingOf and HeadOf in model/lora.h).
+//
+// Batches are never padded. Sequences are stored one after the other (base/batch.h), attention
+// stays inside a sequence, and each sequence chooses its rotary table and, except with experts, its
+// adapter. So packing changes nothing in the model.
+//
+// Because the decoder runs on any backend, tests run it on complex numbers and check its gradients
+// as a whole by complex step (tests/pass/decoder_gradient_test.cc).
 #ifndef QLORA_PASS_DECODER_H_
 #define QLORA_PASS_DECODER_H_
 

@@ -1,4 +1,13 @@
 // One layer of one pass: its steps forward, and the same steps backward.
+//
+// layer.cc numbers the steps of the forward pass; each backward function has the same numbers in
+// reverse. The gradient of the residual stream stays in one buffer, Activations::dx, to which every
+// step adds. The constructor chooses all views, so that steps have no cases for the cache or for
+// families that fuse linears.
+//
+// The activations that a layer computes again in its backward pass are a value of each layer
+// (Recompute in activations.h), as is the place of its input, which on a small card waits in host
+// memory. The gradients are the same bits in each case.
 #ifndef QLORA_PASS_LAYER_H_
 #define QLORA_PASS_LAYER_H_
 

@@ -1,4 +1,20 @@
 // A run that is decided and not started: PlanTraining makes it, Train uses it.
+//
+// train_plan.cc reads config.json, tokenizer and data and returns a TrainPlan, a value. The verbs
+// plan, validate and train print it through one function (cli/training/run_check.h). Everything
+// that can be known before weights are read is checked here:
+//
+//   train_options.cc        names, help texts and presets of the options
+//   check_options.h         ranges, and options that have no effect
+//   new_adapter.h, continued_adapter.h, target_modules.h   the adapter that is trained
+//   run_data.h              training and evaluation data; warnings: data/dataset_report.h
+//   sample_prompts.h        the prompts of samples
+//   memory_plan.h           the peak of memory, computed by the code that lays memory out
+//   fit_memory.h            what is recomputed or offloaded so that the run fits
+//   disk_plan.h, run_folder.h   room on the disk, and the folder of the run
+//
+// shape_plan.cc plans memory without data, from a config.json or from the names in
+// hub/known_models.h.
 #ifndef QLORA_PLAN_PREPARED_RUN_H_
 #define QLORA_PLAN_PREPARED_RUN_H_
 

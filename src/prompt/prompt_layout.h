@@ -1,6 +1,19 @@
 // The layout of prompts: how the fields of a record become the text that a model reads and the text
-// that the model has to write. Training encodes records in a layout and records the layout with the
-// adapter; generate, chat, eval, sample_prompts and export apply the recorded one.
+// that the model has to write.
+//
+// A layout is a value. Training chooses it (LayoutRules) and records it in qlora_base.json beside
+// the adapter, after a merge in qlora_prompt.json (prompt_record.h). Every consumer applies the
+// recorded layout: the record encoder, and through prompt_renderer.h generate, chat, eval,
+// sample_prompts and exports. So the prompt that was trained is the prompt that is used.
+//
+//   record_format.h         the meaning of the fields of a record
+//   field_template.h        prompt and answer made of the fields of a record
+//   conversation.h          messages in one form, whatever the file has
+//   chat_template_load.h    finds the chat template of a model, an adapter, a file or a name
+//   chat_template.h         renders messages with it (jinja/jinja.h)
+//   turn_template.h         built-in chat templates, as tables
+//   assistant_turns.h       the bytes of the text that the assistant wrote
+//   loss_mask.h             the tokens that those bytes are, which are trained on
 #ifndef QLORA_PROMPT_PROMPT_LAYOUT_H_
 #define QLORA_PROMPT_PROMPT_LAYOUT_H_
 

@@ -45,7 +45,7 @@ BlobDownload::~BlobDownload() {
   close(fd_);
 }
 
-// The content is on the disk and correct only if its hash is that of the list. A partial file of an
+// The content is on the disk and correct only if it has the hash of the list. A partial file of an
 // earlier run may be damaged, so a wrong hash has one more try from the first byte on:
 //
 //   partial file -> request for the rest -> hash right: done
@@ -73,7 +73,7 @@ bool BlobDownload::IsFurther() {
   return std::exchange(furthest_, std::max(furthest_, size_)) < size_;
 }
 
-// Adds what an earlier run left to the hash, which needs all bytes from the first on.
+// Adds the bytes of an earlier run to the hash, which needs all bytes from the first on.
 void BlobDownload::HashPartial() {
   struct stat status = {};
   if (fstat(fd_, &status) != 0) ThrowRuntime("{}: cannot be read", partial_.string());
@@ -89,7 +89,7 @@ void BlobDownload::HashPartial() {
   }
 }
 
-// One request for what is missing.
+// One request for the missing bytes.
 void BlobDownload::Fetch() {
   if (size_ == file_.size && size_ > 0) return;
   HttpRequest request{.url = url_, .begin = size_};
@@ -170,8 +170,8 @@ void BlobDownload::StartOver() {
   hash_ = HashFor(file_);
 }
 
-// False when the content is not that of the list. The bytes are on the disk before the blob gets
-// its name, since every later program takes a blob that is there for right.
+// False when the content does not have the hash of the list. The bytes are on the disk before the
+// blob gets its name, since every later program takes a blob that is there for right.
 bool BlobDownload::Finish() {
   if (hash_->Finish() != file_.oid) return false;
   if (fsync(fd_) != 0) {

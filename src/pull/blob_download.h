@@ -24,8 +24,8 @@ struct DownloadTools {
   const RepositoryCache& cache;
   const RetryOptions& retry;
   const std::string& commit;
-  // Bytes that were added to what is on the disk and correct so far; negative when bytes were
-  // thrown away. `received`: they came over the network.
+  // Bytes that were added to the correct bytes on the disk; negative when bytes were thrown away.
+  // `received`: they came over the network.
   std::function<void(std::int64_t bytes, bool received)> on_bytes;
 };
 

@@ -29,8 +29,8 @@ bool IsRedirect(int status) {
 // 200: the whole file; 206: a range of it. Only these bodies reach the caller.
 bool IsBody(int status) { return status == 200 || status == 206; }
 
-// A parsed URL, and its parts as text. The library's own parser is used: what it connects to and
-// what is checked here must not be two readings of one URL.
+// A parsed URL, and its parts as text. The library's own parser is used: the host that it connects
+// to and the host that is checked here must not be two readings of one URL.
 class UrlParts {
  public:
   explicit UrlParts(const std::string& url) : curl_(LoadCurl()), url_(curl_.url()) {
@@ -88,8 +88,8 @@ std::string HttpHead::Find(const std::string& name) const {
 //                -> Body
 //   no news      -> check     so that Ctrl+C ends a request that receives nothing
 //
-// What the callbacks of the library know. No exception may leave a callback: it is kept and thrown
-// when the library has returned.
+// The state of the callbacks of the library. No exception may leave a callback: it is kept and
+// thrown when the library has returned.
 struct HttpClient::Transfer {
   const HttpRequest& request;
   const std::function<void()>& check;

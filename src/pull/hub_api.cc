@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-// Limits on what a server may claim, far above any repository.
+// Limits on the sizes that a server may claim, far above any repository.
 constexpr std::size_t kMaxPageBytes = std::size_t{16} << 20;
 constexpr std::int64_t kMaxPages = 1000;
 constexpr std::int64_t kMaxFiles = 200'000;
@@ -65,8 +65,8 @@ double NumberAfter(std::string_view text, std::string_view key) {
   return static_cast<double>(value);
 }
 
-// An entry of a listing. Large files are stored outside of git: there `oid` and `size` are those of
-// a pointer, and those of the content are under `lfs`.
+// An entry of a listing. Large files are stored outside of git: there `oid` and `size` describe a
+// pointer, and `lfs` describes the content.
 //
 //   {"type": "file", "path": "config.json", "oid": sha1, "size": 667}
 //   {"type": "file", "path": "model.safetensors", "oid": sha1, "size": 135,
@@ -249,9 +249,8 @@ HubApi::Page HubApi::GetJson(const std::string& url) {
   });
 }
 
-// The hub answers 401 for what does not exist as well as for what is private, so as not to tell
-// which; x-error-code tells more where the hub wants to. 408, 429 and 5xx may pass: they are tried
-// again.
+// The hub answers 401 both for missing and for private repositories, so as not to tell which;
+// x-error-code tells more where the hub wants to. 408, 429 and 5xx may pass: they are tried again.
 void HubApi::ThrowStatus(const HttpReply& reply) const {
   const std::string& name = repository_.name;
   const std::string page = fmt::format(

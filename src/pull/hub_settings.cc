@@ -49,7 +49,7 @@ void FindToken(HubSettings& settings) {
 
 }  // namespace
 
-// Variables that say what is not understood are errors: a pull that ignored HF_ENDPOINT or
+// Variables with values that are not understood are errors: a pull that ignored HF_ENDPOINT or
 // HF_HUB_OFFLINE would connect to where the user forbade it.
 HubSettings ReadHubSettings() {
   for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {

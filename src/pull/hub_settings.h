@@ -16,9 +16,9 @@ struct HubSettings {
   double retry_seconds = 1;                         // before the second try
 };
 
-// The token is HF_TOKEN, else HUGGING_FACE_HUB_TOKEN, else the content of the file HF_TOKEN_PATH or
-// HF_HOME/token. Errors: InvalidInput when HF_HUB_OFFLINE is set, and for a token or a number that
-// is none.
+// The token is HF_TOKEN, otherwise HUGGING_FACE_HUB_TOKEN, otherwise the content of the file
+// HF_TOKEN_PATH or HF_HOME/token. Errors: InvalidInput when HF_HUB_OFFLINE is set, and for a
+// malformed token or number.
 HubSettings ReadHubSettings();
 
 }  // namespace qlora

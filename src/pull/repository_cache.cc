@@ -67,7 +67,7 @@ std::int64_t RepositoryCache::PartialBytes(const HubFile& file) const {
   return error ? 0 : std::min(static_cast<std::int64_t>(size), file.size);
 }
 
-// Counts what is missing: each content once, without the bytes of partial files.
+// Counts the missing bytes: each content once, without the bytes of partial files.
 void RepositoryCache::CheckSpace(const std::vector<HubFile>& files) const {
   std::uint64_t needed = 0;
   std::set<std::string> counted;
@@ -95,7 +95,7 @@ fs::path RepositoryCache::Snapshot(const std::string& commit) const {
 //   snapshots/<commit>/a/b.json -> ../../../blobs/<oid>
 //
 // It is made under another name first, so that no reader sees a gap. Without symbolic links a
-// second name of the blob does, else a copy.
+// second name of the blob does, otherwise a copy.
 void RepositoryCache::AddToSnapshot(const std::string& commit, const HubFile& file) const {
   const fs::path path = Snapshot(commit) / file.path;
   std::error_code error;

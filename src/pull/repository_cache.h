@@ -41,7 +41,7 @@ class RepositoryCache {
   // Errors: Runtime when the missing bytes of these files do not fit the disk.
   void CheckSpace(const std::vector<HubFile>& files) const;
 
-  // Puts the file into the snapshot, in place of what is there. Where links are not possible, a
+  // Puts the file into the snapshot, in place of an older one. Where links are not possible, a
   // copy. Errors: Runtime.
   void AddToSnapshot(const std::string& commit, const HubFile& file) const;
   // Nothing for a revision that is the commit itself. Errors: Runtime.

@@ -1,4 +1,4 @@
-// Tries again what may pass: broken connections, busy servers, rate limits.
+// Tries requests again after faults that may pass: broken connections, busy servers, rate limits.
 #ifndef QLORA_PULL_RETRY_H_
 #define QLORA_PULL_RETRY_H_
 

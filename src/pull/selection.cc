@@ -92,11 +92,11 @@ std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
 }  // namespace
 
 // Greedy: on a mismatch, the last * takes one character more. The * before it need not be tried
-// again, because what follows that one has matched as far to the front as it can.
+// again, because the text behind that one has matched as far to the front as it can.
 bool FitsPattern(std::string_view path, std::string_view pattern) {
   std::size_t p = 0;
   std::size_t star = std::string_view::npos;
-  std::size_t taken = 0;  // characters of `path` up to the end of what the last * takes
+  std::size_t taken = 0;  // characters of `path` up to the end of the part that the last * takes
   std::size_t i = 0;
   while (i < path.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -115,7 +115,7 @@ bool FitsPattern(std::string_view path, std::string_view pattern) {
   return pattern.find_first_not_of('*', p) == std::string_view::npos;
 }
 
-// --exclude wins over everything, then --all, then --include, then what training needs.
+// --exclude wins over everything, then --all, then --include, then the files that training needs.
 std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type,
                                  const SelectionOptions& options,
                                  const std::function<std::string(const HubFile&)>& read_file) {

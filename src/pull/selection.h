@@ -13,15 +13,15 @@ namespace qlora {
 
 struct SelectionOptions {
   bool all = false;
-  std::vector<std::string> include = {};  // patterns with * and ?; empty: what is needed
+  std::vector<std::string> include = {};  // patterns with * and ?; empty: the files that are needed
   std::vector<std::string> exclude = {};
 };
 
 // Selects the files to download. From a model: configuration, tokenizer, templates, licence, and
-// the safetensors weights that the loader will open: model.safetensors, else the shards of its
-// index, else those of an adapter. From a data set: the files in formats of data. read_file fetches
-// a small file as text (the index). Errors: InvalidInput when nothing that can be used is there,
-// saying what is; Runtime for an index that names a file which is not listed.
+// the safetensors weights that the loader will open: model.safetensors, otherwise the shards of its
+// index, otherwise the weights of an adapter. From a data set: the files in formats of data.
+// read_file fetches a small file as text (the index). Errors: InvalidInput when no file can be
+// used, naming those that are there; Runtime for an index that names a file which is not listed.
 std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type,
                                  const SelectionOptions& options,
                                  const std::function<std::string(const HubFile&)>& read_file);

@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-// The absmax, or what the search prefers to it.
+// The absmax, or the scale that the search prefers to it.
 template <typename T>
 bool BlockEncoder::FindScale(const T* x, std::int64_t n, std::int64_t first, float* scale) {
   const std::uint32_t bits = MaxMagnitudeBits(x, n);
@@ -41,7 +41,7 @@ bool BlockEncoder::EncodeWhole(const T* x, std::int64_t blocks, std::int64_t fir
 }
 
 // |  whole blocks  | short |     Kernels take whole blocks that begin with a byte and are multiples
-// of |   by kernels   |scalar |     their step; all else is encoded by the scalar definition.
+// of |   by kernels   |scalar |     their step; the scalar definition encodes the rest.
 template <typename T>
 bool BlockEncoder::Encode(const T* x, std::int64_t n, std::int64_t first, std::uint8_t* packed,
                           float* scales) {

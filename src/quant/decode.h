@@ -1,4 +1,4 @@
-// Decoding of one block: the definition, in scalar code, of what the vector kernels compute.
+// Decoding of one block: the definition of the vector kernels, in scalar code.
 #ifndef QLORA_QUANT_DECODE_H_
 #define QLORA_QUANT_DECODE_H_
 

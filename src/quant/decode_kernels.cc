@@ -95,8 +95,8 @@ void DecodeToFloat(const DecodeRun& run, float* out) {
   }
 }
 
-// The 16-bit form of values, rounded to nearest even, in the upper half of each lane; what is below
-// it does not matter. The values are not NaN.
+// The 16-bit form of values, rounded to nearest even, in the upper half of each lane; the lower
+// half does not matter. The values are not NaN.
 //
 // float32 to bfloat16 without a branch: u += 0x7fff + (u >> 16 & 1) carries into the upper half
 // when the lower half is above one half, or equal to one half while the upper half is odd.
@@ -209,9 +209,8 @@ class Table {
       bytes = _mm512_castsi256_si512(
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed))));
     }
-    // Only bits 0 to 4 of an index count: a nibble times 2, plus 1.
-    // The values are in the odd lanes of the table, 2 code + 1; the high nibble arrives times 2 by
-    // a shift of 3, the low one by a shift to the left.
+    // Only bits 0 to 4 of an index count. The values are in the odd lanes of the table, 2 code + 1:
+    // a shift of 3 makes the high nibble times 2, a shift to the left the low one.
     const __m512i one = _mm512_set1_epi16(1);
     const __m512i first =
         _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(bytes, 3), one), values_.raw);

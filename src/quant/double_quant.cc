@@ -100,8 +100,8 @@ float MeanOf(std::span<const float> values) {
   return static_cast<float>(total / static_cast<double>(values.size()));
 }
 
-// Scales are >= 0 and close to each other, so what remains after the mean is small and has both
-// signs, which is what the map, dense near 0, is made for.
+// Scales are >= 0 and close to each other, so the rest after the mean is small and has both signs,
+// and the map, dense near 0, is made for such values.
 float DoubleQuantize(Context* context, std::span<const float> scales, MapTie tie,
                      const ScaleCodes& out) {
   // Made once: the grid of 4097 cells costs more than coding a small matrix.

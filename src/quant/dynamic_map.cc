@@ -73,8 +73,7 @@ float DynamicMap::Encode(const float* x, std::int64_t n, std::uint8_t* codes) co
   const std::uint8_t zero = Nearest(0);
   for (std::int64_t i = 0; i < n; ++i) {
     std::uint8_t code = scale > 0 ? Nearest(x[i] / scale) : zero;
-    // The rule of the header: the sign of a moment survives, and what is divided by does not become
-    // 0.
+    // The rule of the header: the sign of a moment survives, and the divisor does not become 0.
     if (x[i] < 0 && code >= zero) --code;
     if (x[i] > 0 && code == zero && zero == 0) ++code;
     codes[i] = code;

@@ -1,4 +1,4 @@
-// Encoding of one block: the definition, in scalar code, of what the vector kernels compute.
+// Encoding of one block: the definition of the vector kernels, in scalar code.
 #ifndef QLORA_QUANT_ENCODE_H_
 #define QLORA_QUANT_ENCODE_H_
 

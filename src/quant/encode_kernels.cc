@@ -116,7 +116,7 @@ HWY_INLINE bool MaxOfFourBlocks(const T* x, std::int64_t n, std::int64_t first, 
   return hn::AllTrue(d4, hn::Lt(wide, hn::Set(d4, kInfBits)));
 }
 
-// Demotion works within 128-bit blocks: block j of what is demoted here holds part j of each vector
+// Demotion works within 128-bit blocks: block j of the demoted values holds part j of each vector
 // that went in. Demotes to bytes and puts the parts in order.
 using DI16 = hn::Repartition<std::int16_t, D>;
 using DBytes = hn::Rebind<std::uint8_t, DI16>;

@@ -42,7 +42,7 @@ constexpr bool IsNearLine(const Thresholds& thresholds) {
 
 // Vectors of 16 lanes. x in [-1, 1] (up to rounding) is in cell 15.4 x + 16, rounded, of 32. A
 // cell holds one threshold at most, and rounding keeps order: thresholds of earlier cells are below
-// x, those of later cells are not, and one comparison decides exactly.
+// x, thresholds of later cells are not, and one comparison decides exactly.
 struct ThresholdGrid {
   static constexpr float kCellsPerUnit = 15.4f;
   alignas(64) std::array<float, 32> threshold{};     // of the cell, or infinity

@@ -24,8 +24,8 @@ inline std::int64_t BlockOfIndex(const QuantizedView& q, std::int64_t index) {
   return index / q.block_size;
 }
 
-// The shape and the form of what QuantizeInto returns for a (rows, cols) matrix, without pointers
-// into storage or what is known from values only.
+// The shape and the form of the view that QuantizeInto returns for a (rows, cols) matrix, without
+// pointers into storage and without fields that depend on the values.
 QuantizedView PlanQuantized(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options);
 
 // Pieces of storage begin at multiples of 64 bytes.

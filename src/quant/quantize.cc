@@ -1,5 +1,5 @@
-// Quantization to the layout of bitsandbytes, and what it costs: the layout is one of the forms of
-// qlora/nf4_compat.h, which do the work.
+// Quantization to the layout of bitsandbytes, and its storage size. The layout is one of the forms
+// of qlora/nf4_compat.h, which do the work.
 #include "qlora/nf4_compat.h"
 #include "quant/compat/layout.h"
 

@@ -12,7 +12,7 @@ std::string QuantizeSubject(const std::string& name) {
   return name.empty() ? "quantize" : fmt::format("quantize: tensor '{}'", name);
 }
 
-// Weights of errors are finite and not negative, or else a larger error could count as a better
+// Weights of errors are finite and not negative; otherwise a larger error could count as a better
 // one.
 void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOptions& options) {
   const auto fail = [&](const std::string& what) {

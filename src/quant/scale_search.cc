@@ -32,7 +32,7 @@ float ScaleSearch::Best(const T* x, std::int64_t n, std::int64_t first, float ab
   for (std::int64_t i = 0; i < n; ++i) x_[i] = ToFloat(x[i]) * factor;
   std::fill(x_.begin() + n, x_.begin() + steps, 0.0f);
   if (!importance_.empty()) {
-    // Importance is that of a column, and blocks may cross the ends of rows: the column wraps
+    // Importance belongs to a column, and blocks may cross the ends of rows: the column wraps
     // around.
     std::int64_t col = first % std::ssize(importance_);
     for (std::int64_t i = 0; i < steps; ++i) {

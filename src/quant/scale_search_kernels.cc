@@ -171,7 +171,7 @@ HWY_NOINLINE float Minimize(const Evaluator& evaluator) {
     keep(m, evaluator.template At<false, true>(m));
   }
   const Fit fit = evaluator.template At<true, false>(best);
-  // Without a value in any code but that of 0 the quotient is NaN, and then not sane.
+  // Without a value in any code except the code of 0 the quotient is NaN, and then not sane.
   const float refined = fit.numerator / fit.denominator;
   const bool sane = refined > kFirst * kStep / 2 && refined < 2 * kLast * kStep;
   if (sane) keep(refined, evaluator.template At<false, false>(refined));

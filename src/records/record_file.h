@@ -1,4 +1,15 @@
 // Records of a data file: JSON Lines, a JSON array of objects, CSV with a header row, or Parquet.
+//
+//   data_files.h    the files that --dataset names: paths, patterns, folders, org/name in the cache
+//   file_format.h   tells the format of a file
+//   file_bytes.h    reads a file by position; gives the line and column of a byte
+//   csv.h           splits rows of CSV
+//   parquet_text.h  writes the rows of Parquet as JSON Lines once, in front of this walk
+//   index_array.h   8 bytes a record, in memory or in a mapped file
+//   record_error.h  errors that begin with the file and the line
+//
+// A record is parsed each time it is asked for, so that files may be larger than memory.
+// data/dataset.h draws the rest of the walk, from a record to a batch.
 #ifndef QLORA_RECORDS_RECORD_FILE_H_
 #define QLORA_RECORDS_RECORD_FILE_H_
 

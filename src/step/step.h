@@ -1,5 +1,15 @@
 // One optimizer step: forward, loss and backward over the micro-batches of a window, then an
 // update.
+//
+// A step has two halves, between which processes that share a window could add up gradients and
+// sums: AddGradients and ApplyGradients. The split does not change the bits: gradients are added in
+// a fixed tree (gradient_tree.h), losses in the order of micro-batches, and no process leaves a
+// step early.
+//
+//   optimizer.h   AdamW, AdamW with 8-bit or paged moments, SGD
+//   schedule.h    the learning rate of each step
+//   non_finite.h  where a NaN or Inf appeared first
+//   loss_rise.h, loss_spikes.h   when a run has diverged, and when a loss jumped
 #ifndef QLORA_STEP_STEP_H_
 #define QLORA_STEP_STEP_H_
 

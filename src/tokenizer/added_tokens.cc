@@ -69,7 +69,7 @@ void AddedTokenMatcher::Split(
     std::string_view text,
     const std::function<void(std::string_view piece, std::int64_t begin)>& on_text,
     const std::function<void(std::int32_t id)>& on_token) const {
-  std::int64_t done = 0;       // what is before has been handed on
+  std::int64_t done = 0;       // the text before it has been handed on
   std::int64_t space_end = 0;  // of the white space that a token took on its right
   const std::int64_t size = tokens_.empty() ? 0 : std::ssize(text);
   for (std::int64_t at = 0; at < size;) {

@@ -27,7 +27,7 @@ struct AddedToken {
 class AddedTokenMatcher {
  public:
   // Looking at a place of a text takes as long as the longest token there, so texts of tokens have
-  // a limit, far above that of real ones.
+  // a limit, far above the texts of real tokens.
   static constexpr std::int64_t kMaxTokenBytes = 1024;
 
   // False when the text is empty or another token has it.

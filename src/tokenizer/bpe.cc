@@ -73,7 +73,7 @@ std::int32_t Bpe::UnknownId() const {
 // Appends the pieces <0x..> of the character's bytes; false, and no change, when one is absent.
 bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* symbols) const {
   std::string mapped;
-  if (byte_level_) {  // fallback pieces are those of the byte's character, not of the byte
+  if (byte_level_) {  // fallback pieces belong to the byte's character, not to the byte
     AppendUtf8(ByteCharacter(static_cast<unsigned char>(character[0])), &mapped);
     character = mapped;
   }
@@ -85,8 +85,8 @@ bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* 
   return true;
 }
 
-// The order of ids around unknown characters is that of Hugging Face: an unknown token waits until
-// the next known character, byte-fallback tokens overtake it.
+// Ids around unknown characters have the order of Hugging Face: an unknown token waits until the
+// next known character, byte-fallback tokens overtake it.
 void Bpe::AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const {
   bool waiting = false;
   const char* const end = word.data() + word.size();
@@ -142,7 +142,7 @@ void Bpe::MergeShort(BpeScratch* scratch) const {
     }
     if (merges[best].rank == Merge::kNone) break;
     symbols[best] = merges[best].id;
-    // Symbol best + 1 and the pair at best are gone: what is behind them moves up.
+    // Symbol best + 1 and the pair at best are gone: the symbols behind them move up.
     std::move(symbols.begin() + best + 2, symbols.begin() + n, symbols.begin() + best + 1);
     std::move(merges.begin() + best + 1, merges.begin() + n - 1, merges.begin() + best);
     --n;
@@ -154,8 +154,8 @@ void Bpe::MergeShort(BpeScratch* scratch) const {
 
 // The symbols are a doubly linked list in an array; the heap holds rank << 32 | index of the left
 // node, so that its least entry is the leftmost pair of lowest rank. A merge changes the ranks of
-// two pairs, whose old entries stay in the heap: an entry counts only if its rank is still that of
-// its node.
+// two pairs, whose old entries stay in the heap: an entry counts only if its node still has the
+// same rank.
 void Bpe::MergeLong(BpeScratch* scratch) const {
   using Node = BpeScratch::Node;
   std::vector<std::int32_t>& symbols = scratch->symbols;

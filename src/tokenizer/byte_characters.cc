@@ -24,9 +24,9 @@ constexpr auto kByteCharacters = [] {
   return table;
 }();
 
-// The inverse: -1 for characters that represent no byte.
-// 0x100 + 68 bytes that are not written as themselves
+// 0x100 + the 68 bytes that are not written as themselves.
 constexpr char32_t kByteCharacterLimit = 0x144;
+// The inverse: -1 for characters that represent no byte.
 constexpr auto kCharacterBytes = [] {
   std::array<std::int16_t, kByteCharacterLimit> table = {};
   for (std::int16_t& byte : table) byte = -1;

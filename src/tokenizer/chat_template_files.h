@@ -9,8 +9,8 @@
 
 namespace qlora {
 
-// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and that of
-// adapter_dir (may be empty) over all, that for tools included.
+// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and the file of
+// adapter_dir (may be empty) over all, the template for tools included.
 std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
                                                 const std::filesystem::path& adapter_dir);
 

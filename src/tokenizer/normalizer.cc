@@ -40,8 +40,8 @@ Normalizer::Step Normalizer::ParseStep(const JsonValue& config, const std::strin
   }
   if (type == "Prepend") {
     const std::string prefix = config["prepend"].String();
-    // Growth bounds what a file can make of a text: without a bound, a few Replace steps in a row
-    // could turn one line into gigabytes.
+    // Growth bounds the length that a file can give to a text: without a bound, a few Replace steps
+    // in a row could turn one line into gigabytes.
     *growth = 1 + static_cast<double>(prefix.size());  // of a text of one byte
     return [prefix](NormalizedText* text) {
       if (!text->text.empty()) text->text.insert(0, prefix);

@@ -15,8 +15,8 @@ PostProcessor ParseTemplate(const JsonValue& config) {
   bool text_seen = false;
   for (const JsonValue& item : config["single"].Array()) {
     if (item.Has("Sequence")) {
-      // A template may repeat the text or name B; both would be other ids than those of Encode, so
-      // they are refused instead of ignored.
+      // A template may repeat the text or name B; both would give other ids than Encode, so they
+      // are refused instead of ignored.
       if (text_seen || item["Sequence"]["id"].String() != "A") item.Fail("sequence A, once");
       text_seen = true;
       continue;

@@ -40,7 +40,7 @@ class ByteCharactersStep final : public PreTokenizer::Step {
 };
 
 // Writes U+2581 (or another character) for spaces and cuts before each. Llama 2 puts one before the
-// text, which may be the whole text or only what is at its start.
+// text, which may be the whole text or only its start.
 class MetaspaceStep final : public PreTokenizer::Step {
  public:
   enum class Scheme { kFirst, kNever, kAlways };
@@ -149,7 +149,7 @@ class SplitStep final : public PreTokenizer::Step {
       return;
     }
     const bool removes = behavior_ == SplitBehavior::kRemoved;
-    // In a list, because what becomes of a span may depend on the next.
+    // In a list, because the split of a span may depend on the next.
     std::vector<Span> spans = Spans(piece.text);
     if (!removes) spans = Joined(std::move(spans));
     for (const Span& span : spans) {
@@ -164,7 +164,7 @@ class SplitStep final : public PreTokenizer::Step {
     bool is_match;
   };
 
-  // The matches and what is between them.
+  // The matches and the text between them.
   std::vector<Span> Spans(std::string_view text) const {
     std::vector<Span> spans;
     std::int64_t done = 0;

@@ -40,7 +40,7 @@ class PreTokenizer {
   bool byte_level() const { return byte_level_; }
   // True when ByteLevel or Metaspace puts a space before the text.
   bool adds_prefix_space() const { return adds_prefix_space_; }
-  // The first regular expression that splits; empty where there is none.
+  // The first regular expression that splits; empty where no expression splits.
   const std::string& split_regex() const { return split_regex_; }
 
  private:

@@ -17,8 +17,8 @@ class Replacement {
   // step: {"pattern": {"String": ...} or {"Regex": ...}, "content": ...}
   explicit Replacement(const JsonValue& step);
 
-  // `text` with every match replaced. *front: the bytes of a match at its front, 0 if there is
-  // none.
+  // `text` with every match replaced. *front: the bytes of a match at its front, 0 without a match
+  // there.
   std::string Apply(std::string_view text, std::int64_t* front = nullptr) const;
 
   // At most how many times as long as the text the result is.

@@ -55,8 +55,7 @@ struct PcreFree {
   }
 };
 
-// Characters are those of UTF-8, classes those of Unicode, and ^ and $ match at lines, as in
-// Oniguruma.
+// Characters are UTF-8, classes are Unicode's, and ^ and $ match at lines, as in Oniguruma.
 class PcrePattern final : public SplitPattern {
  public:
   PcrePattern(const std::string& regex, const std::string& where) : regex_(regex), where_(where) {
@@ -66,9 +65,9 @@ class PcrePattern final : public SplitPattern {
     pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
     int error = 0;
     PCRE2_SIZE offset = 0;
+    // Oniguruma (Ruby's syntax) lets ^ and $ match at every line and knows \n alone as the end of
+    // one.
     code_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                              // Oniguruma (Ruby's syntax) lets ^ and $ match at every line and
-                              // knows \n alone as the end of one.
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset,
                               context.get()));
     if (code_ == nullptr) {
@@ -117,9 +116,9 @@ class PcrePattern final : public SplitPattern {
   bool Match(std::string_view text, PCRE2_SIZE from, pcre2_match_data* data,
              pcre2_match_context* context) const {
     const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+    // Encode has repaired the text (ValidUtf8); checking it again for each match would take
+    // quadratic time.
     int result =
-        // Encode has repaired the text (ValidUtf8); checking it again for each match would take
-        // quadratic time.
         pcre2_match(code_.get(), subject, text.size(), from, PCRE2_NO_UTF_CHECK, data, context);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter's stack is on the heap
       result = pcre2_match(code_.get(), subject, text.size(), from,

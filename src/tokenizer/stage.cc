@@ -28,7 +28,7 @@ std::vector<JsonValue> StepsOf(const JsonValue& stage, std::string_view list_key
 }
 
 void Growth::Multiply(double factor, const JsonValue& step) {
-  // Factors multiply: each step grows what the step before has grown.
+  // Factors multiply: each step grows the result of the step before.
   product_ *= factor;
   if (product_ > kMaxGrowth) {
     step.Fail(fmt::format("steps that make a text at most {} times as long", kMaxGrowth));

@@ -1,5 +1,5 @@
 // Hugging Face decodes a whole list of tokens at once. Here the same result appears while tokens
-// arrive, so each step holds back what a later token may change:
+// arrive, so each step holds back the text that a later token may change:
 //
 //     tokens        "_The" "_ca" "f" "<0xC3>" "<0xA9>" "."       (_ means U+2581)
 //     Replace       " The" " ca" "f" "<0xC3>" "<0xA9>" "."
@@ -81,8 +81,8 @@ int ByteOfToken(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-// A run of tokens <0x00> ... <0xFF> becomes text where all of it is valid UTF-8, else one U+FFFD a
-// token. So a run is held back until another token comes.
+// A run of tokens <0x00> ... <0xFF> becomes text where all of it is valid UTF-8, otherwise one
+// U+FFFD a token. So a run is held back until another token comes.
 class ByteFallbackDecoder final : public DecoderStep {
  public:
   void Push(std::string_view token) override {
@@ -270,7 +270,7 @@ void TokenDecoder::State::Add(std::string_view token, std::string* text) {
   steps_.front()->Push(token);
 }
 
-// In order: what a step hands on last, the steps behind it must still see.
+// In order: the steps behind a step must still see the text that it hands on last.
 void TokenDecoder::State::Finish(std::string* text) {
   output_->text = text;
   for (const auto& step : steps_) step->Finish();

@@ -1,5 +1,5 @@
 // The decoder of a tokenizer.json: from the texts of tokens back to text, in steps of which each
-// takes tokens one by one and hands on what is certain.
+// takes tokens one by one and hands on the text that is certain.
 #ifndef QLORA_TOKENIZER_TOKEN_DECODER_H_
 #define QLORA_TOKENIZER_TOKEN_DECODER_H_
 
@@ -19,7 +19,7 @@ class DecoderStep {
  public:
   virtual ~DecoderStep() = default;
   virtual void Push(std::string_view token) = 0;
-  // Hands on or forgets what is held back; more tokens may follow.
+  // Hands on or forgets the text that is held back; more tokens may follow.
   virtual void Finish() {}
 
   DecoderStep* next = nullptr;
@@ -42,7 +42,8 @@ class TokenDecoder {
    public:
     explicit State(const TokenDecoder& decoder);
 
-    // Appends to *text what has become certain: whole characters that no later token can change.
+    // Appends to *text the part that has become certain: whole characters that no later token can
+    // change.
     void Add(std::string_view token, std::string* text);
     // Appends the rest. Tokens that are added later continue behind it.
     void Finish(std::string* text);

@@ -177,7 +177,7 @@ Tokenizer::StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_sp
     : state_(std::make_unique<State>(State{tokenizer.impl_.get(), skip_special_tokens,
                                            TokenDecoder::State(tokenizer.impl_->decoder)})) {
   for (const std::int32_t id : context) Add(id);
-  Finish();  // what the context holds back is left out too
+  Finish();  // the text that the context holds back is left out too
 }
 
 Tokenizer::StreamDecoder::~StreamDecoder() = default;

@@ -6,7 +6,7 @@
 //     "It's 2024<|eot_id|>"
 //         |  added_tokens     cuts out added tokens, whose ids are known
 //     "It's 2024" 128009
-//         |  normalizer       rewrites what is between: NFC, or " " to U+2581 (Llama 3 has none);
+//         |  normalizer       rewrites the text between: NFC, or " " to U+2581 (Llama 3 has none);
 //         |                   then added tokens that count in normalized text are cut out
 //     "It's 2024" 128009
 //         |  pre_tokenizer    cuts into words, at the matches of a split_pattern
@@ -74,7 +74,7 @@ class Tokenizer {
   ~Tokenizer();
 
   // Added tokens in the text are recognised. Ill-formed UTF-8 counts as U+FFFD (see ValidUtf8).
-  // add_special_tokens: with what the post-processor puts around the text (BOS, EOS).
+  // add_special_tokens: with the tokens that the post-processor puts around the text (BOS, EOS).
   // May be called by several threads at once.
   std::vector<std::int32_t> Encode(std::string_view text, bool add_special_tokens = true) const;
 
@@ -107,14 +107,14 @@ class Tokenizer {
     std::unique_ptr<State> state_;
   };
 
-  // From tokenizer_config.json, else special_tokens_map.json, else (bos, eos, pad) the ids in
-  // generation_config.json or config.json.
+  // From tokenizer_config.json; otherwise special_tokens_map.json; otherwise (bos, eos, pad) the
+  // ids in generation_config.json or config.json.
   std::optional<std::int32_t> bos_id() const;
   std::optional<std::int32_t> eos_id() const;
   std::optional<std::int32_t> pad_id() const;
   std::optional<std::int32_t> unk_id() const;
-  // All ids that end a text: eos_id(), and those of generation_config.json, or of config.json when
-  // the former has none. Ascending.
+  // All ids that end a text: eos_id(), and the ids of generation_config.json, or of config.json
+  // when the former has none. Ascending.
   const std::vector<std::int32_t>& eos_ids() const;
 
   // True when Encode puts bos_id() first, eos_id() last.

@@ -109,8 +109,8 @@ void Tokenizer::Impl::SetPiece(std::int32_t id, const std::string& text, const s
   if (id >= kMaxId) {
     ThrowInvalidInput("{}: '{}' has id {}; expected less than {}", where, text, id, kMaxId);
   }
-  // Ids may come in any order and leave gaps, whose pieces stay empty; kMaxId bounds what one wrong
-  // number can allocate.
+  // Ids may come in any order and leave gaps, whose pieces stay empty; kMaxId bounds the memory
+  // that one wrong number can allocate.
   if (id >= std::ssize(spec.pieces)) spec.pieces.resize(id + 1);
   if (!spec.pieces[id].empty()) {
     ThrowInvalidInput("{}: '{}' and '{}' both have id {}; expected one piece an id", where,
@@ -125,7 +125,7 @@ void Tokenizer::Impl::SetPiece(std::int32_t id, const std::string& text, const s
 
 void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
   const JsonValue model = json.Root()["model"];
-  // Old files name no type: those of BPE models have merges.
+  // Old files name no type: files of BPE models have merges.
   const JsonValue type = model["type"];
   if (type.IsNull() ? !model.Has("merges") : type.String() != "BPE") {
     type.Fail("\"BPE\", the model that is supported");
@@ -173,8 +173,8 @@ void Tokenizer::Impl::LoadMerges(const TokenizerJson& json, const std::string& w
                        ids.Find(kMetaspace) >= 0;
 }
 
-// Ids are those that Hugging Face gives: the model's for a text that the model has, else the next
-// free id in the order of the list. A file that says otherwise is inconsistent.
+// Ids are those that Hugging Face gives: the model's for a text that the model has, otherwise the
+// next free id in the order of the list. A file that says otherwise is inconsistent.
 void Tokenizer::Impl::LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces) {
   auto next_id = static_cast<std::int32_t>(model_pieces);
   const std::vector<JsonValue> items = list.IsNull() ? std::vector<JsonValue>() : list.Array();

@@ -42,8 +42,8 @@ class Reader final : public json::json_sax_t {
     } else if (part_ == Part::kMerges) {
       FailMerge();
     } else if (part_ == Part::kTree) {
-      // JSON leaves open what a repeated key means. Python takes the last one, other readers the
-      // first: the tokenizer would depend on the reader.
+      // JSON leaves the meaning of a repeated key open. Python takes the last one, other readers
+      // the first: the tokenizer would depend on the reader.
       if (open_.back()->contains(key)) {
         ThrowInvalidInput("{}: key '{}' appears twice in one object; expected it once", out_->file,
                           key);

@@ -1,8 +1,9 @@
-// From Oniguruma's regular expressions to PCRE2's. Only what both engines read alike, or what can
-// be rewritten so, passes: a wrong split would be a silently wrong tokenizer. Rewritten are
+// From Oniguruma's regular expressions to PCRE2's. Only expressions that both engines read alike,
+// or that can be rewritten so, pass: a wrong split would be a silently wrong tokenizer.
+// The rewritten ones:
 //
 //     \s         to the characters of White_Space: PCRE2's \s has U+180E in addition
-//     \p{L}      to \p{L} and what Unicode 15 and 16 assigned: PCRE2 10.42 knows Unicode 14
+//     \p{L}      to \p{L} and the letters of Unicode 15 and 16: PCRE2 10.42 knows Unicode 14
 //     x{2,3}+    to (?:x{2,3})+: PCRE2 would read a possessive quantifier
 //     x{,3}      to x{0,3}
 //     \v, \uHHHH to \x{b}, \x{HHHH}
@@ -37,7 +38,7 @@ constexpr std::array<std::string_view, 30> kCategoryNames = {
 constexpr std::int64_t kMaxRegexBytes = 1 << 14;
 constexpr int kMaxGroupDepth = 50;
 
-// \p{name}, for a class, with what Unicode has assigned since PCRE2's tables.
+// \p{name}, for a class, with the characters that Unicode has assigned since PCRE2's tables.
 std::string Property(std::string_view name) {
   std::string items = fmt::format("\\p{{{}}}", name);
   for (const CategoryRange& range : kLaterCategories) {
@@ -49,7 +50,7 @@ std::string Property(std::string_view name) {
   return items;
 }
 
-// A parser by recursive descent that writes what it reads:
+// A parser by recursive descent that writes the translation while it reads:
 //
 //     Run      Element*
 //     Element  character or Escape or Class, Quantifier?
@@ -219,7 +220,8 @@ class RegexTranslator {
       case 's':
         at_ += 2;
         return alone(kSpaceRanges, false);
-      case 'S':  // within a class, what White_Space and PCRE2's \s differ in is put back
+      case 'S':
+        // Within a class, the characters in which White_Space and PCRE2's \s differ are put back.
         at_ += 2;
         return in_class ? R"(\S\x{180e})" : alone(kSpaceRanges, true);
       case 'd':

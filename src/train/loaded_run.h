@@ -1,4 +1,13 @@
 // The model of a run in memory: everything that a step reads and writes.
+//
+// train.cc has the method as one loop, TrainingLoop: read the next window of micro-batches, run one
+// step, log it; then evaluate, write samples, save a checkpoint and stop, each when it is due.
+//
+//   loaded_run.h        weights, adapter, optimizer and memory; how a run starts or resumes
+//   evaluation.h        when the model is evaluated, and on which data
+//   samples.h           texts that the model writes while it trains
+//   checkpoint_saver.h  when a checkpoint is saved
+//   stop_rules.h        when a run ends: steps, interruption, early stopping, divergence
 #ifndef QLORA_TRAIN_LOADED_RUN_H_
 #define QLORA_TRAIN_LOADED_RUN_H_
 

@@ -69,7 +69,7 @@ Utf8Step StepUtf8(std::string_view text) {
 }
 
 std::string_view ValidUtf8(std::string_view text, std::string* storage) {
-  std::size_t valid = 0;  // bytes at the front of what is left
+  std::size_t valid = 0;  // bytes at the front of the rest
   bool copied = false;
   while (valid < text.size()) {
     std::uint64_t eight;
@@ -176,7 +176,7 @@ std::string Normalize(std::string_view text, NormalForm form) {
   std::string result;
   result.reserve(text.size());
   const char* const end = text.data() + text.size();
-  const char* copied = text.data();  // what is before is in the result
+  const char* copied = text.data();  // the text before it is in the result
   const char* run = nullptr;
   const char* before = nullptr;
   const auto finish_run = [&](const char* run_end) {

@@ -23,8 +23,9 @@ struct Utf8Step {
 Utf8Step StepUtf8(std::string_view text);
 
 // `text` itself when it is valid UTF-8; otherwise a copy in *storage in which every ill-formed
-// piece is one U+FFFD (a piece is the longest beginning of a character, else one byte: Unicode 3.9,
-// "maximal subparts"; the rule of Python's errors="replace", Rust's from_utf8_lossy and browsers).
+// piece is one U+FFFD (a piece is the longest beginning of a character, otherwise one byte: Unicode
+// 3.9, "maximal subparts"; the rule of Python's errors="replace", Rust's from_utf8_lossy and
+// browsers).
 std::string_view ValidUtf8(std::string_view text, std::string* storage);
 
 // The functions below expect valid UTF-8.

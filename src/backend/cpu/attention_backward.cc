@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t kSumRows = 32;  // of a task of the phases before and after
 // The heads of a group, and then the queries, are split into parts until a sequence makes this many
-// tasks, so that threads share it. Every part has separate sums of dk and dv, which is what more
-// parts cost. The cut of a sequence depends on nothing but the sequence.
+// tasks, so that threads share it. Every part has separate sums of dk and dv, which is the cost of
+// more parts. The cut of a sequence depends on nothing but the sequence.
 constexpr std::int64_t kLeastTasks = 8;
 
 struct GradientCut : HeadCut {

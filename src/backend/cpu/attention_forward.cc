@@ -7,7 +7,7 @@
 //          | #### | #### | ###  |
 //          +------+------+------+--
 //
-// The largest score and the sum of each row are known only at the end, so what was summed is
+// The largest score and the sum of each row are known only at the end, so the sums so far are
 // rescaled whenever the largest score grows.
 #include <algorithm>
 #include <limits>

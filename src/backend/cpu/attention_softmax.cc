@@ -48,8 +48,8 @@ inline bool SeesAll(const ScoreTile& tile, std::int64_t r) {
   return tile.first[r] == 0 && tile.last[r] >= tile.cols && tile.cols % kLanes == 0;
 }
 
-// The visible columns among those of a vector from c on. Vectors are always whole, because a tile
-// has room for them.
+// The visible columns of a vector from c on. Vectors are always whole, because a tile has room for
+// them.
 HWY_INLINE hn::Mask<FloatTag> Visible(const ScoreTile& tile, std::int64_t r, std::int64_t c) {
   const FloatTag d;
   const hn::RebindToSigned<FloatTag> di;

@@ -33,7 +33,7 @@ struct RunningSoftmax {
 };
 
 // scores = exp(cap(scale * scores) - largest), 0 where not visible; the sums so far are rescaled to
-// the new `largest`, and those of this tile are added to `sum` (to `values` by the caller).
+// the new `largest`, and the sums of this tile are added to `sum` (to `values` by the caller).
 void SoftmaxTile(const ScoreTile& tile, const RunningSoftmax& state);
 // values /= sum; largest + log(sum) is written to lse (rows) with the given distance.
 void FinishSoftmax(std::int64_t rows, const RunningSoftmax& state, float* lse,

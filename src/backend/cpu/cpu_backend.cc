@@ -106,9 +106,9 @@ class CpuBackend final : public Backend {
   // there are `length` for each.
   template <typename Fn>
   void ForRanges(std::int64_t count, std::int64_t length, const Fn& run) {
+    // The cut depends on the shapes alone, never on the number of threads: results of ops that sum
+    // within a range are the same bits for every number of threads.
     const std::int64_t per_task =
-        // The cut depends on the shapes alone, never on the number of threads: results of ops that
-        // sum within a range are the same bits for every number of threads.
         std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, length));
     const auto task = [&](std::int64_t index, int) {
       run(cpu::Range{index * per_task, std::min(count, (index + 1) * per_task)});

@@ -97,7 +97,8 @@ class Row : public ConstRow {
   }
 };
 
-// Reductions over what ForEachVector visits, in a fixed order: lanes first, then the rest.
+// Reductions over the elements that ForEachVector visits, in a fixed order: lanes first, then the
+// rest.
 class Sum {
  public:
   HWY_INLINE Sum() : lanes_(hn::Zero(FloatTag())) {}

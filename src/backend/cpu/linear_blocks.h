@@ -1,6 +1,6 @@
-// The block sizes in which linears are cut into tasks, the scratch memory of a task, and what the
-// ways to run a group of linears share. Cuts depend on shapes alone, so results do not depend on
-// the number of threads.
+// The block sizes in which linears are cut into tasks, the scratch memory of a task, and the parts
+// that the ways to run a group of linears share. Cuts depend on shapes alone, so results do not
+// depend on the number of threads.
 #ifndef QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
 #define QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
 

@@ -1,4 +1,17 @@
 // The machine that the ops of this folder run on: threads, kernels and scratch memory.
+//
+// Files are named after ops (norm.cc, rope.cc, attention_forward.cc, linear_backward.cc);
+// cpu_backend.cc cuts an op into tasks and calls them. Work is cut by shape, never by the number of
+// threads, so results are the same bits on any number of threads.
+//
+// One engine multiplies dense and 4-bit weights (gemm/kernels.h has its table of kernels). NF4 is
+// decoded into panels as it is needed, so that there is no second, decoded copy of the weights. Few
+// rows of activations are multiplied as dot products instead, with weights as they are stored in
+// the file or prepacked (gemm/prepacked.h, with AVX512_VBMI): beforehand to generate, and for
+// float32 products of 4 and more rows also as they are needed, 16 rows of a weight at a time.
+//
+// gemm/*-inl.h compile for several instruction sets (Highway), x86/ has intrinsics of one
+// architecture; the fastest is chosen at run time (machine/simd_target.h).
 #ifndef QLORA_BACKEND_CPU_MACHINE_H_
 #define QLORA_BACKEND_CPU_MACHINE_H_
 

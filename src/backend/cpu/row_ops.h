@@ -1,5 +1,5 @@
-// The ops that work row by row, element by element or column by column: what one task does for a
-// range of them. Definitions of the ops: backend/ops.h. Each section names the file with the code.
+// The ops that work row by row, element by element or column by column: one function for the range
+// of a task. Definitions of the ops: backend/ops.h. Each section names the file with the code.
 #ifndef QLORA_BACKEND_CPU_ROW_OPS_H_
 #define QLORA_BACKEND_CPU_ROW_OPS_H_
 

@@ -1,5 +1,5 @@
 // Planned scratch memory of the CPU backend: one arena that all workers share and one for each.
-// Ops carve what they need from the start; nothing survives a call.
+// Ops carve their scratch memory from the start; nothing survives a call.
 #ifndef QLORA_BACKEND_CPU_WORKSPACE_H_
 #define QLORA_BACKEND_CPU_WORKSPACE_H_
 

@@ -9,7 +9,7 @@ struct Activated {
   float value, slope;
 };
 
-// The formulas are those of reference_elementwise.h.
+// reference_elementwise.h defines the formulas.
 GPU_INLINE Activated Silu(float x) {
   // Where expf overflows (x < -88), sigma is 1 / infinity = 0: the limit, without a branch.
   const float sigma = 1.0f / (1.0f + expf(-x));

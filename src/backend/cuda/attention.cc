@@ -52,12 +52,11 @@ class Items {
   bool empty() const { return launch_.items == 0; }
   bool full() const { return launch_.spans == kSpansPerLaunch; }
   void Add(const AttentionSpan& span, std::int64_t tiles, std::int64_t splits) {
+    // A block finds its span by the largest first_item that is not beyond its index (ItemOf).
     launch_.span[launch_.spans++] = {.q_begin = Narrowed("rows", span.q_begin),
                                      .q_rows = Narrowed("rows", span.q_rows),
                                      .kv_begin = Narrowed("keys", span.kv_begin),
                                      .kv_rows = Narrowed("keys", span.kv_rows),
-                                     // A block finds its span by the largest first_item that is not
-                                     // beyond its index (ItemOf).
                                      .first_item = launch_.items,
                                      .splits = static_cast<int>(splits)};
     launch_.items = Narrowed("tiles", launch_.items + tiles * splits);
@@ -137,8 +136,8 @@ void Decode(const Machine& machine, const ops::Attention& op, ForwardArgs args) 
 
 // ---- The library.
 
-// True for the ops that AttentionLibrary computes. A workspace without room for gradients is that
-// of generation, whose passes are few and would wait for plans of the library.
+// True for the ops that AttentionLibrary computes. A workspace without room for gradients belongs
+// to generation, whose passes are few and would wait for plans of the library.
 bool IsForLibrary(const Machine& machine, const AttentionShape& shape,
                   std::span<const AttentionSpan> spans,
                   std::initializer_list<ConstMatrixView> operands) {

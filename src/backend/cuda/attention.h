@@ -1,4 +1,13 @@
-// Attention and its gradient: own kernels, or those of a library of the GPU.
+// Attention and its gradient: own kernels, or kernels of a library of the GPU.
+//
+// cuDNN, where it is found, runs the attention of training in bfloat16: packed sequences as they
+// are, causal, with or without a window. It works in the workspace of the products, which is idle
+// then and which a fast run makes large enough for the longest sequence; packed sequences are cut
+// into groups that fit (attention_groups.h). A plan of cuDNN takes about a second to make, so
+// numbers and lengths of sequences are rounded up to powers of two (device/attention_plan.h).
+//
+// Generation, float32, capped scores, and shapes that cuDNN has no plan or no room for are the work
+// of own kernels.
 #ifndef QLORA_BACKEND_CUDA_ATTENTION_H_
 #define QLORA_BACKEND_CUDA_ATTENTION_H_
 

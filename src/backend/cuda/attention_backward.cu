@@ -12,9 +12,9 @@ constexpr int kOwn = kTileRows;  // rows or keys of a block
 constexpr int kWarps = kOwn / 16;
 constexpr int kBlock = kWarp * kWarps;
 
-// kOther rows go by at a time, in kStages buffers.
-// Shared memory of a block: 68 KiB for kD = 128, 83 KiB for kD = 256. Two stages of 32 rows would
-// take 132 KiB for kD = 256, where GPUs of compute capability 8.6 and 8.9 have 99 KiB for a block.
+// kOther rows go by at a time, in kStages buffers. Both numbers bound the shared memory of a block:
+// 68 KiB for kD = 128, 83 KiB for kD = 256. Two stages of 32 rows would take 132 KiB for kD = 256,
+// where GPUs of compute capability 8.6 and 8.9 have 99 KiB for a block.
 template <int kD>
 inline constexpr int kOther = kD <= 128 ? 32 : 16;
 template <int kD>
@@ -40,7 +40,7 @@ struct Buffers {
   }
 };
 
-// fill(i) begins to load what goes by, use(i) works on it, for i in [begin, end).
+// fill(i) begins to load tile i, use(i) works on it, for i in [begin, end).
 template <int kStagesOf, typename Fill, typename Use>
 GPU_INLINE void GoBy(int begin, int end, const Fill& fill, const Use& use) {
   if (begin < end) fill(begin);

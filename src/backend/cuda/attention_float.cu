@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kBlock) FloatForwardKernel(ForwardArgs args, L
     float score = -INFINITY;
     if (w.lane < count) score = Score(args.heads, Dot(q, args.k, w.k_rows, key + w.lane));
     // Every lane reads all scores, and all weights: shuffles would be calls in a loop of which the
-    // compiler cannot tell that the lanes take the same turns.
-    // Lanes beyond count hold -infinity, whose weight is 0.
+    // compiler cannot tell that the lanes take the same turns. Lanes beyond count hold -infinity,
+    // whose weight is 0.
     list[w.lane] = score;
     __syncwarp();
     float larger = most;

@@ -30,7 +30,7 @@ struct SoftmaxRow {
 template <int kKeys>
 GPU_INLINE float Exponentials(float (&s)[kKeys / 8][4], int half, SoftmaxRow& row) {
   // The largest score is a maximum over the four lanes of a quad, because each holds a quarter of
-  // the row. The sum stays that of the lane: all four have the same factors, so one addition at the
+  // the row. Each lane keeps its own sum: all four have the same factors, so one addition at the
   // end of the row joins them.
   float most = row.most;
 #pragma unroll
@@ -58,8 +58,8 @@ GPU_INLINE Range TilesOf(const Item& item, const HeadsArgs& heads, int row, int 
   const Range mine = KeysSeenBy(item.span, heads, row, row + rows);
   Range tiles = {mine.begin / keys, (mine.end + keys - 1) / keys};
   if (item.span.splits == 1) return tiles;
-  // Parts cut the keys of the whole span, not those of this tile of rows: JoinParts then needs no
-  // knowledge of tiles. A part may hold no key that these rows see; its lse is then -infinity.
+  // Parts cut the keys of the whole span, not the keys of this tile of rows: JoinParts then needs
+  // no knowledge of tiles. A part may hold no key that these rows see; its lse is then -infinity.
   const Range all = KeysSeenBy(item.span, heads, 0, RowsOf(item.span, heads));
   const int first = all.begin / keys;
   const int count = (all.end + keys - 1) / keys - first;

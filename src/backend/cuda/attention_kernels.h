@@ -22,8 +22,8 @@ inline constexpr int kSpansPerLaunch = 64;
 
 struct SpanItems {
   int q_begin, q_rows, kv_begin, kv_rows;  // as in AttentionSpan
-  int first_item;                          // blocks of the launch before those of this span
-  int splits;                              // parts of the keys, for decoding; else 1
+  int first_item;                          // blocks of the launch before this span
+  int splits;                              // parts of the keys, for decoding; otherwise 1
 };
 // Item i of a span is tile i / splits of its rows (or keys), part i % splits of its keys.
 struct LaunchItems {

@@ -1,5 +1,5 @@
 // The matrix product of a GPU's library, in row-major terms. device/blas.cc has cuBLASLt,
-// tests/gpu_host/host_blas.cc plain loops that refuse what the library does.
+// tests/gpu_host/host_blas.cc plain loops that refuse the operands that the library refuses.
 #ifndef QLORA_BACKEND_CUDA_BLAS_H_
 #define QLORA_BACKEND_CUDA_BLAS_H_
 
@@ -38,7 +38,7 @@ class Blas {
  public:
   virtual ~Blas() = default;
   // Queues the product. Nothing is done where M or N is 0; K is not 0.
-  // Errors: Runtime, what the library refuses.
+  // Errors: Runtime for operands that the library refuses.
   virtual void Run(Stream stream, const Gemm& gemm) = 0;
 };
 

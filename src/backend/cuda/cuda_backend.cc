@@ -27,7 +27,8 @@ class CudaBackend final : public PlannedBackend {
 
   Memory& memory() const override { return device_->memory(); }
 
-  // In a stream of its own, so that what other backends of the device queue meanwhile runs.
+  // Captures in a separate stream, so that work that other backends of the device queue meanwhile
+  // runs.
   OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
     const Stream stream = machine_.stream;
     const auto queue = [&](Stream captured) {
@@ -38,7 +39,7 @@ class CudaBackend final : public PlannedBackend {
     try {
       graph = device_->runtime().Capture(queue, std::move(last));
     } catch (const Error&) {
-      // What cannot be captured can be run. An op that is wrong fails again then.
+      // Ops that cannot be captured can be run. A wrong op then fails again.
     } catch (...) {
       machine_.stream = stream;
       throw;

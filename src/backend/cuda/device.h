@@ -142,7 +142,8 @@ class DeviceMemory final : public Memory {
     transfers_.push_back(
         {BytesAt(host, bytes), BytesAt(data, bytes), runtime_.Record(runtime_.copies())});
   }
-  // The number of transfers up to the last one whose `side` overlaps these bytes; 0: there is none.
+  // The number of transfers up to the last one whose `side` overlaps these bytes; 0: no transfer
+  // does.
   std::size_t EndOf(Bytes Transfer::*side, const void* data, std::size_t bytes) const {
     const Bytes other = BytesAt(data, bytes);
     std::size_t end = transfers_.size();
@@ -181,7 +182,7 @@ class Device {
 
   Runtime& runtime() { return *runtime_; }
   Blas& blas() { return *blas_; }
-  AttentionLibrary* attention() { return attention_.get(); }  // null: there is none
+  AttentionLibrary* attention() { return attention_.get(); }  // null: there is no library
   DeviceMemory& memory() { return memory_; }
 
  private:

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) ColumnSquaresKernel(ops::ColumnSquar
   double sum = static_cast<double*>(op.sums_acc.data)[col];
   for (std::int64_t n = 0; n < op.x.rows; ++n) {
     // The square of a float32 is exact in float64 (48 of 53 bits), so whether the compiler fuses
-    // product and sum makes no difference: the bits are those of the CPU.
+    // product and sum makes no difference: the CPU gets the same bits.
     const double value = static_cast<double>(Element(op.x, n, col));
     sum += value * value;
   }

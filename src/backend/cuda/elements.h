@@ -53,7 +53,7 @@ GPU_INLINE Chunk ChunkOf(const Tiling& t, unsigned block) {
   return c;
 }
 
-// The same where the blocks of the launch are those of the tiling.
+// The same where each block of the launch is a block of the tiling.
 GPU_INLINE Chunk ChunkOf(const Tiling& t) { return ChunkOf(t, blockIdx.x); }
 
 GPU_INLINE bool IsVector(const void* p, int count) {

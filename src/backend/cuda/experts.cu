@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) SelectExpertsKernel(ops::RouteExpert
   float lse = 0;
   float sum = 0;
   // k passes over E logits instead of a sort: k is small, and a pass needs no memory. Each pass
-  // finds what comes after the expert of the pass before.
+  // finds the expert that comes after the expert of the pass before.
   for (int j = 0; j < k; ++j) {
     last = NextExpert(op.logits, team.row, last);
     if (j == 0) lse = RowLogSumExp(op.logits, team.row, last.logit);

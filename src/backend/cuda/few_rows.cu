@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kBlockThreads = kWarp * kWarps;
-constexpr int kTileRows = 16;  // of a weight, those of a product of the matrix unit
+constexpr int kTileRows = 16;  // of a weight, as many as a product of the matrix unit has
 constexpr int kGroup = 64;     // columns with one scale
 constexpr int kGroups = 4;     // of a step, one for each lane of a quad to fetch the scale of
 constexpr int kStep = kGroup * kGroups;
@@ -97,7 +97,7 @@ GPU_INLINE int GroupsFrom(const Group& group, int at) {
 struct Step {
   uint2 codes[2][kGroups];
   std::uint32_t scale_code[2];
-  float scale[2];  // float32 scales, or those of the nested blocks
+  float scale[2];  // float32 scales, or the scales of the nested blocks
 };
 
 GPU_INLINE Step LoadStep(const Group& group, const LaneRows& rows, int at) {
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kBlockThreads, Shared<kTiles>::kBlocksAtOnce)
     FewRowsKernel(Group group) {
   GPU_DYNAMIC_SHARED(raw);
   auto* shared = reinterpret_cast<Shared<kTiles>*>(raw);
-  // By a shuffle, from which the compiler sees that the loops below are those of whole warps.
+  // By a shuffle, from which the compiler sees that whole warps run the loops below.
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   const int begin = FirstTile(group, blockIdx.x);
   const int end = FirstTile(group, blockIdx.x + 1);

@@ -10,8 +10,8 @@ namespace qlora::cuda {
 
 inline constexpr std::int64_t kMostFewRows = 64;
 
-// True for a weight that the kernel reads: whole blocks of 64, 128, 256 ... values, whose scale is
-// that of 64 values within a row, and at most 2^32 values.
+// True for a weight that the kernel reads: whole blocks of 64, 128, 256 ... values, so that 64
+// values within a row have one scale, and at most 2^32 values.
 bool IsForFewRows(const WeightView& weight, std::int64_t rows);
 
 // u = x A^T of the adapters of all linears, in float32, as if none had dropout.

@@ -2,8 +2,8 @@
 // it once and compile twice: with nvcc for a GPU, and as C++ against the host model of a block
 // (tests/gpu_host), which runs them on any processor and checks them.
 //
-// Names: __global__, __launch_bounds__, threadIdx, __syncthreads, __shfl_xor_sync ... are those of
-// CUDA in both. Beyond them:
+// Names: __global__, __launch_bounds__, threadIdx, __syncthreads, __shfl_xor_sync ... are CUDA's in
+// both. Beyond them:
 //   GPU_INLINE                     a function of the device
 //   GPU_SHARED(type, name, [n])    a variable in the shared memory of the block
 //   GPU_DYNAMIC_SHARED(name)       the bytes of shared memory that the launch asked for
@@ -28,7 +28,7 @@
 
 namespace qlora::cuda {
 
-// Throws Runtime for an error of CUDA, with its text and the name of what was launched.
+// Throws Runtime for an error of CUDA, with its text and the name of the kernel that was launched.
 void CheckLaunch(const char* name, int error);
 
 inline constexpr std::size_t kSharedWithoutRequest = 48 << 10;
@@ -68,7 +68,7 @@ GPU_INLINE std::uint32_t SharedAddress(const void* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
 // Copies `bytes` (0 ... 16) to shared memory and fills the rest of the 16 with zeros. Both
-// addresses are aligned to 16, and that of `global` is valid even when bytes is 0.
+// addresses are aligned to 16, and `global` is valid even when bytes is 0.
 GPU_INLINE void CpAsync16(void* shared, const void* global, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
                "l"(global), "r"(bytes)

@@ -85,7 +85,7 @@ void CopyAll(Stream stream, std::span<const ScaledCopy> copies);
 void AddDropped(Stream stream, const ConstMatrixView& x, const DropMask& mask,
                 const MatrixView& y_acc);
 // The columns by which a product adds a bias (1, O; float32): y(O, 2) = its value in the type of y,
-// and what is left of it. Without a bias y(N, 2) = 1.
+// and the remainder. Without a bias y(N, 2) = 1.
 inline constexpr std::int64_t kBiasColumns = 2;
 void BiasColumns(Stream stream, const ConstMatrixView& bias, const MatrixView& y);
 

@@ -5,7 +5,7 @@
 namespace qlora::cuda {
 namespace {
 
-// The factors of a chunk: 0 where the element is dropped, else 1 / (1 - dropout).
+// The factors of a chunk: 0 where the element is dropped, otherwise 1 / (1 - dropout).
 GPU_INLINE void MaskChunk(const DropMask& mask, const Chunk& c, float (&factor)[kChunk]) {
   const float kept = 1.0f / (1.0f - mask.dropout);
   // The place of the element in all of x, not in this part: however x is cut, forward and backward,

@@ -2,7 +2,7 @@
 //   dx = [dx +] the sum over the group of dy W + drop'(du A)
 //
 // The sum is one product, of the dy of all linears of the group beside each other: where they are,
-// with du in the tail behind them, or else in a copy.
+// with du in the tail behind them, or in a copy.
 #include <algorithm>
 #include <iterator>
 #include <vector>
@@ -13,15 +13,15 @@
 namespace qlora::cuda {
 namespace {
 
-// The rows of a product that sums over rows: all of them, where x and dy are read in place, or else
-// as many as there is room for copies of. Parts are added to a float32 sum, so only where there are
-// copies does the result depend on the room.
+// The rows of a product that sums over rows: all of them, where x and dy are read in place;
+// otherwise as many rows as the room for copies holds. Parts are added to a float32 sum, so only
+// where there are copies does the result depend on the room.
 std::int64_t RowsToSum(const Machine& machine, const ConstMatrixView& m, const MatrixView& piece) {
   if (CanMultiply(machine, m)) return std::max<std::int64_t>(1, m.rows);
   return RowsThatFit(piece, m.cols);
 }
 
-// A group of linears with what products read of their adapters.
+// A group of linears with the parts of their adapters that products read.
 class BackwardOf {
  public:
   BackwardOf(const Machine& machine, const ops::LinearBackward& op)

@@ -2,10 +2,10 @@
 //
 // Adapter and bias are part of the product with the base, whose sums are longer by the ranks and by
 // two, since a bias takes two values of bfloat16 (its high and its low part). The linears of a
-// group share one input, for which x is read once; so the weights of a linear have zeros for what
-// belongs to the others:
+// group share one input, for which x is read once; so the weights of a linear have zeros for the
+// columns of the others:
 //   y = [x | scale u of every linear | 1 1] [W | 0 B 0 | high low]^T
-// The columns behind x are written into its tail, or else x is copied beside them. Where the y of a
+// The columns behind x are written into its tail, or x is copied beside them. Where the y of a
 // group are beside each other, they are one product.
 #include <vector>
 
@@ -85,7 +85,7 @@ class ForwardOf {
     return in_place ? op_.x.rows : RowsThatFit(machine_.pieces().inputs, depth());
   }
 
-  // The outputs of the group as that of one linear, where they are beside each other.
+  // The outputs of the group as the output of one linear, where they are beside each other.
   LinearOutput JoinedOutput() const {
     std::vector<MatrixView> ys;
     for (const LinearOutput& out : op_.outputs) {

@@ -26,7 +26,7 @@ void ForParts(std::int64_t count, std::int64_t most, const Fn& fn) {
 }
 
 // fn(part) for parts of about the same size, because a small last part would leave most of the
-// device idle: multiples of 128, or else of kRowStep, where `most` allows it.
+// device idle: multiples of 128 where `most` allows it, otherwise of kRowStep.
 template <typename Fn>
 void ForEvenParts(std::int64_t count, std::int64_t most, const Fn& fn) {
   const std::int64_t parts = std::max<std::int64_t>(1, (count + most - 1) / most);
@@ -53,7 +53,8 @@ inline bool IsBehind(const ConstMatrixView& a, std::int64_t elements, const Cons
   return b.data == static_cast<const std::byte*>(a.data) + BytesOf(a.dtype, elements) &&
          b.dtype == a.dtype && b.stride == a.stride;
 }
-// Matrices that are beside each other in the rows of one as that one; else an empty view.
+// Matrices that are beside each other in the rows of one matrix, as this matrix; otherwise an empty
+// view.
 template <typename View>
 View Beside(const std::vector<View>& parts) {
   View all = parts.front();
@@ -77,8 +78,8 @@ inline bool CanMultiply(const Machine& machine, const ConstMatrixView& m) {
   return m.dtype == machine.compute() && IsBlasOperand(m);
 }
 
-// Rows of `width` elements that fit into a piece; at least 1, where PlaceIn then reports what is
-// missing.
+// Rows of `width` elements that fit into a piece; at least 1, where PlaceIn then reports the
+// missing room.
 inline std::int64_t RowsThatFit(const MatrixView& piece, std::int64_t width) {
   return std::max<std::int64_t>(1, piece.cols / PaddedCols(width));
 }
@@ -97,7 +98,7 @@ inline ConstMatrixView Operand(const Machine& machine, const ConstMatrixView& m,
   return copy;
 }
 
-// Rows and columns of a weight, in place where the library can read them, else decoded.
+// Rows and columns of a weight, in place where the library can read them, otherwise decoded.
 inline ConstMatrixView WeightOperand(const Machine& machine, const WeightView& weight,
                                      const Part& rows, const Part& cols, std::int64_t used = 0) {
   if (weight.is_dense()) {

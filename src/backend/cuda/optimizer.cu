@@ -33,7 +33,7 @@ Factors FactorsOf(const UpdateArgs& args) {
           .weight_decay = static_cast<float>(args.weight_decay)};
 }
 
-// The formulas are those of reference_optimizer.h.
+// reference_optimizer.h defines the formulas.
 GPU_INLINE void UpdateOne(const Factors& f, float gradient, float& p, float& m, float& v) {
   const float g = gradient * f.scale;
   if (f.rule == UpdateRule::kAdamW) {
@@ -81,7 +81,7 @@ GPU_INLINE float Midpoint(const float* map, int k) { return (map[k] + map[k + 1]
 GPU_INLINE int NearestCode(const float* map, float x) {
   int below = 0;
   for (int half = kMapSize / 2; half > 0; half /= 2) {
-    // Eight comparisons for 255 midpoints. The last midpoint that is read is that of entries 254
+    // Eight comparisons for 255 midpoints. The last midpoint that is read lies between entries 254
     // and 255.
     if (Midpoint(map, below + half - 1) < x) below += half;
   }
@@ -93,7 +93,7 @@ GPU_INLINE int NearestCode(const float* map, float x) {
 GPU_INLINE std::uint8_t MomentCode(const float* map, float x, float scale) {
   const int zero = NearestCode(map, 0.0f);
   // Rounding to nearest is asked for by name (__fdiv_rn): compiled with fast division, codes would
-  // differ from those of the CPU, and so would training that is resumed on another device.
+  // differ from the codes of the CPU, and so would training that is resumed on another device.
   int code = scale > 0 ? NearestCode(map, __fdiv_rn(x, scale)) : zero;
   // A negative value never takes the code of 0. Neither does a positive one in the unsigned map:
   // the step is divided by the root of the second moment, and by epsilon alone where that is 0.

@@ -69,8 +69,8 @@ const void* PlannedBackend::Adopt(const void* host, std::size_t bytes, WeightUse
 LayerPart PlannedBackend::CheapestRecompute() const { return LayerPart::kMlp; }
 
 // More rows than on the CPU, because a row of logits is the work of one block of threads, and the
-// product that makes dx of the head has few results: 1024 rows, those of 128k logits, and 4096
-// features are 128 tiles of 128 x 256, one for each multiprocessor of a large GPU.
+// product that makes dx of the head has few results: 1024 rows of 128k logits and 4096 features are
+// 128 tiles of 128 x 256, one for each multiprocessor of a large GPU.
 std::int64_t PlannedBackend::HeadChunkRows(std::int64_t vocab, WorkSize size) const {
   return RowsOfLogits(std::int64_t{size == WorkSize::kLean ? 64 : 512} << 20, vocab);
 }

@@ -1,4 +1,9 @@
 // The part of the CUDA backend that plans a run: sizes and choices, on any machine.
+//
+// Workspace, chunks of the head, the part to recompute, and the memory of context and libraries are
+// computed without a GPU. This file, workspace.h and attention_room.h are compiled into every
+// program; the CUDA backend inherits them, and MakeAbsentCudaBackend is the backend that plans use
+// on machines without a GPU.
 #ifndef QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
 #define QLORA_BACKEND_CUDA_PLANNED_BACKEND_H_
 
@@ -19,7 +24,7 @@ inline constexpr std::size_t kHeldBytes = 500'000'000 + kBlasBytes;
 class PlannedBackend : public Backend {
  public:
   // compute: the operand type of matrix products, kF32 or kBF16. Errors: InvalidInput for another.
-  // budget: that of WorkSize::kFast.
+  // budget: the budget of WorkSize::kFast.
   PlannedBackend(DType compute, const WorkspaceBudget& budget);
 
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override;

@@ -66,8 +66,8 @@ MatrixView EncodeValues(Device& device, const ConstMatrixView& w, const Stored& 
                         const EncodeRule& rule, Carver& carver) {
   const QuantizedView& q = stored.view;
   const auto element = static_cast<std::int64_t>(BytesOf(w.dtype, 1));
+  // Whole blocks of an even size (IsForKernels) are whole bytes.
   const std::int64_t per_part =
-      // Whole blocks of an even size (IsForKernels) are whole bytes.
       std::max<std::int64_t>(1, kStagedBytes / element / q.block_size) * q.block_size;
   const MatrixView staged = carver.Matrix(w.dtype, 1, std::min(per_part, q.size()));
   const MatrixView scales = carver.Matrix(DType::kF32, 1, q.blocks());

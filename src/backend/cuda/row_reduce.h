@@ -1,5 +1,5 @@
-// Rows that several threads work on together: a warp for short rows, else a whole block. Sums are
-// added in an order that depends on the shape alone. For kernels only.
+// Rows that several threads work on together: a warp for short rows, a whole block for others. Sums
+// are added in an order that depends on the shape alone. For kernels only.
 #ifndef QLORA_BACKEND_CUDA_ROW_REDUCE_H_
 #define QLORA_BACKEND_CUDA_ROW_REDUCE_H_
 

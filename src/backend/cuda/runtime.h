@@ -11,7 +11,7 @@
 
 namespace qlora::cuda {
 
-// A point of a stream: behind what had been queued when it was recorded.
+// A point of a stream: behind all work that had been queued when it was recorded.
 using Event = std::shared_ptr<const void>;
 
 // Captured kernels, which are launched as one.
@@ -27,14 +27,14 @@ class Runtime {
   // The stream of queued copies. Nothing but events orders the two streams.
   virtual Stream copies() const = 0;
   virtual Event Record(Stream stream) = 0;
-  // What is queued in the stream from now on runs after the event.
+  // Work that is queued in the stream from now on runs after the event.
   virtual void OrderBehind(Stream stream, const Event& event) = 0;
-  // The host waits for the event. Errors: Runtime, that of a kernel before it.
+  // The host waits for the event. Errors: Runtime, from a kernel before it.
   virtual void WaitFor(const Event& event) = 0;
 
   // Calls queue(stream) with a stream of which nothing runs, and returns the kernels that it was
   // given; `last` is taken back, in place of which they may be put. Null where that is not
-  // possible. Errors: those of queue.
+  // possible. Errors: as queue.
   virtual Graph Capture(const std::function<void(Stream stream)>& queue, Graph last) = 0;
   // Queues captured kernels in stream().
   virtual void Launch(const Graph& graph) = 0;
@@ -65,7 +65,7 @@ class Runtime {
   virtual void QueueCopyOut(void* locked, const void* device, std::size_t bytes) = 0;
   // Sets bytes to 0.
   virtual void Clear(void* device, std::size_t bytes) = 0;
-  // Waits for everything that was queued in both streams. Errors: Runtime, that of a kernel.
+  // Waits for everything that was queued in both streams. Errors: Runtime, from a kernel.
   virtual void Synchronize() = 0;
 };
 

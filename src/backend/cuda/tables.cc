@@ -6,7 +6,7 @@
 namespace qlora::cuda {
 
 Tables::Tables(Memory& memory) {
-  // Called twice, to count and to carve: the room cannot disagree with what is placed in it.
+  // Called twice, to count and to carve: the room cannot disagree with the tables in it.
   const auto carve = [this](Carver& carver) {
     nf4_ = carver.Matrix(DType::kF32, 1, 16);
     fp4_ = carver.Matrix(DType::kF32, 1, 16);

@@ -11,7 +11,7 @@
 namespace qlora::cuda {
 
 // Divides by a number that is known at the launch: by a shift, where the number is a power of two,
-// else by a multiplication:
+// otherwise by a multiplication:
 //   n / d = the high 64 bits of n m,   m = 2^64 / d, rounded up,
 // exact while n d < 2^64, because m d - 2^64 < d.
 struct Divisor {

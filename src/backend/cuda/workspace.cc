@@ -45,9 +45,9 @@ WorkspaceSize SizeOf(const BackendLimits& limits, DType compute, const Workspace
   const std::int64_t rows = std::max(limits.rows, limits.vocab_rows);
   const std::int64_t width = std::max(limits.features, limits.vocab);
   const std::int64_t least = budget.least_part;
-  // Operands, with those of adapters side by side or below.
-  // forward:   [x | u | 1 1] [W | B | bias]^T    columns: features + more
-  // backward:  [dy | du] [W over A]              rows: features + ranks
+  // Operands, with the operands of adapters side by side or below. forward:   [x | u | 1 1] [W | B
+  // | bias]^T    columns: features + more backward:  [dy | du] [W over A]              rows:
+  // features + ranks
   const std::int64_t more = limits.lora_rank + kBiasColumns;
   const std::int64_t folded = limits.features + more;
   const std::int64_t folded_width = std::max(folded, limits.vocab);

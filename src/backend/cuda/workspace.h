@@ -12,7 +12,7 @@
 
 namespace qlora::cuda {
 
-// Elements of each piece. Those of the first four have the compute type. Ops cut their rows and
+// Elements of each piece. The first four pieces have the compute type. Ops cut their rows and
 // columns into parts that fit, so most pieces are bounded whatever the model.
 struct WorkspaceSize {
   std::int64_t weight = 0;     // a part of the weights of a group
@@ -25,10 +25,10 @@ struct WorkspaceSize {
   std::int64_t room = 0;       // bytes of all pieces together, at least
 };
 
-// What pieces are cut to, unless fewer elements are enough for the whole of an op. The defaults are
-// enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their gradients or
-// 8192 of the input of down, a chunk of the gradients of logits, and sums of 2048 x 2048, which
-// stay in the cache of a data-centre GPU.
+// The sizes that pieces are cut to, unless fewer elements are enough for the whole of an op. The
+// defaults are enough for products at full speed: gate and up of 14336 x 4096, 4096 rows of their
+// gradients or 8192 of the input of down, a chunk of the gradients of logits, and sums of 2048 x
+// 2048, which stay in the cache of a data-centre GPU.
 struct WorkspaceBudget {
   std::int64_t weight = std::int64_t{128} << 20;
   std::int64_t rows = std::int64_t{128} << 20;
@@ -54,7 +54,7 @@ class Workspace {
  public:
   Workspace(Memory& memory, DType compute) : memory_(memory), compute_(compute) {}
 
-  // At least what the limits need; what was reserved before stays enough.
+  // Reserves at least the room that the limits need; limits of earlier calls stay covered.
   void Reserve(const BackendLimits& limits, const WorkspaceBudget& budget);
 
   // Each piece as one row of its elements.

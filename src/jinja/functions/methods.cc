@@ -173,7 +173,8 @@ Value JoinTexts(Call& call) {
 
 Value Format(Call& call) { return FormatBraces(call.runtime, *AsText(call.self), call.arguments); }
 
-// format and replace of Markup: texts that are put in are escaped; what replace looks for is not.
+// format and replace of Markup: texts that are put in are escaped; the text that replace looks for
+// is not.
 Value MarkupFormat(Call& call) {
   for (Value& value : call.arguments.positional) value = EscapedArguments(call.runtime, value);
   for (auto& named : call.arguments.named) {
@@ -316,7 +317,7 @@ constexpr Function kTupleMethods[] = {{"count", ListCount}, {"index", ListIndex}
 constexpr Function kListMethods[] = {
     {"copy", ListCopy}, {"count", ListCount}, {"index", ListIndex}};
 
-// map(character, is_first, out) appends what a character becomes.
+// map(character, is_first, out) appends the mapped character.
 template <typename Map>
 Value MapCharacters(Call& call, Map map) {
   call.Take({});

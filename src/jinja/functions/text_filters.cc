@@ -1,4 +1,4 @@
-// The filters of texts and numbers, `value | name(arguments)`, and those of any value.
+// The filters of texts, of numbers and of any value, `value | name(arguments)`.
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -36,7 +36,7 @@ Value Indent(Call& call) {
   return call.runtime.NewTextLike(call.self, std::move(out));
 }
 
-// Words end at white space and at opening brackets and dashes, unlike those of str.title.
+// Words end at white space and at opening brackets and dashes, unlike words of str.title.
 Value TitleFilter(Call& call) {
   call.Take({});
   const auto ends_word = [](char32_t c) {

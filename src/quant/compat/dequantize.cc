@@ -1,5 +1,5 @@
 // Decoding of matrices of any form: by the kernels where the codes are stored as in bitsandbytes,
-// else block by block in scalar code.
+// otherwise block by block in scalar code.
 #include "quant/compat/layout.h"
 #include "quant/decode.h"
 

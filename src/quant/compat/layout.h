@@ -25,8 +25,8 @@ inline std::int64_t BlockOfIndex(const View& q, std::int64_t index) {
   return index / q.cols * q.blocks_per_row() + index % q.cols / q.block_size;
 }
 
-// The shape and the form of what QuantizeInto returns for a (rows, cols) matrix of `dtype`, without
-// pointers into storage or what is known from values only.
+// The shape and the form of the view that QuantizeInto returns for a (rows, cols) matrix of
+// `dtype`, without pointers into storage and without fields that depend on the values.
 View PlanView(std::int64_t rows, std::int64_t cols, const Options& options, DType dtype);
 
 constexpr bool IsDouble(ScaleForm form) {

@@ -98,7 +98,7 @@ float DoubleQuantizeTorchao(std::span<const float> scales, DType arithmetic,
 }
 
 float TorchaoScale(const View& q, std::int64_t block) {
-  // Codes are signed, where those of bitsandbytes are indices of a map.
+  // Codes are signed, where codes of bitsandbytes are indices of a map.
   const auto code = static_cast<float>(static_cast<const std::int8_t*>(q.scales)[block]);
   const float centered =
       RoundTo(q.scale_arithmetic, code / q.nested.absmax[block / q.nested.block_size]);

@@ -23,7 +23,7 @@ namespace {
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr int SumsFor(int count) { return count <= 2 ? 4 : 2; }
 
-// How far ahead of what is read the weight is fetched, in bytes.
+// How far ahead of its use the weight is fetched, in bytes.
 constexpr std::int64_t kAhead = 2048;
 
 // Columns [k, k + kWidth) of a row, zeros beyond the last one.

@@ -34,10 +34,9 @@ void PackMap(const PrepackedKernels& kernels, const QuantizedView& q, std::byte*
 }  // namespace
 
 std::size_t PrepackedBytes(const Kernels& kernels, const QuantizedView& q) {
+  // 0 means that the weight stays row-major: panels hold whole chunks of whole groups of 16 rows,
+  // one scale each, and any other shape would need kernels with remainders in their inner loop.
   const bool scales =
-      // 0 means that the weight stays row-major: panels hold whole chunks of whole groups of 16
-      // rows, one scale each, and any other shape would need kernels with remainders in their inner
-      // loop.
       q.scale_type == ScaleType::kF32 || q.nested.block_size == ChunkScales::kNestedBlock;
   if (kernels.prepacked == nullptr || !scales || q.block_size != kChunk || q.cols % kChunk != 0 ||
       q.rows % kPrepackedRows != 0) {

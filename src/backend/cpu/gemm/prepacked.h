@@ -12,11 +12,12 @@
 //               +-- scales of 4 chunks | chunk | chunk | chunk | chunk     512 bytes per chunk
 //
 // The map (4, 256) holds bytes 0 ... 3 of the float32 values of the scales' codes, each byte in a
-// separate table, because processors look up bytes. Unused where scales are
-// float32.
-// The scales of a group are always those of 4 chunks:
+// separate table, because processors look up bytes. The map is unused where scales are float32.
+//
+// A group always has the scales of 4 chunks:
 //   float32 (4 chunks, 16 rows), or
 //   codes (4 quarters, 4 chunks, 4 rows), of which quarter q has rows 4 q ... 4 q + 3.
+//
 // A chunk is (8, 16) words of 32 bits, of which word (i, r) holds columns 8 i ... 8 i + 7 of row r
 // in the order of the row-major weight.
 #ifndef QLORA_BACKEND_CPU_GEMM_PREPACKED_H_
@@ -40,12 +41,12 @@ struct PrepackedRows {
   std::int64_t rows = 0;              // a multiple of kPrepackedRows
   std::int64_t chunks = 0;            // columns / kChunk
   const float* code = nullptr;        // 16 values
-  // Null where scales are float32; else a scale is map[code] * nested scale + offset.
+  // Null where scales are float32; otherwise a scale is map[code] * nested scale + offset.
   const std::byte* scale_map = nullptr;  // (4, 256)
   const float* nested_scales = nullptr;  // one per ChunkScales::kNestedBlock chunks of the weight
   float offset = 0;
   std::int64_t first = 0;     // chunks of the weight before these rows
-  std::int64_t ahead = 8192;  // bytes from what is read to what is prefetched
+  std::int64_t ahead = 8192;  // bytes from the read position to the prefetched one
 };
 
 // The size of prepacked q; 0 where these kernels have no use for it, or q cannot be prepacked:
@@ -56,7 +57,7 @@ std::size_t PrepackedBytes(const Kernels& kernels, const QuantizedView& q);
 // out: PrepackedBytes(machine.kernels, q), not 0, aligned to 64 bytes.
 void Prepack(const Machine& machine, const QuantizedView& q, std::byte* out);
 
-// The panels of a weight with PrepackedBytes > 0: those of weight.prepacked, or, if that is null,
+// The panels of a weight with PrepackedBytes > 0: stored in weight.prepacked, or, if it is null,
 // packed one by one into `room` when they are asked for.
 class PrepackedPanels {
  public:

@@ -24,11 +24,11 @@ void StoreTransposedTile(const float* tile, std::int64_t tile_stride, const floa
     const std::int64_t count = std::min(kMost, y.cols - first);
     for (std::int64_t n = 0; n < y.rows; n += kLanes) {
       for (std::int64_t o = 0; o < count; o += 4) {
+        // Four vectors are always transposed together. Columns beyond the last are zeros, which
+        // land in the block but are not copied to y.
         hn::Vec<FloatTag> v[4];
         for (std::int64_t j = 0; j < 4; ++j) {
           v[j] =
-              // Four vectors are always transposed together. Columns beyond the last are zeros,
-              // which land in the block but are not copied to y.
               o + j < count ? hn::LoadU(d, tile + (first + o + j) * tile_stride + n) : hn::Zero(d);
         }
         StoreColumns(v, block + o, kMost);

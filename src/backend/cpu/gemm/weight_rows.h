@@ -12,8 +12,8 @@ namespace qlora::cpu {
 // multiple of 64 on, are whole bytes with one scale.
 bool IsChunked(const WeightView& weight);
 
-// A range of rows of a weight, read as the rows operand. Its scales are prepared once, except those
-// of prepacked weights, whose ranges begin and end with panels.
+// A range of rows of a weight, read as the rows operand. Its scales are prepared once, except the
+// scales of prepacked weights, whose ranges begin and end with panels.
 class WeightRows {
  public:
   // scales: room for ScaleCount(cols, rows) floats.

@@ -25,8 +25,8 @@ const Kernels* Bfloat16Kernels() {
       .dot_chunks = bf16::DotChunks,
       .prepacked = bf16::Prepacked(),
   };
-  // Asked at run time: the program is compiled for all processors, this folder for those of the
-  // target.
+  // Asked at run time: the program is compiled for all processors, this folder for processors of
+  // the target.
   return ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? &kTable : nullptr;
 }
 

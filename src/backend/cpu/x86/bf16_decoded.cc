@@ -2,8 +2,9 @@
 // (AVX512_BF16, see bf16_tile.cc).
 //
 // The first tile of rows decodes: it has the sums of its rows for 16 (32, 64) lanes in registers,
-// and stores what it decodes as a panel. The other rows then multiply that panel as usual.
-// Meanwhile the packed bytes and tables of the next piece replace those that are used up:
+// and stores the decoded values as a panel. The other rows then multiply that panel as usual.
+// Meanwhile the packed bytes and tables of the next piece replace the bytes and tables that are
+// used up:
 //
 //   piece i:      decode + multiply, first rows   | multiply, other rows
 //   piece i + 1:  gather (in the last vectors)    |
@@ -45,7 +46,7 @@ HWY_INLINE void DecodingVectors(int first, RowPair* pairs, const PairGatherer& n
       lane[v] = (__m512bh)decoded;
     }
     if (kLast && i < gathered) pairs[i] = gather(i);
-    // Else GCC makes a pointer for every row, more than there are registers.
+    // Otherwise GCC makes a pointer for every row, more than there are registers.
     __asm__("" : "+r"(a_stride));
     AddPairs([&](int r) { return PairAt(a + r * a_stride + 2 * i); }, lane, sum);
   }

@@ -48,8 +48,8 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
   }
 }
 
-// Prefetches what is read after kRows rows of a weight, from row r on: their scales, and lines of
-// values in the order of memory, which is fastest in one long stream.
+// Prefetches the data that are read after kRows rows of a weight, from row r on: their scales, and
+// lines of values in the order of memory, which is fastest in one long stream.
 template <int kRows>
 class Prefetch {
  public:
@@ -76,7 +76,7 @@ class Prefetch {
 };
 
 // The sums of kRows rows of a weight, from row r on, with kCount rows of x. kRows rows at a time
-// share what is loaded of x.
+// share the loaded values of x.
 template <int kRows, int kCount>
 HWY_INLINE void ClearDots(__m512 (&sum)[kRows][kCount]) {
 #pragma GCC unroll 4
@@ -237,7 +237,7 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   // As many as keep sums and values in registers; each divides kDotWeightRows.
   constexpr int kRows = kCount <= kMostScaledSums ? 2 : 3;
   static_assert(kDotWeightRows % kRows == 0);
-  // Rows share what is loaded of x; but memory, the limit of one row of x, is fastest when short
+  // Rows share the loaded values of x; but memory, the limit of one row of x, is fastest when short
   // rows are read one after the other.
   constexpr Index kShortBytes = 2048;
   const bool one_by_one = kCount == 1 && in.row_bytes < kShortBytes;

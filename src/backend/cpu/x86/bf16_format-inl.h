@@ -128,7 +128,7 @@ class PairDecoder {
 // of a 16-bit word meet four vectors of x, columns 4 w + 1, 4 w, 4 w + 3 and 4 w + 2 of words w = 0
 // ... 31.
 
-// The values of 64 columns: those of the first and second vector, then of the third and fourth.
+// The values of 64 columns: the first and second vector, then the third and fourth.
 struct alignas(64) WordColumns {
   std::uint16_t first[32] = {};
   std::uint16_t second[32] = {};

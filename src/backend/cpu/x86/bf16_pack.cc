@@ -23,7 +23,8 @@ __m512i Pairs(__m256i even, __m256i odd) {
                          _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
 }
 
-// Fetches what is packed kAhead rows later: a processor does not foresee steps as wide as a row.
+// Fetches the row that is packed kAhead rows later: a processor does not foresee steps as wide as a
+// row.
 HWY_INLINE void PrefetchRow(const ConstMatrixView& in, Index row) {
   if (in.stride == in.cols) return;
   constexpr Index kAhead = 32;

@@ -35,7 +35,7 @@ struct ColumnValues {
   static HWY_INLINE __m512i Load(const std::byte* at, int step) {
     if (step == 0) _mm_prefetch(at + 512, _MM_HINT_T0);
     __m512i words = _mm512_loadu_si512(at + step / 2);
-    // Else GCC reads it twice, and a load across lines of the cache is worth two.
+    // Otherwise GCC reads it twice, and a load across lines of the cache is worth two.
     __asm__("" : "+v"(words));
     return words;
   }
@@ -53,8 +53,8 @@ Index GroupBytes(Index scale_bytes) {
   return kPrepackedGroup * (kPrepackedRows * scale_bytes + kPrepackedChunkBytes);
 }
 
-// Words [word, word + 16) of 16 rows of bytes, those of a row at or beyond `end` zero; then word i
-// of all rows in v[i].
+// Words [word, word + 16) of 16 rows of bytes, words of a row at or beyond `end` are zero; then
+// word i of all rows in v[i].
 HWY_INLINE void LoadColumnsOfWords(const std::byte* rows, Index stride, Index word, Index end,
                                    __m512i (&v)[16]) {
   const __mmask16 mask = FirstLanes(end - word);

@@ -7,8 +7,8 @@
 //   look-up row m of x:           x(m, n) broadcast                                         += into
 //   part[m]
 //
-// Included by .cc files among their own target options, because what is inlined must share them;
-// they include what this needs before.
+// Included by .cc files among their own target options, because inlined functions must share them;
+// they first include the headers that this file needs.
 #ifndef QLORA_BACKEND_CPU_X86_PREPACKED_DOT_INL_H_
 #define QLORA_BACKEND_CPU_X86_PREPACKED_DOT_INL_H_
 
@@ -97,7 +97,7 @@ HWY_INLINE const char* Ahead(const PrepackedRows& in, const std::byte* at) {
 // One panel. Sums over a chunk run in kSums parts, as many as it takes to hide how long an addition
 // takes. Values says how 8 columns of 16 rows become products with 32 bits of x at a time:
 //   kSteps, kMost    such products for 8 columns; most rows of x
-//   Load(at, step)   what an even step and the odd one after it look values up with
+//   Load(at, step)   the tables in which an even step and the odd one after it look values up
 //   Lookup, MulAdd   the values of a step, and their products with one row of x
 template <class Values, int kCount>
 HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row,

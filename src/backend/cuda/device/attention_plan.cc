@@ -42,6 +42,7 @@ class Graph {
   Descriptor Make(const Tensor& t) {
     const std::int64_t id = t.id != 0 ? t.id : next_virtual_++;
     const bool is_virtual = t.id == 0;
+    // Make leaves out a null offset.
     return made_.Make(CUDNN_BACKEND_TENSOR_DESCRIPTOR,
                       {{CUDNN_ATTR_TENSOR_DATA_TYPE, t.type},
                        {CUDNN_ATTR_TENSOR_DIMENSIONS, t.dims},
@@ -50,7 +51,6 @@ class Graph {
                        {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, std::int64_t{16}},
                        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, is_virtual},
                        {CUDNN_ATTR_TENSOR_IS_BY_VALUE, t.is_by_value},
-                       // A null offset is left out by Make.
                        {CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, t.offsets}});
   }
   Descriptor Counts(std::int64_t id) {
@@ -75,8 +75,7 @@ class Graph {
             false,
             offsets};
   }
-  // The same with rows and columns exchanged.
-  // No copy: the transpose of a matrix is the same memory with exchanged strides.
+  // The transposed matrix: the same memory with exchanged strides.
   static Tensor Transposed(Tensor t) {
     std::swap(t.dims[2], t.dims[3]);
     std::swap(t.strides[2], t.strides[3]);
@@ -351,7 +350,7 @@ AttentionPlan::AttentionPlan(const Cudnn& cudnn, const AttentionTarget& target,
                              {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, target.handle}});
   }
   // The heuristics propose without trying: a configuration can still be refused, and the next one
-  // taken. The last refusal is what the error tells.
+  // taken. The error tells the last refusal.
   std::string problem = "no kernel";
   for (const Descriptor configuration : Configurations(made_, operations, device)) {
     try {

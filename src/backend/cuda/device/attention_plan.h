@@ -26,14 +26,14 @@ enum AttentionOperand : std::int64_t {
   kDv,
   kDelta,      // d_o . o, with the layout of lse
   kDqSum,      // float32, with the layout of dq
-  kDkHeads,    // bfloat16: of each query head, with rows `group` times those of dk
+  kDkHeads,    // bfloat16: of each query head, with rows `group` times as long as rows of dk
   kDvHeads,    // likewise
   kQueryRows,  // int32: rows of each sequence
   kKeyRows,    // likewise
   kScale,      // float32 in host memory, as those below
   kOne,
   kWindow,
-  kHiddenPadding,  // -inf, the score of what a row does not see
+  kHiddenPadding,  // -inf, the score of a key that a row does not see
   kHiddenFuture,
   kHiddenPast,
   kOffsets = 100,
@@ -55,8 +55,8 @@ struct AttentionPlanShape {
   std::int64_t group() const { return heads / kv_heads; }
 };
 
-// For a device: handle is that of cuDNN. For a description of one, on machines without it: handle
-// is null.
+// For a device, handle is a handle of cuDNN. For the description of a device, on machines without
+// it, handle is null.
 struct AttentionTarget {
   cudnnHandle_t handle = nullptr;
   std::string device_json = {};

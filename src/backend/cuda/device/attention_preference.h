@@ -10,7 +10,7 @@ namespace qlora::cuda {
 enum class AttentionPreference : std::uint8_t { kBest, kCudnn, kOwn };
 // Errors: InvalidInput.
 AttentionPreference PreferenceOfUser();
-// With a preference for cuDNN, what keeps it from running is an error (Runtime).
+// With a preference for cuDNN, a reason that keeps it from running is an error (Runtime).
 [[noreturn]] void ThrowUnusedCudnn(const std::string& problem);
 
 }  // namespace qlora::cuda

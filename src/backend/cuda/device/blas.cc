@@ -27,7 +27,7 @@ constexpr std::size_t kMostTimedShapes = 96;
 // 4096), an adapter of rank 16 as many on 8192 rows of 4096 features.
 constexpr double kLeastTimed = 0x1p28;
 
-// What decides which algorithm is fastest.
+// The properties of a product that decide which algorithm is fastest.
 struct Shape {
   std::int64_t m, n, k, lda, ldb, ldc, ld_base;
   bool transpose_a, transpose_b;
@@ -117,9 +117,8 @@ class DeviceBlas final : public Blas {
   // The library's descriptors of one product.
   struct Description {
     Description(const DeviceBlas& blas, const Gemm& g) : lib(blas.lib_) {
+      // Products of float32 operands stay float32: TF32, with 10 bits, is another compute type.
       blas.Check("cublasLtMatmulDescCreate",
-                 // Products of float32 operands stay float32: TF32, with 10 bits, is another
-                 // compute type.
                  lib.desc_create(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
       const cublasOperation_t op_b = g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
       const cublasOperation_t op_a = g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;

@@ -6,8 +6,8 @@
 namespace qlora::cuda {
 
 Cublas LoadCublas() {
-  // The major version is that of the ABI. The library is opened here, not linked, so that a program
-  // with CUDA starts on machines without it.
+  // The major version is the version of the ABI. The library is opened here, not linked, so that a
+  // program with CUDA starts on machines without it.
   const std::string name = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
   const OpenedLibrary opened = OpenLibrary(name);
   if (opened.handle == nullptr) {

@@ -35,7 +35,7 @@ Cublas LoadCublas();
 
 // workspace: kBlasBytes of device memory, or null, and how it is given back.
 using BlasWorkspace = std::unique_ptr<void, void (*)(void*)>;
-// Errors: OutOfMemory, Runtime: what the library refuses.
+// Errors: OutOfMemory; Runtime for calls that the library refuses.
 std::unique_ptr<Blas> MakeBlasOf(const Cublas& library, BlasWorkspace workspace);
 
 }  // namespace qlora::cuda

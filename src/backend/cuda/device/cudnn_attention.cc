@@ -1,7 +1,7 @@
 // Attention of training by cuDNN. Sequences are given as they are: packed, with an offset and a
 // length for each. A plan serves all calls with at most as many sequences, and as long ones, as it
-// was made for; both numbers are rounded up to a power of two, so that a run makes few plans. What
-// does not fit into the room at once is computed in groups of sequences.
+// was made for; both numbers are rounded up to a power of two, so that a run makes few plans.
+// Sequences that do not fit into the room at once are computed in groups.
 #include "backend/cuda/device/cudnn_attention.h"
 
 #include <cuda_runtime_api.h>
@@ -53,7 +53,7 @@ class CudnnAttention final : public AttentionLibrary {
     std::byte* device = nullptr;
     std::vector<std::int32_t> host;
   };
-  // A plan, or why there is none.
+  // A plan, or the reason why there is no plan.
   struct Planned {
     std::unique_ptr<AttentionPlan> plan;
     std::string problem;
@@ -65,7 +65,7 @@ class CudnnAttention final : public AttentionLibrary {
     const std::lock_guard lock(mutex_);
     const std::string problem = Try(stream, op, room);
     if (problem.empty()) return true;
-    // The caller then runs its own kernels: what the library does not take is no error.
+    // The caller then runs its own kernels: an op that the library does not take is no error.
     if (!required_) return false;
     ThrowRuntime(
         "cuda: QLORA_CUDA_ATTENTION is cudnn, and cuDNN does not run the {} of attention ({} rows, "
@@ -97,7 +97,7 @@ class CudnnAttention final : public AttentionLibrary {
   void RunPlan(const CudnnGroup& group, const AttentionShape& attention) {
     std::vector<CudnnOperand> operands = group.operands;
     const float one = 1;
-    // exp(-infinity) = 0: what is hidden has no part in sums, and no gradient.
+    // exp(-infinity) = 0: hidden keys have no part in sums, and no gradient.
     const float hidden = -std::numeric_limits<float>::infinity();
     const auto window = static_cast<float>(attention.window);
     operands.push_back({kScale, &attention.scale});

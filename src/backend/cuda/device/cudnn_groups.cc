@@ -18,8 +18,8 @@ constexpr std::int64_t kMostSequences = 2048;
 // Rows of a plan (sequences times length) for each row of the call: blocks without work cost time.
 constexpr std::int64_t kMostEmptiness = 16;
 
-// Bytes of the workspace of a plan, beside what is given to it. Plans of cuDNN 9.19 need less than
-// 0.5 KiB for each sequence, whatever its length.
+// Bytes of the workspace of a plan, besides the operands that it is given. Plans of cuDNN 9.19
+// need less than 0.5 KiB for each sequence, whatever its length.
 constexpr std::int64_t kPlanBytes = std::int64_t{4} << 20;
 
 std::int64_t PowerOfTwo(std::int64_t n) {
@@ -63,8 +63,8 @@ AttentionPlanShape PlanOf(const ops::AttentionBackward& op, std::span<const Atte
   return shape;
 }
 
-// Names what is out of the limits of kernels and of this file; or empty. op_rows: of all groups;
-// rows: of this one.
+// Names a number that exceeds the limits of kernels or of this file; or empty. op_rows: of all
+// groups; rows: of this one.
 std::string UnsupportedReason(const AttentionPlanShape& s, std::int64_t op_rows,
                               std::int64_t rows) {
   const std::int64_t widest =
@@ -86,7 +86,7 @@ struct Operand {
   bool counts_in_op = false;  // offsets count from the first row of the op, not of the group
 };
 
-// An operand that exists while an op runs: rows of `stride` elements, which begin where those of
+// An operand that exists while an op runs: rows of `stride` elements, which begin where the rows of
 // another operand with the same stride do.
 struct Scratch {
   std::int64_t id, stride;

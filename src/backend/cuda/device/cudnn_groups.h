@@ -32,7 +32,7 @@ struct CudnnGroups {
   std::vector<std::int32_t> numbers;  // at most kNumbersBytes
 };
 
-// room: what groups work in, one after the other, aligned to 256 bytes. takes_empty:
+// room: memory for the groups, one after the other, aligned to 256 bytes. takes_empty:
 // Cudnn::TakesEmptySequences. numbers: where the numbers will be on the device.
 CudnnGroups GroupsOf(const ops::Attention& op, std::span<std::byte> room, bool takes_empty,
                      const std::byte* numbers);

@@ -14,12 +14,12 @@ namespace qlora::cuda {
 
 // The first device that the driver shows, which is the one that is used.
 CudaReport DescribeDevice();
-// Errors: that of CudaReport.
+// Errors: the error of CudaReport.
 std::unique_ptr<Runtime> MakeDeviceRuntime();
 // cuBLASLt, loaded when it is asked for. Errors: Runtime where the library is not found,
 // OutOfMemory.
 std::unique_ptr<Blas> MakeDeviceBlas();
-// Names the file of cuBLASLt that is loaded, and its version. Errors: those of MakeDeviceBlas.
+// Names the file of cuBLASLt that is loaded, and its version. Errors: as MakeDeviceBlas.
 std::string DescribeBlas();
 
 // cuDNN, loaded when it is asked for. The environment variable QLORA_CUDA_ATTENTION says who
@@ -29,8 +29,8 @@ std::string DescribeBlas();
 //   own      own kernels; null
 // Errors: InvalidInput for another value.
 std::unique_ptr<AttentionLibrary> MakeDeviceAttention();
-// Names the kernels that a run would use, and why not those of cuDNN. Makes plans for the passes of
-// a common model, which takes seconds.
+// Names the kernels that a run would use, and the reason when cuDNN's are not used. Makes plans for
+// the passes of a common model, which takes seconds.
 std::string DescribeAttention();
 
 // Throws for a value of cudaError_t that is not success: OutOfMemory, or Runtime.

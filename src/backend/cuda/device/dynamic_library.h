@@ -12,7 +12,7 @@ namespace qlora::cuda {
 struct OpenedLibrary {
   void* handle = nullptr;  // null: not found, or not loaded
   std::string file;        // that was loaded, with its folder
-  std::string problem;     // where it was looked for and what failed, or empty
+  std::string problem;     // where it was looked for and which step failed, or empty
 };
 
 // Opens the library `name`, looked for where the loader does and in the toolkit's folder; it stays

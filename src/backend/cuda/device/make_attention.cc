@@ -29,7 +29,7 @@ CudnnSearch FindUsable(AttentionPreference preference) {
 }
 
 // Makes plans for one sequence of 2048 tokens of Llama-3-8B, which need all libraries of cuDNN and
-// the compiler of CUDA (nvrtc). Errors: those of AttentionPlan.
+// the compiler of CUDA (nvrtc). Errors: as AttentionPlan.
 void TryPlans(const Cudnn& cudnn) {
   struct Handle {
     explicit Handle(const Cudnn& c) : cudnn(c) { c.Check("cudnnCreate", c.create(&value)); }

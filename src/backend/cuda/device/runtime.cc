@@ -81,7 +81,7 @@ class DeviceRuntime final : public Runtime {
   }
 
   std::byte* Allocate(std::size_t bytes) override {
-    // Not a byte more than is asked for: compute-sanitizer finds what is read or written behind it.
+    // Not a byte more than is asked for: compute-sanitizer finds accesses behind it.
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
     if (error == cudaErrorMemoryAllocation) {
@@ -111,8 +111,8 @@ class DeviceRuntime final : public Runtime {
     void* data = nullptr;
     const cudaError_t error =
         cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocDefault);
-    // Too little memory, a limit of the system to what a process may lock, or a system that locks
-    // nothing.
+    // Too little memory, a limit of the system to the memory that a process may lock, or a system
+    // that locks nothing.
     if (error == cudaErrorMemoryAllocation || error == cudaErrorOperatingSystem ||
         error == cudaErrorNotSupported || error == cudaErrorNotPermitted) {
       cudaGetLastError();  // not an error of the next call
@@ -229,7 +229,7 @@ void CheckCuda(const char* what, int error) {
 void CheckLaunch(const char* name, int error) { CheckCuda(name, static_cast<cudaError_t>(error)); }
 
 CudaReport DescribeDevice() {
-  int driver = 0;  // the newest CUDA that it knows; 0: there is none
+  int driver = 0;  // the newest CUDA that it knows; 0: there is no driver
   cudaDriverGetVersion(&driver);
   int count = 0;
   cudaDeviceProp properties = {};
