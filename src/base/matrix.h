@@ -8,7 +8,6 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "qlora/context.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
@@ -35,9 +34,6 @@ double RealAt(const ConstMatrixView& m, std::int64_t i);
 // out (1, n; kF32, kF64 or kC128) = values + shift; `data` holds n values of `dtype` (F32, F16,
 // BF16), not necessarily aligned.
 void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out);
-
-// The flat index of the first NaN or Inf of m (F32, F16 or BF16), or -1.
-std::int64_t FirstNonFinite(Context& context, const ConstMatrixView& m);
 
 }  // namespace qlora
 

@@ -24,6 +24,7 @@
 #include "model/weights.h"
 #include "qlora/convert.h"
 #include "qlora/nf4_compat.h"
+#include "quant/first_non_finite.h"
 
 namespace qlora {
 namespace {

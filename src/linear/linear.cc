@@ -13,6 +13,7 @@
 #include "linear/host_operands.h"
 #include "linear/linear_file.h"
 #include "linear/linear_maker.h"
+#include "quant/first_non_finite.h"
 #include "quant/layout.h"
 
 namespace qlora {

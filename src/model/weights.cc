@@ -10,6 +10,7 @@
 #include "base/matrix.h"
 #include "io/bnb.h"
 #include "io/safetensors.h"
+#include "quant/first_non_finite.h"
 #include "quant/layout.h"
 
 namespace qlora {

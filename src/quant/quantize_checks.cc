@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "quant/block_encoder.h"
+#include "quant/first_non_finite.h"
 
 namespace qlora {
 
