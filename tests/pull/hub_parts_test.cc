@@ -120,6 +120,9 @@ TEST(SelectionTest, PatternsOverrideTheChoice) {
   EXPECT_TRUE(FitsPattern("aXbXc", "a*b?c"));
   EXPECT_FALSE(FitsPattern("abc", "ab"));
   EXPECT_TRUE(FitsPattern("abcabc", "*abc"));
+  EXPECT_TRUE(FitsPattern("onnx/.a\\b", "*x?.[ab]\\*"));
+  EXPECT_TRUE(FitsPattern("a[1].gguf", "a[1].gguf"));
+  EXPECT_FALSE(FitsPattern("c.gguf", "[ab].gguf"));
 }
 
 TEST(HubSettingsTest, ReadsTheVariablesOfHuggingFace) {
