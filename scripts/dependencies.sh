@@ -23,8 +23,8 @@ need() {
 # For all targets: whatever is built, CMake looks for what tests and benchmarks need, too.
 need_to_build() {
   need g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev \
-    libpcre2-dev libutf8proc-dev libcpp-httplib-dev libcurl4-openssl-dev libedit-dev \
-    libsnappy-dev libzstd-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev
+    libpcre2-dev libutf8proc-dev libcpp-httplib-dev libcurl4-openssl-dev libssl-dev libedit-dev \
+    libeigen3-dev libsnappy-dev libzstd-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

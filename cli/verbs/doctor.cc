@@ -26,6 +26,7 @@ OrderedJson LibraryVersions() {
           {"highway", QLORA_HIGHWAY_VERSION},
           {"libedit", QLORA_LIBEDIT_VERSION},
           {"nlohmann-json", QLORA_JSON_VERSION},
+          {"openssl", QLORA_OPENSSL_VERSION},
           {"pcre2", QLORA_PCRE2_VERSION},
           {"utf8proc", QLORA_UTF8PROC_VERSION},
           {"yaml-cpp", QLORA_YAML_CPP_VERSION}};

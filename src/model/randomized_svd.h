@@ -29,11 +29,12 @@ inline constexpr std::int64_t kOversample = 8;
 
 // The rank largest singular values and their vectors, by subspace iteration from random rows
 // (Halko, Martinsson and Tropp, arXiv:0909.4061): `rank` + kOversample rows, four iterations.
-// rank <= min(O, I).
+// rank <= min(O, I). Errors: InvalidInput when the products are not finite.
 LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_t seed);
 
 // Makes the first `count` rows (n values each) orthonormal, in order, as the Gram-Schmidt process
-// does. Rows that depend on earlier ones become zero.
+// does. A row that depends on earlier rows becomes a row that is orthogonal to all others.
+// count <= n.
 void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n);
 
 }  // namespace qlora

@@ -20,11 +20,11 @@ constexpr std::int64_t kHashPiece = std::int64_t{1} << 20;
 
 // Git hashes "blob 123", a zero byte, and the 123 bytes of the content; large files, which git does
 // not hold, have the sha256 of the content alone.
-std::unique_ptr<BlockHash> HashFor(const HubFile& file) {
-  if (file.is_large()) return std::make_unique<Sha256>();
-  auto hash = std::make_unique<Sha1>();
+ContentHash HashFor(const HubFile& file) {
+  if (file.is_large()) return ContentHash::Sha256();
+  ContentHash hash = ContentHash::Sha1();
   const std::string header = fmt::format("blob {}", file.size);
-  hash->Update(std::string_view(header.c_str(), header.size() + 1));
+  hash.Update(std::string_view(header.c_str(), header.size() + 1));
   return hash;
 }
 
@@ -83,7 +83,7 @@ void BlobDownload::HashPartial() {
     tools_.retry.check();
     const ssize_t got = pread(fd_, piece.data(), piece.size(), size_);
     if (got <= 0) ThrowRuntime("{}: cannot be read: {}", partial_.string(), std::strerror(errno));
-    hash_->Update({piece.data(), static_cast<std::size_t>(got)});
+    hash_.Update({piece.data(), static_cast<std::size_t>(got)});
     size_ += got;
     tools_.on_bytes(got, /*received=*/false);
   }
@@ -156,7 +156,7 @@ void BlobDownload::Take(std::string_view bytes) {
                  file_.size);
   }
   internal::WriteAll(fd_, partial_, size_, std::as_bytes(std::span(bytes)));
-  hash_->Update(bytes);
+  hash_.Update(bytes);
   size_ += std::ssize(bytes);
   tools_.on_bytes(std::ssize(bytes), /*received=*/true);
 }
@@ -173,7 +173,7 @@ void BlobDownload::StartOver() {
 // False when the content does not have the hash of the list. The bytes are on the disk before the
 // blob gets its name, since every later program takes a blob that is there for right.
 bool BlobDownload::Finish() {
-  if (hash_->Finish() != file_.oid) return false;
+  if (hash_.Finish() != file_.oid) return false;
   if (fsync(fd_) != 0) {
     ThrowRuntime("{}: cannot be written: {}", partial_.string(), std::strerror(errno));
   }

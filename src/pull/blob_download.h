@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -56,10 +55,10 @@ class BlobDownload {
   const std::string url_;
   std::filesystem::path partial_;
   int fd_ = -1;
-  std::int64_t size_ = 0;            // bytes of the partial file
-  std::int64_t furthest_ = 0;        // the most that size_ has been in this round
-  std::unique_ptr<BlockHash> hash_;  // of these bytes
-  std::string host_;                 // that sent the last of them
+  std::int64_t size_ = 0;      // bytes of the partial file
+  std::int64_t furthest_ = 0;  // the most that size_ has been in this round
+  ContentHash hash_;           // of these bytes
+  std::string host_;           // that sent the last of them
 };
 
 }  // namespace qlora

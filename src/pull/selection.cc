@@ -1,5 +1,7 @@
 #include "pull/selection.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -26,15 +28,16 @@ constexpr std::string_view kWeights = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kAdapterWeights = "adapter_model.safetensors";
 
-bool FitsAny(std::string_view path, const std::vector<std::string>& patterns) {
+bool FitsAny(const std::string& path, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
-                     [&](std::string_view pattern) { return FitsPattern(path, pattern); });
+                     [&](const std::string& pattern) { return FitsPattern(path, pattern); });
 }
 
 // patterns: separated by spaces.
-bool FitsAny(std::string_view path, std::string_view patterns) {
-  return std::ranges::any_of(Words(patterns),
-                             [&](std::string_view pattern) { return FitsPattern(path, pattern); });
+bool FitsAny(const std::string& path, std::string_view patterns) {
+  return std::ranges::any_of(Words(patterns), [&](std::string_view pattern) {
+    return FitsPattern(path, std::string(pattern));
+  });
 }
 
 const HubFile* FindFile(const std::vector<HubFile>& files, std::string_view path) {
@@ -91,28 +94,9 @@ std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
 
 }  // namespace
 
-// Greedy: on a mismatch, the last * takes one character more. The * before it need not be tried
-// again, because the text behind that one has matched as far to the front as it can.
-bool FitsPattern(std::string_view path, std::string_view pattern) {
-  std::size_t p = 0;
-  std::size_t star = std::string_view::npos;
-  std::size_t taken = 0;  // characters of `path` up to the end of the part that the last * takes
-  std::size_t i = 0;
-  while (i < path.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      taken = i;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == path[i])) {
-      ++p;
-      ++i;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      i = ++taken;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+// A path that holds a bracket fits itself, too.
+bool FitsPattern(const std::string& path, const std::string& pattern) {
+  return path == pattern || fnmatch(pattern.c_str(), path.c_str(), FNM_NOESCAPE) == 0;
 }
 
 // --exclude wins over everything, then --all, then --include, then the files that training needs.

@@ -26,8 +26,8 @@ std::vector<HubFile> SelectFiles(const std::vector<HubFile>& files, HubType type
                                  const SelectionOptions& options,
                                  const std::function<std::string(const HubFile&)>& read_file);
 
-// True when all of `path` fits the pattern: * matches any characters, ? one.
-bool FitsPattern(std::string_view path, std::string_view pattern);
+// True when all of `path` fits the pattern, as in a shell, but * and ? also match a slash.
+bool FitsPattern(const std::string& path, const std::string& pattern);
 
 }  // namespace qlora
 

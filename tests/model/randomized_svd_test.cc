@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/random.h"
+#include "io/test_util.h"
 
 namespace qlora {
 namespace {
@@ -86,6 +89,29 @@ TEST(LowRank, FindsTheLargestSingularValues) {
       EXPECT_NEAR(along_u * along_v, 1, 1e-3);  // both or none with the other sign
     }
   }
+}
+
+TEST(LowRank, RowsThatDependOnOthersAreReplaced) {
+  const std::int64_t n = 5;
+  std::vector<float> rows = {0, 0, 0, 0, 0, -2, 0, 0, 0, 0, -4, 0, 0, 0, 0, 1, 1, 1, 1, 1};
+  Orthonormalize(rows, 4, n);
+  for (std::size_t a = 0; a < 4; ++a) {
+    for (std::size_t b = 0; b <= a; ++b) {
+      double dot = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        dot += double{rows[Known::Index(a, n, i)]} * double{rows[Known::Index(b, n, i)]};
+      }
+      EXPECT_NEAR(dot, a == b ? 1 : 0, 1e-6) << a << ' ' << b;
+    }
+  }
+}
+
+TEST(LowRank, OfProductsThatOverflow) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const auto fill = [inf](const std::vector<float>&, std::vector<float>& to) {
+    std::fill(to.begin(), to.end(), inf);
+  };
+  ExpectRefused([&] { LargestSingular({20, 30, fill, fill}, 2, 1); }, "overflow");
 }
 
 TEST(LowRank, OfAMatrixOfLowerRank) {

@@ -20,13 +20,13 @@
 namespace qlora {
 
 inline std::string Sha256Of(const std::string& text) {
-  Sha256 hash;
+  ContentHash hash = ContentHash::Sha256();
   hash.Update(text);
   return hash.Finish();
 }
 
 inline std::string GitSha1Of(const std::string& text) {
-  Sha1 hash;
+  ContentHash hash = ContentHash::Sha1();
   hash.Update("blob " + std::to_string(text.size()) + std::string(1, '\0') + text);
   return hash.Finish();
 }

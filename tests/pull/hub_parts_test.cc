@@ -16,9 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-template <typename Hash>
-std::string HashOf(const std::string& text, std::size_t piece) {
-  Hash hash;
+std::string HashOf(ContentHash hash, const std::string& text, std::size_t piece) {
   for (std::size_t i = 0; i < text.size(); i += piece) {
     hash.Update(std::string_view(text).substr(i, piece));
   }
@@ -27,18 +25,18 @@ std::string HashOf(const std::string& text, std::size_t piece) {
 
 // The examples of FIPS 180-4, and lengths around a block.
 TEST(GitHashTest, IsTheStandard) {
-  EXPECT_EQ(HashOf<Sha256>("abc", 1),
+  EXPECT_EQ(HashOf(ContentHash::Sha256(), "abc", 1),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(HashOf<Sha256>("", 1),
+  EXPECT_EQ(HashOf(ContentHash::Sha256(), "", 1),
             "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  EXPECT_EQ(HashOf<Sha256>(std::string(1000000, 'a'), 777),
+  EXPECT_EQ(HashOf(ContentHash::Sha256(), std::string(1000000, 'a'), 777),
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-  EXPECT_EQ(HashOf<Sha1>("abc", 3), "a9993e364706816aba3e25717850c26c9cd0d89d");
-  EXPECT_EQ(HashOf<Sha1>(std::string(1000000, 'a'), 64),
+  EXPECT_EQ(HashOf(ContentHash::Sha1(), "abc", 3), "a9993e364706816aba3e25717850c26c9cd0d89d");
+  EXPECT_EQ(HashOf(ContentHash::Sha1(), std::string(1000000, 'a'), 64),
             "34aa973cd4c4daa4f61eeb2bdbad27316534016f");
   for (std::size_t size = 54; size < 130; ++size) {
-    EXPECT_EQ(HashOf<Sha256>(std::string(size, 'x'), 1),
-              HashOf<Sha256>(std::string(size, 'x'), 99));
+    EXPECT_EQ(HashOf(ContentHash::Sha256(), std::string(size, 'x'), 1),
+              HashOf(ContentHash::Sha256(), std::string(size, 'x'), 99));
   }
 }
 
@@ -122,6 +120,9 @@ TEST(SelectionTest, PatternsOverrideTheChoice) {
   EXPECT_TRUE(FitsPattern("aXbXc", "a*b?c"));
   EXPECT_FALSE(FitsPattern("abc", "ab"));
   EXPECT_TRUE(FitsPattern("abcabc", "*abc"));
+  EXPECT_TRUE(FitsPattern("onnx/.a\\b", "*x?.[ab]\\*"));
+  EXPECT_TRUE(FitsPattern("a[1].gguf", "a[1].gguf"));
+  EXPECT_FALSE(FitsPattern("c.gguf", "[ab].gguf"));
 }
 
 TEST(HubSettingsTest, ReadsTheVariablesOfHuggingFace) {
