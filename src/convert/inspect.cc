@@ -113,10 +113,7 @@ Inspection InspectModel(const fs::path& dir) {
   const DecoderConfig c = LoadDecoderConfig(dir);
   // Maps the files and reads their headers; no weight is read.
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(dir);
-  const bool four_bit =
-      // config.json may lack quantization_config: the tensors themselves tell.
-      std::any_of(reader->tensors().begin(), reader->tensors().end(),
-                  [&](const TensorInfo& tensor) { return HasQuantState(*reader, tensor.name); });
+  const bool four_bit = HoldsBnb(*reader);
   Json json = {{"kind", "model"},
                {"path", dir.string()},
                {"model_type", c.model_type},

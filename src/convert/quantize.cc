@@ -31,10 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 // "model.layers.3.mlp.up_proj.weight" -> "up_proj".
 std::string KindOf(const std::string& weight) {
   // Errors are reported for each kind of linear: one number for the model would hide a bad kind.
@@ -255,16 +251,10 @@ class Conversion {
   }
 
   void QuantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
-    const std::span<const std::byte> bytes = reader_->Bytes(tensor);
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t cols = tensor.shape[1];
-    // Kernels want aligned values, which a file does not promise.
-    std::vector<std::byte> aligned;
-    const void* data = bytes.data();
-    if (reinterpret_cast<std::uintptr_t>(data) % BytesOf(tensor.dtype, 1) != 0) {
-      aligned.assign(bytes.begin(), bytes.end());
-      data = aligned.data();
-    }
+    std::vector<std::byte> copy;
+    const std::byte* data = AlignedValues(reader_->Bytes(tensor), tensor.dtype, copy);
     const ConstMatrixView original{data, tensor.dtype, rows, cols, cols};
     QuantizeOptions options = quantize_;
     options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
@@ -301,10 +291,9 @@ class Conversion {
   void CheckFinite(const TensorInfo& tensor) {
     if (!IsFloat(tensor.dtype) || !BnbWeightOf(tensor.name).empty()) return;
     const std::int64_t n = tensor.elements();
-    // A copy, since the file does not promise alignment.
-    const std::vector<std::byte> values(reader_->Bytes(tensor).begin(),
-                                        reader_->Bytes(tensor).end());
-    const std::int64_t bad = FirstNonFinite(context_, {values.data(), tensor.dtype, 1, n, n});
+    std::vector<std::byte> copy;
+    const std::byte* values = AlignedValues(reader_->Bytes(tensor), tensor.dtype, copy);
+    const std::int64_t bad = FirstNonFinite(context_, {values, tensor.dtype, 1, n, n});
     if (bad < 0) return;
     ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_->FileOf(tensor),
                       tensor.name, bad);

@@ -1,5 +1,6 @@
 #include "io/bnb.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -205,6 +206,12 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
 bool HasQuantState(const TensorReader& reader, std::string_view weight) {
   return reader.Find(StateName(weight, QuantType::kNf4)) != nullptr ||
          reader.Find(StateName(weight, QuantType::kFp4)) != nullptr;
+}
+
+bool HoldsBnb(const TensorReader& reader) {
+  const std::vector<TensorInfo>& tensors = reader.tensors();
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const TensorInfo& tensor) { return HasQuantState(reader, tensor.name); });
 }
 
 // The suffix alone is not enough: a tensor "x.absmax" belongs to a weight only if "x" ends so.

@@ -40,6 +40,9 @@ struct BnbMatrix {
 // True if `weight` ("P.weight") is stored in this form.
 bool HasQuantState(const TensorReader& reader, std::string_view weight);
 
+// True if any weight is. config.json may lack quantization_config: the tensors themselves tell.
+bool HoldsBnb(const TensorReader& reader);
+
 // "P.weight" when `tensor` is the name of one of its other pieces; empty otherwise.
 std::string_view BnbWeightOf(std::string_view tensor);
 

@@ -26,4 +26,19 @@ std::size_t TensorInfo::bytes() const {
   return BytesOf(dtype, count);
 }
 
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+bool IsAligned(const void* data, DType dtype) {
+  return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
+}
+
+const std::byte* AlignedValues(std::span<const std::byte> bytes, DType dtype,
+                               std::vector<std::byte>& copy) {
+  if (IsAligned(bytes.data(), dtype)) return bytes.data();
+  copy.assign(bytes.begin(), bytes.end());
+  return copy.data();
+}
+
 }  // namespace qlora

@@ -32,6 +32,16 @@ struct TensorInfo {
   std::size_t bytes() const;      // BytesOf(dtype, elements())
 };
 
+// F32, F16 or BF16: the types of dense weights.
+bool IsFloat(DType dtype);
+
+// False where reading values of this type in place is undefined: files may put a tensor at any
+// byte.
+bool IsAligned(const void* data, DType dtype);
+// The same values where they are aligned: in place, or copied to `copy`.
+const std::byte* AlignedValues(std::span<const std::byte> bytes, DType dtype,
+                               std::vector<std::byte>& copy);
+
 using StringMap = std::map<std::string, std::string>;
 
 // A file, or the shards of a checkpoint, whose header has been read and checked in full: every

@@ -75,8 +75,7 @@ ConstMatrixView Matrix(const TensorReader& reader, const std::string& name, std:
   // Without the product, which a rank that the file makes up could overflow.
   const std::int64_t elements = tensor->elements();
   const bool fits = cols > 0 && elements % cols == 0 && elements / cols == rows;
-  if (tensor->dtype != DType::kF32 || !fits ||
-      reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0) {
+  if (tensor->dtype != DType::kF32 || !fits || !IsAligned(data, DType::kF32)) {
     ThrowInvalidInput(
         "{}: tensor '{}': expected aligned values of F32 for shape [{}, {}], found {} of {}",
         reader.FileOf(*tensor), name, rows, cols, elements, NameOf(tensor->dtype));

@@ -53,6 +53,15 @@ auto Combine(A&& a, B&& b, Fn&& fn) {
   return out;
 }
 
+// visit(a, b) for every linear of a layer, in the order of the forward pass.
+template <typename A, typename B, typename Visit>
+void ForEachPair(A&& a, B&& b, Visit&& visit) {
+  for (std::size_t i = 0; i < a.qkv.size(); ++i) visit(a.qkv[i], b.qkv[i]);
+  visit(a.o, b.o);
+  for (std::size_t i = 0; i < a.gate_up.size(); ++i) visit(a.gate_up[i], b.gate_up[i]);
+  for (std::size_t i = 0; i < a.down.size(); ++i) visit(a.down[i], b.down[i]);
+}
+
 // The linears of a layer that read the same input.
 enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
 

@@ -239,16 +239,15 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
     FreezeNegative(factors);
   };
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
-    Combine(weights.layers[l].linears, adapter.layers()[l],
-            [&](const FrozenLinear& frozen, LoraLinear& lora) {
-              if (lora.rank == 0) return 0;
-              Factors factors(lora);
-              compute(frozen, factors);
-              Upload(adapter.memory(), std::span<const float>(factors.a), lora.a);
-              Upload(adapter.memory(), std::span<const float>(factors.b), lora.b);
-              progress(++done, total);
-              return 0;
-            });
+    ForEachPair(weights.layers[l].linears, adapter.layers()[l],
+                [&](const FrozenLinear& frozen, LoraLinear& lora) {
+                  if (lora.rank == 0) return;
+                  Factors factors(lora);
+                  compute(frozen, factors);
+                  Upload(adapter.memory(), std::span<const float>(factors.a), lora.a);
+                  Upload(adapter.memory(), std::span<const float>(factors.b), lora.b);
+                  progress(++done, total);
+                });
   }
 }
 

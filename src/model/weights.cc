@@ -16,18 +16,9 @@
 namespace qlora {
 namespace {
 
-bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
-
 // "[2, 3]", for messages.
 std::string ShapeText(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-// Safetensors files may place a tensor at any byte; reading such values in place is undefined.
-bool IsAligned(const void* data, DType dtype) {
-  return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
 }
 
 // In place of the files of a checkpoint of which only the shape is known.
@@ -64,10 +55,7 @@ class Loader {
     if (reader.Find(prefix_ + "embed_tokens.weight") == nullptr) {
       prefix_ = "model.";  // what the message about the missing tensor should name
     }
-    const std::vector<TensorInfo>& tensors = reader.tensors();
-    is_4bit_ = std::any_of(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) {
-      return HasQuantState(reader, tensor.name);
-    });
+    is_4bit_ = HoldsBnb(reader);
   }
 
   // Everything but the owners.
@@ -251,14 +239,9 @@ class Loader {
       CopyPrepacked(PlanQuantized(shape.out, shape.in, quantize));
       return {};
     }
-    std::vector<std::byte> aligned;
-    ConstMatrixView dense{reader_.Bytes(tensor).data(), tensor.dtype, shape.out, shape.in,
-                          shape.in};
-    if (!IsAligned(dense.data, tensor.dtype)) {
-      const auto bytes_of = reader_.Bytes(tensor);
-      aligned.assign(bytes_of.begin(), bytes_of.end());
-      dense.data = aligned.data();
-    }
+    std::vector<std::byte> copy;
+    const std::byte* values = AlignedValues(reader_.Bytes(tensor), tensor.dtype, copy);
+    const ConstMatrixView dense{values, tensor.dtype, shape.out, shape.in, shape.in};
     const QuantizedView view = backend_.Quantize(dense, quantize, storage);
     // The dense values are not needed again: one dense tensor at a time is in memory.
     reader_.Release(tensor);

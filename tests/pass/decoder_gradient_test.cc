@@ -132,13 +132,13 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
     }
   };
   for (std::size_t l = 0; l < adapter.layers().size(); ++l) {
-    Combine(adapter.layers()[l], complex_adapter.layers()[l],
-            [&](const LoraLinear& lora, const LoraLinear& complex_lora) {
-              compare(lora.path, lora.da, complex_lora.a, 4);
-              compare(lora.path, lora.db, complex_lora.b, 4);
-              if (kind.use_dora) compare(lora.path, lora.d_magnitude, complex_lora.magnitude, 4);
-              return 0;
-            });
+    ForEachPair(adapter.layers()[l], complex_adapter.layers()[l],
+                [&](const LoraLinear& lora, const LoraLinear& complex_lora) {
+                  compare(lora.path, lora.da, complex_lora.a, 4);
+                  compare(lora.path, lora.db, complex_lora.b, 4);
+                  if (kind.use_dora)
+                    compare(lora.path, lora.d_magnitude, complex_lora.magnitude, 4);
+                });
   }
   EXPECT_GT(largest, 1e-2);  // the check would pass on zeros otherwise
   for (std::size_t i = 0; i < adapter.modules().size(); ++i) {
