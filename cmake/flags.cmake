@@ -80,14 +80,14 @@ function(qlora_private_names out text)
 endfunction()
 
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
-# once per command, file or step. In a release the sources of such a target are compiled with -O1,
+# once per command, file or step. Without sanitizers the sources of such a target are compiled with -O1,
 # in about three quarters of the time, except those that run once per byte, weight or token. In
 # sanitized builds the floors above the parsers are compiled with -O0, in half the time; the parsers
 # stay at -O1, because the fuzzers try as many inputs as there is time for. Targets with the same
 # flags share one precompiled header.
 set(qlora_parsers qlora_io qlora_gguf qlora_jinja qlora_parquet qlora_records qlora_prompt qlora_data)
 function(qlora_cold target)
-  set(cold $<$<CONFIG:Release>:-O1>)
+  set(cold $<$<NOT:$<CONFIG:Debug>>:-O1>)
   set(hot $<$<CONFIG:Release>:-O3>)
   set(header_of qlora_io)  # the first target with these flags
   if(QLORA_SANITIZE AND NOT target IN_LIST qlora_parsers)
