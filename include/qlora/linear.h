@@ -35,7 +35,7 @@ class QLoraLinear {
  public:
   // Quantizes w (O, I; F32, BF16 or F16). A is uniform in +-1/sqrt(I) (PEFT's Kaiming
   // initialisation), B is zero, so that the layer starts as x W^T + bias. bias: O values or none.
-  // The context must outlive the layer. Errors (InvalidInput): those of Quantize; a configuration
+  // The context must outlive the layer. Errors (InvalidInput): as Quantize; a configuration
   // out of range; a bias of another length.
   static QLoraLinear FromWeight(Context& context, ConstMatrixView w, const QLoraConfig& config = {},
                                 std::span<const float> bias = {});
@@ -60,7 +60,7 @@ class QLoraLinear {
   std::span<const float> bias() const;   // (O) or empty
 
   std::int64_t trainable_params() const;  // R (I + O)
-  std::int64_t total_params() const;      // and those of weight and bias
+  std::int64_t total_params() const;      // and of weight and bias
   std::size_t size_bytes() const;         // of weight, bias, A and B
   // Bytes by which the 4-bit weight is smaller than a float32 one.
   std::int64_t memory_saved_bytes() const;

@@ -75,7 +75,7 @@ void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* ou
 // with four decimals, rounded to dtype.
 const std::array<float, 16>& TorchaoCodebook(DType dtype);
 
-// The same memory as qlora/nf4.h sees it; nothing for another layout than that of bitsandbytes.
+// The same memory as qlora/nf4.h sees it; nothing for a layout that bitsandbytes lacks.
 std::optional<QuantizedView> AsBnb(const View& q);
 
 struct Options {

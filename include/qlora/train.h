@@ -91,7 +91,7 @@ class TrainObserver {
   virtual bool ShouldStop() { return false; }
 };
 
-// Trains as planned and leaves the adapter in output_dir. Errors: those of CheckPlan; InvalidInput
+// Trains as planned and leaves the adapter in output_dir. Errors: as CheckPlan; InvalidInput
 // before anything is written; Runtime afterwards (disk full ...).
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer);
 

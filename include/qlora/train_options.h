@@ -55,7 +55,7 @@ struct TrainOptions {
   std::int64_t max_steps = -1;
   std::string optim = "adamw";
   double learning_rate = 2e-4;
-  double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B over that of A
+  double loraplus_lr_ratio = 1;        // LoRA+: learning rate of B divided by the rate of A
   double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
   std::int64_t lr_scheduler_cycles = 1;

@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-// The memory of the host, or that of a device which does not compute in the host's memory.
+// The memory of the host, or the memory of a device which does not compute in the host's memory.
 enum class MemoryPlace : std::uint8_t { kHost, kDevice };
 
 // The size of one kind of memory, in bytes.

@@ -85,7 +85,7 @@ void CheckOptimizer(const fs::path& path) {
   }
 }
 
-// The position in `state`, which must be that of the checkpoint's folder.
+// The position in `state`, which must agree with the checkpoint's folder.
 TrainPosition PositionOf(const fs::path& checkpoint, const Json& state) {
   const std::string where = (checkpoint / kTrainerState).string();
   const TrainPosition at = PositionFromJson(state, where);

@@ -56,9 +56,9 @@ CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
 std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
                                      const std::filesystem::path& run_dir);
 
-// Compares the options of a run (RecordedOptions) with those of the checkpoint that it resumes
-// from. base_may_change: another form of the base may still take its place, and is not compared
-// where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
+// Compares the options of a run (RecordedOptions) with the options of the checkpoint that it
+// resumes from. base_may_change: another form of the base may still take its place, and is not
+// compared where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
 void CheckOptionsOnResume(const std::filesystem::path& checkpoint, Json options,
                           bool base_may_change = false);
 

@@ -8,7 +8,7 @@
 namespace qlora {
 
 // A hash of the name, type, shape and first bytes of every tensor in the checkpoint of `model_dir`.
-// It does not depend on the names of files. Errors: those of OpenSafetensors.
+// It does not depend on the names of files. Errors: as OpenSafetensors.
 std::uint64_t ModelFingerprint(const std::filesystem::path& model_dir);
 
 }  // namespace qlora

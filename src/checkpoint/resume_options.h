@@ -25,8 +25,8 @@ Json OptionsToJson(TrainOptions options);
 Json RecordedOptions(const TrainOptions& options, DType compute, std::uint64_t model_fingerprint,
                      const Dataset& train, const Dataset* held_out);
 
-// Removes the model from the record `now` where the samples are those of `then`: the run may yet
-// change its base for another form of the same model. Other samples may be of another model.
+// Removes the model from the record `now` where the samples are the samples of `then`: the run may
+// yet change its base for another form of the same model. Other samples may be of another model.
 void LeaveOutBase(const Json& then, Json& now);
 
 // "learning_rate (0.0002 in the checkpoint, 0.001 now), ...": how `now` differs from the record of

@@ -1,12 +1,12 @@
-// Names are those of transformers (GenerationConfig, BitsAndBytesConfig) and PEFT; aliases are
-// those of TRL, Axolotl and LLaMA-Factory, so that their users need not learn new ones.
+// Names come from transformers (GenerationConfig, BitsAndBytesConfig) and PEFT, aliases from TRL,
+// Axolotl and LLaMA-Factory, so that their users need not learn new ones.
 #include "qlora/model_options.h"
 
 #include "model/shared_options.h"
 
 namespace qlora {
 
-// The order within a table is that of --help.
+// --help shows the options of a table in this order.
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
   DeclareModelPath(table, &model_name_or_path);

@@ -129,7 +129,7 @@ class QLoraLinear::Impl {
     return config_.lora_alpha / (config_.use_rslora ? std::sqrt(r) : r);
   }
 
-  // A and B, their gradients, and merged or not, become those of a layer of the same shape.
+  // A and B, their gradients, and merged or not, are copied from a layer of the same shape.
   void CopyState(const Impl& other) {
     const auto copy = [](const MatrixView& from, const MatrixView& to) {
       std::copy_n(from.Row<float>(0), from.rows * from.cols, to.Row<float>(0));

@@ -18,7 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// The bytes of a number in little-endian order, which the assertion above makes that of memory.
+// The bytes of a number in little-endian order, which is the order of memory by the assertion
+// above.
 template <typename T>
 std::string Fixed(T value) {
   std::string bytes(sizeof(T), '\0');

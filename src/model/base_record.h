@@ -19,7 +19,8 @@ struct BaseRecord {
   std::string model_name_or_path;
   bool load_in_4bit = true;
   QuantizationFields quantization;
-  // Jinja, when other programs must not use that of the base; LoadBaseRecord leaves it empty.
+  // Jinja, when other programs must not use the template of the base; LoadBaseRecord leaves it
+  // empty.
   std::string chat_template = {};
   PromptRecord prompts = {};
 };
@@ -28,7 +29,7 @@ struct BaseRecord {
 // not exist.
 LoadOptions LoadOptionsOf(const BaseRecord& form);
 
-// Makes the form what the weights were loaded in. Errors: InvalidInput when a 4-bit checkpoint is
+// Makes the record say how the weights were loaded. Errors: InvalidInput when a 4-bit checkpoint is
 // of another form than was asked for.
 void AdoptStoredForm(BaseRecord& form, const WeightSizes& sizes);
 

@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kHead = "lm_head.weight";
 
-// Refuses a tensor with a NaN or Inf. values: those of the tensor, not necessarily aligned, so each
-// is converted alone.
+// Refuses a tensor with a NaN or Inf. values: the data of the tensor, not necessarily aligned, so
+// each is converted alone.
 void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::string& file) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) {
     float value = 0;

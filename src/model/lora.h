@@ -73,7 +73,7 @@ class LoraAdapter {
   // without tensors, a tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                           Memory& memory, DType wide = DType::kF32);
-  // Sets all values to those of a PEFT directory of the same configuration. Errors: as Load.
+  // Sets all values to the values of a PEFT directory of the same configuration. Errors: as Load.
   void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
   void Save(const std::filesystem::path& dir, DType dtype = DType::kF32) const;
@@ -155,8 +155,8 @@ using Adapters = std::vector<const LoraAdapter*>;
 // {} for null.
 Adapters AdaptersOf(const LoraAdapter* adapter);
 
-// The tables that rows with `adapter` (or null) read: its trained ones, else those of the base. A
-// head that is tied to the embeddings stays the base's when the embeddings are trained.
+// The tables that rows with `adapter` (or null) read: its trained tables, otherwise the tables of
+// the base. A head that is tied to the embeddings stays the base's when the embeddings are trained.
 ConstMatrixView EmbeddingOf(const ConstMatrixView& base, const LoraAdapter* adapter);
 ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 bool ReadsBaseEmbedding(const LoraAdapter* adapter);

@@ -77,7 +77,7 @@ class Products {
     const LinearView linear{weight, {}, {}};
     const LinearGradient gradient{dy, {}, {}, {}};
     Upload(backend_.memory(), std::span(y), dy);
-    // The input is read for gradients of an adapter only; there is none.
+    // The input is read for gradients of an adapter only, and there is no adapter.
     backend_.Run(ops::LinearBackward{
         {&linear, 1}, Rows(unread_, 0, dx.rows), {&gradient, 1}, dx, Store::kSet});
     x = Download<float>(backend_.memory(), dx);

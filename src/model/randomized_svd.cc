@@ -43,7 +43,7 @@ LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_
   const std::int64_t k = std::min(rank + kOversample, std::min(w.out, w.in));
   std::vector<float> x(k * w.in);
   std::vector<float> y(k * w.out);
-  // A key beyond those of the linears' own random values, so that the two share no numbers.
+  // A key beyond the keys of the linears' own random values, so that the two share no numbers.
   const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, std::uint64_t{1} << 40);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(RandomNormal(key, i));
   // Y = orth(X W^T), X = Y W, again and again. Rows are made orthonormal on the way, because

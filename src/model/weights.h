@@ -94,7 +94,7 @@ struct LoadOptions {
   // embedding, or for elements of more than 16 bits.
   bool host_embedding = false;
   // kGeneration: copies what passes read as a whole, not row by row. Copies of what the file holds
-  // take the place of its pages; those of what is quantized on load come on top.
+  // take the place of its pages; copies of weights that are quantized on load come on top.
   WeightUse use = WeightUse::kTraining;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;

@@ -183,7 +183,7 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 
 // ---- The layout of a pass.
 
-// Which buffers a layer has to itself, and which are those of all layers that recompute the part:
+// Which buffers a layer has to itself, and which it shares with all layers that recompute the part:
 //
 //                x_in               attention, x_mid   MLP
 //   kNone        own                own                own

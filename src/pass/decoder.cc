@@ -21,7 +21,7 @@ namespace qlora {
 namespace {
 
 // The token embedding of the base as Embed reads it. A table in host memory stays there, and its
-// rows are uploaded to the scratch of norms, which is free before the first layer: row n is that of
+// rows are uploaded to the scratch of norms, which is free before the first layer: row n belongs to
 // token n of the pass.
 ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
                                 Activations& activations) {

@@ -13,8 +13,8 @@
 //   kv_cache.h      keys and values of earlier passes
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
-// weight gradients. Embeddings and heads that are trained in full take the place of those of the
-// base (EmbeddingOf and HeadOf in model/lora.h).
+// weight gradients. Embeddings and heads that are trained in full take the place of the tables of
+// the base (EmbeddingOf and HeadOf in model/lora.h).
 //
 // Batches are never padded. Sequences are stored one after the other (base/batch.h), attention
 // stays inside a sequence, and each sequence chooses its rotary table and, except with experts, its
@@ -45,7 +45,7 @@ namespace qlora {
 // configuration. Everything must outlive this.
 class Decoder {
  public:
-  // Positions below max_positions can be used. work_size: that of the workspace.
+  // Positions below max_positions can be used. work_size: the size of the workspace.
   Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
           const Precision& precision, std::int64_t max_positions,
           WorkSize work_size = WorkSize::kFast)

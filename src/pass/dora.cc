@@ -28,7 +28,7 @@ void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visi
 
 }  // namespace
 
-// z and gain are those of one linear at a time. dz is as wide as a group, because one
+// z and gain belong to one linear at a time. dz is as wide as a group, because one
 // LinearBackward reads the gradients of all its linears.
 DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precision& precision,
                        std::int64_t rows, bool training) {
@@ -100,7 +100,7 @@ void BackwardDora(Backend& backend, std::span<const LinearView> views,
 void RefreshNorms(Backend& backend, const DecoderWeights& weights, LoraAdapter& adapter) {
   ForEachDora(weights, adapter, [&](const FrozenLinear& frozen, const LoraLinear& lora) {
     const LoraView view{lora.a, lora.b, lora.scale, 0, {}};
-    // Without dropout: the norm is that of the merged weight.
+    // Without dropout: the norm belongs to the merged weight.
     backend.Run(ops::RowNorms{frozen.weight, view, {}, lora.inverse_norm});
   });
 }

@@ -1,5 +1,5 @@
 // The mixture of experts that Qwen3-MoE and Mixtral have in place of the MLP. The numbers continue
-// those of layer.cc: steps 8 to 10 become 8a to 10.
+// the numbers of layer.cc: steps 8 to 10 become 8a to 10.
 //
 // A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
 // every expert multiplies a range of rows ("slots"):

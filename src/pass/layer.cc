@@ -24,8 +24,8 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
       v_(a_.v),
       all_k_(a_.k),
       all_v_(a_.v) {
-  // With a cache, k_ and v_ are its rows behind those of earlier passes; attention reads from row 0
-  // on.
+  // With a cache, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
+  // row 0 on.
   if (cache != nullptr) {
     k_ = Rows(cache->k[layer], cache->length, inputs.rows);
     v_ = Rows(cache->v[layer], cache->length, inputs.rows);
@@ -81,7 +81,7 @@ void Layer::RecomputeMlp() {
   if (config_.moe.num_experts > 0) return ProjectExperts();
   // 8
   ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
-  // 9, 10. The residual stream is not needed, but what was normalised is.
+  // 9, 10. The normalised values are needed, the residual stream is not.
   if (!down_.is_normalized()) return;
   Activate();
   NormBranch(down_, shared_.act);

@@ -24,7 +24,8 @@ struct LossSum {
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs = nullptr);
 // Also: activations.dx receives the gradient of the sum of row_scale * loss with respect to x_out,
-// and that of a trained head is added to trained's. inputs.row_scale must be there.
+// and the gradient of a trained head is added to the one in `trained`. inputs.row_scale must be
+// there.
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained);
 

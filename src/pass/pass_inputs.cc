@@ -34,8 +34,8 @@ class Indices {
   std::vector<std::int32_t> host_;
 };
 
-// The rows that Embed reads: those of the tokens, or, where the embedding is in host memory, row n
-// of what GatherEmbedding uploads.
+// The rows that Embed reads: the rows of the tokens, or, where the embedding is in host memory, row
+// n of the rows that GatherEmbedding uploads.
 void AddIds(const Decoder& decoder, std::span<const std::int32_t> ids, Indices& indices,
             PassInputs& inputs) {
   std::vector<std::int32_t> rows(ids.begin(), ids.end());
@@ -106,7 +106,7 @@ std::vector<IndexView> AddRopeRows(const Decoder& decoder, std::span<const std::
   for (std::int64_t rope = 0; rope < std::ssize(decoder.config().ropes); ++rope) {
     std::vector<std::int32_t> rows;
     for (std::size_t s = 0; s + 1 < begin.size(); ++s) {
-      // Row of position 0: that of the long table for a long sequence of longrope, otherwise 0.
+      // Row of position 0: in the long table for a long sequence of longrope, otherwise 0.
       const std::int32_t first = decoder.ropes().FirstRow(rope, lengths[s]);
       for (std::int64_t n = begin[s]; n < begin[s + 1]; ++n) rows.push_back(first + positions[n]);
     }
@@ -203,7 +203,7 @@ PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_
   PassInputs inputs;
   inputs.rows = std::ssize(ids);
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
-  // The queries are the last positions; keys are those of the cache with the new ones behind them.
+  // The queries are the last positions; keys are the cache with the new keys behind it.
   inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
   Indices indices(buffers.indices);
   AddIds(decoder, ids, indices, inputs);

@@ -18,7 +18,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
                        std::int64_t head_rows, std::int64_t gradient_rows,
                        std::int64_t gradient_length, WorkSize size) {
   BackendLimits limits;
-  // The head runs as a linear of head_rows rows. Ranks are those of one adapter at a time.
+  // The head runs as a linear of head_rows rows. One adapter runs at a time, so its ranks count.
   limits.rows = std::max(rows, head_rows);
   limits.features = WidestGroup(config);
   limits.in_features = WidestInput(config);

@@ -18,7 +18,7 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
 
 // The cosines and sines of a decoder: one table for each of DecoderConfig::ropes, with one row per
 // position. longrope has two frequencies, of sequences up to the original length and of longer
-// ones; the rows of the latter follow those of the former.
+// ones; the rows of the latter follow the rows of the former.
 class RopeTables {
  public:
   RopeTables(Memory& memory, const DecoderConfig& config, DType wide, std::int64_t max_positions);

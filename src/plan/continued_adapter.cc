@@ -129,7 +129,7 @@ void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
 }
 
 // The table of the copy takes the place of a command line: an option counts as set when its
-// text is not that of the default.
+// text differs from the text of the default.
 TrainOptions WithAdapter(const TrainOptions& options) {
   TrainOptions given = options;
   OptionTable table;

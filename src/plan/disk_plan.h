@@ -15,7 +15,7 @@ namespace qlora {
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const Memory& memory,
                   std::int64_t total_steps, std::int64_t steps_per_epoch);
 
-// Throws what a plan that does not fit is short of. Errors: OutOfMemory; InvalidInput (disk).
+// Throws the shortage of a plan that does not fit. Errors: OutOfMemory; InvalidInput (disk).
 void CheckShortage(const MemoryPlan& memory, const DiskPlan& disk);
 
 }  // namespace qlora

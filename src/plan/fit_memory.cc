@@ -139,8 +139,8 @@ std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   return ladder;
 }
 
-// The name of an optimizer with the same rule and less memory; "" where there is none. Paged
-// moments have the same values.
+// The name of an optimizer with the same rule and less memory; "" where no optimizer needs less.
+// Paged moments have the same values.
 std::string SmallerOptimizer(const TrainOptions& options) {
   const OptimizerType type = OptimizerOf(options);
   if (type.rule == UpdateRule::kAdamW && !type.paged) {

@@ -90,7 +90,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
                                           .quantization = options.quantization});
   const std::unique_ptr<Backend> backend = PlannedBackendsOf(device)(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
-  // Weights that are there tell sizes exactly, also those of a checkpoint that is 4-bit itself.
+  // Weights that are there tell sizes exactly, also of a checkpoint that is 4-bit itself.
   const WeightSizes weights =
       shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
                     : PlanWeights(context, *backend, shape.config, load);
@@ -112,7 +112,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   plan.memory =
       FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights, *backend})
           .plan;
-  // Without data the number of steps is open, and with it that of checkpoints.
+  // Without data the numbers of steps and of checkpoints are open.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
   plan.disk = PlanDisk(options, adapter, backend->memory(), steps, steps);
   return plan;

@@ -1,7 +1,7 @@
 // Options of training: the table of their names and help texts, and presets.
 //
 // Names are those of transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so
-// that users need not learn new ones; aliases are those of Axolotl, LLaMA-Factory and mlx-lm. Help
+// that users need not learn new ones; aliases come from Axolotl, LLaMA-Factory and mlx-lm. Help
 // is read alone, without its neighbours, and in the JSON Schema of editors: each text names its
 // subject.
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-// The order of options and sections is that of --help.
+// --help shows options and sections in this order.
 void TrainOptions::Declare(OptionTable& table) {
   table.Section("Model");
   table.Choice("preset", &preset, {"none", "qlora-paper"},

@@ -53,7 +53,7 @@ std::size_t GradientTree::Bytes(std::int64_t micro_batches, const ConstMatrixVie
   return plan.bytes();
 }
 
-// The subtrees that wait are those of a binary counter: leaf v completes a pair for each trailing 1
+// The subtrees that wait form a binary counter: leaf v completes a pair for each trailing 1
 // of v, and the last leaf completes whatever is left. a + b and b + a have the same bits.
 void GradientTree::AddLeaf(Backend& backend, std::int64_t leaf, std::int64_t leaves,
                            MatrixView gradients) {

@@ -38,7 +38,7 @@ class GradientTree {
 
   // The number of leaves of a window.
   static std::int64_t Leaves(std::int64_t micro_batches);
-  // The first micro-batch of leaf v = 0 ... Leaves(); that of leaf Leaves() is micro_batches.
+  // The first micro-batch of leaf v = 0 ... Leaves(); for leaf Leaves() it is micro_batches.
   static std::int64_t LeafBegin(std::int64_t leaf, std::int64_t micro_batches);
   // Left siblings that wait for their right one, at most.
   static std::int64_t Buffers(std::int64_t micro_batches);

@@ -17,8 +17,8 @@ struct LossStart {
   void Add(double loss, std::int64_t steps);
 };
 
-// The number of steps that are the start of a run: those of the warm-up, in which the learning rate
-// is still low, but at least 1 and at most 20. The loss of the first step is that of the base.
+// The number of steps that are the start of a run: the warm-up, in which the learning rate
+// is still low, but at least 1 and at most 20. The first loss is the loss of the base.
 std::int64_t StartSteps(std::int64_t warmup_steps);
 
 // True when the mean of the recent losses (about 20 steps) is far above the start: by more than

@@ -47,7 +47,7 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream);
 // A warning about a warm-up of a third of the run or more, or "".
 std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule);
 
-// A warning about a long run whose only checkpoint is that of its end, or "".
+// A warning about a long run whose only checkpoint is written at its end, or "".
 std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& schedule);
 
 }  // namespace qlora

@@ -99,7 +99,7 @@ StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
 
   UpdateArgs args = update;
   // Clipping is a factor of the update, so that no pass over the gradients is spent on it. The 1e-6
-  // is that of torch.nn.utils.clip_grad_norm_.
+  // follows torch.nn.utils.clip_grad_norm_.
   if (options.max_grad_norm > 0) {
     args.gradient_scale = std::min(1.0, options.max_grad_norm / (result.grad_norm + 1e-6));
   }

@@ -12,7 +12,7 @@ namespace qlora {
 
 std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosition& at) {
   if (!plan.options.load_best_model_at_end || at.best.step < 0) return {};
-  // Earlier evaluations are those of the run that is resumed, and so is their checkpoint. A run
+  // Earlier evaluations and their checkpoint belong to the run that is resumed. A run
   // that starts at step 0 has had none, so there is a checkpoint here.
   const std::filesystem::path best =
       CheckpointDir(plan.run->checkpoint->parent_path(), at.best.step);

@@ -29,7 +29,8 @@ class CheckpointSaver {
   // Writes the checkpoint of `at` and removes the oldest ones beyond save_total_limit.
   void Save(const TrainPosition& at);
   // Leaves the adapter of the last step in output_dir, then in its place, with
-  // load_best_model_at_end, that of the best evaluation, so that a failure leaves one of the two.
+  // load_best_model_at_end, the adapter of the best evaluation, so that a failure leaves one of the
+  // two.
   void SaveResult(const TrainPosition& at);
 
  private:

@@ -15,7 +15,7 @@ bool Evaluation::IsDueAfter(const TrainPosition& at) const {
   if (at.step == plan_.total_steps) return true;
   const std::int64_t every = plan_.options.eval_steps;
   if (every > 0) return at.step % every == 0;
-  // The position is that of the next micro-batch: 0 when the step has finished an epoch.
+  // The position points to the next micro-batch: 0 when the step has finished an epoch.
   return at.epoch_batch == 0;
 }
 

@@ -56,8 +56,8 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   const TrainOptions& options = plan.options;
   std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
   LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
-  // Gradients, activations and workspace are allocated before the weights are loaded: what does not
-  // fit fails within seconds. The sizes are those of the plan.
+  // Gradients, activations and workspace are allocated before the weights are loaded: a run that
+  // does not fit fails within seconds. The plan has the sizes.
   backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
   GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,

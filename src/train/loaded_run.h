@@ -39,8 +39,8 @@ struct LoadedRun {
 std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
                                    TrainObserver& observer);
 
-// Gives the adapter its first values, and the optimizer its state: those of the checkpoint that the
-// run resumes from, or those of a new run. Returns where the run begins. Errors: InvalidInput when
+// Gives the adapter its first values, and the optimizer its state: from the checkpoint that the run
+// resumes from, or as in a new run. Returns where the run begins. Errors: InvalidInput when
 // the checkpoint is damaged or was made with other options.
 TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
                             LoadedRun& loaded);
