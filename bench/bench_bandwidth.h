@@ -13,8 +13,9 @@ namespace qlora::bench {
 // multiple of 64 long.
 void ReadAll(Context& context, std::span<const std::byte> memory);
 
-// Copies with stores that pass the caches by. `to` is k >= 1 times as long as `from` and receives
-// every 64 bytes k times in a row: what an operation can reach that writes k times what it reads.
+// Copies with stores that bypass the caches. `to` is k >= 1 times as long as `from` and receives
+// every 64 bytes k times in a row: the limit of an operation that writes k times the bytes that it
+// reads.
 void CopyAll(Context& context, std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace qlora::bench

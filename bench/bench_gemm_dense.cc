@@ -106,7 +106,7 @@ class OneDnnGemm final : public DenseGemm {
       lib_.memory_create(&memory_[i], layout, lib_.engine, DNNL_MEMORY_ALLOCATE);
       Fill(memory_[i], dtype, lib_.memory_desc_get_size(layout));
     }
-    // The primitive and the memories keep what they need of the plan.
+    // The primitive and the memories keep the parts of the plan that they need.
     lib_.primitive_desc_destroy(plan);
     ready_ = created;
   }

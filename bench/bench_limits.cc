@@ -17,8 +17,8 @@ constexpr int kProducts = 10;
 // Large enough for full speed on any device: 1.1e12 FLOPs, 134 MB per operand in bfloat16.
 constexpr std::int64_t kSide = 8192;
 
-// Random values, of which each row begins at another. A device of limited power runs products of
-// zeros, or of equal rows, faster than those of data.
+// Fills m with random values; each row begins at another value. A device of limited power runs
+// products of zeros, or of equal rows, faster than products of data.
 void FillRandom(Memory& memory, const MatrixView& m) {
   std::vector<float> values(m.cols + m.rows);
   const RandomKey key = MakeKey(7, RandomPlace::kTest);

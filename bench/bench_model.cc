@@ -150,8 +150,8 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
   const QuantizedView plan = PlanQuantized(shape.out, shape.in, options);
+  // As models are loaded: only generation reads weights for few rows.
   const std::size_t prepacked_bytes =
-      // As models are loaded: only generation reads weights for few rows.
       use_ == WeightUse::kGeneration ? backend_.PrepackedBytes(plan) : 0;
   // Carved even where it is empty, so that both runs carve the same sequence.
   const MatrixView prepacked =

@@ -1,4 +1,4 @@
-// Models with random weights: what whole-model measurements run on.
+// Models with random weights, for measurements of whole models.
 #ifndef QLORA_BENCH_BENCH_MODEL_H_
 #define QLORA_BENCH_BENCH_MODEL_H_
 

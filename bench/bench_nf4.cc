@@ -40,7 +40,7 @@ void FillNormal(Context& context, const MatrixView& w) {
   });
 }
 
-// The bandwidths that are measured; a copy writes `writes` times what it reads.
+// The bandwidths that are measured; a copy writes `writes` times the bytes that it reads.
 struct Bandwidth {
   const char* name;
   std::size_t writes;
@@ -112,7 +112,7 @@ void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t si
   std::vector<std::function<void()>> runs;
   std::vector<double> bytes;
   for (const Bandwidth& bandwidth : kBandwidths) {
-    // The part of the memory that is read, so that what is written fits.
+    // Reads a part of the memory, so that the written bytes fit.
     const std::size_t part = n * 4 / std::max<std::size_t>(1, bandwidth.writes) / 64 * 64;
     const auto from = BytesOfArena(memory_f32).first(part);
     const auto to = BytesOfArena(memory_out).first(part * bandwidth.writes);

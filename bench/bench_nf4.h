@@ -16,11 +16,11 @@ struct BenchNf4Options {
   int repetitions = 15;
 };
 
-// For each size: read bandwidth, and copy bandwidth when as much is written as read, 4 times and 7
-// times as much; dequantize to bf16 (which writes 3.6 times what it reads) and f32 (7.1 times)
-// against the copy bandwidth of that proportion for the bytes that it moves, because memory takes
-// fewer writes than reads; quantize from f32 and bf16 against the read bandwidth for its input;
-// scale search. Needs memory for three float32 matrices.
+// For each size: read bandwidth, and copy bandwidth for as many bytes written as read, 4 times and
+// 7 times as many; dequantize to bf16 (which writes 3.6 times the bytes that it reads) and f32 (7.1
+// times) against the copy bandwidth of that proportion for the bytes that it moves, because memory
+// takes fewer writes than reads; quantize from f32 and bf16 against the read bandwidth for its
+// input; scale search. Needs memory for three float32 matrices.
 std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options = {});
 
 }  // namespace qlora::bench

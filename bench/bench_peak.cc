@@ -110,7 +110,7 @@ double MultiplyAdd(Context& context, DType dtype) {
 
 double MeasurePeakFlops(Context& context, DType dtype) {
   double best = 0;
-  // The best: a peak is what the processor can do, undisturbed.
+  // Takes the best repetition: a peak is undisturbed.
   for (int repetition = 0; repetition < 8; ++repetition) {
     const Stopwatch watch;
     const double flops = MultiplyAdd(context, dtype);

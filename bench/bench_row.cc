@@ -13,6 +13,7 @@ namespace qlora::bench {
 std::string ToJson(std::span<const BenchRow> rows) {
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const BenchRow& row : rows) {
+    // Scripts compare ratios between commits: keys are part of the interface.
     results.push_back({{"op", row.op},
                        {"shape", row.shape},
                        {"dtype", row.dtype},
@@ -22,7 +23,6 @@ std::string ToJson(std::span<const BenchRow> rows) {
                        {"unit", row.unit},
                        {"limit", row.limit},
                        {"limit_kind", row.limit_kind},
-                       // Scripts compare ratios between commits: keys are part of the interface.
                        {"ratio", row.ratio}});
   }
   // An object, not a list: keys about the run can be added later.
@@ -47,8 +47,8 @@ std::string ToText(std::span<const BenchRow> rows) {
 
 std::vector<double> BestSeconds(int repetitions, std::span<const std::function<void()>> functions) {
   std::vector<double> best(functions.size(), std::numeric_limits<double>::infinity());
-  // Round 0 warms up caches, pages and clocks. The best of the others is the one that was disturbed
-  // least; a mean would measure what else the machine does.
+  // Round 0 warms up caches, pages and clocks. The best of the other rounds was disturbed least; a
+  // mean would also measure the other work of the machine.
   for (int round = 0; round <= repetitions; ++round) {
     for (std::size_t i = 0; i < functions.size(); ++i) {
       const Stopwatch watch;

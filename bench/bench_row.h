@@ -26,8 +26,8 @@ struct BenchRow {
   double seconds = 0;      // the best repetition
   double value = 0;        // in `unit`
   std::string unit;        // "GB/s", "Gelem/s", ...
-  double limit = 0;        // in `unit`: what the machine allows; 0 where the row is itself a limit
-  std::string limit_kind;  // what sets the limit: "copy bandwidth", ...
+  double limit = 0;        // in `unit`: the machine's limit; 0 where the row is itself a limit
+  std::string limit_kind;  // names the limit: "copy bandwidth", ...
   double ratio = 0;        // value / limit; 0 without a limit
 };
 

@@ -59,10 +59,10 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
   const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
   const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
   PlannedStep step;
+  // All layers keep activations alike: a mixture would be another measurement for each plan.
   step.needs = {.train_rows = rows,
                 .train_length = options.max_length,
                 .eval_rows = 0,
-                // All layers alike: a mixture would be another measurement for each plan.
                 .recompute = std::vector<Recompute>(
                     static_cast<std::size_t>(config.num_hidden_layers), level)};
   const auto fits = [&] {
@@ -139,7 +139,7 @@ void AddSpeed(const StepBenchOptions& options, const StepTimes& times, double fl
   rows.Add("step " + options.model.ShapeText(), best, tokens / best, "tokens/s",
            peak.value / flops * tokens, peak.kind);
   rows.Add("step", best, flops / best / 1e9, "GFLOP/s", peak.value / 1e9, peak.kind);
-  // The best says what the program can do, the median what a run will see.
+  // The best shows the program's speed, the median a run's.
   const double median = times.timed[std::ssize(times.timed) / 2];
   rows.Add("step, median", median, tokens / median, "tokens/s");
   const std::int64_t last = options.warmup_steps + options.steps - 1;
@@ -153,14 +153,14 @@ void AddShares(const StepTimes& times, RowList& rows) {
   for (std::size_t i = 0; i < kParts; ++i) {
     const double part = times.parts[i];
     rows.Add(std::string("share of ") + kPartNames[i], part, 100 * part / times.parted, "%");
-    // Products are what must be done; all else is what can be saved.
+    // Products must be done; the other parts can be saved.
     if (i != static_cast<std::size_t>(Part::kProducts)) others += part;
   }
   rows.Add("share of all but products", others, 100 * others / times.parted, "%");
 }
 
-// available: bytes of the device before the model was made; planned: those of the whole plan; used:
-// of the process on the host, or those that are gone from `available`.
+// available: bytes of the device before the model was made; planned: bytes of the whole plan; used:
+// bytes of the process on the host, or bytes that are gone from `available`.
 void AddMemory(Memory& memory, std::size_t available, std::size_t planned, std::size_t used,
                double seconds, RowList& rows) {
   const auto gigabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e9; };
@@ -168,8 +168,8 @@ void AddMemory(Memory& memory, std::size_t available, std::size_t planned, std::
     rows.Add("peak memory of the process", seconds, gigabytes(used), "GB");
     return;
   }
-  // A plan also counts what was held before the model was made; on a GPU that others use, too, the
-  // second row is theirs as well.
+  // A plan also counts the bytes that were held before the model was made. On a GPU that other
+  // programs use, too, the second row includes their memory.
   const std::size_t held = memory.Held();
   rows.Add("memory of the device", seconds, gigabytes(used), "GB", gigabytes(planned - held),
            "plan");

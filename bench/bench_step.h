@@ -25,14 +25,14 @@ struct StepBenchOptions {
   void Declare(OptionTable& table);
 };
 
-// FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised; what
-// is recomputed counts. docs/performance.md has the formula.
+// FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised,
+// including recomputation. docs/performance.md has the formula.
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
                  std::int64_t length, Recompute recompute);
 
 // Rows: tokens/s with the ratio of FLOP/s to the measured peak, tokens/s of the median step, the
 // loss of the first step and of step 20 or the last, the share of the step that each kind of op
-// takes, and peak memory; on a device beside what a plan of training counts.
+// takes, and peak memory; on a device next to the bytes of a training plan.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

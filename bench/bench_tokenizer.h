@@ -14,7 +14,7 @@ namespace qlora::bench {
 
 struct TokenizerBenchOptions {
   std::string model_name_or_path;  // a folder with tokenizer.json
-  std::string text_file;           // what is encoded, once a repetition
+  std::string text_file;           // the text that is encoded, once a repetition
 
   void Declare(OptionTable& table);
 };

@@ -1,4 +1,4 @@
-// Google Benchmark of single ops: what one call of the CPU backend costs.
+// Google Benchmark of single ops: the cost of one call of the CPU backend.
 //   build/release/bin/ops_benchmark --benchmark_filter=Linear
 #include <benchmark/benchmark.h>
 
@@ -51,8 +51,8 @@ void BM_LinearNf4(benchmark::State& state, DType compute, std::int64_t rows) {
     setup.backend->Run(
         ops::Linear{{&linear, 1}, MakeView(x.data(), rows, kFeatures), {&out, 1}, Store::kSet});
   }
+  // A product and a sum for each weight and row.
   state.counters["FLOP/s"] = benchmark::Counter(
-      // A product and a sum for each weight and row.
       2.0 * static_cast<double>(rows * kFeatures * kFeatures),
       benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }

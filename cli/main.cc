@@ -1,4 +1,4 @@
-// The program `qlora`: picks a verb, runs it, and turns what happens into an exit code.
+// The program `qlora`: picks a verb, runs it, and turns the outcome into an exit code.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -70,7 +70,7 @@ Verb& GetVerb(const Verbs& verbs, const std::string& name) {
 void CheckRequired(const VerbText& text, OptionTable& table) {
   for (const std::string& key : text.required) {
     const Option* option = table.Find(key);
-    // "--model ''" is what a shell makes of an unset variable.
+    // A shell turns `--model "$UNSET"` into "--model ''".
     if (!option->set || option->ToString().empty()) {
       ThrowUsage("{} is missing ({})", option->name, option->help);
     }
@@ -88,7 +88,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
     return 0;
   }
   for (const std::string& note : notes) Say(console, "note: " + note);
-  // Before what is missing: an adapter in the place of the model explains both.
+  // Checked before missing options: an adapter in the place of the model explains both.
   CheckIsNoAdapter(text, table);
   CheckRequired(text, table);
   // After the checks: defaults that follow from other options need those to be there.
@@ -142,7 +142,7 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
   return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
 }
 
-// Reports a failed command: on standard error, whose last line says what to do, and with --json
+// Reports a failed command on standard error, whose last line gives the advice, and with --json
 // also as an object on standard output.
 class Failure {
  public:
@@ -199,7 +199,7 @@ ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
 }
 
-constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // what shells report of other programs
+constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // as shells report other programs
 
 // True when standard output is a pipe that nobody reads any more, as in `qlora ... | head -1`.
 bool ReaderIsGone() {
@@ -207,8 +207,8 @@ bool ReaderIsGone() {
   return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
 }
 
-// The words about standard output after a write to it has failed. The reason may have been
-// overwritten since, so what could not be written is tried once more.
+// Returns the message about standard output after a failed write. The reason may have been
+// overwritten since, so the rest of the output is flushed once more.
 std::string OutputFault(std::ostream& out) {
   out.clear();
   errno = 0;
@@ -246,9 +246,9 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
     return report(CodeOf(error),
                   fmt::format("{}: {}", error.path1().string(), error.code().message()));
   } catch (const std::exception& error) {
+    // Expected errors have their own classes; any other exception is a defect.
     return failure.Print(
         ErrorCode::kRuntime, fmt::format("unexpected: {}", error.what()),
-        // Expected errors have their classes; an exception that arrives here was not foreseen.
         "this is a defect of qlora; please report it with the output of `qlora doctor`");
   }
 }

@@ -39,7 +39,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
 void ReadConfigFile(const std::filesystem::path& path, OptionTable& table,
                     std::vector<std::string>& notes);
 
-// Sets an option from a scalar, a list of scalars, or a map where it TakesPairs. Errors: those of
+// Sets an option from a scalar, a list of scalars, or a map where it TakesPairs. Errors: as
 // OptionTable::Set.
 void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
                  const std::string& origin);

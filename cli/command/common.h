@@ -20,7 +20,7 @@ struct RunFields {
 
   void DeclareThreads(OptionTable& table);
   void DeclareJson(OptionTable& table);
-  // For a Context: `threads`, else OMP_NUM_THREADS, else 0 (one per usable core).
+  // Returns the threads of a Context: `threads`, or OMP_NUM_THREADS, or 0 (one per usable core).
   // Errors: InvalidInput for a negative or absurd number.
   int ThreadCount() const;
 };
@@ -30,7 +30,7 @@ int ThreadCount(std::int64_t threads);
 // Writes a message on console.err: wrapped in a terminal, and without control characters.
 void Say(const Console& console, std::string_view text);
 
-// One JSON object on one line. Text that is not UTF-8 is replaced by U+FFFD.
+// Prints one JSON object on one line. Bytes that are not UTF-8 become U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
 // The result of a verb, behind "ok": true.
 void PrintSuccess(const Console& console, const OrderedJson& result);
@@ -42,7 +42,7 @@ void PrintSuccess(const Console& console, const OrderedJson& result);
 // The object that --json prints for a command that failed.
 OrderedJson FailureToJson(int exit_code, std::string_view message);
 
-// As text; what is not UTF-8 becomes U+FFFD.
+// Returns the JSON as text; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const OrderedJson& value);
 
 // A whole file, or standard input for "-". Errors: InvalidInput.
@@ -56,7 +56,7 @@ struct OutputFile {
   void Declare(OptionTable& table, std::string name, std::string alias);
   // Errors: InvalidInput when the file exists and may not be replaced.
   void Check() const;
-  // The file appears whole or not at all. Errors: those of Check; Runtime.
+  // Writes the file, which appears whole or not at all. Errors: as Check; Runtime.
   void Write(const Console& console, std::string_view text) const;
 };
 

@@ -37,8 +37,8 @@ std::string ZshArgument(const Option& option) {
   if (Placeholder(option).empty()) {
     return SingleQuoted(fmt::format("--{}[{}]", option.name, meaning));
   }
+  // Most values without choices are paths.
   const std::string action =
-      // Most values that are not choices are paths.
       option.choices.empty() ? "_files" : fmt::format("({})", fmt::join(option.choices, " "));
   return SingleQuoted(fmt::format("--{0}=[{1}]:{0}:{2}", option.name, meaning, action));
 }

@@ -70,7 +70,7 @@ class Reader {
   }
 
  private:
-  // A key or a value of another program. It may repeat what a key of ours says.
+  // Translates a key or a value of another program. It may repeat a value of our own key.
   void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
                  const std::string& place) {
     const ForeignOption option = TranslateOption(table_, key, value, origin);
@@ -152,7 +152,7 @@ class Reader {
   std::string format_;  // of the datasets that name one
 };
 
-// What to do with a file that is no configuration of this verb, or "".
+// Returns advice on a file that is no configuration of this verb, or "".
 std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& table) {
   if (table.Find("learning_rate") != nullptr && IsForeignConfiguration(root)) {
     return "a configuration of another trainer: qlora migrate " + path.string();

@@ -87,11 +87,11 @@ OrderedJson ConfigSchema(const OptionTable& table, const std::string& title) {
       names.push_back(alias);
     }
   }
+  // An editor underlines an unknown key while it is typed, as the program would refuse it.
   return {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
           {"title", title},
           {"type", WithNull("object")},
           {"properties", std::move(properties)},
-          // An unknown key is underlined while it is typed, as the program would refuse it.
           {"additionalProperties", false},
           {"allOf", std::move(once)}};
 }

@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-// The column of the meanings of options: at 100 columns and more, that of the longest "--key VALUE"
+// The column of the meanings of options. At 100 columns and more it fits the longest "--key VALUE"
 // and a gap.
 std::int64_t MeaningColumn(std::int64_t columns) {
   return std::clamp<std::int64_t>(36 * columns / 100, 24, 36);

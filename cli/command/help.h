@@ -15,7 +15,8 @@ namespace qlora {
 // The program, its verbs, and the first commands to try. columns: the width of the text.
 std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::int64_t columns);
 
-// One verb: what it does, examples, and its options by section, with defaults, choices and aliases.
+// Returns the help of one verb: its purpose, examples, and its options by section, with defaults,
+// choices and aliases.
 std::string VerbHelp(const VerbText& text, const OptionTable& table, std::int64_t columns);
 
 // The parts that help, manual pages and completions share: " N", " TEXT" ... or "" for a flag; the

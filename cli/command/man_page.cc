@@ -12,18 +12,19 @@
 namespace qlora {
 namespace {
 
-// Text as roff prints it: a backslash and a hyphen of the keyboard are spelled out, and a line that
+// Escapes text for roff: a backslash and a hyphen of the keyboard are spelled out, and a line that
 // begins with a dot or an apostrophe is not a request.
 std::string Roff(std::string_view text) {
   std::string out;
   bool line_begins = true;
   for (const char c : text) {
-    // \& is an empty character: what follows does not begin the line any more.
+    // \& is an empty character: the dot or apostrophe no longer begins the line.
     if (line_begins && (c == '.' || c == '\'')) out += "\\&";
     if (c == '\\') {
       out += "\\e";
-      // A plain hyphen becomes a typographic one, and options could not be copied from the page.
     } else if (c == '-') {
+      // A plain hyphen would become a typographic one, and options could not be copied from the
+      // page.
       out += "\\-";
     } else {
       out += c;
@@ -34,8 +35,8 @@ std::string Roff(std::string_view text) {
 }
 
 std::string ManHeader(std::string_view name, std::string_view summary) {
-  // No date: pages of one version are equal, whenever they are built. "name \- summary" in one line
-  // is what whatis and apropos read.
+  // There is no date, so that pages of one version are equal, whenever they are built. whatis and
+  // apropos read "name \- summary" in one line.
   return fmt::format(".TH {} 1 \"\" \"qlora {}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n",
                      Roff(UpperCase(name)), Version(), Roff(name), Roff(summary));
 }

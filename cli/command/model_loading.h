@@ -26,8 +26,8 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options);
 void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and
-// says on console.err what was taken and which tokens end an answer. temperature,
-// top_k, top_p or min_p that the user gives ask for do_sample. `options` hold them.
+// lists on console.err the options taken and the tokens that end an answer. A temperature, top_k,
+// top_p or min_p from the user asks for do_sample. `options` hold them.
 void ShowSampling(const Model& model, OptionTable& options, const Console& console);
 
 // Says on console.err which layout prompts get (Model::prompt_layout).

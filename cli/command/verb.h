@@ -41,7 +41,7 @@ class Verb {
   }
   // Adds the options; their values live in this object.
   virtual void Declare(OptionTable& table) = 0;
-  // Called once the options are set: gives what was left open values that depend on the others.
+  // Called once the options are set: gives open options values that depend on the others.
   virtual void Complete(OptionTable& /*table*/) {}
   // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
   virtual int Run(const Console& console) = 0;

@@ -24,7 +24,7 @@ bool IsClosed(std::string_view text, char quote) {
   return false;
 }
 
-// Checks what yaml-cpp lets pass.
+// Refuses mistakes that yaml-cpp accepts.
 class YamlChecker {
  public:
   YamlChecker(std::string_view text, const std::string& file)

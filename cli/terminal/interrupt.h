@@ -12,7 +12,7 @@ inline constexpr int kInterruptedExit = 130;
 
 // Thrown where there is nothing to save.
 struct Interrupted {
-  std::string state;  // what is there now and what to do; "": no files were changed
+  std::string state;  // the files now, and advice; "": no files were changed
 };
 
 // While it lives, the first of these signals sets a flag, and a second one of the same kind ends

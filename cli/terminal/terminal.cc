@@ -56,8 +56,8 @@ std::string Colored(const TerminalStyle& style, std::string_view ansi, std::stri
 }
 
 bool StatusLine::Due() const {
+  // At most ten lines a second: otherwise fast steps would spend their time in the terminal.
   return style_.live &&
-         // Ten lines a second: fast steps would else spend their time in the terminal.
          (!visible_ || std::chrono::steady_clock::now() - shown_ > std::chrono::milliseconds(100));
 }
 

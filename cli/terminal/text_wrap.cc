@@ -14,7 +14,7 @@ std::int64_t WidthOf(std::string_view text) {
 }  // namespace
 
 std::int64_t TextColumns(const TerminalStyle& style) {
-  // Between what words need and what eyes follow; files have the usual 80.
+  // 60 columns hold the words; the eye follows at most 110. Files have the usual 80.
   return style.live ? std::clamp<std::int64_t>(style.columns, 60, 110) : 80;
 }
 

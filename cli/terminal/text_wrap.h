@@ -10,8 +10,8 @@
 
 namespace qlora {
 
-// The width of help texts and messages: that of the terminal, at least 60 and at most 110 columns;
-// 80 columns where the output is not a terminal.
+// Returns the width of help texts and messages: the width of the terminal, at least 60 and at most
+// 110 columns; 80 columns where the output is not a terminal.
 std::int64_t TextColumns(const TerminalStyle& style);
 
 // One paragraph in lines of at most `columns` characters; a longer word stays whole. The first line

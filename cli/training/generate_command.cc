@@ -27,8 +27,8 @@ std::string GenerateCommand(const std::string& model, const std::string& adapter
     command += " \"your prompt\"";
   } else if (!example.record.empty()) {
     command += Given("--record", example.record);
-    // The shortest form that works: prompt as a word, else behind its option.
   } else if (IsPlainWord(example.prompt)) {
+    // The shortest form that works: the prompt as a word, otherwise behind its option.
     command += " " + ShellQuote(example.prompt);
   } else {
     command += Given("--prompt", example.prompt);

@@ -119,13 +119,13 @@ std::string FormatMemory(const MemoryPlan& plan) {
     return lines;
   };
   std::string out = "memory plan\n";
-  // Two memories with a sum each: what fits into one says nothing about the other.
+  // Two memories with a sum each: room in one says nothing about the other.
   if (plan.place == MemoryPlace::kDevice) {
     out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
   }
   out += parts(plan.place) + line("peak", plan.peak());
-  // Each rung is what the peak would be with another way of keeping activations, so that the user
-  // sees what --recompute costs and saves.
+  // Each rung is the peak with another way of keeping activations, so that the user sees the cost
+  // and the saving of --recompute.
   out += fmt::format(
       "    train {}, eval {}, save {}\n  activations recomputed to save memory (--recompute): {}",
       FormatBytes(plan.train_peak), FormatBytes(plan.eval_peak), FormatBytes(plan.save_peak),
@@ -162,8 +162,8 @@ struct Finding {
   std::function<void()> refuse;  // throws the reason why `train` would refuse the run, if any
 };
 
-// Calls find and prints what it returns, as text or as one JSON object with "ok", then what is
-// wrong: whoever must change something sees the parts that do not fit.
+// Calls find and prints the finding, as text or as one JSON object with "ok", then the defect:
+// whoever must change something sees the parts that do not fit.
 void PrintCheck(const Console& console, bool json, std::string_view checked,
                 const std::function<Finding()>& find) {
   OrderedJson found = OrderedJson::object();

@@ -26,11 +26,11 @@ std::string FormatMemory(const MemoryPlan& plan);
 // "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);
 
-// Makes every check that `train` makes before it starts, and prints what was found: text, or one
-// JSON object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a
-// model whose shape is known are checked. Errors: those of PlanTraining or PlanShape; after the
-// plan has been printed, those of CheckPlan, and those of ParseDevice when device cuda is asked for
-// on a machine whose GPU cannot be used and max_memory does not describe that of another machine.
+// Makes every check that `train` makes before it starts, and prints the findings: text, or one JSON
+// object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a model
+// whose shape is known are checked. Errors: as PlanTraining or PlanShape; after the plan has been
+// printed, as CheckPlan, and as ParseDevice when device cuda is asked for on a machine whose GPU
+// cannot be used and max_memory does not describe another machine's memory.
 void CheckRun(const Console& console, TrainSettings settings, bool json);
 
 }  // namespace qlora

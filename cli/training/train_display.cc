@@ -102,7 +102,7 @@ void TrainDisplay::OnStep(const StepReport& report) {
   }
   const bool live = line_.style().live;
   const bool last = report.step == report.total_steps;
-  // The first step too: the initial loss is what later ones are compared with.
+  // The first step is shown too: later losses are compared with the initial loss.
   if (last || report.step == 1 || (logging_steps_ > 0 && report.step % logging_steps_ == 0)) {
     line_.Print(live ? ShortStep(report) : FormatStep(report));
   }

@@ -14,8 +14,8 @@ namespace qlora {
 
 // "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
 std::string FormatStep(const StepReport& report);
-// The line at the bottom of a terminal, with a bar, in at most `columns` characters if they are 50
-// or more: what does not fit is left out, least important values first.
+// Returns the line at the bottom of a terminal, with a bar, in at most `columns` characters if they
+// are 50 or more. Values that do not fit are left out, the least important first.
 std::string FormatLiveStep(const StepReport& report, std::int64_t columns);
 
 class TrainDisplay : public TrainObserver {

@@ -48,7 +48,7 @@ TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& setti
   }
 }
 
-// A failure in the middle of a run says what was saved.
+// Adds the saved state to a failure in the middle of a run.
 RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay& display) {
   try {
     return Train(context, plan, display);
@@ -62,7 +62,7 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
   }
 }
 
-// What PrintSummary says, without the rounding.
+// Returns the values of PrintSummary without the rounding.
 OrderedJson ToJson(const RunSummary& summary) {
   const std::int64_t steps = summary.steps - summary.resumed_step;
   return {{"adapter_dir", summary.adapter_dir},

@@ -81,7 +81,7 @@ class ChatVerb : public Verb {
   // The file that the adapter has where its conversations are not in the template of the model.
   std::string TemplateOfAdapter() const {
     const std::filesystem::path file = std::filesystem::path(model_.adapter) / kChatTemplateFile;
-    // A template that the user names wins over that of the adapter.
+    // A template that the user names wins over the adapter's.
     const bool is_used = !model_.adapter.empty() && model_.chat.chat_template.empty();
     std::error_code ignored;
     return is_used && std::filesystem::exists(file, ignored) ? file.string() : "";

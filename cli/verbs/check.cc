@@ -1,5 +1,5 @@
 // `qlora plan` and `qlora validate`: the checks of `train` and its plan, without its work. Both run
-// the check of `train --dry-run`; exit codes are those of `train`, so that a script can ask before
+// the check of `train --dry-run`, with the exit codes of `train`, so that a script can ask before
 // it queues a run. `plan` also answers without data.
 #include <filesystem>
 #include <utility>
@@ -40,7 +40,7 @@ class CheckVerb : public Verb {
     settings_.Declare(table);
     run_.DeclareJson(table);
   }
-  // As `train`: what is checked is what would run.
+  // Completes the options as `train` does, so that the checked run is the run that would start.
   void Complete(OptionTable& table) override { settings_.options.Complete(table); }
 
   int Run(const Console& console) override {

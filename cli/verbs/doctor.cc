@@ -1,5 +1,5 @@
-// `qlora doctor`: what a report about a defect must say of the machine, gathered by the program
-// itself. Nothing is measured.
+// `qlora doctor`: collects the facts about the machine that a report about a defect needs. It
+// measures nothing.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -109,9 +109,9 @@ class DoctorVerb : public Verb {
     out << fmt::format("processor     {}\n", machine.cpu);
     const auto list = [&](const std::string& line) { out << Fitted(console.out_style, line); };
     list(fmt::format("features      {}\n", fmt::join(machine.cpu_features, " ")));
+    // A QLORA_TARGET that was left in the environment explains a slow run.
     out << fmt::format(
         "kernels       {}{}\n", machine.simd_target,
-        // A QLORA_TARGET that was left in the environment explains a slow run.
         machine.simd_target == machine.best_simd_target
             ? ""
             : fmt::format(" (forced; the best here is {})", machine.best_simd_target));

@@ -83,8 +83,8 @@ class EvalVerb : public Verb {
   }
 
   static std::string Table(const EvalResult& result) {
+    // Scripts read these names: they are part of the interface.
     return fmt::format(
-        // Scripts read these names: they are part of the interface.
         "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"
         "sequences   {}\nseconds     {:.2f}\n",
         result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
@@ -100,7 +100,7 @@ class EvalVerb : public Verb {
     row("perplexity", base.perplexity, adapter.perplexity, 4);
     row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
     row("seconds", base.seconds, adapter.seconds, 2);
-    // Tokens and sequences are those of both: the data are read once.
+    // Base and adapter have the same tokens and sequences: the data are read once.
     return table +
            fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
   }

@@ -74,8 +74,8 @@ class GenerateVerb : public Verb {
       // False stops the generation: the reader of the pipe has gone.
       return console.out.good();
     };
+    // Pieces of text would break the one JSON object.
     const GenerateReport report =
-        // Pieces of text would break the one JSON object.
         run_.json ? model.Generate(prompt, generate_) : model.Generate(prompt, generate_, print);
     if (run_.json) {
       PrintJson(console.out, {{"prompt", prompt.text},

@@ -1,5 +1,5 @@
-// `qlora inspect`: describes what a path holds; or, given data and a model, shows samples as the
-// trainer sees them, with the options of `train` that decide about samples.
+// `qlora inspect`: describes the model, adapter or file at a path; or, given data and a model,
+// shows samples as the trainer sees them, with the options of `train` that decide about samples.
 #include "qlora/inspect.h"
 
 #include "command/common.h"
@@ -61,11 +61,11 @@ class InspectVerb : public Verb {
       }
       // `qlora inspect --model X` says the same as `qlora inspect X`.
       Inspection found = Inspect(path_.empty() ? data_.model : path_);
-      // Printable: names and values are those of a file.
+      // Printable: names and values come from a file.
       found.text = Fitted(console.out_style, Printable(found.text));
       return found;
     }
-    // Tokens, and so lengths and masks, are those of one tokenizer.
+    // Tokens, and so lengths and masks, belong to one tokenizer.
     if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
     // Colours only on a terminal: a file would hold escape sequences.

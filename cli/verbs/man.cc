@@ -13,7 +13,8 @@ namespace qlora {
 namespace {
 
 std::string PageOf(Verb& verb) {
-  // Declared again for each page: defaults are those of a fresh verb, not of this command line.
+  // Options are declared again for each page: defaults come from a fresh verb, not from this
+  // command line.
   OptionTable table;
   verb.Declare(table);
   return VerbPage(verb.text(), table);

@@ -34,11 +34,11 @@ class PullDisplay {
     if (line_.style().live ? !line_.Due() && !last : SecondsSince(shown_) < kQuietSeconds) return;
     shown_ = PullClock::now();
     const double seconds = SecondsSince(begin_);
-    // bytes_received, not bytes_done: what was there already took no time.
+    // bytes_received, not bytes_done: files that were there already took no time.
     const double rate = static_cast<double>(progress.bytes_received) / std::max(seconds, 0.1);
     const double left = static_cast<double>(progress.bytes - progress.bytes_done) / rate;
+    // A repository of empty files has 0 bytes.
     const double share = static_cast<double>(progress.bytes_done) /
-                         // A repository of empty files has 0 bytes.
                          static_cast<double>(std::max(progress.bytes, {1}));
     const std::string rest =
         fmt::format(" {:3.0f} %  {} of {}, {}/s, {} left, {}/{} files", 100 * share,
@@ -99,8 +99,8 @@ class PullVerb : public Verb {
 
   int Run(const Console& console) override {
     PullOptions options;
+    // Checked before the network is asked: a name becomes part of a path and of a URL.
     options.repository =
-        // Checked before the network is asked: a name becomes part of a path and of a URL.
         ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
     options.selection = std::move(selection_);
     // The hub asks programs to name themselves.

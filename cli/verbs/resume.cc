@@ -1,4 +1,4 @@
-// `qlora resume OUTPUT_DIR`: continues a run from what the run recorded in its folder.
+// `qlora resume OUTPUT_DIR`: continues a run from the files in its folder.
 //
 //   train_config.json           every option of the run
 //   run_info.json               the folder from which its relative paths lead
@@ -74,7 +74,7 @@ bool IsThere(const std::string& key, const std::string& text) {
 std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
   if (text.empty() || fs::path(text).is_absolute()) return text;
   std::string there = (start / text).lexically_normal().string();
-  // A path that is not there either stays as recorded: the error then names what the user wrote.
+  // A path that is missing there too stays as recorded: the error then names the user's own text.
   return IsThere(key, there) ? there : text;
 }
 
@@ -226,7 +226,7 @@ class ResumeVerb : public Verb {
 
   void Complete(OptionTable& table) override {
     TrainOptions& options = settings_.options;
-    // Before the record is read, for an error that says what the folder is.
+    // Checked before the record is read, for an error that describes the folder.
     CheckHoldsRun(options.output_dir);
     TakeRecord(table);
     const std::string type = ComputeTypeOf(options.output_dir);

@@ -119,9 +119,8 @@ class TokenizeVerb : public Verb {
     const std::string text = add_generation_prompt_
                                  ? chat->Prompt(conversation.messages, conversation.tools)
                                  : chat->Render(conversation.messages, conversation.tools).text;
+    // The template has written BOS where it belongs; the tokenizer would add a second one.
     PrintJson(console.out,
-              // The template has written BOS where it belongs; the tokenizer would add a second
-              // one.
               {{"ids", tokenizer.Encode(text, /*add_special_tokens=*/false)}, {"text", text}});
   }
 

@@ -17,8 +17,8 @@ namespace {
 
 bool IsIdList(const Json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& id) {
+           // The conversion of a larger number would wrap around to another id.
            return id.is_number_unsigned() &&
-                  // The conversion of a larger number would wrap around to another id.
                   id.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
          });
 }

@@ -24,7 +24,7 @@ class TrainVerb : public Verb {
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},
-        // The least that a run needs. All else has a default, which help and schema show.
+        // The least that a run needs. Every other option has a default, which help and schema show.
         .required = {"model_name_or_path", "dataset"},
         .writes = true,
     };

@@ -4,8 +4,8 @@ namespace qlora {
 
 std::vector<std::unique_ptr<Verb>> AllVerbs() {
   std::vector<std::unique_ptr<Verb>> verbs;
-  // In the order of help: what a first run needs comes first. Completion and manual pages follow
-  // this list, so a verb that is missing here does not exist.
+  // In the order of help: verbs of a first run come first. Completion and manual pages follow this
+  // list, so a verb that is missing here does not exist.
   verbs.push_back(MakePullVerb());
   verbs.push_back(MakeTrainVerb());
   verbs.push_back(MakeResumeVerb());

@@ -125,7 +125,7 @@ class Tensor {
 Tensor TensorOfBits(const py::array& array) {
   const py::array_t<std::uint16_t, py::array::c_style> bits(array);
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[bits.size()]);
-  // A copy: the bytes belong to what was unpickled.
+  // A copy: the bytes belong to the unpickled object.
   std::memcpy(memory.get(), bits.data(), bits.nbytes());
   return {memory.get(), {bits.shape(), bits.shape() + bits.ndim()}, memory};
 }
@@ -275,8 +275,8 @@ Array WithoutFloat64(const char* name, const py::object& object) {
   return Array(name, rounded.object);
 }
 
+// dtype_ is the given dtype: torchao's arithmetic depends on it.
 Floats::Floats(const char* name, const py::object& object)
-    // dtype_ is that which was given: torchao's arithmetic depends on it.
     : array_(WithoutFloat64(name, object)), dtype_(Array(name, object).dtype()) {
   const auto widen = [&]<typename Half>(std::span<const Half> halves) {
     copy_.resize(halves.size());

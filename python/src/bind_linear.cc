@@ -12,6 +12,8 @@ using LayerClass = py::class_<Layer>;
 
 void BindMaking(LayerClass& layer) {
   layer
+      // Arguments are gathered into structs at once: with this many, positions are easily mistaken
+      // in C++ too.
       .def_static(
           "from_weight",
           [](const py::object& w, std::int64_t r, double lora_alpha, double lora_dropout,
@@ -19,8 +21,6 @@ void BindMaking(LayerClass& layer) {
              const py::object& bias, const std::string& quant_type, std::int64_t block_size,
              const std::string& scale_type, std::int64_t scaler_block_size, const std::string& rule,
              bool scale_search, const py::object& importance, bool row_blocks, bool zero_point,
-             // Arguments are gathered into structs at once: with this many, positions are easily
-             // mistaken in C++ too.
              const ContextPtr& context) {
             return LayerFromWeight(w,
                                    {r, lora_alpha, lora_dropout, use_rslora, seed, compute_dtype},
@@ -99,9 +99,8 @@ void BindWeight(LayerClass& layer) {
           "From now on the layer computes with W + s B A in float32. Raises Error: merged already.")
       .def("unmerge", &Layer::Unmerge,
            "Back to the 4-bit weight, bit for bit. Raises Error: not merged.")
+      // A merged layer has no gradients: backward() needs the frozen weight apart from the adapter.
       .def_property_readonly(
-          // A merged layer has no gradients: backward() needs the frozen weight apart from the
-          // adapter.
           "merged", [](const Layer& l) { return l.linear().merged(); },
           "Whether merge() is in force.");
 }
@@ -113,16 +112,16 @@ void BindAdapter(LayerClass& layer) {
            "that are not finite, while merged.")
       .def("set_lora_b", &Layer::SetB, "b"_a,
            "Copies float32 (out_features, r) into B. Raises Error: as set_lora_a.")
+      // A read-only view: a write to its memory would bypass the checks of SetA (finite values, not
+      // merged).
       .def_property(
-          // A read-only view: a write to its memory would pass by the checks of SetA (finite
-          // values, not merged).
           "lora_a", [](const Layer& l) { return l.View(l.linear().a(), true); }, &Layer::SetA,
           "float32 (r, in_features): a read-only view; assign to set.")
       .def_property(
           "lora_b", [](const Layer& l) { return l.View(l.linear().b(), true); }, &Layer::SetB,
           "float32 (out_features, r): a read-only view; assign to set.")
+      // Writable, so that optimizers can scale or clip gradients in place.
       .def_property_readonly(
-          // Writable, so that optimizers can scale or clip gradients in place.
           "da", [](const Layer& l) { return l.View(l.linear().da(), false); },
           "float32 (r, in_features): gradient of A, a view.")
       .def_property_readonly(
@@ -174,9 +173,9 @@ void BindLayerSizes(LayerClass& layer) {
       .def_property_readonly(
           "memory_saved_bytes", [](const Layer& l) { return l.linear().memory_saved_bytes(); },
           "What the weight takes less than in float32.")
+      // The ratio of the frozen weight alone: adapters are not compressed.
       .def_property_readonly(
           "compression_ratio",
-          // The ratio of the frozen weight alone: adapters are not compressed.
           [](const Layer& l) { return l.linear().weight().compression_ratio(); },
           "Bytes of the weight as float32 / its bytes.");
 }
@@ -190,7 +189,7 @@ void BindLinear(py::module_& module) {
 s = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2305.14314, equation 5).
 x: float32 or bfloat16 (..., in_features); W (out_features, in_features); A (r, in_features);
 B (out_features, r), both float32. Calls release the interpreter's lock.)");
-  // In parts, so that each function is short; the order is that of help().
+  // Bound in parts, so that each function is short; help() keeps this order.
   BindMaking(layer);
   BindFiles(layer);
   BindPasses(layer);

@@ -58,8 +58,8 @@ class LoadedModel {
     });
   }
 
-  // chat: None for the layout of the adapter's data, else the chat template if there is one; True
-  // for a conversation of this message, as Chat; False for the prompt as it is.
+  // chat: None takes the layout of the adapter's data, or the chat template if there is one; True
+  // makes a conversation of this message, as Chat; False takes the prompt as it is.
   GenerateReport Answer(const std::string& prompt, const py::object& system,
                         const std::optional<bool>& chat, const py::object& on_text,
                         const py::dict& options) {

@@ -130,8 +130,8 @@ void BindParts(Class& tensor) {
 
 void BindSizes(Class& tensor) {
   tensor
+      // The bytes that the format stores, without the padding between pieces of storage.
       .def_property_readonly(
-          // The bytes that the format stores, without the padding between pieces of storage.
           "size_bytes", [](const NF4Tensor& t) { return t.matrix.bytes(); },
           "Bytes of codes, scales, nested scales, mean and zero points.")
       .def_property_readonly(
@@ -177,7 +177,7 @@ py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const p
   ContextOr(context)->Run([&](Context& c) {
     // One row of all values is the same memory, whatever the shape.
     MatrixView view = to.view;
-    // An `out` with strided rows keeps its shape, which must then be that of the matrix.
+    // An `out` with strided rows keeps its shape, which must then match the matrix.
     if (view.stride == view.cols) {
       view.rows = t.matrix.rows();
       view.cols = view.stride = t.matrix.cols();
@@ -190,7 +190,7 @@ py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const p
 void BindNf4Tensor(py::module_& module) {
   Class tensor(module, "NF4Tensor",
                "A 4-bit matrix. Immutable in size; its arrays are views, not copies.");
-  // In parts, so that each function is short; the order is that of help().
+  // Bound in parts, so that each function is short; help() keeps this order.
   BindMaking(tensor);
   BindShape(tensor);
   BindParts(tensor);

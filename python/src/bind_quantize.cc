@@ -66,12 +66,11 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       "to_nf4",
       [](const py::object& w, std::int64_t block_size, std::int64_t scaler_block_size,
          const ContextPtr& context) {
+        // Codes, scales and rounding of torchao, so that tensors of both are equal.
         return QuantizeArray(w,
                              {.block_size = block_size,
                               .scale_type = "double_torchao",
                               .scaler_block_size = scaler_block_size,
-                              // Codes, scales and rounding of torchao, so that tensors of both are
-                              // equal.
                               .rule = "torchao"},
                              py::none(), context);
       },
@@ -143,7 +142,7 @@ void BindPlainArrays(py::module_& module) {
 
 NF4Tensor QuantizeArray(const py::object& w, const QuantizeArguments& arguments,
                         const py::object& importance, const ContextPtr& context) {
-  // float64 is what numpy makes by default; it is the one type that is copied.
+  // numpy makes float64 by default; float64 is the one type that is copied.
   const Array values = WithoutFloat64("w", w);
   compat::Options options = arguments.ToOptions();
   std::optional<Floats> weights;

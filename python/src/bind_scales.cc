@@ -1,4 +1,4 @@
-// Double quantization of scales on arrays, and what the forms cost.
+// Double quantization of scales on arrays, and the bytes of the forms.
 #include "array.h"
 #include "nf4_tensor.h"
 
@@ -26,9 +26,9 @@ py::tuple DoubleQuantize(const py::object& scalers, std::int64_t scaler_block_si
     return std::make_shared<DoubleQuantizedScales>(
         compat::DoubleQuantizeScales(values.values(), form, scaler_block_size, how, arithmetic));
   });
+  // Exact: torchao's factors were rounded to this type as they were computed.
   return py::make_tuple(
       ToPython(result->codes.data(), ScaleDType(form), {std::ssize(result->codes)}, result),
-      // Exact: torchao's factors were rounded to this type as they were computed.
       RoundedCopy(result->nested_scales, arithmetic), result->offset);
 }
 

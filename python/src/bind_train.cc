@@ -1,4 +1,4 @@
-// Training: keyword options, callbacks, and what a run reports.
+// Training: keyword options, callbacks, and the report of a run.
 #include "base/check.h"
 #include "keywords.h"
 #include "nf4_tensor.h"
@@ -110,7 +110,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   } catch (const py::error_already_set& error) {
     RaiseAgain(error, observer.last_checkpoint());
   }
-  // The adapter is saved; an exception is what a script notices.
+  // The adapter is saved; the exception makes a script notice the divergence.
   if (summary.diverged) throw Error(ErrorCode::kRuntime, summary.divergence);
   return summary;
 }

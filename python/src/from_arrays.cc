@@ -166,13 +166,13 @@ py::dict ToDict(const NF4Tensor& t) {
   }
   py::object zero_point = py::none();
   if (q.shifts != nullptr) zero_point = Field(t, q.shifts, DType::kF32, q.blocks());
+  // "nf4" holds the values themselves, not the name of a codebook, so that a later version
+  // unpickles the same values.
   return py::dict("quantized_data"_a = PackedCodes(t),
                   "scalers"_a = Field(t, q.scales, ScaleDType(q.scale_form), q.blocks()),
                   "shape"_a = py::tuple(py::cast(t.shape)), "block_size"_a = q.block_size,
                   "nested_scalers"_a = nested_scalers, "nested_code"_a = nested_code,
                   "offset"_a = q.nested.offset, "scaler_block_size"_a = q.nested.block_size,
-                  // The values themselves, not the name of a codebook: what is unpickled later
-                  // decodes alike.
                   "nf4"_a = Field(t, q.code, DType::kF32, 16), "zero_point"_a = zero_point,
                   "row_blocks"_a = q.row_blocks);
 }

@@ -13,7 +13,7 @@ namespace qlora::python {
 // Errors (InvalidInput): an unknown key, with the nearest known one; a value of another type.
 void SetOptions(const pybind11::dict& keywords, OptionTable& table);
 
-// Text that the library made; what is not UTF-8 becomes U+FFFD.
+// Returns text that the library made; bytes that are not UTF-8 become U+FFFD.
 pybind11::str Text(const std::string& text);
 
 }  // namespace qlora::python

@@ -185,8 +185,8 @@ py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::o
                        const ContextPtr& context) {
   // A (r, I) tells the rank.
   const std::int64_t rank = Array("a", a).matrix().rows;
+  // A layer for one call: the weight is shared, only A and B are copied.
   const Layer layer =
-      // A layer for one call: the weight is shared, only A and B are copied.
       LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);
   layer.SetA(a);
   layer.SetB(b);

@@ -1,4 +1,4 @@
-// A 4-bit matrix as Python sees it, and what the files of the module share about it.
+// A 4-bit matrix as Python sees it, and the functions about it that the files of the module share.
 #ifndef QLORA_PYTHON_NF4_TENSOR_H_
 #define QLORA_PYTHON_NF4_TENSOR_H_
 

@@ -36,9 +36,8 @@ compat::ScaleForm ParseScaleForm(const std::string& name) {
 
 compat::EncodeRule ParseRule(const std::string& name) {
   using compat::EncodeRule;
+  // cpu and cuda: bitsandbytes' two programs, which differ on midpoints and subnormal numbers.
   return Lookup<EncodeRule>("rule", name,
-                            // cpu and cuda: bitsandbytes' two programs, which differ on midpoints
-                            // and subnormal numbers.
                             {{"cpu", EncodeRule::kBnbCpu},
                              {"cuda", EncodeRule::kBnbCuda},
                              {"torchao", EncodeRule::kTorchao}});

@@ -12,8 +12,8 @@ namespace qlora {
 // Face).
 inline constexpr std::int32_t kIgnoreLabel = -100;
 
-// One sequence of T tokens. labels[t] is ids[t] where the token is trained on, else kIgnoreLabel;
-// labels are not shifted.
+// One sequence of T tokens. labels[t] is ids[t] where the token is trained on, otherwise
+// kIgnoreLabel; labels are not shifted.
 struct Sample {
   std::vector<std::int32_t> ids;     // (T)
   std::vector<std::int32_t> labels;  // (T)

@@ -218,7 +218,7 @@ std::string ReadTextFile(const std::filesystem::path& path) {
   const struct stat status = StatusOf(fd.get(), path);
   std::string text;
   std::size_t used = 0;
-  if (fcntl(fd.get(), F_SETFL, 0) != 0) {  // from here on, a read waits for what a pipe brings
+  if (fcntl(fd.get(), F_SETFL, 0) != 0) {  // from here on, reads wait for the pipe
     ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
   }
   // One byte more than the size: a file that has not grown then ends in a read of 0 bytes without
@@ -243,7 +243,7 @@ std::string ReadTextFile(const std::filesystem::path& path) {
 // ---- Opening for writing.
 
 // A process that was started with a closed standard output gets descriptor 1 for the first file
-// that it opens; the next message would be written into that file. errno is that of the
+// that it opens; the next message would be written into that file. errno is the error of the
 // duplication.
 int AboveStandardDescriptors(int fd) {
   if (fd < 0 || fd > STDERR_FILENO) return fd;
@@ -310,8 +310,7 @@ void AtomicFile::Reserve(std::uint64_t bytes) {
   }
 }
 
-// Small pieces are collected; pieces beyond the buffer are written directly, behind what was
-// collected.
+// Collects small pieces. Pieces beyond the buffer are written directly, after the collected bytes.
 void AtomicFile::Write(std::span<const std::byte> bytes) {
   if (buffer_.size() + bytes.size() > kBufferBytes) Flush();
   if (bytes.size() >= kBufferBytes) {

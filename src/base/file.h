@@ -47,7 +47,7 @@ std::string ReadTextFile(const std::filesystem::path& path);
 
 enum class OpenMode : std::uint8_t {
   kCreate,   // the path must not exist, not even as a link to nothing
-  kReplace,  // what has the name is removed first
+  kReplace,  // an existing file of the name is removed first
   kAppend,   // the file is made when it is missing
 };
 
@@ -68,10 +68,10 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode);
 int AboveStandardDescriptors(int fd);
 
 // A file that appears whole or not at all. Until Commit() it has no name where the file system can
-// do so, else the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`. Without
-// Commit(), nothing stays. Under kCreate, a path that exists is InvalidInput at once, and Commit()
-// replaces nothing that has appeared since: InvalidInput, too. kAppend is not for this class.
-// Errors: those of OpenForWriting; Runtime (disk full ...).
+// do so, otherwise the name "<path>.tmp-<pid>"; Commit() syncs it and gives it the name `path`.
+// Without Commit(), nothing stays. Under kCreate, a path that exists is InvalidInput at once, and
+// Commit() replaces nothing that has appeared since: InvalidInput, too. kAppend is not for this
+// class. Errors: as OpenForWriting; Runtime (disk full ...).
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path, OpenMode mode = OpenMode::kReplace);

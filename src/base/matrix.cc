@@ -22,8 +22,7 @@ std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t
   return values;
 }
 
-// The stride stays that of the whole matrix. A view without data, as planning has it, stays
-// without.
+// Keeps the stride of the whole matrix. A view without data, as in planning, stays without data.
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   MatrixView out = m;
   out.cols = count;

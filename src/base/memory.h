@@ -29,11 +29,12 @@ class Memory {
   // Host memory for queued transfers, which the host reads and writes in place: HostMemory(), or
   // page-locked memory where a device copies from and to it. Upload does not read it.
   virtual Memory& staging();
-  // Transfers that run beside the ops, which they may return before: after all ops that were given
-  // before, and after one another. `data` is theirs until OpsWaitFor was called for its bytes: ops
-  // that are given before that call do not write it, nor read the target of an upload. `host` is in
-  // staging() and theirs until WaitFor of its bytes has returned: until then the host neither reads
-  // nor writes it. It may queue more transfers of either.
+  // Transfers that run beside the ops, after all ops that were given before, and after one another;
+  // the call may return before the transfer has run. The transfer owns `data` until OpsWaitFor was
+  // called for its bytes: ops that are given before that call neither write `data` nor read the
+  // target of an upload. The transfer owns `host`, in staging(), until WaitFor of its bytes has
+  // returned: until then the host neither reads nor writes it. The host may queue more transfers of
+  // either.
   virtual void QueueUpload(const void* host, void* data, std::size_t bytes) {
     Upload(host, data, bytes);
   }
@@ -51,8 +52,8 @@ class Memory {
 
   // Bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
-  // Bytes that this process holds apart from what is allocated here: program and data in the memory
-  // of the host, context and libraries in that of a device.
+  // Bytes that this process holds beyond the allocations made here: program and data in host
+  // memory, context and libraries in device memory.
   virtual std::size_t Held() const { return 0; }
 };
 
@@ -60,7 +61,7 @@ class Memory {
 Memory& HostMemory();
 inline bool IsHost(const Memory& memory) { return &memory == &HostMemory(); }
 
-// Bytes of a memory as the host reads them: in place in HostMemory(), else a copy.
+// Bytes of a memory as the host reads them: in place in HostMemory(), otherwise a copy.
 class HostBytes {
  public:
   HostBytes(Memory& memory, const void* data, std::size_t bytes);

@@ -56,7 +56,7 @@ std::size_t MachineBytes(const fs::path& root, std::string_view key, int pages) 
 
 struct Cgroup {
   std::size_t limit = kUnlimited;
-  std::size_t room = kUnlimited;  // what is left below the limit
+  std::size_t room = kUnlimited;  // bytes left below the limit
 };
 
 // The limit of one cgroup folder; unlimited when the folder is not there.

@@ -99,8 +99,8 @@ std::vector<std::string> SplitCommas(std::string_view text) {
 // The items of a list as one text. A path whose name has a comma is one item.
 std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
   std::error_code ignored;
+  // Commas separate paths, but are also allowed in names: the file system decides.
   const bool is_one_path =
-      // Commas separate paths, but are also allowed in names: the file system decides.
       option.is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
   return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
 }
@@ -218,8 +218,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
     return *value;
   };
   if (bool** flag = std::get_if<bool*>(&option->value)) {
-    // The value is parsed before anything is written: after an error the options are what they
-    // were.
+    // The value is parsed before anything is written: an error leaves the options unchanged.
     **flag = parsed(ParseBool(text), "true or false");
   } else if (std::int64_t** integer = std::get_if<std::int64_t*>(&option->value)) {
     **integer = parsed(ParseInteger(text), IsOutOfRange<std::int64_t>(text)

@@ -8,7 +8,7 @@
 
 namespace qlora {
 
-// Names one stream of random numbers: the user's seed and a place (what the numbers are for).
+// Names one stream of random numbers: the user's seed and a place (the use of the numbers).
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t place = 0;

@@ -64,8 +64,7 @@ std::string Nearest(std::string_view name, std::span<const std::string> candidat
 
 std::string SuggestPath(const fs::path& path) {
   fs::path folder;
-  // The part that is missing is compared with what its folder holds; what comes after it is not
-  // known.
+  // The missing part is compared with the content of its folder. Later parts are unknown.
   for (const fs::path& part : path) {
     std::error_code ignored;
     if (fs::exists(folder / part, ignored)) {

@@ -13,8 +13,7 @@
 namespace qlora {
 namespace {
 
-// How values of a type are stored. Types other than those of GGUF have blocks of one
-// element.
+// How values of a type are stored. Types that are not GGUF's have blocks of one element.
 struct DTypeTraits {
   const char* name;
   std::size_t block;  // elements stored together

@@ -66,8 +66,8 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   const Tokenizer tokenizer = Tokenizer::Load(model_dir);
   const Dataset dataset = OpenText(context, data, config, tokenizer);
   LoadOptions load;
-  // The activations of the weights that are to be quantized, not those of an earlier quantization;
-  // in float32, so that no rounding of the pass enters the statistics.
+  // The activations of the weights to be quantized, not of an earlier quantization; in float32, so
+  // that no rounding of the pass enters the statistics.
   load.load_in_4bit = false;
   constexpr Precision precision{DType::kF32, DType::kF32};
   // Products in float32 too, for the same reason.

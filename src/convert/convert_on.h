@@ -10,7 +10,7 @@
 //   gguf_weights.h    reads a GGUF model again, to verify it
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
 //   model_folder.h    a folder of a model that appears whole or not at all
-//   inspect.cc        what `qlora inspect` says about a file or a folder
+//   inspect.cc        the report of `qlora inspect` about a file or a folder
 #ifndef QLORA_CONVERT_CONVERT_ON_H_
 #define QLORA_CONVERT_CONVERT_ON_H_
 

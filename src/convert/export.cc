@@ -1,4 +1,4 @@
-// Export: what to read, what to merge, where to write.
+// Export: reads the model, merges the adapter, writes the output.
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -58,8 +58,8 @@ void CheckOutput(const ExportOptions& options) {
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {
-    // The output must not be what is read: replacing a folder removes it before the new one is
-    // complete.
+    // The output must not be one of the sources: replacing a folder removes it before the new one
+    // is complete.
     std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckModelFolder(options.output, options.overwrite, sources);
@@ -122,7 +122,7 @@ std::uint64_t BytesOnDisk(const fs::path& path) {
   return ignored ? 0 : size;
 }
 
-// One export: the model and the adapter, and what is made of them.
+// One export: the model, the adapter and the output.
 class Exporter {
  public:
   Exporter(Context& context, Backend& backend, const ExportOptions& options,
@@ -153,7 +153,7 @@ class Exporter {
       const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
     }
-    // Before the comparison, which may fail: what was written is there all the same.
+    // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
     if (options_.verify) Verify(report);
     for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
@@ -231,8 +231,8 @@ class Exporter {
     return files;
   }
 
-  // Compares what was written with what was read. Errors: Runtime, since InvalidInput would say
-  // that nothing was written.
+  // Compares the written model with the source. Errors: Runtime, since InvalidInput would say that
+  // nothing was written.
   void Verify(ExportReport& report) {
     Divergence divergence;
     try {
@@ -254,7 +254,7 @@ class Exporter {
   }
 
   Divergence CompareAdapter() {
-    // Loaded for its shapes; LoadGgufAdapter replaces the values by those of the file.
+    // Loaded for its shapes; LoadGgufAdapter replaces the values by the values of the file.
     LoraAdapter written = LoraAdapter::Load(options_.adapter, config_, backend_.memory());
     LoadGgufAdapter(options_.output, config_, written);
     return Compare(backend_, config_, {weights_, adapter()}, {weights_, &written});
@@ -302,13 +302,12 @@ ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
   return report;
 }
 
-// The names are those of llama.cpp's converter (outfile, outtype).
+// The names follow llama.cpp's converter (outfile, outtype).
 void ExportOptions::Declare(OptionTable& table) {
   table.Section("Export");
   DeclareModelPath(table, &model_name_or_path);
+  // The names of LLaMA-Factory and Axolotl are aliases, so that their files work unchanged.
   table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
-                // The names of LLaMA-Factory and Axolotl, so that their files can be given as they
-                // are.
                 {"adapter_name_or_path", "lora_model_dir"});
   table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
                 {"outfile", "output_dir"});
@@ -316,10 +315,10 @@ void ExportOptions::Declare(OptionTable& table) {
   table.Choice(
       "format", &format, {"gguf", "gguf-adapter", "hf"},
       "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
+  // Users often ask for types that only llama.cpp's own tool writes: the error says how.
   table
       .Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
               "element type of the weights in the GGUF file")
-      // Types that are asked for often, but written by llama.cpp's own tool: the error says how.
       .hint = "for Q4_K_M and other types, export f16 and run llama-quantize on the file";
   table.Choice(
       "merge_base", &merge_base, {"auto", "nf4", "original"},

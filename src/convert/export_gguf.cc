@@ -325,14 +325,14 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
         // A is written as it is: its columns are inputs, and only outputs change their order.
         memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
       });
-      // llama.cpp computes alpha / rank * B A; B takes up what differs from the trained scale.
+      // llama.cpp computes alpha / rank * B A; B takes up the difference from the trained scale.
       const double factor = double{linear_rows.factor} * double{expert->scale} *
                             static_cast<double>(expert->rank) / alpha;
       bs.push_back([&memory, b = expert->b, order = linear_rows.order, factor](
                        std::int64_t first, std::int64_t count, float* out) {
         const std::vector<float> values = Download<float>(memory, b);
         for (std::int64_t r = 0; r < count; ++r) {
-          // Rows of B are outputs, as those of W.
+          // Rows of B are outputs, like rows of W.
           const std::int64_t source = order.empty() ? first + r : order[first + r];
           const float* row = values.data() + source * b.cols;
           std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {

@@ -16,16 +16,16 @@ namespace qlora {
 // Errors: InvalidInput for a word that names no type of tensors in GGUF.
 DType ParseOuttype(const std::string& name);
 
-// Writes weights, with the adapter (may be null) merged in. memory: that of both.
-// name: of the model, for `general.name`.
+// Writes weights, with the adapter (may be null) merged in. memory: of weights and adapter. name:
+// of the model, for `general.name`.
 // Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp expects them.
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
                      const LoraAdapter* adapter, const std::string& name,
                      const ExportTarget& target, const ProgressFn& progress);
 
-// Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives what was
-// trained, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
+// Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives the trained
+// scale, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
 // repository is org/name, or "" where it is not known.
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, const std::string& repository,

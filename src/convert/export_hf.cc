@@ -39,7 +39,7 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
       continue;
     }
     Combine(frozen, adapter->layers()[l], [&](const FrozenLinear& f, const LoraLinear& lora) {
-      // The same order of linears in both, which is what Combine relies on.
+      // Combine relies on the same order of linears in both.
       linears[f.path + ".weight"] = {&f, &lora};
       return 0;
     });

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-// What the checkpoint takes from a merged adapter apart from weights.
+// The parts of a merged adapter other than weights that the checkpoint takes.
 struct MergedPrompts {
   std::string chat_template = {};           // Jinja, in the place of the model's; "": the model's
   std::optional<PromptRecord> record = {};  // in the place of the model's, also where nothing
@@ -23,7 +23,7 @@ struct MergedPrompts {
 
 // Writes the folder: safetensors in shards of at most 5 GB, config.json without a quantization, and
 // the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// memory: that of weights and adapter. prompts: of the adapter, if there is one. Returns the files.
+// memory: of weights and adapter. prompts: of the adapter, if there is one. Returns the files.
 std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const std::filesystem::path& model_dir,
                                   const DecoderWeights& weights, const LoraAdapter* adapter,

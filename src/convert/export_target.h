@@ -11,7 +11,7 @@ namespace qlora {
 
 struct ExportTarget {
   std::filesystem::path path;          // of a GGUF file, or of a Hugging Face folder
-  OpenMode mode = OpenMode::kReplace;  // kCreate: what appears there meanwhile is not replaced
+  OpenMode mode = OpenMode::kReplace;  // kCreate: a file that appears meanwhile is not replaced
   DType outtype = DType::kF16;         // of matrices: F32, F16, BF16; in GGUF also Q8_0
 };
 

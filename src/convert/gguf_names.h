@@ -1,4 +1,4 @@
-// How llama.cpp names and orders what Hugging Face calls otherwise.
+// llama.cpp's names and orders, from Hugging Face's.
 #ifndef QLORA_CONVERT_GGUF_NAMES_H_
 #define QLORA_CONVERT_GGUF_NAMES_H_
 
@@ -21,8 +21,8 @@ std::string GgufArchitecture(const DecoderConfig& config);
 // gate_up then holds two names and down one, of tensors (E, O, I).
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
-// The linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number `place`
-// of `places`: one, or those of all experts.
+// Returns the linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number
+// `place` of `places`: one, or all experts'.
 template <typename Group>
 auto StackOf(Group& group, std::size_t place, std::size_t places) {
   std::vector<decltype(&group[0])> stack;

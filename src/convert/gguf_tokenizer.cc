@@ -86,8 +86,8 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
     types.push_back(piece.empty() ? kUnused : byte ? kByte : kNormal);
   }
   for (const AddedToken& token : spec.added_tokens) {
-    // Added tokens override what their text looks like. llama.cpp prints user-defined tokens, but
-    // no control tokens.
+    // Added tokens override the type that their text suggests. llama.cpp prints user-defined
+    // tokens, but no control tokens.
     types[token.id] = token.special ? kControl : kUserDefined;
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {

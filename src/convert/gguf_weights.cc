@@ -58,9 +58,9 @@ class Loader {
     out.layers.clear();
     out.embed = Matrix("token_embd.weight", config_.vocab_size, config_.hidden_size);
     out.final_norm = Matrix("output_norm.weight", 1, config_.hidden_size);
+    // Without output.weight llama.cpp uses the embedding as the head.
     out.head = reader_.Find("output.weight") == nullptr
                    ? out.embed
-                   // Without output.weight llama.cpp uses the embedding as the head.
                    : Matrix("output.weight", config_.vocab_size, config_.hidden_size);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
       out.layers.push_back(Layer(l));
@@ -125,9 +125,8 @@ class Loader {
     const auto count = static_cast<std::int64_t>(experts);
     const TensorInfo& info = Get(reader_, tensor, count * shape.out, shape.in);
     if (weight.data != nullptr) {
+      // The factor was multiplied in; dividing by it returns the source weight, up to rounding.
       Decode(reader_, info, static_cast<std::int64_t>(expert) * shape.out, rows.order,
-             // The factor was multiplied in, so that here the weight of the source returns, up to
-             // rounding.
              1 / rows.factor, memory_, weight);
     }
     FrozenLinear frozen{name, {weight, {}}, {}};
@@ -191,7 +190,7 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
       const TensorInfo& b = Get(*reader, name + ".weight.lora_b", count * lora.out, lora.rank);
       Decode(*reader, a, e * lora.rank, {}, 1, adapter.memory(), lora.a);
       Decode(*reader, b, e * lora.out, r.order, 1 / r.factor, adapter.memory(), lora.b);
-      // As llama.cpp computes it, which is what the comparison is to test.
+      // As llama.cpp computes it: the comparison tests llama.cpp's result.
       lora.scale = alpha / static_cast<float>(lora.rank);
     };
     const auto group = [&](const std::vector<std::string>& tensors,

@@ -17,8 +17,8 @@ namespace qlora {
 DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
                                Memory& memory, const ProgressFn& progress = {});
 
-// Overwrites the matrices of `adapter` with those of a GGUF adapter of the same shape, so that
-// scale * B A is what llama.cpp adds to the weight.
+// Overwrites the matrices of `adapter` with the matrices of a GGUF adapter of the same shape, so
+// that scale * B A is the term that llama.cpp adds to the weight.
 void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& config,
                      LoraAdapter& adapter);
 

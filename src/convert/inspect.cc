@@ -154,7 +154,7 @@ Inspection InspectAdapter(const fs::path& dir) {
       adapter.modules.size(),
       adapter.config.base_model_name_or_path.empty() ? "an unnamed base"
                                                      : adapter.config.base_model_name_or_path);
-  // A key of a later PEFT may change what the adapter computes, which this program would not do.
+  // A key of a later PEFT may change the adapter's result in a way that this program ignores.
   for (const std::string& key : adapter.unknown_keys) {
     text += fmt::format("  unknown key in adapter_config.json: {}\n", key);
   }
@@ -228,7 +228,7 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   const DecoderConfig config = LoadDecoderConfig(dir);
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   const auto chat = LoadChatTemplate(fields.chat, tokenizer, ChatClock::kFixed);
-  // All as in training, so that the report is that of the run: the same limits, split and packing.
+  // The same limits, split and packing as in training, so that the report matches the run's.
   const DataLimits limits{config.vocab_size, config.max_position_embeddings};
   const auto seed = static_cast<std::uint64_t>(options.seed);
   const TrainingData data = OpenTrainingData(fields, limits, seed, tokenizer, chat.get(), &context);

@@ -15,8 +15,8 @@ namespace qlora {
 
 class MergedLinear {
  public:
-  // lora may be null or of rank 0: the weight alone. Both are in `memory`; what the host cannot
-  // read there in place is copied.
+  // lora may be null or of rank 0: the weight alone. Both are in `memory`; data that the host
+  // cannot read in place are copied.
   MergedLinear(Memory& memory, const WeightView& weight, const LoraLinear* lora);
 
   std::int64_t cols() const { return weight_.cols(); }
@@ -27,7 +27,7 @@ class MergedLinear {
  private:
   void ReadRow(std::int64_t row, float* out) const;
 
-  std::vector<HostBytes> copies_;  // what the views point into
+  std::vector<HostBytes> copies_;  // data that the views point into
   WeightView weight_;              // (O, I)
   std::int64_t rank_ = 0;          // R
   float scale_ = 1;

@@ -91,8 +91,8 @@ bool IsTaken(const std::error_code& code) {
          code == std::errc::not_a_directory;
 }
 
-// Brings `target` into a state that a process left it in or meant to leave it in, when the process
-// was killed in Commit(), and removes the hidden folder of that process. Its parts tell how far the
+// Brings `target` into the state before or after the replacement, when the process was killed in
+// Commit(), and removes the hidden folder of that process. The parts of the folder tell how far the
 // process had come:
 //
 //   target  old  new
@@ -100,7 +100,7 @@ bool IsTaken(const std::error_code& code) {
 //      -    yes  yes   between the renames: `old` is put back
 //     yes   yes   -    after the second rename: files of the user move on from `old` to `target`
 //
-// In any other state someone else has changed the folders, and what is in `old` stays there.
+// In any other state someone else has changed the folders, and the content of `old` stays there.
 // Returns true when `old` was put back.
 bool Recover(const fs::path& hidden, const fs::path& target) {
   const bool has_target = fs::exists(target);
@@ -218,8 +218,8 @@ void NewModelFolder::CopyCompanions(const fs::path& model_dir) const {
   }
 }
 
-// The old folder is moved aside, then the new one gets its name, so that at no time half of either
-// has the name. Files of the user are moved from the old folder to the new one.
+// The old folder is moved aside, then the new one gets its name, so that the name never belongs to
+// an incomplete folder. Files of the user are moved from the old folder to the new one.
 std::vector<std::string> NewModelFolder::Commit() {
   const fs::path old = hidden_ / kOld;
   const bool replaces = mode_ == OpenMode::kReplace && fs::exists(target_);

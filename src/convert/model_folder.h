@@ -12,11 +12,11 @@
 
 namespace qlora {
 
-// Ends what a command that was killed began: if the command was replacing the checkpoint in
-// `target`, the checkpoint of before is put back, or, where the new checkpoint was in place
-// already, the rest of the replacement is done. Errors: InvalidInput unless a checkpoint may be
-// written to `target`: `target` is new or empty, or `overwrite` is given and `target` holds a
-// checkpoint and nothing of `sources` (the model, the adapter).
+// Finishes the replacement that a killed command began: the earlier checkpoint is put back in
+// `target`, or, where the new checkpoint was in place already, the rest of the replacement is done.
+// Errors: InvalidInput unless a checkpoint may be written to `target`: `target` is new or empty, or
+// `overwrite` is given and `target` holds a checkpoint and nothing of `sources` (the model, the
+// adapter).
 void CheckModelFolder(const std::filesystem::path& target, bool overwrite,
                       const std::vector<std::filesystem::path>& sources);
 

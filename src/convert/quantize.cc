@@ -134,9 +134,9 @@ class Conversion {
   void Write(const std::vector<TensorInfo>& outputs) {
     NewModelFolder dir(options_.output_dir,
                        options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
+    // Only shapes are known here. Each tensor is read, converted, written and released in turn, so
+    // memory is bounded by the largest tensor.
     const std::unique_ptr<TensorWriter> writer =
-        // Shapes alone are known here. Each tensor is read, converted, written and released in
-        // turn, so the memory is that of the largest tensor.
         CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
     std::int64_t done = 0;
     for (const TensorInfo& tensor : reader_->tensors()) {
@@ -157,8 +157,8 @@ class Conversion {
   // offset of double quantization. A copy is declared alike, so that it gets the same place in the
   // file.
   bool TellsSizeLast(const std::string& name) const {
+    // Without nested scales the text has no offset, and its size is known.
     return name.find(".quant_state.bitsandbytes__") != std::string::npos &&
-           // Without nested scales the text has no offset, and its size is known.
            reader_->Find(std::string(BnbWeightOf(name)) + ".nested_absmax") != nullptr;
   }
 
@@ -200,8 +200,8 @@ class Conversion {
 
   // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
   bool Quantizes(const TensorInfo& tensor) const {
+    // A linear of integers, as another program stores it, is copied.
     return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
-           // A linear of integers, as another program stores it, is copied.
            IsFloat(tensor.dtype) && tensor.shape.size() == 2;
   }
 
@@ -264,7 +264,7 @@ class Conversion {
     if (importance != calibration_.mean_squares.end()) options.importance = importance->second;
     const QuantizedMatrix quantized = QuantizeByRule(original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
-    // Measured on what is written, by decoding it again.
+    // The written codes are decoded again and measured.
     Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
     Count(quantized);
   }
@@ -385,7 +385,7 @@ QuantizeReport QuantizeCheckpointOn(Context& context, const BackendMaker& make_b
   return Conversion(context, make_backend, options, progress).Run();
 }
 
-// The names are those of training, so that one YAML file serves both.
+// The names match training, so that one YAML file serves both.
 void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Section("Quantization");
   DeclareModelPath(table, &model_name_or_path);

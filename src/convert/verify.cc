@@ -17,9 +17,8 @@ Batch FixedBatch(const DecoderConfig& config) {
   std::uint64_t draw = 0;
   for (Sample& sample : samples) {
     for (std::int64_t t = 0; t < std::min(kLength, config.max_position_embeddings); ++t) {
+      // Random ids: no tokenizer or data are needed, and rare rows of the embedding are tested too.
       sample.ids.push_back(
-          // Random ids: no tokenizer or data are needed, and rare rows of the embedding are looked
-          // at too.
           static_cast<std::int32_t>(RandomBelow(MakeKey(0, RandomPlace::kVerify), draw++,
                                                 static_cast<std::uint64_t>(config.vocab_size))));
     }
@@ -30,13 +29,13 @@ Batch FixedBatch(const DecoderConfig& config) {
 
 std::vector<double> LogProbs(Backend& backend, const DecoderConfig& config, const ModelForm& form,
                              const Batch& batch) {
-  // Both sides in float32, so that what differs is the output alone.
+  // Both sides are in float32, so that only the output differs.
   constexpr Precision kFloat32{DType::kF32, DType::kF32};
   const Decoder decoder(backend, config, form.weights, kFloat32, batch.rows());
   const Adapters adapters = AdaptersOf(form.adapter);
   PassMemory memory = ReserveEvaluation(decoder, adapters, batch.rows());
   EvalMemory passes(decoder, adapters, memory);
-  // DoRA: lengths of rows belong to these weights, not to those of the other side.
+  // DoRA: lengths of rows belong to these weights, not to the other side's.
   if (form.adapter != nullptr) RefreshNorms(backend, form.weights, *form.adapter);
   Activations& activations = passes.ForRows(batch.rows());
   const PassInputs inputs =

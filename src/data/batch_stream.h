@@ -41,9 +41,10 @@ struct WindowPlan {
   std::int64_t supervised = 0;                            // tokens that are trained on, of all
 };
 
-// Without packing a micro-batch is per_device_train_batch_size samples, the last of an epoch what
-// is left. With packing it is as many whole samples as fit per_device_train_batch_size * max_length
-// rows. The stream never ends; the data set must outlive it.
+// Without packing a micro-batch is per_device_train_batch_size samples; the last of an epoch has
+// the remaining samples. With packing a micro-batch is as many whole samples as fit
+// per_device_train_batch_size * max_length rows. The stream never ends; the data set must outlive
+// it.
 class BatchStream {
  public:
   // Errors: InvalidInput when the cursor is beyond its epoch or a sample is longer than

@@ -53,7 +53,7 @@ std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat form
   return sources;
 }
 
-// Keys and aliases are those of Hugging Face TRL, Axolotl and LLaMA-Factory.
+// Keys and aliases come from Hugging Face TRL, Axolotl and LLaMA-Factory.
 void ReadingFields::Declare(OptionTable& table) {
   table.Add("dataset_format", &dataset_format,
             "format of the records: raw, text, prompt_completion, alpaca, sharegpt, messages, "
@@ -113,7 +113,8 @@ std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& lim
   if (fields.max_length < 0) {
     ThrowInvalidInput("max_length must be 0 or more, found {}", fields.max_length);
   }
-  // A length that the user names is kept even above the context; WarnOfLength says what to expect.
+  // A length that the user names is kept even above the context; WarnOfLength tells the
+  // consequence.
   if (fields.max_length > 0) return fields.max_length;
   return std::min(kDefaultMaxLength, limits.max_position_embeddings);
 }

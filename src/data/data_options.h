@@ -54,7 +54,7 @@ struct DataOptions {
   // memory.
   std::filesystem::path index_folder;
 
-  std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: those of the tokenizer
+  std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
 };
 
 // The model that reads the data, as far as data are concerned.

@@ -80,7 +80,8 @@ class Dataset {
   // The record of sample i as its file has it, with the names of its format; nothing for a raw
   // text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
-  // The layout of sample i, and that of the file with the most samples (of several, the first).
+  // The layout of sample i, and the layout of the file with the most samples (of several, the
+  // first).
   const PromptLayout& LayoutOf(std::int64_t i) const;
   const PromptLayout& layout() const;
   // True when the files differ in format at most.

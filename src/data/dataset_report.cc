@@ -14,7 +14,7 @@
 namespace qlora {
 namespace {
 
-// A count of opening files: its key in JSON, and what people read about it.
+// A count of opening files: its key in JSON, and its text for people.
 struct Counted {
   const char* key;
   std::int64_t DataReport::*count;
@@ -195,7 +195,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   for (const FileReport& file : report.files) count += file.records;
   const std::int64_t lost =
       report.dropped_long + report.truncated + report.dropped_masked + report.dropped_untrained;
-  // Up to a tenth is usual and part of the report; more is seldom what the user wants.
+  // Up to a tenth is usual and part of the report; the user seldom wants more.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
   const auto add = [&causes](std::int64_t number, std::string_view cause) {

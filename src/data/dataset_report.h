@@ -37,7 +37,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
 std::string RenderReport(const DataReport& report);
 OrderedJson ReportToJson(const DataReport& report);
 
-// {key of a count in ReportToJson: text}: what RenderReport says about each count that is not 0.
+// {key of a count in ReportToJson: text}: RenderReport's text about each count that is not 0.
 OrderedJson RemarksToJson();
 
 }  // namespace qlora

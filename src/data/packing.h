@@ -8,7 +8,7 @@
 
 namespace qlora {
 
-// Groups of items, stored flat. An item is an example: what must share a micro-batch.
+// Groups of items, stored flat. An item is an example: samples that must share a micro-batch.
 struct Groups {
   std::vector<std::uint32_t> items;        // every item exactly once
   std::vector<std::uint64_t> begin = {0};  // (groups + 1) first item of each group, then the end

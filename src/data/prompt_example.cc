@@ -32,7 +32,7 @@ bool IsTyped(const PromptExample& example) {
          (example.system.empty() || IsOneLine(example.system));
 }
 
-// The messages [system] user of a conversation, as what a person types.
+// Returns the messages [system] user of a conversation as the texts that a person types.
 std::optional<PromptExample> TypedMessages(const OrderedJson& messages) {
   const bool has_system = messages.size() == 2 && messages[0]["role"] == "system";
   if (messages.size() != (has_system ? 2U : 1U) || messages.back()["role"] != "user") return {};

@@ -1,5 +1,5 @@
-// Refuses samples that would train something else than the user means, and counts what is worth
-// knowing about the others.
+// Refuses samples that would train something other than the user means, and counts notable
+// properties of the other samples.
 #ifndef QLORA_DATA_SAMPLE_CHECK_H_
 #define QLORA_DATA_SAMPLE_CHECK_H_
 
@@ -32,7 +32,7 @@ struct SampleNotes {
 void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t vocab_size,
                  SampleNotes& notes);
 
-// Errors: InvalidInput, without a place, when labels are those of the next token, as for a trainer
+// Errors: InvalidInput, without a place, when labels belong to the next token, as for a trainer
 // that does not shift them.
 void CheckNotShifted(const Sample& sample);
 

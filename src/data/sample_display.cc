@@ -25,8 +25,8 @@ struct Stretch {
   std::string text;
 };
 
-// The text of each stretch is what its tokens add to the tokens before: a decoder that starts
-// within the sample keeps the spaces that it would strip at the start of a text.
+// The text of each stretch is the text that its tokens add to the tokens before: a decoder that
+// starts within the sample keeps the spaces that it would strip at the start of a text.
 std::vector<Stretch> StretchesOf(const Sample& sample, const Tokenizer& tokenizer) {
   const std::span<const std::int32_t> ids = sample.ids;
   const auto is_trained = [&](std::int64_t t) {

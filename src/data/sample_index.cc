@@ -93,8 +93,8 @@ Example FindExample(const RecordFile& records, RecordFormat format, const Layout
   return {std::move(first), {format, {}}};
 }
 
-// "prompt: question, completion: answer; not read: id", for records whose fields have other names
-// than those of their format; "" for others.
+// "prompt: question, completion: answer; not read: id", for records whose field names differ from
+// the names of their format; "" for others.
 std::string DescribeFields(const Example& example, const PromptLayout& layout) {
   const std::vector<FieldName>& names = example.detected.names;
   if (names.empty()) return {};
@@ -272,7 +272,7 @@ void SampleIndex::AddRecords(OverLong over_long, Context* context) {
   std::vector<Outcome> outcomes;
   for (std::int64_t begin = 0; begin < records(); begin += kBlock) {
     const std::int64_t count = std::min(kBlock, records() - begin);
-    // A block at a time bounds what is in memory: samples of 4096 records, not of the file.
+    // One block at a time bounds memory: samples of 4096 records, not of the whole file.
     outcomes.assign(count, {});
     ForEach(context, count, [&](std::int64_t i) {
       Outcome& outcome = outcomes[i];

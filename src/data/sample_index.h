@@ -45,11 +45,12 @@ class SampleIndex {
   const std::string& name() const { return name_; }
   FileFormat file_format() const;
   const PromptLayout& layout() const { return encoder_.layout(); }
-  // Which fields are read, where they have other names than those of the format; else "".
+  // Names the fields that are read, where their names differ from the names of the format;
+  // otherwise "".
   const std::string& fields() const { return fields_; }
   std::int64_t records() const;  // of the file; windows of a raw text
   std::span<const SampleEntry> entries() const { return entries_.values(); }
-  const DataReport& counts() const { return counts_; }  // only what CountsToJson takes
+  const DataReport& counts() const { return counts_; }  // only the counts that CountsToJson takes
 
   // May be called by several threads. Errors: InvalidInput when the file has changed.
   Sample Read(const SampleEntry& entry) const;

@@ -18,8 +18,8 @@ constexpr std::uint64_t kSplitDetail = (std::uint64_t{1} << 48) - 1;
 
 TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed) {
   const auto size = static_cast<double>(dataset.size());
+  // At least one sample: otherwise a small fraction of a small set would silently hold nothing out.
   const double wanted =
-      // At least one sample: a small fraction of a small set would else hold nothing out, silently.
       val_set_size >= 1 ? val_set_size : std::max(1.0, std::round(val_set_size * size));
   if (!(val_set_size > 0) || wanted != std::floor(wanted) || wanted >= size) {
     ThrowInvalidInput(

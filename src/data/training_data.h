@@ -1,4 +1,4 @@
-// The data of a run as the user named it: what is trained on, and what is held out.
+// The data of a run as the user named it: the training samples and the held-out samples.
 #ifndef QLORA_DATA_TRAINING_DATA_H_
 #define QLORA_DATA_TRAINING_DATA_H_
 
@@ -16,9 +16,9 @@ struct TrainingData {
   std::optional<Dataset> held_out;
 };
 
-// Holds out val_set_size samples when it is 1 or more, else that fraction of them, rounded, at
-// least one. Drawn by seed without replacement; both parts keep the order of the files. Errors:
-// InvalidInput when a part would be empty.
+// Holds out val_set_size samples when it is 1 or more, otherwise that fraction of the samples,
+// rounded, at least one. The seed draws them without replacement; both parts keep the order of the
+// files. Errors: InvalidInput when a part would be empty.
 TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed);
 
 // Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by

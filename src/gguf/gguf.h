@@ -81,8 +81,8 @@ struct GgufTypeRow {
   std::uint32_t code;
   DType dtype;
 };
-// The tensor types that can be read and written. Q4_0 and IQ4_NL are those of files that `inspect`
-// describes; nothing here computes with them.
+// The tensor types that can be read and written. Q4_0 and IQ4_NL are here for `inspect`; there are
+// no ops for them.
 inline constexpr GgufTypeRow kGgufTypes[] = {
     {0, DType::kF32},  {1, DType::kF16},     {30, DType::kBF16}, {8, DType::kQ8_0},
     {2, DType::kQ4_0}, {20, DType::kIQ4_NL}, {28, DType::kF64},  {24, DType::kI8},

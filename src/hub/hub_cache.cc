@@ -87,8 +87,7 @@ fs::path SnapshotOf(const HubRepository& repository) {
   return folder / "snapshots" / commit;
 }
 
-// What may be meant by a path at which there is no model: a near name, else the models of its
-// folder.
+// Suggests models for a path without a model: a near name, or the models of its folder.
 std::string SuggestModel(const fs::path& path) {
   if (const std::string near = SuggestPath(path); !near.empty()) return near;
   constexpr std::size_t kMost = 4;

@@ -1,4 +1,4 @@
-// The Hugging Face cache on this machine: where it is, and what is in it. All verbs read it; only
+// The Hugging Face cache on this machine: its place and its content. All verbs read the cache; only
 // `qlora pull` (pull/pull.h) downloads into it. known_models.h is a table of shapes and
 // repositories, so that runs can be planned before anything is downloaded. Layout of the cache:
 // https://huggingface.co/docs/hub/local-cache
@@ -36,9 +36,9 @@ std::optional<HubRepository> AsHubDataset(const std::string& text);
 // InvalidInput for a damaged cache.
 std::optional<std::filesystem::path> CachedSnapshot(const HubRepository& repository);
 
-// HF_HOME, else XDG_CACHE_HOME (or ~/.cache) /huggingface.
+// HF_HOME, or XDG_CACHE_HOME (or ~/.cache) /huggingface.
 std::filesystem::path HubHome();
-// HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HubHome()/hub.
+// HF_HUB_CACHE, or HUGGINGFACE_HUB_CACHE, or HubHome()/hub.
 std::filesystem::path HubCacheDir();
 // With "~" at the begin and "$NAME" replaced, as Python expands the variables that name folders.
 std::filesystem::path ExpandPath(const std::string& text);
@@ -47,7 +47,7 @@ std::filesystem::path ExpandPath(const std::string& text);
 std::vector<std::string> CachedModels();
 
 // name: a directory, or org/name[@revision] in the cache. A directory of that name wins. Errors:
-// InvalidInput that says what was looked for, what is missing there, and the command that gets it.
+// InvalidInput that names the search, the missing files, and the command that gets them.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
 // As ResolveModelDir, but a folder with a tokenizer.json alone will do.

@@ -196,10 +196,9 @@ std::string PlainName(std::string_view name) {
 
 const KnownModel* FindKnown(std::string_view name) {
   const std::string plain = PlainName(name);
+  // Both sides are stripped, because names of the table have silent words too (v0.1, 2407).
   const auto* known =
       std::find_if(kKnownModels.begin(), kKnownModels.end(),
-                   // Both sides are stripped, because names of the table have silent words too
-                   // (v0.1, 2407).
                    [&](const auto& model) { return PlainName(model.name) == plain; });
   return known == kKnownModels.end() ? nullptr : known;
 }
@@ -208,6 +207,7 @@ const KnownModel* FindKnown(std::string_view name) {
 // number of experts are given; each family reads its own.
 Json ConfigOf(const KnownModel& model) {
   const KnownShape& shape = model.shape;
+  // head_dim is given even where D / H is the same, since not all families have that default.
   Json config = {{"model_type", model.model_type},
                  {"vocab_size", shape.V},
                  {"hidden_size", shape.D},
@@ -215,7 +215,6 @@ Json ConfigOf(const KnownModel& model) {
                  {"num_hidden_layers", shape.L},
                  {"num_attention_heads", shape.H},
                  {"num_key_value_heads", shape.G},
-                 // Given even where D / H is the same, since not all families have that default.
                  {"head_dim", shape.K},
                  {"max_position_embeddings", shape.T},
                  {"tie_word_embeddings", shape.tied}};

@@ -83,8 +83,8 @@ std::string StateText(const BnbLayout& layout, const std::string& offset) {
         fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})",
                     layout.nested_block_size, offset);
   }
-  // bitsandbytes packs this text into a tensor of bytes. Spaces and order are those of json.dumps,
-  // so that equal weights are equal files.
+  // bitsandbytes packs this text into a tensor of bytes. Spaces and order follow json.dumps, so
+  // that equal weights give equal files.
   return text + '}';
 }
 
@@ -189,7 +189,7 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
     }
     offset = static_cast<float>(wide);
   }
-  // A key that is not known might change what the numbers mean.
+  // An unknown key might change the meaning of the numbers.
   const std::string_view known =
       nested ? "quant_type blocksize dtype shape nested_blocksize nested_dtype nested_offset"
              : "quant_type blocksize dtype shape";

@@ -35,7 +35,7 @@ std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_key
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (in_string) {
-      // Skips what is escaped, which may be a quote.
+      // Skips the escaped character, which may be a quote.
       if (c == '\\') ++i;
       in_string = c != '"';
     } else if (c == '"') {
@@ -139,8 +139,8 @@ const char* OtherKind(const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value.is_boolean() ? nullptr : "true or false";
   } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    // Numbers above 2^63 - 1 are integers too, but would turn negative.
     const bool fits = value.is_number_integer() &&
-                      // Numbers above 2^63 - 1 are integers too, but would turn negative.
                       !(value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX);
     return fits ? nullptr : "an integer";
   } else if constexpr (std::is_same_v<T, double>) {
@@ -202,7 +202,7 @@ const Json* FindJson(const Json& object, std::string_view key, std::string_view 
                       object.type_name());
   }
   const auto found = object.find(std::string(key));
-  // null counts as absent: files of Python write None for what is not set.
+  // null counts as absent: Python writes None for keys that are not set.
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 

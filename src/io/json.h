@@ -1,5 +1,5 @@
-// JSON with errors that name the file, the line and the key. `where` in every function is what the
-// message starts with: a path, or "data.jsonl:17" for one line of a file.
+// JSON with errors that name the file, the line and the key. In every function, `where` starts the
+// message: a path, or "data.jsonl:17" for one line of a file.
 #ifndef QLORA_IO_JSON_H_
 #define QLORA_IO_JSON_H_
 
@@ -34,7 +34,7 @@ struct JsonDefect {
 std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value);
 std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 
-enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins is what Python's json does
+enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins: as Python's json
 
 // All functions from here on throw InvalidInput.
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view where);

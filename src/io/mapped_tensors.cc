@@ -13,7 +13,7 @@ const TensorInfo* MappedTensors::Find(std::string_view name) const {
 
 std::span<const std::byte> MappedTensors::Bytes(const TensorInfo& tensor) const {
   const Place& place = PlaceOf(tensor);
-  // Within the file: Add is given only what was checked.
+  // The range lies within the file: Add receives checked entries only.
   return files_[place.file].bytes().subspan(place.offset, tensor.bytes());
 }
 

@@ -29,12 +29,12 @@ std::optional<std::string> Match(const std::string& pattern, std::uint32_t optio
                                  const char* group = nullptr) {
   int error = 0;
   PCRE2_SIZE offset = 0;
+  // Python's re.match is anchored at the start, re.fullmatch at both ends.
   const std::unique_ptr<pcre2_code, Free> code(
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                    // Python's re.match is anchored at the start, re.fullmatch at both ends.
                     PCRE2_UTF | PCRE2_ANCHORED | options, &error, &offset, nullptr));
-  // Patterns come from files of other people: what PCRE2 does not know of Python's syntax is an
-  // error, never a pattern that matches nothing.
+  // Patterns come from other people's files. Syntax of Python that PCRE2 does not know is an error,
+  // never a pattern that matches nothing.
   if (code == nullptr) {
     ThrowInvalidInput("{}: '{}' is not a regular expression: {} at character {}", where, pattern,
                       MessageOf(error), offset);

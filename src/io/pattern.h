@@ -1,5 +1,5 @@
-// Regular expressions of configuration files, with the meaning of Python's re for what people write
-// there. `where` starts the message of the error (InvalidInput) about a pattern that does not
+// Regular expressions of configuration files, with the meaning that Python's re gives to common
+// patterns. `where` starts the message of the error (InvalidInput) about a pattern that does not
 // compile or that takes too long.
 #ifndef QLORA_IO_PATTERN_H_
 #define QLORA_IO_PATTERN_H_

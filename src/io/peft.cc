@@ -43,8 +43,8 @@ NameParts SplitName(const std::string& name, const std::string& where) {
                       kPrefix);
   }
   rest.remove_prefix(kPrefix.size());
+  // The end of this function refuses names of other kinds of adapters.
   if (rest.find(".lora_") == std::string_view::npos &&
-      // Names of other kinds of adapters, which the end of this function refuses.
       rest.find("token_adapter.") == std::string_view::npos &&
       rest.find(".base_layer.bias") == std::string_view::npos) {
     std::string weight(rest);
@@ -90,15 +90,15 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   if (module.a == nullptr || module.b == nullptr) {
     ThrowInvalidInput("{}: has no lora_{} weight", place, module.a == nullptr ? "A" : "B");
   }
-  // PEFT makes modules from the configuration and then loads weights by name: what it has made no
-  // module for is skipped without a word.
+  // PEFT makes modules from the configuration and then loads weights by name. It silently skips
+  // weights without a module.
   if (!Targets(config, module.path)) {
     ThrowInvalidInput(
         "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
         "would silently ignore them",
         place, kConfigName);
   }
-  // The scale is alpha / r: with another r than that of the tensors it would be wrong.
+  // The scale is alpha / r: it would be wrong if r differed from the rank of the tensors.
   const std::int64_t r = RankOf(config, module.path);
   if (module.a->shape.size() != 2 || module.b->shape.size() != 2 || module.a->shape[0] != r ||
       module.b->shape[1] != r) {
@@ -118,7 +118,7 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   }
 }
 
-// Advice that names the newest adapter of a run that has not ended; "" where there is none.
+// Returns advice that names the newest adapter of an unfinished run; "" where there is no adapter.
 std::string CheckpointAdvice(const fs::path& directory) {
   constexpr std::string_view kCheckpoint = "checkpoint-";
   std::int64_t newest = -1;
@@ -272,7 +272,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   }
   const std::string text = FormatAdapterConfig(config);
   std::vector<std::string> unknown_keys;
-  // Reads back what will be written: an adapter that this program could not load is refused now.
+  // Reads the text back: an adapter that this program could not load is refused now.
   const AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
   struct Item {
     std::string name;

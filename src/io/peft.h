@@ -34,15 +34,15 @@ struct ReplacedWeight {
 struct Adapter {
   AdapterConfig config;
   std::vector<std::string> unknown_keys;  // of adapter_config.json; worth a warning
-  std::unique_ptr<TensorReader> tensors;  // owns what the pointers below point to
+  std::unique_ptr<TensorReader> tensors;  // owns the tensors that the pointers below point to
   std::vector<AdapterModule> modules;     // sorted by path
   std::vector<ReplacedWeight> replaced;   // sorted by name
 };
 
-// Errors: InvalidInput for what OpenSafetensors and ParseAdapterConfig refuse, for pickled adapters
-// (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a pair.
-// The caller, who knows the base, checks that the modules exist in the base and that all modules of
-// Targets() have an adapter.
+// Errors: InvalidInput for files that OpenSafetensors or ParseAdapterConfig refuse, for pickled
+// adapters (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a
+// pair. The caller, who knows the base, checks that the modules exist in the base and that all
+// modules of Targets() have an adapter.
 Adapter OpenAdapter(const std::filesystem::path& directory);
 
 // The tensors that WriteAdapter stores for one linear; float32, bfloat16 or float16 views.

@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-// Settings that change what the adapter computes or which tensors it has.
+// Settings that change the result of the adapter or its set of tensors.
 constexpr std::string_view kUnsupported =
     "use_qalora megatron_config layer_replication lora_bias use_bdlora target_parameters "
     "trainable_token_indices arrow_config kasa_config alora_invocation_tokens monteclora_config "
@@ -153,7 +153,7 @@ Json NullOr(const std::vector<T>& list) {
   return list.empty() ? Json() : Json(list);
 }
 
-// 16, not 16.0, as Python prints what was given as an int.
+// 16, not 16.0: Python prints an int as an int.
 Json Number(double value) {
   const bool whole = value == std::floor(value) && std::abs(value) < 0x1p53;
   return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);

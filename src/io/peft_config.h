@@ -1,5 +1,5 @@
-// adapter_config.json of PEFT (github.com/huggingface/peft): what a LoRA adapter was attached to,
-// with which rank and scale. Field names and defaults are PEFT's.
+// adapter_config.json of PEFT (github.com/huggingface/peft): the modules that a LoRA adapter was
+// attached to, with rank and scale. Field names and defaults are PEFT's.
 #ifndef QLORA_IO_PEFT_CONFIG_H_
 #define QLORA_IO_PEFT_CONFIG_H_
 
@@ -40,8 +40,7 @@ struct AdapterConfig {
 
 // Reads adapter_config.json. Keys that PEFT writes and that mean nothing to a trained adapter are
 // skipped; other unknown keys are appended to `unknown_keys`. Errors: InvalidInput that names file
-// and key, for wrong types and for settings that change what the adapter computes and that are not
-// supported here.
+// and key, for wrong types and for unsupported settings that change the result of the adapter.
 AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& where,
                                  std::vector<std::string>& unknown_keys);
 

@@ -22,11 +22,11 @@ std::unique_ptr<TensorWriter> CreateSafetensors(const std::filesystem::path& pat
 
 inline constexpr std::uint64_t kMaxShardBytes = std::uint64_t{5} << 30;
 
-// A checkpoint in `directory` (made when missing): model.safetensors when all fits into
-// max_shard_bytes, else model-0000k-of-0000n.safetensors and model.safetensors.index.json. Tensors
-// whose names agree up to ".weight" (the pieces of one quantized weight) share a shard. Errors:
-// InvalidInput when the directory holds a checkpoint of the other layout, which readers would mix
-// up with this one.
+// Creates a checkpoint in `directory` (made when missing): model.safetensors when all tensors fit
+// into max_shard_bytes, otherwise model-0000k-of-0000n.safetensors and
+// model.safetensors.index.json. Tensors whose names agree up to ".weight" (the pieces of one
+// quantized weight) share a shard. Errors: InvalidInput when the directory holds a checkpoint of
+// the other layout, because readers would mix up the two.
 std::unique_ptr<TensorWriter> CreateShardedSafetensors(const std::filesystem::path& directory,
                                                        std::vector<TensorInfo> tensors,
                                                        const StringMap& metadata,

@@ -59,7 +59,8 @@ class TensorReader {
   virtual void Release(const TensorInfo& tensor) const = 0;
   // The path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;
-  // Text that the file carries along with its tensors; with several shards, that of the first.
+  // The text that the file stores with its tensors. Several shards have the text of the first
+  // shard.
   virtual const StringMap& metadata() const = 0;
 };
 

@@ -27,7 +27,7 @@ constexpr int kSpins = 4000;
 // Spins between two looks at whether the workers that are waited for still run.
 constexpr int kSpinsPerLook = 200;
 
-// The cgroup v2 CPU quota in whole cores, or a large number where there is none.
+// Returns the cgroup v2 CPU quota in whole cores, or a large number where there is no quota.
 int QuotaCores() {
   std::ifstream file("/sys/fs/cgroup/cpu.max");
   std::string quota;
@@ -40,7 +40,7 @@ int QuotaCores() {
   }
 }
 
-// Cores that this process may use: those of its affinity mask, at most as many as the quota gives.
+// Returns the cores that this process may use: the cores of its affinity mask, at most the quota.
 int UsableCores() {
   cpu_set_t set;
   const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;

@@ -1,4 +1,4 @@
-// Reads what processor and memory the system reports, for `doctor` and the records of runs.
+// Reads the processor and the memory from the system, for `doctor` and the records of runs.
 #include "qlora/machine.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-// Linux's names of what some kernel, here or in oneDNN, is written for.
+// Linux's names of the features that kernels, here or in oneDNN, are written for.
 constexpr std::array<std::string_view, 14> kFeatures = {
     "sse4_2",   "avx",        "fma",         "f16c",        "avx2",     "avx512f",  "avx512bw",
     "avx512vl", "avx512vbmi", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"};

@@ -24,12 +24,12 @@ namespace qlora {
 // Once started, joined before it is destroyed.
 class PoolThread {
  public:
-  // The thread calls `work` once. Throws what std::thread throws if the system has none to give.
+  // Starts the thread, which calls `work` once. Throws std::thread's error if there is no thread.
   void Start(std::function<void()> work);
   // Waits for its end, if it was started.
   void Join();
 
-  // By the thread itself: it starts and ends what others may wait for.
+  // The thread itself calls Enter and Leave, at the start and the end of work that others wait for.
   void Enter() { cpu_.store(sched_getcpu(), std::memory_order_relaxed); }
   void Leave() { cpu_.store(kOutside, std::memory_order_relaxed); }
 

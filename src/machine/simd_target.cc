@@ -27,8 +27,8 @@ std::int64_t HighwayTargets(SimdTarget target) {
   }
 }
 
-// The target that QLORA_TARGET names, else the best one. Errors: InvalidInput for a name that does
-// not exist, or a target that this machine lacks.
+// Returns the target that QLORA_TARGET names, or the best one. Errors: InvalidInput for an unknown
+// name, or for a target that this machine lacks.
 SimdTarget FromEnvironment() {
   const char* value = std::getenv("QLORA_TARGET");
   if (value == nullptr || *value == '\0') return BestSimdTarget();

@@ -128,7 +128,7 @@ class TurnFinder {
     return Region{Opening(m, said->begin, before), Closing(m, said->end, with)};
   }
 
-  // The part of `text`, the rendering of `messages`, that depends on what message m says.
+  // The part of `text`, the rendering of `messages`, that depends on the content of message m.
   //
   //   text    ...<assistant>Hello</assistant>...
   //   other   ...<assistant>Xylem</assistant>...    with the content of m replaced

@@ -1,4 +1,4 @@
-// Finds what the assistant wrote in a conversation that a template has rendered.
+// Finds the assistant's text in a conversation that a template has rendered.
 #ifndef QLORA_PROMPT_ASSISTANT_TURNS_H_
 #define QLORA_PROMPT_ASSISTANT_TURNS_H_
 

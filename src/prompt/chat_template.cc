@@ -35,7 +35,7 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   add("eos_token", tokenizer.eos_id());
   add("pad_token", tokenizer.pad_id());
   add("unk_token", tokenizer.unk_id());
-  // Behind the tokens: what the user names wins over what the tokenizer says.
+  // The user's variables come after the tokens, because they override the tokenizer's.
   variables.update(ParseVariables(settings.variables));
   variables_ = std::make_shared<const OrderedJson>(std::move(variables));
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
@@ -57,10 +57,9 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   if (!jinja_) ThrowInvalidInput("{}", defect_);
   const OrderedJson none;
   const OrderedJson add_generation_prompt = prompt;
+  // The conversation comes first, so that no variable of the user's can replace it.
   std::vector<JinjaVariable> variables = {{"messages", &messages},
                                           {"tools", &tools},
-                                          // These come first, so that no variable of the user's can
-                                          // replace the conversation itself.
                                           {"add_generation_prompt", &add_generation_prompt}};
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
   // transformers gives every template `documents`, null without retrieval: for templates the name
@@ -69,7 +68,8 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   return jinja_->Render(variables, {.limits = {}, .now = now_});
 }
 
-// Renders once if the template marks the assistant's text, else some times for each of its turns.
+// Renders once if the template marks the assistant's text, otherwise several times for each of the
+// assistant's turns.
 RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& tools) const {
   if (with_tools_ && !tools.is_null()) return with_tools_->Render(messages, tools);
   JinjaOutput output = Run(messages, tools, false);

@@ -95,14 +95,14 @@ std::tm ParseDate(const std::string& text) {
   return date;
 }
 
-// The text of the template of that name; null when there is none.
+// Returns the text of the template of that name; null when there is no such template.
 const std::string* FindText(const std::vector<ChatTemplateText>& templates, std::string_view name) {
   const auto found = std::find_if(templates.begin(), templates.end(),
                                   [&](const ChatTemplateText& t) { return t.name == name; });
   return found == templates.end() ? nullptr : &found->text;
 }
 
-// ", default, tool_use": what the checkpoint adds to the built-in names.
+// ", default, tool_use": the names that the checkpoint adds to the built-in names.
 std::string NamesOf(const std::vector<ChatTemplateText>& templates) {
   std::string names;
   for (const ChatTemplateText& t : templates) names += ", " + t.name;

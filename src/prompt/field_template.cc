@@ -83,8 +83,8 @@ void FieldTemplate::AddField(std::string_view name) {
   if (name.starts_with('!')) kind = Piece::kIfAbsent;
   if (kind != Piece::kField) name.remove_prefix(1);
   const bool is_required = !parts_.back().optional;
-  // The main field takes what a person types: the first field that every record must have, or else
-  // the first of all. A system text has its own option.
+  // The main field takes the text that a person types: the first field that every record must have,
+  // or the first of all. A system text has its own option.
   const bool is_better = main_field_.empty() || (is_required && !main_is_required_);
   if (kind == Piece::kField && is_better && name != "system") {
     main_field_ = name;

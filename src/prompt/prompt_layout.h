@@ -55,7 +55,7 @@ std::string WarnOfOtherLayout(const PromptLayout& trained, const PromptLayout& d
 
 // The user's choice for records of prompt and answer that are not conversations.
 enum class LayoutChoice {
-  kAuto,               // kChat if the model has a chat template, else kText
+  kAuto,               // kChat if the model has a chat template, otherwise kText
   kChat,               // through the chat template
   kText,               // Alpaca as its authors' text; prompt and completion as they are
   kInstructionAnswer,  // Alpaca as "Instruction: ... Answer:"; prompt and completion as they are
@@ -93,8 +93,8 @@ class RecordLayout {
 
   const PromptLayout& layout() const { return layout_; }
 
-  // kText: what the model reads, and what the model writes. Errors (all functions): InvalidInput,
-  // without a place, naming the field that is missing or is not text.
+  // kText: the text that the model reads, and the text that the model writes. Errors (all
+  // functions): InvalidInput, without a place, naming the field that is missing or is not text.
   std::string Prompt(const OrderedJson& record) const;
   std::string Completion(const OrderedJson& record) const;
 
@@ -104,8 +104,8 @@ class RecordLayout {
   // may be absent. A record of messages is one whatever the format is.
   Conversation PromptConversation(const OrderedJson& record) const;
 
-  // The record of what a person types: `user` in the main field, and `system` if it is not empty.
-  // Errors: InvalidInput when the layout has no place for one of them.
+  // Returns the record of a person's text: `user` in the main field, and `system` if it is not
+  // empty. Errors: InvalidInput when the layout has no place for one of them.
   OrderedJson RecordOf(std::string_view user, std::string_view system) const;
 
   // kText: true when a system text changes the prompt.

@@ -24,7 +24,7 @@ struct PromptRecord {
 
 // Adds the fields of `record` to an object, under the names of the options.
 void AddPromptRecord(const PromptRecord& record, Json& json);
-// Reads what AddPromptRecord has written. Errors: InvalidInput with `where`.
+// Reads the record that AddPromptRecord has written. Errors: InvalidInput with `where`.
 PromptRecord PromptRecordOf(const Json& json, const std::string& where);
 
 void SavePromptRecord(const std::filesystem::path& model_dir, const PromptRecord& record);

@@ -43,10 +43,10 @@ class PromptRenderer {
   std::optional<ChatTemplate> turns_;  // shows a text layout, without BOS
 };
 
-// The Jinja template that makes other programs write the prompts of this layout: the text to keep
-// with an adapter as chat_template.jinja, or "" when the model's own template does it. The layout
-// is that of data for a model whose template is `chat` (may be null); `chosen`: `chat` is not the
-// template of the model's own files. append_eos: as in training.
+// Returns the Jinja template that makes other programs write the prompts of this layout: the text
+// to keep with an adapter as chat_template.jinja, or "" when the model's own template does it. The
+// layout belongs to data for a model whose template is `chat` (may be null); `chosen`: `chat` is
+// not the template of the model's own files. append_eos: as in training.
 std::string TemplateOfLayout(const PromptLayout& layout, const Tokenizer& tokenizer,
                              const ChatTemplate* chat, bool chosen, bool append_eos);
 

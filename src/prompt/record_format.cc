@@ -76,7 +76,7 @@ std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFo
   return found;
 }
 
-// "question, answer": what a message shows of a record that lacks a field.
+// "question, answer": the keys that a message shows of a record that lacks a field.
 std::string KeysOf(const OrderedJson& record) {
   std::string keys;
   for (const auto& item : record.items()) {
@@ -89,8 +89,8 @@ bool IsPreferencePair(const OrderedJson& record) {
   return Has(record, "chosen") && Has(record, "rejected");
 }
 
-// "question in place of Question, ...": what to call the fields of a record that tells a format but
-// for the case of its names; "" for other records.
+// "question in place of Question, ...": the names to use in a record whose fields tell a format
+// except for the case of their names; "" for other records.
 std::string NamesInLowerCase(const OrderedJson& record) {
   OrderedJson lower = OrderedJson::object();
   std::string names;

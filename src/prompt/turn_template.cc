@@ -129,7 +129,8 @@ std::string Literal(std::string_view text) {
     if (c == '\n') {
       literal += "\\n";
     } else {
-      // A quote or backslash of a piece would else end the literal, or escape what follows.
+      // An unescaped quote would end the literal, an unescaped backslash would escape the next
+      // character.
       if (c == '\'' || c == '\\') literal += '\\';
       literal += c;
     }

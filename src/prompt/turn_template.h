@@ -13,7 +13,8 @@
 namespace qlora {
 
 // The text around the messages of a conversation. In each piece "{content}" is the content of the
-// message, "{system}" that of the system message, "{bos}" and "{eos}" the texts of those tokens.
+// message, "{system}" the content of the system message, "{bos}" and "{eos}" the texts of those
+// tokens.
 //
 //   prefix [system] user answer_prompt answer user answer_prompt answer ...
 struct TurnPieces {

@@ -26,7 +26,7 @@ class CsvScanner {
   State state_ = State::kFieldStart;
 };
 
-// What is wrong with a file whose fields are separated by semicolons.
+// The message about a file whose fields are separated by semicolons.
 inline constexpr std::string_view kSemicolons =
     "fields are separated by ';': only commas and tabs are read";
 

@@ -36,7 +36,7 @@ std::vector<fs::path> DataFilesIn(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     if (IsDataFile(entry.path()) && entry.is_regular_file(error)) files.push_back(entry.path());
   }
-  // Folders list files in no order, and the order of files is that of the samples.
+  // Folders list files in no order, and samples follow the order of the files.
   std::sort(files.begin(), files.end());
   if (files.empty()) {
     ThrowInvalidInput("{}: the folder holds no data file ({}); folders inside it are not searched",
@@ -47,7 +47,7 @@ std::vector<fs::path> DataFilesIn(const fs::path& folder) {
 
 std::vector<fs::path> FilesThatMatch(const fs::path& pattern) {
   glob_t found = {};
-  // glob sorts what it finds.
+  // glob sorts its matches.
   const int result = glob(pattern.c_str(), 0, nullptr, &found);
   std::vector<fs::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
@@ -58,7 +58,7 @@ std::vector<fs::path> FilesThatMatch(const fs::path& pattern) {
 }
 
 // True when a word of the path names a part of a data set that is not for training, such as
-// "data/test-00000-of-00001.parquet". The words are those of Hugging Face's library `datasets`.
+// "data/test-00000-of-00001.parquet". The words come from Hugging Face's library `datasets`.
 bool IsHeldOut(const fs::path& path) {
   constexpr auto kHeldOut = std::to_array<std::string_view>(
       {"test", "testing", "eval", "evaluation", "validation", "valid", "dev", "val"});

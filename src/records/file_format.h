@@ -23,7 +23,7 @@ bool HasDataExtension(const std::filesystem::path& path);
 // Errors: InvalidInput naming the conversion for Arrow, compressed, UTF-16 and Excel files.
 FileFormat DetectFileFormat(const FileBytes& file);
 
-// The separator of the fields of a CSV file: a tab in .tsv, else a comma.
+// Returns the separator of the fields of a CSV file: a tab in .tsv, otherwise a comma.
 char DelimiterOf(const FileBytes& file);
 
 // White space between the values of JSON.

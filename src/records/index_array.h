@@ -46,8 +46,8 @@ class IndexArray {
     file_->Write(std::as_bytes(std::span(header)));
   }
 
-  // The array that an earlier run finished at this place; nothing when there is none of this key.
-  // Only the sizes are checked: the caller must not trust the values.
+  // Returns the array that an earlier run finished at this place; nothing when no array has this
+  // key. Only the sizes are checked: the caller must not trust the values.
   static std::optional<IndexArray> Find(const IndexPlace& place) {
     std::error_code ignored;
     if (!std::filesystem::is_regular_file(place.path, ignored)) return std::nullopt;
