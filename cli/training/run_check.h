@@ -29,8 +29,9 @@ std::string FormatDisk(const DiskPlan& disk);
 // Makes every check that `train` makes before it starts, and prints what was found: text, or one
 // JSON object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a
 // model whose shape is known are checked. Errors: those of PlanTraining or PlanShape; after the
-// plan has been printed, those of CheckPlan, and those of ParseDevice when device cuda is asked for
-// on a machine whose GPU cannot be used and max_memory does not describe that of another machine.
+// plan has been printed, those of CheckPlan, and those of BackendFactory::Of when device cuda is
+// asked for on a machine whose GPU cannot be used and max_memory does not describe that of another
+// machine.
 void CheckRun(const Console& console, TrainSettings settings, bool json);
 
 }  // namespace qlora
