@@ -4,6 +4,7 @@
 #include <functional>
 #include <numeric>
 
+#include "backend/backend_factory.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
@@ -101,9 +102,9 @@ void DecodeBenchOptions::Declare(OptionTable& table) {
 std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
   const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
   const DecoderConfig config = ConfigOf(options.model, capacity);
-  const Device device = ParseDevice(options.model.device);
-  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
-  const std::unique_ptr<Backend> backend = MakeBackend(context, device, precision.activation);
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
   const RandomModel model(context, *backend, config, options.model.load_in_4bit,
                           WeightUse::kGeneration);
   const Decoder decoder(*backend, config, model.get(), precision, capacity);

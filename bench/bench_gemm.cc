@@ -10,7 +10,7 @@
 #include <span>
 #include <thread>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "base/arena.h"
 #include "base/check.h"
 #include "bench/bench_bandwidth.h"
@@ -95,8 +95,8 @@ class Bench {
       : context_(context),
         repetitions_(static_cast<int>(options.repetitions)),
         lora_r_(options.lora_r),
-        compute_(ParsePrecision(options.compute_dtype, Device::kCpu).activation),
-        backend_(MakeBackend(context, Device::kCpu, compute_)),
+        compute_(ParsePrecision(options.compute_dtype, *BackendFactory::Of("cpu")).activation),
+        backend_(MakeCpuBackend(context, compute_)),
         memory_(kBeyondCaches) {
     // Pages that were never written are one page of zeros, which stays in the cache.
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/printable.h"
@@ -230,9 +231,9 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
         options.steps, options.warmup_steps);
   }
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
-  const Device device = ParseDevice(options.model.device);
-  const Precision precision = ParsePrecision(options.model.compute_dtype, device);
-  const std::unique_ptr<Backend> inner = MakeBackend(context, device, precision.activation);
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
+  const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
+  const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
   // Before the model is made, as a plan sees the device.
   const std::size_t available = inner->memory().Available();
   TimedBackend backend(*inner);

@@ -24,7 +24,7 @@ std::vector<float> Values(std::int64_t count, std::uint64_t place) {
 }
 
 struct Setup {
-  explicit Setup(DType compute) : backend(MakeBackend(context, Device::kCpu, compute)) {
+  explicit Setup(DType compute) : backend(MakeCpuBackend(context, compute)) {
     backend->Reserve({.rows = kRows,
                       .features = 3 * kFeatures,
                       .vocab_rows = kRows,

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "command/errors.h"
 #include "command/model_loading.h"
 #include "data/sample_display.h"
@@ -198,7 +198,7 @@ Finding FindPlan(const TrainOptions& options) {
             CheckPlan(plan);
             // max_memory describes the card of another machine. Without it, this machine is meant,
             // and a GPU that is absent is refused here as `train` refuses it.
-            if (plan.options.max_memory.empty()) ParseDevice(plan.options.device);
+            if (plan.options.max_memory.empty()) BackendFactory::Of(plan.options.device);
           }};
 }
 

@@ -29,8 +29,8 @@ std::string FormatDisk(const DiskPlan& disk);
 // Makes every check that `train` makes before it starts, and prints the findings: text, or one JSON
 // object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a model
 // whose shape is known are checked. Errors: as PlanTraining or PlanShape; after the plan has been
-// printed, as CheckPlan, and as ParseDevice when device cuda is asked for on a machine whose GPU
-// cannot be used and max_memory does not describe another machine's memory.
+// printed, as CheckPlan, and as BackendFactory::Of when device cuda is asked for on a machine whose
+// GPU cannot be used and max_memory does not describe another machine's memory.
 void CheckRun(const Console& console, TrainSettings settings, bool json);
 
 }  // namespace qlora

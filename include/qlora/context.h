@@ -1,4 +1,4 @@
-// The threads that do the work, passed as an argument instead of globals.
+// The threads and the device of jobs, passed as an argument instead of globals.
 #ifndef QLORA_CONTEXT_H_
 #define QLORA_CONTEXT_H_
 
@@ -8,8 +8,11 @@
 
 namespace qlora {
 
-// A pool of threads. One Context may be used by one caller at a time; several Contexts can live
-// side by side in a process.
+class BackendFactory;
+
+// Where jobs compute: on a pool of threads, and on the device that the option `device` of each job
+// names. One Context may be used by one caller at a time; several Contexts can live side by side in
+// a process.
 class Context {
  public:
   // threads == 0: one per core that this process may use (affinity mask and cgroup quota
@@ -30,8 +33,11 @@ class Context {
                    const std::function<void(std::int64_t index, int worker)>& task);
 
  private:
+  friend class BackendFactory;  // of the library: sets and reads backends_
   class Pool;
   std::unique_ptr<Pool> pool_;
+  // Makes the backends of all jobs in place of the option `device`; or null.
+  std::shared_ptr<const BackendFactory> backends_;
 };
 
 // Receives how much of a job is done, and all of it.

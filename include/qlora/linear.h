@@ -104,7 +104,6 @@ class QLoraLinear {
 
  private:
   class Impl;
-  friend struct LinearMaker;
   explicit QLoraLinear(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -115,7 +115,6 @@ class Model {
 
  private:
   class Impl;
-  friend struct ModelLoader;
   explicit Model(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -19,8 +19,8 @@
 //
 // Launches. Where launching ops costs time, Capture keeps them for Replay instead of running them.
 //
-// MakeBackend makes the backend of a device. Jobs receive a BackendMaker, because some need two
-// operand types. A backend around another one derives from backend_decorator.h.
+// A BackendFactory (backend_factory.h) makes the backends of a job, one for each operand type. A
+// backend around another one derives from backend_decorator.h.
 #ifndef QLORA_BACKEND_BACKEND_H_
 #define QLORA_BACKEND_BACKEND_H_
 
@@ -29,7 +29,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "backend/ops.h"
 #include "base/arena.h"
@@ -171,17 +170,7 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
 // Runs SumOfSquares and waits for the sum. sum: (1, 1) float64, where the backend leaves it.
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const MatrixView& sum);
 
-// The devices that there is a backend for.
-enum class Device : std::uint8_t { kCpu, kCuda };
-
-// The names of devices that options offer: "auto", "cpu", "cuda".
-std::vector<std::string> DeviceNames();
-// "auto" is kCpu. Errors: InvalidInput for another name; for "cuda" with the code of CudaReport.
-Device ParseDevice(const std::string& name);
-// The same for plans, which need no GPU: "cuda" is accepted on every machine.
-Device ParsePlannedDevice(const std::string& name);
-
-// The GPU that Device::kCuda uses.
+// The GPU that backends of CUDA use.
 struct CudaReport {
   std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
   // The code of the error that a run ends with: InvalidInput where there is no GPU or no CUDA in
@@ -203,23 +192,9 @@ struct CudaTrial {
 // In a program without CUDA, nothing is tried.
 CudaTrial TryCuda();
 
-// The activation type that a device computes fastest in, kF32 or kBF16.
-DType PreferredActivation(Device device);
-
-// The backend of a device. compute: the operand type of matrix products, kF32 or kBF16 (which needs
-// no special hardware to be correct, only to be fast). The context must outlive the backend.
-// Errors: InvalidInput for a device or a type without a backend.
-std::unique_ptr<Backend> MakeBackend(Context& context, Device device, DType compute);
-
-// Makes the backends of one device, one for each operand type that a job needs.
-using BackendMaker = std::function<std::unique_ptr<Backend>(Context& context, DType compute)>;
-BackendMaker BackendsOf(Device device);
-// The same for plans. For kCuda without a GPU: MakeAbsentCudaBackend.
-BackendMaker PlannedBackendsOf(Device device);
-
-// The backends that MakeBackend makes for Device::kCpu and Device::kCuda. The backends of a GPU
-// share its memory. Errors of MakeCudaBackend: the error of CudaReport, and Runtime where a library
-// is not found.
+// The backends of the two devices; jobs get theirs from backend_factory.h. The backends of a GPU
+// share its memory. Errors: InvalidInput for a type without a backend. Of MakeCudaBackend also the
+// error of CudaReport, and Runtime where a library is not found.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
 std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
 // The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no

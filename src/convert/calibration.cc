@@ -56,9 +56,9 @@ Dataset OpenText(Context& context, const std::string& file, const DecoderConfig&
 
 }  // namespace
 
-Calibration Calibrate(Context& context, const BackendMaker& make_backend,
-                      const std::filesystem::path& model_dir, const DecoderConfig& config,
-                      const std::string& data, std::int64_t max_tokens) {
+Calibration Calibrate(Context& context, Backend& backend, const std::filesystem::path& model_dir,
+                      const DecoderConfig& config, const std::string& data,
+                      std::int64_t max_tokens) {
   // Without a token the means would be 0 / 0.
   if (max_tokens < 1) {
     ThrowInvalidInput("calibration_tokens must be positive, found {}", max_tokens);
@@ -70,11 +70,9 @@ Calibration Calibrate(Context& context, const BackendMaker& make_backend,
   // that no rounding of the pass enters the statistics.
   load.load_in_4bit = false;
   constexpr Precision precision{DType::kF32, DType::kF32};
-  // Products in float32 too, for the same reason.
-  const std::unique_ptr<Backend> backend = make_backend(context, precision.activation);
-  const DecoderWeights weights = LoadWeights(context, *backend, model_dir, config, load);
-  const Decoder decoder(*backend, config, weights, precision, kMaxLength);
-  ChannelSums sums(*backend);
+  const DecoderWeights weights = LoadWeights(context, backend, model_dir, config, load);
+  const Decoder decoder(backend, config, weights, precision, kMaxLength);
+  ChannelSums sums(backend);
   const InputObserver observer = [&](std::int64_t layer, LinearGroup group, ConstMatrixView x) {
     sums.Add(layer, group, x);
   };

@@ -5,11 +5,11 @@
 #include <optional>
 #include <string_view>
 
+#include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
-#include "convert/convert_on.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/gguf_weights.h"
@@ -288,15 +288,11 @@ class Exporter {
 }  // namespace
 
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
-  return ExportOn(context, BackendsOf(ParseDevice(options.device)), options, progress);
-}
-
-ExportReport ExportOn(Context& context, const BackendMaker& make_backend,
-                      const ExportOptions& options, const ProgressFn& progress) {
   const Stopwatch watch;
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
   CheckOutput(options);
   // Products in float32: the comparison shall measure the output, not the backend.
-  const std::unique_ptr<Backend> backend = make_backend(context, DType::kF32);
+  const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);
   ExportReport report = Exporter(context, *backend, options, progress).Run();
   report.seconds = watch.seconds();
   return report;

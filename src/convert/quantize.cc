@@ -4,13 +4,13 @@
 #include <map>
 #include <set>
 
+#include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/matrix.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "convert/calibration.h"
-#include "convert/convert_on.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "hub/hub_cache.h"
@@ -97,10 +97,9 @@ void Measure(Context& context, const ConstMatrixView& original, const QuantizedV
 
 class Conversion {
  public:
-  Conversion(Context& context, const BackendMaker& make_backend,
-             const QuantizeCheckpointOptions& options, const ProgressFn& progress)
+  Conversion(Context& context, const QuantizeCheckpointOptions& options, const ProgressFn& progress)
       : context_(context),
-        make_backend_(make_backend),
+        backends_(BackendFactory::ForJob(context, options.device)),
         options_(options),
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
@@ -119,8 +118,8 @@ class Conversion {
     // Before calibration, which takes minutes: an impossible shape is found first.
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
-      calibration_ = Calibrate(context_, make_backend_, model_dir_, config_,
-                               options_.calibration_data, options_.calibration_tokens);
+      calibration_ = Calibrate(context_, *backends_->Make(context_, DType::kF32), model_dir_,
+                               config_, options_.calibration_data, options_.calibration_tokens);
       report_.calibration_tokens = calibration_.tokens;
     }
     NamingTarget(options_.output_dir, [&] { Write(outputs); });
@@ -175,7 +174,7 @@ class Conversion {
     }
     if (any_stored && !options_.dequantize) CheckStoredForm();
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    PlanWeights(context_, *make_backend_(context_, DType::kF32), model_dir_, config_, {});
+    PlanWeights(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_, {});
   }
 
   // Weights that are in 4 bits already are copied, so no option can change their form.
@@ -356,7 +355,7 @@ class Conversion {
   }
 
   Context& context_;
-  const BackendMaker& make_backend_;
+  BackendFactory::Ptr backends_;
   const QuantizeCheckpointOptions& options_;
   const ProgressFn& progress_;
   fs::path model_dir_;
@@ -374,15 +373,9 @@ class Conversion {
 
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
-  return QuantizeCheckpointOn(context, BackendsOf(ParseDevice(options.device)), options, progress);
-}
-
-QuantizeReport QuantizeCheckpointOn(Context& context, const BackendMaker& make_backend,
-                                    const QuantizeCheckpointOptions& options,
-                                    const ProgressFn& progress) {
   CheckModelFolder(options.output_dir, options.overwrite_output_dir,
                    {ResolveModelDir(options.model_name_or_path)});
-  return Conversion(context, make_backend, options, progress).Run();
+  return Conversion(context, options, progress).Run();
 }
 
 // The names match training, so that one YAML file serves both.

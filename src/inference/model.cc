@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
@@ -13,7 +14,6 @@
 #include "hub/hub_cache.h"
 #include "inference/cached_sequence.h"
 #include "inference/dataset_loss.h"
-#include "inference/model_loader.h"
 #include "inference/sampler.h"
 #include "inference/stop_text.h"
 #include "io/json.h"
@@ -81,14 +81,14 @@ std::optional<PromptRecord> PromptsOf(const std::string& adapter,
 // tokenizer before the template, the template before the renderer.
 class Model::Impl {
  public:
-  Impl(Context& context, const ModelOptions& options, const BackendMaker& make_backend,
+  Impl(Context& context, const ModelOptions& options, const BackendFactory& backends,
        const std::function<void(std::int64_t, std::int64_t)>& progress)
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
         tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
-        precision_(ParsePrecision(options.compute_dtype, ParseDevice(options.device))),
-        backend_(make_backend(context, precision_.activation)),
+        precision_(ParsePrecision(options.compute_dtype, backends)),
+        backend_(backends.Make(context, precision_.activation)),
         trained_(PromptsOf(options.adapter, dir_)),
         has_adapter_(!options.adapter.empty()),
         template_given_(!options.chat.chat_template.empty()),
@@ -367,13 +367,8 @@ Model& Model::operator=(Model&& other) noexcept = default;
 
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
-  return ModelLoader::Load(context, options, BackendsOf(ParseDevice(options.device)), progress);
-}
-
-Model ModelLoader::Load(Context& context, const ModelOptions& options,
-                        const BackendMaker& make_backend,
-                        const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  return Model(std::make_unique<Model::Impl>(context, options, make_backend, progress));
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
+  return Model(std::make_unique<Impl>(context, options, *backends, progress));
 }
 
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,

@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "base/arena.h"
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
 #include "linear/host_operands.h"
 #include "linear/linear_file.h"
-#include "linear/linear_maker.h"
 #include "quant/first_non_finite.h"
 #include "quant/layout.h"
 
@@ -86,10 +85,9 @@ void StoreRow(std::span<const float> from, MatrixView to) {
 // memory of the backend. A backend that computes on the host adopts without a copy.
 class QLoraLinear::Impl {
  public:
-  Impl(Context& context, const BackendMaker& make_backend, compat::Matrix weight,
-       const QLoraConfig& config, std::span<const float> bias)
+  Impl(Context& context, compat::Matrix weight, const QLoraConfig& config,
+       std::span<const float> bias)
       : context_(context),
-        make_backend_(make_backend),
         weight_(std::move(weight)),
         config_(config),
         bias_(bias.begin(), bias.end()) {
@@ -103,7 +101,7 @@ class QLoraLinear::Impl {
     }
     // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes those.
     read_weight_ = compat::ConvertToBnb(weight_);
-    backend_ = make_backend(context, config.compute);
+    backend_ = BackendFactory::ForJob(context, "cpu")->Make(context, config.compute);
     // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());
@@ -242,7 +240,6 @@ class QLoraLinear::Impl {
   LinearParts Parts() const { return {weight_, config_, bias_, a_, b_, nullptr}; }
 
   Context& context_;
-  BackendMaker make_backend_;
   compat::Matrix weight_;  // as it was given
   QLoraConfig config_;
   std::vector<float> bias_;
@@ -361,19 +358,11 @@ QLoraLinear QLoraLinear::FromWeight(Context& context, ConstMatrixView w, const Q
 
 QLoraLinear QLoraLinear::FromQuantized(Context& context, compat::Matrix weight,
                                        const QLoraConfig& config, std::span<const float> bias) {
-  return LinearMaker::Make(context, BackendsOf(Device::kCpu), std::move(weight), config, bias);
-}
-
-QLoraLinear LinearMaker::Make(Context& context, const BackendMaker& make_backend,
-                              compat::Matrix weight, const QLoraConfig& config,
-                              std::span<const float> bias) {
-  return QLoraLinear(
-      std::make_unique<QLoraLinear::Impl>(context, make_backend, std::move(weight), config, bias));
+  return QLoraLinear(std::make_unique<Impl>(context, std::move(weight), config, bias));
 }
 
 QLoraLinear QLoraLinear::Clone() const {
-  QLoraLinear clone = LinearMaker::Make(impl_->context_, impl_->make_backend_, impl_->weight_,
-                                        impl_->config_, impl_->bias_);
+  QLoraLinear clone = FromQuantized(impl_->context_, impl_->weight_, impl_->config_, impl_->bias_);
   // The compat::Matrix is shared, not copied.
   clone.impl_->CopyState(*impl_);
   return clone;

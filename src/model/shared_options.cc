@@ -21,10 +21,10 @@ void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {
 }
 
 // {activation, wide}: the wide type is float32 in every run.
-Precision ParsePrecision(const std::string& compute_dtype, Device device) {
+Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends) {
   if (compute_dtype == "float32") return {DType::kF32, DType::kF32};
   if (compute_dtype == "bfloat16") return {DType::kBF16, DType::kF32};
-  if (compute_dtype == "auto") return {PreferredActivation(device), DType::kF32};
+  if (compute_dtype == "auto") return {backends.PreferredActivation(), DType::kF32};
   ThrowInvalidInput("compute_dtype expects auto, float32 or bfloat16, found '{}'", compute_dtype);
 }
 

@@ -4,20 +4,20 @@
 
 #include <string>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "qlora/options.h"
 
 namespace qlora {
 
 // model_name_or_path, where model weights are read from.
 void DeclareModelPath(OptionTable& table, std::string* model_name_or_path);
-// device: auto, cpu or cuda; see ParseDevice.
+// device: auto, cpu or cuda; see BackendFactory::Of.
 void DeclareDevice(OptionTable& table, std::string* device);
 // compute_dtype: see ParsePrecision.
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype);
 
 // "auto", "float32" or "bfloat16" -> the activation type; auto is what the device prefers.
-Precision ParsePrecision(const std::string& compute_dtype, Device device);
+Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends);
 
 }  // namespace qlora
 

@@ -65,8 +65,8 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
 
 // The host of an absent GPU is unknown, so its memory has no limit.
 std::size_t HostLimit(const RunParts& run) {
-  return IsAbsent(ParsePlannedDevice(run.options.device)) ? std::numeric_limits<std::size_t>::max()
-                                                          : MemoryLimit("", 0, HostMemory());
+  return run.backends.Absence().empty() ? MemoryLimit("", 0, HostMemory())
+                                        : std::numeric_limits<std::size_t>::max();
 }
 
 bool ChoosesRecompute(const RunParts& run) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "data/batch_stream.h"
 #include "model/lora.h"
 #include "model/weights.h"
@@ -37,6 +37,7 @@ struct RunParts {
   const Precision& precision;
   const LoraAdapter& adapter;
   const WeightSizes& weights;
+  const BackendFactory& backends;  // of which `backend` is one
   const Backend& backend;
 };
 

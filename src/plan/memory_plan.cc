@@ -175,14 +175,13 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
   return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held;
 }
 
-bool IsAbsent(Device device) { return device == Device::kCuda && !DescribeCuda().problem.empty(); }
-
-std::string WarnOfDevice(Device device, const std::string& max_memory) {
-  if (!IsAbsent(device)) return "";
+std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory) {
+  const std::string absence = backends.Absence();
+  if (absence.empty()) return "";
   return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
                      max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
                                         : "max_memory " + max_memory,
-                     DescribeCuda().problem);
+                     absence);
 }
 
 std::size_t ParseBytes(const std::string& text) {

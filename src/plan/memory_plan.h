@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "pass/decoder.h"
 #include "pass/pass_shape.h"
 #include "qlora/train.h"
@@ -59,10 +59,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 // when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
-// True for a GPU that this program cannot use: its runs can only be planned.
-bool IsAbsent(Device device);
-// The warning that a run on `device` can be planned here, not started; or "".
-std::string WarnOfDevice(Device device, const std::string& max_memory);
+// The warning that a run on `backends` can be planned here, not started; or "".
+std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory);
 
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput, also for less than 1000000
 // without a unit.

@@ -23,7 +23,7 @@
 #include <memory>
 #include <optional>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "io/json_fwd.h"
 #include "model/base_record.h"
 #include "model/config.h"
@@ -38,7 +38,7 @@
 namespace qlora {
 
 struct PreparedRun {
-  BackendMaker make_backend;
+  BackendFactory::Ptr backends;
   std::optional<std::filesystem::path> checkpoint;  // to resume from
   // The base model.
   std::filesystem::path model_dir;
@@ -59,9 +59,6 @@ struct PreparedRun {
 
 // The options and fingerprints that a checkpoint of the run records.
 Json RecordedOptions(const TrainPlan& plan);
-
-// PlanTraining for a run on backends of the caller's choice.
-TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend);
 
 }  // namespace qlora
 

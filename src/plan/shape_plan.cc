@@ -82,13 +82,13 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
-  const Device device = ParsePlannedDevice(options.device);
-  const Precision precision = ParsePrecision(options.compute_dtype, device);
+  const BackendFactory::Ptr backends = BackendFactory::ForPlan(context, options.device);
+  const Precision precision = ParsePrecision(options.compute_dtype, *backends);
   // The path stays empty: nothing is loaded from it. Only the form of the linears decides sizes.
   const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
                                           .load_in_4bit = options.load_in_4bit,
                                           .quantization = options.quantization});
-  const std::unique_ptr<Backend> backend = PlannedBackendsOf(device)(context, precision.activation);
+  const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
   // Weights that are there tell sizes exactly, also of a checkpoint that is 4-bit itself.
   const WeightSizes weights =
@@ -100,7 +100,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   plan.has_weights = shape.weights.has_value();
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
-  plan.warnings.push_back(WarnOfDevice(device, options.max_memory));
+  plan.warnings.push_back(WarnOfAbsence(*backends, options.max_memory));
   plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
   if (!options.sample_prompts.empty()) {
     plan.warnings.push_back("the memory of sample_prompts is not counted");
@@ -109,9 +109,9 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const DataExtent extent = FullSequences(options, plan.length);
   plan.rows = extent.max_rows(extent.stream);
   const SamplePrompts no_prompts;
-  plan.memory =
-      FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights, *backend})
-          .plan;
+  plan.memory = FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights,
+                           *backends, *backend})
+                    .plan;
   // Without data the numbers of steps and of checkpoints are open.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
   plan.disk = PlanDisk(options, adapter, backend->memory(), steps, steps);

@@ -119,17 +119,17 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
 // The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written and
 // no weight is read, apart from the first bytes of each tensor for the fingerprint. data: that of
 // an earlier plan of the same run, or null.
-TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend,
+TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backends,
                std::shared_ptr<const RunData> data) {
   TrainPlan plan;
   auto run = std::make_shared<PreparedRun>();
-  run->make_backend = std::move(make_backend);
+  run->backends = std::move(backends);
   run->checkpoint = FindCheckpoint(options, plan.warnings);
   CheckOutputDir(options, run->checkpoint);
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
-  run->precision = ParsePrecision(options.compute_dtype, ParsePlannedDevice(options.device));
+  run->precision = ParsePrecision(options.compute_dtype, *run->backends);
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   // For its sizes; the session makes the adapter that is trained.
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
@@ -162,7 +162,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
   // The sizes of the weights, from the headers of the checkpoint, and with them the memory of the
   // run.
   run->load = LoadOptionsOf(run->form);
-  const std::unique_ptr<Backend> backend = run->make_backend(context, run->precision.activation);
+  const std::unique_ptr<Backend> backend = run->backends->Make(context, run->precision.activation);
   const WeightSizes weights =
       PlanWeights(context, *backend, run->model_dir, run->config, run->load);
   run->model_fingerprint = ModelFingerprint(run->model_dir);
@@ -171,7 +171,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
                 run->load.load_in_4bit && !weights.stored_4bit);
 
   FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
-                                adapter, weights, *backend});
+                                adapter, weights, *run->backends, *backend});
   plan.memory = std::move(fitted.plan);
   run->needs = std::move(fitted.needs);
   run->positions = fitted.positions;
@@ -209,26 +209,21 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendMaker make_backend
 }  // namespace
 
 TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose) {
-  if (purpose == PlanPurpose::kTraining) {
-    return PlanTrainingOn(context, options, BackendsOf(ParseDevice(options.device)));
-  }
-  const Device device = ParsePlannedDevice(options.device);
-  TrainPlan plan = PlanTrainingOn(context, options, PlannedBackendsOf(device));
-  if (std::string absent = WarnOfDevice(device, options.max_memory); !absent.empty()) {
+  const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
+                                           ? BackendFactory::ForJob(context, options.device)
+                                           : BackendFactory::ForPlan(context, options.device);
+  TrainPlan plan = Plan(context, Checked(options), backends, nullptr);
+  if (std::string absent = WarnOfAbsence(*backends, options.max_memory); !absent.empty()) {
     plan.warnings.push_back(std::move(absent));
   }
   return plan;
-}
-
-TrainPlan PlanTrainingOn(Context& context, const TrainOptions& options, BackendMaker make_backend) {
-  return Plan(context, Checked(options), std::move(make_backend), nullptr);
 }
 
 TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path) {
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  return Plan(context, Checked(options), plan.run->make_backend, plan.run->data);
+  return Plan(context, Checked(options), plan.run->backends, plan.run->data);
 }
 
 void CheckPlan(const TrainPlan& plan) { CheckShortage(plan.memory, plan.disk); }

@@ -54,7 +54,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
                                    TrainObserver& observer) {
   const PreparedRun& run = *plan.run;
   const TrainOptions& options = plan.options;
-  std::unique_ptr<Backend> backend = run.make_backend(context, run.precision.activation);
+  std::unique_ptr<Backend> backend = run.backends->Make(context, run.precision.activation);
   LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
@@ -96,7 +96,7 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   } else if (plan.options.adapter.empty()) {
     const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
     if (init != LoraInit::kDefault) {
-      InitializeFromWeights(*run.make_backend(context, DType::kF32), init, loaded.weights,
+      InitializeFromWeights(*run.backends->Make(context, DType::kF32), init, loaded.weights,
                             run.step.seed, LoadReporting(run, observer).progress, loaded.adapter);
     }
     InitializeMagnitudes(*loaded.backend, loaded.weights, loaded.adapter);

@@ -1,7 +1,7 @@
 // The CUDA backend on a machine without a GPU: it plans, and runs nothing.
 #include <gmock/gmock.h>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -98,15 +98,29 @@ TEST(AbsentCuda, HasNoMemoryAndRunsNoOp) {
 TEST(AbsentCuda, RefusesOtherTypes) { EXPECT_THROW(MakeAbsentCudaBackend(DType::kF64), Error); }
 
 TEST(PlannedDevice, NeedsNoGpu) {
-  EXPECT_EQ(ParsePlannedDevice("cuda"), Device::kCuda);
-  EXPECT_EQ(ParsePlannedDevice("auto"), Device::kCpu);
-  EXPECT_THROW(ParsePlannedDevice("gpu"), Error);
   Context context(1);
-  const std::unique_ptr<Backend> cpu = PlannedBackendsOf(Device::kCpu)(context, DType::kF32);
-  EXPECT_TRUE(IsHost(cpu->memory()));
-  if (DescribeCuda().problem.empty()) GTEST_SKIP() << "this machine has a GPU";
-  const std::unique_ptr<Backend> cuda = PlannedBackendsOf(Device::kCuda)(context, DType::kBF16);
-  EXPECT_FALSE(IsHost(cuda->memory()));
+  EXPECT_THROW(BackendFactory::ForPlan(context, "gpu"), Error);
+  for (const char* host : {"auto", "cpu"}) {
+    const BackendFactory::Ptr cpu = BackendFactory::ForPlan(context, host);
+    EXPECT_EQ(cpu->Absence(), "");
+    EXPECT_TRUE(IsHost(cpu->Make(context, DType::kF32)->memory()));
+  }
+  const BackendFactory::Ptr cuda = BackendFactory::ForPlan(context, "cuda");
+  EXPECT_EQ(cuda->PreferredActivation(), DType::kBF16);
+  EXPECT_EQ(cuda->Absence(), DescribeCuda().problem);
+  if (cuda->Absence().empty()) GTEST_SKIP() << "this machine has a GPU";
+  EXPECT_FALSE(IsHost(cuda->Make(context, DType::kBF16)->memory()));
+  EXPECT_THROW(BackendFactory::ForJob(context, "cuda"), Error);
+}
+
+TEST(BackendFactory, AContextDecidesBeforeTheOption) {
+  Context context(1);
+  const BackendFactory::Ptr given = BackendFactory::Of("cpu");
+  BackendFactory::GiveTo(context, given);
+  EXPECT_EQ(BackendFactory::ForJob(context, "cuda"), given);
+  EXPECT_EQ(BackendFactory::ForPlan(context, "cuda"), given);
+  BackendFactory::GiveTo(context, nullptr);
+  EXPECT_NE(BackendFactory::ForJob(context, "cpu"), given);
 }
 
 }  // namespace

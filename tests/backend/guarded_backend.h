@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backend/backend_decorator.h"
+#include "backend/context_on.h"
 #include "backend/guarded_memory.h"
 #include "backend/op_operands.h"
 #include "base/check.h"
@@ -75,10 +76,12 @@ class GuardedBackend final : public BackendDecorator {
 };
 
 // Guarded backends that share one memory, around the backends that compute.
-inline BackendMaker GuardedBackends(const BackendMaker& computing = BackendsOf(Device::kCpu)) {
-  return [computing, memory = std::make_shared<GuardedMemory>()](Context& context, DType compute) {
-    return std::make_unique<GuardedBackend>(computing(context, compute), memory);
-  };
+inline BackendFactory::Ptr GuardedBackends(
+    BackendFactory::Ptr computing = BackendFactory::Of("cpu")) {
+  return BackendsBy([computing = std::move(computing), memory = std::make_shared<GuardedMemory>()](
+                        Context& context, DType compute) {
+    return std::make_unique<GuardedBackend>(computing->Make(context, compute), memory);
+  });
 }
 
 }  // namespace qlora

@@ -74,10 +74,10 @@ class PrepackingBackend final : public BackendDecorator {
 };
 
 // Guarded backends whose weights are prepacked. They count in `counts`, which must outlive them.
-inline BackendMaker PrepackingBackends(PrepackCounts& counts) {
-  return GuardedBackends([&counts](Context& context, DType compute) {
-    return std::make_unique<PrepackingBackend>(MakeBackend(context, Device::kCpu, compute), counts);
-  });
+inline BackendFactory::Ptr PrepackingBackends(PrepackCounts& counts) {
+  return GuardedBackends(BackendsBy([&counts](Context& context, DType compute) {
+    return std::make_unique<PrepackingBackend>(MakeCpuBackend(context, compute), counts);
+  }));
 }
 
 }  // namespace qlora

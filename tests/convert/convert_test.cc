@@ -178,8 +178,8 @@ TEST_F(ConvertTest, ScaleSearchOnLoadEqualsTheSearchedCheckpoint) {
 TEST_F(ConvertTest, CalibrationWeighsTheColumns) {
   const fs::path data = kGolden / "train-20" / "data.jsonl";
   const DecoderConfig config = LoadDecoderConfig(kGolden / "llama-tiny");
-  const Calibration calibration =
-      Calibrate(context_, BackendsOf(Device::kCpu), kGolden / "llama-tiny", config, data, 100);
+  const Calibration calibration = Calibrate(context_, *MakeCpuBackend(context_, DType::kF32),
+                                            kGolden / "llama-tiny", config, data, 100);
   EXPECT_GE(calibration.tokens, 100);
   EXPECT_LT(calibration.tokens, 200);  // it stops at a whole sample
   const auto reader = OpenSafetensors(kGolden / "llama-tiny");
@@ -198,9 +198,10 @@ TEST_F(ConvertTest, CalibrationWeighsTheColumns) {
   EXPECT_EQ(means("q_proj"), means("v_proj"));
   EXPECT_NE(means("q_proj"), means("o_proj"));
   Context one(1);
-  EXPECT_EQ(Calibrate(one, BackendsOf(Device::kCpu), kGolden / "llama-tiny", config, data, 100)
-                .mean_squares,
-            calibration.mean_squares);
+  EXPECT_EQ(
+      Calibrate(one, *MakeCpuBackend(one, DType::kF32), kGolden / "llama-tiny", config, data, 100)
+          .mean_squares,
+      calibration.mean_squares);
 
   // The error that counts, that of the columns by their mean squares, is least with calibration.
   const auto error = [&](const std::string& to, bool search, const std::string& text) {

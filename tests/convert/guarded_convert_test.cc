@@ -12,10 +12,10 @@
 #include "backend/guarded_backend.h"
 #include "backend/prepacking_backend.h"
 #include "base/file.h"
-#include "convert/convert_on.h"
-#include "inference/model_loader.h"
 #include "io/json.h"
-#include "plan/prepared_run.h"
+#include "qlora/convert.h"
+#include "qlora/model.h"
+#include "qlora/train.h"
 
 namespace qlora {
 namespace {
@@ -31,8 +31,7 @@ class GuardedConvertTest : public testing::Test {
       : root_(fs::path(testing::TempDir()) /
               ("qlora-guarded-" +
                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + "-" +
-               std::to_string(getpid()))),
-        context_(2) {
+               std::to_string(getpid()))) {
     fs::remove_all(root_);
     fs::create_directories(root_);
   }
@@ -49,8 +48,9 @@ class GuardedConvertTest : public testing::Test {
   }
 
   // What the model says about a text, and how it goes on.
-  std::string Answers(const BackendMaker& backends, const ModelOptions& options) {
-    Model model = ModelLoader::Load(context_, options, backends);
+  static std::string Answers(const BackendFactory::Ptr& backends, const ModelOptions& options) {
+    ContextOn context(backends, 2);
+    Model model = Model::Load(context, options);
     EvalOptions eval;
     eval.dataset = {kData};
     eval.per_token = true;
@@ -69,7 +69,7 @@ class GuardedConvertTest : public testing::Test {
   // An adapter of a few steps with `change`.
   std::string TrainAdapter(const std::string& name,
                            const std::function<void(TrainOptions&)>& change,
-                           const BackendMaker& backends = BackendsOf(Device::kCpu)) {
+                           const BackendFactory::Ptr& backends = BackendFactory::Of("cpu")) {
     TrainOptions options;
     options.model_name_or_path = kGoldenModels / "llama-tiny";
     options.output_dir = root_ / name;
@@ -79,14 +79,16 @@ class GuardedConvertTest : public testing::Test {
     options.compute_dtype = "float32";
     options.max_steps = 2;
     change(options);
+    ContextOn context(backends, 2);
     TrainObserver observer;
-    Train(context_, PlanTrainingOn(context_, options, backends), observer);
+    Train(context, PlanTraining(context, options), observer);
     return options.output_dir;
   }
 
   // Three turns, each of which finds the turns before it in the cache.
-  std::string Talk(const BackendMaker& backends, const ModelOptions& options) {
-    Model model = ModelLoader::Load(context_, options, backends);
+  static std::string Talk(const BackendFactory::Ptr& backends, const ModelOptions& options) {
+    ContextOn context(backends, 2);
+    Model model = Model::Load(context, options);
     GenerateOptions generate;
     generate.max_new_tokens = 8;
     OrderedJson messages = OrderedJson::array();
@@ -110,11 +112,13 @@ class GuardedConvertTest : public testing::Test {
 
   // Quantizes, or the inverse, on both backends. Returns the folder of the result.
   std::string ExpectSameQuantized(const std::string& name, QuantizeCheckpointOptions options) {
+    Context host(2);
     options.output_dir = root_ / (name + "-cpu");
-    QuantizeCheckpointOn(context_, BackendsOf(Device::kCpu), options);
+    QuantizeCheckpoint(host, options);
     const auto expected = Files(options.output_dir);
     options.output_dir = root_ / (name + "-guarded");
-    QuantizeCheckpointOn(context_, GuardedBackends(), options);
+    ContextOn device(GuardedBackends(), 2);
+    QuantizeCheckpoint(device, options);
     EXPECT_TRUE(expected.contains("model.safetensors")) << name;
     EXPECT_TRUE(Files(options.output_dir) == expected) << name;
     return options.output_dir;
@@ -123,10 +127,12 @@ class GuardedConvertTest : public testing::Test {
   void ExpectSameExports(const std::string& name, ExportOptions options) {
     SCOPED_TRACE(name);
     options.verify = true;
+    Context host(2);
     options.output = root_ / (name + "-cpu");
-    const ExportReport cpu = ExportOn(context_, BackendsOf(Device::kCpu), options);
+    const ExportReport cpu = Export(host, options);
+    ContextOn device(GuardedBackends(), 2);
     options.output = root_ / (name + "-guarded");
-    const ExportReport guarded = ExportOn(context_, GuardedBackends(), options);
+    const ExportReport guarded = Export(device, options);
     EXPECT_EQ(cpu.mean_logprob_difference, guarded.mean_logprob_difference);
     EXPECT_EQ(cpu.max_logprob_difference, guarded.max_logprob_difference);
     ASSERT_EQ(cpu.files.size(), guarded.files.size());
@@ -136,7 +142,6 @@ class GuardedConvertTest : public testing::Test {
   }
 
   fs::path root_;
-  Context context_;
 };
 
 TEST_F(GuardedConvertTest, ModelsOfEveryFamily) {
@@ -149,7 +154,7 @@ TEST_F(GuardedConvertTest, ModelsOfEveryFamily) {
         options.adapter = kGoldenModels / family / "adapter";
         options.compute_dtype = compute;
         options.copy_weights = copy;
-        EXPECT_EQ(Answers(BackendsOf(Device::kCpu), options), Answers(GuardedBackends(), options));
+        EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options), Answers(GuardedBackends(), options));
       }
     }
   }
@@ -164,7 +169,7 @@ TEST_F(GuardedConvertTest, ModelsWithDoraAndModules) {
     ModelOptions options;
     options.model_name_or_path = kGoldenModels / "llama-tiny";
     options.adapter = adapter;
-    EXPECT_EQ(Answers(BackendsOf(Device::kCpu), options), Answers(GuardedBackends(), options));
+    EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options), Answers(GuardedBackends(), options));
     for (const char* format : {"gguf", "hf"}) {
       ExportOptions merge;
       merge.model_name_or_path = options.model_name_or_path;
@@ -198,7 +203,7 @@ TEST_F(GuardedConvertTest, Conversations) {
     options.model_name_or_path = kGoldenModels / family;
     options.chat.chat_template = "plain";
     options.copy_weights = true;
-    EXPECT_EQ(Talk(BackendsOf(Device::kCpu), options), Talk(GuardedBackends(), options));
+    EXPECT_EQ(Talk(BackendFactory::Of("cpu"), options), Talk(GuardedBackends(), options));
   }
 }
 
@@ -213,7 +218,7 @@ TEST_F(GuardedConvertTest, PrepackedWeights) {
       options.compute_dtype = compute;
       options.copy_weights = true;
       PrepackCounts counts;
-      EXPECT_EQ(Answers(BackendsOf(Device::kCpu), options),
+      EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options),
                 Answers(PrepackingBackends(counts), options));
       EXPECT_GT(counts.packed, 0);
       EXPECT_GT(counts.read, counts.packed);
@@ -249,14 +254,14 @@ TEST_F(GuardedConvertTest, QuantizesWithCalibration) {
     model.model_name_or_path = stored;
     for (const bool copy : {false, true}) {
       model.copy_weights = copy;
-      EXPECT_EQ(Answers(BackendsOf(Device::kCpu), model), Answers(GuardedBackends(), model));
+      EXPECT_EQ(Answers(BackendFactory::Of("cpu"), model), Answers(GuardedBackends(), model));
     }
-    const auto train = [&](const char* name, const BackendMaker& backends) {
+    const auto train = [&](const char* name, const BackendFactory::Ptr& backends) {
       const auto on_stored = [&](TrainOptions& o) { o.model_name_or_path = stored; };
       return ReadTextFile(TrainAdapter(std::string(family) + name, on_stored, backends) +
                           "/adapter_model.safetensors");
     };
-    EXPECT_TRUE(train("-adapter-cpu", BackendsOf(Device::kCpu)) ==
+    EXPECT_TRUE(train("-adapter-cpu", BackendFactory::Of("cpu")) ==
                 train("-adapter-guarded", GuardedBackends()));
   }
 }

@@ -3,11 +3,11 @@
 
 #include <limits>
 
+#include "backend/context_on.h"
 #include "backend/cuda/cuda_backend.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "cuda/test_device.h"
-#include "plan/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -98,12 +98,12 @@ class CudaFault : public TinyRunTest {
     const std::shared_ptr<cuda::Device> device = std::make_shared<cuda::Device>(
         std::make_unique<FaultyRuntime>(testing_util::MakeTestRuntime(3), faults_),
         testing_util::MakeTestBlas());
-    Context context(1);
-    const TrainPlan plan = PlanTrainingOn(context, options, [device](Context& on, DType compute) {
-      return cuda::MakeBackendOn(on, device, compute);
-    });
+    ContextOn context(BackendsBy([device](Context& on, DType compute) {
+                        return cuda::MakeBackendOn(on, device, compute);
+                      }),
+                      1);
     TrainObserver observer;
-    Train(context, plan, observer);
+    PlanAndTrain(context, options, observer);
   }
   // The run fails.
   void ExpectError(const TrainOptions& options, ErrorCode code, const std::string& text) {

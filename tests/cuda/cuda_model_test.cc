@@ -14,11 +14,11 @@
 #include "base/file.h"
 #include "cuda/small_backends.h"
 #include "cuda/test_device.h"
-#include "inference/model_loader.h"
 #include "io/json.h"
 #include "model/golden.h"
 #include "pass/pass_shape.h"
-#include "plan/prepared_run.h"
+#include "qlora/model.h"
+#include "qlora/train.h"
 
 namespace qlora {
 namespace {
@@ -44,13 +44,13 @@ class CudaGolden : public testing::TestWithParam<std::string> {
   static constexpr const char* kPrefix = "dense.";
 
   // compute: the type of activations and products.
-  PassResult PassOn(const BackendMaker& device, DType compute) const {
+  PassResult PassOn(const BackendFactory::Ptr& device, DType compute) const {
     const fs::path dir = kGoldenDir / GetParam();
     Context context(1);
     const DecoderConfig config = LoadDecoderConfig(dir);
     LoadOptions load;
     load.load_in_4bit = false;
-    const std::unique_ptr<Backend> backend = device(context, compute);
+    const std::unique_ptr<Backend> backend = device->Make(context, compute);
     const DecoderWeights weights = LoadWeights(context, *backend, dir, config, load);
     LoraAdapter adapter = LoraAdapter::Load(dir / "adapter", config, backend->memory());
     adapter.AllocateGradients();
@@ -91,7 +91,7 @@ TEST_P(CudaGolden, LossAndGradients) {
 // of layer 1 of gemma3-tiny, 0.051, of which the reason is not known).
 TEST_P(CudaGolden, LossAndGradientsInBfloat16) {
   const PassResult found = PassOn(OnDevice(), DType::kBF16);
-  const PassResult cpu = PassOn(BackendsOf(Device::kCpu), DType::kBF16);
+  const PassResult cpu = PassOn(BackendFactory::Of("cpu"), DType::kBF16);
   // The largest error of all matrices, and their root mean square.
   const auto worst_of = [](const std::map<std::string, double>& errors) {
     double worst = 0;
@@ -149,12 +149,10 @@ class StrideChecker final : public BackendDecorator {
 
 TEST_P(CudaGolden, LimitsHaveTheStridesOfGradients) {
   int checked = 0;
-  PassOn(
-      [&](Context& context, DType compute) {
-        return std::make_unique<StrideChecker>(MakeBackend(context, Device::kCpu, compute),
-                                               checked);
-      },
-      DType::kF32);
+  PassOn(BackendsBy([&](Context& context, DType compute) {
+           return std::make_unique<StrideChecker>(MakeCpuBackend(context, compute), checked);
+         }),
+         DType::kF32);
   EXPECT_GT(checked, 0);
 }
 
@@ -178,7 +176,8 @@ class CudaTraining : public testing::Test {
   ~CudaTraining() override { fs::remove_all(dir_); }
 
   // The log.
-  std::vector<Json> TrainOn(const BackendMaker& device, const std::string& compute_dtype) const {
+  std::vector<Json> TrainOn(const BackendFactory::Ptr& device,
+                            const std::string& compute_dtype) const {
     TrainOptions options;
     options.model_name_or_path = kGoldenDir / "llama-tiny";
     options.adapter = kGoldenDir / "llama-tiny" / "adapter";
@@ -192,9 +191,9 @@ class CudaTraining : public testing::Test {
     for (const auto& [key, value] : recipe.items()) {
       table.Set(key, value.is_string() ? value.get<std::string>() : value.dump(), "recipe.json");
     }
-    Context context(1);
+    ContextOn context(device, 1);
     TrainObserver observer;
-    Train(context, PlanTrainingOn(context, options, device), observer);
+    Train(context, PlanTraining(context, options), observer);
     return ReadLines(dir_ / "train_log.jsonl");
   }
   // The largest relative difference of a value to the log of PyTorch in float32.
@@ -224,7 +223,7 @@ TEST_F(CudaTraining, TwentySteps) {
 // No further from float32 than twice the CPU in bfloat16.
 TEST_F(CudaTraining, TwentyStepsInBfloat16) {
   const std::vector<Json> log = TrainOn(OnDevice(), "bfloat16");
-  const std::vector<Json> cpu = TrainOn(BackendsOf(Device::kCpu), "bfloat16");
+  const std::vector<Json> cpu = TrainOn(BackendFactory::Of("cpu"), "bfloat16");
   for (const char* key : {"loss", "grad_norm"}) {
     EXPECT_LT(Error(log, key), 2 * Error(cpu, key)) << key;
   }
@@ -271,15 +270,17 @@ TEST(CudaGeneration, CapturedPassesGiveTheSameText) {
     std::string texts[2];
     for (const bool captures : {false, true}) {
       int replays = 0;
-      const BackendMaker device = OnDevice(captures ? 5 : 31);
+      const BackendFactory::Ptr device = OnDevice(captures ? 5 : 31);
       ModelOptions options;
       options.model_name_or_path = kGoldenDir / name;
       options.adapter = kGoldenDir / name / "adapter";
       options.compute_dtype = "bfloat16";
-      Context context(1);
-      Model model = ModelLoader::Load(context, options, [&](Context& on, DType compute) {
-        return std::make_unique<CountingReplays>(device(on, compute), captures, replays);
-      });
+      ContextOn context(BackendsBy([&](Context& on, DType compute) {
+                          return std::make_unique<CountingReplays>(device->Make(on, compute),
+                                                                   captures, replays);
+                        }),
+                        1);
+      Model model = Model::Load(context, options);
       GenerateOptions generate;
       generate.max_new_tokens = kTokens;
       generate.temperature = 1;
@@ -300,9 +301,9 @@ TEST(CudaGeneration, TextOfTheCpu) {
     options.model_name_or_path = kGoldenDir / "llama-tiny";
     options.adapter = kGoldenDir / "llama-tiny" / "adapter";
     options.compute_dtype = compute;
-    const auto text = [&](const BackendMaker& backends) {
-      Context context(1);
-      Model model = ModelLoader::Load(context, options, backends);
+    const auto text = [&](const BackendFactory::Ptr& backends) {
+      ContextOn context(backends, 1);
+      Model model = Model::Load(context, options);
       GenerateOptions generate;
       generate.max_new_tokens = 12;
       return model.Generate("Once upon", generate).text;
@@ -310,7 +311,7 @@ TEST(CudaGeneration, TextOfTheCpu) {
     const std::string found = text(OnDevice());
     EXPECT_FALSE(found.empty());
     if (options.compute_dtype == "float32") {
-      EXPECT_EQ(found, text(BackendsOf(Device::kCpu)));
+      EXPECT_EQ(found, text(BackendFactory::Of("cpu")));
     }
   }
 }

@@ -41,7 +41,6 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
     void OnStep(const StepReport&) override { allocated = testing_util::AllocatedBytes(); }
     std::optional<std::size_t> allocated;
   };
-  Context context(1);
   const std::pair<const char*, const char*> cases[] = {
       {"adamw", "none"}, {"paged_adamw_8bit", "layer"}, {"adamw_8bit", "offload"}};
   for (const auto& [optim, recompute] : cases) {
@@ -49,8 +48,9 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
     TrainOptions options = Options(optim);
     options.optim = optim;
     options.recompute = recompute;
-    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
-    const std::size_t held = OnDevice()(context, DType::kF32)->memory().Held();
+    ContextOn context(OnDevice(), 1);
+    const TrainPlan plan = PlanTraining(context, options);
+    const std::size_t held = OnDevice()->Make(context, DType::kF32)->memory().Held();
     Observer observer;
     Train(context, plan, observer);
     if (!observer.allocated) GTEST_SKIP() << "a GPU rounds allocations up";
@@ -63,11 +63,11 @@ TEST_F(CudaMemory, IsWhatThePlanSays) {
 
 // Nor does the host wait more often.
 TEST_F(CudaMemory, WhatIsOnTheHostGivesTheSameBits) {
-  Context context(1);
   std::vector<std::int64_t> waits;
   const auto train = [&](const TrainOptions& options) {
     const std::int64_t before = testing_util::Waits().value_or(0);
-    const TrainPlan plan = PlanTrainingOn(context, options, OnDevice());
+    ContextOn context(OnDevice(), 1);
+    const TrainPlan plan = PlanTraining(context, options);
     TrainObserver observer;
     Train(context, plan, observer);
     waits.push_back(testing_util::Waits().value_or(0) - before);
@@ -122,9 +122,9 @@ class CudaOverlap : public CudaMemory, public testing::WithParamInterface<std::u
     return options;
   }
   void Run(const TrainOptions& options, std::uint64_t seed, Observer& observer) {
-    Context context(1);
+    ContextOn context(OnDevice(seed), 1);
     const std::int64_t before = testing_util::Waits().value_or(0);
-    Train(context, PlanTrainingOn(context, options, OnDevice(seed)), observer);
+    PlanAndTrain(context, options, observer);
     waits_ = testing_util::Waits().value_or(0) - before;
   }
   void Run(const TrainOptions& options, std::uint64_t seed) {

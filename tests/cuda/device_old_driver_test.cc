@@ -1,7 +1,7 @@
 // The words of a program about a driver that is too old; run with old_driver.cc as the driver.
 #include <gmock/gmock.h>
 
-#include "backend/backend.h"
+#include "backend/backend_factory.h"
 
 namespace qlora {
 namespace {
@@ -13,14 +13,15 @@ TEST(DeviceOldDriver, IsAnErrorOfTheMachine) {
   EXPECT_THAT(report.problem, HasSubstr("found a driver for CUDA 11.4 ("));
   EXPECT_EQ(report.code, ErrorCode::kRuntime);
   try {
-    ParseDevice("cuda");
+    BackendFactory::Of("cuda");
     ADD_FAILURE() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kRuntime);
     EXPECT_THAT(error.what(), HasSubstr("run on the CPU with device cpu"));
   }
-  EXPECT_EQ(ParsePlannedDevice("cuda"), Device::kCuda);
-  EXPECT_EQ(ParseDevice("auto"), Device::kCpu);
+  Context context(1);
+  EXPECT_EQ(BackendFactory::ForPlan(context, "cuda")->Absence(), report.problem);
+  EXPECT_EQ(BackendFactory::Of("auto")->Absence(), "");
 }
 
 }  // namespace

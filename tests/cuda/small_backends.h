@@ -5,19 +5,20 @@
 #include <cstdint>
 #include <memory>
 
+#include "backend/context_on.h"
 #include "backend/cuda/cuda_backend.h"
 #include "cuda/test_device.h"
 
 namespace qlora {
 
 // Backends that share one device. seed: that of MakeTestDevice.
-inline BackendMaker OnDevice(std::uint64_t seed = 31) {
+inline BackendFactory::Ptr OnDevice(std::uint64_t seed = 31) {
   static constexpr cuda::WorkspaceBudget kBudget = {
       .weight = 1 << 16, .rows = 1 << 15, .sums = 1 << 14};
   std::shared_ptr<cuda::Device> device = testing_util::MakeTestDevice(seed);
-  return [device](Context& context, DType compute) {
+  return BackendsBy([device](Context& context, DType compute) {
     return cuda::MakeBackendOn(context, device, compute, kBudget);
-  };
+  });
 }
 
 }  // namespace qlora

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/guarded_backend.h"
-#include "linear/linear_maker.h"
+#include "qlora/linear.h"
 #include "quant/quant_test_util.h"
 
 namespace qlora {
@@ -14,13 +14,12 @@ constexpr std::int64_t kR = 4;
 constexpr std::int64_t kN = 5;
 
 // All that two steps, and evaluations merged and not, compute.
-std::vector<float> Results(const BackendMaker& backends, Context& context,
-                           const compat::Matrix& weight, DType compute) {
+std::vector<float> Results(Context& context, const compat::Matrix& weight, DType compute) {
   QLoraConfig config;
   config.r = kR;
   config.lora_dropout = 0.2;
   config.compute = compute;
-  QLoraLinear layer = LinearMaker::Make(context, backends, weight, config, Normal(kO, 2));
+  QLoraLinear layer = QLoraLinear::FromQuantized(context, weight, config, Normal(kO, 2));
   layer.SetB(MakeView(Normal(kO * kR, 3, 0.2).data(), kO, kR));
   const std::vector<float> x = Normal(kN * kI, 4);
   const std::vector<float> dy = Normal(kN * kO, 5);
@@ -53,6 +52,7 @@ std::vector<float> Results(const BackendMaker& backends, Context& context,
 
 TEST(GuardedLinear, ForwardBackwardAndMerge) {
   Context context(2);
+  ContextOn device(GuardedBackends(), 2);
   const std::vector<float> w = Normal(kO * kI, 1, 0.1);
   const ConstMatrixView view = MakeView(w.data(), kO, kI);
   QuantizeOptions plain;
@@ -63,8 +63,7 @@ TEST(GuardedLinear, ForwardBackwardAndMerge) {
                                     compat::Quantize(context, view, zero_points)};
   for (const compat::Matrix& weight : weights) {
     for (const DType compute : {DType::kF32, DType::kBF16}) {
-      EXPECT_EQ(Results(BackendsOf(Device::kCpu), context, weight, compute),
-                Results(GuardedBackends(), context, weight, compute));
+      EXPECT_EQ(Results(context, weight, compute), Results(device, weight, compute));
     }
   }
 }

@@ -81,7 +81,7 @@ const std::map<std::string, std::int64_t> kParameters = {
 
 TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {
   Context context(1);
-  const std::unique_ptr<Backend> backend = MakeBackend(context, Device::kCpu, DType::kF32);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
   for (const std::string& name : KnownModelNames()) {
     const auto config = KnownModelConfig(name);
     ASSERT_TRUE(config) << name;

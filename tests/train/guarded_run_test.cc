@@ -13,11 +13,11 @@ namespace {
 
 class GuardedRunTest : public TinyRunTest {
  protected:
-  static void RunOn(const BackendMaker& backends, const TrainOptions& options,
+  static void RunOn(const BackendFactory::Ptr& backends, const TrainOptions& options,
                     std::int64_t stop_after = -1) {
-    Context context(2);
+    ContextOn context(backends, 2);
     StopAfter observer(stop_after);
-    Train(context, PlanTrainingOn(context, options, backends), observer);
+    PlanAndTrain(context, options, observer);
   }
 
   // Everything that a run writes but times, sizes of memory and the options.
@@ -68,7 +68,7 @@ class GuardedRunTest : public TinyRunTest {
   }
   void Check(const std::string& name, const Change& change) const {
     SCOPED_TRACE(name);
-    RunOn(BackendsOf(Device::kCpu), Short(name, change));
+    RunOn(BackendFactory::Of("cpu"), Short(name, change));
     RunOn(GuardedBackends(), Short(name + "-guarded", change));
     ExpectSame(name, name + "-guarded");
   }
@@ -177,7 +177,8 @@ TEST_F(GuardedRunTest, PlansTheMemoriesOfHostAndDeviceApart) {
   const MemoryPlan host = PlanTraining(context, options).memory;
   EXPECT_EQ(host.place, MemoryPlace::kHost);
   EXPECT_EQ(host.host, 0u);
-  const MemoryPlan device = PlanTrainingOn(context, options, GuardedBackends()).memory;
+  ContextOn on_device(GuardedBackends(), 1);
+  const MemoryPlan device = PlanTraining(on_device, options).memory;
   EXPECT_EQ(device.place, MemoryPlace::kDevice);
   EXPECT_GT(device.host, 0u);
   std::size_t device_bytes = 0;
@@ -214,13 +215,13 @@ TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
       {"none", none}, {"packed", packed}, {"bfloat16", bfloat16}, {"modules", modules}};
   for (const auto& [name, change] : recipes) {
     SCOPED_TRACE(name);
-    RunOn(BackendsOf(Device::kCpu), Short(name, change));
+    RunOn(BackendFactory::Of("cpu"), Short(name, change));
     TrainOptions options = Short(std::string(name) + "-guarded", change);
-    Context context(2);
-    const TrainPlan all = PlanTrainingOn(context, options, GuardedBackends());
+    ContextOn context(GuardedBackends(), 2);
+    const TrainPlan all = PlanTraining(context, options);
     EXPECT_FALSE(all.run->needs.host_embedding);
     options.max_memory = std::to_string(all.memory.peak() - 1);
-    const TrainPlan less = PlanTrainingOn(context, options, GuardedBackends());
+    const TrainPlan less = PlanTraining(context, options);
     ASSERT_TRUE(less.run->needs.host_embedding);
     EXPECT_EQ(all.memory.peak() - less.memory.peak(), std::size_t{288 * 32 * 2});
     EXPECT_EQ(less.memory.parts[2].name, "token embedding");
@@ -233,12 +234,12 @@ TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
 }
 
 TEST_F(GuardedRunTest, TiedEmbeddingsStayOnTheDevice) {
-  Context context(1);
+  ContextOn context(GuardedBackends(), 1);
   TrainOptions options = Short("tied", [](TrainOptions& o) {
     o.model_name_or_path = kGolden / "llama3-tiny";
     o.max_memory = "1MB";
   });
-  EXPECT_FALSE(PlanTrainingOn(context, options, GuardedBackends()).run->needs.host_embedding);
+  EXPECT_FALSE(PlanTraining(context, options).run->needs.host_embedding);
 }
 
 TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }
@@ -285,14 +286,14 @@ TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
       o.recompute = "layer";
       o.max_steps = 2;
     };
-    RunOn(BackendsOf(Device::kCpu), Short(model, layer));
+    RunOn(BackendFactory::Of("cpu"), Short(model, layer));
     TrainOptions options = Short(std::string(model) + "-guarded", layer);
     options.recompute = "offload";
-    Context context(1);
-    const MemoryPlan plan = PlanTrainingOn(context, options, GuardedBackends()).memory;
+    ContextOn device(GuardedBackends(), 1);
+    const MemoryPlan plan = PlanTraining(device, options).memory;
     EXPECT_EQ(plan.ladder.size(), 5u);
     options.recompute = "layer";
-    const TrainPlan on_device = PlanTrainingOn(context, options, GuardedBackends());
+    const TrainPlan on_device = PlanTraining(device, options);
     const std::int64_t layers = on_device.run->config.num_hidden_layers;
     const std::size_t saved = on_device.memory.train_peak - plan.train_peak;
     // But for the memory that this process happens to have.
@@ -311,7 +312,8 @@ TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
     options.recompute = "offload";
     RunOn(GuardedBackends(), options);
     ExpectSame(model, std::string(model) + "-guarded");
-    EXPECT_THROW(PlanTraining(context, options), Error);  // the host has no memory but its own
+    Context host(1);
+    EXPECT_THROW(PlanTraining(host, options), Error);  // the host has no memory but its own
   }
 }
 
@@ -326,13 +328,12 @@ TEST_F(GuardedRunTest, AsFewInputsAsNeededInHostMemory) {
     o.sample_prompts = {};
     o.sample_max_new_tokens = TrainOptions().sample_max_new_tokens;
   };
-  RunOn(BackendsOf(Device::kCpu), Short("layer", layer));
+  RunOn(BackendFactory::Of("cpu"), Short("layer", layer));
   TrainOptions options = Short("mixed", layer);
-  Context context(2);
-  options.max_memory =
-      std::to_string(PlanTrainingOn(context, options, GuardedBackends()).memory.peak() - 4096);
+  ContextOn context(GuardedBackends(), 2);
+  options.max_memory = std::to_string(PlanTraining(context, options).memory.peak() - 4096);
   options.recompute = "auto";
-  const TrainPlan plan = PlanTrainingOn(context, options, GuardedBackends());
+  const TrainPlan plan = PlanTraining(context, options);
   const std::vector<Recompute>& levels = plan.run->needs.recompute;
   EXPECT_EQ(levels.front(), Recompute::kOffload);
   EXPECT_EQ(levels.back(), Recompute::kLayer);
@@ -345,7 +346,7 @@ TEST_F(GuardedRunTest, ResumesAndContinues) {
   for (const char* optim : {"adamw", "adamw_8bit", "paged_adamw_8bit"}) {
     const Change change = [&](TrainOptions& o) { o.optim = optim; };
     const std::string name = optim;
-    RunOn(BackendsOf(Device::kCpu), Short(name, change));
+    RunOn(BackendFactory::Of("cpu"), Short(name, change));
     TrainOptions parts = Short(name + "-guarded", change);
     RunOn(GuardedBackends(), parts, 3);
     parts.resume_from_checkpoint = "auto";
@@ -372,7 +373,7 @@ TEST_F(GuardedRunTest, KeepsTheBest) {
 
 // A gradient that is not finite is found by ops, and the steps are skipped.
 TEST_F(GuardedRunTest, NonFiniteSteps) {
-  const auto run = [&](const BackendMaker& backends, const std::string& name) {
+  const auto run = [&](const BackendFactory::Ptr& backends, const std::string& name) {
     TrainOptions options = Short(name, [](TrainOptions& o) {
       o.learning_rate = 1e25;  // the first update throws the activations out of range
       o.lr_scheduler_type = "constant";
@@ -392,7 +393,7 @@ TEST_F(GuardedRunTest, NonFiniteSteps) {
       EXPECT_EQ(error.code(), ErrorCode::kRuntime) << error.what();
     }
   };
-  run(BackendsOf(Device::kCpu), "run");
+  run(BackendFactory::Of("cpu"), "run");
   run(GuardedBackends(), "run-guarded");
   ExpectSame("run", "run-guarded");
 }

@@ -1,0 +1,48 @@
+// Where jobs get their backends: from the Context that they are called with, else from the device
+// that their option `device` names.
+#ifndef QLORA_BACKEND_BACKEND_FACTORY_H_
+#define QLORA_BACKEND_BACKEND_FACTORY_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "qlora/context.h"
+
+namespace qlora {
+
+// The names of devices that options offer: "auto", "cpu", "cuda".
+std::vector<std::string> DeviceNames();
+
+// Makes the backends of one device. A job may need several, one for each operand type.
+class BackendFactory {
+ public:
+  using Ptr = std::shared_ptr<const BackendFactory>;
+
+  // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name;
+  // for "cuda" with the code of CudaReport.
+  static Ptr Of(const std::string& device);
+  // The factory that `context` was given, else that of the device.
+  static Ptr ForJob(const Context& context, const std::string& device);
+  // The same for plans, which need no GPU: where there is none, the backends of "cuda" are those of
+  // MakeAbsentCudaBackend.
+  static Ptr ForPlan(const Context& context, const std::string& device);
+  // All later jobs with `context` compute on backends of `factory`, whatever device they name.
+  static void GiveTo(Context& context, Ptr factory);
+
+  virtual ~BackendFactory() = default;
+
+  // The activation type that the device computes fastest in, kF32 or kBF16.
+  virtual DType PreferredActivation() const = 0;
+  // Why the backends can only plan: the problem of CudaReport. Empty when they compute.
+  virtual std::string Absence() const = 0;
+  // compute: the operand type of matrix products, kF32 or kBF16 (which needs no special hardware to
+  // be correct, only to be fast). The context must outlive the backend. Errors: InvalidInput for a
+  // type without a backend.
+  virtual std::unique_ptr<Backend> Make(Context& context, DType compute) const = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_BACKEND_BACKEND_FACTORY_H_
