@@ -88,7 +88,7 @@ std::string StateText(const BnbLayout& layout, const std::string& offset) {
   return text + '}';
 }
 
-// A piece of a weight, or an error that says that it is missing.
+// Returns a piece of a weight. Errors: InvalidInput for a missing piece.
 const TensorInfo& Piece(const TensorReader& reader, const std::string& weight,
                         const std::string& suffix) {
   const TensorInfo* tensor = reader.Find(weight + suffix);
@@ -335,7 +335,7 @@ void WriteBnb(TensorWriter& writer, const BnbLayout& layout, const QuantizedView
   writer.Write(std::as_bytes(std::span(text)));
 }
 
-// The keys of transformers' BitsAndBytesConfig; those that no option sets have its defaults.
+// Writes the keys of transformers' BitsAndBytesConfig; keys without an option have its defaults.
 Json FormatBnbConfig(const BnbConfig& config) {
   return {{"quant_method", "bitsandbytes"},
           {"load_in_4bit", true},

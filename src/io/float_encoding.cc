@@ -32,7 +32,7 @@ float SetScale(float scale, std::array<std::uint8_t, 2>& d) {
 
 // Nearest integer, half away from zero, for |x| < 2^31.
 int Round(float x) {
-  // As roundf, which ggml calls: nearbyint would round a half to even.
+  // Rounds as roundf, which ggml calls: nearbyint would round a half to even.
   const int whole = static_cast<int>(x);
   const float rest = x - static_cast<float>(whole);
   return whole + (rest >= 0.5f) - (rest <= -0.5f);

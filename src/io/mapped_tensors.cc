@@ -50,7 +50,7 @@ void MappedTensors::AddMetadata(std::string key, std::string value) {
 }
 
 const MappedTensors::Place& MappedTensors::PlaceOf(const TensorInfo& tensor) const {
-  // By name, not by address: callers may hold a copy of the TensorInfo.
+  // Compared by name, not by address: callers may hold a copy of the TensorInfo.
   const TensorInfo* own = Find(tensor.name);
   QLORA_DCHECK(own != nullptr && own->bytes() == tensor.bytes());
   if (own == nullptr) ThrowInvalidInput("there is no tensor '{}'", tensor.name);

@@ -32,8 +32,7 @@ constexpr std::string_view kUsed =
 constexpr const char* kBaseChanging[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
 
 bool IsOff(const Json& value) {
-  // PEFT writes all its settings, also those that are not used: only a value that does something
-  // counts.
+  // PEFT writes all its settings, also unused ones: only a value with an effect counts.
   return value.is_null() || value == false || value == 0 || value == "" ||
          (value.is_structured() && value.empty());
 }
@@ -270,7 +269,8 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
                {"alpha_pattern", alphas},
                {"layers_to_transform", NullOr(config.layers_to_transform)},
                {"layers_pattern", NullOr(config.layers_pattern)}};
-  // Younger than the other keys: left out when it says nothing, for older versions of PEFT.
+  // This key is younger than the other keys. It is left out when it is empty, for older versions of
+  // PEFT.
   const Json excluded = SelectionJson(config.exclude_modules);
   if (!IsOff(excluded)) json["exclude_modules"] = excluded;
   return json.dump(2, ' ', true, Json::error_handler_t::replace);

@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// Module names, each of which means itself and whatever ends with ".name"; or one regular
+// Module names, each of which matches itself and every path that ends with ".name"; or one regular
 // expression that must match the whole module path.
 using ModuleSelection = std::variant<std::vector<std::string>, std::string>;
 

@@ -92,7 +92,8 @@ Entry ParseEntry(const std::string& name, const Json& json, const std::string& w
   entry.begin = OffsetOf((*offsets)[0], name, where);
   entry.end = OffsetOf((*offsets)[1], name, where);
   const std::int64_t elements = CheckedElements(entry.info.shape);
-  // Before bytes(), whose product could else overflow to a small number that happens to fit.
+  // Checked before bytes(): otherwise its product could overflow to a small number that happens to
+  // fit.
   if (elements < 0) {
     ThrowInvalidInput("{}: shape [{}] is negative or too large", place,
                       fmt::join(entry.info.shape, ", "));
@@ -120,7 +121,8 @@ class SafetensorsReader : public MappedTensors {
     if (!text.starts_with('{')) {
       ThrowInvalidInput("{}: the header does not start with '{{'{}", where, DiagnosisOf(bytes));
     }
-    // The format forbids a name twice: two readers could else take different tensors from one file.
+    // The format forbids a name twice: otherwise two readers could take different tensors from one
+    // file.
     const Json header = ParseJson(text, where + ": header", DuplicateKeys::kRefuse);
     std::vector<Entry> entries;
     entries.reserve(header.size());
@@ -152,7 +154,7 @@ class SafetensorsReader : public MappedTensors {
     std::uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
     // Checked before the end of the file: eight bytes of another format are a huge number, and "is
-    // not a safetensors file" says more than "incomplete".
+    // not a safetensors file" is clearer than "incomplete".
     if (length > kMaxHeaderBytes) {
       ThrowInvalidInput("{}: is not a safetensors file: it claims a header of {} bytes{}", where,
                         length, DiagnosisOf(bytes));

@@ -11,11 +11,10 @@
 
 namespace qlora {
 
-// Bytes are taken in the declared order, whatever it is; in the file the tensors have the order
-// of the format's reference writer, wide types first and then by name (upper_bound ones behind all
-// others), so that each is aligned to its type. "format": "pt",
-// which transformers insists on, is added to the metadata. Errors: InvalidInput for a tensor that
-// the format cannot hold.
+// Takes bytes in the declared order. In the file the tensors have the order of the format's
+// reference writer, wide types first and then by name (upper_bound tensors at the end), so that
+// each is aligned to its type. Adds "format": "pt" to the metadata, which transformers requires.
+// Errors: InvalidInput for a tensor that the format cannot hold.
 std::unique_ptr<TensorWriter> CreateSafetensors(const std::filesystem::path& path,
                                                 std::vector<TensorInfo> tensors,
                                                 const StringMap& metadata);

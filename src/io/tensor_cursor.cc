@@ -28,7 +28,7 @@ TensorCursor::Piece TensorCursor::Take(std::size_t bytes) {
   if (piece.last) {
     ++next_;
     taken_ = 0;
-    // A tensor without bytes would else be waited for: no Take() ever completes it.
+    // Otherwise the cursor would wait for a tensor without bytes: no Take() ever completes it.
     SkipEmpty();
   }
   return piece;
