@@ -236,7 +236,7 @@ GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::uint64_t data_begin = padded(head.position());
   std::uint64_t expected = 0;
   for (TensorEntry& entry : entries) {
-    // llama.cpp demands it, too: tensors are stored in the order of their entries, each padded to
+    // llama.cpp also demands that tensors are stored in the order of their entries, each padded to
     // the alignment.
     if (entry.offset != expected) {
       ThrowInvalidInput(

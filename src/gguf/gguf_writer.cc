@@ -26,7 +26,7 @@ void Append(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// One byte, whatever the size of bool is.
+// Appends one byte; the size of bool may differ.
 void Append(std::string& out, bool value) { out += static_cast<char>(value); }
 
 void Append(std::string& out, const std::string& text) {
