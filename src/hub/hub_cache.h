@@ -50,7 +50,7 @@ std::vector<std::string> CachedModels();
 // InvalidInput that names the search, the missing files, and the command that gets them.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
-// As ResolveModelDir, but a folder with a tokenizer.json alone will do.
+// Resolves as ResolveModelDir, but accepts a folder with a tokenizer.json alone.
 std::filesystem::path ResolveTokenizerDir(const std::string& name);
 
 }  // namespace qlora
