@@ -26,7 +26,7 @@ Arena::Arena(std::size_t bytes, Memory& memory) : bytes_(bytes), memory_(&memory
 Arena::Arena(std::size_t bytes, const std::string& directory) : bytes_(bytes) {
   if (bytes == 0) return;
   std::string path = directory + "/qlora-paged-XXXXXX";
-  // The name is removed at once, so that the system frees the file whatever ends the process.
+  // The name is removed at once, so that the system frees the file however the process ends.
   const int fd = AboveStandardDescriptors(mkstemp(path.data()));
   if (fd < 0) ThrowRuntime("cannot create {}: {}", path, std::strerror(errno));
   unlink(path.c_str());

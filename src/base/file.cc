@@ -63,8 +63,8 @@ int OpenForReading(const std::filesystem::path& path) {
   }
 }
 
-// Throws when `path` is a device, a pipe or anything else but a file, a link or nothing; under
-// kCreate, when it is anything at all, also a link to nothing.
+// Throws when `path` exists and is neither a file nor a link, such as a device or a pipe; under
+// kCreate, when it exists at all, also as a link to nothing.
 void CheckReplaceable(const std::filesystem::path& path, OpenMode mode) {
   struct stat status = {};
   if (lstat(path.c_str(), &status) != 0) return;
@@ -199,7 +199,7 @@ void MappedFile::Release(std::size_t begin, std::size_t count) const {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   // Rounded inwards: a page at an edge holds bytes of neighbouring tensors.
   const std::size_t first = (begin + page - 1) / page * page;
-  // The page at the end of the file belongs to nobody else.
+  // Nobody else uses the page at the end of the file.
   const std::size_t last = begin + count == size_ ? size_ : (begin + count) / page * page;
   if (first < last) {
     madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);

@@ -51,10 +51,10 @@ enum class OpenMode : std::uint8_t {
   kAppend,   // the file is made when it is missing
 };
 
-// Opens a file for writing. The one way in which files are opened for writing: symbolic links are
-// not followed, only regular files are written, and the descriptor is never 0, 1 or 2, so that a
-// message to a closed standard output cannot end up in the file. Errors, with path and reason:
-// InvalidInput where the path allows no file (no such folder, no permission), Runtime for all else.
+// Opens a file for writing. All files are opened for writing here: symbolic links are not followed,
+// only regular files are written, and the descriptor is never 0, 1 or 2, so that a message to a
+// closed standard output cannot end up in the file. Errors, with path and reason: InvalidInput
+// where the path allows no file (no such folder, no permission), otherwise Runtime.
 int OpenForWriting(const std::filesystem::path& path, OpenMode mode);
 
 // The same for the C library's streams.

@@ -34,7 +34,7 @@ std::optional<std::size_t> NumberAfter(const fs::path& file, std::string_view ke
   return std::nullopt;
 }
 
-// A file of one number; kUnlimited when it is missing or says "max".
+// Reads a file of one number; kUnlimited when the file is missing or holds "max".
 std::size_t NumberIn(const fs::path& file) {
   std::ifstream in(file);
   std::size_t number = 0;
@@ -46,7 +46,8 @@ std::size_t KilobytesAfter(const fs::path& file, std::string_view key) {
   return NumberAfter(file, key).value_or(0) * 1024;
 }
 
-// Bytes that /proc/meminfo names, or without /proc those that the system counts in pages.
+// Returns the bytes that /proc/meminfo names, or without /proc the system's count of pages in
+// bytes.
 std::size_t MachineBytes(const fs::path& root, std::string_view key, int pages) {
   if (const auto kilobytes = NumberAfter(root / "proc/meminfo", key)) return *kilobytes * 1024;
   const long count = sysconf(pages);

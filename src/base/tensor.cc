@@ -54,8 +54,8 @@ constexpr DTypeTraits TraitsOf(DType dtype) {
   return {"?", 1, 0};
 }
 
-// Row `begin` is begin * stride elements after row 0. Not for block types, which have no bytes for
-// one element.
+// Row `begin` is begin * stride elements after row 0. Block types have no bytes for one element and
+// no such rows.
 template <typename View>
 View RowsOf(const View& m, std::int64_t begin, std::int64_t count) {
   QLORA_DCHECK(begin >= 0 && count >= 0 && begin + count <= m.rows);
