@@ -137,7 +137,7 @@ class Context::Pool {
 
   PoolThread& Thread(int worker) { return workers_[worker - 1]; }
 
-  // Lends the caller's core to those workers inside that do not run. False if it lent none.
+  // Lends the caller's core to the workers inside that do not run. False if it lent no core.
   bool LendCore() {
     bool lent = false;
     for (PoolThread& thread : workers_) lent |= thread.LendCore();

@@ -30,7 +30,7 @@ std::string CpuInfo(std::string_view key) {
   return "";
 }
 
-// The features of this processor among those above; none where /proc/cpuinfo has no flags.
+// Returns the features above that this processor has; empty where /proc/cpuinfo has no flags.
 std::vector<std::string> CpuFeatures() {
   std::istringstream in(CpuInfo("flags"));
   const std::vector<std::string> flags(std::istream_iterator<std::string>(in), {});

@@ -1,13 +1,13 @@
 // A thread of a pool, and the help that the waiting thread gives when it does not run.
 //
-// When another process takes a core, the system puts the thread there aside for milliseconds, in
-// the midst of a task. Whoever waits for that task has an idle core meanwhile, too briefly for the
-// system to move threads. So the one that waits lends its core: the thread ends its task there and
-// then goes back, and may run on the cores that it was allowed before.
+// When another process takes a core, the system stops the thread there for milliseconds, in the
+// middle of a task. The thread that waits for the task has an idle core meanwhile, too briefly for
+// the system to move threads. So the waiting thread lends its core: the stopped thread ends its
+// task there and then goes back, and may run on the cores that it was allowed before.
 //
 // A thread that waits for the disk or for a page does not run either, and is lent a core in vain.
-// Where the cores of a process are widened later (a cpuset), a thread that was lent one keeps to
-// those that it knew.
+// Where the cores of a process are widened later (a cpuset), a thread that was lent a core keeps to
+// the cores that it knew.
 #ifndef QLORA_MACHINE_POOL_THREAD_H_
 #define QLORA_MACHINE_POOL_THREAD_H_
 
@@ -33,8 +33,9 @@ class PoolThread {
   void Enter() { cpu_.store(sched_getcpu(), std::memory_order_relaxed); }
   void Leave() { cpu_.store(kOutside, std::memory_order_relaxed); }
 
-  // By the one that waits, from time to time. True if the thread has entered, has not run since the
-  // call before, and may now run on the caller's core only: sleep, to let it, and then ReturnCore.
+  // The waiting thread calls this from time to time. True if the thread has entered, has not run
+  // since the last call, and may now run on the caller's core only: sleep, to let it run, and then
+  // call ReturnCore.
   bool LendCore();
 
   // Sends a thread back that was lent a core; or on, if it shared the caller's core before.
@@ -43,7 +44,7 @@ class PoolThread {
  private:
   static constexpr int kOutside = -1;
 
-  // The time for which the thread has run, if the system says so.
+  // The time for which the thread has run, if the system reports it.
   std::optional<std::chrono::nanoseconds> TimeRun();
   // Returns true when the system agreed, as a sandbox may not.
   bool Allow(const cpu_set_t& cpus);

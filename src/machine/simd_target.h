@@ -1,10 +1,10 @@
 // The instruction set that the kernels of this process use.
 //
-// Kernels are compiled for several instruction sets, and the fastest that this machine has is
-// chosen at run time, once per process; the environment variable QLORA_TARGET forces one.
-// context.cc has the threads behind Context, and pool_thread.h says how a waiting thread lends its
-// core to a worker that another process keeps from running. processor.h says why Intel's processors
-// with AVX512_BF16 compute in float32.
+// Kernels are compiled for several instruction sets. The fastest that this machine has is chosen at
+// run time, once per process; the environment variable QLORA_TARGET forces one. context.cc has the
+// threads behind Context. pool_thread.h describes how a waiting thread lends its core to a worker
+// that another process keeps from running. processor.h gives the reason why Intel's processors with
+// AVX512_BF16 compute in float32.
 #ifndef QLORA_MACHINE_SIMD_TARGET_H_
 #define QLORA_MACHINE_SIMD_TARGET_H_
 
