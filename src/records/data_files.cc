@@ -132,7 +132,7 @@ std::vector<fs::path> FindDataFiles(const fs::path& name) {
   if (name.string().find_first_of("*?[") != std::string::npos) return FilesThatMatch(name);
   const std::optional<HubRepository> repository = AsHubDataset(name.string());
   if (repository && !IsDataFile(name)) return FilesOfHub(*repository, name);
-  // Nothing was found: opening the name gives the error that says so, with names that are near.
+  // Nothing was found: opening the name throws the error, with similar names.
   return {name};
 }
 

@@ -118,8 +118,8 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
 
 void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   for (std::size_t at = 0; at < bytes.size();) {
-    // The scan stops at the first ill-formed byte, whose place the error names: a file in Latin-1
-    // would else train the model on U+FFFD.
+    // The scan stops at the first ill-formed byte, whose place the error names: otherwise a file in
+    // Latin-1 would train the model on U+FFFD.
     const Utf8Step step = StepUtf8(bytes.substr(at));
     if (!step.valid) {
       ThrowInvalidInput("{}: the text is not UTF-8; convert it, for example with iconv",

@@ -245,7 +245,7 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   return record;
 }
 
-// All values are text, as nothing in the file says otherwise.
+// All values are text, as the file does not declare types.
 OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
   std::vector<std::string> fields = ParseFields(begin, end);
   if (fields.size() != columns_.size()) {
