@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-// Two words that differ in their first and last letters: whatever a content begins and ends with,
-// one of them differs from it there.
+// Two words that differ in their first and last letters: at each end of a content, at least one of
+// the words differs from it.
 constexpr std::array<const char*, 2> kWords = {"Xylem", "quartz"};
 
 // How many messages before a turn are tried as the one that the turn follows. The nearest one
@@ -54,7 +54,7 @@ bool IsText(const OrderedJson& message, const char* key) {
          !field->get_ref<const std::string&>().empty();
 }
 
-// `message` saying something else: the same in kind, another word.
+// Returns `message` with another text of the same kind.
 OrderedJson Vary(OrderedJson message, const char* word) {
   const auto calls = message.find("tool_calls");
   const bool has_calls = calls != message.end() && calls->is_array() && !calls->empty();

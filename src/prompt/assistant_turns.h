@@ -23,8 +23,8 @@ using RenderMessages =
 // Some templates do not grow by appending: they strip thoughts from earlier turns, or move the
 // system text to the last question, and so render a message differently once others follow. There,
 // the place of a message is the part of the text that changes when the content of the message does.
-// The turn begins where the text stops continuing the message before in the way the prompt does.
-// The turn ends as it ends when it is the last message, or else with one of `special_tokens`.
+// The turn begins where the text stops continuing the message before in the way that the prompt
+// does. The turn ends as it would end in the last message, or with one of `special_tokens`.
 //
 // Cost: 2 renderings for a turn that is appended, about 6 for another, each of up to the whole
 // conversation, so that the work for a conversation grows with the square of its turns. A template

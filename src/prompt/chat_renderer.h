@@ -1,4 +1,4 @@
-// The interface of whatever turns a conversation into text.
+// The interface for turning a conversation into text.
 #ifndef QLORA_PROMPT_CHAT_RENDERER_H_
 #define QLORA_PROMPT_CHAT_RENDERER_H_
 

@@ -25,8 +25,8 @@ struct ChatTemplateSettings {
 };
 
 // Renders as apply_chat_template of Hugging Face transformers does: the template sees messages,
-// tools, documents (none), add_generation_prompt, the special tokens of the tokenizer (bos_token,
-// eos_token, pad_token, unk_token; those that exist), and further variables.
+// tools, documents (none), add_generation_prompt, the existing special tokens of the tokenizer
+// (bos_token, eos_token, pad_token, unk_token), and further variables.
 //
 // The assistant wrote the text that {% generation %} marks; in a template without such marks, the
 // text that the rendering up to and with a turn adds to the prompt for this turn

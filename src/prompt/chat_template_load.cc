@@ -17,7 +17,7 @@
 namespace qlora {
 namespace {
 
-// Templates for base models that have none.
+// Templates for base models without a template.
 struct BuiltIn {
   std::string_view name;
   std::string_view text;

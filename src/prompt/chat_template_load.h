@@ -1,4 +1,4 @@
-// The chat template of a model: the one that options name, or the checkpoint's own.
+// The chat template of a model: named by an option, or the checkpoint's own.
 #ifndef QLORA_PROMPT_CHAT_TEMPLATE_LOAD_H_
 #define QLORA_PROMPT_CHAT_TEMPLATE_LOAD_H_
 
@@ -14,10 +14,10 @@ namespace qlora {
 // repeated and resumed; an answer is given today.
 enum class ChatClock { kFixed, kToday };
 
-// The template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
-// templates, or a file), or the checkpoint's own: for conversations with tools the one named
-// tool_use, where there is one. Nothing when fields name none and the checkpoint has none. Errors:
-// InvalidInput naming the option.
+// Loads the template that `fields` names ("chatml", "plain", the name of one of the checkpoint's
+// templates, or a file), or the checkpoint's own: for conversations with tools the template named
+// tool_use, if it exists. Returns nothing when neither `fields` nor the checkpoint has a template.
+// Errors: InvalidInput naming the option.
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const ChatFields& fields, const Tokenizer& tokenizer,
                                                ChatClock clock);
 

@@ -217,7 +217,7 @@ Conversation ConversationOfCompletion(const OrderedJson& record) {
   OrderedJson messages = ListOf(record, "prompt");
   const std::size_t prompt = messages.size();
   for (const OrderedJson& message : ListOf(record, "completion")) messages.push_back(message);
-  // As one list of messages, the two parts meet the same checks as the format messages.
+  // In one list of messages, the two parts meet the same checks as the format messages.
   OrderedJson whole = {{"messages", std::move(messages)}};
   if (record.contains("tools")) whole["tools"] = record["tools"];
   Conversation conversation = ConversationOfMessages(whole);

@@ -11,10 +11,10 @@ using Ids = std::vector<std::int32_t>;
 // The number of tokens of `text` before each of the ascending byte offsets `bytes`.
 //
 // The pieces between the offsets are encoded one by one. Mostly they give the same tokens as the
-// whole text, and the count of tokens so far is exact. Where they do not (many tokenizers put a
-// space before the first word of a text), all that comes before each offset is encoded instead: the
-// tokens that this shares with the whole text are those before the offset, and one token crosses
-// the offset if they are not all of them.
+// whole text, and the count of tokens so far is exact. Otherwise (many tokenizers put a space
+// before the first word of a text) the text before each offset is encoded as a whole: the tokens
+// that it shares with the whole text come before the offset, and one token crosses the offset if
+// the text has a token that is not shared.
 std::vector<std::int64_t> TokensBefore(const Tokenizer& tokenizer, std::string_view text,
                                        std::span<const std::size_t> bytes, const Ids& ids,
                                        bool& split) {

@@ -34,7 +34,7 @@ struct LossMask {
 LossMask FindTurnTokens(const Tokenizer& tokenizer, const std::string& text,
                         std::span<const ChatSpan> spans, const std::vector<std::int32_t>& ids);
 
-// Labels that train `turns` of `ids` and nothing else.
+// Returns labels that train only `turns` of `ids`.
 std::vector<std::int32_t> LabelsOf(const std::vector<std::int32_t>& ids,
                                    std::span<const TurnTokens> turns);
 

@@ -98,7 +98,7 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
 }  // namespace
 
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b) {
-  // In a kChat layout the chat template makes the text, whatever the format of the records is.
+  // In a kChat layout the chat template makes the text; the format of the records does not matter.
   return a.kind == b.kind && (a.kind == Kind::kChat || a.prompt_template == b.prompt_template);
 }
 
@@ -137,7 +137,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
         "prompt_layout chat needs a chat template and the model has none; name one with "
         "chat_template: chatml or plain, or a Jinja file");
   }
-  // Conversations have no other layout, whatever the user chose for other records.
+  // Conversations have no other layout; the user's choice concerns other records.
   if (IsConversationFormat(format) || is_conversation)
     return {.kind = Kind::kChat, .format = format};
   const bool decided = own || rules.choice != LayoutChoice::kAuto;

@@ -46,7 +46,7 @@ struct PromptLayout {
   bool operator==(const PromptLayout&) const = default;
 };
 
-// True when records get the same texts, whatever their formats are.
+// True when records get the same texts; the formats may differ.
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b);
 
 // A warning when data of the layout `data` are read by an adapter that was trained in another one,
@@ -68,7 +68,7 @@ struct LayoutRules {
   std::string prompt_template = {};  // the user's; both or none
   std::string completion_template = {};
   // The layout that an adapter was trained in. It is kept for records of its format, unless the
-  // user says otherwise.
+  // user chooses another.
   std::optional<PromptLayout> recorded = {};
 };
 
@@ -100,8 +100,8 @@ class RecordLayout {
 
   // kChat: the whole record as a conversation.
   Conversation WholeConversation(const OrderedJson& record) const;
-  // kChat: the conversation up to where the answer begins; the answer of the record is ignored and
-  // may be absent. A record of messages is one whatever the format is.
+  // kChat: the conversation up to the beginning of the answer; the answer of the record is ignored
+  // and may be absent. A record of messages is a conversation in every format.
   Conversation PromptConversation(const OrderedJson& record) const;
 
   // Returns the record of a person's text: `user` in the main field, and `system` if it is not

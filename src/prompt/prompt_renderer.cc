@@ -21,7 +21,7 @@ std::vector<std::int32_t> EncodePrompt(const Tokenizer& tokenizer, const PromptT
   std::vector<std::int32_t> ids =
       tokenizer.Encode(prompt.text, prompt.add_special_tokens && !has_bos);
   const bool adds_eos = prompt.add_special_tokens && !has_bos && tokenizer.adds_eos();
-  // EOS behind a prompt says that the text is over: the model would begin another one.
+  // EOS after a prompt would end the text, and the model would begin another one.
   if (adds_eos && !ids.empty()) ids.pop_back();
   return ids;
 }
@@ -76,8 +76,8 @@ PromptText PromptRenderer::Conversation(const OrderedJson& messages,
   ThrowInvalidInput("{}", kNoChatTemplate);
 }
 
-// A model of texts alone would be given some other program's default template, so its template
-// shows the content of a message and nothing else.
+// Other programs would give a model of plain text their default template, so its template shows
+// only the content of a message.
 std::string TemplateOfLayout(const PromptLayout& layout, const Tokenizer& tokenizer,
                              const ChatTemplate* chat, bool chosen, bool append_eos) {
   const bool is_text = layout.kind == Kind::kText;

@@ -155,8 +155,7 @@ std::string Expression(std::string_view piece, std::string_view content) {
     std::string_view name;
     for (const auto& [mark, variable] : marks) {
       const std::size_t at = piece.find(mark);
-      // The mark that comes first; find gives npos, larger than any place, for those that are
-      // absent.
+      // Takes the first mark; find gives npos, larger than any place, for absent marks.
       if (at >= begin) continue;
       begin = at;
       length = mark.size();

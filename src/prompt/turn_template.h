@@ -1,5 +1,5 @@
-// Chat templates made of a few pieces of text: the built-in ones, and those that show the layout of
-// data that are not conversations.
+// Chat templates made of a few pieces of text: the built-in templates, and templates that show the
+// layout of data that are not conversations.
 #ifndef QLORA_PROMPT_TURN_TEMPLATE_H_
 #define QLORA_PROMPT_TURN_TEMPLATE_H_
 
