@@ -21,8 +21,8 @@ struct StreamOptions {
   std::int64_t packing_window = 4096;  // samples among which companions are looked for
 };
 
-// The micro-batch that comes next. With the same data set and options, a stream that starts here
-// continues exactly as the one that was here.
+// The position of the next micro-batch. With the same data set and options, a stream that starts
+// here continues exactly as the stream that stopped here.
 struct DataCursor {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // micro-batches of the epoch that are done

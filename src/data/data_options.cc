@@ -119,7 +119,8 @@ std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& lim
   return std::min(kDefaultMaxLength, limits.max_position_embeddings);
 }
 
-// Not an error: rotary positions can be computed for any length, and scaled models are trained so.
+// A warning only: rotary positions can be computed for any length, and scaled models are trained
+// so.
 std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) {
   if (fields.max_length <= limits.max_position_embeddings) return {};
   return fmt::format(
@@ -148,13 +149,13 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
                  .prompt_template = fields.prompt_template,
                  .completion_template = fields.completion_template,
                  .recorded = recorded};
-  // That of the embedding, not of the tokenizer: models have more rows than there are tokens, and
-  // ids of prepared data may use them.
+  // The size of the embedding, not of the tokenizer: models have more rows than there are tokens,
+  // and ids of prepared data may use them.
   data.vocab_size = limits.vocab_size;
   return data;
 }
 
-// As above, with the index on disk: only data that are visited again profit from one.
+// As above, with the index on disk: only data that are visited again profit from an index.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data = ToDataOptions(fields.reading, paths, limits, recorded);

@@ -48,8 +48,8 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
   sources_.push_back(std::move(source));
 }
 
-// Says for each reason how many records it took, and for the one that no option mends where to
-// look.
+// Names for each reason the number of records that it took, and gives a hint for the reason that no
+// option mends.
 void Dataset::ThrowEmpty() const {
   std::string reasons;
   const auto add = [&reasons](std::int64_t count, const std::string& reason) {

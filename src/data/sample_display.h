@@ -27,9 +27,9 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
 // The same samples: [{"place", "ids", "labels", "parts": [{"trained", "text"}]}].
 OrderedJson SamplesToJson(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples);
 
-// Reports the samples that are trained on, those that are held out, the number of samples that are
-// in both, and with packing how full the micro-batches of the first epoch are. Errors: as
-// BatchStream, whether packed or not.
+// Reports the trained samples, the held-out samples, the number of samples that are in both, and
+// with packing how full the micro-batches of the first epoch are. Errors: as BatchStream, whether
+// packed or not.
 TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<Dataset>& held_out,
                                       const StreamOptions& stream);
 std::string RenderTrainingData(const TrainingDataReport& report);

@@ -20,7 +20,7 @@ constexpr std::int64_t kBlock = 4096;  // records that are encoded before the re
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
   for (std::size_t t = 0; t < sample.ids.size(); ++t) {
-    // Through 32 bits without sign: -100 would else set all upper bits and hide the id.
+    // Through 32 bits without sign: otherwise -100 would set all upper bits and hide the id.
     const std::uint64_t both = std::uint64_t{static_cast<std::uint32_t>(sample.ids[t])} << 32 |
                                static_cast<std::uint32_t>(sample.labels[t]);
     hash = MixBits(hash ^ both);
