@@ -93,7 +93,7 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
   for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
     const std::int64_t length =
         std::min<std::int64_t>(dataset.length(i), max_tokens - result.tokens);
-    // As many samples per pass as the memory was reserved for.
+    // Passes hold as many samples as the memory was reserved for.
     if (rows + length > most_rows) flush();
     Sample& sample = samples.emplace_back(dataset.Get(i));
     sample.ids.resize(length);

@@ -32,7 +32,7 @@ bool IsGguf(const fs::path& file) {
   return std::string_view(magic, sizeof magic) == "GGUF";
 }
 
-// Refuses a name that tells readers and programs of another format than the one that is written.
+// Refuses a name that suggests a format other than the written one.
 void CheckName(const ExportOptions& options) {
   constexpr auto kCheckpointFiles =
       std::to_array<std::string_view>({".safetensors", ".bin", ".pt", ".pth", ".ckpt"});
@@ -262,7 +262,7 @@ class Exporter {
 
   Divergence CompareModel() {
     DecoderConfig config = config_;
-    // An adapter that trained the head has untied it, whatever config.json of the model says.
+    // An adapter that trained the head has untied it; config.json of the model does not count.
     config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
     BaseRecord dense;
     dense.load_in_4bit = false;

@@ -75,7 +75,7 @@ class Plan {
     // Families without this norm have no such tensor.
     if (values.empty()) return;
     const std::int64_t size = std::ssize(values);
-    // llama.cpp expects norms and biases in float32, whatever the type of the weights is.
+    // llama.cpp expects norms and biases in float32 for weights of every type.
     tensors_.push_back({{name, DType::kF32, {size}},
                         [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
                           std::ranges::copy(values, out);
@@ -263,7 +263,7 @@ class ModelPlan {
   Plan plan_;
 };
 
-// As llama.cpp's convert_lora_to_gguf.py names the base of an adapter.
+// Names the base of an adapter as llama.cpp's convert_lora_to_gguf.py does.
 void AddBaseModel(const std::string& name, const std::string& repository, GgufMetadata& metadata) {
   metadata.Add("general.base_model.count", std::uint32_t{1});
   metadata.Add("general.base_model.0.name", name);

@@ -87,12 +87,12 @@ class Writer {
 void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::path& out,
                  DType outtype, bool tied) {
   Json config = ReadJsonFile(model_dir / "config.json");
-  // Some families are tied where nothing is said, and a multimodal model says it twice.
+  // Some families are tied without a key, and a multimodal model has the key twice.
   if (!tied) {
     config["tie_word_embeddings"] = false;
     if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
   }
-  // transformers would else look for 4-bit pieces that the new checkpoint does not have.
+  // Otherwise transformers would look for 4-bit pieces that the new checkpoint does not have.
   config.erase("quantization_config");
   // The key was renamed in transformers 4.56; the spelling of the source is kept.
   config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
@@ -190,7 +190,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   if (!prompts.chat_template.empty()) {
     WriteTextFile(dir.path() / kChatTemplateFile, prompts.chat_template);
   }
-  // The record of an adapter that was merged before says nothing about the prompts of this one.
+  // The record of an adapter that was merged earlier does not apply to the prompts of this adapter.
   if (adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
   if (prompts.record) SavePromptRecord(dir.path(), *prompts.record);
   return dir.Commit();

@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-// The llama.cpp architecture of a model family. Errors: InvalidInput when llama.cpp has none, or
-// computes it differently from Hugging Face.
+// Returns the llama.cpp architecture of a model family. Errors: InvalidInput when llama.cpp lacks
+// the family, or computes it differently from Hugging Face.
 std::string GgufArchitecture(const DecoderConfig& config);
 
 // Tensor names of the linears of layer l, without ".weight". The experts of a mixture are stacked:
@@ -34,8 +34,8 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
 // rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.
 struct LinearRows {
   std::vector<std::int64_t> order;  // the source row of each output row; empty: the same
-  // The factor of the rows: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim)
-  // whatever query_pre_attn_scalar says, and the difference goes into q_proj.
+  // The factor of the rows: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim) and ignores
+  // query_pre_attn_scalar; the difference goes into q_proj.
   float factor = 1;
 };
 PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config);

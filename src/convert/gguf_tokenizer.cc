@@ -20,8 +20,8 @@ enum TokenType : std::int32_t {
   kByte = 6,
 };
 
-// No regex is stored in GGUF: llama.cpp knows pre-tokenizers by name. A pattern of
-// tokenizer.json, and the name of the one that splits the same way.
+// GGUF stores no regex: llama.cpp knows pre-tokenizers by name. A pattern of tokenizer.json, and
+// the name of the pre-tokenizer that splits the same way.
 struct PreTokenizer {
   std::string_view regex;
   std::string_view name;

@@ -38,7 +38,7 @@ struct Totals {
   std::size_t bytes = 0;
 };
 
-// A map, so that types come in one order whatever the order of the tensors is.
+// A map gives the types in one order for every order of the tensors.
 std::map<std::string, Totals> TotalsOf(const TensorReader& reader) {
   std::map<std::string, Totals> totals;
   for (const TensorInfo& tensor : reader.tensors()) {

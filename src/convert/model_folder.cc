@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The parts of a hidden folder: the checkpoint in the making, and the one that it replaces.
+// The parts of a hidden folder: the new checkpoint, and the checkpoint that it replaces.
 constexpr const char* kNew = "new";
 constexpr const char* kOld = "old";
 

@@ -197,7 +197,7 @@ class Conversion {
     }
   }
 
-  // Dense linears are quantized; those that are 4-bit already stay as they are, bit for bit.
+  // Quantizes dense linears; 4-bit linears stay as they are, bit for bit.
   bool Quantizes(const TensorInfo& tensor) const {
     // A linear of integers, as another program stores it, is copied.
     return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
@@ -268,7 +268,7 @@ class Conversion {
     Count(quantized);
   }
 
-  // By the rule of bitsandbytes' CPU code or of its CUDA kernels.
+  // Quantizes by the rule of bitsandbytes' CPU code or of its CUDA kernels.
   QuantizedMatrix QuantizeByRule(const ConstMatrixView& w, const QuantizeOptions& options) const {
     if (options_.bnb_rule != "cuda") return Quantize(context_, w, options);
     compat::Options cuda = compat::OptionsOf(options);
@@ -344,7 +344,7 @@ class Conversion {
       report_.kinds.push_back(std::move(error));
     }
     const std::int64_t values = report_.quantized_values + other_values_;
-    // Compared with the same values at 2 bytes, whatever the source had.
+    // Compared with the same values at 2 bytes, for every type of the source.
     report_.fp16_bytes = static_cast<std::size_t>(2 * values);
     report_.fp32_bytes = static_cast<std::size_t>(4 * values);
     report_.bits_per_weight = 8.0 * static_cast<double>(report_.quantized_bytes) /
