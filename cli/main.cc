@@ -82,7 +82,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   verb.Declare(table);
   const VerbText text = verb.text();
   std::vector<std::string> notes;
-  // True: help was asked for, and everything else on the line is left alone.
+  // True: help was asked for, and the other arguments are ignored.
   if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) {
     console.out << VerbHelp(text, table, TextColumns(console.out_style));
     return 0;
@@ -91,7 +91,7 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   // Checked before missing options: an adapter in the place of the model explains both.
   CheckIsNoAdapter(text, table);
   CheckRequired(text, table);
-  // After the checks: defaults that follow from other options need those to be there.
+  // Called after the checks: defaults that follow from other options need these options.
   verb.Complete(table);
   return verb.Run(console);
 }
@@ -227,7 +227,7 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
     const int code = Dispatch(arguments, console);
     console.out.flush();
     if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
-    // A full disk behind > file would else end with exit code 0.
+    // Otherwise a full disk behind > file would end with exit code 0.
     if (!console.out) throw Error(ErrorCode::kRuntime, OutputFault(console.out));
     return code;
   } catch (const ReportedError& error) {

@@ -344,7 +344,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
     if (!is_new && !agree) {
       const std::string name = option == nullptr ? "config" : option->name;
-      // Both values: the one that was forgotten may be far back in a long command.
+      // Names both values: the forgotten one may be far back in a long command.
       const bool scalars =
           argument.value.IsScalar() && first.value.IsScalar() && !argument.bare && !first.bare;
       ThrowUsage(

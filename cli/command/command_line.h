@@ -22,11 +22,11 @@ namespace qlora {
 //   --key value   --key=value   key=value   --flag   --no-flag   --config run.yaml
 //   --list a b c
 // Bare arguments set the options named in text.positionals that no key sets, in order; "config" may
-// be among them, and a list at the end takes all that are left. Bare arguments after --list belong
-// to the list, except those that text.required still needs. After "--" every argument is bare. The
-// command line wins over the YAML file, wherever --config is. Names of other programs
+// be among them, and a list at the end takes all remaining arguments. Bare arguments after --list
+// belong to the list, except those that text.required still needs. After "--" every argument is
+// bare. The command line wins over the YAML file, wherever --config stands. Names of other programs
 // (migrate/foreign_option.h) work with one dash or two, and so do their values of names that we
-// share; `notes` tells which of them had nothing to set. Returns true when help was asked for (-h,
+// share; `notes` lists the names that had nothing to set. Returns true when help was asked for (-h,
 // --help); the other arguments are then ignored. Errors (InvalidInput): an unknown key, with the
 // nearest known one; a key given twice, also under two of its names; a missing or wrong value; a
 // bare argument too many.

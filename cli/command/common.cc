@@ -81,8 +81,8 @@ void OutputFile::Declare(OptionTable& table, std::string name, std::string alias
 void OutputFile::Check() const {
   if (path.empty() || overwrite) return;
   std::error_code ignored;
-  // A link to nothing has the name, too.
-  // kCreate would fail in the end; this check says so before the work.
+  // A link to nothing also has the name. kCreate would fail in the end; this check fails before the
+  // work.
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
   ThrowUsage("{} exists; give --overwrite to replace it, or choose another name", path);
 }

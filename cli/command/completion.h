@@ -15,7 +15,8 @@ struct DeclaredVerb {
   OptionTable table;
 };
 
-// Each completes verbs, options, the values of options with choices, and else file names.
+// Returns the script of a shell. It completes verbs, options, the values of options with choices,
+// and otherwise file names.
 std::string BashCompletion(const std::vector<DeclaredVerb>& verbs);
 std::string ZshCompletion(const std::vector<DeclaredVerb>& verbs);
 std::string FishCompletion(const std::vector<DeclaredVerb>& verbs);

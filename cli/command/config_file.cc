@@ -56,7 +56,7 @@ class Reader {
         continue;
       }
       Claim(key, place);
-      // "key:" leaves the default, as the schema says.
+      // "key:" leaves the default, as in the schema.
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
         // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
@@ -157,7 +157,7 @@ std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& 
   if (table.Find("learning_rate") != nullptr && IsForeignConfiguration(root)) {
     return "a configuration of another trainer: qlora migrate " + path.string();
   }
-  // JSON may be a configuration, too.
+  // JSON may also be a configuration.
   if (table.Find("dataset") != nullptr && HasDataExtension(path) &&
       !(path.extension() == ".json" && root.IsMap())) {
     return "data are given as --dataset " + path.string();

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-// The streams that a verb writes to. Results go to `out`, everything else to `err`.
+// The streams that a verb writes to. Results go to `out`, all other text to `err`.
 struct Console {
   std::ostream& out;
   std::ostream& err;

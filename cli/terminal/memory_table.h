@@ -12,11 +12,11 @@ namespace qlora {
 struct ModelMemory {
   const char* name;
   std::int64_t parameters = 0;
-  std::int64_t linear_parameters = 0;  // those that are quantized
+  std::int64_t linear_parameters = 0;  // the quantized parameters
   double fp16_bytes = 0;               // all parameters in 16 bits
   double fp32_bytes = 0;
-  double linear_bytes = 0;  // the quantized ones
-  double total_bytes = 0;   // all
+  double linear_bytes = 0;  // of the quantized parameters
+  double total_bytes = 0;   // of all parameters
 
   double ratio() const { return fp16_bytes / total_bytes; }
 };

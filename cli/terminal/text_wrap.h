@@ -26,8 +26,7 @@ std::string WrapLines(std::string_view text, std::int64_t columns);
 // A command as a shell takes it: a line that is too long ends with a backslash before an option.
 std::string WrapCommand(std::string_view command, std::int64_t columns, std::int64_t indent);
 
-// `text` as it is shown in a terminal: in lines that fit. In files and pipes it stays as it is, for
-// grep.
+// Wraps `text` to the width of a terminal. Files and pipes get `text` unchanged, for grep.
 std::string Fitted(const TerminalStyle& style, std::string_view text);
 
 }  // namespace qlora

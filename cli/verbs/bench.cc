@@ -39,7 +39,7 @@ class BenchVerb : public Verb {
   }
 
   void Declare(OptionTable& table) override {
-    // For CheckNumbers, which looks at all options whatever measurement they belong to.
+    // CheckNumbers looks at the options of all measurements.
     table_ = &table;
     table.Section("Measurement");
     table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},

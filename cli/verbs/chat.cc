@@ -58,7 +58,7 @@ class ChatVerb : public Verb {
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
     ShowSampling(model, *options_, console);
-    // Turns need a layout that says where an answer begins and ends.
+    // Turns need a layout that defines the beginning and the end of an answer.
     const bool plain = raw_ || !model.has_turns();
     if (plain) {
       if (!raw_) SayLayout(model, console);

@@ -91,7 +91,7 @@ VerbText ValidateText() {
       .examples = {"qlora validate run.yaml",
                    "qlora validate --model ./my-model --dataset train.jsonl --json"},
       .positionals = {"config"},
-      // As `train`; `plan` also answers without data.
+      // As in `train`; only `plan` answers without data.
       .required = {"model_name_or_path", "dataset"},
   };
 }

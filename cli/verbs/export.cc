@@ -56,7 +56,7 @@ class ExportVerb : public Verb {
         report = Export(context, options_, progress);
       });
     } catch (const Interrupted&) {
-      // Main then says that nothing was changed.
+      // Main then reports that nothing was changed.
       if (!written) throw;
       throw Interrupted{
           fmt::format("{} is complete, but was not verified", ShellQuote(options_.output))};

@@ -29,8 +29,8 @@ class InspectVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("Input");
-    // Not model_name_or_path: the path may be an adapter or a file, and with a dataset it is left
-    // out.
+    // The option is not model_name_or_path: the path may be an adapter or a file, and with a
+    // dataset the path is absent.
     table.AddPath("path", &path_, "model directory, adapter directory or .gguf file to describe");
     table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
                   {"base_model", "model"});
@@ -59,7 +59,7 @@ class InspectVerb : public Verb {
         ThrowUsage(
             "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
       }
-      // `qlora inspect --model X` says the same as `qlora inspect X`.
+      // `qlora inspect --model X` equals `qlora inspect X`.
       Inspection found = Inspect(path_.empty() ? data_.model : path_);
       // Printable: names and values come from a file.
       found.text = Fitted(console.out_style, Printable(found.text));

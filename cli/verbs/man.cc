@@ -76,7 +76,7 @@ class ManVerb : public Verb {
     for (const auto& [path, text] : pages) WriteTextFile(path, text);
   }
 
-  // Pages of an earlier version are replaced; a file of someone else is not.
+  // Replaces pages of an earlier version, but no other files.
   static void CheckIsOurs(const std::filesystem::path& path) {
     if (!std::filesystem::exists(path) || IsManPage(ReadTextFile(path))) return;
     ThrowUsage("{} exists and was not written by `qlora man`; give --output_dir another folder",

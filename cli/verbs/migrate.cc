@@ -55,12 +55,13 @@ class MigrateVerb : public Verb {
     }
     // Before the list is printed, which would look like success.
     out_.Check();
-    // As a whole before anything is written: half a configuration is not a configuration.
+    // Translates the whole file before anything is written: half a configuration is not a
+    // configuration.
     const Migration migration = Migrate(ReadInput(file_), file_, from_);
     const std::int64_t unsupported =
         std::ranges::count(migration.keys, Fate::kUnsupported, &MigratedKey::fate);
     if (!run_.json) PrintList(console, migration, unsupported);
-    // Nothing is written then: a script that continues would train something else.
+    // Writes nothing then: a script that continues would train something else.
     if (strict_ && unsupported > 0) {
       constexpr int kExit = static_cast<int>(ErrorCode::kInvalidInput);
       if (run_.json) {

@@ -42,14 +42,14 @@ class ReportVerb : public Verb {
   int Run(const Console& console) override {
     std::error_code ignored;
     const bool exists = std::filesystem::is_regular_file(out_, ignored);
-    // The default name is report.html: a page of someone else's must not be replaced by mistake.
+    // The default name is report.html: another page of that name must not be replaced by mistake.
     if (exists && !IsReportPage(ReadTextFile(out_))) {
       ThrowInvalidInput("{} exists and was not written by `qlora report`; give --out another name",
                         out_);
     }
     // Opened before the logs are read: a folder that cannot be written to is found first.
     AtomicFile page(out_, exists ? OpenMode::kReplace : OpenMode::kCreate);
-    // Not live: a run that cannot be read is an error.
+    // Not live: an unreadable run is an error.
     const std::string data = ReportData(runs_, false);
     page.Write(ReportPage(data));
     page.Commit();

@@ -70,7 +70,7 @@ bool IsThere(const std::string& key, const std::string& text) {
   }
 }
 
-// `text` as it is found from the current folder, when it is found from the folder `start`.
+// Returns `text` relative to the current folder, when it exists relative to the folder `start`.
 std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
   if (text.empty() || fs::path(text).is_absolute()) return text;
   std::string there = (start / text).lexically_normal().string();
@@ -114,13 +114,13 @@ std::string ComputeTypeOf(const fs::path& dir) {
       if (options != nullptr) {
         return JsonGet<std::string>(*options, "compute_dtype", file.string());
       }
-    } catch (const Error&) {  // PlanTraining passes over this checkpoint and says so
+    } catch (const Error&) {  // PlanTraining skips this checkpoint and reports it
     }
   }
   return "";
 }
 
-// Runs find(); an error also says which option tells where the model or the data are now.
+// Runs find(); an error also names the option for the new place of the model or the data.
 template <typename Find>
 void FindPlace(const char* option, const Find& find) {
   try {
@@ -268,7 +268,7 @@ class ResumeVerb : public Verb {
 
   TrainSettings settings_;
   RunFields run_;
-  OptionTable all_;  // all options of a run, those that may not change included
+  OptionTable all_;  // all options of a run, including fixed ones
 };
 
 }  // namespace

@@ -24,7 +24,7 @@ std::vector<std::int32_t> ParseIds(const std::vector<std::string>& items) {
   for (const std::string& item : items) {
     std::int32_t id = 0;
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id);
-    // All of the item: "12abc" would else be 12.
+    // The whole item is checked: otherwise "12abc" would be 12.
     if (error != std::errc() || end != item.data() + item.size() || id < 0) {
       ThrowUsage("ids: expected token ids, found '{}'", item);
     }
