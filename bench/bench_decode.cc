@@ -38,7 +38,7 @@ double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
   return static_cast<double>(config.num_hidden_layers) * (2 * n * linear + attention) + head;
 }
 
-// The bytes that one token must read, whatever the kernels are: the linears, the output head, and
+// Returns the bytes that one token must read with any kernels: the linears, the output head, and
 // the keys and values of all positions before it. The embedding is one row.
 double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& config,
                     const Precision& precision, const RandomModel& model) {

@@ -46,7 +46,7 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   c.num_hidden_layers = o.num_hidden_layers;
   c.num_attention_heads = o.num_attention_heads;
   c.num_key_value_heads = o.num_key_value_heads;
-  // Checked here, because options are numbers of the user: K would else be a fraction.
+  // Checked here, because options are numbers of the user: otherwise K could be a fraction.
   if (o.num_attention_heads < 1 || o.num_key_value_heads < 1 ||
       o.hidden_size % o.num_attention_heads != 0 ||
       o.num_attention_heads % o.num_key_value_heads != 0) {
@@ -91,7 +91,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
                               [&](const std::string& path, const LinearShape& shape) {
                                 return FrozenLinear{path, Weight(shape), {}};
                               });
-      // Norms of ones, as models begin; they cost the same whatever the values are.
+      // Norms of ones, as models begin; the values do not change the cost.
       layer.input_norm = Ones(c.hidden_size);
       layer.mlp_norm = Ones(c.hidden_size);
       weights_.layers.push_back(std::move(layer));

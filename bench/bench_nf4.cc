@@ -20,7 +20,7 @@ std::span<std::byte> BytesOfArena(Arena& arena) { return {arena.data(), arena.by
 // Normal values with the spread of trained weights; a short period, because making them takes
 // longer than all measurements.
 void FillNormal(Context& context, const MatrixView& w) {
-  // Not a power of two, so that rows of such a length do not repeat each other.
+  // The period is not a power of two, so that rows of such a length do not repeat each other.
   constexpr std::int64_t kPeriod = 65536 - 64;
   std::vector<float> values(kPeriod);
   const RandomKey key = MakeKey(0, RandomPlace::kTest);

@@ -36,7 +36,7 @@ std::string ToText(std::span<const BenchRow> rows) {
   for (const BenchRow& row : rows) {
     out += fmt::format("{:<34} {:<12} {:<5} {:>7} {:>10.3f} {:>9.3f} {:<8}", row.op, row.shape,
                        row.dtype, row.threads, row.seconds * 1e3, row.value, row.unit);
-    // Rows that are limits themselves have none.
+    // Rows that are limits themselves have no limit.
     if (row.limit > 0) {
       out += fmt::format(" {:>9.3f} {:>5.0f}%  {}", row.limit, row.ratio * 100, row.limit_kind);
     }

@@ -55,7 +55,7 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
   }
   LoadOptions load;
   load.load_in_4bit = options.model.load_in_4bit;
-  load.host_embedding = true;  // where there is a choice, sizes.embedding says how large it is
+  load.host_embedding = true;  // where there is a choice, sizes.embedding is its size
   const WeightSizes weights = PlanWeights(context, backend, config, load);
   const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
   const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
@@ -169,8 +169,8 @@ void AddMemory(Memory& memory, std::size_t available, std::size_t planned, std::
     rows.Add("peak memory of the process", seconds, gigabytes(used), "GB");
     return;
   }
-  // A plan also counts the bytes that were held before the model was made. On a GPU that other
-  // programs use, too, the second row includes their memory.
+  // A plan also counts the bytes that were held before the model was made. On a GPU shared with
+  // other programs, the second row includes their memory.
   const std::size_t held = memory.Held();
   rows.Add("memory of the device", seconds, gigabytes(used), "GB", gigabytes(planned - held),
            "plan");

@@ -56,7 +56,7 @@ void BM_LinearNf4(benchmark::State& state, DType compute, std::int64_t rows) {
       2.0 * static_cast<double>(rows * kFeatures * kFeatures),
       benchmark::Counter::kIsIterationInvariantRate, benchmark::Counter::kIs1000);
 }
-// Real time: the threads of the context are not those that the library counts.
+// Real time: the library does not count the threads of the context.
 BENCHMARK_CAPTURE(BM_LinearNf4, bf16_512, DType::kBF16, kRows)->UseRealTime();
 BENCHMARK_CAPTURE(BM_LinearNf4, bf16_1, DType::kBF16, 1)->UseRealTime();
 BENCHMARK_CAPTURE(BM_LinearNf4, f32_512, DType::kF32, kRows)->UseRealTime();
