@@ -43,7 +43,7 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
 // (product of the leading dimensions, last dimension).
 MatrixView Fold(void* data, DType dtype, const std::vector<std::int64_t>& shape) {
   const std::int64_t cols = shape.empty() ? 1 : shape.back();
-  // Without columns the product of the leading dimensions says nothing.
+  // Without columns the product is 0 and does not give the rows.
   const std::int64_t rows = cols == 0 ? 0 : Product(shape) / cols;
   return {data, dtype, rows, cols, cols};
 }
@@ -145,7 +145,8 @@ Array::Array(const char* name, const py::object& object) : name_(name) {
 }
 
 void Array::ReadNumpy(const py::array& array) {
-  // By name, which also finds the bfloat16 of ml_dtypes, a type that numpy itself does not have.
+  // Compared by name, which also finds the bfloat16 of ml_dtypes, a type that numpy itself does not
+  // have.
   const std::string type = py::str(array.dtype().attr("name"));
   const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
                                    [&](const TypeName& t) { return type == t.name; });
@@ -324,7 +325,7 @@ NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape) {
     py::array array(py::dtype(TypeOf(dtype).name), shape);
     return {array, Fold(array.mutable_data(), dtype, shape)};
   }
-  // Not initialised: whoever asks for a new array fills it.
+  // Not initialised: the caller fills the new array.
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[Product(shape)]);
   const MatrixView view = Fold(memory.get(), dtype, shape);
   return {ToPython(memory.get(), dtype, std::move(shape), memory), view};

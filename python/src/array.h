@@ -1,4 +1,4 @@
-// Arrays of Python as views: numpy arrays through the buffer protocol, everything else (PyTorch
+// Arrays of Python as views: numpy arrays through the buffer protocol, other objects (PyTorch
 // tensors ...) through DLPack. Nothing is copied in either direction.
 #ifndef QLORA_PYTHON_ARRAY_H_
 #define QLORA_PYTHON_ARRAY_H_

@@ -75,7 +75,7 @@ void BindPasses(LayerClass& layer) {
            "y (..., out_features) from x (..., in_features), float32 or bfloat16, in the dtype of "
            "x. dropout_step: None drops nothing; a number draws its own mask, the same at every "
            "call. Raises Error: another shape or dtype.")
-      // As modules of PyTorch are called.
+      // Modules of PyTorch are called in the same way.
       .def("__call__", &Layer::Forward, "x"_a, "dropout_step"_a = py::none(), py::kw_only(),
            "out"_a = py::none(), "The same as forward.")
       .def("backward", &Layer::Backward, "x"_a, "dy"_a, "dropout_step"_a = py::none(),

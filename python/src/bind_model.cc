@@ -18,7 +18,7 @@ using pybind11::literals::operator""_a;
 // json.dumps: messages of Python as the library reads them.
 std::string JsonText(const py::object& value) {
   if (value.is_none()) return {};
-  // Python's own encoder, so that whatever json.dumps takes can be given.
+  // Python's own encoder accepts every value that json.dumps takes.
   return py::str(py::module_::import("json").attr("dumps")(value));
 }
 
@@ -103,7 +103,7 @@ class LoadedModel {
 std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object& on_load,
                                        const ContextPtr& context) {
   ModelOptions settings;
-  // As the verbs generate and chat: a model of Python is loaded to write text.
+  // As in the verbs generate and chat: a model of Python is loaded to write text.
   settings.copy_weights = true;
   std::int64_t threads = 0;
   OptionTable table;

@@ -18,7 +18,7 @@ std::shared_ptr<const void> OwnerOf(const NF4Tensor& t) {
 py::object Scalers(const NF4Tensor& t) {
   const std::int64_t blocks = t.matrix.view().blocks();
   const NewArray out = MakeArray(DType::kF32, {blocks});
-  // A copy, whatever the form: scales in codes exist as floats only when they are asked for.
+  // A copy for every form: scales in codes exist as floats only when they are asked for.
   WithoutLock([&] { compat::LoadScales(t.matrix.view(), 0, blocks, out.view.Row<float>(0)); });
   return out.object;
 }
@@ -175,7 +175,7 @@ py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const p
   const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
   const NewArray to = OutputArray(out, type, t.shape);
   ContextOr(context)->Run([&](Context& c) {
-    // One row of all values is the same memory, whatever the shape.
+    // For every shape, one row of all values is the same memory.
     MatrixView view = to.view;
     // An `out` with strided rows keeps its shape, which must then match the matrix.
     if (view.stride == view.cols) {

@@ -9,7 +9,7 @@ using pybind11::literals::operator""_a;
 
 // torchao computes in the dtype of the scales, which its factors have too.
 DType Arithmetic(compat::ScaleForm form, DType given) {
-  // bitsandbytes computes in float32 whatever the scales are.
+  // bitsandbytes computes in float32 for scales of every type.
   const bool half = given == DType::kF16 || given == DType::kBF16;
   return form == compat::ScaleForm::kDoubleTorchao && half ? given : DType::kF32;
 }
@@ -37,7 +37,7 @@ py::object DequantizeScalers(const py::object& codes, const py::object& factors,
   const Array code_values("codes", codes);
   const Floats factor_values("factors", factors);
   const compat::ScaleForm form = ParseScaleForm("double_" + scheme);
-  // int8 codes as bytes: the scheme says how to read them.
+  // int8 codes are read as bytes: the scheme gives their meaning.
   const std::span bytes(static_cast<const std::uint8_t*>(code_values.FlatData(ScaleDType(form))),
                         code_values.size());
   const NewArray out = MakeArray(DType::kF32, {code_values.size()});

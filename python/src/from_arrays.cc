@@ -12,7 +12,7 @@ namespace {
 
 using pybind11::literals::operator""_a;
 
-// The arrays of a tensor, and copies of those that are not read as they are. Dropped with the
+// Keeps the arrays of a tensor, and copies of arrays that cannot be read in place. Dropped with the
 // interpreter's lock.
 struct KeptArrays {
   std::list<Array> arrays;

@@ -34,7 +34,7 @@ class SharedContext {
   bool in_this_process() const { return process_ == getpid(); }
 
   // Runs body(context) without the interpreter's lock. Errors (InvalidInput): in a forked process,
-  // which has none of the threads; in a callback of a call that uses this Context.
+  // which lacks the threads; in a callback of a call that uses this Context.
   template <typename Body>
   decltype(auto) Run(Body&& body) {
     if (!in_this_process()) {
