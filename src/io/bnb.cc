@@ -40,12 +40,12 @@ const char* TorchNameOf(DType dtype) {
 
 const char* NameOf(QuantType type) { return type == QuantType::kNf4 ? "nf4" : "fp4"; }
 
-// The piece whose name tells the codebook and whose JSON text tells the rest.
+// Returns the piece whose name tells the codebook and whose JSON text tells the rest.
 std::string StateName(std::string_view weight, QuantType type) {
   return fmt::format("{}{}{}", weight, kStateInfix, NameOf(type));
 }
 
-// The block sizes that bitsandbytes' kernels exist for: powers of two from 32 to 4096.
+// True for the block sizes that bitsandbytes' kernels exist for: powers of two from 32 to 4096.
 bool IsBlockSize(std::int64_t size) {
   return size >= 32 && size <= 4096 && std::has_single_bit(static_cast<std::uint64_t>(size));
 }
@@ -73,7 +73,7 @@ Sizes SizesOf(const BnbLayout& layout, const std::string& where) {
           layout.double_quant ? BlockCount(blocks, layout.nested_block_size) : 0};
 }
 
-// The JSON text as Python's json.dumps writes it; `offset` is already text.
+// Returns the JSON text as Python's json.dumps writes it; `offset` is already text.
 std::string StateText(const BnbLayout& layout, const std::string& offset) {
   std::string text = fmt::format(
       R"({{"quant_type": "{}", "blocksize": {}, "dtype": "{}", "shape": [{}])", NameOf(layout.type),
@@ -136,7 +136,7 @@ const float* Floats(const TensorReader& reader, const TensorInfo& tensor, std::i
   return values;
 }
 
-// The JSON text of a weight. Its name ends with the type, so both types are tried.
+// Finds the JSON text of a weight. Its name ends with the type, so both types are tried.
 const TensorInfo& StateTensor(const TensorReader& reader, const std::string& weight) {
   const TensorInfo* nf4 = reader.Find(StateName(weight, QuantType::kNf4));
   const TensorInfo* fp4 = reader.Find(StateName(weight, QuantType::kFp4));

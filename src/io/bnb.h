@@ -43,17 +43,17 @@ bool HasQuantState(const TensorReader& reader, std::string_view weight);
 // True if any weight is. config.json may lack quantization_config: the tensors themselves tell.
 bool HoldsBnb(const TensorReader& reader);
 
-// "P.weight" when `tensor` is the name of one of its other pieces; empty otherwise.
+// Returns "P.weight" when `tensor` is the name of one of its other pieces; empty otherwise.
 std::string_view BnbWeightOf(std::string_view tensor);
 
 // Errors: InvalidInput that names file and tensor, for missing pieces, sizes that do not agree,
 // unknown keys of the JSON text, scales that are NaN or infinite.
 BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight);
 
-// The weight will not be read again (see TensorReader::Release).
+// Releases a weight that will not be read again (see TensorReader::Release).
 void ReleaseBnb(const TensorReader& reader, std::string_view weight);
 
-// The pieces to declare to a TensorWriter for a weight that WriteBnb will then write.
+// Returns the pieces to declare to a TensorWriter for a weight that WriteBnb will then write.
 std::vector<TensorInfo> BnbTensors(const std::string& weight, const BnbLayout& layout);
 
 // Writes all pieces in the order of BnbTensors. Errors: InvalidInput when the view is not of this

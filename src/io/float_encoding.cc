@@ -30,7 +30,7 @@ float SetScale(float scale, std::array<std::uint8_t, 2>& d) {
   return ToFloat(half);
 }
 
-// Nearest integer, half away from zero, for |x| < 2^31.
+// Returns the nearest integer, half away from zero, for |x| < 2^31.
 int Round(float x) {
   // Rounds as roundf, which ggml calls: nearbyint would round a half to even.
   const int whole = static_cast<int>(x);
@@ -38,7 +38,7 @@ int Round(float x) {
   return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
-// The first value of largest magnitude, with its sign.
+// Returns the first value of largest magnitude, with its sign.
 float Largest(const float* x) {
   float largest = 0;
   for (int i = 0; i < kBlock; ++i) {
@@ -47,14 +47,14 @@ float Largest(const float* x) {
   return largest;
 }
 
-// 0 where the inverse is infinite: such a small scale is 0 as an f16.
+// Returns 0 where the inverse is infinite: such a small scale is 0 as an f16.
 float InverseOf(float scale) {
   const float inverse = 1 / scale;
   return std::isfinite(inverse) ? inverse : 0;
 }
 
-// d = max |x| / 127, q = round(x / d), the division as a product with 1 / d. Returns false when d
-// does not fit an f16.
+// Encodes with d = max |x| / 127, q = round(x / d), the division as a product with 1 / d. Returns
+// false when d does not fit an f16.
 bool EncodeQ8(const float* x, BlockQ8& block) {
   // ggml's quantize_row_q8_0: the inverse is taken of the float32 scale, before the scale is
   // rounded to f16, so files have the bits that llama.cpp writes.

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kPieceValues = std::int64_t{1} << 20;
 [[nodiscard]] std::int64_t EncodeFloats(DType dtype, std::span<const float> values,
                                         std::span<std::byte> out);
 
-// The reverse: exact float32 products. bytes may be unaligned.
+// Decodes to exact float32 products. bytes may be unaligned.
 void DecodeFloats(DType dtype, std::span<const std::byte> bytes, std::span<float> out);
 
 }  // namespace qlora

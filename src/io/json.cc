@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-// The reason in a message of the library, which puts "[json.exception.parse_error.101] parse error
-// at line 1, column 2: " before it.
+// Returns the reason in a message of the library, which puts "[json.exception.parse_error.101]
+// parse error at line 1, column 2: " before it.
 std::string ReasonOf(std::string_view text) {
   const std::size_t name = text.find("] ");
   if (name != std::string_view::npos) text.remove_prefix(name + 2);
@@ -24,8 +24,8 @@ std::string ReasonOf(std::string_view text) {
   return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
-// The first byte where `text` exceeds a limit of the header. A scan of brackets and colons outside
-// of strings is enough: it can only be wrong about a text that the parser refuses.
+// Finds the first byte where `text` exceeds a limit of the header. A scan of brackets and colons
+// outside of strings is enough: it can only be wrong about a text that the parser refuses.
 std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_keys) {
   // Checked before parsing: a text within the limits can neither exhaust the stack nor take
   // quadratic time.
@@ -54,7 +54,8 @@ std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_key
   return std::nullopt;
 }
 
-// The position of the number that overflows, which the library quotes instead of naming a byte.
+// Returns the position of the number that overflows, which the library quotes instead of naming a
+// byte.
 std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
   const std::size_t begin = message.find('\'');
   const std::size_t end = message.rfind('\'');
@@ -79,7 +80,7 @@ std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Va
   return std::nullopt;
 }
 
-// "line 3, column 14" of the byte at `offset`.
+// Returns "line 3, column 14" of the byte at `offset`.
 std::string PlaceOf(std::string_view text, std::size_t offset) {
   // Columns count bytes, as editors do for ASCII, which JSON mostly is.
   const std::string_view before = text.substr(0, offset);
@@ -133,7 +134,7 @@ class DuplicateFinder : public Json::json_sax_t {
   std::vector<std::unordered_set<std::string>> open_;
 };
 
-// The name of the kind of values that T can hold; nothing when `value` is one of them.
+// Returns the name of the kind of values that T can hold; nothing when `value` is one of them.
 template <typename T>
 const char* OtherKind(const Json& value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -150,7 +151,8 @@ const char* OtherKind(const Json& value) {
   }
 }
 
-// A short form of a value for messages. Lists and objects may be deep, so only their kind is named.
+// Returns a short form of a value for messages. Lists and objects may be deep, so only their kind
+// is named.
 std::string Shown(const Json& value) {
   if (value.is_structured()) return fmt::format("an {}", value.type_name());
   std::string text = FormatJson(value);

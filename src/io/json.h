@@ -42,27 +42,28 @@ Json ParseJson(std::string_view text, std::string_view where,
                DuplicateKeys duplicates = DuplicateKeys::kLastWins);
 Json ReadJsonFile(const std::filesystem::path& path);
 
-// The value of `key`, or nullptr when it is absent or null. Throws when `object` is not an object.
+// Returns the value of `key`, or nullptr when it is absent or null. Throws when `object` is not an
+// object.
 const Json* FindJson(const Json& object, std::string_view key, std::string_view where);
 
-// A value as T: bool, std::int64_t, double (any number), std::string, or a vector of these.
+// Returns a value as T: bool, std::int64_t, double (any number), std::string, or a vector of these.
 // Nothing is converted: true is not 1 and 1.5 is not an integer. `key` is for the message.
 template <typename T>
 T JsonAs(const Json& value, std::string_view key, std::string_view where);
 
-// A key that must be there and may not be null.
+// Returns the value of a key that must be there and may not be null.
 template <typename T>
 T JsonGet(const Json& object, std::string_view key, std::string_view where);
 
-// A key that may be absent or null.
+// Returns the value of a key, or `fallback` when it is absent or null.
 template <typename T>
 T JsonGetOr(const Json& object, std::string_view key, T fallback, std::string_view where) {
   const Json* value = FindJson(object, key, where);
   return value == nullptr ? std::move(fallback) : JsonAs<T>(*value, key, where);
 }
 
-// The text of a value, the one way in which values are written: on one line, or indented. Text that
-// is not UTF-8, which values that were not parsed may hold, is replaced by U+FFFD.
+// Returns the text of a value, the one way in which values are written: on one line, or indented.
+// Text that is not UTF-8, which values that were not parsed may hold, is replaced by U+FFFD.
 std::string FormatJson(const Json& value, int indent = -1);
 std::string FormatJson(const OrderedJson& value, int indent = -1);
 

@@ -20,7 +20,7 @@ class MappedTensors : public TensorReader {
   // Returns the number of the file, for Add.
   std::size_t AddFile(MappedFile file);
   const MappedFile& file(std::size_t number) const { return files_[number]; }
-  // The caller has checked that the tensor is inside the file. Throws InvalidInput when there is
+  // Adds a tensor that the caller has found inside the file. Throws InvalidInput when there is
   // already a tensor of this name.
   void Add(TensorInfo tensor, std::size_t file, std::size_t offset);
   void AddMetadata(std::string key, std::string value);
@@ -39,8 +39,8 @@ class MappedTensors : public TensorReader {
   StringMap metadata_;
 };
 
-// The product of a shape that a file claims, or -1 when a size is negative or the bytes of these
-// elements could not be counted in 63 bits.
+// Returns the product of a shape that a file claims, or -1 when a size is negative or the bytes of
+// these elements could not be counted in 63 bits.
 std::int64_t CheckedElements(std::span<const std::int64_t> shape);
 
 }  // namespace qlora

@@ -10,13 +10,13 @@
 
 namespace qlora {
 
-// re.fullmatch(pattern, text) is not None
+// Returns re.fullmatch(pattern, text) is not None.
 bool FullMatch(const std::string& pattern, std::string_view text, std::string_view where);
 
-// re.match(pattern, text) is not None
+// Returns re.match(pattern, text) is not None.
 bool MatchesAtStart(const std::string& pattern, std::string_view text, std::string_view where);
 
-// re.match(pattern, text)["name"] for a pattern with a group (?<name>...), or nothing.
+// Returns re.match(pattern, text)["name"] for a pattern with a group (?<name>...), or nothing.
 std::optional<std::string> GroupAtStart(const std::string& pattern, std::string_view text,
                                         std::string_view where, const char* name);
 

@@ -82,7 +82,7 @@ ModuleSelection SelectionOf(const Json& json, const char* key, const std::string
   return JsonAs<std::vector<std::string>>(*value, key, where);
 }
 
-// A list, one value in place of a list, or nothing.
+// Reads a list, one value in place of a list, or nothing.
 template <typename T>
 std::vector<T> ListOf(const Json& json, const char* key, const std::string& where) {
   const Json* value = FindJson(json, key, where);
@@ -182,8 +182,8 @@ bool IsExcluded(const AdapterConfig& config, std::string_view module) {
       });
 }
 
-// The number of the layer that holds the module: that behind the first name in layers_pattern that
-// the path contains, or behind any name.
+// Returns the number of the layer that holds the module: that behind the first name in
+// layers_pattern that the path contains, or behind any name.
 std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_view module) {
   std::vector<std::string> names = config.layers_pattern;
   if (names.empty()) names = {R"([^.]*)"};

@@ -44,7 +44,7 @@ struct AdapterConfig {
 AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& where,
                                  std::vector<std::string>& unknown_keys);
 
-// The text of adapter_config.json as PEFT writes it: indent 2, sorted keys.
+// Returns the text of adapter_config.json as PEFT writes it: indent 2, sorted keys.
 std::string FormatAdapterConfig(const AdapterConfig& config);
 
 // True when the linear at `module` (a path of the base model such as
@@ -53,7 +53,7 @@ bool Targets(const AdapterConfig& config, std::string_view module);
 
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module);
 double AlphaOf(const AdapterConfig& config, std::string_view module);
-// The factor of B A x: alpha / r, or alpha / sqrt(r) with use_rslora.
+// Returns the factor of B A x: alpha / r, or alpha / sqrt(r) with use_rslora.
 double ScaleOf(const AdapterConfig& config, std::string_view module);
 
 }  // namespace qlora

@@ -44,7 +44,7 @@ bool StartsWith(std::span<const std::byte> bytes, std::string_view text) {
   return bytes.size() >= text.size() && std::memcmp(bytes.data(), text.data(), text.size()) == 0;
 }
 
-// The format of a file that is not safetensors, where its first bytes show it.
+// Returns the format of a file that is not safetensors, where its first bytes show it.
 std::string DiagnosisOf(std::span<const std::byte> bytes) {
   if (StartsWith(bytes, "version https://git-lfs")) {
     return "; it is a Git LFS pointer, not the file itself: run `git lfs pull`";

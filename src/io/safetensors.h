@@ -11,10 +11,11 @@
 
 namespace qlora {
 
-// safetensors (github.com/huggingface/safetensors): a file, an index (*.safetensors.index.json)
-// with its shards in the same folder, or a directory with model.safetensors or its index. Errors:
-// InvalidInput that names file and tensor, for anything that the format forbids: bytes outside the
-// file, holes, overlaps, unknown types, missing or truncated shards; pickled checkpoints (.bin).
+// Opens safetensors (github.com/huggingface/safetensors): a file, an index
+// (*.safetensors.index.json) with its shards in the same folder, or a directory with
+// model.safetensors or its index. Errors: InvalidInput that names file and tensor, for anything
+// that the format forbids: bytes outside the file, holes, overlaps, unknown types, missing or
+// truncated shards; pickled checkpoints (.bin).
 std::unique_ptr<TensorReader> OpenSafetensors(const std::filesystem::path& path);
 
 // True when a directory holds a model: config.json, and model.safetensors or its index.

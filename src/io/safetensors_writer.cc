@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kAlignment = 8;  // of the data, as the reference writer does
 
-// Place in the reference writer's order of types, widest first; -1: not in the format.
+// Returns the place in the reference writer's order of types, widest first; -1: not in the format.
 int RankOf(DType dtype) {
   constexpr DType kOrder[] = {DType::kI64, DType::kF64, DType::kF32, DType::kI32, DType::kBF16,
                               DType::kF16, DType::kI16, DType::kI8,  DType::kU8,  DType::kBool};
@@ -157,7 +157,8 @@ class SafetensorsFile : public TensorWriter {
   std::optional<AtomicFile> file_;
 };
 
-// "a.weight" of "a.weight", "a.weight.absmax", ...; the whole name where there is no ".weight".
+// Returns "a.weight" of "a.weight", "a.weight.absmax", ...; the whole name where there is no
+// ".weight".
 std::string_view GroupOf(std::string_view name) {
   // The pieces of a weight in 4 bits stay in one shard: transformers reads shard by shard, and
   // needs them together.

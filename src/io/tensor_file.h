@@ -32,7 +32,7 @@ struct TensorInfo {
   std::size_t bytes() const;      // BytesOf(dtype, elements())
 };
 
-// F32, F16 or BF16: the types of dense weights.
+// True for F32, F16 or BF16: the types of dense weights.
 bool IsFloat(DType dtype);
 
 // False where reading values of this type in place is undefined: files may put a tensor at any
@@ -50,17 +50,18 @@ class TensorReader {
  public:
   virtual ~TensorReader() = default;
   virtual const std::vector<TensorInfo>& tensors() const = 0;
-  // nullptr when there is no such tensor.
+  // Returns nullptr when there is no such tensor.
   virtual const TensorInfo* Find(std::string_view name) const = 0;
-  // The tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily aligned.
+  // Returns the tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily
+  // aligned.
   virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
-  // The tensor will not be read soon: its pages no longer count against memory, and come back from
-  // the file when they are read after all.
+  // Releases a tensor that will not be read soon: its pages no longer count against memory, and
+  // come back from the file when they are read after all.
   virtual void Release(const TensorInfo& tensor) const = 0;
-  // The path of the file that holds the tensor, for error messages.
+  // Returns the path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;
-  // The text that the file stores with its tensors. Several shards have the text of the first
-  // shard.
+  // Returns the text that the file stores with its tensors. Several shards have the text of the
+  // first shard.
   virtual const StringMap& metadata() const = 0;
 };
 
@@ -71,9 +72,9 @@ class TensorReader {
 class TensorWriter {
  public:
   virtual ~TensorWriter() = default;
-  // May be called several times for one tensor until its bytes are complete.
+  // Writes bytes of a tensor; call several times until its bytes are complete.
   virtual void Write(std::span<const std::byte> bytes) = 0;
-  // Before the first Write of a tensor declared with upper_bound: its shape is {elements}.
+  // Sets the shape {elements} of a tensor declared with upper_bound, before its first Write.
   virtual void Shrink(std::int64_t elements) = 0;
   virtual void Finish() = 0;
 };
