@@ -53,8 +53,8 @@ class HeadCursor {
     return std::string(reinterpret_cast<const char*>(begin), size);
   }
 
-  // A number of things of which each takes at least `least` bytes: more than fit into the file
-  // would otherwise be believed until the memory is full.
+  // Reads a number of items that take at least `least` bytes each. Otherwise a number beyond the
+  // size of the file would fill the memory.
   std::uint64_t ReadCount(const char* what, std::size_t least) {
     const auto count = Read<std::uint64_t>();
     if (count > (bytes_.size() - position_) / least) {

@@ -60,7 +60,7 @@ class GgufReader : public MappedTensors {
   // when it has another type.
   template <typename T>
   const T* Get(std::string_view key) const;
-  // InvalidInput when there is no such key.
+  // Returns the value of a key. Errors: InvalidInput when there is no such key.
   template <typename T>
   const T& Require(std::string_view key) const;
 
