@@ -27,7 +27,7 @@ bool IsNameCharacter(char c) {
          std::string_view("-_.").find(c) != std::string_view::npos;
 }
 
-// "org" or "name": of letters, digits and "-_.", as the hub allows them.
+// True for "org" or "name": of letters, digits and "-_.", as the hub allows them.
 bool IsHubName(std::string_view text) {
   constexpr std::size_t kMaxNameCharacters = 96;
   // The rules of huggingface_hub's validate_repo_id. "--" replaces the slash in names of the
@@ -40,7 +40,7 @@ bool IsHubName(std::string_view text) {
          text.find("..") == std::string_view::npos && text.find("--") == std::string_view::npos;
 }
 
-// A branch such as "feature/x": names between slashes.
+// True for a branch such as "feature/x": names between slashes.
 bool IsRevision(std::string_view text) {
   constexpr std::size_t kMaxRevisionBytes = 255;
   if (text.size() > kMaxRevisionBytes) return false;
@@ -69,7 +69,7 @@ std::string PullCommand(const HubRepository& repository) {
                      repository.revision == "main" ? "" : "@" + repository.revision);
 }
 
-// The folder of the files of a cached revision, which may not exist.
+// Returns the folder of the files of a cached revision, which may not exist.
 fs::path SnapshotOf(const HubRepository& repository) {
   const fs::path folder = repository.Folder();
   // models--org--name/refs/main                  the text of a commit
@@ -104,7 +104,7 @@ std::string SuggestModel(const fs::path& path) {
              : fmt::format("; models in {}: {}", folder.string(), fmt::join(models, ", "));
 }
 
-// The snapshot of a name that is not a directory.
+// Returns the snapshot of a name that is not a directory.
 fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
   if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestModel(name));

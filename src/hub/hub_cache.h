@@ -21,33 +21,34 @@ struct HubRepository {
   std::string name;               // "org/name", or "name" alone for some old ones
   std::string revision = "main";  // a branch, a tag, a commit, "refs/pr/1"
 
-  // The folder in the cache, which holds blobs, refs and snapshots.
+  // Returns the folder in the cache, which holds blobs, refs and snapshots.
   std::filesystem::path Folder() const;
 };
 
-// "org/name[@revision]". Errors: InvalidInput for a name or revision that no repository has, such
-// as one with "..".
+// Parses "org/name[@revision]". Errors: InvalidInput for a name or revision that no repository has,
+// such as one with "..".
 HubRepository ParseHubRepository(const std::string& text, HubType type = HubType::kModel);
 
-// The data set that `text` names if it is org/name[@revision]; nothing for other texts.
+// Returns the data set that `text` names if it is org/name[@revision]; nothing for other texts.
 std::optional<HubRepository> AsHubDataset(const std::string& text);
 
-// The files of a repository in the cache; nothing where the cache does not have them. Errors:
-// InvalidInput for a damaged cache.
+// Returns the files of a repository in the cache; nothing where the cache does not have them.
+// Errors: InvalidInput for a damaged cache.
 std::optional<std::filesystem::path> CachedSnapshot(const HubRepository& repository);
 
-// HF_HOME, or XDG_CACHE_HOME (or ~/.cache) /huggingface.
+// Returns HF_HOME, or XDG_CACHE_HOME (or ~/.cache) /huggingface.
 std::filesystem::path HubHome();
-// HF_HUB_CACHE, or HUGGINGFACE_HUB_CACHE, or HubHome()/hub.
+// Returns HF_HUB_CACHE, or HUGGINGFACE_HUB_CACHE, or HubHome()/hub.
 std::filesystem::path HubCacheDir();
-// With "~" at the begin and "$NAME" replaced, as Python expands the variables that name folders.
+// Replaces "~" at the beginning and "$NAME", as Python expands the variables that name folders.
 std::filesystem::path ExpandPath(const std::string& text);
 
-// "org/name" of every model in the cache that has a snapshot.
+// Returns "org/name" of every model in the cache that has a snapshot.
 std::vector<std::string> CachedModels();
 
-// name: a directory, or org/name[@revision] in the cache. A directory of that name wins. Errors:
-// InvalidInput that names the search, the missing files, and the command that gets them.
+// Returns the folder of a model. name: a directory, or org/name[@revision] in the cache. A
+// directory of that name wins. Errors: InvalidInput that names the search, the missing files, and
+// the command that gets them.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
 // Resolves as ResolveModelDir, but accepts a folder with a tokenizer.json alone.

@@ -174,8 +174,8 @@ constexpr std::array<std::string_view, 22> kSilentWords = {
     "bnb",      "4bit",    "v0.1",     "v0.2", "v1.0", "2407", "2501", "2507",
     "thinking", "4k",      "8k",       "128k", "bf16", "text"};
 
-// The name in lower case, without the organisation, the revision after '@' and the silent words:
-// "meta-llama/Meta-Llama-3.1-8B-Instruct@main" -> "llama-3.1-8b".
+// Returns the name in lower case, without the organisation, the revision after '@' and the silent
+// words: "meta-llama/Meta-Llama-3.1-8B-Instruct@main" -> "llama-3.1-8b".
 std::string PlainName(std::string_view name) {
   name.remove_prefix(name.rfind('/') + 1);  // npos + 1 is 0
   name = name.substr(0, name.find('@'));
@@ -203,8 +203,8 @@ const KnownModel* FindKnown(std::string_view name) {
   return known == kKnownModels.end() ? nullptr : known;
 }
 
-// A config.json, so that a name and a downloaded model give the same plan. Both spellings of the
-// number of experts are given; each family reads its own.
+// Returns a config.json, so that a name and a downloaded model give the same plan. Both spellings
+// of the number of experts are given; each family reads its own.
 Json ConfigOf(const KnownModel& model) {
   const KnownShape& shape = model.shape;
   // head_dim is given even where D / H is the same, since not all families have that default.

@@ -12,16 +12,16 @@
 
 namespace qlora {
 
-// The config.json of a model, with the keys that shapes need. name: "Llama-3.1-8B", also with the
-// organisation before it and with the words that name a version of the same shape:
+// Returns the config.json of a model, with the keys that shapes need. name: "Llama-3.1-8B", also
+// with the organisation before it and with the words that name a version of the same shape:
 // "meta-llama/Meta-Llama-3.1-8B-Instruct". Capitals do not matter. Nothing for other models.
 std::optional<Json> KnownModelConfig(std::string_view name);
 
-// The repository of the hub, "meta-llama/Llama-3.2-1B", for a known name without organisation; ""
-// for other names.
+// Returns the repository of the hub, "meta-llama/Llama-3.2-1B", for a known name without
+// organisation; "" for other names.
 std::string KnownRepository(std::string_view name);
 
-// The names as the publishers write them, grouped by family.
+// Returns the names as the publishers write them, grouped by family.
 std::vector<std::string> KnownModelNames();
 
 }  // namespace qlora
