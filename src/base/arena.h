@@ -51,9 +51,9 @@ class Carver {
 
   // Makes the next matrix begin at a multiple of `bytes`, itself a multiple of 64.
   void Align(std::size_t bytes) { used_ = (used_ + bytes - 1) / bytes * bytes; }
-  // A contiguous (rows, cols) matrix; while planning its data pointer is null.
+  // Returns a contiguous (rows, cols) matrix; while planning its data pointer is null.
   MatrixView Matrix(DType dtype, std::int64_t rows, std::int64_t cols);
-  // Bytes handed out so far, padding included.
+  // Returns the bytes handed out so far, padding included.
   std::size_t bytes() const { return used_; }
 
  private:

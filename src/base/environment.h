@@ -7,7 +7,7 @@
 
 namespace qlora {
 
-// The value of an environment variable; "" when it is not set.
+// Returns the value of an environment variable; "" when it is not set.
 inline std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;

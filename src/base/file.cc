@@ -76,11 +76,11 @@ void CheckReplaceable(const std::filesystem::path& path, OpenMode mode) {
                     S_ISLNK(status.st_mode) ? "is a symbolic link" : "exists");
 }
 
-// The name under which a file without a name can be reached by this process.
+// Returns the name under which a file without a name can be reached by this process.
 std::string DescriptorPath(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
-// A file in `folder` that has no name, so that it is gone when this process is killed; -1 where the
-// file system or the system has no such files.
+// Returns a file in `folder` that has no name, so that it is gone when this process is killed; -1
+// where the file system or the system has no such files.
 int OpenNameless(const std::filesystem::path& folder) {
   if (access("/proc/self/fd", X_OK) != 0) return -1;
   return AboveStandardDescriptors(open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
@@ -103,8 +103,8 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// The error of a write: path, reason, and how much space was missing. A full disk is the usual
-// cause.
+// Throws the error of a write: path, reason, and how much space was missing. A full disk is the
+// usual cause.
 [[noreturn]] void ThrowWriteError(const std::filesystem::path& path, int error,
                                   std::uint64_t bytes) {
   std::string space;
@@ -117,7 +117,7 @@ std::filesystem::path FolderOf(const std::filesystem::path& path) {
                std::strerror(error), bytes, space);
 }
 
-// The error of a file that is written in full and does not get its name.
+// Throws the error of a file that is written in full and does not get its name.
 [[noreturn]] void ThrowCannotPutInPlace(const std::filesystem::path& path, int error) {
   if (error == EEXIST) {
     ThrowInvalidInput("{}: appeared while its content was being made, and is not replaced",
@@ -396,7 +396,7 @@ void RemoveFile(const std::filesystem::path& path) {
 
 namespace internal {
 
-// In parts, because a call moves at most kMaxTransfer bytes here and may move fewer.
+// Writes in parts, because a call moves at most kMaxTransfer bytes here and may move fewer.
 void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
               std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

@@ -41,7 +41,7 @@ bool Exists(const std::filesystem::path& path);
 // True when `inner` is `outer` or a path below it, by their names alone: resolve links before.
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
-// The whole file as text. A pipe is read to its end, if a program writes to it. Errors:
+// Returns the whole file as text. A pipe is read to its end, if a program writes to it. Errors:
 // InvalidInput when the file is missing or unreadable, or a pipe that nothing writes to.
 std::string ReadTextFile(const std::filesystem::path& path);
 
@@ -64,7 +64,8 @@ struct CloseStream {
 using Stream = std::unique_ptr<std::FILE, CloseStream>;
 Stream OpenStream(const std::filesystem::path& path, OpenMode mode);
 
-// `fd`, or a duplicate of `fd` above the standard descriptors, with `fd` closed. Passes -1 on.
+// Returns `fd`, or a duplicate of `fd` above the standard descriptors, with `fd` closed. Passes -1
+// on.
 int AboveStandardDescriptors(int fd);
 
 // A file that appears whole or not at all. Until Commit() it has no name where the file system can
@@ -111,7 +112,7 @@ void WriteTextFile(const std::filesystem::path& path, std::string_view text,
 void MakeDirectories(const std::filesystem::path& path);
 // Makes the renames in a folder survive a power failure. Errors: Runtime.
 void SyncFolder(const std::filesystem::path& folder);
-// The same for everything in the folder.
+// Syncs everything in the folder.
 void SyncTree(const std::filesystem::path& folder);
 // Removes a file when it is there. Errors: Runtime.
 void RemoveFile(const std::filesystem::path& path);

@@ -46,7 +46,7 @@ void UploadWide(Memory& memory, std::span<const float> values, const MatrixView&
   UploadWide(memory, values.data(), DType::kF32, 0, m);
 }
 
-// A piece at a time, so that the copy of a whole table of embeddings is never in memory.
+// Uploads a piece at a time, so that the copy of a whole table of embeddings is never in memory.
 void UploadWide(Memory& memory, const void* data, DType dtype, double shift, const MatrixView& m) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   const std::int64_t total = m.rows * m.cols;

@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-// torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I) of an adapter, row by row: uniform in
-// +-1/sqrt(I).
+// Returns torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I) of an adapter, row by row: uniform
+// in +-1/sqrt(I).
 std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols);
 
 // Columns [begin, begin + count) of a view, which may be one without data.
@@ -28,7 +28,7 @@ void UploadWide(Memory& memory, std::span<const float> values, const MatrixView&
 void UploadWide(Memory& memory, const void* data, DType dtype, double shift, const MatrixView& m);
 std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m);
 
-// Element (0, i) of a kF32, kF64 or kC128 view, the real part of a complex one.
+// Returns element (0, i) of a kF32, kF64 or kC128 view, the real part of a complex one.
 double RealAt(const ConstMatrixView& m, std::int64_t i);
 
 // out (1, n; kF32, kF64 or kC128) = values + shift; `data` holds n values of `dtype` (F32, F16,

@@ -15,7 +15,8 @@ class Memory {
  public:
   virtual ~Memory() = default;
 
-  // Zero-filled; aligned to 4096 bytes on the host, to 256 on a device. Errors: OutOfMemory.
+  // Allocates zeroed bytes, aligned to 4096 bytes on the host, to 256 on a device. Errors:
+  // OutOfMemory.
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
 
@@ -26,8 +27,9 @@ class Memory {
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;
 
-  // Host memory for queued transfers, which the host reads and writes in place: HostMemory(), or
-  // page-locked memory where a device copies from and to it. Upload does not read it.
+  // Returns host memory for queued transfers, which the host reads and writes in place:
+  // HostMemory(), or page-locked memory where a device copies from and to it. Upload does not read
+  // it.
   virtual Memory& staging();
   // Transfers that run beside the ops, after all ops that were given before, and after one another;
   // the call may return before the transfer has run. The transfer owns `data` until OpsWaitFor was
@@ -46,18 +48,18 @@ class Memory {
   virtual void OpsWaitFor(const void* /*data*/, std::size_t /*bytes*/) {}
   // Returns when the queued transfers of these bytes of staging() have run.
   virtual void WaitFor(const void* /*host*/, std::size_t /*bytes*/) {}
-  // Bytes that are allocated here as staging memory though the system did not lock them: the host
-  // waits for their transfers, each of which runs in the order of ops.
+  // Returns the bytes that are allocated here as staging memory though the system did not lock
+  // them: the host waits for their transfers, each of which runs in the order of ops.
   virtual std::size_t Unlocked() const { return 0; }
 
-  // Bytes that can still be allocated.
+  // Returns the bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
-  // Bytes that this process holds beyond the allocations made here: program and data in host
-  // memory, context and libraries in device memory.
+  // Returns the bytes that this process holds beyond the allocations made here: program and data in
+  // host memory, context and libraries in device memory.
   virtual std::size_t Held() const { return 0; }
 };
 
-// The memory of this process; it has no state.
+// Returns the memory of this process; it has no state.
 Memory& HostMemory();
 inline bool IsHost(const Memory& memory) { return &memory == &HostMemory(); }
 
@@ -81,7 +83,7 @@ void Upload(Memory& memory, std::span<const T> host, const MatrixView& m) {
   memory.Upload(host.data(), m.data, host.size_bytes());
 }
 
-// The elements of a contiguous view.
+// Returns the elements of a contiguous view.
 template <typename T>
 std::vector<T> Download(Memory& memory, const ConstMatrixView& m) {
   std::vector<T> host(m.rows * m.cols);

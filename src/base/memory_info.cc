@@ -18,10 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
-// The difference, and 0 instead of a wrapped number: the two values are read one after the other.
+// Returns the difference, or 0 instead of a wrapped number: the two values are read one after the
+// other.
 std::size_t Minus(std::size_t a, std::size_t b) { return a > b ? a - b : 0; }
 
-// The number that follows `key` at the start of a line ("VmRSS:", "total_inactive_file"), or none.
+// Returns the number that follows `key` at the start of a line ("VmRSS:", "total_inactive_file"),
+// or none.
 std::optional<std::size_t> NumberAfter(const fs::path& file, std::string_view key) {
   std::ifstream in(file);
   std::string word;
@@ -41,7 +43,7 @@ std::size_t NumberIn(const fs::path& file) {
   return in >> number ? number : kUnlimited;
 }
 
-// Bytes of a line in kB, as /proc writes them; 0 where there is no such line.
+// Returns the bytes of a line in kB, as /proc writes them; 0 where there is no such line.
 std::size_t KilobytesAfter(const fs::path& file, std::string_view key) {
   return NumberAfter(file, key).value_or(0) * 1024;
 }
@@ -60,7 +62,7 @@ struct Cgroup {
   std::size_t room = kUnlimited;  // bytes left below the limit
 };
 
-// The limit of one cgroup folder; unlimited when the folder is not there.
+// Returns the limit of one cgroup folder; unlimited when the folder is not there.
 Cgroup ReadCgroup(const fs::path& folder, bool v2) {
   Cgroup cgroup;
   cgroup.limit = NumberIn(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
@@ -76,9 +78,9 @@ Cgroup ReadCgroup(const fs::path& folder, bool v2) {
   return cgroup;
 }
 
-// The tightest of the cgroups around this process. A container often sees its own cgroup as the
-// root of the mount while /proc/self/cgroup names the path outside, so every folder from the named
-// one up to the mount is read and missing ones are passed over.
+// Returns the tightest of the cgroups around this process. A container often sees its own cgroup as
+// the root of the mount while /proc/self/cgroup names the path outside, so every folder from the
+// named one up to the mount is read and missing ones are passed over.
 Cgroup TightestCgroup(const fs::path& root) {
   Cgroup tightest;
   std::ifstream in(root / "proc/self/cgroup");
@@ -101,7 +103,7 @@ Cgroup TightestCgroup(const fs::path& root) {
   return tightest;
 }
 
-// The bytes left below a limit of this process.
+// Returns the bytes left below a limit of this process.
 std::size_t RoomUnder(int resource, std::size_t used) {
   struct rlimit limit = {};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;

@@ -34,7 +34,7 @@ std::vector<std::string> NamesOf(const std::vector<Option>& options) {
   return names;
 }
 
-// The whole of `text` as T, or nothing.
+// Returns the whole of `text` as T, or nothing.
 template <typename T>
 std::optional<T> ParseNumber(std::string_view text) {
   T value = {};
@@ -58,7 +58,7 @@ std::optional<double> ParseFinite(std::string_view text) {
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
-// 1e3 is a fine way to write an integer.
+// Accepts 1e3 as an integer.
 std::optional<std::int64_t> ParseInteger(std::string_view text) {
   if (const auto integer = ParseNumber<std::int64_t>(text)) return integer;
   const std::optional<double> value = ParseFinite(text);
@@ -67,7 +67,7 @@ std::optional<std::int64_t> ParseInteger(std::string_view text) {
   return static_cast<std::int64_t>(*value);
 }
 
-// `text` when it is among the choices, or when anything is.
+// Returns `text` when it is among the choices, or when there are no fixed choices.
 std::optional<std::string_view> ParseChoice(std::string_view text,
                                             const std::vector<std::string>& choices) {
   if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) {
@@ -96,7 +96,7 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   return items;
 }
 
-// The items of a list as one text. A path whose name has a comma is one item.
+// Returns the items of a list as one text. A path whose name has a comma is one item.
 std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
   std::error_code ignored;
   // Commas separate paths, but are also allowed in names: the file system decides.

@@ -14,8 +14,8 @@ namespace qlora {
 // below 0x20, 0x7F, and U+0080 to U+009F in UTF-8.
 std::string Printable(std::string_view text);
 
-// A double as Python's repr and json.dumps print it: shortest digits that read back to the same
-// value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
+// Returns a double as Python's repr and json.dumps print it: shortest digits that read back to the
+// same value, an exponent below 1e-4 and from 1e16 on ("0.0123", "1e-05", "6.0").
 std::string PythonRepr(double value);
 
 std::string FormatBytes(std::size_t bytes);  // "3.20 GiB"

@@ -29,7 +29,7 @@ constexpr RandomKey MakeKey(std::uint64_t seed, RandomPlace place, std::uint64_t
   return {seed, (static_cast<std::uint64_t>(place) << 48) ^ detail};
 }
 
-// Four independent uniform 32-bit words number 4*index ... 4*index+3 of the stream.
+// Returns four independent uniform 32-bit words number 4*index ... 4*index+3 of the stream.
 constexpr std::array<std::uint32_t, 4> RandomWords(RandomKey key, std::uint64_t index) {
   std::array<std::uint32_t, 4> c = {
       static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
@@ -47,17 +47,18 @@ constexpr std::array<std::uint32_t, 4> RandomWords(RandomKey key, std::uint64_t 
   return c;
 }
 
-// Word number `index` of the stream.
+// Returns word number `index` of the stream.
 constexpr std::uint32_t RandomWord(RandomKey key, std::uint64_t index) {
   return RandomWords(key, index / 4)[index % 4];
 }
 
-// Uniform in [0, 1), a multiple of 2^-24.
+// Returns a uniform number in [0, 1), a multiple of 2^-24.
 constexpr float RandomUniform(RandomKey key, std::uint64_t index) {
   return static_cast<float>(RandomWord(key, index) >> 8) * 0x1p-24f;
 }
 
-// Uniform integer in [0, n), n > 0; biased by at most n * 2^-64. Uses its own words: 4*index ...
+// Returns a uniform integer in [0, n), n > 0; biased by at most n * 2^-64. Uses its own words:
+// 4*index ...
 constexpr std::uint64_t RandomBelow(RandomKey key, std::uint64_t index, std::uint64_t n) {
   __extension__ using Wide = unsigned __int128;
   const auto words = RandomWords(key, index);
@@ -65,7 +66,7 @@ constexpr std::uint64_t RandomBelow(RandomKey key, std::uint64_t index, std::uin
   return static_cast<std::uint64_t>((static_cast<Wide>(wide) * n) >> 64);
 }
 
-// Standard normal (Box-Muller).
+// Returns a standard normal number (Box-Muller).
 double RandomNormal(RandomKey key, std::uint64_t index);
 
 }  // namespace qlora

@@ -35,7 +35,7 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The names in a folder, sorted; none where it cannot be read.
+// Returns the names in a folder, sorted; none where it cannot be read.
 std::vector<std::string> NamesIn(const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code failed;

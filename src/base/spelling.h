@@ -9,13 +9,13 @@
 
 namespace qlora {
 
-// The candidate that needs the fewest corrections to become `name`, at most a third of the letters
-// of `name`; the first of several; "" where none is that near. A correction inserts, deletes or
-// replaces a letter or swaps two neighbours.
+// Returns the candidate that needs the fewest corrections to become `name`, at most a third of the
+// letters of `name`; the first of several; "" where none is that near. A correction inserts,
+// deletes or replaces a letter or swaps two neighbours.
 std::string Nearest(std::string_view name, std::span<const std::string> candidates);
 
-// The advice "; did you mean 'PATH'?" for a path that does not exist: the first missing part of
-// `path` is replaced by the nearest name of its folder. "" where no name is near.
+// Returns the advice "; did you mean 'PATH'?" for a path that does not exist: the first missing
+// part of `path` is replaced by the nearest name of its folder. "" where no name is near.
 std::string SuggestPath(const std::filesystem::path& path);
 
 }  // namespace qlora

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-// ASCII letters of the other case are replaced.
+// Replaces ASCII letters of the other case.
 inline std::string LowerCase(std::string_view text) {
   std::string out(text);
   for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -23,7 +23,7 @@ inline std::string UpperCase(std::string_view text) {
   return out;
 }
 
-// Without the spaces, tabs and line ends at the end, or around the text.
+// Returns the text without the spaces, tabs and line ends at the end, or around the text.
 inline std::string_view TrimEnd(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
 }
@@ -32,7 +32,7 @@ inline std::string_view Trim(std::string_view text) {
   return TrimEnd(text);
 }
 
-// The words of a list, without empty ones.
+// Returns the words of a list, without empty ones.
 inline std::vector<std::string_view> Words(std::string_view list, char separator = ' ') {
   std::vector<std::string_view> words;
   while (!list.empty()) {
@@ -48,7 +48,7 @@ inline bool HasWord(std::string_view list, std::string_view word, char separator
   return std::ranges::count(Words(list, separator), word) > 0;
 }
 
-// `text` with every `from`, which is not empty, replaced by `to`.
+// Returns `text` with every `from`, which is not empty, replaced by `to`.
 inline std::string ReplaceAll(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
     text.replace(at, from.size(), to);

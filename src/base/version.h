@@ -5,9 +5,9 @@
 
 namespace qlora {
 
-// "0.2.0", or "0.2.0+3" three commits after that release.
+// Returns "0.2.0", or "0.2.0+3" three commits after that release.
 const char* Version();
-// Twelve digits, with "-dirty" when files were changed; "" when nothing tells.
+// Returns twelve digits, with "-dirty" when files were changed; "" when nothing tells.
 const char* Commit();
 
 }  // namespace qlora
