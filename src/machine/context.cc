@@ -74,7 +74,7 @@ class Context::Pool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // A single task, or a pool of one, runs in the caller without waking anyone.
+  // Runs a single task, or a pool of one, in the caller without waking anyone.
   void Run(std::int64_t tasks, const std::function<void(std::int64_t, int)>& task) {
     if (workers_.empty() || tasks <= 1) {
       for (std::int64_t i = 0; i < tasks; ++i) task(i, 0);
@@ -118,7 +118,7 @@ class Context::Pool {
     gate_.notify_all();
   }
 
-  // The gate after a while in which it may have changed from `gate`.
+  // Returns the gate after a short wait in which it may have changed from `gate`.
   std::uint32_t Await(std::uint32_t gate, int spin) {
     if (spin < kSpins) {
       PauseSpin();
@@ -148,9 +148,9 @@ class Context::Pool {
     for (PoolThread& thread : workers_) thread.ReturnCore();
   }
 
-  // The loop of a worker: waits for an open gate of a job that it has not done, counts itself in,
-  // works, counts itself out. The last one to leave a closed gate wakes the caller. A worker enters
-  // a job once: when it leaves, no index is left.
+  // Runs the loop of a worker: waits for an open gate of a job that it has not done, counts itself
+  // in, works, counts itself out. The last one to leave a closed gate wakes the caller. A worker
+  // enters a job once: when it leaves, no index is left.
   void Work(int worker) {
     PoolThread& thread = Thread(worker);
     std::uint32_t done = 0;  // number of the last job entered

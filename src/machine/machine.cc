@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 14> kFeatures = {
     "sse4_2",   "avx",        "fma",         "f16c",        "avx2",     "avx512f",  "avx512bw",
     "avx512vl", "avx512vbmi", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"};
 
-// "key : value" of the first processor in /proc/cpuinfo.
+// Returns "key : value" of the first processor in /proc/cpuinfo.
 std::string CpuInfo(std::string_view key) {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {

@@ -8,7 +8,8 @@
 namespace qlora {
 namespace {
 
-// The next allowed core after `cpu`, counted in a circle; `cpu` itself if no other is allowed.
+// Returns the next allowed core after `cpu`, counted in a circle; `cpu` itself if no other is
+// allowed.
 int NextAllowed(const cpu_set_t& allowed, int cpu) {
   do {
     cpu = (cpu + 1) % CPU_SETSIZE;

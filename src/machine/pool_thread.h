@@ -44,7 +44,7 @@ class PoolThread {
  private:
   static constexpr int kOutside = -1;
 
-  // The time for which the thread has run, if the system reports it.
+  // Returns the time for which the thread has run, if the system reports it.
   std::optional<std::chrono::nanoseconds> TimeRun();
   // Returns true when the system agreed, as a sandbox may not.
   bool Allow(const cpu_set_t& cpus);

@@ -15,7 +15,7 @@ namespace {
 constexpr SimdTarget kTargets[] = {SimdTarget::kScalar, SimdTarget::kAvx2, SimdTarget::kAvx512,
                                    SimdTarget::kAvx512Bf16};
 
-// The targets of Highway that this one permits. Better targets have lower bits.
+// Returns the targets of Highway that this one permits. Better targets have lower bits.
 std::int64_t HighwayTargets(SimdTarget target) {
   switch (target) {
     case SimdTarget::kScalar:
@@ -43,7 +43,8 @@ SimdTarget FromEnvironment() {
   ThrowInvalidInput("QLORA_TARGET: expected scalar, avx2, avx512 or avx512bf16, found '{}'", value);
 }
 
-// Decided on the first call, once for the process, together with Highway's own dispatch.
+// The target is decided on the first call, once for the process, together with Highway's own
+// dispatch.
 std::atomic<SimdTarget>& Active() {
   static std::atomic<SimdTarget> active = [] {
     const SimdTarget target = FromEnvironment();

@@ -18,19 +18,19 @@ namespace qlora {
 // have.
 enum class SimdTarget : std::uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 
-// "scalar", "avx2", "avx512", "avx512bf16".
+// Returns "scalar", "avx2", "avx512", "avx512bf16".
 const char* NameOf(SimdTarget target);
 
-// The targets that this machine has, ascending.
+// Returns the targets that this machine has, ascending.
 std::span<const SimdTarget> SimdTargets();
 
-// The fastest of them: the last one, but kAvx512 where the bfloat16 dot product multiplies less
-// than float32 does.
+// Returns the fastest target: the last one, but kAvx512 where the bfloat16 dot product multiplies
+// less than float32 does.
 SimdTarget BestSimdTarget();
 
-// The target in use: the best one, unless the environment variable QLORA_TARGET names another.
-// Highway's dispatch follows from the first call on; every Context makes it.
-// Errors (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
+// Returns the target in use: the best one, unless the environment variable QLORA_TARGET names
+// another. Highway's dispatch follows from the first call on; every Context makes it. Errors
+// (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
 SimdTarget ActiveSimdTarget();
 
 // Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
