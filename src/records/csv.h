@@ -30,8 +30,8 @@ class CsvScanner {
 inline constexpr std::string_view kSemicolons =
     "fields are separated by ';': only commas and tabs are read";
 
-// The fields of one record, with or without its line ending. Errors: InvalidInput, without a place,
-// when a quoted field is not closed or is followed by anything but a delimiter.
+// Returns the fields of one record, with or without its line ending. Errors: InvalidInput, without
+// a place, when a quoted field is not closed or is followed by anything but a delimiter.
 std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter);
 
 }  // namespace qlora

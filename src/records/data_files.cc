@@ -74,8 +74,8 @@ bool IsHeldOut(const fs::path& path) {
   return false;
 }
 
-// The data files of a snapshot that are for training, by the pattern that finds them: the folder
-// and the extension. Descriptions of the data set are not data.
+// Returns the data files of a snapshot that are for training, by the pattern that finds them: the
+// folder and the extension. Descriptions of the data set are not data.
 std::map<std::string, std::vector<fs::path>> TrainingFiles(const fs::path& snapshot) {
   constexpr auto kDescriptions =
       std::to_array<std::string_view>({"dataset_info.json", "dataset_infos.json"});

@@ -19,10 +19,10 @@ class FileBytes {
   // Does not wait for the writer of a pipe.
   // Errors: InvalidInput when the file is missing, unreadable or not a regular file.
   explicit FileBytes(const std::filesystem::path& path);
-  // An open file that has no name, or another than errors shall give. Closes `descriptor` in the
-  // end.
+  // Wraps an open file without a name, or with a name other than the one for errors. Closes
+  // `descriptor` in the end.
   static FileBytes FromDescriptor(std::string name, int descriptor);
-  // Bytes that are already in memory, under the name that errors give.
+  // Wraps bytes that are already in memory, under the name that errors give.
   static FileBytes FromMemory(std::string name, std::string bytes);
 
   const std::string& name() const { return name_; }
@@ -30,19 +30,19 @@ class FileBytes {
   // Nanoseconds from 1970 to the last change that the file had when it was opened; 0 for memory.
   std::int64_t modified() const { return modified_; }
 
-  // Bytes [begin, begin + count), fewer at the end of the file. May be called by several threads.
-  // Errors: InvalidInput when the file has changed since it was opened.
+  // Reads bytes [begin, begin + count), fewer at the end of the file. May be called by several
+  // threads. Errors: InvalidInput when the file has changed since it was opened.
   std::string Read(std::uint64_t begin, std::uint64_t count) const;
 
   // Refuses bytes of the file, found at `offset`, that are not UTF-8: encoding would replace them.
   // Errors: InvalidInput with line and column.
   void CheckUtf8(std::uint64_t offset, std::string_view bytes) const;
 
-  // 1-based number of the line that holds byte `offset`. Reads the file up to there.
+  // Returns the 1-based number of the line that holds byte `offset`. Reads the file up to there.
   std::int64_t LineAt(std::uint64_t offset) const;
-  // 1-based number, in bytes, of byte `offset` within its line.
+  // Returns the 1-based number, in bytes, of byte `offset` within its line.
   std::int64_t ColumnAt(std::uint64_t offset) const;
-  // "data.json:17": the line of byte `offset`, and "data.json:17:5": its line and column.
+  // Returns "data.json:17": the line of byte `offset`, and "data.json:17:5": its line and column.
   std::string LineOf(std::uint64_t offset) const;
   std::string PositionOf(std::uint64_t offset) const;
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character of a text
 
-// In lower case, with the dot.
+// Returns the extension in lower case, with the dot.
 std::string Extension(const std::filesystem::path& file) {
   return LowerCase(file.extension().string());
 }
@@ -45,7 +45,7 @@ constexpr auto kForeign = std::to_array<Foreign>({
     {"", "\xFE\xFF", "the text is UTF-16; convert it with iconv -f UTF-16 -t UTF-8"},
 });
 
-// The advice for a file of another program; "" for a file that is read here.
+// Returns the advice for a file of another program; "" for a file that is read here.
 std::string_view AdviceFor(std::string_view head, std::string_view extension) {
   for (const Foreign& foreign : kForeign) {
     if (!head.starts_with(foreign.magic)) continue;
@@ -75,8 +75,8 @@ std::string_view FileFormatName(FileFormat format) {
   return kNames[static_cast<int>(format)];
 }
 
-// Foreign files first, because a wrong extension must not hide them; then the extension, for
-// formats whose first bytes tell nothing; then the first character of a text.
+// Looks for foreign files first, because a wrong extension must not hide them; then the extension,
+// for formats whose first bytes tell nothing; then the first character of a text.
 FileFormat DetectFileFormat(const FileBytes& file) {
   const std::string head = file.Read(0, kHeadBytes);
   const std::string extension = Extension(file.name());

@@ -26,7 +26,7 @@ FileFormat DetectFileFormat(const FileBytes& file);
 // Returns the separator of the fields of a CSV file: a tab in .tsv, otherwise a comma.
 char DelimiterOf(const FileBytes& file);
 
-// White space between the values of JSON.
+// True for white space between the values of JSON.
 inline bool IsJsonBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
 }  // namespace qlora

@@ -27,8 +27,8 @@ struct IndexPlace {
   std::filesystem::path path;
   std::string key;
 
-  // In `folder`, under a name made of `name` and a hash of the key; an empty folder means memory.
-  // Errors: Runtime when the folder cannot be made.
+  // Returns a place in `folder`, under a name made of `name` and a hash of the key; an empty folder
+  // means memory. Errors: Runtime when the folder cannot be made.
   static IndexPlace In(const std::filesystem::path& folder, std::string_view name, std::string key);
 };
 

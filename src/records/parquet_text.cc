@@ -71,8 +71,8 @@ FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& fold
   std::error_code ignored;
   // The key holds size and time of the Parquet file, so an existing file has its rows.
   if (!std::filesystem::is_regular_file(path, ignored)) {
-    // Under its name only when complete: a run that is stopped, or one at the same time, never
-    // leaves half of the rows for a later run.
+    // The file gets its name only when complete: a run that is stopped, or one at the same time,
+    // never leaves half of the rows for a later run.
     AtomicFile out(path);
     parquet::WriteJsonLines(SourceOf(file), [&](std::string_view line) { out.Write(line); });
     out.Commit();

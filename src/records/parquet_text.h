@@ -10,10 +10,10 @@
 
 namespace qlora {
 
-// The rows as lines, under the name of `file`: line 17 is row 17. In `folder` under a name made of
-// `key`, where a later call finds them again; if `folder` is empty, in a file without a name in the
-// system's folder for temporary files (TMPDIR, or /tmp), which disappears with the last reader.
-// Errors: InvalidInput as parquet.h; Runtime when the lines cannot be written.
+// Returns the rows as lines, under the name of `file`: line 17 is row 17. In `folder` under a name
+// made of `key`, where a later call finds them again; if `folder` is empty, in a file without a
+// name in the system's folder for temporary files (TMPDIR, or /tmp), which disappears with the last
+// reader. Errors: InvalidInput as parquet.h; Runtime when the lines cannot be written.
 FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& folder,
                         const std::string& key);
 

@@ -97,7 +97,7 @@ void JsonArrayScanner::StepInString(char c) {
   escaped_ = !escaped_ && c == '\\';
 }
 
-// JSON's blanks at the end of a text.
+// Drops JSON's blanks at the end of a text.
 void DropBlanksAtEnd(std::string_view& text) {
   while (!text.empty() && IsJsonBlank(text.back())) text.remove_suffix(1);
 }

@@ -42,11 +42,11 @@ class RecordFile {
   const std::string& key() const { return key_; }
   std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
 
-  // Record i as an object; for CSV, column name -> string. May be called by several threads.
+  // Reads record i as an object; for CSV, column name -> string. May be called by several threads.
   // Errors: InvalidInput with file, line and column when the record is malformed or not an object.
   OrderedJson Read(std::int64_t i) const;
 
-  // "data.jsonl:17" for the line where record i begins. Reads the file up to there.
+  // Returns "data.jsonl:17" for the line where record i begins. Reads the file up to there.
   std::string Where(std::int64_t i) const;
 
  private:
