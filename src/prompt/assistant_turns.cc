@@ -32,8 +32,8 @@ std::size_t CommonSuffix(std::string_view a, std::string_view b) {
   return end - a.rbegin();
 }
 
-// CommonTextPrefix that does not end within a tag: "<tool_call>" and "<think>" have nothing in
-// common.
+// Returns the CommonTextPrefix that does not end within a tag: "<tool_call>" and "<think>" have
+// nothing in common.
 std::size_t CommonTags(std::string_view a, std::string_view b) {
   const std::size_t length = CommonTextPrefix(a, b);
   if (length == a.size() || length == b.size()) return length;
@@ -84,7 +84,7 @@ class TurnFinder {
              const std::vector<std::string>& special_tokens)
       : render_(render), messages_(messages), text_(text), special_tokens_(special_tokens) {}
 
-  // Turn `m`; nothing when the text does not show the turn.
+  // Finds turn `m`; nothing when the text does not show the turn.
   std::optional<Region> Find(std::size_t m) {
     const Part before = Render(m, /*prompt=*/true);
     const Part with = Render(m + 1, /*prompt=*/false);
@@ -128,7 +128,8 @@ class TurnFinder {
     return Region{Opening(m, said->begin, before), Closing(m, said->end, with)};
   }
 
-  // The part of `text`, the rendering of `messages`, that depends on the content of message m.
+  // Returns the part of `text`, the rendering of `messages`, that depends on the content of message
+  // m.
   //
   //   text    ...<assistant>Hello</assistant>...
   //   other   ...<assistant>Xylem</assistant>...    with the content of m replaced
@@ -162,8 +163,8 @@ class TurnFinder {
     return place;
   }
 
-  // The start of turn m, whose content begins at `said`: behind the text that the prompt puts
-  // between the content of the message before and the turn, as far as text_ has it.
+  // Returns the start of turn m, whose content begins at `said`: behind the text that the prompt
+  // puts between the content of the message before and the turn, as far as text_ has it.
   std::size_t Opening(std::size_t m, std::size_t said, const Part& before) const {
     if (m == 0 || !before.text) return said;
     const std::size_t last = m - std::min<std::size_t>(m, kMostMessagesTried);
@@ -178,8 +179,8 @@ class TurnFinder {
     return said;
   }
 
-  // The end of turn m, whose content ends at `said`: behind the text that closes it when it is the
-  // last message, if that text follows here too.
+  // Returns the end of turn m, whose content ends at `said`: behind the text that closes it when it
+  // is the last message, if that text follows here too.
   std::size_t Closing(std::size_t m, std::size_t said, const Part& with) const {
     const std::string_view rest = std::string_view(text_).substr(said);
     if (with.text) {

@@ -16,9 +16,9 @@ namespace qlora {
 using RenderMessages =
     std::function<std::optional<std::string>(const OrderedJson& messages, bool prompt)>;
 
-// The assistant's turns in `text`, which renders `messages` without a prompt. A turn is the text
-// that the model has to write when it is given the messages before the turn and a prompt: the text
-// that rendering up to and with the turn adds to that prompt, less white space at the end.
+// Returns the assistant's turns in `text`, which renders `messages` without a prompt. A turn is the
+// text that the model has to write when it is given the messages before the turn and a prompt: the
+// text that rendering up to and with the turn adds to that prompt, less white space at the end.
 //
 // Some templates do not grow by appending: they strip thoughts from earlier turns, or move the
 // system text to the last question, and so render a message differently once others follow. There,

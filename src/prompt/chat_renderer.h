@@ -31,7 +31,7 @@ class ChatRenderer {
   // by several threads. Errors: InvalidInput, without a place in the data, when the template fails.
   virtual RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const = 0;
 
-  // Everything that the rendering depends on, as text: equal sources, equal renderings.
+  // Returns everything that the rendering depends on, as text: equal sources, equal renderings.
   virtual std::string source() const = 0;
 };
 

@@ -39,15 +39,15 @@ class ChatTemplate : public ChatRenderer {
   ChatTemplate(std::string text, const Tokenizer& tokenizer, ChatTemplateSettings settings = {});
 
   RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
-  // The conversation up to where the assistant's next turn begins. Errors: as Render.
+  // Returns the conversation up to where the assistant's next turn begins. Errors: as Render.
   std::string Prompt(const OrderedJson& messages, const OrderedJson& tools) const;
   std::string source() const override;
   const std::string& text() const { return text_; }
 
-  // Another template for conversations with tools.
+  // Sets another template for conversations with tools.
   void SetToolTemplate(std::unique_ptr<ChatTemplate> with_tools);
 
-  // The special token that ends the assistant's turns, if one does.
+  // Returns the special token that ends the assistant's turns, if one does.
   std::optional<std::int32_t> turn_end() const;
 
  private:

@@ -70,8 +70,8 @@ constexpr BuiltIn kBuiltIn[] = {{"chatml", R"({%- if tools -%}
 // The day that data shows when the user names none.
 constexpr std::string_view kDataDate = "2024-07-26";
 
-// Noon of a day that exists: mktime would turn 30 February into 1 March, so that day and month must
-// come back unchanged.
+// Returns noon of a day that exists: mktime would turn 30 February into 1 March, so that day and
+// month must come back unchanged.
 std::tm ParseDate(const std::string& text) {
   std::array<int, 3> parts = {};  // year, month, day
   const char* at = text.data();
@@ -102,7 +102,7 @@ const std::string* FindText(const std::vector<ChatTemplateText>& templates, std:
   return found == templates.end() ? nullptr : &found->text;
 }
 
-// ", default, tool_use": the names that the checkpoint adds to the built-in names.
+// Returns ", default, tool_use": the names that the checkpoint adds to the built-in names.
 std::string NamesOf(const std::vector<ChatTemplateText>& templates) {
   std::string names;
   for (const ChatTemplateText& t : templates) names += ", " + t.name;

@@ -36,7 +36,7 @@ const std::string& TextOf(const OrderedJson& object, const char* key, std::strin
   return value->get_ref<const std::string&>();
 }
 
-// The messages of a record, which is a list of objects under `key`.
+// Returns the messages of a record, which is a list of objects under `key`.
 const OrderedJson& ListOf(const OrderedJson& record, const char* key) {
   const auto list = record.find(key);
   if (list == record.end()) ThrowInvalidInput("field '{}' is missing", key);
@@ -52,8 +52,8 @@ const OrderedJson& ListOf(const OrderedJson& record, const char* key) {
   return *list;
 }
 
-// The tools of a record: a list, or a text that holds the list as JSON, as tables must write it. An
-// empty list or text is the same as none.
+// Returns the tools of a record: a list, or a text that holds the list as JSON, as tables must
+// write it. An empty list or text is the same as none.
 OrderedJson ToolsOf(const OrderedJson& record) {
   const auto field = record.find("tools");
   if (field == record.end() || field->is_null()) return nullptr;
@@ -84,7 +84,7 @@ const std::string& RoleOf(const OrderedJson& message, const std::string& where) 
   return role;
 }
 
-// A content as templates take it: text, or null. A list of text parts is joined.
+// Returns a content as templates take it: text, or null. A list of text parts is joined.
 OrderedJson ContentOf(const OrderedJson& content, const std::string& where) {
   if (content.is_string() || content.is_null()) return content;
   if (!content.is_array()) {
@@ -135,7 +135,7 @@ bool IsTrained(const OrderedJson& message, const std::string& role, const std::s
   return *weight == 1;
 }
 
-// The message of a function_call, whose value is one call or a list of calls, as JSON.
+// Returns the message of a function_call, whose value is one call or a list of calls, as JSON.
 OrderedJson CallMessage(const std::string& value, const std::string& where) {
   OrderedJson functions = ParseOrderedJson(value, where);
   if (!functions.is_array()) functions = OrderedJson::array({std::move(functions)});

@@ -16,18 +16,18 @@ struct Conversation {
   std::vector<bool> trained;  // per message: an assistant's turn that is to be learned
 };
 
-// {"messages": [{"role", "content", ...}], "tools": [...]}, the form of OpenAI and Hugging Face.
-// A content of text parts is joined; tool-call arguments given as a string of JSON become the
+// Reads {"messages": [{"role", "content", ...}], "tools": [...]}, the form of OpenAI and Hugging
+// Face. A content of text parts is joined; tool-call arguments given as a string of JSON become the
 // object, as templates expect; "weight": 0 on an assistant's message keeps it out of the loss.
 // Errors (all functions): InvalidInput, without a place in the data, naming the message.
 Conversation ConversationOfMessages(const OrderedJson& record);
 
-// {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}, the form of ShareGPT.
-// from: human or user; gpt, assistant, chatgpt, bing, bard or model; system; tool, observation or
-// function_response; function_call (its value is the call as JSON).
+// Reads {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}, the form of
+// ShareGPT. from: human or user; gpt, assistant, chatgpt, bing, bard or model; system; tool,
+// observation or function_response; function_call (its value is the call as JSON).
 Conversation ConversationOfShareGpt(const OrderedJson& record);
 
-// {"prompt": [messages], "completion": [messages]}: only the completion is trained on.
+// Reads {"prompt": [messages], "completion": [messages]}: only the completion is trained on.
 Conversation ConversationOfCompletion(const OrderedJson& record);
 
 }  // namespace qlora

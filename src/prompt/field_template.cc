@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kFlat =
     "templates read the fields of the record itself, none within them: write the text into one";
 
-// The field as text; empty when the field is absent or null.
+// Returns the field as text; empty when the field is absent or null.
 std::string FieldText(const OrderedJson& record, const std::string& name) {
   const auto field = record.find(name);
   if (field == record.end() || field->is_null()) return {};

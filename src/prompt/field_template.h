@@ -23,8 +23,8 @@ class FieldTemplate {
   // field is a list or an object.
   std::string Render(const OrderedJson& record) const;
 
-  // The field that a person types as the prompt: the first field outside of "[[ ]]", or the first
-  // of all, not counting `system`. "" when there is no such field.
+  // Returns the field that a person types as the prompt: the first field outside of "[[ ]]", or the
+  // first of all, not counting `system`. "" when there is no such field.
   const std::string& main_field() const { return main_field_; }
   // True when all fields but the main one may be absent: the main field alone makes a text.
   bool main_field_suffices() const;

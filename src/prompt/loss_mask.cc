@@ -8,7 +8,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// The number of tokens of `text` before each of the ascending byte offsets `bytes`.
+// Returns the number of tokens of `text` before each of the ascending byte offsets `bytes`.
 //
 // The pieces between the offsets are encoded one by one. Mostly they give the same tokens as the
 // whole text, and the count of tokens so far is exact. Otherwise (many tokenizers put a space

@@ -24,8 +24,8 @@ struct LossMask {
   bool split_boundary = false;    // a token crosses the bound of a turn; the turn has the token
 };
 
-// The tokens of `spans` of `text`; `ids` encodes the whole text. A stop token right behind a span
-// belongs to the turn, since a template may mark the content alone as the assistant's.
+// Returns the tokens of `spans` of `text`; `ids` encodes the whole text. A stop token right behind
+// a span belongs to the turn, since a template may mark the content alone as the assistant's.
 //
 //   text    <s>[INST]Hi[/INST]Hello</s>[INST]Bye[/INST]
 //   spans                     |-------|
@@ -41,7 +41,7 @@ std::vector<std::int32_t> LabelsOf(const std::vector<std::int32_t>& ids,
 // True when `id` ends generation: EOS, or a token that the model lists as such.
 bool IsStopToken(const Tokenizer& tokenizer, std::int32_t id);
 
-// The number of equal tokens that `a` and `b` begin with.
+// Returns the number of equal tokens that `a` and `b` begin with.
 std::int64_t CommonPrefix(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
 
 }  // namespace qlora

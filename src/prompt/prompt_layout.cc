@@ -52,12 +52,12 @@ constexpr std::array<std::pair<std::string_view, LayoutChoice>, 4> kChoiceNames 
     {"instruction_answer", LayoutChoice::kInstructionAnswer},
 }};
 
-// The layout of Alpaca records that are not conversations.
+// Returns the layout of Alpaca records that are not conversations.
 const FieldLayout& AlpacaLayout(LayoutChoice choice) {
   return choice == LayoutChoice::kInstructionAnswer ? kInstructionAnswer : kAlpacaText;
 }
 
-// Text or messages, of records with fields.
+// Returns the layout, text or messages, of records with fields.
 PromptLayout FieldsLayout(RecordFormat format, const LayoutRules& rules, bool through_chat) {
   PromptLayout layout{.kind = through_chat ? Kind::kChat : Kind::kText, .format = format};
   const auto take = [&layout](std::string_view prompt, std::string_view completion) {
@@ -77,7 +77,7 @@ PromptLayout FieldsLayout(RecordFormat format, const LayoutRules& rules, bool th
   return layout;
 }
 
-// A list of pairs [question, answer], as the field `history` of Alpaca records has them.
+// Adds a list of pairs [question, answer], as the field `history` of Alpaca records has them.
 void AddHistory(const OrderedJson& record, Conversation& conversation) {
   const auto history = record.find("history");
   if (history == record.end() || history->is_null()) return;

@@ -49,8 +49,9 @@ struct PromptLayout {
 // True when records get the same texts; the formats may differ.
 bool HaveSameTexts(const PromptLayout& a, const PromptLayout& b);
 
-// A warning when data of the layout `data` are read by an adapter that was trained in another one,
-// or "". Token ids tell of no layout, and texts may be conversations that are rendered already.
+// Returns a warning when data of the layout `data` are read by an adapter that was trained in
+// another one, or "". Token ids tell of no layout, and texts may be conversations that are rendered
+// already.
 std::string WarnOfOtherLayout(const PromptLayout& trained, const PromptLayout& data);
 
 // The user's choice for records of prompt and answer that are not conversations.
@@ -78,7 +79,7 @@ struct LayoutRules {
 PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool has_chat_template,
                           bool is_conversation = false);
 
-// "chat template", "Alpaca text" ...: the layout in a few words.
+// Returns "chat template", "Alpaca text" ...: the layout in a few words.
 std::string DescribeLayout(const PromptLayout& layout);
 
 OrderedJson LayoutToJson(const PromptLayout& layout);

@@ -28,7 +28,7 @@ void AddPromptRecord(const PromptRecord& record, Json& json);
 PromptRecord PromptRecordOf(const Json& json, const std::string& where);
 
 void SavePromptRecord(const std::filesystem::path& model_dir, const PromptRecord& record);
-// Nothing for a model that no adapter was merged into.
+// Returns nothing for a model that no adapter was merged into.
 std::optional<PromptRecord> LoadPromptRecord(const std::filesystem::path& model_dir);
 
 }  // namespace qlora

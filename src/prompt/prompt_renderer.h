@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-// The tokens of a prompt. A text that holds BOS itself gets no second one.
+// Returns the tokens of a prompt. A text that holds BOS itself gets no second one.
 std::vector<std::int32_t> EncodePrompt(const Tokenizer& tokenizer, const PromptText& prompt);
 
 class PromptRenderer {
@@ -32,9 +32,10 @@ class PromptRenderer {
   // functions): InvalidInput when the layout has no place for a part of it, or the template refuses
   // it.
   PromptText Prompt(std::string_view user, std::string_view system) const;
-  // The prompt of a record of the data. The answer of the record is ignored and may be absent.
+  // Returns the prompt of a record of the data. The answer of the record is ignored and may be
+  // absent.
   PromptText PromptOf(const OrderedJson& record) const;
-  // A conversation up to where the next answer begins. tools: an array or null.
+  // Returns a conversation up to where the next answer begins. tools: an array or null.
   PromptText Conversation(const OrderedJson& messages, const OrderedJson& tools) const;
 
  private:

@@ -56,8 +56,8 @@ bool Fits(const OrderedJson& record, const OtherNames& names) {
          HasEither(record, names.optional);
 }
 
-// The names that fit the record, of one format or of any (kAuto). Nothing when several do: the
-// record does not tell which of them the user means.
+// Returns the names that fit the record, of one format or of any (kAuto). Nothing when several do:
+// the record does not tell which of them the user means.
 std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFormat format) {
   std::optional<DetectedFormat> found;
   for (const OtherNames& other : kOtherNames) {
@@ -76,7 +76,7 @@ std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFo
   return found;
 }
 
-// "question, answer": the keys that a message shows of a record that lacks a field.
+// Returns "question, answer": the keys that a message shows of a record that lacks a field.
 std::string KeysOf(const OrderedJson& record) {
   std::string keys;
   for (const auto& item : record.items()) {
@@ -89,8 +89,8 @@ bool IsPreferencePair(const OrderedJson& record) {
   return Has(record, "chosen") && Has(record, "rejected");
 }
 
-// "question in place of Question, ...": the names to use in a record whose fields tell a format
-// except for the case of their names; "" for other records.
+// Returns "question in place of Question, ...": the names to use in a record whose fields tell a
+// format except for the case of their names; "" for other records.
 std::string NamesInLowerCase(const OrderedJson& record) {
   OrderedJson lower = OrderedJson::object();
   std::string names;
@@ -103,8 +103,8 @@ std::string NamesInLowerCase(const OrderedJson& record) {
   return DetectRecordFormat(lower, false) ? names : "";
 }
 
-// The field whose list of records is the data, in a file that is one object around its records; ""
-// for other records.
+// Returns the field whose list of records is the data, in a file that is one object around its
+// records; "" for other records.
 std::string ListOfRecords(const OrderedJson& record) {
   for (const auto& item : record.items()) {
     const OrderedJson& value = item.value();
@@ -137,9 +137,9 @@ RecordFormat ParseRecordFormat(std::string_view name) {
       name);
 }
 
-// Most specific first: tokens that someone has prepared win over the text that is often kept with
-// them, a template that the user wrote wins over the names that fields happen to have, and the
-// names of a format win over other names.
+// Tests the most specific first: tokens that someone has prepared win over the text that is often
+// kept with them, a template that the user wrote wins over the names that fields happen to have,
+// and the names of a format win over other names.
 std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool has_template) {
   const auto has = [&record](const char* key) { return HasField(record, key); };
   const auto found = [](RecordFormat format) { return DetectedFormat{format, {}}; };

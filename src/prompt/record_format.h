@@ -41,25 +41,26 @@ struct DetectedFormat {
   std::vector<FieldName> names;  // empty: the fields have the names of the format
 };
 
-// The format of `record` by its keys; a key whose value is null counts as absent. Nothing when the
-// keys do not tell, or tell of several formats. `has_template`: the user gives a prompt_template.
+// Returns the format of `record` by its keys; a key whose value is null counts as absent. Nothing
+// when the keys do not tell, or tell of several formats. `has_template`: the user gives a
+// prompt_template.
 std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool has_template);
-// The same for a format that the user named: nothing when the record lacks its fields.
+// Returns the format that the user named; nothing when the record lacks its fields.
 std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, RecordFormat format);
 // Says why DetectRecordFormat finds nothing. Errors: InvalidInput, without a place, listing the
 // keys.
 [[noreturn]] void ThrowUnknownFormat(const OrderedJson& record);
 
-// The record with the names of the format.
+// Returns the record with the names of the format.
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
-// "prompt: question, completion: answer": which field is read as which.
+// Returns "prompt: question, completion: answer": how each field is read.
 std::string DescribeFieldNames(const std::vector<FieldName>& names);
 
-// A field that is present and not null.
+// True for a field that is present and not null.
 bool HasField(const OrderedJson& record, const char* key);
 // The value of a field that must be text. Errors: InvalidInput, without a place, listing the keys.
 const std::string& TextField(const OrderedJson& record, const char* key);
-// A field that must be present. Errors: as TextField.
+// Returns a field that must be present. Errors: as TextField.
 const OrderedJson& RequiredField(const OrderedJson& record, const char* key);
 
 }  // namespace qlora

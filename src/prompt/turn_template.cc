@@ -15,7 +15,7 @@ struct BuiltInPieces {
   TurnPieces pieces;
 };
 
-// ChatML with another system text where the conversation has none.
+// Returns ChatML with another system text where the conversation has none.
 TurnPieces ChatMlPieces(std::string default_system) {
   return {.default_system = std::move(default_system),
           .system = "<|im_start|>system\n{content}<|im_end|>\n",
@@ -122,7 +122,7 @@ const std::vector<BuiltInPieces>& BuiltIns() {
   return kBuiltIns;
 }
 
-// `text` as a string literal of Jinja.
+// Returns `text` as a string literal of Jinja.
 std::string Literal(std::string_view text) {
   std::string literal = "'";
   for (const char c : text) {
@@ -138,7 +138,7 @@ std::string Literal(std::string_view text) {
   return literal + "'";
 }
 
-// "<user>{content}</user>" as the expression '<user>' + content + '</user>'.
+// Returns "<user>{content}</user>" as the expression '<user>' + content + '</user>'.
 std::string Expression(std::string_view piece, std::string_view content) {
   const std::pair<std::string_view, std::string_view> marks[] = {{"{content}", content},
                                                                  {"{system}", "system"},
@@ -168,7 +168,7 @@ std::string Expression(std::string_view piece, std::string_view content) {
   return expression;
 }
 
-// {{- expression -}}, or nothing for an empty piece.
+// Returns {{- expression -}}, or nothing for an empty piece.
 std::string Output(std::string_view piece, std::string_view content) {
   const std::string expression = Expression(piece, content);
   return expression.empty() ? "" : "{{- " + expression + " -}}";
@@ -185,8 +185,8 @@ void Replace(std::string& text, std::string_view from, std::string_view to) {
   }
 }
 
-// A text made of marked fields, as a piece. Nothing when the text around the fields looks like a
-// mark of pieces.
+// Returns a text made of marked fields, as a piece. Nothing when the text around the fields looks
+// like a mark of pieces.
 std::optional<std::string> PieceOf(std::string text) {
   for (const char* mark : {"{content}", "{system}", "{bos}", "{eos}"}) {
     // A template of records that holds "{eos}" as text cannot be told from a mark.
@@ -197,7 +197,7 @@ std::optional<std::string> PieceOf(std::string text) {
   return text;
 }
 
-// The pieces of a layout of fields.
+// Returns the pieces of a layout of fields.
 std::optional<TurnPieces> PiecesOfFields(const RecordLayout& layout) {
   // A message has one content; prompts of several fields have no place for the others.
   if (!layout.main_fields_suffice()) return std::nullopt;

@@ -28,16 +28,16 @@ struct TurnPieces {
   bool trims = false;  // contents lose the white space around them
 };
 
-// The template as Jinja, in the part of the language that every engine knows.
+// Returns the template as Jinja, in the part of the language that every engine knows.
 std::string ComposeTurnTemplate(const TurnPieces& pieces);
 
-// The pieces of the built-in template of this name, or nothing.
+// Returns the pieces of the built-in template of this name, or nothing.
 std::optional<TurnPieces> FindTurnPieces(std::string_view name);
 std::vector<std::string_view> TurnPieceNames();
 
-// The pieces that show a layout which is not chat: a conversation of a prompt and an answer has the
-// text that a record of the two has in training. Nothing when prompts need several fields. bos: the
-// tokenizer puts BOS before a text. eos: answers end in EOS.
+// Returns the pieces that show a layout which is not chat: a conversation of a prompt and an answer
+// has the text that a record of the two has in training. Nothing when prompts need several fields.
+// bos: the tokenizer puts BOS before a text. eos: answers end in EOS.
 std::optional<TurnPieces> PiecesOfLayout(const RecordLayout& layout, bool bos, bool eos);
 
 }  // namespace qlora
