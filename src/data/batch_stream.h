@@ -54,9 +54,10 @@ class BatchStream {
   // The next micro-batch; never the end of an epoch.
   DataCursor cursor() const { return cursor_; }
   std::int64_t MicroBatchesIn(std::int64_t epoch) const;
-  // Rows of the micro-batches of the cursor's epoch, as a fraction of the rows that fit; 1 is full.
+  // Returns the rows of the micro-batches of the cursor's epoch, as a fraction of the rows that
+  // fit; 1 is full.
   double FillRate() const;
-  // Rows that no micro-batch exceeds, for planning memory.
+  // Returns the rows that no micro-batch exceeds, for planning memory.
   std::int64_t MaxRows() const;
 
   // Plans up to `count` micro-batches and moves the cursor behind them. The last window of an epoch
@@ -66,7 +67,7 @@ class BatchStream {
   // Errors: InvalidInput when a file has changed.
   Batch Materialise(const WindowPlan& window, std::int64_t m) const;
 
-  // A whole window at once: PlanWindow, and every micro-batch of it.
+  // Reads a whole window at once: PlanWindow, and every micro-batch of it.
   std::vector<Batch> NextWindow(std::int64_t count);
 
  private:

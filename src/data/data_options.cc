@@ -155,7 +155,7 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   return data;
 }
 
-// As above, with the index on disk: only data that are visited again profit from an index.
+// Converts as above, with the index on disk: only data that are visited again profit from an index.
 DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
   DataOptions data = ToDataOptions(fields.reading, paths, limits, recorded);

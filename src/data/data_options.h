@@ -27,12 +27,12 @@ struct DataSource {
   double weight = 1;  // visits of each sample per epoch; epoch_order.h has the rule
 };
 
-// "data.jsonl", or "data.jsonl:0.5" with a weight. A file of exactly that name wins.
-// Errors: InvalidInput for an empty name.
+// Parses "data.jsonl", or "data.jsonl:0.5" with a weight. A file of exactly that name wins. Errors:
+// InvalidInput for an empty name.
 DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
-// The sources that `text` names: the files that FindDataFiles finds, each with the weight of
-// `text`. Errors: InvalidInput as FindDataFiles, and for an empty name.
+// Returns the sources that `text` names: the files that FindDataFiles finds, each with the weight
+// of `text`. Errors: InvalidInput as FindDataFiles, and for an empty name.
 std::vector<DataSource> FindDataSources(std::string_view text,
                                         RecordFormat format = RecordFormat::kAuto);
 
@@ -63,10 +63,10 @@ struct DataLimits {
   std::int64_t max_position_embeddings = 0;  // its context, in tokens
 };
 
-// max_length, or its default for this model. Errors: InvalidInput when it is negative.
+// Returns max_length, or its default for this model. Errors: InvalidInput when it is negative.
 std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& limits);
 
-// A warning when sequences of max_length exceed the model's context; "" otherwise.
+// Returns a warning when sequences of max_length exceed the model's context; "" otherwise.
 std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits);
 
 // recorded: the layout that an adapter was trained in, if one is applied or continued. Errors:

@@ -77,25 +77,25 @@ class Dataset {
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
   std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
-  // The record of sample i as its file has it, with the names of its format; nothing for a raw
-  // text.
+  // Returns the record of sample i as its file has it, with the names of its format; nothing for a
+  // raw text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
-  // The layout of sample i, and the layout of the file with the most samples (of several, the
-  // first).
+  // Returns the layout of sample i, and the layout of the file with the most samples (of several,
+  // the first).
   const PromptLayout& LayoutOf(std::int64_t i) const;
   const PromptLayout& layout() const;
   // True when the files differ in format at most.
   bool has_one_layout() const;
-  // "data.jsonl:17": the place of sample i.
+  // Returns "data.jsonl:17": the place of sample i.
   std::string Where(std::int64_t i) const;
 
   const DataReport& report() const { return report_; }
-  // The number of samples of each file, and how often an epoch visits them.
+  // Returns the number of samples of each file, and how often an epoch visits them.
   std::vector<OrderPart> parts() const;
   // Depends on all tokens and labels and their order; equal data sets give equal streams.
   std::uint64_t fingerprint() const;
 
-  // Some of the samples, by ascending index; the files are shared.
+  // Returns some of the samples, by ascending index; the files are shared.
   Dataset Subset(std::span<const std::uint32_t> indices) const;
 
   // Samples that are also in `other`, by their tokens and labels.

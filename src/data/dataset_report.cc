@@ -54,14 +54,14 @@ constexpr std::array<Counted, 15> kRemarks = {{
      "labels that are neither the token itself nor ignored"},
 }};
 
-// 0 of nothing, not NaN.
+// Returns 0 for a whole of 0, not NaN.
 double Percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
 
 std::string_view Are(std::int64_t count) { return count == 1 ? "is" : "are"; }
 
-// A line for each bucket from the first one that is not empty:
+// Renders a line for each bucket from the first one that is not empty:
 //   "   1-20  ##########                               7"
 void RenderHistogram(const DataReport& report, std::string& text) {
   constexpr std::int64_t kBarWidth = 40;
@@ -81,8 +81,8 @@ void RenderHistogram(const DataReport& report, std::string& text) {
 
 }  // namespace
 
-// The narrowest round buckets that are few enough: readers compare 100 to 200 at a glance, not 97
-// to 194.
+// Takes the narrowest round buckets that are few enough: readers compare 100 to 200 at a glance,
+// not 97 to 194.
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
                   DataReport& report) {
   const std::int64_t longest =
@@ -189,7 +189,8 @@ std::string WarnOfUnreadFields(const DataReport& report) {
       fmt::join(report.unread_fields, ", "), report.unread);
 }
 
-// "1250 of 1531 records (82 %) are dropped or cut: 1250 are dropped for having more than ...".
+// Returns "1250 of 1531 records (82 %) are dropped or cut: 1250 are dropped for having more than
+// ...".
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records) {
   std::int64_t count = 0;
   for (const FileReport& file : report.files) count += file.records;
@@ -218,7 +219,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
                      Percent(lost, count), Are(lost), fmt::join(causes, "; "));
 }
 
-// The same for programs: all counts, zeros too. Keys are part of the interface.
+// Returns the report for programs: all counts, zeros too. Keys are part of the interface.
 OrderedJson ReportToJson(const DataReport& report) {
   OrderedJson json = {{"samples", report.samples},           {"tokens", report.tokens},
                       {"trained_tokens", report.supervised}, {"shortest", report.shortest},

@@ -17,8 +17,8 @@ namespace qlora {
 void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buckets,
                   DataReport& report);
 
-// The counts of opening files, without the others: as JSON, and back. CountsFromJson returns
-// nothing for a text that CountsToJson has not written.
+// Returns the counts of opening files, without the others: as JSON, and back. CountsFromJson
+// returns nothing for a text that CountsToJson has not written.
 OrderedJson CountsToJson(const DataReport& counts);
 std::optional<DataReport> CountsFromJson(const std::string& text);
 // Adds them to a report; of longest_record, takes the maximum.
@@ -26,18 +26,19 @@ void AddCounts(const DataReport& counts, DataReport& report);
 // Adds names to ascending ones, each once.
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all);
 
-// "conversations hold fields that ...": a warning about unread_fields, or "".
+// Returns "conversations hold fields that ...": a warning about unread_fields, or "".
 std::string WarnOfUnreadFields(const DataReport& report);
 
-// A warning when more than a tenth of the records are dropped or cut, with the options that mend
-// it, or "". records: how the warning calls them, such as "evaluation records".
+// Returns a warning when more than a tenth of the records are dropped or cut, with the options that
+// mend it, or "". records: how the warning calls them, such as "evaluation records".
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records = "records");
 
-// The report in lines for people; counts of things that did not occur are left out.
+// Returns the report in lines for people; counts of things that did not occur are left out.
 std::string RenderReport(const DataReport& report);
 OrderedJson ReportToJson(const DataReport& report);
 
-// {key of a count in ReportToJson: text}: RenderReport's text about each count that is not 0.
+// Returns {key of a count in ReportToJson: text}: RenderReport's text about each count that is not
+// 0.
 OrderedJson RemarksToJson();
 
 }  // namespace qlora

@@ -10,8 +10,8 @@
 
 namespace qlora {
 
-// A permutation of 0 ... n-1 by Fisher and Yates, uniform up to the 2^-64 bias of RandomBelow;
-// it depends on key and n alone. Errors: InvalidInput beyond 2^32 - 1 elements.
+// Returns a permutation of 0 ... n-1 by Fisher and Yates, uniform up to the 2^-64 bias of
+// RandomBelow; it depends on key and n alone. Errors: InvalidInput beyond 2^32 - 1 elements.
 std::vector<std::uint32_t> Permutation(std::int64_t n, RandomKey key);
 
 // Samples of one file: `samples` consecutive numbers, visited `weight` times per epoch.
@@ -33,7 +33,8 @@ class EpochOrder {
 
   std::int64_t epoch_size() const { return epoch_size_; }
 
-  // The samples that `epoch` visits, in order; number 0 is the first sample of the first part.
+  // Returns the samples that `epoch` visits, in order; number 0 is the first sample of the first
+  // part.
   std::vector<std::uint32_t> Epoch(std::int64_t epoch) const;
 
  private:

@@ -42,7 +42,7 @@ std::optional<PromptExample> TypedMessages(const OrderedJson& messages) {
   return example;
 }
 
-// The record with the fields alone that its prompt depends on.
+// Returns the record with the fields alone that its prompt depends on.
 OrderedJson FieldsOfPrompt(const OrderedJson& record, const RecordLayout& layout) {
   OrderedJson fields = OrderedJson::object();
   for (const auto& [name, value] : record.items()) {
@@ -52,8 +52,8 @@ OrderedJson FieldsOfPrompt(const OrderedJson& record, const RecordLayout& layout
   return fields;
 }
 
-// The prompt that a person types for this record; nothing when the layout makes another prompt of
-// it.
+// Returns the prompt that a person types for this record; nothing when the layout makes another
+// prompt of it.
 std::optional<PromptExample> TypedFields(const OrderedJson& record, const RecordLayout& layout) {
   if (!layout.main_fields_suffice()) return {};
   const auto text = [&](const std::string& field) {
@@ -75,7 +75,7 @@ std::optional<PromptExample> TypedFields(const OrderedJson& record, const Record
   return same ? std::optional(example) : std::nullopt;
 }
 
-// The whole conversation up to its last answer.
+// Returns the whole conversation up to its last answer.
 OrderedJson RecordOfConversation(const OrderedJson& record, const RecordLayout& layout) {
   const Conversation conversation = layout.PromptConversation(record);
   if (layout.layout().format == RecordFormat::kPromptCompletion) {
@@ -88,7 +88,7 @@ OrderedJson RecordOfConversation(const OrderedJson& record, const RecordLayout& 
   return messages;
 }
 
-// The beginning of a text, up to the end of a word: about a third, and a few words at most.
+// Returns the beginning of a text, up to the end of a word: about a third, and a few words at most.
 std::string Beginning(const std::string& text) {
   constexpr std::size_t kMost = 40;
   const std::size_t line = std::min(text.find('\n'), text.size());
@@ -102,7 +102,7 @@ PromptExample OfText(const Dataset& dataset, std::int64_t i, const Tokenizer& to
   return {.prompt = Beginning(tokenizer.Decode(sample.ids, /*skip_special_tokens=*/true))};
 }
 
-// The tokens before the answer, as text with its special tokens.
+// Returns the tokens before the answer, as text with its special tokens.
 PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
   const Sample sample = dataset.Get(i);
   const auto first = std::find_if(sample.labels.begin(), sample.labels.end(),
@@ -114,7 +114,7 @@ PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& 
   return {.prompt = tokenizer.Decode(prompt, /*skip_special_tokens=*/false), .raw = true};
 }
 
-// The prompt of sample i in the form that `generate` takes.
+// Returns the prompt of sample i in the form that `generate` takes.
 PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
   const RecordLayout layout(dataset.LayoutOf(i));
   const Kind kind = layout.layout().kind;

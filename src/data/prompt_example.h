@@ -8,8 +8,9 @@
 
 namespace qlora {
 
-// A short prompt of the first samples, which gets exactly the text that is trained. A prompt that a
-// person types is preferred to a record. Nothing (PromptExample::found) when all are long.
+// Returns a short prompt of the first samples, which gets exactly the text that is trained. A
+// prompt that a person types is preferred to a record. Nothing (PromptExample::found) when all are
+// long.
 PromptExample FindPromptExample(const Dataset& dataset, const Tokenizer& tokenizer);
 
 }  // namespace qlora

@@ -19,7 +19,8 @@ void CheckInVocabulary(std::int32_t id, std::int64_t position, std::int64_t voca
       id, position, vocab_size);
 }
 
-// The tokens of a turn without white space at the end, which templates put behind the last token.
+// Returns the tokens of a turn without white space at the end, which templates put behind the last
+// token.
 std::span<const std::int32_t> TrimSpaces(std::span<const std::int32_t> turn,
                                          const Tokenizer& tokenizer) {
   const auto is_space = [&](std::int32_t id) {

@@ -45,10 +45,10 @@ enum class TurnEnd {
   kSpecial,  // a special token that is not listed
   kText,     // an ordinary token: the model would not learn to stop
 };
-// How a turn ends, white space at its end aside.
+// Returns how a turn ends, ignoring white space at its end.
 TurnEnd EndOf(std::span<const std::int32_t> turn, const Tokenizer& tokenizer);
 
-// InvalidInput about the turn of messages[message], which ends in ordinary text.
+// Throws InvalidInput about the turn of messages[message], which ends in ordinary text.
 [[noreturn]] void ThrowOpenTurn(std::span<const std::int32_t> turn, std::int64_t message,
                                 const Tokenizer& tokenizer);
 

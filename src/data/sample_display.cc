@@ -62,7 +62,7 @@ std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool 
   return out;
 }
 
-// A line with the place and counts before each sample; the legend once, at the end.
+// Renders a line with the place and counts before each sample; the legend once, at the end.
 std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color) {
   std::string out;

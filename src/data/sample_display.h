@@ -15,16 +15,16 @@
 
 namespace qlora {
 
-// The text of a sample. Trained tokens appear in [brackets], or with `color` in green between
-// masked ones in grey. Control characters of the data appear as \x1b, so that they cannot steer a
-// terminal.
+// Returns the text of a sample. Trained tokens appear in [brackets], or with `color` in green
+// between masked ones in grey. Control characters of the data appear as \x1b, so that they cannot
+// steer a terminal.
 std::string RenderSample(const Sample& sample, const Tokenizer& tokenizer, bool color);
 
-// The first `samples` samples with their places, then a legend.
+// Returns the first `samples` samples with their places, then a legend.
 std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples,
                           bool color);
 
-// The same samples: [{"place", "ids", "labels", "parts": [{"trained", "text"}]}].
+// Returns the same samples: [{"place", "ids", "labels", "parts": [{"trained", "text"}]}].
 OrderedJson SamplesToJson(const Dataset& dataset, const Tokenizer& tokenizer, std::int64_t samples);
 
 // Reports the trained samples, the held-out samples, the number of samples that are in both, and
@@ -35,7 +35,7 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
 std::string RenderTrainingData(const TrainingDataReport& report);
 OrderedJson TrainingDataToJson(const TrainingDataReport& report);
 
-// A warning when at least half of the held-out samples are trained on as well, or "".
+// Returns a warning when at least half of the held-out samples are trained on as well, or "".
 std::string WarnOfSharedSamples(const TrainingDataReport& report);
 
 }  // namespace qlora

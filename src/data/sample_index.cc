@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 4096;  // records that are encoded before the results are collected
 
-// Every token with its label, in order.
+// Hashes every token with its label, in order.
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
   for (std::size_t t = 0; t < sample.ids.size(); ++t) {
@@ -93,8 +93,8 @@ Example FindExample(const RecordFile& records, RecordFormat format, const Layout
   return {std::move(first), {format, {}}};
 }
 
-// "prompt: question, completion: answer; not read: id", for records whose field names differ from
-// the names of their format; "" for others.
+// Returns "prompt: question, completion: answer; not read: id", for records whose field names
+// differ from the names of their format; "" for others.
 std::string DescribeFields(const Example& example, const PromptLayout& layout) {
   const std::vector<FieldName>& names = example.detected.names;
   if (names.empty()) return {};

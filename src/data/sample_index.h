@@ -54,12 +54,13 @@ class SampleIndex {
 
   // May be called by several threads. Errors: InvalidInput when the file has changed.
   Sample Read(const SampleEntry& entry) const;
-  // The record of a sample as the file has it, with the names of its format; nothing for a raw
-  // text.
+  // Returns the record of a sample as the file has it, with the names of its format; nothing for a
+  // raw text.
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
-  // "data.jsonl:17", or "book.txt: window 17".
+  // Returns "data.jsonl:17", or "book.txt: window 17".
   std::string Where(std::int64_t record) const;
-  // The first record without a trained token. There must be one; records before it are encoded.
+  // Returns the first record without a trained token. There must be one; records before it are
+  // encoded.
   std::int64_t FirstUntrained() const;
 
  private:
