@@ -104,14 +104,14 @@ BaseRecord ChooseBase(const ExportOptions& options) {
   return trained ? *trained : original;
 }
 
-// The last part of a path or of org/name@revision.
+// Returns the last part of a path or of org/name@revision.
 std::string NameOf(std::string model) {
   model = model.substr(0, model.find('@'));
   while (model.size() > 1 && model.back() == '/') model.pop_back();
   return fs::absolute(model).lexically_normal().filename().string();
 }
 
-// org/name of a model that was found in the cache of the hub; "" of a folder.
+// Returns org/name of a model that was found in the cache of the hub; "" of a folder.
 std::string RepositoryOf(const std::string& model) {
   return fs::is_directory(model) ? "" : ParseHubRepository(model).name;
 }
@@ -188,7 +188,7 @@ class Exporter {
     return LoadWeights(context_, backend_, dir, config, load);
   }
 
-  // The weights of the model, with whole modules of the adapter in the place of the model's.
+  // Loads the weights of the model, with whole modules of the adapter in the place of the model's.
   void LoadSource(const BaseRecord& form) {
     weights_ = LoadBase(model_dir_, config_, form);
     if (options_.merge_base == "original" && weights_.sizes.stored_4bit) {

@@ -18,7 +18,7 @@ namespace {
 
 // Values that are converted at a time.
 
-// LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
+// Returns LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
 std::uint32_t FileType(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -163,7 +163,7 @@ class ModelPlan {
                  });
   }
 
-  // A vector of the wide type as it is.
+  // Writes a vector of the wide type as it is.
   void Vector(const std::string& name, const ConstMatrixView& values) {
     plan_.Vector(name, FloatsOf(values));
   }
@@ -173,8 +173,7 @@ class ModelPlan {
     return {values.begin(), values.end()};
   }
 
-  // The linear that is written at present; its copy in host memory, if it needs one, is the only
-  // one.
+  // Returns the linear that is being written. Only this linear may have a copy in host memory.
   const MergedLinear& Merged(const FrozenLinear* frozen, const LoraLinear* lora) {
     // Rows of one linear come in several pieces, one after the other.
     if (current_ != frozen) {

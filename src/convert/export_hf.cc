@@ -28,7 +28,7 @@ struct Linear {
   const LoraLinear* lora;
 };
 
-// The linears by the name of their weight.
+// Returns the linears by the name of their weight.
 std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
                                             const LoraAdapter* adapter) {
   std::map<std::string, Linear> linears;
@@ -49,7 +49,7 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
 
 bool IsTied(const DecoderWeights& weights) { return weights.head.data == weights.embed.data; }
 
-// The embeddings or the head under the name of their tensor; nullptr for other tensors. A
+// Returns the embeddings or the head under the name of their tensor; nullptr for other tensors. A
 // multimodal checkpoint puts more before the name.
 const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& weights) {
   if (name.ends_with("embed_tokens.weight")) return &weights.embed;

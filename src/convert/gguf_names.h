@@ -17,8 +17,8 @@ namespace qlora {
 // the family, or computes it differently from Hugging Face.
 std::string GgufArchitecture(const DecoderConfig& config);
 
-// Tensor names of the linears of layer l, without ".weight". The experts of a mixture are stacked:
-// gate_up then holds two names and down one, of tensors (E, O, I).
+// Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
+// are stacked: gate_up then holds two names and down one, of tensors (E, O, I).
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
 // Returns the linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number

@@ -24,8 +24,8 @@ const TensorInfo& Get(const GgufReader& reader, const std::string& name, std::in
 
 // Values that are decoded before they are uploaded.
 
-// out (rows, cols) float32 in `memory`, from row `first` of the tensor on; row order[i] of out is
-// row first + i (empty: the same order).
+// Decodes to out (rows, cols) float32 in `memory`, from row `first` of the tensor on; row order[i]
+// of out is row first + i (empty: the same order).
 void Decode(const GgufReader& reader, const TensorInfo& tensor, std::int64_t first,
             const std::vector<std::int64_t>& order, float factor, Memory& memory,
             const MatrixView& out) {
@@ -117,7 +117,7 @@ class Loader {
     return out;
   }
 
-  // Linear number `expert` of `experts` in one tensor.
+  // Reads linear number `expert` of `experts` in one tensor.
   FrozenLinear Linear(const std::string& name, const LinearShape& shape, const LinearRows& rows,
                       std::size_t expert, std::size_t experts) {
     const MatrixView weight = carver_->Matrix(DType::kF32, shape.out, shape.in);

@@ -11,9 +11,9 @@
 
 namespace qlora {
 
-// Dense weights of a GGUF model of this configuration. Rows that llama.cpp reorders come back in
-// the order of Hugging Face. The weights are allocated in `memory`. progress: called after each
-// layer. Errors: InvalidInput for missing tensors or other shapes.
+// Reads the dense weights of a GGUF model of this configuration. Rows that llama.cpp reorders come
+// back in the order of Hugging Face. The weights are allocated in `memory`. progress: called after
+// each layer. Errors: InvalidInput for missing tensors or other shapes.
 DecoderWeights LoadGgufWeights(const std::filesystem::path& path, const DecoderConfig& config,
                                Memory& memory, const ProgressFn& progress = {});
 

@@ -62,7 +62,7 @@ void AddTotals(const TensorReader& reader, Json& json, std::string& text) {
   }
 }
 
-// The tokens that end a text, and whether conversations can be rendered.
+// Adds the tokens that end a text, and whether conversations can be rendered.
 void AddUsableTokenizer(const fs::path& dir, Json& json, std::string& text) {
   const Tokenizer tokenizer = Tokenizer::Load(dir);
   std::vector<std::string> ends;
@@ -90,8 +90,8 @@ void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
   }
 }
 
-// The state of the run, where the adapter is part of a checkpoint. Checkpoints of other trainers
-// have no loss_mean.
+// Adds the state of the run, where the adapter is part of a checkpoint. Checkpoints of other
+// trainers have no loss_mean.
 void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
   const fs::path path = dir / "trainer_state.json";
   if (!fs::exists(path)) return;
@@ -163,7 +163,7 @@ Inspection InspectAdapter(const fs::path& dir) {
   return {text, FormatJson(json, 2)};
 }
 
-// A metadata value as JSON; long arrays as their length.
+// Returns a metadata value as JSON; long arrays as their length.
 Json ValueToJson(const GgufValue& value) {
   return std::visit(
       [](const auto& v) -> Json {

@@ -33,7 +33,7 @@ class MergedLinear {
 
   std::int64_t cols() const { return weight_.cols(); }
 
-  // out (rows.size(), cols): the named rows, in that order.
+  // Reads out (rows.size(), cols): the named rows, in that order.
   void Read(Context& context, std::span<const std::int64_t> rows, float* out) const;
 
  private:
@@ -48,7 +48,7 @@ class MergedLinear {
   ConstMatrixView magnitude_;  // (1, O), empty without DoRA
 };
 
-// count values of F32, F16 or BF16 (aligned or not) as float32.
+// Widens count values of F32, F16 or BF16 (aligned or not) as float32.
 void WidenToFloat(const void* data, DType dtype, std::int64_t count, float* out);
 
 }  // namespace qlora

@@ -34,7 +34,7 @@ std::string HiddenPrefix(const fs::path& target) {
 
 constexpr std::string_view kRandom = "XXXXXX";  // the end of a hidden name, as mkdtemp wants it
 
-// A new folder in the folder of `target`, so that it is on the same file system.
+// Returns a new folder in the folder of `target`, so that it is on the same file system.
 fs::path MakeHidden(const fs::path& target) {
   std::string name = (target.parent_path() / HiddenPrefix(target)).string() + std::string(kRandom);
   if (mkdtemp(name.data()) == nullptr) {
@@ -72,9 +72,9 @@ void KeepOtherFiles(const fs::path& from, const fs::path& to) {
   fs::remove(from);
 }
 
-// An absolute path without a slash at the end. A link is resolved, so that the folder behind the
-// link is renamed and not the link; also while that folder is moved aside and the link leads to
-// nothing.
+// Returns an absolute path without a slash at the end. A link is resolved, so that the folder
+// behind the link is renamed and not the link; also while that folder is moved aside and the link
+// leads to nothing.
 fs::path Named(const fs::path& target) {
   fs::path path = fs::absolute(target).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();

@@ -31,14 +31,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "model.layers.3.mlp.up_proj.weight" -> "up_proj".
+// Returns "up_proj" for "model.layers.3.mlp.up_proj.weight".
 std::string KindOf(const std::string& weight) {
   // Errors are reported for each kind of linear: one number for the model would hide a bad kind.
   const std::string path = weight.substr(0, weight.rfind('.'));
   return path.substr(path.rfind('.') + 1);
 }
 
-// The names of the weights of the blocks' linears, as the checkpoint spells them.
+// Returns the names of the weights of the blocks' linears, as the checkpoint spells them.
 std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
   std::set<std::string> kinds;
   // Kinds from layer 0, names from the checkpoint: a multimodal model puts more before "layers.".

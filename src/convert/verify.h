@@ -11,8 +11,8 @@ struct Divergence {
   double max = 0;
 };
 
-// The greatest mean that is expected of matrices rounded to `outtype`: at least eight times the
-// mean of the models and adapters of examples/ and tests/golden.
+// Returns the greatest mean that is expected of matrices rounded to `outtype`: at least eight times
+// the mean of the models and adapters of examples/ and tests/golden.
 double MostExpectedMean(DType outtype);
 
 // One model in two forms, both in the memory of the backend, which runs them in float32.
