@@ -48,7 +48,7 @@ Verb* FindVerb(const Verbs& verbs, const std::string& name) {
   return found == verbs.end() ? nullptr : found->get();
 }
 
-// A verb of another program, a misspelt one, or neither.
+// Reports another program's verb, a misspelt one, or an unknown one.
 [[noreturn]] void ThrowUnknownVerb(const Verbs& verbs, const std::string& name) {
   if (const std::string advice = VerbAdvice(name); !advice.empty()) {
     // `qlora finetune` gets an answer, not a list.
@@ -170,12 +170,12 @@ class Failure {
     return Print(static_cast<int>(code), message, advice);
   }
 
-  // After wrong input.
+  // Returns the advice after wrong input.
   std::string Correct() const {
     if (verb_.empty()) return "See: qlora help";
     return fmt::format("{}See: qlora help {}", writes_ ? kUnchanged : "", verb_);
   }
-  // After a signal.
+  // Returns the advice after a signal.
   std::string StartAgain() const {
     return writes_ ? fmt::format("{}Run the same command to start again.", kUnchanged) : "";
   }
@@ -190,7 +190,7 @@ class Failure {
   bool json_ = false;
 };
 
-// A path that cannot be used: the user's mistake, or a failure of the machine.
+// Returns the code of an unusable path: the user's mistake, or a failure of the machine.
 ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
   constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
                                     EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};

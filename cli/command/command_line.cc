@@ -36,21 +36,21 @@ bool IsConfig(std::string_view key) { return key == "config"; }
 
 bool IsYamlFile(std::string_view word) { return word.ends_with(".yaml") || word.ends_with(".yml"); }
 
-// A letter first: "-5" and "=x" are values.
+// True when a letter is first: "-5" and "=x" are values.
 bool IsKey(std::string_view text) {
   return !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0 &&
          std::all_of(text.begin(), text.end(),
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
 }
 
-// "key=value", with the place of the sign.
+// Returns the place of the sign in "key=value".
 std::size_t SignOf(const std::string& argument) {
   const std::size_t equals = argument.find('=');
   return equals != std::string::npos && IsKey(argument.substr(0, equals)) ? equals
                                                                           : std::string::npos;
 }
 
-// Neither an option ("--lr", "-n") nor key=value; "-" and "-5" are words.
+// True unless the argument is an option ("--lr", "-n") or key=value; "-" and "-5" are words.
 bool IsWord(const std::string& argument) {
   // A single dash before letters is a short flag.
   const bool dashed = argument.starts_with("--") ||
@@ -58,7 +58,7 @@ bool IsWord(const std::string& argument) {
   return !dashed && SignOf(argument) == std::string::npos;
 }
 
-// A file or folder, such as "sweep/lr=1".
+// True for a file or folder, such as "sweep/lr=1".
 bool IsPath(const std::string& argument) {
   std::error_code ignored;
   return std::filesystem::exists(argument, ignored);
@@ -117,7 +117,7 @@ class Scanner {
     std::string word;
   };
 
-  // An option of ours, or one of another program, which becomes options of ours.
+  // Adds an option of ours, or translates another program's option into ours.
   void Add(const std::string& key, const std::string& value, const std::string& origin) {
     const bool is_ours = table_.Find(key) != nullptr && !IsForeignValue(table_, key, value);
     if (is_ours || IsConfig(key)) {
@@ -130,8 +130,8 @@ class Scanner {
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
   }
 
-  // Bare arguments set the positionals that no option sets. Too many of them are placed as if no
-  // option had set any, for the message.
+  // Places bare arguments, which set the positionals that no option sets. Too many of them are
+  // placed as if no option had set any, for the message.
   void PlaceBare() {
     const auto is_list = [&](const std::vector<std::string>& keys) {
       return !keys.empty() && IsList(table_.Find(keys.back()));
@@ -260,7 +260,7 @@ class Scanner {
     return open > std::ssize(bare_);
   }
 
-  // The required positionals that no argument so far has set.
+  // Returns the required positionals that no argument so far has set.
   std::vector<std::string> MissingWords() const {
     const std::vector<std::string>& required = text_.required;
     std::vector<std::string> missing;

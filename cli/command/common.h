@@ -32,20 +32,20 @@ void Say(const Console& console, std::string_view text);
 
 // Prints one JSON object on one line. Bytes that are not UTF-8 become U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
-// The result of a verb, behind "ok": true.
+// Prints the result of a verb, behind "ok": true.
 void PrintSuccess(const Console& console, const OrderedJson& result);
-// The object of a failure, which holds the result so far as well. main prints the text of the error
-// that is thrown, and no second object.
+// Prints the object of a failure, which holds the result so far as well. main prints the text of
+// the error that is thrown, and no second object.
 [[noreturn]] void ThrowWithJson(const Console& console, const Error& error,
                                 const OrderedJson& result);
 
-// The object that --json prints for a command that failed.
+// Returns the object that --json prints for a command that failed.
 OrderedJson FailureToJson(int exit_code, std::string_view message);
 
 // Returns the JSON as text; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const OrderedJson& value);
 
-// A whole file, or standard input for "-". Errors: InvalidInput.
+// Reads a whole file, or standard input for "-". Errors: InvalidInput.
 std::string ReadInput(const std::string& path);
 
 // A file for the result of a verb, or standard output.
@@ -60,9 +60,9 @@ struct OutputFile {
   void Write(const Console& console, std::string_view text) const;
 };
 
-// In single quotes for a shell, which knows no escapes inside them.
+// Returns the text in single quotes for a shell, which knows no escapes inside them.
 std::string SingleQuoted(std::string_view text);
-// `text` as one word of a shell command, quoted where it must be.
+// Returns `text` as one word of a shell command, quoted where it must be.
 std::string ShellQuote(const std::string& text);
 
 }  // namespace qlora

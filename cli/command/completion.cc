@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-// `text` with a backslash before each of `special`.
+// Returns `text` with a backslash before each of `special`.
 std::string Escape(std::string_view text, std::string_view special) {
   std::string out;
   for (const char c : text) {
@@ -27,10 +27,10 @@ std::string VerbNames(const std::vector<DeclaredVerb>& verbs) {
   return names + "help version";
 }
 
-// The verbs that take the name of a verb.
+// True for the verbs that take the name of a verb.
 bool TakesVerb(const std::string& name) { return name == "help" || name == "man"; }
 
-// '--key[meaning]' or '--key=[meaning]:key:action', an argument of zsh's _arguments.
+// Returns '--key[meaning]' or '--key=[meaning]:key:action', an argument of zsh's _arguments.
 std::string ZshArgument(const Option& option) {
   // Brackets and colons separate the parts of an argument of _arguments.
   const std::string meaning = Escape(OptionMeaning(option, false), "[]:\\");

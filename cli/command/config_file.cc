@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A word without a key is taken as a configuration, also where a model or data were meant.
+// Reads a configuration. A word without a key is taken as a configuration, also where a model or
+// data were meant.
 std::string ReadText(const fs::path& path) {
   try {
     return ReadTextFile(path);
@@ -28,7 +29,7 @@ std::string ReadText(const fs::path& path) {
   }
 }
 
-// "run.yaml:3", lines counted from 1.
+// Returns "run.yaml:3", lines counted from 1.
 std::string Place(const fs::path& path, const YAML::Mark& mark) {
   return fmt::format("{}:{}", path.string(), mark.line + 1);
 }
@@ -119,7 +120,7 @@ class Reader {
     return items;
   }
 
-  // {path: data.jsonl, type: alpaca}. The format is one for all files of a run.
+  // Returns the path of {path: data.jsonl, type: alpaca}. The format is one for all files of a run.
   std::string DatasetPath(const YAML::Node& item) {
     std::string path;
     for (const auto& entry : item) {

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-// The command or its configuration is wrong: exit code 2.
+// Reports a wrong command or configuration: exit code 2.
 template <typename... Args>
 [[noreturn]] void ThrowUsage(fmt::format_string<Args...> format, Args&&... args) {
   throw Error(ErrorCode::kInvalidInput, fmt::format(format, std::forward<Args>(args)...));

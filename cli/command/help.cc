@@ -12,8 +12,8 @@
 namespace qlora {
 namespace {
 
-// The column of the meanings of options. At 100 columns and more it fits the longest "--key VALUE"
-// and a gap.
+// Returns the column of the meanings of options. At 100 columns and more it fits the longest "--key
+// VALUE" and a gap.
 std::int64_t MeaningColumn(std::int64_t columns) {
   return std::clamp<std::int64_t>(36 * columns / 100, 24, 36);
 }

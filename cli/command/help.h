@@ -12,7 +12,8 @@
 
 namespace qlora {
 
-// The program, its verbs, and the first commands to try. columns: the width of the text.
+// Returns the help of the program: its verbs and the first commands to try. columns: the width of
+// the text.
 std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::int64_t columns);
 
 // Returns the help of one verb: its purpose, examples, and its options by section, with defaults,

@@ -11,13 +11,13 @@
 
 namespace qlora {
 
-// qlora(1): the program and its verbs.
+// Returns qlora(1): the program and its verbs.
 std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs);
 
 // True when ProgramPage or VerbPage has written the page, in this version or an earlier one.
 bool IsManPage(std::string_view text);
 
-// qlora-VERB(1).
+// Returns qlora-VERB(1).
 std::string VerbPage(const VerbText& text, const OptionTable& table);
 
 }  // namespace qlora

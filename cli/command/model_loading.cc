@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "name" of "/models/name/", "org/name" and "org/name@revision".
+// Returns "name" of "/models/name/", "org/name" and "org/name@revision".
 std::string LastName(const fs::path& path) {
   const std::string name = (path / "").lexically_normal().parent_path().filename().string();
   return name.substr(0, name.find('@'));
@@ -24,7 +24,7 @@ std::string LastName(const fs::path& path) {
 
 constexpr const char* kAdapterConfig = "adapter_config.json";
 
-// The base that the adapter records; "" where it records none.
+// Returns the base that the adapter records; "" where it records none.
 std::string BaseOf(const fs::path& adapter) {
   const fs::path file = adapter / kAdapterConfig;
   std::vector<std::string> unknown_keys;

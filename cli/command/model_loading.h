@@ -10,7 +10,8 @@
 
 namespace qlora {
 
-// The options of a model that generates: as `model` declares them, and copy_weights, which is on.
+// Declares the options of a model that generates: as `model` declares them, and copy_weights, which
+// is on.
 void DeclareGenerator(ModelOptions& model, OptionTable& table);
 
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
@@ -32,14 +33,14 @@ void ShowSampling(const Model& model, OptionTable& options, const Console& conso
 
 // Says on console.err which layout prompts get (Model::prompt_layout).
 void SayLayout(const Model& model, const Console& console);
-// The same for a layout that the caller chose.
+// Says the same for a layout that the caller chose.
 void SayLayout(const Model& model, std::string_view layout, const Console& console);
 
 // Says on console.err where an answer was cut that the model did not end: a warning when the
 // context of the model, of `context` tokens, is full.
 void SayWhereCut(const GenerateReport& report, std::int64_t context, const Console& console);
 
-// "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
+// Returns "5 prompt tokens at 120 tokens/s, 32 new tokens at 45 tokens/s".
 std::string FormatSpeed(const GenerateReport& report);
 
 }  // namespace qlora

@@ -35,7 +35,7 @@ class Verb {
  public:
   virtual ~Verb() = default;
   virtual VerbText text() const = 0;
-  // The arguments as the parser of command lines reads them: a verb may name a bare one.
+  // Returns the arguments as the parser of command lines reads them: a verb may name a bare one.
   virtual std::vector<std::string> Spell(std::vector<std::string> arguments) const {
     return arguments;
   }
@@ -47,7 +47,7 @@ class Verb {
   virtual int Run(const Console& console) = 0;
 };
 
-// Every verb, in the order of the help text.
+// Returns every verb, in the order of the help text.
 std::vector<std::unique_ptr<Verb>> AllVerbs();
 
 }  // namespace qlora

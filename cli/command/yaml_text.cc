@@ -64,7 +64,7 @@ class YamlChecker {
     }
   }
 
-  // The text from a place on, columns counted in bytes; "" beyond the end.
+  // Returns the text from a place on, columns counted in bytes; "" beyond the end.
   std::string_view TextFrom(const YAML::Mark& mark) const {
     if (mark.line < 0 || mark.line >= std::ssize(lines_)) return {};
     const std::string_view rest = text_.substr(lines_[mark.line]);

@@ -8,7 +8,8 @@
 
 namespace qlora {
 
-// The text of a YAML file. Errors: InvalidInput, with the line in `file`, where it is not valid.
+// Returns the text of a YAML file. Errors: InvalidInput, with the line in `file`, where it is not
+// valid.
 YAML::Node ParseYaml(const std::string& text, const std::string& file);
 
 }  // namespace qlora

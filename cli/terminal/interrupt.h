@@ -24,7 +24,7 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  // The signal that came, or 0.
+  // Returns the signal that came, or 0.
   int signal() const;
   bool requested() const { return signal() != 0; }
   void ThrowIfRequested() const {

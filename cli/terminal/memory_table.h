@@ -27,7 +27,7 @@ struct MemoryRow {
   ModelMemory double_quant;
 };
 
-// LLaMA 7B, 13B, 33B and 65B, and Llama 2 70B, in blocks of block_size.
+// Returns LLaMA 7B, 13B, 33B and 65B, and Llama 2 70B, in blocks of block_size.
 std::vector<MemoryRow> MemoryTable(std::int64_t block_size);
 
 }  // namespace qlora

@@ -19,14 +19,14 @@ struct TerminalStyle {
   int columns = 80;
 };
 
-// The style of a file descriptor. A terminal is live unless TERM is "dumb" or unset; it has colours
-// unless NO_COLOR is set to something (https://no-color.org).
+// Returns the style of a file descriptor. A terminal is live unless TERM is "dumb" or unset; it has
+// colours unless NO_COLOR is set to something (https://no-color.org).
 TerminalStyle StyleOf(int descriptor);
 
 std::string FormatDuration(double seconds);     // "8.3 s", "4:05", "1:02:03"
 std::string Bar(double share, int characters);  // "[====>     ]"
 
-// `text` in the colour of an ANSI code ("31": red), or as it is.
+// Returns `text` in the colour of an ANSI code ("31": red), or as it is.
 std::string Colored(const TerminalStyle& style, std::string_view ansi, std::string_view text);
 
 // The line at the bottom of a terminal that shows how far the work is. Where lines cannot be

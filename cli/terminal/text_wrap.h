@@ -14,16 +14,17 @@ namespace qlora {
 // 110 columns; 80 columns where the output is not a terminal.
 std::int64_t TextColumns(const TerminalStyle& style);
 
-// One paragraph in lines of at most `columns` characters; a longer word stays whole. The first line
-// starts at column `first`, the others at `indent`.
+// Wraps one paragraph in lines of at most `columns` characters; a longer word stays whole. The
+// first line starts at column `first`, the others at `indent`.
 std::string Wrap(std::string_view text, std::int64_t columns, std::int64_t indent = 0,
                  std::int64_t first = 0);
 
-// A text whose lines are kept where they fit. The rest of a longer line is indented by two columns
-// more than the line.
+// Returns a text whose lines are kept where they fit. The rest of a longer line is indented by two
+// columns more than the line.
 std::string WrapLines(std::string_view text, std::int64_t columns);
 
-// A command as a shell takes it: a line that is too long ends with a backslash before an option.
+// Returns a command as a shell takes it: a line that is too long ends with a backslash before an
+// option.
 std::string WrapCommand(std::string_view command, std::int64_t columns, std::int64_t indent);
 
 // Wraps `text` to the width of a terminal. Files and pipes get `text` unchanged, for grep.

@@ -7,12 +7,13 @@
 namespace qlora {
 namespace {
 
-// A text that the command line takes for nothing but a value: no option, no key=value, not "-".
+// True for a text that the command line takes for nothing but a value: no option, no key=value, not
+// "-".
 bool IsPlainWord(const std::string& text) {
   return !text.starts_with('-') && text.find('=') == std::string::npos;
 }
 
-// "--key text", with = where the text could be taken for an option.
+// Returns "--key text", with = where the text could be taken for an option.
 std::string Given(const char* key, const std::string& text) {
   return fmt::format(" {}{}{}", key, IsPlainWord(text) ? " " : "=", ShellQuote(text));
 }

@@ -8,8 +8,8 @@
 
 namespace qlora {
 
-// A shell command that gives the example to the model with the adapter (may be ""); without an
-// example, one with a place for a prompt.
+// Returns a shell command that gives the example to the model with the adapter (may be ""); without
+// an example, one with a place for a prompt.
 std::string GenerateCommand(const std::string& model, const std::string& adapter,
                             const PromptExample& example);
 

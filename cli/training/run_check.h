@@ -11,19 +11,20 @@
 
 namespace qlora {
 
-// The JSON of `plan --json`: everything that the plan found, under the keys that scripts know.
+// Returns the JSON of `plan --json`: everything that the plan found, under the keys that scripts
+// know.
 OrderedJson PlanToJson(const TrainPlan& plan);
 
-// The plan as lines of text: data, memory, disk, steps.
+// Returns the plan as lines of text: data, memory, disk, steps.
 std::string FormatPlan(const TrainPlan& plan);
-// "prompt layout: chat template", and that sample_prompts get it.
+// Returns "prompt layout: chat template", and that sample_prompts get it.
 std::string FormatLayout(const TrainPlan& plan);
-// The rule of the learning rate for a run that resumes with another number of steps than before; ""
-// for all other runs.
+// Returns the rule of the learning rate for a run that resumes with another number of steps than
+// before; "" for all other runs.
 std::string FormatNewSchedule(const TrainPlan& plan);
-// A memory plan as lines of text, the last of them the peak.
+// Returns a memory plan as lines of text, the last of them the peak.
 std::string FormatMemory(const MemoryPlan& plan);
-// "disk: 4.1 MiB needed in ..., 80.2 GiB free".
+// Returns "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);
 
 // Makes every check that `train` makes before it starts, and prints the findings: text, or one JSON

@@ -12,10 +12,10 @@
 namespace qlora {
 namespace {
 
-// 0 for a run that resumed at its end and took no time.
+// Returns 0 for a run that resumed at its end and took no time.
 double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
-// The line that a logging step leaves in a terminal.
+// Returns the line that a logging step leaves in a terminal.
 std::string ShortStep(const StepReport& r) {
   return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tok/s", r.step, r.total_steps,
                      r.loss, r.learning_rate, r.tokens_per_second);
@@ -23,7 +23,7 @@ std::string ShortStep(const StepReport& r) {
 
 }  // namespace
 
-// key=value pairs, for files and grep; ShortStep and FormatLiveStep are for eyes.
+// Returns key=value pairs, for files and grep; ShortStep and FormatLiveStep are for eyes.
 std::string FormatStep(const StepReport& r) {
   return fmt::format(
       "step={}/{} epoch={:.3f} loss={:.4f} grad_norm={:.4f} learning_rate={:.3e} "
@@ -32,7 +32,8 @@ std::string FormatStep(const StepReport& r) {
       static_cast<double>(r.memory_bytes) / (1 << 20), std::max(r.remaining_seconds, 0.0));
 }
 
-// "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  41.0 MiB  ETA 6.0 s"
+// Returns "45/60 [=========>    ] loss 1.1768  lr 3.53e-04  grad 1.528  6613 tok/s  41.0 MiB  ETA
+// 6.0 s"
 std::string FormatLiveStep(const StepReport& r, std::int64_t columns) {
   // A bar of fewer characters shows nothing.
   constexpr std::int64_t kLeastBar = 12;

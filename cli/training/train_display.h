@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
+// Returns "step=3/10 epoch=0.3 loss=2.1 ...": for people and for grep.
 std::string FormatStep(const StepReport& report);
 // Returns the line at the bottom of a terminal, with a bar, in at most `columns` characters if they
 // are 50 or more. Values that do not fit are left out, the least important first.
@@ -40,11 +40,11 @@ class TrainDisplay : public TrainObserver {
   void OnWarning(const std::string& text) override { Warn(text); }
   bool ShouldStop() override { return stop_(); }
 
-  // The plan of the run, in plain text, and then its warnings, so that they are seen.
+  // Prints the plan of the run, in plain text, and then its warnings, so that they are seen.
   void PrintPlan(const TrainPlan& plan);
-  // The end of the run, in plain text.
+  // Prints the end of the run, in plain text.
   void PrintSummary(const RunSummary& summary);
-  // The folder of the last checkpoint, or "".
+  // Returns the folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
 
  private:

@@ -29,8 +29,8 @@ TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
   return plan;
 }
 
-// The plan of the run on the quantized base of save_quantized, which is made if it must be. Faults
-// of the run are reported before that work.
+// Returns the plan of the run on the quantized base of save_quantized, which is made if it must be.
+// Faults of the run are reported before that work.
 TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
   const bool make_base = FindQuantizedBase(settings);
   TrainPlan plan = PlanUntilInterrupted(context, settings.options);

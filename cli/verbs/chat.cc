@@ -78,7 +78,8 @@ class ChatVerb : public Verb {
   }
 
  private:
-  // The file that the adapter has where its conversations are not in the template of the model.
+  // Returns the file that the adapter has where its conversations are not in the template of the
+  // model.
   std::string TemplateOfAdapter() const {
     const std::filesystem::path file = std::filesystem::path(model_.adapter) / kChatTemplateFile;
     // A template that the user names wins over the adapter's.

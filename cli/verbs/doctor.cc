@@ -16,7 +16,7 @@
 namespace qlora {
 namespace {
 
-// The versions that this program was built with.
+// Returns the versions that this program was built with.
 OrderedJson LibraryVersions() {
   // Versions at the build, as the headers tell them: defects of a library are known by them.
   return {{"qlora", Version()},

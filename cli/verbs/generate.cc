@@ -95,7 +95,7 @@ class GenerateVerb : public Verb {
   }
 
  private:
-  // The text that the user gives; "" for a record.
+  // Returns the text that the user gives; "" for a record.
   std::string Typed() const {
     const auto given = {!prompt_.empty(), !prompt_file_.empty(), !record_.empty()};
     const auto count = std::count(given.begin(), given.end(), true);
@@ -129,7 +129,7 @@ class GenerateVerb : public Verb {
   // --chat is the older option, --raw the newer name of its value false.
   bool raw() const { return raw_ || chat_ == "false"; }
 
-  // The prompt in the layout that is applied, which console.err names.
+  // Returns the prompt in the layout that is applied, which console.err names.
   PromptText LaidOut(const Model& model, const std::string& typed, const Console& console) const {
     if (raw()) {
       // An error, because a system message that is silently left out changes the answer.

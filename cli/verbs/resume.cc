@@ -86,8 +86,9 @@ void Relocate(Option& option, const fs::path& start) {
   }
 }
 
-// The folder from which the relative paths of the run in `dir` lead. A folder that was renamed with
-// the run and its files in it is the new one: `dir` still ends as output_dir was given.
+// Returns the folder from which the relative paths of the run in `dir` lead. A folder that was
+// renamed with the run and its files in it is the new one: `dir` still ends as output_dir was
+// given.
 fs::path StartOf(const fs::path& dir, const std::string& output_dir) {
   const fs::path start = StartFolderOf(dir);
   fs::path given = (fs::path(output_dir).lexically_normal() / "").parent_path();
@@ -101,8 +102,8 @@ fs::path StartOf(const fs::path& dir, const std::string& output_dir) {
   return here;
 }
 
-// The type of matrix products that the newest readable checkpoint was made with: "auto" may choose
-// another type on another machine. "" without a checkpoint.
+// Returns the type of matrix products that the newest readable checkpoint was made with: "auto" may
+// choose another type on another machine. "" without a checkpoint.
 std::string ComputeTypeOf(const fs::path& dir) {
   const std::vector<fs::path> checkpoints = ListCheckpoints(dir);
   // Newest first: a crash while the last one was written leaves it unreadable.
