@@ -56,8 +56,8 @@ struct DecodeSeconds {
   double token = 1e30;
 };
 
-// The fastest of the rounds, each of which is a prefill and new_tokens tokens. The bandwidth is
-// measured in turn with them. decoder: for all positions of a round.
+// Returns the fastest of the rounds, each of which is a prefill and new_tokens tokens. The
+// bandwidth is measured in turn with them. decoder: for all positions of a round.
 DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decoder,
                          Bandwidth& bandwidth) {
   const std::int64_t prompt = options.prompt_tokens;

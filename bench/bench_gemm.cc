@@ -31,7 +31,7 @@ constexpr std::int64_t kTrainedRows = 16;
 // of several timings is as likely to be free of disturbances as the limit is.
 constexpr double kFlopsPerTiming = 0.75e9;
 
-// Pseudo-random values in [-1, 1).
+// Writes pseudo-random values in [-1, 1).
 void Fill(const MatrixView& m, std::uint64_t seed) {
   for (std::int64_t r = 0; r < m.rows; ++r) {
     for (std::int64_t c = 0; c < m.cols; ++c) {
@@ -70,7 +70,7 @@ struct Operands {
   }
 };
 
-// Positive numbers separated by 'x', as many as `count`.
+// Parses positive numbers separated by 'x', as many as `count`.
 std::vector<std::int64_t> ParseSizes(const std::string& key, const std::string& text,
                                      std::size_t count) {
   std::vector<std::int64_t> sizes;

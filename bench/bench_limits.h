@@ -20,7 +20,7 @@ Limit MeasureFlops(Context& context, Backend& backend, DType compute);
 class Bandwidth {
  public:
   Bandwidth(Context& context, Backend& backend);
-  // Once more; the best counts.
+  // Measures once more; the best counts.
   void Measure();
   const Limit& limit() const { return limit_; }
 

@@ -28,7 +28,7 @@ struct ModelBenchOptions {
   std::string device = "auto";  // cpu, cuda
 
   void Declare(OptionTable& table);
-  // "L22 D2048 F5632".
+  // Returns "L22 D2048 F5632".
   std::string ShapeText() const;
 };
 
@@ -44,12 +44,12 @@ class RandomModel {
               WeightUse use, bool host_embedding = false);
 
   const DecoderWeights& get() const { return weights_; }
-  // Bytes of the linears of all layers, and of the output head.
+  // Returns the bytes of the linears of all layers, and of the output head.
   std::size_t linear_bytes() const { return linear_bytes_; }
   std::size_t head_bytes() const;
 
  private:
-  // The values of a matrix (rows, cols) in host memory.
+  // Returns the values of a matrix (rows, cols) in host memory.
   std::vector<BFloat16> Values(std::int64_t rows, std::int64_t cols) const;
   ConstMatrixView Dense(std::int64_t rows, std::int64_t cols);
   ConstMatrixView Ones(std::int64_t size);

@@ -17,8 +17,8 @@ namespace {
 
 std::span<std::byte> BytesOfArena(Arena& arena) { return {arena.data(), arena.bytes()}; }
 
-// Normal values with the spread of trained weights; a short period, because making them takes
-// longer than all measurements.
+// Writes normal values with the spread of trained weights; a short period, because making them
+// takes longer than all measurements.
 void FillNormal(Context& context, const MatrixView& w) {
   // The period is not a power of two, so that rows of such a length do not repeat each other.
   constexpr std::int64_t kPeriod = 65536 - 64;

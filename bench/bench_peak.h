@@ -7,12 +7,12 @@
 
 namespace qlora::bench {
 
-// A few milliseconds of multiply-adds from registers on all threads of the context, with operands
-// of `dtype`: kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere as kF32), under the
-// instruction set in use (machine/simd_target.h). Returns the FLOPs.
+// Runs a few milliseconds of multiply-adds from registers on all threads of the context, with
+// operands of `dtype`: kF32, or kBF16 where the machine multiplies bfloat16 (elsewhere as kF32),
+// under the instruction set in use (machine/simd_target.h). Returns the FLOPs.
 double MultiplyAdd(Context& context, DType dtype);
 
-// FLOP/s of the best of several such runs.
+// Returns the FLOP/s of the best of several such runs.
 double MeasurePeakFlops(Context& context, DType dtype);
 
 }  // namespace qlora::bench

@@ -12,7 +12,7 @@
 
 namespace qlora::bench {
 
-// "bf16" or "f32".
+// Returns "bf16" or "f32".
 inline const char* ShortName(DType dtype) { return dtype == DType::kBF16 ? "bf16" : "f32"; }
 
 // Bytes that no cache holds.
@@ -52,11 +52,11 @@ class RowList {
   std::vector<BenchRow> rows_;
 };
 
-// {"results": [{"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
+// Returns {"results": [{"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
 // "limit_kind", "ratio"}, ...]}, indented by two.
 std::string ToJson(std::span<const BenchRow> rows);
 
-// A table for people, one row a line, with a heading.
+// Returns a table for people, one row a line, with a heading.
 std::string ToText(std::span<const BenchRow> rows);
 
 // Seconds of the fastest of the repetitions, for each of the given functions. They run in turn, so

@@ -46,7 +46,7 @@ class TimedBackend final : public BackendDecorator {
   }
 
  private:
-  // The part that an op belongs to; rows are moved by all that no other part names.
+  // Returns the part that an op belongs to; rows are moved by all that no other part names.
   template <typename T>
   static constexpr Part PartOf(const T&) {
     using namespace ops;
