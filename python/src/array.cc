@@ -40,7 +40,7 @@ std::int64_t Product(const std::vector<std::int64_t>& shape) {
   return product;
 }
 
-// (product of the leading dimensions, last dimension).
+// Returns (product of the leading dimensions, last dimension).
 MatrixView Fold(void* data, DType dtype, const std::vector<std::int64_t>& shape) {
   const std::int64_t cols = shape.empty() ? 1 : shape.back();
   // Without columns the product is 0 and does not give the rows.

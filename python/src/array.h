@@ -30,11 +30,12 @@ class Array {
   const std::vector<std::int64_t>& shape() const { return shape_; }
   std::int64_t size() const;
 
-  // (product of the leading dimensions, last dimension); one dimension of n values is (1, n).
+  // Returns (product of the leading dimensions, last dimension); one dimension of n values is (1,
+  // n).
   ConstMatrixView matrix() const;
-  // The same to write to. Errors (InvalidInput): read-only memory.
+  // Returns the matrix to write to. Errors (InvalidInput): read-only memory.
   MatrixView writable() const;
-  // All values in a row. Errors (InvalidInput): another dtype; strided rows.
+  // Returns all values in a row. Errors (InvalidInput): another dtype; strided rows.
   template <typename T>
   std::span<const T> Flat() const {
     return {static_cast<const T*>(FlatData(kDTypeOf<T>)), static_cast<std::size_t>(size())};
@@ -56,8 +57,8 @@ class Array {
   py::object owner_;
 };
 
-// The array itself; of float64, a copy that is rounded to float32 (nearest, ties to even), the type
-// that quantizers compute in. Values beyond float32 become Inf, which they refuse.
+// Returns the array itself; of float64, a copy that is rounded to float32 (nearest, ties to even),
+// the type that quantizers compute in. Values beyond float32 become Inf, which they refuse.
 Array WithoutFloat64(const char* name, const py::object& object);
 
 // Values of any float type as consecutive float32: in place, or a copy, exact but for float64,
@@ -79,11 +80,11 @@ class Floats {
   std::span<const float> values_;
 };
 
-// float32 values as an array of a 16-bit type, or of float32.
+// Returns float32 values as an array of a 16-bit type, or of float32.
 py::object RoundedCopy(std::span<const float> values, DType dtype);
 
-// An array of this library's memory for Python. Float32, float16 and integers are numpy arrays;
-// bfloat16, which numpy lacks, is a Tensor.
+// Returns an array of this library's memory for Python. Float32, float16 and integers are numpy
+// arrays; bfloat16, which numpy lacks, is a Tensor.
 py::object ToPython(void* data, DType dtype, std::vector<std::int64_t> shape,
                     std::shared_ptr<const void> owner, bool read_only = false);
 
@@ -94,7 +95,7 @@ struct NewArray {
 };
 NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape);
 
-// `out` checked against shape and dtype, or a fresh array when it is None.
+// Returns `out` checked against shape and dtype, or a fresh array when it is None.
 NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_t> shape);
 
 // "float32", numpy.float32, torch.float32 ... -> F32, BF16 or F16.

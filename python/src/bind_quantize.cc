@@ -11,7 +11,7 @@ namespace {
 
 using pybind11::literals::operator""_a;
 
-// The values of a table for Python; the table lives as long as the program.
+// Returns the values of a table for Python; the table lives as long as the program.
 py::object Table(const float* values, std::int64_t count) {
   // Read-only: one table serves the whole process.
   return ToPython(const_cast<float*>(values), DType::kF32, {count}, nullptr, true);
@@ -29,7 +29,7 @@ py::object NearestCodes(const py::object& x, const py::object& codebook) {
   return out.object;
 }
 
-// All forms by name.
+// Binds all forms by name.
 void BindQuantizeForms(py::module_& module) {
   module.def(
       "quantize",
@@ -81,7 +81,7 @@ Raises Error (a ValueError): NaN or Inf (with its index), bad options.)");
       "size. Raises Error: NaN or Inf, with its index.");
 }
 
-// NF4 with float32 scales, and codes alone.
+// Binds NF4 with float32 scales, and codes alone.
 void BindPlainArrays(py::module_& module) {
   module.def(
       "quantize_nf4",

@@ -11,7 +11,7 @@ namespace {
 
 using pybind11::literals::operator""_a;
 
-// The shape of x with another last dimension.
+// Returns the shape of x with another last dimension.
 std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
   std::vector<std::int64_t> shape = x.shape();
   // A number has no last dimension that could be in_features.
@@ -20,7 +20,7 @@ std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
   return shape;
 }
 
-// The values of `bias`, which `array` then keeps; empty for None.
+// Returns the values of `bias`, which `array` then keeps; empty for None.
 std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* array) {
   if (bias.is_none()) return {};
   array->emplace("bias", bias);

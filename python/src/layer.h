@@ -38,7 +38,7 @@ class Layer {
   void ZeroGradients() const;
   void Save(const std::filesystem::path& file) const;
 
-  // A view of the layer's own memory.
+  // Returns a view of the layer's own memory.
   py::object View(const ConstMatrixView& m, bool read_only) const;
   py::object Bias() const;
   NF4Tensor Quantized() const;
@@ -77,7 +77,7 @@ Layer LayerFromQuantized(const NF4Tensor& weight, const LoraArguments& lora, con
                          const ContextPtr& context);
 Layer LoadLayer(const std::filesystem::path& file, const ContextPtr& context);
 
-// x (..., I) -> (..., O) = x W^T + bias + alpha / r (x A^T) B^T, without a layer.
+// Computes x (..., I) -> (..., O) = x W^T + bias + alpha / r (x A^T) B^T, without a layer.
 py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::object& a,
                        const py::object& b, double lora_alpha, const py::object& bias,
                        const ContextPtr& context);

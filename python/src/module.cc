@@ -34,7 +34,7 @@ namespace {
 
 namespace py = pybind11;
 
-// The classes of qlora_cpp/_errors.py, by the code of an error; kept for ever.
+// Returns the classes of qlora_cpp/_errors.py, by the code of an error; kept for ever.
 PyObject* ErrorClass(ErrorCode code) {
   static const py::handle errors = py::module_::import("qlora_cpp._errors").release();
   // Classes of Python, so that users can derive from them and pickle them.

@@ -39,7 +39,7 @@ QuantType ParseQuantType(const std::string& name);
 compat::ScaleForm ParseScaleForm(const std::string& name);
 compat::EncodeRule ParseRule(const std::string& name);
 
-// The type of one stored scale.
+// Returns the type of one stored scale.
 DType ScaleDType(compat::ScaleForm form);
 
 // w: any shape. importance: float32 by column, or None.
@@ -62,17 +62,18 @@ struct TensorParts {
   bool row_blocks = false;
 };
 
-// A tensor that keeps the arrays. Errors (InvalidInput): other dtypes or sizes.
+// Returns a tensor that keeps the arrays. Errors (InvalidInput): other dtypes or sizes.
 NF4Tensor FromArrays(const TensorParts& parts);
-// The parts by name, and the tensor that they make.
+// Returns the parts by name, and the tensor that they make.
 pybind11::dict ToDict(const NF4Tensor& t);
 NF4Tensor FromDict(const pybind11::dict& parts);
 
-// The values in `dtype`, or in `out` when that is not None.
+// Returns the values in `dtype`, or in `out` when that is not None.
 pybind11::object DequantizeTensor(const NF4Tensor& t, const pybind11::object& dtype,
                                   const pybind11::object& out, const ContextPtr& context);
 
-// `count` values of a tensor as an array of one dimension that keeps the memory of the tensor.
+// Returns `count` values of a tensor as an array of one dimension that keeps the memory of the
+// tensor.
 pybind11::object Field(const NF4Tensor& t, const void* data, DType dtype, std::int64_t count);
 pybind11::object PackedCodes(const NF4Tensor& t);
 

@@ -74,9 +74,10 @@ class SharedContext {
 
 using ContextPtr = std::shared_ptr<SharedContext>;
 
-// `context`, or the module's own (made on first use, and again after a fork) when it is null.
+// Returns `context`, or the module's own (made on first use, and again after a fork) when it is
+// null.
 ContextPtr ContextOr(const ContextPtr& context);
-// The same, but with `threads` threads when `context` is null and `threads` is not 0.
+// Returns ContextOr, but with `threads` threads when `context` is null and `threads` is not 0.
 ContextPtr ContextFor(const ContextPtr& context, std::int64_t threads);
 
 }  // namespace qlora::python
