@@ -11,7 +11,7 @@
 //   gguf_weights.h    reads a GGUF model again, to verify it
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
 //   model_folder.h    a folder of a model that appears whole or not at all
-//   inspect.cc        what `qlora inspect` says about a file or a folder
+//   inspect.cc        the report of `qlora inspect` about a file or a folder
 #ifndef QLORA_CONVERT_MERGED_LINEAR_H_
 #define QLORA_CONVERT_MERGED_LINEAR_H_
 
