@@ -13,9 +13,9 @@
 #include "command/model_loading.h"
 #include "data/sample_display.h"
 #include "qlora/error.h"
+#include "qlora/quantized_base.h"
 #include "report/http_server.h"
 #include "terminal/text_wrap.h"
-#include "training/quantized_base.h"
 
 namespace qlora {
 namespace {
@@ -214,7 +214,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
   // A port that is taken would end the run after the model was loaded.
   if (settings.dashboard != 0) CheckPort(settings.dashboard);
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
-  FindQuantizedBase(settings);
+  FindQuantizedBase(settings.save_quantized, settings.options);
   PrintCheck(console, json, "configuration, model, data, memory and disk space",
              [&] { return FindPlan(options); });
 }

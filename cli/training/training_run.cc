@@ -8,10 +8,11 @@
 #include "command/model_loading.h"
 #include "io/json.h"
 #include "qlora/error.h"
+#include "qlora/quantized_base.h"
 #include "report/dashboard.h"
 #include "terminal/interrupt.h"
+#include "terminal/progress.h"
 #include "training/generate_command.h"
-#include "training/quantized_base.h"
 #include "training/train_display.h"
 
 namespace qlora {
@@ -29,23 +30,30 @@ TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
   return plan;
 }
 
-// Returns the plan of the run on the quantized base of save_quantized, which is made if it must be.
-// Faults of the run are reported before that work.
+// With progress and Ctrl+C as `quantize`.
+void MakeBase(Context& context, const Console& console, const TrainSettings& settings) {
+  const std::string& folder = settings.save_quantized;
+  const bool interrupted = RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
+    MakeQuantizedBase(context, folder, settings.options, progress);
+  });
+  console.err << fmt::format("quantized base written to {}\n", folder);
+  if (interrupted) {
+    // A signal during the last tensor: the work is done, but the user asked to stop.
+    throw Interrupted{fmt::format(
+        "the quantized base in {} is complete; run the same command to start again with it",
+        folder)};
+  }
+}
+
+// Returns the plan of the run, on the quantized base of save_quantized where that is set. Faults of
+// the run are reported before the base is made.
 TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
-  const bool make_base = FindQuantizedBase(settings);
+  const bool make_base = FindQuantizedBase(settings.save_quantized, settings.options);
   TrainPlan plan = PlanUntilInterrupted(context, settings.options);
   if (!make_base) return plan;
-  // Quantizing takes minutes: a run that does not fit is refused before.
   CheckPlan(plan);
-  MakeQuantizedBase(context, console, settings);
-  try {
-    // The data are not read again: vocabulary and context of the new base are the same.
-    return ChangeBase(context, plan, settings.save_quantized);
-  } catch (const Error& error) {  // InvalidInput would say that no files were changed
-    throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
-                fmt::format("{}\nthe quantized base in {} is complete", error.what(),
-                            settings.save_quantized));
-  }
+  MakeBase(context, console, settings);
+  return PlanOnQuantizedBase(context, plan, settings.save_quantized);
 }
 
 // Adds the saved state to a failure in the middle of a run.

@@ -320,5 +320,5 @@ def train(
     on_sample: Optional[Callable[[SampleReport], Any]] = None,
     on_load: Optional[Callable[[int, int], Any]] = None,
     on_resume: Optional[Callable[[str, int, int], Any]] = None,
-    progress: bool = False, context: Optional[Context] = None,
-    **options: Any) -> TrainSummary: ...
+    progress: bool = False, save_quantized: Optional[Path] = None,
+    context: Optional[Context] = None, **options: Any) -> TrainSummary: ...

@@ -32,10 +32,11 @@ def _print_eval(step, report):
 
 def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
           on_checkpoint=None, on_sample=None, on_load=None, on_resume=None, progress=False,
-          context=None, **options):
+          save_quantized=None, context=None, **options):
     """train(model: str, dataset: str | list, output_dir: str = "qlora-out", *, on_step: Callable,
     on_eval: Callable, on_checkpoint: Callable, on_sample: Callable, on_load: Callable,
-    on_resume: Callable, progress: bool = False, context: Context, **options: Any) -> TrainSummary
+    on_resume: Callable, progress: bool = False, save_quantized: str, context: Context,
+    **options: Any) -> TrainSummary
 
     Fine-tunes a model and leaves a LoRA adapter in output_dir, as `qlora train` does.
 
@@ -46,6 +47,7 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
         on_load(done, total), on_resume(folder, step, total_steps): called between steps, in the
         thread of this call. A callback computes in a Context of its own.
     progress: print steps (every logging_steps) and evaluations to standard error.
+    save_quantized: a folder for the model in 4 bits. The first run makes it, later runs load it.
     context: threads to use. The interpreter's lock is released.
     Ctrl+C, or an exception in a callback, ends the run with a checkpoint in output_dir, from which
     resume_from_checkpoint="auto" resumes. Warnings about the run are UserWarnings.
@@ -60,5 +62,5 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
                  "on_load": on_load, "on_resume": on_resume, "on_checkpoint": on_checkpoint}
     callbacks = {name: call for name, call in callbacks.items() if call is not None}
     settings = {"model_name_or_path": model, "dataset": dataset, "output_dir": output_dir,
-                **options}
+                "save_quantized": save_quantized, **options}
     return _core.run_training(settings, callbacks, context)

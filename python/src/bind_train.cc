@@ -3,6 +3,7 @@
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
+#include "qlora/quantized_base.h"
 #include "qlora/train.h"
 #include "report_class.h"
 #include "shared_context.h"
@@ -84,11 +85,27 @@ class CallbackObserver : public TrainObserver {
   throw py::error_already_set();
 }
 
+// The plan of the run, on the quantized base in the folder `save_quantized` where that is not "".
+TrainPlan PlanRun(Context& context, TrainOptions& options, const std::string& save_quantized,
+                  PythonCalls& python) {
+  const bool make_base = FindQuantizedBase(save_quantized, options);
+  TrainPlan plan = PlanTraining(context, options);
+  if (!make_base) return plan;
+  CheckPlan(plan);
+  MakeQuantizedBase(context, save_quantized, options, [&](std::int64_t, std::int64_t) {
+    // Between two tensors. Nothing appears in the folder then.
+    if (python.Interrupted()) throw Stopped();
+  });
+  return PlanOnQuantizedBase(context, plan, save_quantized);
+}
+
 RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
                            const ContextPtr& context) {
   TrainOptions settings;
   OptionTable table;
   settings.Declare(table);
+  std::string save_quantized;
+  table.AddPath("save_quantized", &save_quantized, "folder for the base model in 4 bits");
   SetOptions(options, table);
   // Defaults that follow from other options, as on the command line.
   settings.Complete(table);
@@ -97,7 +114,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   const auto run = [&] {
     // Plan and training in one: the plan is of this number of threads.
     return ContextFor(context, settings.threads)->Run([&](Context& c) {
-      const TrainPlan plan = PlanTraining(c, settings);
+      const TrainPlan plan = PlanRun(c, settings, save_quantized, python);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
       observer.Warn(plan.warnings);
       if (python.Interrupted()) throw Stopped();

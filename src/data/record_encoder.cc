@@ -230,19 +230,33 @@ std::vector<std::string> RecordEncoder::UnreadFields(const Conversation& convers
     }
   }
   if (!conversation.tools.is_null()) add("tools");
+  // Most templates read none of these fields, which one rendering without all of them shows. Each
+  // is left out alone only where a template prints some that it does not name.
+  if (names.empty() || AreUnread(names, conversation, text)) return names;
+  if (names.size() == 1) return {};
   std::erase_if(names, [&](const std::string& name) {
-    OrderedJson messages = conversation.messages;
-    for (OrderedJson& message : messages) {
-      if (name != "tools") message.erase(name);
-    }
-    try {
-      const OrderedJson tools = name == "tools" ? OrderedJson() : conversation.tools;
-      return chat_->Render(messages, tools).text != text;
-    } catch (const Error&) {  // the template misses the field
-      return true;
-    }
+    return !AreUnread({&name, 1}, conversation, text);
   });
   return names;
+}
+
+// True when the conversation has the same text without these fields.
+bool RecordEncoder::AreUnread(std::span<const std::string> names, const Conversation& conversation,
+                              const std::string& text) const {
+  OrderedJson messages = conversation.messages;
+  OrderedJson tools = conversation.tools;
+  for (const std::string& name : names) {
+    if (name == "tools") {
+      tools = OrderedJson();
+      continue;
+    }
+    for (OrderedJson& message : messages) message.erase(name);
+  }
+  try {
+    return chat_->Render(messages, tools).text == text;
+  } catch (const Error&) {  // the template misses a field
+    return false;
+  }
 }
 
 // Some templates (GLM) end a turn with the token that begins the next message, and so leave the

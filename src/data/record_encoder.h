@@ -65,6 +65,8 @@ class RecordEncoder {
                   EncodedRecord& encoded) const;
   std::vector<std::string> UnreadFields(const Conversation& conversation,
                                         const std::string& text) const;
+  bool AreUnread(std::span<const std::string> names, const Conversation& conversation,
+                 const std::string& text) const;
   bool CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
                      EncodedRecord& encoded) const;
 

@@ -2,6 +2,7 @@
 //
 //   Model (model.cc)    loads weights and adapter; generates, chats, evaluates for include/qlora
 //   CachedSequence      prompt -> a pass with a cache of keys and values -> logits of the last
+//   generation_memory.h tables, activations and cache, kept from text to text
 //   sampler.h           logits -> the next token
 //   stop_text.h         ends the text at a stop string; tokenizer/ decodes ids as they come
 //   dataset_loss.h      mean loss of a data set, without a cache

@@ -14,6 +14,7 @@
 #include "hub/hub_cache.h"
 #include "inference/cached_sequence.h"
 #include "inference/dataset_loss.h"
+#include "inference/generation_memory.h"
 #include "inference/sampler.h"
 #include "inference/stop_text.h"
 #include "io/json.h"
@@ -21,7 +22,6 @@
 #include "model/shared_options.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
@@ -120,10 +120,10 @@ class Model::Impl {
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     AdoptStoredForm(form, weights_.sizes);
+    memory_.emplace(*backend_, config_, weights_, precision_, AdaptersOf(adapter()));
   }
 
-  // One pass over the prompt, then one for each token. Tables, activations and cache are sized for
-  // this call and freed at its end.
+  // One pass over the prompt, then one for each token.
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view)>& on_text) {
     std::vector<std::int32_t> ids = EncodePrompt(tokenizer_, prompt);
@@ -135,13 +135,11 @@ class Model::Impl {
         prompt_rows +
         std::min(options.max_new_tokens, config_.max_position_embeddings - prompt_rows);
 
-    const Decoder decoder(*backend_, config_, weights_, precision_, capacity);
     const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
-    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows);
+    std::unique_ptr<GenerationBuffers> buffers = memory_->Take(rows, capacity);
     UseNorms();
-    EvalMemory passes(decoder, AdaptersOf(adapter()), memory);
-    CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
-    CachedSequence sequence(decoder, adapter(), passes, rows, cache.cache());
+    CachedSequence sequence(buffers->decoder, adapter(), buffers->passes, rows,
+                            buffers->cache.cache());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;
@@ -183,6 +181,7 @@ class Model::Impl {
       emit(held);
     }
     report.decode_seconds = watch.seconds() - report.prefill_seconds;
+    memory_->Keep(std::move(buffers));
     return report;
   }
 
@@ -190,6 +189,7 @@ class Model::Impl {
   // name a template.
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    memory_->Free();  // an evaluation has memory of its own
     const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
     const bool keeps = !options.raw && !template_given_;
     const DataOptions data =
@@ -355,6 +355,7 @@ class Model::Impl {
   std::vector<std::int32_t> ends_;  // tokens that end an answer
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
+  std::optional<GenerationMemory> memory_;
   bool has_norms_ = false;
 };
 

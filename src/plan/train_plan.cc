@@ -1,7 +1,4 @@
 // PlanTraining: everything of a run that can be checked and computed before weights are read.
-#include <algorithm>
-#include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
@@ -11,9 +8,9 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/resume_point.h"
 #include "data/prompt_example.h"
+#include "data/recorded_prompts.h"
 #include "data/sample_display.h"
 #include "hub/hub_cache.h"
-#include "io/json_fwd.h"
 #include "model/lora_init.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
@@ -26,12 +23,9 @@
 #include "plan/sample_prompts.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
-#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
@@ -40,54 +34,6 @@ TrainOptions Checked(const TrainOptions& options) {
   CheckOptions(options);
   if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   return options.adapter.empty() ? options : WithAdapter(options);
-}
-
-// True when texts are conversations that someone has rendered with the chat template: they hold
-// what the template puts between a question and its answer.
-bool AreRendered(const Dataset& data, const Tokenizer& tokenizer, const ChatTemplate& chat) {
-  constexpr std::int64_t kTried = 8;
-  constexpr std::string_view kMark = "\x01";
-  constexpr std::size_t kShortestMark = 4;  // what is shorter may occur in any text
-  // The text between a question and its answer, for example "<|im_end|>\n<|im_start|>assistant\n".
-  // A control character marks the end of the question in the rendered prompt.
-  std::string between;
-  try {
-    const OrderedJson question = {{{"role", "user"}, {"content", kMark}}};
-    const std::string prompt = chat.Prompt(question, nullptr);
-    const std::size_t at = prompt.find(kMark);
-    if (at != std::string::npos) between = prompt.substr(at + kMark.size());
-  } catch (const Error&) {  // the template refuses this conversation
-  }
-  if (between.size() < kShortestMark) return false;
-  // A few samples decide. One sample without the mark shows plain text.
-  for (std::int64_t i = 0; i < std::min(kTried, data.size()); ++i) {
-    const std::string text = tokenizer.Decode(data.Get(i).ids, /*skip_special_tokens=*/false);
-    if (text.find(between) == std::string::npos) return false;
-  }
-  return true;
-}
-
-// The layout that prompts get later. Texts that were rendered with the chat template are recorded
-// as conversations, so that `chat` and `generate` render them again.
-PromptLayout LayoutToRecord(const RunData& data) {
-  const PromptLayout& layout = data.train.layout();
-  const bool rendered = layout.kind == PromptLayout::Kind::kWhole && data.chat != nullptr &&
-                        AreRendered(data.train, data.tokenizer, *data.chat);
-  if (!rendered) return layout;
-  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
-}
-
-// The layout of the data, and the template that shows it where the model's own does not: it was
-// given, it came with the adapter that training continues, or the data are not conversations.
-void RecordLayoutOf(const TrainOptions& options, const RunData& data, BaseRecord& form) {
-  const fs::path from = ChatTemplateDir(options.adapter);
-  const bool continued = !from.empty() && fs::exists(from / kChatTemplateFile);
-  const bool chosen = continued || !options.data.chat.chat_template.empty();
-  form.prompts.layout = LayoutToRecord(data);
-  form.chat_template = TemplateOfLayout(*form.prompts.layout, data.tokenizer, data.chat.get(),
-                                        chosen, options.data.reading.append_eos);
-  form.prompts.chat_template_kwargs = options.data.chat.chat_template_kwargs;
-  form.prompts.chat_template_date = options.data.chat.chat_template_date;
 }
 
 // The options that all steps share, in the types of the step.
@@ -136,7 +82,10 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
 
   data = DataOf(context, options, *run, std::move(data));
   const BatchStream stream(data->train, data->stream);
-  RecordLayoutOf(options, *data, run->form);
+  RecordedPrompts recorded = RecordPrompts(data->train, options.data, data->tokenizer,
+                                           data->chat.get(), ChatTemplateDir(options.adapter));
+  run->form.prompts = std::move(recorded.record);
+  run->form.chat_template = std::move(recorded.chat_template);
   if (options.learning_rate >= kHighRate) {
     plan.warnings.push_back(
         fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",

@@ -12,6 +12,7 @@ namespace {
 class BracketChat : public ChatRenderer {
  public:
   RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override {
+    ++renderings;
     RenderedChat chat{.text = prefix, .assistant = {}};
     if (!tools.is_null()) chat.text += tools.dump();
     for (std::size_t m = 0; m < messages.size(); ++m) {
@@ -31,6 +32,7 @@ class BracketChat : public ChatRenderer {
 
   std::string prefix = "<s>";
   std::string suffix = "</s>";
+  mutable int renderings = 0;  // by one thread
 };
 
 class LossMaskTest : public testing::Test {
@@ -170,6 +172,7 @@ TEST_F(LossMaskTest, FieldsThatTheTemplateNeverReadsAreNamed) {
   const Dataset data = Open(talk + "\n" + OneLine(kTwoTurns), brackets_);
   EXPECT_EQ(data.report().unread, 1);
   EXPECT_EQ(data.report().unread_fields, (std::vector<std::string>{"audio", "reasoning_content"}));
+  EXPECT_EQ(brackets_.renderings, 3) << "one for each record, one for all fields";
   EXPECT_NE(WarnOfUnreadFields(data.report()).find("audio, reasoning_content"), std::string::npos);
   EXPECT_EQ(WarnOfUnreadFields(Open(OneLine(kTwoTurns), brackets_).report()), "");
   const auto counts = CountsFromJson(CountsToJson(data.report()).dump());
@@ -182,6 +185,8 @@ TEST_F(LossMaskTest, FieldsThatTheTemplateNeverReadsAreNamed) {
   const std::string end = "</s>{% endgeneration %}{% endfor %}";
   const std::string begin = "{% for m in messages %}{% generation %}";
   EXPECT_EQ(unread(begin + "{{ m.content ~ m.reasoning_content }}" + end),
+            std::vector<std::string>{"audio"});
+  EXPECT_EQ(unread(begin + "{{ m.content ~ m['reasoning' ~ '_content'] }}" + end),
             std::vector<std::string>{"audio"});
   EXPECT_EQ(unread(begin + "{{ m | tojson }}" + end), std::vector<std::string>());
 

@@ -71,6 +71,27 @@ def test_progress_is_printed_on_request(tmp_path, capsys):
     assert [line.split()[1] for line in lines] == ["2/4", "4/4", "4"]
 
 
+def adapter_of(summary):
+    return pathlib.Path(summary.adapter_dir, "adapter_model.safetensors").read_bytes()
+
+
+def test_a_quantized_base_is_made_once_and_loaded_later(tmp_path):
+    base = tmp_path / "base-4bit"
+    unkept = run(tmp_path / "unkept")
+    first = run(tmp_path / "first", save_quantized=base)
+    weights = (base / "model.safetensors").stat()
+    second = run(tmp_path / "second", save_quantized=str(base))
+    assert (base / "model.safetensors").stat().st_mtime_ns == weights.st_mtime_ns
+    assert adapter_of(first) == adapter_of(second) == adapter_of(unkept)
+    record = json.loads((tmp_path / "second" / "adapter" / "qlora_base.json").read_text())
+    assert record["model_name_or_path"] == str(base)
+    with pytest.raises(q.Error, match="was made from something else .scale_search differs"):
+        run(tmp_path / "other", save_quantized=base, scale_search=True)
+    with pytest.raises(q.Error, match="exists and was not made by this option"):
+        run(tmp_path / "other", save_quantized=tmp_path / "first")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.fixture
 def ctrl_c():
     """Ctrl+C raises, also under a shell that started the tests in the background and ignores it."""

@@ -1,17 +1,12 @@
-#include "training/quantized_base.h"
-
-#include <fmt/format.h>
+#include "qlora/quantized_base.h"
 
 #include <filesystem>
 
+#include "base/check.h"
 #include "base/file.h"
-#include "command/common.h"
-#include "command/errors.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
-#include "qlora/convert.h"
-#include "terminal/interrupt.h"
-#include "terminal/progress.h"
+#include "qlora/quantize.h"
 
 namespace qlora {
 namespace {
@@ -51,7 +46,7 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
   const Json stamp = fs::is_regular_file(file) ? ReadJsonFile(file) : Json();
   // Without the stamp nothing tells what the weights are; they are never replaced.
   if (!stamp.is_object()) {
-    ThrowUsage(
+    ThrowInvalidInput(
         "save_quantized: {} exists and was not made by this option; give another folder, or give "
         "it as the model",
         folder.string());
@@ -60,7 +55,7 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
     // Another model of the same name, or other options: the run would train on a base that was not
     // asked for.
     if (stamp.value(key, Json()) == Json(value)) continue;
-    ThrowUsage(
+    ThrowInvalidInput(
         "save_quantized: {} was made from something else ({} differs); remove it or give another "
         "folder",
         folder.string(), key);
@@ -69,43 +64,42 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
 
 }  // namespace
 
-bool FindQuantizedBase(TrainSettings& settings) {
-  if (settings.save_quantized.empty()) return false;
-  TrainOptions& options = settings.options;
-  if (!options.load_in_4bit) ThrowUsage("save_quantized needs load_in_4bit");
-  const fs::path folder = settings.save_quantized;
+bool FindQuantizedBase(const std::string& folder, TrainOptions& options) {
+  if (folder.empty()) return false;
+  if (!options.load_in_4bit) ThrowInvalidInput("save_quantized needs load_in_4bit");
   const fs::path output = WithoutLinks(options.output_dir);
   const fs::path base = WithoutLinks(folder);
   // overwrite_output_dir would remove the base, or the base would be taken for a part of the run.
   if (Contains(output, base) || Contains(base, output)) {
-    ThrowUsage(
+    ThrowInvalidInput(
         "save_quantized {} and output_dir {} are one folder, or one is inside the other; "
         "choose two folders side by side",
-        settings.save_quantized, options.output_dir);
+        folder, options.output_dir);
   }
-  // True: the base must be made. An existing one becomes the model of the run.
   if (!fs::exists(folder) || fs::is_empty(folder)) return true;
   CheckStamp(folder, SourceOf(options));
-  options.model_name_or_path = folder.string();
+  options.model_name_or_path = folder;
   return false;
 }
 
-void MakeQuantizedBase(Context& context, const Console& console, const TrainSettings& settings) {
+void MakeQuantizedBase(Context& context, const std::string& folder, const TrainOptions& options,
+                       const ProgressFn& progress) {
   QuantizeCheckpointOptions quantize;
-  quantize.model_name_or_path = settings.options.model_name_or_path;
-  quantize.output_dir = settings.save_quantized;
-  quantize.quantization = settings.options.quantization;
-  quantize.extra_files[kStamp] = FormatJson(SourceOf(settings.options), 2) + "\n";
+  quantize.model_name_or_path = options.model_name_or_path;
+  quantize.output_dir = folder;
+  quantize.quantization = options.quantization;
   // The stamp is written with the checkpoint, whose folder appears only when it is complete.
-  const bool interrupted = RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
-    QuantizeCheckpoint(context, quantize, progress);
-  });
-  console.err << fmt::format("quantized base written to {}\n", settings.save_quantized);
-  if (interrupted) {
-    // A signal during the last tensor: the work is done, but the user asked to stop.
-    throw Interrupted{fmt::format(
-        "the quantized base in {} is complete; run the same command to start again with it",
-        settings.save_quantized)};
+  quantize.extra_files[kStamp] = FormatJson(SourceOf(options), 2) + "\n";
+  QuantizeCheckpoint(context, quantize, progress);
+}
+
+TrainPlan PlanOnQuantizedBase(Context& context, const TrainPlan& plan, const std::string& folder) {
+  try {
+    // Vocabulary and context of the new base are the same.
+    return ChangeBase(context, plan, folder);
+  } catch (const Error& error) {  // InvalidInput would say that no files were changed
+    throw Error(error.code() == ErrorCode::kInvalidInput ? ErrorCode::kRuntime : error.code(),
+                fmt::format("{}\nthe quantized base in {} is complete", error.what(), folder));
   }
 }
 

@@ -1,0 +1,124 @@
+// Buffers of generation are kept from text to text, and the values that a text leaves there change
+// no other.
+#include "inference/generation_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "backend/backend_decorator.h"
+#include "inference/cached_sequence.h"
+#include "pass/random_decoder.h"
+
+namespace qlora {
+namespace {
+
+constexpr Precision kFloat{DType::kF32, DType::kF32};
+
+// The memory of the host, with a count of what is taken from it.
+class CountingMemory final : public Memory {
+ public:
+  std::byte* Allocate(std::size_t bytes) override {
+    ++allocations_;
+    held_ += bytes;
+    peak_ = std::max(peak_, held_);
+    return HostMemory().Allocate(bytes);
+  }
+  void Free(std::byte* data, std::size_t bytes) noexcept override {
+    held_ -= bytes;
+    HostMemory().Free(data, bytes);
+  }
+  void Upload(const void* host, void* data, std::size_t bytes) override {
+    HostMemory().Upload(host, data, bytes);
+  }
+  void Download(const void* data, void* host, std::size_t bytes) override {
+    HostMemory().Download(data, host, bytes);
+  }
+  void Zero(void* data, std::size_t bytes) override { HostMemory().Zero(data, bytes); }
+  std::size_t Available() const override { return HostMemory().Available(); }
+
+  int allocations() const { return allocations_; }
+  std::size_t held() const { return held_; }
+  std::size_t peak() const { return peak_; }
+
+ private:
+  int allocations_ = 0;
+  std::size_t held_ = 0;
+  std::size_t peak_ = 0;
+};
+
+class CountingBackend final : public BackendDecorator {
+ public:
+  CountingBackend(Backend& inner, Memory& memory) : BackendDecorator(inner), memory_(memory) {}
+  Memory& memory() const override { return memory_; }
+
+ private:
+  Memory& memory_;
+};
+
+class GenerationMemoryTest : public testing::Test {
+ protected:
+  GenerationMemory NewMemory() { return {backend_, config_, weights_.get(), kFloat, {}}; }
+
+  // The logits after the prompt and after each of the tokens that follow.
+  std::vector<std::vector<float>> Logits(GenerationBuffers& buffers, std::int64_t rows) const {
+    CachedSequence sequence(buffers.decoder, nullptr, buffers.passes, rows, buffers.cache.cache());
+    std::vector<std::vector<float>> logits = {sequence.Append(std::vector{3, 1, 4, 1, 5})};
+    for (const std::int32_t id : {9, 2, 6}) logits.push_back(sequence.Append({&id, 1}));
+    return logits;
+  }
+
+  const DecoderConfig config_ = TinyConfig();
+  const RandomWeights weights_{config_, DType::kF32, 3, true};
+  Context context_{2};
+  const std::unique_ptr<Backend> cpu_ = MakeCpuBackend(context_, DType::kF32);
+  CountingMemory counts_;
+  CountingBackend backend_{*cpu_, counts_};
+};
+
+TEST_F(GenerationMemoryTest, ATextThatFitsAllocatesNothing) {
+  GenerationMemory memory = NewMemory();
+  memory.Keep(memory.Take(5, 20));
+  const int allocations = counts_.allocations();
+  for (const auto& [rows, positions] : std::vector<std::pair<int, int>>{{5, 20}, {3, 20}, {5, 9}}) {
+    auto buffers = memory.Take(rows, positions);
+    Logits(*buffers, rows);
+    memory.Keep(std::move(buffers));
+  }
+  EXPECT_EQ(counts_.allocations(), allocations);
+  memory.Free();
+  EXPECT_EQ(counts_.held(), 0u);
+}
+
+TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
+  std::vector<std::size_t> needs;
+  const std::vector<std::pair<int, int>> sizes = {{5, 10}, {2, 40}, {7, 12}, {7, 60}};
+  for (const auto& [rows, positions] : sizes) {
+    GenerationMemory memory = NewMemory();
+    memory.Keep(memory.Take(rows, positions));
+    needs.push_back(counts_.held());
+  }
+  CountingMemory counts;
+  CountingBackend backend(*cpu_, counts);
+  GenerationMemory memory(backend, config_, weights_.get(), kFloat, {});
+  for (const auto& [rows, positions] : sizes) memory.Keep(memory.Take(rows, positions));
+  EXPECT_EQ(counts.held(), needs.back());
+  EXPECT_EQ(counts.peak(), *std::max_element(needs.begin(), needs.end()));
+}
+
+// As after texts whose values were not finite.
+TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
+  GenerationMemory memory = NewMemory();
+  const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
+  const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
+  EXPECT_NE(fresh, used) << "two texts at a time have their own";
+  std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
+  for (const std::vector<MatrixView>& layers : {used->cache.cache().k, used->cache.cache().v}) {
+    for (const MatrixView& m : layers) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
+  }
+  EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
+}
+
+}  // namespace
+}  // namespace qlora
