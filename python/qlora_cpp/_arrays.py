@@ -13,6 +13,7 @@ from . import _core
 from ._errors import Error
 
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
+_MOST = 2 ** 48  # more than any size in memory, and far from the end of 64 bits
 
 
 def _torch():
@@ -47,6 +48,14 @@ def floats(name, value):
     value = array(name, value)
     if dtype_name(value.dtype) not in _FLOATS:
         raise TypeError(f"{name}: expected values of a float type, found {dtype_name(value.dtype)}")
+    return value
+
+
+def weights(name, value):
+    """The same, with something to quantize."""
+    value = floats(name, value)
+    if 0 in value.shape:
+        raise Error(f"{name}: expected values, found shape {tuple(value.shape)}")
     return value
 
 
@@ -100,6 +109,8 @@ def count(name, value, least=1):
         raise TypeError(f"{name}: expected an integer, found {type(value).__name__}") from None
     if number < least:
         raise Error(f"{name}: expected at least {least}, found {number}")
+    if number > _MOST:
+        raise Error(f"{name}: expected at most 2^48, found {number}")
     return number
 
 
@@ -122,8 +133,8 @@ def positive(name, value):
 
 
 def matrix(name, value):
-    """An array of floats with two dimensions."""
-    value = floats(name, value)
+    """Values to quantize with two dimensions."""
+    value = weights(name, value)
     if len(value.shape) != 2:
         raise Error(f"{name}: expected a matrix, found {len(value.shape)} dimensions")
     return value

@@ -136,7 +136,7 @@ def quantize_nf4(tensor, block_size=64):
     Raises TypeError: no array of floats. Error (a ValueError): a block_size below 1, NaN or Inf.
     """
     return QuantizedTensor(_core.quantize(
-        _arrays.floats("tensor", tensor), block_size=_arrays.count("block_size", block_size),
+        _arrays.weights("tensor", tensor), block_size=_arrays.count("block_size", block_size),
         scale_type="float32"))
 
 
@@ -181,16 +181,22 @@ class QuantizedLinear:
         config = QLoraConfig.default() if config is None else config
         if not isinstance(config, QLoraConfig):
             raise TypeError(f"config: expected a QLoraConfig, found {type(config).__name__}")
-        _check_device(device)
         lora, form = config.lora, config.quantization
+        if not isinstance(lora, LoraConfig) or not isinstance(form, QuantizationConfig):
+            raise TypeError("config: expected a LoraConfig and a QuantizationConfig, found "
+                            f"{type(lora).__name__} and {type(form).__name__}")
+        _check_device(device)
+        if bias is not None:
+            bias = _arrays.float32("bias", bias)
+            if bias.ndim != 1:
+                raise Error(f"bias: expected one dimension, found {bias.ndim}")
         self._config = config
         self._layer = _core.QLoraLinear.from_weight(
             _arrays.matrix("weight", weight), r=_arrays.count("r", lora.r),
             lora_alpha=_arrays.positive("alpha", lora.alpha),
             lora_dropout=_arrays.number("dropout", lora.dropout), use_rslora=bool(lora.use_rslora),
             compute_dtype=_arrays.dtype_name(form.compute_dtype),
-            bias=None if bias is None else _arrays.float32("bias", bias),
-            block_size=_arrays.count("block_size", form.block_size),
+            bias=bias, block_size=_arrays.count("block_size", form.block_size),
             scale_type="double_bnb" if form.double_quant else "float32")
 
     def forward(self, input, dropout_step=None):

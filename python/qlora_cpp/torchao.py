@@ -42,7 +42,7 @@ def _strides(shape):
 
 def _quantize(input_tensor, block_size, scaler_block_size):
     """The tensor as the core reads it, and what the core makes of it."""
-    values = _arrays.floats("input_tensor", input_tensor)
+    values = _arrays.weights("input_tensor", input_tensor)
     if _arrays.dtype_name(values.dtype) == "float64":
         values = _arrays.float32("input_tensor", values)
     return values, _core.to_nf4(values, _arrays.count("block_size", block_size),
@@ -141,7 +141,7 @@ class NF4Tensor:
     def convert_to_norm_float_weight(input_tensor, n_blocks, block_size, nf4):
         """uint8 (numel / 2): the packed codes of a weight by the largest magnitude of each block and
         the ascending table nf4 of 16 levels."""
-        values = _arrays.floats("input_tensor", input_tensor)
+        values = _arrays.weights("input_tensor", input_tensor)
         n_blocks = _arrays.count("n_blocks", n_blocks)
         block_size = _arrays.count("block_size", block_size)
         size = math.prod(values.shape)

@@ -29,8 +29,11 @@ void ExportTensors(const py::iterable& tensors, const std::filesystem::path& pat
       throw py::type_error(fmt::format("tensors: expected pairs (name, NF4Tensor), found ({}, {})",
                                        ClassName(name), ClassName(tensor)));
     }
+    Py_ssize_t length = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
+    if (text == nullptr) throw py::error_already_set();  // surrogates are no UTF-8
     // Handles are copied while the lock is held; the memory is shared.
-    named.push_back({name.cast<std::string>(), tensor.cast<const NF4Tensor&>().matrix});
+    named.push_back({std::string(text, length), tensor.cast<const NF4Tensor&>().matrix});
   }
   WithoutLock([&] { ExportGguf(named, path, outtype); });
 }
