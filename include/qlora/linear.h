@@ -58,6 +58,9 @@ class QLoraLinear {
   double scaling() const;                // s
   const compat::Matrix& weight() const;  // as it was given
   std::span<const float> bias() const;   // (O) or empty
+  std::int64_t group_size() const;       // values of the weight that share a scale
+  // One number per block of the weight, added to code * scale; empty without zero points.
+  std::span<const float> zero_point() const;
 
   std::int64_t trainable_params() const;  // R (I + O)
   std::int64_t total_params() const;      // and of weight and bias

@@ -12,8 +12,12 @@
 
 Arrays go in and out without copies: numpy arrays as they are, PyTorch tensors through DLPack
 (torch.from_dlpack for results). bfloat16, which numpy lacks, comes as a Tensor.
+
+The modules nabla, torchao, kizzasi and qlora_rs have the same functions by the names and calls of
+those libraries.
 """
 
+from . import kizzasi, nabla, qlora_rs, torchao
 from ._core import (
     FP4_CODEBOOK,
     NF4_CODEBOOK,

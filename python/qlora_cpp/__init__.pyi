@@ -7,6 +7,8 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 
+from . import kizzasi as kizzasi, nabla as nabla, qlora_rs as qlora_rs, torchao as torchao
+
 class _Dlpack(Protocol):
     def __dlpack__(self) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -139,6 +141,7 @@ class Model:
     def stop_tokens(self) -> list[str]: ...
 
 class Tensor:
+    def __init__(self, values: Floats) -> None: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property

@@ -122,6 +122,14 @@ class Tensor {
   std::shared_ptr<const void> owner_;
 };
 
+Tensor TensorOfValues(const py::object& values) {
+  const Floats floats("values", values);
+  const std::shared_ptr<BFloat16[]> memory(new BFloat16[floats.values().size()]);
+  std::transform(floats.values().begin(), floats.values().end(), memory.get(),
+                 [](float value) { return ToBFloat16(value); });
+  return {memory.get(), floats.shape(), memory};
+}
+
 Tensor TensorOfBits(const py::array& array) {
   const py::array_t<std::uint16_t, py::array::c_style> bits(array);
   const std::shared_ptr<BFloat16[]> memory(new BFloat16[bits.size()]);
@@ -361,6 +369,9 @@ void BindTensor(py::module_& module) {
   py::class_<Tensor>(module, "Tensor",
                      "A bfloat16 array, which numpy has no type for. torch.from_dlpack(t) views it "
                      "without a copy.")
+      .def(py::init(&TensorOfValues), py::arg("values"),
+           "Values of any float dtype, rounded to bfloat16 (nearest, ties to even) in a copy; "
+           "float64 is rounded to float32 first. Raises Error: another dtype.")
       .def_property_readonly("shape", &Tensor::shape, "tuple of int")
       .def_property_readonly(
           "dtype", [](const Tensor&) { return "bfloat16"; }, "\"bfloat16\"")

@@ -148,7 +148,7 @@ void BindFrozenParts(LayerClass& layer) {
       .def_property_readonly(
           "out_features", [](const Layer& l) { return l.linear().out_features(); }, "Rows of W.")
       .def_property_readonly(
-          "group_size", [](const Layer& l) { return l.linear().weight().view().block_size; },
+          "group_size", [](const Layer& l) { return l.linear().group_size(); },
           "Values that share a scale.")
       .def_property_readonly(
           "zero_point",

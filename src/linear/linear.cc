@@ -374,6 +374,12 @@ const QLoraConfig& QLoraLinear::config() const { return impl_->config_; }
 double QLoraLinear::scaling() const { return impl_->scale(); }
 const compat::Matrix& QLoraLinear::weight() const { return impl_->weight_; }
 std::span<const float> QLoraLinear::bias() const { return impl_->bias_; }
+std::int64_t QLoraLinear::group_size() const { return weight().view().block_size; }
+std::span<const float> QLoraLinear::zero_point() const {
+  const compat::View& w = weight().view();
+  if (w.shifts == nullptr) return {};
+  return {w.shifts, static_cast<std::size_t>(w.blocks())};
+}
 
 std::int64_t QLoraLinear::trainable_params() const {
   return config().r * (in_features() + out_features());

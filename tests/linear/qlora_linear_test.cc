@@ -253,6 +253,11 @@ TEST(QLoraLinear, CountsParametersAndBytes) {
   EXPECT_EQ(layer.total_params(), 192 + 512);
   EXPECT_EQ(layer.memory_saved_bytes(), 1728);
   EXPECT_EQ(layer.size_bytes(), 256 + 8 * 8 + 4 * 192);
+  EXPECT_EQ(layer.group_size(), 64);
+  // The middles of the ranges of the blocks.
+  EXPECT_EQ(layer.zero_point().size(), 8);
+  EXPECT_FLOAT_EQ(layer.zero_point()[0], 0.315f);
+  EXPECT_TRUE(MakeLayer(context).zero_point().empty());
 }
 
 // y = W x of the deterministic weight 0.01 * index in groups of 32, as another program printed

@@ -6,6 +6,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs python3-torch")
 
 import qlora_cpp as q  # noqa: E402
+from qlora_cpp import kizzasi, nabla, qlora_rs, torchao  # noqa: E402
 import torchao_oracle as oracle  # noqa: E402
 
 
@@ -115,3 +116,60 @@ def test_scalers_of_torchao_with_the_mean_given():
     np.testing.assert_array_equal(factors, expected[1].numpy())
     np.testing.assert_array_equal(q.dequantize_scalers(codes, factors, mean, 256),
                                   oracle.dequantize_scalers(*expected, 256).numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_torchao_s_names_take_tensors(dtype):
+    w = normal(64, 256, dtype=dtype)
+    t = torchao.to_nf4(w, block_size=64, scaler_block_size=256)
+    assert t.shape == torch.Size([64, 256]) and t.dtype == dtype and t.device == w.device
+    assert t.nf4.dtype == t.scaler_mean.dtype == t.quantization_factor.dtype == dtype
+    assert t.quantized_scalers.dtype == torch.int8 and t.quantized_data.dtype == torch.uint8
+    restored = t.get_original_weight()
+    assert torch.equal(restored, torch.from_dlpack(q.to_nf4(w).dequantize(dtype)))
+    assert torch.equal(t.to(torch.float32), torch.from_dlpack(q.to_nf4(w).dequantize()))
+    codes, factor, mean = torchao.NF4Tensor.double_quantize_scalers(w.flatten(), 64, 256)
+    assert torch.equal(codes, t.quantized_scalers) and torch.equal(factor, t.quantization_factor)
+    assert mean == t.scaler_mean
+    assert t.dequantize_scalers(codes, factor, 256).dtype == dtype
+    assert torch.equal(torchao.NF4Tensor.convert_to_norm_float_weight(w, 256, 64, t.nf4),
+                       t.quantized_data)
+    nearest = torchao.NF4Tensor.quantize_tensor_nearest(w, t.nf4)
+    assert nearest.dtype == torch.int64 and nearest.shape == w.shape
+    assert torch.equal(torchao.NF4Tensor.dequantize(nearest, t.nf4), t.nf4[nearest])
+    # Any memory order, and tensors that are trained.
+    assert torch.equal(torchao.to_nf4(w.t().contiguous().t()).quantized_data, t.quantized_data)
+    assert torchao.to_nf4(w.requires_grad_()).requires_grad
+
+    x = normal(2, 3, 256, seed=1, dtype=dtype).requires_grad_()
+    y = torchao.linear_nf4(x, t)
+    assert y.dtype == dtype and y.shape == (2, 3, 64)
+    dy = normal(2, 3, 64, seed=2, dtype=dtype)
+    y.backward(dy)
+    assert x.grad.dtype == dtype
+    limit = 1e-4 if dtype == torch.float32 else 0.5
+    assert torch.allclose(y.float(), x.float() @ restored.float().t(), atol=limit, rtol=1e-2)
+    assert torch.allclose(x.grad.float(), dy.float() @ restored.float(), atol=limit, rtol=1e-2)
+
+
+def test_other_names_take_tensors():
+    w, x = normal(40, 24), normal(5, 40, seed=1)
+    qweight = nabla.quantize_nf4(w)
+    assert qweight["indices"].dtype == torch.uint8 and qweight["scales"].dtype == torch.float32
+    adapter = {"A": normal(40, 3, seed=2), "B": normal(3, 24, seed=3)}
+    expected = x @ nabla.dequantize_nf4(qweight) + x @ (adapter["A"] @ adapter["B"] * 2)
+    y = nabla.qlora_linear(x, qweight, adapter, alpha=6.0)
+    assert torch.allclose(y, expected, rtol=1e-4, atol=1e-4)
+    half = nabla.qlora_linear(x, qweight, adapter, alpha=6.0, compute_dtype=torch.bfloat16)
+    assert half.dtype == torch.bfloat16 and torch.allclose(half.float(), y, rtol=0.02, atol=0.3)
+    assert nabla.dequantize_nf4(qweight, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+    layer = kizzasi.QLoraLinear.from_weight(w, 3, 6.0, 64)
+    y = layer.forward(normal(24, dtype=torch.float64))
+    assert y.dtype == torch.float32 and y.shape == (40,)
+    layer = qlora_rs.QuantizedLinear.from_weight(w.bfloat16(), normal(40, dtype=torch.bfloat16))
+    layer.set_lora_weights(normal(64, 24), normal(40, 64))
+    y = layer.forward(normal(2, 24, dtype=torch.bfloat16))
+    assert y.dtype == torch.bfloat16 and y.shape == (2, 40)
+    assert layer.backward(normal(2, 24), normal(2, 40)).shape == (2, 24)
+    assert qlora_rs.quantize_nf4(w.t(), 64).shape == (24, 40)
