@@ -25,24 +25,24 @@ struct BaseRecord {
   PromptRecord prompts = {};
 };
 
-// How weights are loaded for a base of this form. Errors: InvalidInput for a quantization that does
-// not exist.
+// Returns how the weights of a base of this form are loaded. Errors: InvalidInput for a
+// quantization that does not exist.
 LoadOptions LoadOptionsOf(const BaseRecord& form);
 
-// Makes the record say how the weights were loaded. Errors: InvalidInput when a 4-bit checkpoint is
-// of another form than was asked for.
+// Records the form in which the weights were loaded. Errors: InvalidInput when a 4-bit checkpoint
+// has another form than the record asked for.
 void AdoptStoredForm(BaseRecord& form, const WeightSizes& sizes);
 
 void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& form);
-// Nothing when the adapter was not trained by this program.
+// Returns nothing when another program trained the adapter.
 std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_dir);
 
-// The layout that the adapter was trained in; nothing without an adapter (""), or when it records
-// none.
+// Returns the layout that the adapter was trained in, or nothing without an adapter ("") or without
+// a record of the layout.
 std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir);
 
-// The folder whose chat_template.jinja renders conversations: the adapter's, or none ("") when that
-// file only shows other programs a layout that is not chat.
+// Returns the folder whose chat_template.jinja renders conversations: the adapter's folder, or ""
+// when that file only shows other programs a layout that is not chat.
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir);
 
 }  // namespace qlora

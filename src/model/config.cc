@@ -24,7 +24,7 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
                     keys.where(), key, name);
 }
 
-// Reads the numbers of heads and their size; hidden_size is there.
+// Reads the numbers of heads and their size. Needs hidden_size.
 void ParseHeads(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   config.num_attention_heads = keys.Int("num_attention_heads", family.num_attention_heads);
   config.num_key_value_heads = keys.IsNull("num_key_value_heads")
@@ -45,7 +45,7 @@ void ParseHeads(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   }
 }
 
-// Reads what a block does beside its products: biases, norms, scales and caps.
+// Reads the biases, norms, scales and caps of a block.
 void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   const bool attention_bias = keys.Bool("attention_bias", false);
   config.qkv_bias =
@@ -100,8 +100,8 @@ void CheckQuantization(const ConfigKeys& keys) {
 
 // ---- Checks.
 
-// Refuses encoders and classifiers: the decoder predicts the next token from those before it, and
-// from nothing else.
+// Refuses encoders and classifiers: the decoder predicts the next token from the earlier tokens
+// alone.
 void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
   if (const Json* architectures = top.Find("architectures"); architectures != nullptr) {
     const std::vector<std::string> names = top.Strings("architectures");
@@ -166,7 +166,8 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
 }
 
 DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
-  // The sizes come first, then what the family decides, then the layers, which need both.
+  // The sizes come first, then the values that the family decides, then the layers, which need
+  // both.
   const ConfigKeys top(root, where);
 
   // A multimodal Gemma 3 keeps its decoder in text_config, with most keys left to their defaults.

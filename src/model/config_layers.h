@@ -1,4 +1,4 @@
-// What config.json says of each layer: its rotary embedding and its window. Part of config.cc.
+// Reads the rotary embedding and the window of each layer from config.json. Part of config.cc.
 #ifndef QLORA_MODEL_CONFIG_LAYERS_H_
 #define QLORA_MODEL_CONFIG_LAYERS_H_
 
@@ -8,9 +8,9 @@
 
 namespace qlora {
 
-// Fills ropes, and the window and rope of every layer; the sizes of config are there. Later
-// spellings win: layer_types over the rule of the family, rope_parameters (transformers 5) over
-// rope_scaling (4).
+// Fills ropes, and the window and rope of every layer; the sizes of config are set. Later spellings
+// win: layer_types over the rule of the family, rope_parameters (transformers 5) over rope_scaling
+// (4).
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 
 }  // namespace qlora

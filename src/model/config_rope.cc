@@ -1,4 +1,4 @@
-// Rotary frequencies as config.json asks for them.
+// Computes the rotary frequencies that config.json asks for.
 #include "model/config_rope.h"
 
 #include <cmath>

@@ -19,8 +19,8 @@ enum class WindowRule : std::uint8_t {
 };
 enum class BiasRule : std::uint8_t { kNone, kKey, kQkvOnly };  // kKey: as attention_bias says
 
-// One row a family: the class defaults of transformers for keys that config.json omits, and what
-// no key says. Source: the configuration and modeling files of transformers.
+// One row for each family: the class defaults of transformers for keys that config.json omits, and
+// the properties that no key states. Source: the configuration and modeling files of transformers.
 struct Family {
   std::string_view model_type;
   std::string_view architecture;

@@ -69,8 +69,8 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
-// The outputs of o or down, of q, k and v together, or of gate and up together; F is that of one
-// expert.
+// The outputs of o or down, of q, k and v together, or of gate and up together; F is the size of
+// one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
   return std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
 }

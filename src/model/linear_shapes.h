@@ -13,8 +13,9 @@
 namespace qlora {
 
 // One T for each linear of a layer: weights, adapters and gradients share this shape. qkv and
-// gate_up hold one entry where the family fuses them (Phi-3), else three and two. With E experts,
-// gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down E entries, else one.
+// gate_up hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
+// experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
+// otherwise one.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
@@ -93,8 +94,8 @@ struct LinearShape {
   std::int64_t in = 0;
 };
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config);
-// The most inputs and outputs of one linear, and outputs of the linears together that share an
-// input.
+// The most inputs of one linear, the most outputs of one linear, and the most outputs of all
+// linears that share an input.
 std::int64_t WidestInput(const DecoderConfig& config);
 std::int64_t WidestLinear(const DecoderConfig& config);
 std::int64_t WidestGroup(const DecoderConfig& config);

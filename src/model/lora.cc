@@ -71,7 +71,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
     modules_.push_back({weight, {}, {}});
   }
-  // PEFT with this key trains one matrix for both, which this program does not.
+  // With this key PEFT trains one matrix for both. This program does not.
   if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
     ThrowInvalidInput(
         "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
@@ -152,7 +152,7 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
   });
 }
 
-// Once: Initialize and Read may both be called, and views stay valid.
+// Allocates once: Initialize and Read may both be called, and views stay valid.
 void LoraAdapter::AllocateParameters() {
   if (parameters_.bytes() > 0) return;
   parameters_ = Arena(BytesOf(wide_, count_), *memory_);

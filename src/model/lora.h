@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-// The adapter of one linear; rank 0: none. The update is scale * B A.
+// The adapter of one linear; rank 0: no adapter. The update is scale * B A.
 struct LoraLinear {
   std::string path;  // module path of the linear
   std::int64_t in = 0;
@@ -66,7 +66,7 @@ class LoraAdapter {
   // A Kaiming-uniform in +-1/sqrt(I) from the seed, B zero.
   void Initialize(std::uint64_t seed);
 
-  // Both steps.
+  // Constructs and initializes an adapter.
   static LoraAdapter Create(const AdapterConfig& config, const DecoderConfig& decoder,
                             Memory& memory, std::uint64_t seed, DType wide = DType::kF32);
   // Reads a PEFT directory. Errors: InvalidInput when it does not belong to this decoder: a target
@@ -82,7 +82,7 @@ class LoraAdapter {
   void ZeroGradients();
   // From now on only the first half of every rank is trained.
   void FreezeSecondHalf();
-  // Sets the gradients of what is not trained to zero.
+  // Sets the gradients of the second half to zero where it is frozen.
   void ZeroFrozenGradients(Backend& backend);
 
   const AdapterConfig& config() const { return config_; }
@@ -96,8 +96,8 @@ class LoraAdapter {
   const TrainedModule* embedding() const;
   const TrainedModule* head() const;
   const std::vector<TrainedModule>& modules() const { return modules_; }
-  // Makes the modules copies of the base's weights, which are in the same memory or, the embedding,
-  // in that of the host.
+  // Copies the base's weights to the modules. The weights are in the same memory, except that the
+  // embedding may be in host memory.
   void InitializeModules(const DecoderWeights& weights);
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() { return {parameters_.data(), wide_, 1, count_, count_}; }
@@ -106,7 +106,7 @@ class LoraAdapter {
   ConstMatrixView gradients() const { return {gradients_.data(), wide_, 1, count_, count_}; }
   // (1, 1) float64: room for a sum over gradients, allocated with them.
   MatrixView gradient_sum() { return gradient_sum_; }
-  // The kinds that there are, in the order of parameters(); each begins at a multiple of 256.
+  // The kinds that the adapter has, in the order of parameters(); each begins at a multiple of 256.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
   // The bytes of the adapter without gradients: parameters, and the lengths of DoRA.
   std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_; }
@@ -150,7 +150,7 @@ class LoraAdapter {
   Arena norms_;
 };
 
-// Those that a pass may use; none of them null.
+// The adapters that a pass may use; never null.
 using Adapters = std::vector<const LoraAdapter*>;
 // {} for null.
 Adapters AdaptersOf(const LoraAdapter* adapter);

@@ -54,7 +54,7 @@ class Products {
   static MatrixView RowsFor(const std::vector<float>& values, const MatrixView& m) {
     return Rows(m, 0, std::ssize(values) / m.cols);
   }
-  // values -= what `compute` writes into a vector of the same size.
+  // values -= the vector of the same size that `compute` writes.
   template <typename Fn>
   static void Subtract(std::vector<float>& values, const Fn& compute) {
     std::vector<float> other(values.size());
@@ -224,8 +224,8 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
   }
   limits.gradient_rows = limits.rows;
   backend.Reserve(limits);
-  // LoftQ approximates what quantization lost, W - NF4(W), and needs no second half: the base keeps
-  // NF4(W), and the adapter brings it closer to W.
+  // LoftQ approximates the error of quantization, W - NF4(W). It needs no second half: the base
+  // keeps NF4(W), and the adapter brings it closer to W.
   const auto compute = [&](const FrozenLinear& frozen, Factors& factors) {
     const std::int64_t rank = factors.lora.trained_rank;
     if (init == LoraInit::kLoftq) {

@@ -36,8 +36,8 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
 
 // Sets A and B (float32) of every linear, as CheckLoraInit allows. init: not kDefault. backend:
 // with the compute type kF32, on the device of the weights and the adapter; it has reserved
-// nothing. progress: called after each with the number done and in all; what it throws ends the
-// work.
+// nothing. progress: called after each linear with the number done and in all; an exception from it
+// ends the work.
 void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights& weights,
                            std::uint64_t seed,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,

@@ -21,7 +21,7 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// In place of the files of a checkpoint of which only the shape is known.
+// Replaces the files of a checkpoint when only its shape is known.
 class NoFiles : public TensorReader {
  public:
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
@@ -53,7 +53,7 @@ class Loader {
       if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
     }
     if (reader.Find(prefix_ + "embed_tokens.weight") == nullptr) {
-      prefix_ = "model.";  // what the message about the missing tensor should name
+      prefix_ = "model.";  // named in the message about the missing tensor
     }
     is_4bit_ = HoldsBnb(reader);
   }
@@ -76,7 +76,7 @@ class Loader {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
-  // Takes every tensor to be there, in bfloat16 and in the shape that is asked for. For planning.
+  // For planning: assumes that every tensor exists, in bfloat16 and in the requested shape.
   void Imagine() { imagines_ = true; }
 
   // Sizes counted by the last run.
@@ -350,10 +350,10 @@ class Loader {
   bool is_4bit_ = false;  // the checkpoint
   bool read_ = false;
   bool imagines_ = false;
-  TensorInfo imagined_;  // the last that was asked for
+  TensorInfo imagined_;  // the last requested tensor
   std::int64_t parameters_ = 0;
   std::int64_t done_ = 0;
-  std::int64_t total_ = 0;  // what the run before counted
+  std::int64_t total_ = 0;  // the count of the run before
   std::size_t mapped_ = 0;
   std::size_t embedding_ = 0;
   std::optional<QuantizationFields> stored_4bit_;
@@ -377,7 +377,7 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig&
   DecoderWeights weights;
   NoFiles files;
   Loader loader(context, backend, config, options, files);
-  // Every tensor is taken to be there in bfloat16, the type of almost all checkpoints.
+  // Every tensor is assumed to exist in bfloat16, the type of almost all checkpoints.
   loader.Imagine();
   Carver plan;
   loader.Run(plan, false, weights);

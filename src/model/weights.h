@@ -50,7 +50,8 @@ struct FrozenLinear {
 
 struct LayerWeights {
   PerLinear<FrozenLinear> linears;
-  ConstMatrixView input_norm;  // (1, D) wide, as are all norms; 1 is added already where stored so
+  // Norms are wide. 1 is added to norms that are stored as w - 1.
+  ConstMatrixView input_norm;      // (1, D)
   ConstMatrixView post_attn_norm;  // (1, D) on the attention output; empty without post norms
   ConstMatrixView mlp_norm;        // (1, D)
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
@@ -61,11 +62,11 @@ struct LayerWeights {
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
-  std::size_t owned = 0;   // allocated: what is quantized on load or copied, norms, biases
+  std::size_t owned = 0;   // allocated: weights that are quantized on load or copied, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
-  // The token embedding where LoadOptions::host_embedding decides on its place, else 0: a part of
-  // `owned`, or of host memory alone.
+  // The token embedding where LoadOptions::host_embedding decides on its place, otherwise 0: a part
+  // of `owned`, or of host memory alone.
   std::size_t embedding = 0;
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
   std::int64_t parameters = 0;                         // of the model, norms and biases included
@@ -86,15 +87,15 @@ struct DecoderWeights {
 };
 
 struct LoadOptions {
-  bool load_in_4bit = true;  // quantize the linears of the blocks, unless they are stored so
+  bool load_in_4bit = true;  // quantize the linears of the blocks, unless stored in 4 bits
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
   // Leaves the token embedding in the file, from which each pass uploads the rows that it reads.
   // No effect where the backend computes in host memory, where the output head is tied to the
   // embedding, or for elements of more than 16 bits.
   bool host_embedding = false;
-  // kGeneration: copies what passes read as a whole, not row by row. Copies of what the file holds
-  // take the place of its pages; copies of weights that are quantized on load come on top.
+  // kGeneration: copies the weights that passes read as a whole, not row by row. Copies of stored
+  // weights take the place of their pages; copies of weights quantized on load come on top.
   WeightUse use = WeightUse::kTraining;
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
@@ -104,14 +105,14 @@ struct LoadOptions {
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options);
 
-// The sizes for a checkpoint of this shape in bfloat16, of which no file is at hand.
+// The sizes for a checkpoint of this shape in bfloat16, without its files.
 WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
                         const LoadOptions& options);
 
-// Streams a Hugging Face directory: one dense tensor at a time is in memory beyond what is kept.
-// A checkpoint that is already 4-bit (bitsandbytes) is used as it is, with the linears that it
-// leaves dense. Errors: InvalidInput naming file and tensor: missing, of the wrong shape or dtype,
-// NaN or Inf. backend: runs the weights and must outlive them.
+// Streams a Hugging Face directory: one dense tensor at a time is in memory beyond the weights that
+// are kept. A checkpoint that is already 4-bit (bitsandbytes) is used as it is, with the linears
+// that it leaves dense. Errors: InvalidInput naming file and tensor: missing, of the wrong shape or
+// dtype, NaN or Inf. backend: runs the weights and must outlive them.
 DecoderWeights LoadWeights(Context& context, Backend& backend,
                            const std::filesystem::path& model_dir, const DecoderConfig& config,
                            const LoadOptions& options);
