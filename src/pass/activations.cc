@@ -142,8 +142,8 @@ class Layout {
     };
     shape(out.d_act, slots(), c_.intermediate_size);
     shape(out.d_attn, n_, c_.q_features());
-    // Not beside each other just for one product: cuDNN's sums of dk and dv are as far apart as the
-    // rows of dk are, times the heads that share a key (backend/cuda/attention_room.cc).
+    // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
+    // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
     Qkv(c_.fused_linears, out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
@@ -204,7 +204,8 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   Activations out;
   layout.Inputs(out.inputs);
   out.keeps_stream = shape.training;
-  // First, so that they are at one place in all passes: uploads of the pass before may be waiting.
+  // The staged rows come first, so that they have one place in all passes: uploads of the pass
+  // before may be waiting.
   if (shape.host_embedding && staging != nullptr) {
     const std::size_t row_bytes = BytesOf(DType::kBF16, config.hidden_size);
     out.inputs.staged_rows =

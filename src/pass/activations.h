@@ -67,13 +67,13 @@ struct LayerActivations {
   ExpertActivations experts;
 };
 
-// Offloaded layers have their inputs in so many places of the device in turn: one is computed from
-// while another is copied. The last of these layers, which the backward pass reads first, keep
-// theirs there.
+// The places on the device that hold the inputs of offloaded layers in turn: ops read one while
+// another is copied. The last offloaded layers, which the backward pass reads first, keep their
+// inputs there.
 inline constexpr std::int64_t kInputSlots = 2;
 
-// Rows of a token embedding in host memory, of elements of 16 bits, that wait for their upload at
-// most. A pass over more rows waits in between.
+// The most rows of a token embedding in host memory, with elements of 16 bits, that wait for their
+// upload. A pass over more rows waits in between.
 inline constexpr std::int64_t kStagedRows = 4096;
 inline std::size_t StagedBytes(const DecoderConfig& config) {
   return BytesOf(DType::kBF16, kStagedRows * config.hidden_size);
@@ -97,7 +97,8 @@ struct InputBuffers {
 struct Activations {
   InputBuffers inputs;
   std::vector<LayerActivations> layers;  // L
-  // Training: x_in, x_mid and x_out are buffers of their own. Else they are one, which is added to.
+  // Training: x_in, x_mid and x_out are separate buffers. Otherwise they are one buffer, to which
+  // layers add.
   bool keeps_stream = false;
   MatrixView x_out;  // (N, D) wide: residual stream after the last layer
   MatrixView norm;   // (N, D) act, tail: scratch, the normalised input of a group of linears
@@ -159,8 +160,8 @@ struct PassMemory {
   Arena staging;  // in staging(): inputs of layers that are offloaded, and staged rows
 };
 
-// adapters: those that a pass may use. staging: of memory().staging(); null: nothing of the shape
-// is there.
+// adapters: the adapters that a pass may use. staging: carves memory().staging(); null when nothing
+// of the shape is there.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
                               Carver* staging = nullptr);

@@ -25,7 +25,7 @@ namespace {
 // token n of the pass.
 ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
                                 Activations& activations) {
-  constexpr std::int64_t kPiece = 512;  // rows that are gathered while those before are copied
+  constexpr std::int64_t kPiece = 512;  // rows that are gathered while the rows before are copied
   const ConstMatrixView& table = decoder.weights().embed;
   if (!decoder.weights().host_embedding) return table;
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
@@ -69,7 +69,8 @@ void QueueUploadOfInput(Memory& memory, LayerActivations& layer) {
   const auto bytes = BytesIn(layer.x_in_host);
   memory.QueueUpload(bytes.data(), layer.x_in.data, bytes.size());
 }
-// Ops that are given later read what was uploaded, and write where a download has read.
+// Makes later ops wait for the transfers of m, so that they read uploaded values and overwrite
+// downloaded ones.
 void OpsWaitFor(Memory& memory, const MatrixView& m) {
   const auto bytes = BytesIn(m);
   memory.OpsWaitFor(bytes.data(), bytes.size());

@@ -9,7 +9,7 @@
 //   layer.h         the steps of one layer, forward, and the same steps backward
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
-//   dora.h, experts.h, neftune.h   what each method adds to the buffers and to the steps
+//   dora.h, experts.h, neftune.h   the buffers and steps that each method adds
 //   kv_cache.h      keys and values of earlier passes
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
@@ -80,16 +80,16 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
              const InputObserver& observer = nullptr);
 // Writes the embeddings of the ids to where the first layer reads them; a part of Forward.
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
-// After Embed: runs all layers on the next tokens of one sequence, whose keys and values are
-// written behind those in the cache. Its length is the caller's to change. inputs: of
-// PrepareNextInputs, of which only the spans and the number of rows are read on the host. Without
-// experts it gives ops alone, which a backend can capture.
+// After Embed: runs all layers on the next tokens of one sequence and writes their keys and values
+// behind the cached ones. The caller changes the length of the cache. inputs: from
+// PrepareNextInputs; the host reads only the spans and the number of rows. Without experts the call
+// gives ops alone, which a backend can capture.
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
                    Activations& activations);
 
-// Puts the input of a layer that is offloaded back to where ops read it, which is the place of
-// inputs of other layers too. After a forward pass and before its backward pass, from the last
-// layer down, all can be restored.
+// Puts the input of an offloaded layer back to the place where ops read it. Inputs of other layers
+// use the same place. Between a forward pass and its backward pass all inputs can be restored, from
+// the last layer down.
 void RestoreInput(Memory& memory, LayerActivations& layer);
 
 // Adds the gradients of every matrix of `trained`, which is the adapter of all rows of `inputs`,

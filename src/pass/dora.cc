@@ -49,7 +49,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
     if (!out.base.empty()) backend.Run(ops::Copy{out.base, out.y});
   }
   for (std::size_t i = 0; i < views.size(); ++i) {
-    // A group may have linears without a magnitude: those that are not adapted.
+    // A group may have linears without a magnitude: the linears that are not adapted.
     if (!loras[i].is_dora()) {
       const LinearOutput out{outputs[i].y, outputs[i].u};
       backend.Run(ops::Linear{{&views[i], 1}, x, {&out, 1}, store});

@@ -19,7 +19,8 @@ class EvalMemory {
   EvalMemory(const Decoder& decoder, Adapters adapters, PassMemory& memory)
       : decoder_(decoder), adapters_(std::move(adapters)), memory_(memory) {}
 
-  // Laid out again for a batch of `rows` rows. Errors: Runtime when the memory is too small.
+  // Lays the activations out for a batch of `rows` rows. Errors: Runtime when the memory is too
+  // small.
   Activations& ForRows(std::int64_t rows);
 
  private:

@@ -5,9 +5,9 @@
 // step adds. The constructor chooses all views, so that steps have no cases for the cache or for
 // families that fuse linears.
 //
-// The activations that a layer computes again in its backward pass are a value of each layer
-// (Recompute in activations.h), as is the place of its input, which on a small card waits in host
-// memory. The gradients are the same bits in each case.
+// Each layer has a value for the activations that its backward pass computes again (Recompute in
+// activations.h) and for the place of its input, which waits in host memory on a small card. The
+// gradients are the same bits in each case.
 #ifndef QLORA_PASS_LAYER_H_
 #define QLORA_PASS_LAYER_H_
 
@@ -25,8 +25,8 @@ namespace qlora {
 
 class Layer {
  public:
-  // observer: or null. cache, when given, holds the keys and values of the sequence, and receives
-  // those of this pass. Everything must outlive this.
+  // observer: may be null. cache: may be null; holds the keys and values of the sequence and
+  // receives the keys and values of this pass. Everything must outlive this.
   Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
         const InputObserver* observer, Activations& activations);
 
@@ -78,7 +78,7 @@ class Layer {
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
   // norm = RMSNorm(input W^T)
   void NormBranch(const Branch& branch, const MatrixView& input);
-  // x_out = x, where they are not one buffer.
+  // x_out = x, unless they are one buffer.
   void CopyResidual(const MatrixView& x, const MatrixView& x_out);
   // x_out = x + branch(input)
   void AddBranch(const Branch& branch, const MatrixView& input, const MatrixView& x,
@@ -99,8 +99,8 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
-  // The keys and values that this pass writes, and all those that attention reads: activations, or
-  // rows of the cache.
+  // The keys and values that this pass writes, and all keys and values that attention reads:
+  // activations, or rows of the cache.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
   // The outputs of the linears of steps 2 and 8 and their gradients: one matrix in families that

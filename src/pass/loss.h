@@ -23,9 +23,8 @@ struct LossSum {
 // log p(target) of each supervised row is appended to logprobs, when given, in row order.
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs = nullptr);
-// Also: activations.dx receives the gradient of the sum of row_scale * loss with respect to x_out,
-// and the gradient of a trained head is added to the one in `trained`. inputs.row_scale must be
-// there.
+// Also writes the gradient of the sum of row_scale * loss with respect to x_out to activations.dx,
+// and adds the gradient of a trained head to `trained`. Needs inputs.row_scale.
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained);
 

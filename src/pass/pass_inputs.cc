@@ -11,8 +11,8 @@
 namespace qlora {
 namespace {
 
-// The indices of a pass, collected on the host row by row and uploaded at once: a copy of a few
-// values takes a device as long as one of many.
+// The indices of a pass, collected on the host row by row and uploaded at once: a copy of few
+// values takes a device as long as a copy of many.
 class Indices {
  public:
   // place: InputBuffers::indices.

@@ -38,10 +38,10 @@ struct PassInputs {
   std::vector<AttentionSpan> spans;   // one per sequence
   DropoutState dropout;
   IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
-  // (N) the tokens of the pass, where the embedding of the base is in host memory; else empty.
+  // (N) the tokens of the pass, where the embedding of the base is in host memory; otherwise empty.
   std::vector<std::int32_t> host_ids;
   std::vector<IndexView> rope_rows;  // one per DecoderConfig::ropes: (N) rows of its table
-  IndexView head_rows;               // (M) the supervised rows, or those whose logits are needed
+  IndexView head_rows;               // (M) the supervised rows, or the rows whose logits are needed
   std::vector<AdapterRows> heads;    // cover the M head rows in order: adapters with a head
   IndexView targets;                 // (M) of the supervised rows; empty without
   ConstMatrixView row_scale;         // (1, M) wide: factors of their losses; empty: no gradients
@@ -57,17 +57,17 @@ struct PassOptions {
 // Throws Runtime, a bug of the caller, unless `trained` is the adapter of all rows.
 void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained);
 
-// One adapter for all rows; none when null.
+// One adapter for all rows; no adapter when null.
 std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t rows);
 
 // Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
 // The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
 // caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
-// positions beyond those that were planned, and several adapters over experts.
+// positions beyond the planned ones, and several adapters over experts.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
                          Activations& activations);
-// The next tokens of one cached sequence, which has `length` tokens with all that are to follow
-// before its tables are chosen again. head_rows is the last row.
+// Uploads the next tokens of one cached sequence. length: of the sequence with all tokens that
+// follow before its tables are chosen again. head_rows is the last row.
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
                              const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
                              Activations& activations);

@@ -1,5 +1,5 @@
-// The sizes of passes: what a layout of activations and the workspace of a backend are planned
-// from.
+// The sizes of passes, from which a layout of activations and the workspace of a backend are
+// planned.
 #ifndef QLORA_PASS_PASS_SHAPE_H_
 #define QLORA_PASS_PASS_SHAPE_H_
 

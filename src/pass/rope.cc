@@ -21,7 +21,7 @@ double YarnDim(const RopeConfig& rope, double rotations) {
 }
 
 // Pairs that turn often in the original context keep their frequency, slow ones are divided by
-// `factor`, and those between are a mixture:
+// `factor`, and pairs between are a mixture:
 //
 //   turns in L positions   below low_freq_factor   ...       above high_freq_factor
 //   frequency              f / factor              mixture   f
@@ -86,7 +86,7 @@ void UploadTable(Memory& memory, const RopeConfig& rope, bool beyond_original,
 
 std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original) {
   const std::int64_t pairs = rope.rotary_dim / 2;
-  // yarn: pairs below `low` turn often and keep their frequency, those above `high` are divided by
+  // yarn: pairs below `low` turn often and keep their frequency, pairs above `high` are divided by
   // the factor, with a linear ramp between. beta_fast and beta_slow are turns.
   double low = 0;
   double high = 0;
