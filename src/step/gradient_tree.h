@@ -40,7 +40,7 @@ class GradientTree {
   static std::int64_t Leaves(std::int64_t micro_batches);
   // The first micro-batch of leaf v = 0 ... Leaves(); for leaf Leaves() it is micro_batches.
   static std::int64_t LeafBegin(std::int64_t leaf, std::int64_t micro_batches);
-  // Left siblings that wait for their right one, at most.
+  // The most left siblings that wait for their right sibling.
   static std::int64_t Buffers(std::int64_t micro_batches);
   static std::size_t Bytes(std::int64_t micro_batches, const ConstMatrixView& gradients);
 

@@ -14,8 +14,8 @@ std::int64_t StartSteps(std::int64_t warmup_steps) {
   return std::clamp<std::int64_t>(warmup_steps, 1, 20);
 }
 
-// Losses are in nats. The least rise keeps a run on data that the model knows by heart from an
-// alarm over 0.01 and 0.02; the scatter, one whose steps see few tokens.
+// Losses are in nats. The least rise prevents an alarm over 0.01 and 0.02 on data that the model
+// knows by heart. The scatter prevents an alarm for a run whose steps see few tokens.
 bool HasRisen(const LossStart& start, const LossSpikes& recent) {
   constexpr std::int64_t kFewSteps = 10;
   constexpr double kLeastRise = 0.5;

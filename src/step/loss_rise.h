@@ -1,4 +1,4 @@
-// The rule that tells a run whose loss rises from one that learns.
+// Tells a run whose loss rises from a run that learns.
 #ifndef QLORA_STEP_LOSS_RISE_H_
 #define QLORA_STEP_LOSS_RISE_H_
 

@@ -9,8 +9,8 @@
 namespace qlora {
 namespace {
 
-// Parameters of one part of an update: 16 MiB of each float32 moment. Those of a device, of which
-// there are two at once, have half as many.
+// Parameters of one part of an update: 16 MiB of each float32 moment. Parts on a device have half
+// as many, because there are two at once.
 constexpr std::int64_t kSlice = std::int64_t{4} << 20;
 constexpr std::int64_t kSlot = kSlice / 2;
 
@@ -50,7 +50,7 @@ Moment Part(const Moment& m, std::int64_t begin, std::int64_t count) {
           Part(m.scales, begin / kDynamicBlock, (count + kDynamicBlock - 1) / kDynamicBlock)};
 }
 
-// The parts of both moments that there are, by name. View: MatrixView or ConstMatrixView.
+// Returns the parts of both moments that exist, by name. View: MatrixView or ConstMatrixView.
 template <typename View>
 std::vector<std::pair<std::string, View>> StateOf(const Moment& m, const Moment& v) {
   std::vector<std::pair<std::string, View>> state;
@@ -272,7 +272,7 @@ void Optimizer::UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpd
   };
   fetch(0);
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    // Given before the update beside which it runs, so that it does not wait for that one.
+    // Given before the update that runs beside it, so that it does not wait for that update.
     fetch(i + 1);
     const PartOfUpdate& part = parts[i];
     const Slot& slot = slots_[i % 2];

@@ -54,8 +54,8 @@ class Optimizer {
 
   // Bytes of the moments of `adapter`, wherever they are.
   static std::size_t StateBytes(const OptimizerType& type, const LoraAdapter& adapter);
-  // Bytes that an optimizer holds in `memory`, where the run computes; of paged moments parts
-  // alone.
+  // Bytes that an optimizer holds in `memory`, where the run computes. Of paged moments it holds
+  // parts alone.
   static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter,
                            const Memory& memory);
   // Bytes of paged moments in host memory beside `memory`, and in a file.
@@ -64,8 +64,8 @@ class Optimizer {
   static std::size_t FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
                                const Memory& memory);
 
-  // One update of the adapter from its gradients. args.rule is the type's; magnitudes of DoRA are
-  // not decayed.
+  // One update of the adapter from its gradients. args.rule is the rule of the type; magnitudes of
+  // DoRA are not decayed.
   void Update(Backend& backend, UpdateArgs args, const GroupRates& rates, LoraAdapter& adapter);
 
   // All state by name (exp_avg, exp_avg_sq, and their _absmax in 8 bits), (1, n) each, in memory().
@@ -96,7 +96,7 @@ class Optimizer {
   static std::array<Slot, 2> LayoutSlots(Carver& carver, const OptimizerType& type,
                                          std::int64_t parameters);
   bool UsesSlots() const { return device_ != nullptr; }
-  // What of a slot the moments of a part are, and where these are stored.
+  // The place where a tensor of a part's moments is stored, and its place in a slot.
   struct StoredView {
     MatrixView stored;
     MatrixView used;
@@ -110,7 +110,8 @@ class Optimizer {
   Arena arena_;
   Moment m_;
   Moment v_;
-  // Paged moments of a device: its memory, and the places through which they go; else null.
+  // Paged moments of a device: its memory, and the places through which the moments go; otherwise
+  // null.
   Memory* device_ = nullptr;
   Arena slot_arena_;
   std::array<Slot, 2> slots_;

@@ -33,14 +33,14 @@ struct StepOptions {
   std::vector<Recompute> recompute;  // (L)
 };
 
-// A gradient accumulation window: the micro-batches of one optimizer step. Its totals are those of
-// all micro-batches, also where this process runs only some of them.
+// A gradient accumulation window: the micro-batches of one optimizer step. Its totals count all
+// micro-batches, also where this process runs only some of them.
 struct StepBatch {
   struct MicroBatch {
     std::int64_t index = 0;  // in the window
     Batch batch;
   };
-  // Those that this process runs, in the order of the window.
+  // The micro-batches that this process runs, in the order of the window.
   std::vector<MicroBatch> micro_batches = {};
   std::int64_t count = 0;              // micro-batches of the window
   std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
@@ -48,8 +48,8 @@ struct StepBatch {
   std::int64_t rows = 0;               // all tokens of the window
 };
 
-// The results of the micro-batches that a process runs, besides their gradients. With 0 for those
-// that it does not run, processes get the window by adding element by element, which rounds
+// The results of the micro-batches that a process runs, besides their gradients. Micro-batches that
+// it does not run have 0: processes get the window by adding element by element, which rounds
 // nothing.
 struct WindowSums {
   std::vector<double> losses;      // (count) of each micro-batch, summed over its supervised tokens
@@ -79,8 +79,8 @@ struct StepModel {
 // The two halves of a step. Between them, processes that share a window would add up the gradients
 // of the adapter and the sums. A NaN or Inf ends neither early.
 //
-// Leaves the gradient of the mean loss in `adapter`, as far as the micro-batches of `batch` add to
-// it, in the order of `tree`, where those that are missing add zeros.
+// Leaves the share of the micro-batches of `batch` in the gradient of the mean loss in `adapter`,
+// added in the order of `tree`. Missing micro-batches add zeros.
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                         LoraAdapter& adapter, GradientTree& tree);
 // Updates the adapter and the optimizer from the gradients and the sums of the whole window, unless
@@ -89,9 +89,9 @@ StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
                           const StepBatch& batch, const WindowSums& sums, const UpdateArgs& update,
                           LoraAdapter& adapter, Optimizer& optimizer);
 
-// Both: runs the micro-batches of `batch` through the model and updates `adapter`, its gradients,
-// which are added up in `tree`, and `optimizer`. The loss is summed over the window and divided by
-// its supervised tokens, so that the split into micro-batches does not matter.
+// Runs both halves: runs the micro-batches of `batch` through the model and updates `adapter`, its
+// gradients, which are added up in `tree`, and `optimizer`. The loss is summed over the window and
+// divided by its supervised tokens, so that the split into micro-batches does not matter.
 StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                      const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
                      Optimizer& optimizer);
