@@ -13,7 +13,7 @@ struct BestEvaluation {
   std::int64_t since_best = 0;  // evaluations in a row that were not better than `metric`
 
   // Adds the metric of an evaluation and returns true when it is the best. Better means greater
-  // with `greater`, else smaller, and by more than `threshold`; NaN and Inf are never better.
+  // with `greater`, otherwise smaller, and by more than `threshold`; NaN and Inf are never better.
   bool Add(std::int64_t at_step, double value, bool greater, double threshold);
 };
 

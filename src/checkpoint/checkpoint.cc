@@ -165,7 +165,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
   return finished;
 }
 
-// The copy gets its name when it is complete, as a checkpoint that is written.
+// The copy gets its name when it is complete, like a checkpoint that is written.
 fs::path CopyCheckpoint(const fs::path& checkpoint, const fs::path& run_dir) {
   const fs::path copy = run_dir / checkpoint.filename();
   const fs::path unfinished = UnfinishedCheckpointDir(run_dir, *StepOfCheckpoint(checkpoint));

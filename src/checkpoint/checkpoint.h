@@ -38,20 +38,19 @@ std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
                                      const Optimizer& optimizer, const TrainPosition& position,
                                      std::int64_t total_steps, const Json& options);
 
-// Opens every file of a checkpoint and checks that each is whole and that no value is one that no
-// run can have written. Errors: InvalidInput.
+// Opens every file of a checkpoint and checks that each is whole and that a run can have written
+// every value. Errors: InvalidInput.
 void CheckCheckpoint(const std::filesystem::path& checkpoint);
 
-// How far the run of a checkpoint has come, and the steps that it had in all; 0 where the
-// checkpoint does not record them. Errors: as CheckCheckpoint.
+// The position of a run at a checkpoint, and the steps of the run in all; 0 where the checkpoint
+// does not record them. Errors: as CheckCheckpoint.
 struct CheckpointPlace {
   TrainPosition at;
   std::int64_t total_steps = 0;
 };
 CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
 
-// Copies a checkpoint of another run into `run_dir` and returns the copy. Errors: Runtime (disk
-// full
+// Copies another run's checkpoint into `run_dir`. Returns the copy. Errors: Runtime (disk full
 // ...).
 std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
                                      const std::filesystem::path& run_dir);

@@ -36,10 +36,11 @@ bool HoldsAdapter(const std::filesystem::path& dir);
 
 // True for resume_from_checkpoint auto (or true): the newest checkpoint of output_dir, if any.
 bool ResumesFromNewest(const TrainOptions& options);
-// The checkpoint that resume_from_checkpoint names; nothing when the option is not set, or is auto
-// and there is no checkpoint. auto passes over damaged checkpoints and adds a warning for each.
-// whole: a checkpoint that has been read already and is not read again. Errors: InvalidInput when a
-// checkpoint that is named does not exist, and when all are damaged that auto would replace.
+// Returns the checkpoint that resume_from_checkpoint names, or nothing when the option is not set,
+// or is auto and there is no checkpoint. auto passes over damaged checkpoints and adds a warning
+// for each. whole: a checkpoint that has been read already and is not read again. Errors:
+// InvalidInput when a named checkpoint does not exist, and for auto when all checkpoints are
+// damaged and overwrite_output_dir is not set.
 std::optional<std::filesystem::path> FindCheckpoint(
     const TrainOptions& options, std::vector<std::string>& warnings,
     const std::optional<std::filesystem::path>& whole = {});

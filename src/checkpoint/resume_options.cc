@@ -10,10 +10,10 @@
 namespace qlora {
 namespace {
 
-// Options that are not recorded. All others decide what a step computes, and a run that resumed
-// with other values would not be the run that its checkpoint began.
+// Options that are not recorded. All others decide the result of a step: a run that resumed with
+// other values would be another run.
 constexpr auto kFreeOptions = std::to_array<std::string_view>({
-    // How long a run is. The schedule of the learning rate follows.
+    // The length of a run. The schedule of the learning rate follows.
     "num_train_epochs",
     "max_steps",
     // Places of model and data. Fingerprints show that they are the same.

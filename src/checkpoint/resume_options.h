@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-// True for the options that say how long, where, how often and how fast a run works, and where its
-// model and data are: not what a step computes.
+// True for the options of the length, place, frequency and speed of a run, and of the places of its
+// model and data. They do not change the result of a step.
 bool MayChangeOnResume(std::string_view option);
 
 // All options as JSON text values.

@@ -17,7 +17,8 @@ bool ResumesHere(const TrainOptions& options, const std::optional<fs::path>& che
 
 ResumePoint FindResumePoint(const std::filesystem::path& checkpoint, const TrainOptions& options,
                             std::int64_t total_steps) {
-  // max_steps may be raised when a run resumes, and lowered to no less than what is done.
+  // max_steps may be raised when a run resumes, and lowered to no less than the steps that are
+  // done.
   const auto [at, total_before] = ReadPlace(checkpoint);
   if (at.step > total_steps) {
     ThrowInvalidInput(

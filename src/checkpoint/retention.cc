@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 void DiscardCheckpoint(const fs::path& dir) {
   // The hidden name has the prefix of unfinished checkpoints, so that RemoveUnfinishedCheckpoints
-  // also removes what an interruption leaves of it.
+  // also removes the rest of it after an interruption.
   const std::string step = dir.filename().string().substr(kCheckpointPrefix.size());
   const fs::path hidden = dir.parent_path() / fmt::format("{}{}-old", kUnfinishedPrefix, step);
   try {

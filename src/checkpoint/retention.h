@@ -15,7 +15,7 @@ void DiscardCheckpoint(const std::filesystem::path& dir);
 void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep,
                           std::int64_t newest, std::int64_t spared);
 void RemoveAllCheckpoints(const std::filesystem::path& run_dir);
-// Removes what interrupted saves left behind.
+// Removes the folders that interrupted saves left behind.
 void RemoveUnfinishedCheckpoints(const std::filesystem::path& run_dir);
 
 }  // namespace qlora

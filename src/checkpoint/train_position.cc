@@ -64,7 +64,7 @@ Json PositionToJson(const TrainPosition& position) {
 
 namespace {
 
-// Refuses what no run can have written.
+// Refuses values that no run can have written.
 void CheckPosition(const TrainPosition& at, const std::string& where) {
   // Half of the range, so that sums of two counters cannot overflow.
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
