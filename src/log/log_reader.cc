@@ -33,7 +33,7 @@ std::int64_t ForEachLine(const fs::path& path,
   return damaged;
 }
 
-// Complete lines: those that end in a line feed.
+// Counts the complete lines, which end in a line feed.
 std::int64_t CountLines(const fs::path& path) {
   std::ifstream in(path);
   return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
@@ -44,7 +44,8 @@ void AddToColumns(const Json& line, Json& columns) {
   for (const auto& [key, value] : line.items()) columns[key].push_back(value);
 }
 
-// The tokens of a step; 0 for a number that no step has, of which a sum could overflow.
+// The tokens of a step; 0 for a number that no step has, because a sum of such numbers could
+// overflow.
 std::int64_t TokensOf(const Json& line) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   const auto found = line.find("tokens");
@@ -53,7 +54,7 @@ std::int64_t TokensOf(const Json& line) {
   return tokens >= 0 && tokens <= kMost ? tokens : 0;
 }
 
-// The object that a file of the run holds; an empty one when the file is missing.
+// Reads the JSON object of a file of the run; an empty object when the file is missing.
 Json ObjectIn(const fs::path& file) {
   if (!fs::exists(file)) return Json::object();
   Json object = ReadJsonFile(file);

@@ -22,8 +22,8 @@ inline constexpr std::int64_t kMaxRecordedSteps = 10000;
 //   total_steps, memory, data, eval_data   of run_info.json, if it exists
 //   damaged_lines   lines of the logs that are not JSON objects, which are left out
 //   finished   true when the run has ended and its adapter is saved
-// Errors: InvalidInput when the folder holds no run, or its train_log.jsonl no line that can be
-// read.
+// Errors: InvalidInput when the folder holds no run, or when its train_log.jsonl has no line that
+// can be read.
 std::string ReadRunLogs(const std::filesystem::path& dir);
 
 }  // namespace qlora
