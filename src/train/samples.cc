@@ -32,7 +32,7 @@ void Samples::Write(TrainPosition& at) {
   }
 }
 
-// The whole prompt is one pass, each new token another one of one row. All prompts use the same
+// The whole prompt is one pass. Each new token is a pass of one row. All prompts use the same
 // cache, one after the other. Greedy: texts of different steps differ by the weights alone.
 std::string Samples::TextAfter(std::int64_t i) {
   const Decoder& decoder = *loaded_.decoder;

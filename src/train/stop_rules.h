@@ -25,7 +25,7 @@ class StopRules {
   // The loop is over: an interruption, early stopping, or all steps are done.
   bool Ended(const TrainPosition& at) const;
 
-  // Errors: Runtime when the run has diverged; the message names what may help.
+  // Errors: Runtime when the run has diverged; the message names remedies.
   void ThrowIfDiverged(const TrainPosition& at, const StepResult& last) const;
 
  private:

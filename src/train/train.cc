@@ -107,8 +107,8 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   }
 }
 
-// The words about a run that got worse, or "". A single step that was skipped last does not tell
-// that: the losses of the steps that made the adapter do.
+// Describes how a run got worse; "" for a run that did not. One skipped last step does not count:
+// the losses of the steps that made the adapter decide.
 std::string DescribeDivergence(const TrainOptions& options, const TrainPosition& at) {
   std::string found;
   const bool applied_any = at.skipped_steps < at.step;
