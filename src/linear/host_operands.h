@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-// The operands of one pass: in place where the backend computes in host memory, else copies.
+// The operands of one pass: in place where the backend computes in host memory, otherwise copies.
 class HostOperands {
  public:
   explicit HostOperands(Memory& memory) : memory_(memory) {}

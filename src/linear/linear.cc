@@ -18,7 +18,7 @@
 namespace qlora {
 namespace {
 
-// ---- Checks of what a caller passes. Errors: InvalidInput.
+// ---- Checks of arguments. Errors: InvalidInput.
 
 // A NaN fails these tests too.
 void CheckConfig(const QLoraConfig& config) {
@@ -99,7 +99,7 @@ class QLoraLinear::Impl {
       ThrowInvalidInput("QLoraLinear: expected {} values of bias, one per row, found {}", out(),
                         bias_.size());
     }
-    // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes those.
+    // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes these forms.
     read_weight_ = compat::ConvertToBnb(weight_);
     backend_ = BackendFactory::ForJob(context, "cpu")->Make(context, config.compute);
     // A, B and their gradients share one arena: laid out once to count, once to place.
