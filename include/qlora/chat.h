@@ -11,7 +11,7 @@ namespace qlora {
 struct ChatFields {
   std::string chat_template = {};         // empty: the checkpoint's own
   std::string chat_template_kwargs = {};  // JSON object of variables that the template sees
-  std::string chat_template_date = {};    // YYYY-MM-DD; empty: a fixed day for data, else today
+  std::string chat_template_date = {};    // YYYY-MM-DD; empty: fixed for data, otherwise today
 
   void Declare(OptionTable& table);
 };

@@ -1,4 +1,4 @@
-// How users say what data to read: the same keys for every verb that reads data sets.
+// The options of data: the same keys for every verb that reads data sets.
 #ifndef QLORA_DATA_H_
 #define QLORA_DATA_H_
 

@@ -13,8 +13,8 @@ struct FileReport {
   std::string path;
   std::string container;  // "JSON Lines" ...
   std::string format;     // "messages" ...
-  // "prompt: question, completion: answer; not read: id", where the fields have other names than
-  // those of the format; else "".
+  // "prompt: question, completion: answer; not read: id", where the fields have other names than in
+  // the format; otherwise "".
   std::string fields;
   double weight = 1;
   std::int64_t records = 0;  // in the file; windows of a raw text
@@ -64,7 +64,7 @@ struct PackingReport {
   double fill_rate = 0;       // tokens in the micro-batches over tokens that would fit; 1: full
 };
 
-// The samples that a run trains on and those that it holds out for evaluation.
+// The samples that a run trains on and the samples that it holds out for evaluation.
 struct TrainingDataReport {
   DataReport train;
   std::optional<PackingReport> packing;  // with the option packing

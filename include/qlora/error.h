@@ -14,8 +14,8 @@ enum class ErrorCode {
   kOutOfMemory = 3,   // the plan does not fit in the memory that is allowed or free
 };
 
-// The message says what failed, where (file, tensor, line), what was expected and found, and what
-// to do about it.
+// The message names the failure, its place (file, tensor, line), the expected and the found value,
+// and a remedy.
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}

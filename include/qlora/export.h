@@ -33,7 +33,7 @@ struct ExportOptions {
 struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
-  std::string merge_base;  // what was merged into, or "" without a merge
+  std::string merge_base;  // the base of the merge, or "" without a merge
   // verify: over a few prompts, between the model as trained and the written file.
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;

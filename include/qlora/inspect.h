@@ -16,7 +16,7 @@ struct Inspection {
 };
 
 // path: a Hugging Face model directory (or org/name in the local cache), a PEFT adapter directory,
-// or a .gguf file. Errors: InvalidInput when it is none of these, or damaged.
+// or a .gguf file. Errors: InvalidInput for anything else, and for damaged files.
 Inspection Inspect(const std::string& path);
 
 // The training options that affect how data is read.

@@ -11,8 +11,8 @@ namespace qlora {
 struct MachineReport {
   std::string cpu;                        // as the processor names itself
   std::vector<std::string> cpu_features;  // the instruction sets that kernels can make use of
-  std::string simd_target;                // what the kernels of this process use
-  std::string best_simd_target;           // what they use unless QLORA_TARGET says otherwise
+  std::string simd_target;                // the target of the kernels of this process
+  std::string best_simd_target;           // their target unless QLORA_TARGET names another
   int cores = 0;                          // usable: affinity mask and cgroup quota respected
   std::size_t memory_total = 0;           // bytes; physical, or a lower cgroup limit
   std::size_t memory_available = 0;       // bytes that a run can take now

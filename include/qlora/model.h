@@ -43,7 +43,7 @@ struct EvalResult {
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   double seconds = 0;
-  std::string data;          // what was read, in words: counts, lengths, what was dropped or cut
+  std::string data;          // the data in words: counts, lengths, dropped and cut samples
   std::string layout;        // of prompts and answers, in words
   std::string warning;       // "" or a remark for the user
   std::int64_t dropped = 0;  // samples that were longer than max_length
@@ -55,7 +55,7 @@ struct EvalResult {
 // A loaded model. The context must outlive it.
 class Model {
  public:
-  // Errors: InvalidInput naming the file and what to do.
+  // Errors: InvalidInput naming the file and a remedy.
   static Model Load(
       Context& context, const ModelOptions& options,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
@@ -64,11 +64,11 @@ class Model {
   Model& operator=(Model&& other) noexcept;
 
   // Gives the options that the user did not set the values of the model's generation_config.json.
-  // options: declared by GenerateOptions. Returns them as text, "temperature 0.7, top_p 0.9"; ""
-  // when there are none. Errors: InvalidInput naming file and key.
+  // options: declared by GenerateOptions. Returns these options as text, "temperature 0.7, top_p
+  // 0.9", or "". Errors: InvalidInput naming file and key.
   std::string TakeGenerationConfig(OptionTable& options) const;
 
-  // Tokens that the model reads at most, prompt and answer together.
+  // The most tokens that the model reads, prompt and answer together.
   std::int64_t context_length() const;
   // Tokens of a prompt, as Generate counts them.
   std::int64_t CountTokens(std::string_view text, bool add_special_tokens = true) const;
@@ -81,9 +81,9 @@ class Model {
   std::string ChatPrompt(std::string_view messages, std::string_view tools = {}) const;
 
   // Prompts in the layout of the data that the adapter was trained on, or an adapter that Export
-  // merged into the model; where none is recorded, through the chat template if there is one. With
-  // ModelOptions::chat, the template that was given. prompt_layout: the layout in words, and where
-  // it comes from; "" when prompts are read as they are and no adapter says so. Errors:
+  // merged into the model; without a recorded layout, through the chat template if there is one.
+  // With ModelOptions::chat, the template that was given. prompt_layout: the layout in words, and
+  // where it comes from; "" when prompts are read as they are and no adapter says so. Errors:
   // InvalidInput when the layout has no place for a part of the prompt, JSON is malformed, or the
   // template refuses the conversation (line and column).
   std::string prompt_layout() const;
@@ -95,8 +95,8 @@ class Model {
   // True when PromptOfChat tells the messages of a conversation apart.
   bool has_turns() const;
 
-  // The tokens that end an answer, as text: EOS of tokenizer and generation_config.json, and what
-  // the chat template ends a turn with.
+  // The tokens that end an answer, as text: EOS of tokenizer and generation_config.json, and the
+  // end of a turn in the chat template.
   std::vector<std::string> stop_tokens() const;
 
   // Continues `prompt`; on_text receives pieces of whole characters as they come and may return

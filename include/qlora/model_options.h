@@ -21,9 +21,9 @@ struct ModelOptions {
   // they were when the adapter was trained, 4 bits without an adapter.
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
-  std::string compute_dtype = "auto";  // bfloat16 where products of it are fastest, else float32
+  std::string compute_dtype = "auto";  // bfloat16 where its products are fastest, otherwise float32
   std::string device = "auto";         // cpu, cuda; auto: cpu
-  // Empty: the template, variables and date that the adapter was trained with, else the
+  // Empty: the template, variables and date that the adapter was trained with, otherwise the
   // checkpoint's own.
   ChatFields chat;
   // For generating: copies weights into memory of this process, 4-bit ones in the order in which
@@ -41,7 +41,7 @@ struct GenerateOptions {
   std::int64_t top_k = 0;  // 0: off
   double top_p = 1;
   double min_p = 0;               // of the most likely token's probability; 0: off
-  double repetition_penalty = 1;  // as Hugging Face defines it; 1: none
+  double repetition_penalty = 1;  // as Hugging Face defines it; 1: no penalty
   std::int64_t seed = 42;
   std::string stop;  // a text that ends the answer and is not a part of it; "": none
 

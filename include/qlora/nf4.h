@@ -68,9 +68,9 @@ struct NestedScales {
   float offset = 0;               // the mean that was subtracted from the scales
 };
 
-// A borrowed 4-bit matrix (rows, cols) in the layout of bitsandbytes: what kernels read. Blocks run
-// along the row-major order and may cross row ends; the last block may be short. Layouts of other
-// libraries: qlora/nf4_compat.h.
+// A borrowed 4-bit matrix (rows, cols) in the layout of bitsandbytes, which kernels read. Blocks
+// run along the row-major order and may cross row ends; the last block may be short. Layouts of
+// other libraries: qlora/nf4_compat.h.
 struct QuantizedView {
   const std::uint8_t* packed = nullptr;  // (rows * cols + 1) / 2 bytes
   std::int64_t rows = 0;

@@ -71,7 +71,7 @@ struct View {
 // Writes the float32 scales of blocks [first, first + count) to out (count).
 void LoadScales(const View& q, std::int64_t first, std::int64_t count, float* out);
 
-// The values that kTorchao picks from, for a weight of `dtype` (F32, BF16 or F16): those of NF4
+// The values that kTorchao picks from, for a weight of `dtype` (F32, BF16 or F16): the NF4 values
 // with four decimals, rounded to dtype.
 const std::array<float, 16>& TorchaoCodebook(DType dtype);
 

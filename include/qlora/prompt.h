@@ -15,7 +15,7 @@ struct PromptText {
 
 // A prompt of the training data, in the form that `generate` takes.
 struct PromptExample {
-  std::string prompt = {};  // what a person types; "" when only a record says it
+  std::string prompt = {};  // the text that a person types; "" when only a record holds it
   std::string system = {};  // the system message, or ""
   std::string record = {};  // a JSON object: the fields of the prompt, where `prompt` is not enough
   bool raw = false;         // the text is to be given as it is

@@ -63,7 +63,7 @@ struct RunSummary {
   // The run got worse: its loss ended far above its start (step/loss_rise.h), or its last steps,
   // more than one or all, were skipped for a NaN or Inf. The adapter is saved all the same.
   bool diverged = false;
-  std::string divergence;          // when diverged: what happened, and what may help
+  std::string divergence;          // when diverged: the cause and remedies
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
   std::int64_t best_step = -1;     // step of the best evaluation; -1: none
   std::string adapter_dir;
@@ -73,7 +73,7 @@ struct RunSummary {
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
-  // Weights are being loaded; what this throws ends the run before anything is written.
+  // Weights are being loaded; an exception ends the run before anything is written.
   virtual void OnLoad(std::int64_t /*done*/, std::int64_t /*total*/) {}
   // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,

@@ -15,7 +15,7 @@ namespace qlora {
 // An option whose value has no effect, given the other options.
 struct IdleOption {
   std::string name;
-  std::string reason;  // with what to do instead
+  std::string reason;  // with a remedy
 };
 
 struct TrainOptions {

@@ -1,4 +1,4 @@
-// The plan of a run: what it reads, needs and writes, before weights are read.
+// The plan of a run: its inputs, needs and outputs, before weights are read.
 #ifndef QLORA_TRAIN_PLAN_H_
 #define QLORA_TRAIN_PLAN_H_
 
@@ -29,7 +29,7 @@ struct MemoryPart {
 // The memory that a run needs at its peak, computed before weights are read.
 struct MemoryPlan {
   std::vector<MemoryPart> parts;   // weights, adapter, gradients, optimizer, activations ...
-  std::string recompute;           // what layers recompute, in words
+  std::string recompute;           // the recomputation of layers, in words
   std::vector<MemoryPart> ladder;  // the peak if all layers recomputed the same
   MemoryPlace place = MemoryPlace::kHost;  // where the run computes: the place of all peaks
   std::size_t train_peak = 0;
@@ -66,7 +66,7 @@ struct ResumePoint {
 
 struct PreparedRun;  // plan/prepared_run.h
 
-// A run that was checked and not started: what it reads, needs and writes.
+// A run that was checked and not started: its inputs, needs and outputs.
 struct TrainPlan {
   TrainOptions options;  // with the values of the adapter that training continues
   std::vector<std::string> warnings;
