@@ -67,7 +67,7 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const
   std::error_code error;
   const std::filesystem::space_info space = std::filesystem::space(plan.folder, error);
   if (error) ThrowRuntime("{}: free space cannot be read: {}", plan.folder, error.message());
-  plan.known = space.capacity > 0;  // /proc and its like report none
+  plan.known = space.capacity > 0;  // /proc and similar file systems report 0
   plan.free = space.available;
   plan.shortage = ShortageOf(plan);
   return plan;

@@ -114,8 +114,9 @@ bool Offloads(const std::vector<Recompute>& levels) {
   return std::ranges::find(levels, Recompute::kOffload) != levels.end();
 }
 
-// Sets what the run does to fit into `limit` bytes. Offloading needs host memory, and time where
-// the way to it is slow, so no run offloads before its workspace is lean.
+// Sets the workspace, the place of the embedding and the recomputation for `limit` bytes.
+// Offloading needs host memory, and time where the way to it is slow, so no run offloads before its
+// workspace is lean.
 void Choose(const RunParts& run, std::size_t limit, ActivationNeeds& needs) {
   for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
     needs.work_size = size;

@@ -20,7 +20,7 @@ PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
                                 needs.work_size, needs.recompute, needs.host_embedding));
 }
 
-// The memory of an evaluation or of samples; none for a run that has neither.
+// The memory of an evaluation or of samples; 0 bytes for a run that has neither.
 PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
                     const Precision& precision, const ActivationNeeds& needs) {
   if (needs.eval_rows == 0) return {};
@@ -97,7 +97,8 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   const std::size_t offloaded = train.staging - (on_host > 0 ? StagedBytes(config) : 0);
   if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
   plan.Add({"weights", weights.owned - on_host, plan.place});
-  if (plan.place == MemoryPlace::kHost) {  // a device copies what the host reads in place
+  // A device copies the weights that the host reads in place.
+  if (plan.place == MemoryPlace::kHost) {
     plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
   }
   plan.Add({"adapter", adapter.bytes(), plan.place});
@@ -213,8 +214,7 @@ std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory
                            const Memory& memory, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
   // A plan may use the share that FitMemory leaves to others: it is refused only when it exceeds
-  // everything. The error names max_memory only if that, and not free memory, is what
-  // limits.
+  // everything. The error names max_memory only if max_memory, and not free memory, is the limit.
   const std::size_t limit = MemoryLimit(max_memory, 0, memory);
   const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
   if (plan.peak() > limit) {

@@ -34,8 +34,8 @@ PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
                         const LoraAdapter& adapter, const Precision& precision,
                         const ActivationNeeds& needs);
 
-// Everything but the program, the data, a host embedding, its rows in transfer and what is
-// offloaded is in the memory of the backend.
+// Everything but the program, the data, a host embedding, its rows in transfer and offloaded inputs
+// is in the memory of the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
@@ -54,9 +54,9 @@ const char* NameOf(Recompute level);
 // "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
 std::string DescribeRecompute(std::span<const Recompute> levels);
 
-// The bytes of `memory` that a run may use, with those that the process holds: max_memory ("": no
-// limit), or what is free if that is less. `spare`: fraction of free memory that is left to others
-// when max_memory is not set.
+// The bytes of `memory` that a run may use, with the bytes that the process holds: max_memory ("":
+// no limit), or the free memory if that is less. `spare`: fraction of free memory that is left to
+// others when max_memory is not set.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
 
 // The warning that a run on `backends` can be planned here, not started; or "".
@@ -66,9 +66,9 @@ std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max
 // without a unit.
 std::size_t ParseBytes(const std::string& text);
 
-// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or what is free in
-// `memory`, where the run computes, or host_limit in host memory; "" when it fits.
-// what_fits(limit) says what would help.
+// The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
+// `memory`, where the run computes, or host_limit in host memory; "" when it fits. what_fits(limit)
+// names a remedy.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
                            const Memory& memory, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits);

@@ -10,7 +10,7 @@
 //   run_data.h              training and evaluation data; warnings: data/dataset_report.h
 //   sample_prompts.h        the prompts of samples
 //   memory_plan.h           the peak of memory, computed by the code that lays memory out
-//   fit_memory.h            what is recomputed or offloaded so that the run fits
+//   fit_memory.h            the recomputation and offloading with which a run fits
 //   disk_plan.h, run_folder.h   room on the disk, and the folder of the run
 //
 // shape_plan.cc plans memory without data, from a config.json or from the names in

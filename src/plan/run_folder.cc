@@ -101,7 +101,7 @@ void CheckWritable(const char* option, const fs::path& dir) {
     ThrowInvalidInput("{} {} cannot be made: {} is not a directory that you can write to", option,
                       dir.string(), ancestor.string());
   }
-  // Some file systems refuse what the permissions allow, so a folder is made and removed.
+  // Some file systems refuse writes that the permissions allow, so a folder is made and removed.
   std::string probe = (ancestor / ".qlora-XXXXXX").string();
   if (mkdtemp(probe.data()) == nullptr) {
     ThrowInvalidInput("{} {} cannot be made: nothing can be written to {}: {}", option,

@@ -20,8 +20,8 @@ void CheckOutputDir(const TrainOptions& options,
 
 // Makes output_dir where it does not exist. Errors: InvalidInput.
 void MakeOutputDir(const TrainOptions& options);
-// Removes what earlier runs left unfinished in output_dir, and of a run that is replaced, its
-// files; other files stay.
+// Removes unfinished checkpoints from output_dir, and the files of a run that is replaced. Other
+// files stay.
 void PrepareOutputDir(const TrainOptions& options,
                       const std::optional<std::filesystem::path>& checkpoint);
 

@@ -90,7 +90,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
                                           .quantization = options.quantization});
   const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
   const LoraAdapter adapter = DescribeAdapter(options, shape.config, backend->memory());
-  // Weights that are there tell sizes exactly, also of a checkpoint that is 4-bit itself.
+  // Weights that exist tell sizes exactly, also of a checkpoint that is 4-bit itself.
   const WeightSizes weights =
       shape.weights ? PlanWeights(context, *backend, *shape.weights, shape.config, load)
                     : PlanWeights(context, *backend, shape.config, load);

@@ -1,9 +1,8 @@
 // Options of training: the table of their names and help texts, and presets.
 //
-// Names are those of transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so
-// that users need not learn new ones; aliases come from Axolotl, LLaMA-Factory and mlx-lm. Help
-// is read alone, without its neighbours, and in the JSON Schema of editors: each text names its
-// subject.
+// Names come from transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so that
+// users need not learn new ones; aliases come from Axolotl, LLaMA-Factory and mlx-lm. Help is read
+// alone, without its neighbours, and in the JSON Schema of editors: each text names its subject.
 #include <array>
 #include <utility>
 
