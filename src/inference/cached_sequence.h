@@ -37,14 +37,14 @@ class CachedSequence {
   // with the other frequencies.
   std::vector<float> Append(std::span<const std::int32_t> ids);
 
-  // Appends the prompt, then the tokens that `next` chooses from the logits after those before, up
-  // to `most` of them; `next` ends the text by returning none.
+  // Appends the prompt, then the tokens that `next` chooses from the logits of the tokens before,
+  // up to `most` of them. `next` ends the text by returning nothing.
   using NextToken = std::function<std::optional<std::int32_t>(std::span<const float> logits)>;
   void Generate(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
 
  private:
   // Captures the pass over the next token, of which only the id is not known, while the device runs
-  // that over this one, which had `inputs`.
+  // the pass over this token, which had `inputs`.
   void CaptureNext(const PassInputs& inputs, Activations& activations);
 
   const Decoder& decoder_;

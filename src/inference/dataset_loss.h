@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-// Rows that are put through the decoder at a time: many, in whole samples. longest: in tokens.
+// The rows of one pass: many, in whole samples. longest: in tokens.
 std::int64_t EvalRows(std::int64_t longest);
 
 // Receives the number of samples that are done, between passes, and the number of all samples.

@@ -90,7 +90,7 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
   }
 
   // A draw from the kept weights: the token in whose part of [0, kept) the target falls. The last
-  // token takes what rounding leaves.
+  // token takes the rest that rounding leaves.
   double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
   for (std::size_t i = 0; i + 1 < count; ++i) {
     if (target < weights[i]) return candidates_[i].second;

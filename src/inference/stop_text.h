@@ -12,8 +12,8 @@ class StopText {
   // "": nothing is looked for.
   explicit StopText(std::string text);
 
-  // Takes the next piece. Returns what can be shown: everything before the stop text, and nothing
-  // that may be the beginning of it.
+  // Takes the next piece. Returns the text that can be shown: everything before the stop text,
+  // without an end that may begin the stop text.
   std::string Add(std::string_view piece);
   // Returns the text that was held back, once no more pieces come; "" after the stop text.
   std::string Finish();
