@@ -50,8 +50,7 @@ struct CheckpointPlace {
 };
 CheckpointPlace ReadPlace(const std::filesystem::path& checkpoint);
 
-// Copies another run's checkpoint into `run_dir`. Returns the copy. Errors: Runtime (disk full
-// ...).
+// Copies another run's checkpoint into `run_dir`. Returns the copy. Errors: Runtime (full disk).
 std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
                                      const std::filesystem::path& run_dir);
 
