@@ -101,8 +101,8 @@ class Model {
 
   // Continues `prompt`; on_text receives pieces of whole characters as they come and may return
   // false to stop. add_special_tokens: BOS as the tokenizer adds it. The answer ends where the
-  // context does, whatever max_new_tokens says. The memory of a call is kept for the next one, until
-  // Evaluate. Errors: InvalidInput for a prompt that fills the context.
+  // context does, whatever max_new_tokens says. The memory of a call is kept for the next one,
+  // until Evaluate. Errors: InvalidInput for a prompt that fills the context.
   GenerateReport Generate(std::string_view prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {},
                           bool add_special_tokens = true);

@@ -1,7 +1,7 @@
 // A 4-bit checkpoint of the base of training runs: the first run makes it, later runs load it.
 //
 //   FindQuantizedBase     takes the checkpoint as the base of the run; true: it must be made
-//   PlanTraining          what is wrong with the run is found before that work, which takes
+//   PlanTraining          errors of the run are found before that work, which takes
 //   CheckPlan             minutes, and a run that does not fit is refused
 //   MakeQuantizedBase     makes the checkpoint
 //   PlanOnQuantizedBase   the plan of the same run on the checkpoint
@@ -25,7 +25,7 @@ namespace qlora {
 bool FindQuantizedBase(const std::string& folder, TrainOptions& options);
 
 // Quantizes the model of `options` into `folder`, which appears when the checkpoint is complete.
-// options: as FindQuantizedBase left them. Errors: those of QuantizeCheckpoint.
+// options: as FindQuantizedBase left them. Errors: as QuantizeCheckpoint.
 void MakeQuantizedBase(Context& context, const std::string& folder, const TrainOptions& options,
                        const ProgressFn& progress = {});
 

@@ -33,7 +33,7 @@ struct GenerationBuffers {
 // never more memory than one of the texts needs alone.
 class GenerationMemory {
  public:
-  // All must outlive this; adapters: those of the passes.
+  // All must outlive this; adapters: the adapters of the passes.
   GenerationMemory(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
                    const Precision& precision, Adapters adapters);
 
@@ -43,7 +43,7 @@ class GenerationMemory {
   std::unique_ptr<GenerationBuffers> Take(std::int64_t rows, std::int64_t positions);
   // Keeps the buffers of a text that has ended.
   void Keep(std::unique_ptr<GenerationBuffers> buffers) { kept_ = std::move(buffers); }
-  // Frees what is kept.
+  // Frees the kept memory.
   void Free() { kept_.reset(); }
 
  private:
