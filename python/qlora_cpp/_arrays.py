@@ -17,7 +17,7 @@ _MOST = 2 ** 48  # more than any size in memory, and far from the end of 64 bits
 
 
 def _torch():
-    """PyTorch, where somebody has imported it: tensors of a module that is not loaded do not exist."""
+    """PyTorch, if somebody has imported it; without that, no tensor of it exists."""
     return sys.modules.get("torch")
 
 

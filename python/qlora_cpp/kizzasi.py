@@ -63,7 +63,7 @@ class QLoraLinear:
         return _arrays.like(self._layer(values), input)
 
     def memory_saved_bytes(self):
-        """Bytes by which codes, scales and zero points are smaller than a float32 weight; at least 0."""
+        """Bytes that codes, scales and zero points save against a float32 weight; at least 0."""
         return max(0, self._layer.memory_saved_bytes - self._zero_point.nbytes)
 
     def trainable_params(self):

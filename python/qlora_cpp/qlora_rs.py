@@ -276,7 +276,8 @@ def export_gguf(tensors, path, outtype="f16"):
     """
     named = []
     if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
-        raise TypeError(f"tensors: expected pairs (name, quantized), found {type(tensors).__name__}")
+        raise TypeError("tensors: expected pairs (name, quantized), found "
+                        f"{type(tensors).__name__}")
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError("tensors: expected pairs (name, quantized)")

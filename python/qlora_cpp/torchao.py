@@ -139,8 +139,8 @@ class NF4Tensor:
 
     @staticmethod
     def convert_to_norm_float_weight(input_tensor, n_blocks, block_size, nf4):
-        """uint8 (numel / 2): the packed codes of a weight by the largest magnitude of each block and
-        the ascending table nf4 of 16 levels."""
+        """uint8 (numel / 2): the packed codes of a weight by the largest magnitude of each block
+        and the ascending table nf4 of 16 levels."""
         values = _arrays.weights("input_tensor", input_tensor)
         n_blocks = _arrays.count("n_blocks", n_blocks)
         block_size = _arrays.count("block_size", block_size)
@@ -166,8 +166,8 @@ class NF4Tensor:
 
     @staticmethod
     def quantize_tensor_nearest(value, nf4):
-        """int64 indices, in the shape of value, of the nearest levels of the ascending table nf4; the
-        lower one on a tie. Compared in float32, whatever the dtype."""
+        """int64 indices, in the shape of value, of the nearest levels of the ascending table nf4;
+        the lower one on a tie. Compared in float32, whatever the dtype."""
         nearest = _core.quantize_tensor_nearest(_arrays.floats("value", value),
                                                 _arrays.floats("nf4", nf4))
         return _arrays.like(nearest.astype(np.int64), value)
