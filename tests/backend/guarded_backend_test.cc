@@ -12,7 +12,7 @@ namespace {
 class GuardedBackendTest : public testing::Test {
  protected:
   Context context_{2};
-  std::unique_ptr<Backend> backend_ = GuardedBackends()(context_, DType::kF32);
+  std::unique_ptr<Backend> backend_ = GuardedBackends()->Make(context_, DType::kF32);
   Arena arena_ = Arena(2 * 4096, backend_->memory());
   const MatrixView inside_ = {arena_.data(), DType::kF32, 1, 4, 4};
 };
