@@ -4,12 +4,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/backend_decorator.h"
+#include "backend/context_on.h"
 #include "inference/cached_sequence.h"
+#include "model/golden.h"
 #include "pass/random_decoder.h"
+#include "qlora/model.h"
 
 namespace qlora {
 namespace {
@@ -50,10 +57,12 @@ class CountingMemory final : public Memory {
 
 class CountingBackend final : public BackendDecorator {
  public:
-  CountingBackend(Backend& inner, Memory& memory) : BackendDecorator(inner), memory_(memory) {}
+  CountingBackend(std::unique_ptr<Backend> cpu, Memory& memory)
+      : BackendDecorator(*cpu), cpu_(std::move(cpu)), memory_(memory) {}
   Memory& memory() const override { return memory_; }
 
  private:
+  std::unique_ptr<Backend> cpu_;
   Memory& memory_;
 };
 
@@ -72,9 +81,8 @@ class GenerationMemoryTest : public testing::Test {
   const DecoderConfig config_ = TinyConfig();
   const RandomWeights weights_{config_, DType::kF32, 3, true};
   Context context_{2};
-  const std::unique_ptr<Backend> cpu_ = MakeCpuBackend(context_, DType::kF32);
   CountingMemory counts_;
-  CountingBackend backend_{*cpu_, counts_};
+  CountingBackend backend_{MakeCpuBackend(context_, DType::kF32), counts_};
 };
 
 TEST_F(GenerationMemoryTest, ATextThatFitsAllocatesNothing) {
@@ -100,7 +108,7 @@ TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
     needs.push_back(counts_.held());
   }
   CountingMemory counts;
-  CountingBackend backend(*cpu_, counts);
+  CountingBackend backend(MakeCpuBackend(context_, DType::kF32), counts);
   GenerationMemory memory(backend, config_, weights_.get(), kFloat, {});
   for (const auto& [rows, positions] : sizes) memory.Keep(memory.Take(rows, positions));
   EXPECT_EQ(counts.held(), needs.back());
@@ -118,6 +126,25 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
     for (const MatrixView& m : layers) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
   }
   EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
+}
+
+TEST_F(GenerationMemoryTest, AModelAllocatesForItsFirstTextAlone) {
+  const auto make = [this](Context& context, DType compute) {
+    return std::make_unique<CountingBackend>(MakeCpuBackend(context, compute), counts_);
+  };
+  ContextOn context(BackendsBy(make), 2);
+  ModelOptions options;
+  options.model_name_or_path = kGoldenDir / "llama-tiny";
+  GenerateOptions generate;
+  generate.max_new_tokens = 8;
+  const std::string other = Model::Load(context, options).Generate("Once", generate).text;
+
+  Model model = Model::Load(context, options);
+  const std::string text = model.Generate("Once upon a time", generate).text;
+  const int allocations = counts_.allocations();
+  EXPECT_EQ(model.Generate("Once", generate).text, other);
+  EXPECT_EQ(model.Generate("Once upon a time", generate).text, text);
+  EXPECT_EQ(counts_.allocations(), allocations);
 }
 
 }  // namespace
