@@ -12,7 +12,7 @@ namespace qlora {
 
 struct TrainSettings {
   TrainOptions options;
-  std::string save_quantized;  // folder of a 4-bit checkpoint of the base; see qlora/quantized_base.h
+  std::string save_quantized;  // folder of a 4-bit base; see qlora/quantized_base.h
   bool dry_run = false;
   std::int64_t dashboard = 0;  // port of the live page; 0: no page
 
