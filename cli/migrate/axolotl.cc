@@ -360,8 +360,13 @@ constexpr auto kAxolotlMarks = std::to_array<std::string_view>(
 
 const ForeignTrainer& AxolotlTrainer() {
   static const ForeignTrainer kTrainer = {
-      "Axolotl",        "axolotl",     kAxolotlRules, TransformersRules(),
-      kAxolotlDefaults, kAxolotlMarks, nullptr};
+      .name = "Axolotl",
+      .from = "axolotl",
+      .rules = kAxolotlRules,
+      .more_rules = TransformersRules(),
+      .defaults = kAxolotlDefaults,
+      .marks = kAxolotlMarks,
+  };
   return kTrainer;
 }
 

@@ -253,13 +253,15 @@ void Complete(MigrationTarget& target) {
 }  // namespace
 
 const ForeignTrainer& LlamaFactoryTrainer() {
-  static const ForeignTrainer kTrainer = {"LLaMA-Factory",
-                                          "llama-factory",
-                                          kLlamaFactoryRules,
-                                          TransformersRules(),
-                                          kLlamaFactoryDefaults,
-                                          kLlamaFactoryMarks,
-                                          Complete};
+  static const ForeignTrainer kTrainer = {
+      .name = "LLaMA-Factory",
+      .from = "llama-factory",
+      .rules = kLlamaFactoryRules,
+      .more_rules = TransformersRules(),
+      .defaults = kLlamaFactoryDefaults,
+      .marks = kLlamaFactoryMarks,
+      .complete = Complete,
+  };
   return kTrainer;
 }
 

@@ -69,8 +69,15 @@ void CompleteTrl(MigrationTarget& target) {
 }  // namespace
 
 const ForeignTrainer& TrlTrainer() {
-  static const ForeignTrainer kTrainer = {"TRL",        "trl",     kTrlRules,  TransformersRules(),
-                                          kTrlDefaults, kTrlMarks, CompleteTrl};
+  static const ForeignTrainer kTrainer = {
+      .name = "TRL",
+      .from = "trl",
+      .rules = kTrlRules,
+      .more_rules = TransformersRules(),
+      .defaults = kTrlDefaults,
+      .marks = kTrlMarks,
+      .complete = CompleteTrl,
+  };
   return kTrainer;
 }
 

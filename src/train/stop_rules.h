@@ -1,4 +1,5 @@
-// When a run ends before its last step: an interruption, early stopping, divergence.
+// When a run ends before its last step: an interruption, divergence, or early stopping, whose rule
+// is StopsEarly in checkpoint/train_position.h.
 #ifndef QLORA_TRAIN_STOP_RULES_H_
 #define QLORA_TRAIN_STOP_RULES_H_
 
