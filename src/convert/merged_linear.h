@@ -10,6 +10,7 @@
 //   gguf_tokenizer.h  the tokenizer as GGUF keys
 //   gguf_weights.h    reads a GGUF model again, to verify it
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
+//   quantized_base.cc the base of --save_quantized: found, made, and planned on
 //   model_folder.h    a folder of a model that appears whole or not at all
 //   inspect.cc        the report of `qlora inspect` about a file or a folder
 #ifndef QLORA_CONVERT_MERGED_LINEAR_H_

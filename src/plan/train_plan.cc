@@ -77,7 +77,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   run->config = LoadDecoderConfig(run->model_dir);
   run->precision = ParsePrecision(options.compute_dtype, *run->backends);
   run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
-  // For its sizes; the session makes the adapter that is trained.
+  // For its sizes; LoadRun makes the adapter that is trained.
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
   data = DataOf(context, options, *run, std::move(data));
