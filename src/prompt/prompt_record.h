@@ -1,6 +1,6 @@
 // The prompts that weights were trained on: layout, and variables of the chat template. An adapter
-// keeps them in qlora_base.json (base_record.h); a checkpoint into which an adapter was merged keeps
-// them in qlora_prompt.json, which other programs ignore.
+// keeps them in qlora_base.json (base_record.h); a checkpoint into which an adapter was merged
+// keeps them in qlora_prompt.json, which other programs ignore.
 #ifndef QLORA_PROMPT_PROMPT_RECORD_H_
 #define QLORA_PROMPT_PROMPT_RECORD_H_
 
