@@ -1,8 +1,5 @@
 #include "bench/bench_gemm_dense.h"
 
-#include <cstring>
-#include <type_traits>
-
 #include "machine/simd_target.h"
 
 #ifdef QLORA_BENCH_ONEDNN

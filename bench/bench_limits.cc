@@ -1,7 +1,6 @@
 #include "bench/bench_limits.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "base/random.h"

@@ -1,6 +1,7 @@
 // The program `qlora`: picks a verb, runs it, and turns the outcome into an exit code.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -18,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/spelling.h"
 #include "base/version.h"
 #include "command/command_line.h"
@@ -26,10 +28,11 @@
 #include "command/help.h"
 #include "command/model_loading.h"
 #include "command/verb.h"
+#include "foreign/foreign_option.h"
 #include "io/json.h"
-#include "migrate/foreign_option.h"
 #include "terminal/interrupt.h"
 #include "terminal/text_wrap.h"
+#include "verbs/verbs.h"
 
 namespace qlora {
 namespace {
@@ -52,13 +55,13 @@ Verb* FindVerb(const Verbs& verbs, const std::string& name) {
 [[noreturn]] void ThrowUnknownVerb(const Verbs& verbs, const std::string& name) {
   if (const std::string advice = VerbAdvice(name); !advice.empty()) {
     // `qlora finetune` gets an answer, not a list.
-    ThrowUsage("unknown verb '{}': {}", name, advice);
+    ThrowInvalidInput("unknown verb '{}': {}", name, advice);
   }
   std::vector<std::string> all;
   for (const std::unique_ptr<Verb>& verb : verbs) all.push_back(verb->text().name);
   const std::string nearest = Nearest(name, all);
-  if (!nearest.empty()) ThrowUsage("unknown verb '{}'; did you mean '{}'?", name, nearest);
-  ThrowUsage("unknown verb '{}'; the verbs are {}", name, fmt::join(all, ", "));
+  if (!nearest.empty()) ThrowInvalidInput("unknown verb '{}'; did you mean '{}'?", name, nearest);
+  ThrowInvalidInput("unknown verb '{}'; the verbs are {}", name, fmt::join(all, ", "));
 }
 
 Verb& GetVerb(const Verbs& verbs, const std::string& name) {
@@ -72,7 +75,9 @@ void CheckRequired(const VerbText& text, OptionTable& table) {
     const Option* option = table.Find(key);
     // A shell turns `--model "$UNSET"` into "--model ''".
     if (!option->set || option->ToString().empty()) {
-      ThrowUsage("{} is missing ({})", option->name, option->help);
+      // The short name that the documents use, where there is one.
+      const std::string name = option->name == "model_name_or_path" ? "model" : option->name;
+      ThrowInvalidInput("--{} is missing ({})", name, option->help);
     }
   }
 }

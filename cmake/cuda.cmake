@@ -4,7 +4,7 @@
 set(QLORA_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO: where the toolkit is found")
 set(QLORA_HAS_CUDA OFF)
 # Sanitizers do not know the code of a GPU; the host model of the tests does.
-if(NOT QLORA_CUDA STREQUAL "OFF" AND NOT QLORA_SANITIZE)
+if(QLORA_HAS_BACKEND AND NOT QLORA_CUDA STREQUAL "OFF" AND NOT QLORA_SANITIZE)
   find_package(CUDAToolkit 12.4 QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     # nvcc is found also where it is not on the path.

@@ -7,7 +7,11 @@ if(QLORA_PROGRAM OR QLORA_PYTHON)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/qlora DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
           ${qlora_library_component})
 else()  # what qlora::nf4 and qlora::linear offer
-  foreach(header context error linear nf4 nf4_compat tensor)
+  set(headers context error nf4 nf4_compat tensor)
+  if(QLORA_HAS_BACKEND)
+    list(APPEND headers linear)
+  endif()
+  foreach(header ${headers})
     install(FILES ${PROJECT_SOURCE_DIR}/include/qlora/${header}.h
             DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/qlora ${qlora_library_component})
   endforeach()
@@ -23,6 +27,12 @@ write_basic_package_version_file(
 install(FILES ${PROJECT_BINARY_DIR}/qlora-config.cmake
               ${PROJECT_BINARY_DIR}/qlora-config-version.cmake
         DESTINATION ${package_dir} ${qlora_library_component})
+
+if(QLORA_PROGRAM)
+  # The one library that the program does not link: with it, both components can be installed after a
+  # build of the program.
+  add_dependencies(qlora qlora_linear)
+endif()
 
 if(QLORA_PROGRAM)  # the pages and completions that the build printed beside the program
   set(texts ${PROJECT_BINARY_DIR}/share)

@@ -29,8 +29,19 @@ SOURCES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake", 
 METADATA = """Metadata-Version: 2.1
 Name: qlora_cpp
 Version: {version}
-Summary: QLoRA fine-tuning, 4-bit NormalFloat and QLoRA layers, on one machine and without PyTorch
+Summary: QLoRA fine-tuning of language models on a CPU; NF4 and QLoRA layers on numpy and PyTorch arrays
 License: Apache-2.0
+Keywords: qlora,lora,nf4,fine-tuning,quantization,llm,gguf,peft
+Classifier: Development Status :: 4 - Beta
+Classifier: Intended Audience :: Developers
+Classifier: Intended Audience :: Science/Research
+Classifier: License :: OSI Approved :: Apache Software License
+Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: C++
+Classifier: Programming Language :: Python :: 3
+Classifier: Programming Language :: Python :: Implementation :: CPython
+Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
+Classifier: Typing :: Typed
 Requires-Python: >=3.9
 Requires-Dist: numpy>=1.23
 Description-Content-Type: text/markdown
@@ -48,7 +59,7 @@ def _version():
 
 
 def _metadata(version):
-    return METADATA.format(version=version) + (ROOT / "README.md").read_text()
+    return METADATA.format(version=version) + (ROOT / "python" / "README.md").read_text()
 
 
 def _build_extension(options):

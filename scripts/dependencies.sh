@@ -1,5 +1,15 @@
+#!/usr/bin/env bash
 # Sourced by demo.sh and test.sh: installs missing Debian packages by name, then builds.
+# Run by itself: prints the packages that a build of the program needs.
 set -euo pipefail
+
+program_packages=(g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev
+  libpcre2-dev libutf8proc-dev libcpp-httplib-dev libcurl4-openssl-dev libssl-dev libedit-dev
+  libeigen3-dev libsnappy-dev libzstd-dev zlib1g-dev)
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then
+  echo "${program_packages[@]}"
+  exit 0
+fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -22,9 +32,7 @@ need() {
 
 # For all targets: whatever is built, CMake looks for what tests and benchmarks need, too.
 need_to_build() {
-  need g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev \
-    libpcre2-dev libutf8proc-dev libcpp-httplib-dev libcurl4-openssl-dev libssl-dev libedit-dev \
-    libeigen3-dev libsnappy-dev libzstd-dev zlib1g-dev libgtest-dev libgmock-dev libbenchmark-dev
+  need "${program_packages[@]}" libgtest-dev libgmock-dev libbenchmark-dev
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

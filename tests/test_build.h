@@ -19,6 +19,13 @@ inline std::filesystem::path SourceDir() {
   return moved == nullptr ? QLORA_SOURCE_DIR : moved;
 }
 
+// ../shared beside the source tree, or $QLORA_SHARED; may not exist.
+inline std::filesystem::path SharedFolder() {
+  const char* name = std::getenv("QLORA_SHARED");
+  return name != nullptr ? std::filesystem::path(name)
+                         : std::filesystem::path(QLORA_SOURCE_DIR) / ".." / "shared";
+}
+
 // The program of the same build, which is stored beside the test programs.
 inline std::filesystem::path QloraBinary() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "qlora";

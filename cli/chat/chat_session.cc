@@ -6,7 +6,6 @@
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <ostream>
 #include <utility>
 
 #include "base/file.h"

@@ -38,6 +38,8 @@ class LineEditor : public LineReader {
     el_set(edit_.get(), EL_GETCFN, &LineEditor::ReadKey);
     el_set(edit_.get(), EL_EDITOR, "emacs");
     el_set(edit_.get(), EL_HIST, history, history_.get());
+    // Alt+X would read a command of libedit, whose parser fails on an open quote.
+    el_set(edit_.get(), EL_BIND, "\\ex", "ed-unassigned", nullptr);
     el_set(edit_.get(), EL_BIND, "^R", "em-inc-search-prev", nullptr);
     // While a line is edited, Ctrl+C is a key: a signal could come just before the read that it is
     // to end. libedit takes over the keys of the terminal when it first edits, and then this

@@ -1,6 +1,7 @@
 #include "command/command_line.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -10,8 +11,10 @@
 #include <optional>
 #include <string_view>
 
-#include "command/errors.h"
-#include "migrate/foreign_option.h"
+#include "base/check.h"
+#include "command/config_file.h"
+#include "foreign/foreign_option.h"
+#include "foreign/yaml_options.h"
 
 namespace qlora {
 namespace {
@@ -155,26 +158,29 @@ class Scanner {
 
   [[noreturn]] void ThrowTooMany(const std::string& argument) const {
     if (text_.positionals == std::vector<std::string>{"config"}) {
-      ThrowUsage(
+      ThrowInvalidInput(
           "'{}': expected --key value or key=value; '{}' was taken as the configuration file, the "
           "one argument without a key: write --model MODEL --dataset FILE",
           argument, found_.back().value.Scalar());
     }
-    ThrowUsage("'{}': expected --key value or key=value{}", argument,
-               text_.positionals.empty()
-                   ? ""
-                   : fmt::format(" after {}; put quotes around a value of several words",
-                                 fmt::join(text_.positionals, " ")));
+    // The words that are taken: qlora generate MODEL PROMPT.
+    ThrowInvalidInput(
+        "unexpected '{}'{}", argument,
+        text_.positionals.empty()
+            ? ": options are written as --key value or key=value"
+            : fmt::format(" after {}; put quotes around a value of several words, and write "
+                          "options as --key value or key=value",
+                          fmt::join(text_.positionals, " ")));
   }
 
   // Short flags are names of other programs.
   void Short(const std::string& argument) {
     const std::string key = argument.substr(1);
     if (table_.Find(key) != nullptr) {
-      ThrowUsage("{}: options start with two dashes; write -{}", argument, argument);
+      ThrowInvalidInput("{}: options start with two dashes; write -{}", argument, argument);
     }
     if (!IsForeignOption(key)) {
-      ThrowUsage("{}: unknown option; options start with two dashes", argument);
+      ThrowInvalidInput("{}: unknown option; options start with two dashes", argument);
     }
     Dashed(argument, key);
   }
@@ -206,8 +212,8 @@ class Scanner {
       table_.Set(key, "", origin);  // throws: unknown
       // A value that begins with two dashes is nearly always the next option.
     } else if (!more || arguments_[next_].starts_with("--")) {
-      ThrowUsage("{0}: a value is missing; write {0} VALUE, or {0}=VALUE if it starts with --",
-                 origin);
+      ThrowInvalidInput(
+          "{0}: a value is missing; write {0} VALUE, or {0}=VALUE if it starts with --", origin);
     } else {
       Add(key, arguments_[next_++], origin);
       // --dataset a.jsonl b.jsonl: argparse of other trainers allows for lists without commas.
@@ -300,31 +306,6 @@ bool SameText(const YAML::Node& a, const YAML::Node& b) {
 
 }  // namespace
 
-void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
-                 const std::string& origin) {
-  if (value.IsScalar()) return table.Set(key, value.Scalar(), origin);
-  std::vector<std::string> items;
-  if (value.IsMap()) {
-    const Option* option = table.Find(key);
-    if (option == nullptr || !TakesPairs(*option)) {
-      ThrowUsage("{}: '{}' holds a map, expected a value or a list; keys are not nested", origin,
-                 key);
-    }
-    for (const auto& entry : value) {
-      if (!entry.first.IsScalar() || !entry.second.IsScalar()) {
-        ThrowUsage("{}: {} maps names to plain values", origin, key);
-      }
-      items.push_back(entry.first.Scalar() + "=" + entry.second.Scalar());
-    }
-    return table.Set(key, items, origin);
-  }
-  for (const YAML::Node& item : value) {
-    if (!item.IsScalar()) ThrowUsage("{}: a list of plain values is expected", origin);
-    items.push_back(item.Scalar());
-  }
-  table.Set(key, items, origin);
-}
-
 bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText& text,
                       OptionTable& table, std::vector<std::string>& notes) {
   const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
@@ -347,7 +328,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
       // Names both values: the forgotten one may be far back in a long command.
       const bool scalars =
           argument.value.IsScalar() && first.value.IsScalar() && !argument.bare && !first.bare;
-      ThrowUsage(
+      ThrowInvalidInput(
           "{}: {} is given twice, the first time as {}{}; {}", argument.origin, name, first.origin,
           scalars ? fmt::format(" {}, now {}", first.value.Scalar(), argument.value.Scalar()) : "",
           argument.bare ? "write the option that this word is for"

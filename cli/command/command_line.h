@@ -3,13 +3,10 @@
 // The table (qlora/options.h) has names, aliases, types, choices, defaults and help. Jobs of the
 // library declare their options themselves, as TrainOptions::Declare does in plan/train_options.cc,
 // so that C++, Python, YAML and the command line have the same ones. Names that other programs use
-// are answered with ours (migrate/foreign_option.h).
+// are answered with ours (foreign/foreign_option.h).
 #ifndef QLORA_CLI_COMMAND_COMMAND_LINE_H_
 #define QLORA_CLI_COMMAND_COMMAND_LINE_H_
 
-#include <yaml-cpp/yaml.h>
-
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -25,29 +22,13 @@ namespace qlora {
 // be among them, and a list at the end takes all remaining arguments. Bare arguments after --list
 // belong to the list, except those that text.required still needs. After "--" every argument is
 // bare. The command line wins over the YAML file, wherever --config stands. Names of other programs
-// (migrate/foreign_option.h) work with one dash or two, and so do their values of names that we
+// (foreign/foreign_option.h) work with one dash or two, and so do their values of names that we
 // share; `notes` lists the names that had nothing to set. Returns true when help was asked for (-h,
 // --help); the other arguments are then ignored. Errors (InvalidInput): an unknown key, with the
 // nearest known one; a key given twice, also under two of its names; a missing or wrong value; a
 // bare argument too many.
 bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText& text,
                       OptionTable& table, std::vector<std::string>& notes);
-
-// Sets options from a YAML map of keys to scalars or lists, or maps where an option TakesPairs;
-// null leaves a default. `dataset` may be a list of {path, type} maps. Errors (InvalidInput) start
-// with "file:line: ": as above, a map where a value belongs, or a file that is not YAML.
-void ReadConfigFile(const std::filesystem::path& path, OptionTable& table,
-                    std::vector<std::string>& notes);
-
-// Sets an option from a scalar, a list of scalars, or a map where it TakesPairs. Errors: as
-// OptionTable::Set.
-void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
-                 const std::string& origin);
-
-// True when items of this list may be {path, type} maps.
-bool TakesDatasetMaps(const Option& option);
-// True when this list may be a map, {down_proj: 8} for down_proj=8.
-bool TakesPairs(const Option& option);
 
 }  // namespace qlora
 

@@ -7,12 +7,19 @@
 #include <iterator>
 #include <string_view>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "command/errors.h"
 #include "io/json.h"
 #include "terminal/text_wrap.h"
 
 namespace qlora {
+
+void RunFields::Declare(OptionTable& table) {
+  table.Section("Run");
+  DeclareThreads(table);
+  DeclareJson(table);
+}
 
 void RunFields::DeclareThreads(OptionTable& table) {
   table.Add("threads", &threads, "number of threads; 0: OMP_NUM_THREADS, or one per usable core");
@@ -28,7 +35,7 @@ int ThreadCount(std::int64_t threads) {
   constexpr std::int64_t kMost = 4096;  // beyond any machine
   // A number of threads that no machine has would exhaust the process before it computes.
   if (threads < 0 || threads > kMost) {
-    ThrowUsage("threads: expected 0 to {}, found {}", kMost, threads);
+    ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
   }
   const char* set = std::getenv("OMP_NUM_THREADS");
   if (threads == 0 && set != nullptr) {
@@ -84,7 +91,7 @@ void OutputFile::Check() const {
   // A link to nothing also has the name. kCreate would fail in the end; this check fails before the
   // work.
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return;
-  ThrowUsage("{} exists; give --overwrite to replace it, or choose another name", path);
+  ThrowInvalidInput("{} exists; give --overwrite to replace it, or choose another name", path);
 }
 
 void OutputFile::Write(const Console& console, std::string_view text) const {

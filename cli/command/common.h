@@ -18,6 +18,8 @@ struct RunFields {
   std::int64_t threads = 0;
   bool json = false;
 
+  // Declares the section "Run": threads and json.
+  void Declare(OptionTable& table);
   void DeclareThreads(OptionTable& table);
   void DeclareJson(OptionTable& table);
   // Returns the threads of a Context: `threads`, or OMP_NUM_THREADS, or 0 (one per usable core).

@@ -1,17 +1,16 @@
-// Reads a YAML file of options into the table of a verb. Names of other programs are answered with
-// ours, as on the command line.
-#include <yaml-cpp/yaml.h>
+#include "command/config_file.h"
 
 #include <map>
 
+#include "base/check.h"
 #include "base/file.h"
-#include "command/command_line.h"
-#include "command/errors.h"
-#include "command/yaml_text.h"
-#include "migrate/foreign_option.h"
+#include "foreign/foreign_option.h"
+#include "foreign/rules.h"
+#include "foreign/yaml_options.h"
+#include "foreign/yaml_text.h"
 #include "migrate/migrate.h"
-#include "migrate/rules.h"
 #include "records/file_format.h"
+#include "training/train_settings.h"
 
 namespace qlora {
 namespace {
@@ -24,8 +23,9 @@ std::string ReadText(const fs::path& path) {
   try {
     return ReadTextFile(path);
   } catch (const Error& error) {
-    ThrowUsage("{} (expected a configuration file; a model is given as --model, data as --dataset)",
-               error.what());
+    ThrowInvalidInput(
+        "{} (expected a configuration file; a model is given as --model, data as --dataset)",
+        error.what());
   }
 }
 
@@ -43,11 +43,11 @@ class Reader {
     // A file of comments alone.
     if (root.IsNull()) return;
     if (!root.IsMap()) {
-      ThrowUsage("{}: expected lines of the form 'key: value'", Place(path_, root.Mark()));
+      ThrowInvalidInput("{}: expected lines of the form 'key: value'", Place(path_, root.Mark()));
     }
     for (const auto& entry : root) {
       const std::string place = Place(path_, entry.first.Mark());
-      if (!entry.first.IsScalar()) ThrowUsage("{}: a key must be a word", place);
+      if (!entry.first.IsScalar()) ThrowInvalidInput("{}: a key must be a word", place);
       const std::string& key = entry.first.Scalar();
       // Our own meaning of a key always comes first.
       const bool foreign = table_.Find(key) == nullptr && IsForeignOption(key);
@@ -56,12 +56,18 @@ class Reader {
         Translate(key, entry.second, foreign ? fmt::format("{}: {}", place, key) : place, place);
         continue;
       }
+      if (table_.Find(key) == nullptr && entry.second.IsMap()) {
+        ThrowInvalidInput(
+            "{}: unknown option '{}', whose value is a map; a map that is only there to be merged "
+            "is written where it is merged, <<: {{...}}",
+            place, key);
+      }
       Claim(key, place);
       // "key:" leaves the default, as in the schema.
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
         // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
-        table_.Set(key, entry.second.Scalar(), place);
+        table_.Set(key, Plain(*table_.Find(key), entry.second.Scalar(), place), place);
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
       } else {
@@ -71,6 +77,29 @@ class Reader {
   }
 
  private:
+  // The value of an option that may be a path. OmegaConf and shells fill in variables; a folder
+  // that is called ${HOME} is not meant. \${ stands for the characters themselves.
+  static std::string Plain(const Option& option, const std::string& text,
+                           const std::string& place) {
+    if (!option.is_path) return text;
+    std::string plain;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::string_view rest = std::string_view(text).substr(i);
+      if (rest.starts_with("\\${")) {
+        plain += "${";
+        i += 2;
+      } else if (rest.starts_with("${")) {
+        ThrowInvalidInput(
+            "{}: {}: variables are not filled in: write the path itself (~ is the home folder), or "
+            "\\${{ for a name that holds these characters",
+            place, option.name);
+      } else {
+        plain += text[i];
+      }
+    }
+    return plain;
+  }
+
   // Translates a key or a value of another program. It may repeat a value of our own key.
   void Translate(const std::string& key, const YAML::Node& value, const std::string& origin,
                  const std::string& place) {
@@ -82,8 +111,8 @@ class Reader {
       SetFromNode(table_, ours, node, origin);
       // Two keys that agree are not a mistake: files for several trainers say things twice.
       if (!is_new && known->ToString() != before) {
-        ThrowUsage("{}: {} is given twice, the first time at {}; keep one", origin, ours,
-                   earlier->second);
+        ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", origin, ours,
+                          earlier->second);
       }
     }
     notes_.insert(notes_.end(), option.notes.begin(), option.notes.end());
@@ -94,15 +123,15 @@ class Reader {
     const Option* option = table_.Find(key);
     if (option == nullptr) {
       // The configuration of a run was given to another verb.
-      if (IsTrainingOption(Underscored(key))) {
-        ThrowUsage("{}: {}: this verb has no such option; it is an option of `qlora train`", place,
-                   key);
+      if (IsTrainSetting(Underscored(key))) {
+        ThrowInvalidInput("{}: {}: this verb has no such option; it is an option of `qlora train`",
+                          place, key);
       }
       table_.Set(key, "", place);  // throws: unknown
     }
     if (const auto [earlier, is_new] = places_.emplace(option, place); !is_new) {
-      ThrowUsage("{}: {} is given twice, the first time at {}; keep one", place, option->name,
-                 earlier->second);
+      ThrowInvalidInput("{}: {} is given twice, the first time at {}; keep one", place,
+                        option->name, earlier->second);
     }
   }
 
@@ -110,11 +139,12 @@ class Reader {
     std::vector<std::string> items;
     for (const YAML::Node& item : list) {
       if (item.IsScalar()) {
-        items.push_back(item.Scalar());
+        items.push_back(Plain(*table_.Find(key), item.Scalar(), Place(path_, item.Mark())));
       } else if (item.IsMap() && TakesDatasetMaps(*table_.Find(key))) {
         items.push_back(DatasetPath(item));
       } else {
-        ThrowUsage("{}: the list '{}' may hold plain values only", Place(path_, item.Mark()), key);
+        ThrowInvalidInput("{}: the list '{}' may hold plain values only", Place(path_, item.Mark()),
+                          key);
       }
     }
     return items;
@@ -127,22 +157,23 @@ class Reader {
       const std::string place = Place(path_, entry.first.Mark());
       const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
       if (!entry.second.IsScalar() || (key != "path" && key != "type")) {
-        ThrowUsage("{}: expected 'path: FILE' and 'type: FORMAT' for a dataset, found '{}'", place,
-                   key);
+        ThrowInvalidInput("{}: expected 'path: FILE' and 'type: FORMAT' for a dataset, found '{}'",
+                          place, key);
       }
       const std::string& value = entry.second.Scalar();
       if (key == "path") path = value;
       // Several entries of one format are the usual case.
       if (key != "type" || value == format_) continue;
       if (!format_.empty()) {
-        ThrowUsage("{}: datasets of two formats ({} and {}); convert one of them", place, format_,
-                   value);
+        ThrowInvalidInput("{}: datasets of two formats ({} and {}); convert one of them", place,
+                          format_, value);
       }
       format_ = value;
       Claim("dataset_format", place);
       table_.Set("dataset_format", value, place);
     }
-    if (path.empty()) ThrowUsage("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
+    if (path.empty())
+      ThrowInvalidInput("{}: a dataset needs 'path: FILE'", Place(path_, item.Mark()));
     return path;
   }
 
@@ -170,10 +201,6 @@ std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& 
 
 bool TakesDatasetMaps(const Option& option) { return option.name == "dataset"; }
 
-bool TakesPairs(const Option& option) {
-  return option.name == "rank_pattern" || option.name == "alpha_pattern";
-}
-
 void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::string>& notes) {
   const std::string text = ReadText(path);
   YAML::Node root;
@@ -183,7 +210,7 @@ void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::s
   } catch (const Error& error) {
     const std::string advice = AdviceOn(path, root, table);
     if (advice.empty()) throw;
-    ThrowUsage("{} ({})", error.what(), advice);
+    ThrowInvalidInput("{} ({})", error.what(), advice);
   }
 }
 

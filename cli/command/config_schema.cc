@@ -1,6 +1,7 @@
 #include "command/config_schema.h"
 
-#include "command/command_line.h"
+#include "command/config_file.h"
+#include "foreign/yaml_options.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -38,7 +39,9 @@ struct TypeOf {
   OrderedJson operator()(const std::string* value) const {
     OrderedJson json = OrderedJson::object();
     if (option.choices.empty()) {
-      json["type"] = WithNull(kScalar);
+      OrderedJson types = kScalar;
+      if (TakesJson(option)) types.push_back("object");
+      json["type"] = WithNull(types);
     } else {
       json["enum"] = option.choices;
       // The choices "true" and "false" arrive as booleans unless they are quoted.

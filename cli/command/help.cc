@@ -98,9 +98,11 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
         "qlora export ./my-model my-model.gguf --adapter my-adapter"}) {
     out += WrapCommand(command, columns, 2) + "\n";
   }
-  out += "\n" + paragraph(
-                    "Exit codes: 0 done; 1 failed while running; 2 the command, configuration or "
-                    "data is wrong; 3 it does not fit in memory; 130 interrupted.");
+  out += "\n" +
+         paragraph(
+             "Exit codes: 0 done; 1 failed while running; 2 the command, configuration or "
+             "data is wrong; 3 it does not fit in memory; 130 interrupted; 141 the reader of the "
+             "output is gone.");
   return out;
 }
 

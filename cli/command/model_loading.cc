@@ -1,14 +1,19 @@
 #include "command/model_loading.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/text.h"
+#include "checkpoint/model_fingerprint.h"
 #include "command/common.h"
-#include "command/errors.h"
+#include "hub/hub_adapter.h"
+#include "hub/hub_cache.h"
+#include "io/json.h"
 #include "io/peft_config.h"
 
 namespace qlora {
@@ -32,6 +37,14 @@ std::string BaseOf(const fs::path& adapter) {
       .base_model_name_or_path;
 }
 
+// The fingerprint of the weights that the adapter was trained on; "" where none is recorded.
+std::string FingerprintOf(const fs::path& adapter) {
+  std::error_code ignored;
+  const fs::path file = adapter / "qlora_base.json";
+  if (!fs::exists(file, ignored)) return "";
+  return JsonGetOr<std::string>(ReadJsonFile(file), "model_fingerprint", "", file.string());
+}
+
 }  // namespace
 
 void DeclareGenerator(ModelOptions& model, OptionTable& table) {
@@ -48,9 +61,11 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table) {
 Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
   NoteOtherBase(options.model_name_or_path, options.adapter, console);
   StatusLine line(console.err, console.style);
-  return Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
+  Model model = Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
     ShowProgress(line, "loading", done, total);
   });
+  for (const std::string& note : model.notes()) line.Print("note: " + note);
+  return model;
 }
 
 void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
@@ -58,7 +73,13 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
   const Option* adapter = options.Find("adapter");
   // Verbs without a model, or without a place for an adapter, have no such mistake.
   if (words.empty() || words[0] != "model_name_or_path" || adapter == nullptr) return;
-  const std::string folder = options.Find(words[0])->ToString();
+  const std::string given = options.Find(words[0])->ToString();
+  std::string folder = given;
+  // org/name of an adapter that was pulled.
+  if (AsHubDataset(given) && !fs::exists(given)) {
+    if (const auto snapshot = CachedSnapshot(ParseHubRepository(given)))
+      folder = snapshot->string();
+  }
   std::error_code ignored;
   const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
   // A folder with both is a model that brings its adapter's configuration along.
@@ -70,23 +91,33 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
     const Option& word = *options.Find(words[i]);
     command += " " + (word.set ? ShellQuote(word.ToString()) : UpperCase(words[i]));
   }
-  ThrowUsage("{0}: this is an adapter, not a model; write `{1} --adapter {2}`", folder, command,
-             ShellQuote(folder));
+  ThrowInvalidInput("{0}: this is an adapter, not a model; write `{1} --adapter {2}`", given,
+                    command, ShellQuote(given));
 }
 
-void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
+void NoteOtherBase(const std::string& model, const std::string& name, const Console& console) {
   std::error_code error;
+  const std::string adapter = ResolveAdapterDir(name);
   // A file that is missing or cannot be read is reported by the code that needs it.
   if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
   const std::string base = BaseOf(adapter);
-  const std::string name = LastName(base);
-  const bool tells = !name.empty() && name != "." && name != "..";
+  // The weights themselves tell, where this program recorded them.
+  if (const std::string trained = FingerprintOf(adapter); !trained.empty()) {
+    if (trained == fmt::format("{:016x}", ModelFingerprint(ResolveModelDir(model)))) return;
+    Say(console, fmt::format("note: the weights of {} are not those that {} was trained on ({}); "
+                             "its answers may be of no use, unless the one was quantized from the "
+                             "other",
+                             model, name, base));
+    return;
+  }
+  const std::string last = LastName(base);
+  const bool tells = !last.empty() && last != "." && last != "..";
   // Last names alone: org/name, a folder of the cache and a copy are one model.
-  if (!tells || name == LastName(fs::absolute(model, error))) return;
+  if (!tells || last == LastName(fs::absolute(model, error))) return;
   Say(console,
       fmt::format("note: {} was trained on {}, as its configuration says, not on {}; copies "
                   "of one model may have different names",
-                  adapter, base, model));
+                  name, base, model));
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {
@@ -109,7 +140,7 @@ void SayLayout(const Model& model, const Console& console) {
 
 void SayLayout(const Model& model, std::string_view layout, const Console& console) {
   if (layout.empty()) return;
-  const char* hint = model.has_turns() ? " (--raw: the prompt as it is)" : "";
+  const char* hint = model.has_turns() ? " (--raw ignores the layout)" : "";
   Say(console, fmt::format("prompt layout: {}{}", layout, hint));
 }
 

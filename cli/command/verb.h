@@ -2,10 +2,8 @@
 #ifndef QLORA_CLI_COMMAND_VERB_H_
 #define QLORA_CLI_COMMAND_VERB_H_
 
-#include <memory>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "qlora/options.h"
@@ -29,6 +27,9 @@ struct VerbText {
   std::vector<std::string> positionals;  // options that bare arguments set, in order
   std::vector<std::string> required;     // options that must be given
   bool writes = false;                   // changes files, so that errors say that nothing changed
+  // What a shell offers for bare arguments: files, these names too, or folders alone.
+  std::vector<std::string> offered = {};
+  bool takes_folders = false;
 };
 
 class Verb {
@@ -46,9 +47,6 @@ class Verb {
   // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
   virtual int Run(const Console& console) = 0;
 };
-
-// Returns every verb, in the order of the help text.
-std::vector<std::unique_ptr<Verb>> AllVerbs();
 
 }  // namespace qlora
 

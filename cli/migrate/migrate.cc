@@ -7,38 +7,22 @@
 #include <map>
 #include <set>
 
+#include "base/check.h"
 #include "base/printable.h"
-#include "command/command_line.h"
-#include "command/errors.h"
-#include "command/yaml_text.h"
-#include "migrate/rules.h"
+#include "data/data_options.h"
+#include "foreign/rules.h"
+#include "foreign/yaml_options.h"
+#include "foreign/yaml_text.h"
+#include "plan/check_options.h"
 #include "training/train_settings.h"
 
 namespace qlora {
-std::string OneLine(const YAML::Node& value) {
-  std::string text;
-  const auto add = [&](const std::string& item) { text += (text.empty() ? "" : ", ") + item; };
-  if (value.IsMap()) {
-    for (const auto& entry : value) add(OneLine(entry.first) + ": " + OneLine(entry.second));
-    return "{" + text + "}";
-  }
-  if (value.IsSequence()) {
-    for (const YAML::Node& item : value) add(OneLine(item));
-    return "[" + text + "]";
-  }
-  if (!value.IsScalar()) return "";
-  YAML::Emitter out;
-  out << YAML::Flow << YAML::BeginSeq << value.Scalar() << YAML::EndSeq;  // quoted where needed
-  text = out.c_str();
-  // Without the brackets of the list, which made the emitter quote as inside a list.
-  return text.substr(1, text.size() - 2);
-}
 
 namespace {
 
-const std::array<const ForeignTrainer*, 3>& Trainers() {
-  static const std::array<const ForeignTrainer*, 3> kTrainers = {
-      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer()};
+const std::array<const ForeignTrainer*, 4>& Trainers() {
+  static const std::array<const ForeignTrainer*, 4> kTrainers = {
+      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer(), &MlxTrainer()};
   return kTrainers;
 }
 
@@ -133,10 +117,18 @@ class Migrator : public MigrationTarget {
       }
       return;
     }
+    const std::string before = option->ToString();
     try {
       // The checks of the option itself: a choice that does not exist here is not supported.
       SetFromNode(table_, our_key, value, entry_.key);
     } catch (const Error& error) {
+      return Unsupported(error.what());
+    }
+    try {
+      CheckRanges(settings_.options);
+    } catch (const Error& error) {
+      table_.Set(option->name, before, entry_.key);
+      table_.Find(our_key)->set = false;
       return Unsupported(error.what());
     }
     values_[option->name] = OneLine(value);
@@ -144,6 +136,7 @@ class Migrator : public MigrationTarget {
   }
 
   void NotNeeded(std::string_view why) override { Say(Fate::kNotNeeded, why); }
+  void Done(std::string_view how) override { Say(Fate::kCarried, how); }
   void Unsupported(std::string_view why) override { Say(Fate::kUnsupported, why); }
 
   void AddDataset(const std::string& our_key, const std::string& path) override {
@@ -176,7 +169,11 @@ class Migrator : public MigrationTarget {
   void SetDefaultOf(std::string_view source, const std::string& our_key, const std::string& value) {
     const Option* option = table_.Find(our_key);
     // Only where the file says nothing: the other trainer would have used its default.
-    if (option == nullptr || option->set) return;
+    if (option == nullptr || option->set || left_.contains(our_key)) return;
+    // Of the ways to say how often, one is given.
+    const bool saves_otherwise =
+        values_.contains("save_ratio") || values_.contains("saves_per_epoch");
+    if (our_key == "save_steps" && saves_otherwise) return;
     table_.Set(our_key, value, source);
     // Marked in the file, so that the user sees which keys came from the other trainer's defaults.
     defaults_[our_key] = source;
@@ -203,7 +200,13 @@ class Migrator : public MigrationTarget {
     if (trainer_.complete != nullptr) trainer_.complete(*this);
     Account();
     // Options that have no effect together with others, which `train` would refuse.
-    for (const IdleOption& idle : settings_.options.Idle()) {
+    TrainOptions found = settings_.options;
+    try {
+      found.data = WithFoundEvaluation(found.data);
+    } catch (const Error&) {
+      // The data are on another machine.
+    }
+    for (const IdleOption& idle : found.Idle()) {
       LeaveOut(idle.name, fmt::format("{} would have no effect: {}", idle.name, idle.reason));
     }
     return {std::string(trainer_.name), Yaml(file), keys_};
@@ -246,7 +249,7 @@ class Migrator : public MigrationTarget {
 
   std::string Yaml(const std::string& file) const {
     std::string out =
-        fmt::format("# {} ({}), carried over by `qlora migrate`.\n", file, trainer_.name);
+        fmt::format("# Translated from {} ({}) by `qlora migrate`.\n", file, trainer_.name);
     for (const Option& option : table_.options()) {
       if (!option.set) continue;
       const auto filled = defaults_.find(option.name);
@@ -305,7 +308,7 @@ bool IsOurs(const Entries& entries) {
 
 const ForeignTrainer& Recognise(const Entries& entries, const std::string& file) {
   if (IsOurs(entries)) {
-    ThrowUsage("{} is a configuration of qlora already; `qlora validate` checks it", file);
+    ThrowInvalidInput("{} is a configuration of qlora already; `qlora validate` checks it", file);
   }
   const ForeignTrainer* best = nullptr;
   std::ptrdiff_t most = 0;
@@ -324,9 +327,9 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
     }
   }
   if (best == nullptr || tie) {
-    ThrowUsage(
+    ThrowInvalidInput(
         "{}: cannot tell which trainer this configuration is for; say --from axolotl, "
-        "llama-factory or trl",
+        "llama-factory, trl or mlx-lm",
         file);
   }
   return *best;
@@ -361,7 +364,7 @@ bool IsForeignConfiguration(const YAML::Node& root) {
 
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
   const YAML::Node root = ParseYaml(std::string(text), file);
-  if (!root.IsMap()) ThrowUsage("{}: expected a configuration, lines of 'key: value'", file);
+  if (!root.IsMap()) ThrowInvalidInput("{}: expected a configuration, lines of 'key: value'", file);
   Entries entries;
   Classes classes;
   Flatten(root, entries, classes);

@@ -1,10 +1,7 @@
 // Configurations of other trainers, carried over into ours.
 //
-// Each trainer is a table from its keys to ours with the reason of every key that is left out:
-// axolotl.cc, llama_factory.cc, trl.cc, transformers.cc; rules.h has the kinds of rows. Layouts of
-// prompts are in axolotl_layout.h, the data sets of LLaMA-Factory in dataset_info.h.
-// foreign_option.h answers short flags and verbs of other programs on our command line and in YAML,
-// from command_rules.cc. tests/cli/migrate_layout_test.cc compares texts with the trainers' own.
+// The tables of the trainers are in foreign/rules.h. tests/cli/migrate_layout_test.cc compares
+// texts with the trainers' own.
 #ifndef QLORA_CLI_MIGRATE_MIGRATE_H_
 #define QLORA_CLI_MIGRATE_MIGRATE_H_
 
@@ -30,7 +27,7 @@ struct MigratedKey {
 };
 
 struct Migration {
-  std::string tool;               // "Axolotl", "LLaMA-Factory" or "TRL"
+  std::string tool;               // "Axolotl", "LLaMA-Factory", "TRL" or "mlx-lm"
   std::string yaml;               // our configuration, with comments on keys that were left out
   std::vector<MigratedKey> keys;  // every key of the file, in its order
 };

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <exception>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "command/errors.h"
 
 namespace qlora {
 namespace {
@@ -29,6 +29,9 @@ constexpr std::size_t kMaxHead = 8 << 10;
 constexpr std::chrono::seconds kMaxRequestTime(5);
 constexpr std::chrono::seconds kMaxResponseTime(20);
 constexpr int kAcceptPauseMs = 100;
+// Larger answers are shared. The page without data is smaller.
+constexpr std::size_t kLargeBody = 128 << 10;
+constexpr std::chrono::seconds kShareTime(1);
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 // The values of the header `name`, in lower case without spaces around them.
@@ -72,31 +75,14 @@ std::string_view ReasonOf(int status) {
   return "Internal Server Error";
 }
 
-// One answer to a connection, which then ends.
-std::string Format(const HttpResponse& response) {
+// The head of an answer to a connection, which then ends.
+std::string HeadOf(const HttpResponse& response) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n"
       // Not kept on disk, not guessed to be another type, not shown inside other pages.
       "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nX-Frame-Options: DENY\r\n"
-      "Referrer-Policy: no-referrer\r\n\r\n{}",
-      response.status, ReasonOf(response.status), response.type, response.body.size(),
-      response.body);
-}
-
-HttpResponse Answer(std::string_view head, const HttpServer::Handler& handler) {
-  if (!NamesThisMachine(HeaderValues(head, "host"))) {
-    return {.status = 403, .body = "this page is for this machine only\n"};
-  }
-  // Nothing can be changed through this server.
-  if (!head.starts_with("GET ")) return {.status = 405, .body = "only GET is answered\n"};
-  const std::string_view rest = head.substr(4);
-  const std::string_view target = rest.substr(0, rest.find_first_of(" \r\n"));
-  try {
-    return handler(target.substr(0, target.find('?')));
-  } catch (const std::exception& error) {
-    // An exception that left the thread would end the training run.
-    return {.status = 500, .body = error.what()};
-  }
+      "Referrer-Policy: no-referrer\r\n\r\n",
+      response.status, ReasonOf(response.status), response.type, response.body.size());
 }
 
 int MillisecondsUntil(Clock::time_point moment) {
@@ -123,8 +109,9 @@ int Listen(std::int64_t port) {
   // close() may change errno.
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (error == EADDRINUSE) ThrowUsage("dashboard: port {} is taken; choose another", port);
-  ThrowUsage("dashboard: port {} cannot be opened: {}; choose another", port, std::strerror(error));
+  if (error == EADDRINUSE) ThrowInvalidInput("dashboard: port {} is taken; choose another", port);
+  ThrowInvalidInput("dashboard: port {} cannot be opened: {}; choose another", port,
+                    std::strerror(error));
 }
 
 }  // namespace
@@ -132,7 +119,12 @@ int Listen(std::int64_t port) {
 void CheckPort(std::int64_t port) {
   constexpr std::int64_t kHighest = 65535;
   if (port >= 1 && port <= kHighest) return;
-  ThrowUsage("dashboard: expected a port, 1 to {}, found {}", kHighest, port);
+  ThrowInvalidInput("dashboard: expected a port, 1 to {}, found {}", kHighest, port);
+}
+
+std::shared_ptr<const HttpServer::Answer> HttpServer::Answer::Of(HttpResponse response) {
+  std::string head = HeadOf(response);
+  return std::make_shared<Answer>(Answer{std::move(head), std::move(response.body)});
 }
 
 HttpServer::HttpServer(std::int64_t port, Handler handler)
@@ -157,7 +149,7 @@ void HttpServer::Serve() {
     auto next = Clock::time_point::max();
     for (const Client& client : clients_) {
       // Each client is either asking or being answered.
-      const short wanted = client.response.empty() ? POLLIN : POLLOUT;
+      const short wanted = client.response == nullptr ? POLLIN : POLLOUT;
       waits.push_back({client.fd, wanted, 0});
       next = std::min(next, client.deadline);
     }
@@ -167,7 +159,9 @@ void HttpServer::Serve() {
     // Backwards, so that erasing moves none that is still to be looked at.
     for (std::size_t i = clients_.size(); i-- > 0;) {
       // waits: the event, the listener, then the clients in their order.
-      const bool alive = waits[i + 2].revents == 0 || Proceed(clients_[i]);
+      // A client whose answer was dropped in this round is at its deadline, and must not be read.
+      const bool in_time = Clock::now() < clients_[i].deadline;
+      const bool alive = in_time && (waits[i + 2].revents == 0 || Proceed(clients_[i]));
       if (alive && Clock::now() < clients_[i].deadline) continue;
       close(clients_[i].fd);
       clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -200,7 +194,7 @@ bool HttpServer::Accept() {
 
 // Reads or writes as much as is possible without waiting. False when the connection is over.
 bool HttpServer::Proceed(Client& client) {
-  return client.response.empty() ? Read(client) : Write(client);
+  return client.response == nullptr ? Read(client) : Write(client);
 }
 
 bool HttpServer::Read(Client& client) {
@@ -211,21 +205,66 @@ bool HttpServer::Read(Client& client) {
   client.request.append(bytes, static_cast<std::size_t>(count));
   const std::size_t end = client.request.find(kHeadEnd);
   if (end == std::string::npos && client.request.size() <= kMaxHead) return true;
-  client.response = Format(end == std::string::npos
-                               ? HttpResponse{.status = 431, .body = "the request is too long\n"}
-                               : Answer(client.request.substr(0, end), handler_));
+  client.response = end == std::string::npos
+                        ? Answer::Of({.status = 431, .body = "the request is too long\n"})
+                        : AnswerTo(client.request.substr(0, end));
   client.deadline = Clock::now() + kMaxResponseTime;
   // Most answers fit the buffer of the socket at once.
   return Write(client);
 }
 
 bool HttpServer::Write(Client& client) {
+  const auto& [head, body] = *client.response;
+  const std::string_view rest = client.sent < head.size()
+                                    ? std::string_view(head).substr(client.sent)
+                                    : std::string_view(body).substr(client.sent - head.size());
   // A browser that has gone must not raise SIGPIPE.
-  const ssize_t count = send(client.fd, client.response.data() + client.sent,
-                             client.response.size() - client.sent, MSG_NOSIGNAL);
+  const ssize_t count = send(client.fd, rest.data(), rest.size(), MSG_NOSIGNAL);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   client.sent += static_cast<std::size_t>(count);
-  return client.sent < client.response.size();
+  return client.sent < head.size() + body.size();
+}
+
+std::shared_ptr<const HttpServer::Answer> HttpServer::AnswerTo(std::string_view head) {
+  if (!NamesThisMachine(HeaderValues(head, "host"))) {
+    return Answer::Of({.status = 403, .body = "this page is for this machine only\n"});
+  }
+  // Nothing can be changed through this server.
+  if (!head.starts_with("GET ")) {
+    return Answer::Of({.status = 405, .body = "only GET is answered\n"});
+  }
+  const std::string_view rest = head.substr(4);
+  const std::string_view target = rest.substr(0, rest.find_first_of(" \r\n"));
+  try {
+    return MakeAnswer(target.substr(0, target.find('?')));
+  } catch (const std::exception& error) {
+    // An exception that left the thread would end the training run.
+    return Answer::Of({.status = 500, .body = error.what()});
+  }
+}
+
+std::shared_ptr<const HttpServer::Answer> HttpServer::MakeAnswer(std::string_view path) {
+  if (large_ != nullptr && path == large_path_) {
+    if (Clock::now() - large_made_ < kShareTime) return large_;
+    DropLarge();
+  }
+  auto answer = Answer::Of(handler_(path));
+  if (answer->body.size() > kLargeBody) {
+    DropLarge();
+    large_ = answer;
+    large_path_ = path;
+    large_made_ = Clock::now();
+  }
+  return answer;
+}
+
+void HttpServer::DropLarge() {
+  for (Client& client : clients_) {
+    if (large_ == nullptr || client.response != large_) continue;
+    client.response = nullptr;
+    client.deadline = Clock::now();  // closed in the next round
+  }
+  large_ = nullptr;
 }
 
 }  // namespace qlora

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -24,8 +25,10 @@ void CheckPort(std::int64_t port);
 // Serves 127.0.0.1 from one thread, until it is destroyed, which no client can delay. Whatever a
 // client sends or leaves unread costs a few kilobytes and a connection for some seconds: the head
 // of a request is limited in bytes and time, a body is not read, and a client too many takes the
-// place of the one that has waited longest. Requests whose Host header does not name this machine
-// are refused, so that pages of other sites cannot read anything under a name of theirs.
+// place of the one that has waited longest. Of large answers one is in memory: requests of the same
+// second share it, and whoever has not read it when it is made again is cut off. Requests whose
+// Host header does not name this machine are refused, so that pages of other sites cannot read
+// anything under a name of theirs.
 class HttpServer {
  public:
   using Handler = std::function<HttpResponse(std::string_view path)>;
@@ -37,10 +40,16 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
  private:
+  struct Answer {
+    std::string head;
+    std::string body;
+
+    static std::shared_ptr<const Answer> Of(HttpResponse response);
+  };
   struct Client {
     int fd = -1;
-    std::string request;   // the head, as far as it has come
-    std::string response;  // empty until the head is complete
+    std::string request;                     // the head, as far as it has come
+    std::shared_ptr<const Answer> response;  // null until the head is complete
     std::size_t sent = 0;
     std::chrono::steady_clock::time_point deadline;
   };
@@ -51,11 +60,18 @@ class HttpServer {
   bool Proceed(Client& client);
   bool Read(Client& client);
   bool Write(Client& client);
+  std::shared_ptr<const Answer> AnswerTo(std::string_view head);
+  std::shared_ptr<const Answer> MakeAnswer(std::string_view path);
+  // Ends the answers of clients that still read the large one, and frees it.
+  void DropLarge();
 
   Handler handler_;
   int listener_ = -1;
   int wake_ = -1;  // readable once the server shall end
   std::vector<Client> clients_;
+  std::shared_ptr<const Answer> large_;
+  std::string large_path_;
+  std::chrono::steady_clock::time_point large_made_;
   std::thread thread_;
 };
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "command/verb.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
 
 namespace qlora {
 

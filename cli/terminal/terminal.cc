@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/environment.h"
+#include "base/printable.h"
 #include "terminal/text_wrap.h"
 
 namespace qlora {
@@ -72,7 +73,8 @@ void StatusLine::Show(std::string_view text) {
 
 void StatusLine::Print(std::string_view text) {
   Clear();
-  out_ << Fitted(style_, text) << std::endl;
+  // Printable: names and texts of files may hold escape sequences.
+  out_ << Fitted(style_, Printable(text)) << std::endl;
 }
 
 void StatusLine::Clear() {
@@ -85,6 +87,13 @@ void ShowProgress(StatusLine& line, std::string_view what, std::int64_t done, st
   if (total <= 0 || !(line.Due() || done == total)) return;
   const double share = static_cast<double>(done) / static_cast<double>(total);
   line.Show(fmt::format("{} {} {:3.0f} %  {}/{}", what, Bar(share, 26), 100 * share, done, total));
+}
+
+void ShowReading(StatusLine& line, std::int64_t done, std::int64_t total) {
+  if (total <= 0 || !(line.Due() || done == total)) return;
+  const double share = static_cast<double>(done) / static_cast<double>(total);
+  line.Show(fmt::format("reading data {} {:3.0f} %  of {}", Bar(share, 26), 100 * share,
+                        FormatBytes(static_cast<std::size_t>(total))));
 }
 
 }  // namespace qlora

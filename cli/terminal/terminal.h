@@ -3,7 +3,6 @@
 #define QLORA_CLI_TERMINAL_TERMINAL_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -56,6 +55,8 @@ class StatusLine {
 
 // Shows `done` of `total`, for the progress callbacks of the library.
 void ShowProgress(StatusLine& line, std::string_view what, std::int64_t done, std::int64_t total);
+// Shows how many bytes of the data are read.
+void ShowReading(StatusLine& line, std::int64_t done, std::int64_t total);
 
 }  // namespace qlora
 

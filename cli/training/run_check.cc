@@ -9,56 +9,19 @@
 #include <vector>
 
 #include "backend/backend_factory.h"
+#include "base/printable.h"
 #include "command/errors.h"
 #include "command/model_loading.h"
 #include "data/sample_display.h"
+#include "plan/plan_json.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
 #include "report/http_server.h"
+#include "terminal/terminal.h"
 #include "terminal/text_wrap.h"
 
 namespace qlora {
 namespace {
-
-const char* NameOf(MemoryPlace place) { return place == MemoryPlace::kHost ? "host" : "device"; }
-
-OrderedJson MemoryToJson(const MemoryPlan& plan) {
-  OrderedJson parts = OrderedJson::object();
-  OrderedJson places = OrderedJson::object();
-  for (const MemoryPart& part : plan.parts) {
-    parts[part.name] = part.bytes;
-    places[part.name] = NameOf(part.place);
-  }
-  OrderedJson ladder = OrderedJson::object();
-  for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
-  return {{"parts", parts},
-          {"places", places},
-          {"place", NameOf(plan.place)},
-          {"host", plan.bytes(MemoryPlace::kHost)},
-          {"device", plan.bytes(MemoryPlace::kDevice)},
-          {"recompute", plan.recompute},
-          {"ladder", ladder},
-          {"train_peak", plan.train_peak},
-          {"eval_peak", plan.eval_peak},
-          {"save_peak", plan.save_peak},
-          {"peak", plan.peak()}};
-}
-
-OrderedJson DiskToJson(const DiskPlan& disk) {
-  return {{"folder", disk.folder},         {"adapter", disk.adapter},
-          {"checkpoint", disk.checkpoint}, {"checkpoints", disk.checkpoints},
-          {"needed", disk.needed},         {"free", disk.free}};
-}
-
-OrderedJson ShapeToJson(const ShapePlan& plan) {
-  return {{"model", plan.model},
-          {"has_weights", plan.has_weights},
-          {"parameters", plan.parameters},
-          {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
-          {"memory", MemoryToJson(plan.memory)},
-          {"disk", DiskToJson(plan.disk)},
-          {"warnings", plan.warnings}};
-}
 
 std::string FormatShape(const ShapePlan& plan) {
   // Small models would be "0.00 billion".
@@ -73,16 +36,6 @@ std::string FormatShape(const ShapePlan& plan) {
 }
 
 }  // namespace
-
-OrderedJson PlanToJson(const TrainPlan& plan) {
-  return {{"steps", plan.total_steps},
-          {"warmup_steps", plan.warmup_steps},
-          {"data", TrainingDataToJson(plan.data)},
-          {"prompt_layout", plan.prompt_layout},
-          {"memory", MemoryToJson(plan.memory)},
-          {"disk", DiskToJson(plan.disk)},
-          {"warnings", plan.warnings}};
-}
 
 std::string FormatLayout(const TrainPlan& plan) {
   const bool samples = !plan.options.sample_prompts.empty();
@@ -169,7 +122,7 @@ void PrintCheck(const Console& console, bool json, std::string_view checked,
   OrderedJson found = OrderedJson::object();
   try {
     const Finding finding = find();
-    if (!json) console.out << Fitted(console.out_style, finding.text) << std::flush;
+    if (!json) console.out << Fitted(console.out_style, Printable(finding.text)) << std::flush;
     for (const std::string& warning : finding.warnings) Say(console, "warning: " + warning);
     found = finding.json;
     finding.refuse();
@@ -187,13 +140,16 @@ void PrintCheck(const Console& console, bool json, std::string_view checked,
 Finding FindShape(const TrainOptions& options) {
   Context context(ThreadCount(options.threads));
   const ShapePlan plan = PlanShape(context, options);
-  return {FormatShape(plan), ShapeToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
+  return {FormatShape(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
-Finding FindPlan(const TrainOptions& options) {
+Finding FindPlan(const Console& console, const TrainOptions& options) {
   Context context(ThreadCount(options.threads));
+  StatusLine line(console.err, console.style);
   // kReading: device cuda can be planned on a machine without a GPU.
-  const TrainPlan plan = PlanTraining(context, options, PlanPurpose::kReading);
+  const TrainPlan plan =
+      PlanTraining(context, options, PlanPurpose::kReading,
+                   [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
   return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
             CheckPlan(plan);
             // max_memory describes the card of another machine. Without it, this machine is meant,
@@ -216,7 +172,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings.save_quantized, settings.options);
   PrintCheck(console, json, "configuration, model, data, memory and disk space",
-             [&] { return FindPlan(options); });
+             [&] { return FindPlan(console, options); });
 }
 
 }  // namespace qlora

@@ -6,14 +6,10 @@
 #include <string>
 
 #include "command/common.h"
-#include "qlora/train.h"
+#include "qlora/train_plan.h"
 #include "training/train_settings.h"
 
 namespace qlora {
-
-// Returns the JSON of `plan --json`: everything that the plan found, under the keys that scripts
-// know.
-OrderedJson PlanToJson(const TrainPlan& plan);
 
 // Returns the plan as lines of text: data, memory, disk, steps.
 std::string FormatPlan(const TrainPlan& plan);

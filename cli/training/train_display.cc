@@ -78,7 +78,7 @@ void TrainDisplay::PrintPlan(const TrainPlan& plan) {
   for (const std::string& warning : plan.warnings) Warn(warning);
 }
 
-void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + Printable(text)); }
+void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + text); }
 
 void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
                             std::int64_t total_steps) {
@@ -116,6 +116,10 @@ void TrainDisplay::OnEvalProgress(std::int64_t done, std::int64_t total) {
 }
 
 void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
+  for (const EvalReport::File& file : report.files) {
+    line_.Print(fmt::format("eval step={} file={} eval_loss={:.4f} tokens={}", step, file.name,
+                            file.loss, file.tokens));
+  }
   const char* best = report.best ? " best" : "";
   if (line_.style().live) {
     line_.Print(fmt::format("eval step {}  loss {:.4f}  perplexity {:.3f}  accuracy {:.4f}{}", step,

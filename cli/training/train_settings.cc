@@ -15,4 +15,12 @@ void TrainSettings::Declare(OptionTable& table) {
             "port of a live page about the run, for this machine only; 0: no page");
 }
 
+bool IsTrainSetting(const std::string& name) {
+  TrainSettings settings;
+  OptionTable table;
+  settings.Declare(table);
+  const Option* option = table.Find(name);
+  return option != nullptr && option->name == name;
+}
+
 }  // namespace qlora

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "qlora/train.h"
+#include "qlora/options.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -18,6 +19,9 @@ struct TrainSettings {
 
   void Declare(OptionTable& table);
 };
+
+// True for the name of an option of `qlora train`.
+bool IsTrainSetting(const std::string& name);
 
 }  // namespace qlora
 

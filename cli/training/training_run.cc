@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "backend/backend.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "io/json.h"
@@ -12,6 +13,7 @@
 #include "report/dashboard.h"
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
+#include "terminal/terminal.h"
 #include "training/generate_command.h"
 #include "training/train_display.h"
 
@@ -22,10 +24,16 @@ std::string ResumeCommand(const TrainOptions& options) {
   return "qlora resume " + ShellQuote(options.output_dir);
 }
 
-TrainPlan PlanUntilInterrupted(Context& context, const TrainOptions& options) {
-  // Planning cannot be interrupted in the middle, but nothing has been written when it ends.
+TrainPlan PlanUntilInterrupted(Context& context, const Console& console,
+                               const TrainOptions& options) {
+  // Nothing of the run is written before planning ends.
   const InterruptGuard guard;
-  TrainPlan plan = PlanTraining(context, options);
+  StatusLine line(console.err, console.style);
+  TrainPlan plan = PlanTraining(context, options, PlanPurpose::kTraining,
+                                [&](std::int64_t done, std::int64_t total) {
+                                  guard.ThrowIfRequested();
+                                  ShowReading(line, done, total);
+                                });
   guard.ThrowIfRequested();
   return plan;
 }
@@ -49,7 +57,7 @@ void MakeBase(Context& context, const Console& console, const TrainSettings& set
 // the run are reported before the base is made.
 TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
   const bool make_base = FindQuantizedBase(settings.save_quantized, settings.options);
-  TrainPlan plan = PlanUntilInterrupted(context, settings.options);
+  TrainPlan plan = PlanUntilInterrupted(context, console, settings.options);
   if (!make_base) return plan;
   CheckPlan(plan);
   MakeBase(context, console, settings);
@@ -108,6 +116,11 @@ int RunTraining(const Console& console, TrainSettings& settings, bool json,
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
   display.PrintPlan(plan);
+  // A GPU has two kinds of attention kernels, of different speed. Asked for here, because it takes
+  // seconds and the plan needs no answer.
+  if (plan.memory.place == MemoryPlace::kDevice) {
+    Say(console, "attention: " + TryCuda().attention);
+  }
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   // Also after an interruption, whose steps count.
   display.PrintSummary(summary);

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "command/verb.h"
-#include "qlora/train.h"
+#include "qlora/train_plan.h"
 #include "training/train_settings.h"
 
 namespace qlora {

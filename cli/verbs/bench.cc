@@ -1,13 +1,13 @@
 // `qlora bench`: times the parts of training and generation, as ratios to the limits of this
 // machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
 // can be compared between machines, a time cannot.
+#include "base/check.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
 #include "bench/bench_step.h"
 #include "bench/bench_tokenizer.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "hub/hub_cache.h"
 #include "verbs/verbs.h"
 
@@ -49,9 +49,7 @@ class BenchVerb : public Verb {
     decode_.Declare(table);
     gemm_.Declare(table);
     tokenizer_.Declare(table);
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
@@ -88,7 +86,8 @@ class BenchVerb : public Verb {
       // threads may be 0: as many as there are cores.
       if (number == nullptr || option.name == "threads") continue;
       if (**number < 1 || **number > kMostCount) {
-        ThrowUsage("{} expects a number from 1 to {}, found {}", option.name, kMostCount, **number);
+        ThrowInvalidInput("{} expects a number from 1 to {}, found {}", option.name, kMostCount,
+                          **number);
       }
     }
   }
@@ -96,7 +95,8 @@ class BenchVerb : public Verb {
   std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
     const std::string& model = tokenizer_.model_name_or_path;
     if (model.empty() || tokenizer_.text_file.empty()) {
-      ThrowUsage("bench tokenizer needs --model, a folder with tokenizer.json, and --text_file");
+      ThrowInvalidInput(
+          "bench tokenizer needs --model, a folder with tokenizer.json, and --text_file");
     }
     return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
   }

@@ -6,11 +6,10 @@
 #include <filesystem>
 #include <string>
 
+#include "base/check.h"
 #include "chat/chat_session.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "command/model_loading.h"
-#include "prompt/chat_template.h"
 #include "qlora/model.h"
 #include "tokenizer/chat_template_files.h"
 #include "verbs/verbs.h"
@@ -65,10 +64,11 @@ class ChatVerb : public Verb {
       // A model with a chat template and an adapter of plain texts: the adapter decides.
       Say(console, raw_ || model.has_chat_template()
                        ? "the model continues plain text"
-                       : fmt::format("{}; until then it continues plain text", kNoChatTemplate));
+                       : "this model has no chat template; name one with --chat_template (plain "
+                         "goes with every tokenizer); until then it continues plain text");
       // Plain text has no system message; to prepend it silently would be another prompt.
       if (!system_.empty()) {
-        ThrowUsage("system needs a chat template; name one with --chat_template");
+        ThrowInvalidInput("system needs a chat template; name one with --chat_template");
       }
     } else {
       SayLayout(model, console);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "hub/known_models.h"
 #include "training/run_check.h"
 #include "training/train_settings.h"
 #include "verbs/verbs.h"
@@ -73,6 +74,7 @@ VerbText PlanText() {
                    "qlora plan Llama-3.1-8B --device cuda --max_memory 12GB"},
       .positionals = {"config"},
       .required = {"model_name_or_path"},
+      .offered = KnownModelNames(),
   };
 }
 

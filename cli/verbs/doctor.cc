@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "backend/backend.h"
+#include "base/printable.h"
 #include "base/version.h"
 #include "command/common.h"
 #include "hub/hub_cache.h"
@@ -125,9 +126,12 @@ class DoctorVerb : public Verb {
       names += fmt::format(" {} {}", name, version.get<std::string>());
     }
     list(names + "\n");
-    out << fmt::format("model cache   {} ({} models)\n", cache, models.size());
+    out << fmt::format("model cache   {} ({})\n", Printable(cache),
+                       Counted(std::ssize(models), "model"));
     // In one column with the lines above.
-    for (const std::string& model : models) out << fmt::format("              {}\n", model);
+    for (const std::string& model : models) {
+      out << fmt::format("              {}\n", Printable(model));
+    }
     return 0;
   }
 

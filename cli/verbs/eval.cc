@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "base/check.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "command/model_loading.h"
 #include "qlora/model.h"
 #include "verbs/verbs.h"
@@ -40,16 +40,15 @@ class EvalVerb : public Verb {
     model_.Declare(table);
     eval_.Declare(table);
     table.Add("compare", &compare_, "evaluate the base without the adapter as well");
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
     // Before the model is loaded, which takes longest.
-    if (eval_.per_token && !run_.json) ThrowUsage("per_token fills the JSON object; add --json");
+    if (eval_.per_token && !run_.json)
+      ThrowInvalidInput("per_token fills the JSON object; add --json");
     if (compare_ && model_.adapter.empty()) {
-      ThrowUsage("compare: the base is compared with an adapter; name one with --adapter");
+      ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
     }
     Context context(run_.ThreadCount());
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
@@ -77,9 +76,12 @@ class EvalVerb : public Verb {
  private:
   static EvalResult Evaluate(Model& model, const EvalOptions& options, const Console& console) {
     StatusLine line(console.err, console.style);
-    return model.Evaluate(options, [&](std::int64_t done, std::int64_t total) {
-      ShowProgress(line, "evaluating", done, total);
-    });
+    return model.Evaluate(
+        options,
+        [&](std::int64_t done, std::int64_t total) {
+          ShowProgress(line, "evaluating", done, total);
+        },
+        [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
   }
 
   static std::string Table(const EvalResult& result) {

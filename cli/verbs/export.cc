@@ -1,12 +1,17 @@
 // `qlora export`: an adapter or a merged model in another program's format. Standard output gets
 // the path of the output alone; the bases, the adapter and the difference of the result are
 // reported on standard error, or in the object of --json.
+#include "qlora/export.h"
+
 #include <fmt/format.h>
 
+#include "checkpoint/run_info.h"
 #include "command/common.h"
 #include "command/model_loading.h"
+#include "hub/hub_adapter.h"
 #include "io/json.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
+#include "qlora/options.h"
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
 #include "training/generate_command.h"
@@ -14,6 +19,16 @@
 
 namespace qlora {
 namespace {
+
+// A prompt of the data that the adapter was trained on, where its folder holds the run.
+PromptExample ExampleOf(const std::string& adapter) {
+  if (adapter.empty()) return {};
+  try {
+    return RecordedExample(ResolveAdapterDir(adapter));
+  } catch (const Error&) {  // the export is done; a damaged record of the run is no part of it
+    return {};
+  }
+}
 
 class ExportVerb : public Verb {
  public:
@@ -38,9 +53,7 @@ class ExportVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     options_.Declare(table);
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
@@ -61,6 +74,7 @@ class ExportVerb : public Verb {
       throw Interrupted{
           fmt::format("{} is complete, but was not verified", ShellQuote(options_.output))};
     }
+    for (const std::string& note : report.notes) Say(console, "note: " + note);
     if (run_.json) {
       OrderedJson json = {{"files", report.files},
                           {"bytes", report.bytes},
@@ -72,6 +86,7 @@ class ExportVerb : public Verb {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
         json["max_logprob_difference"] = report.max_logprob_difference;
       }
+      if (!report.notes.empty()) json["notes"] = report.notes;
       PrintJson(console.out, json);
       return 0;
     }
@@ -82,8 +97,12 @@ class ExportVerb : public Verb {
                                report.merge_base == "nf4" ? "dequantized 4-bit" : "original"));
     }
     if (options_.format == "hf") {
-      // The usual next step is to look at the result, which is quantized again by default.
-      Say(console, "qlora loads this checkpoint in 4 bits; with --load_in_4bit false, as it is");
+      // The usual next step is to look at the result.
+      Say(console, options_.adapter.empty()
+                       ? "qlora quantizes this checkpoint to 4 bits when loading it; use "
+                         "--load_in_4bit false to load it unchanged"
+                       : "qlora loads this checkpoint unchanged; use --load_in_4bit true to "
+                         "quantize it to 4 bits");
     }
     if (report.verified) {
       Say(console,
@@ -93,7 +112,8 @@ class ExportVerb : public Verb {
                       options_.outtype));
     }
     if (options_.format == "hf") {
-      console.err << "to try it: " << GenerateCommand(options_.output, "", {}) << '\n';
+      console.err << "to try it: "
+                  << GenerateCommand(options_.output, "", ExampleOf(options_.adapter)) << '\n';
     }
     return 0;
   }

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "command/model_loading.h"
 #include "qlora/model.h"
 #include "verbs/verbs.h"
@@ -56,9 +56,7 @@ class GenerateVerb : public Verb {
     // The table tells later which options the user has set: generation_config.json fills the
     // others.
     options_ = &table;
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
@@ -100,15 +98,16 @@ class GenerateVerb : public Verb {
     const auto given = {!prompt_.empty(), !prompt_file_.empty(), !record_.empty()};
     const auto count = std::count(given.begin(), given.end(), true);
     if (count == 0) {
-      ThrowUsage(
+      ThrowInvalidInput(
           "a prompt is missing: give it as text, as - for standard input, with --prompt_file, or "
           "as --record");
     }
-    if (count > 1) ThrowUsage("prompt, prompt_file and record: more than one is given; keep one");
+    if (count > 1)
+      ThrowInvalidInput("prompt, prompt_file and record: more than one is given; keep one");
     // A record is laid out as a whole by the rule of the data; nothing can be added to it.
     if (!record_.empty() && (!system_.empty() || raw())) {
-      ThrowUsage("record: the layout of the data is applied to it; leave out {}",
-                 raw() ? "raw" : "system, which is a field of the record");
+      ThrowInvalidInput("record: the layout of the data is applied to it; leave out {}",
+                        raw() ? "raw" : "system, which is a field of the record");
     }
     if (!record_.empty()) return {};
     const std::string& source = prompt_file_.empty() ? prompt_ : prompt_file_;
@@ -120,8 +119,8 @@ class GenerateVerb : public Verb {
       if (text.ends_with('\r')) text.pop_back();
     }
     if (text.empty()) {
-      ThrowUsage("the prompt is empty: {} holds no text",
-                 source == "-" ? "standard input" : source);
+      ThrowInvalidInput("the prompt is empty: {} holds no text",
+                        source == "-" ? "standard input" : source);
     }
     return text;
   }
@@ -134,12 +133,13 @@ class GenerateVerb : public Verb {
     if (raw()) {
       // An error, because a system message that is silently left out changes the answer.
       if (!system_.empty())
-        ThrowUsage("system is not supported by a raw prompt; leave one of the two out");
+        ThrowInvalidInput("system is not supported by a raw prompt; leave one of the two out");
       return {.text = typed};
     }
     if (chat_ == "true") {
       if (!record_.empty())
-        ThrowUsage("record cannot be combined with chat: a record has a layout; leave out chat");
+        ThrowInvalidInput(
+            "record cannot be combined with chat: a record has a layout; leave out chat");
       SayLayout(model, "chat template", console);
       // The template writes BOS itself.
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};

@@ -2,8 +2,9 @@
 // shows samples as the trainer sees them, with the options of `train` that decide about samples.
 #include "qlora/inspect.h"
 
+#include "base/check.h"
 #include "command/common.h"
-#include "command/errors.h"
+#include "terminal/terminal.h"
 #include "terminal/text_wrap.h"
 #include "verbs/verbs.h"
 
@@ -41,9 +42,7 @@ class InspectVerb : public Verb {
         "seed", &data_.seed,
         "random seed of the training run, which chooses the samples that val_set_size holds out");
     table.Add("samples", &samples_, "number of samples of the dataset to show");
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
@@ -56,7 +55,7 @@ class InspectVerb : public Verb {
   Inspection Look(const Console& console) {
     if (data_.data.dataset.empty()) {
       if (path_.empty() && data_.model.empty()) {
-        ThrowUsage(
+        ThrowInvalidInput(
             "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
       }
       // `qlora inspect --model X` equals `qlora inspect X`.
@@ -66,10 +65,14 @@ class InspectVerb : public Verb {
       return found;
     }
     // Tokens, and so lengths and masks, belong to one tokenizer.
-    if (data_.model.empty()) ThrowUsage("--dataset needs --model: its tokenizer reads the data");
+    if (data_.model.empty())
+      ThrowInvalidInput("--dataset needs --model: its tokenizer reads the data");
     Context context(run_.ThreadCount());
     // Colours only on a terminal: a file would hold escape sequences.
-    return InspectData(context, data_, samples_, console.out_style.color);
+    StatusLine line(console.err, console.style);
+    return InspectData(
+        context, data_, samples_, console.out_style.color,
+        [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
   }
 
   std::string path_;

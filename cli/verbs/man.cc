@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <map>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "command/man_page.h"
 #include "verbs/verbs.h"
 
@@ -60,7 +60,7 @@ class ManVerb : public Verb {
     for (const std::unique_ptr<Verb>& verb : verbs) {
       if (verb->text().name == verb_) return *verb;
     }
-    ThrowUsage("unknown verb '{}'; `qlora help` lists them", verb_);
+    ThrowInvalidInput("unknown verb '{}'; `qlora help` lists them", verb_);
   }
 
   void WriteAll(const std::vector<std::unique_ptr<Verb>>& verbs) const {
@@ -79,8 +79,9 @@ class ManVerb : public Verb {
   // Replaces pages of an earlier version, but no other files.
   static void CheckIsOurs(const std::filesystem::path& path) {
     if (!std::filesystem::exists(path) || IsManPage(ReadTextFile(path))) return;
-    ThrowUsage("{} exists and was not written by `qlora man`; give --output_dir another folder",
-               path.string());
+    ThrowInvalidInput(
+        "{} exists and was not written by `qlora man`; give --output_dir another folder",
+        path.string());
   }
 
   std::string verb_;

@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/printable.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "qlora/error.h"
 #include "verbs/verbs.h"
 
@@ -22,7 +22,7 @@ class MigrateVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "migrate",
-        .summary = "translate a configuration of Axolotl, LLaMA-Factory or TRL",
+        .summary = "translate a configuration of Axolotl, LLaMA-Factory, TRL or mlx-lm",
         .explanation =
             "Reads a YAML or JSON file of another trainer and writes a configuration for `qlora "
             "train`. Every key is listed: translated, not needed and why, or not "
@@ -51,7 +51,8 @@ class MigrateVerb : public Verb {
     std::error_code ignored;
     // equivalent, not ==: two names of one file.
     if (!out_.path.empty() && std::filesystem::equivalent(file_, out_.path, ignored)) {
-      ThrowUsage("{} would be replaced by its own translation; give --out another name", file_);
+      ThrowInvalidInput("{} would be replaced by its own translation; give --out another name",
+                        file_);
     }
     // Before the list is printed, which would look like success.
     out_.Check();

@@ -4,10 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
+#include "base/check.h"
+#include "base/printable.h"
 #include "base/version.h"
 #include "command/common.h"
 #include "terminal/interrupt.h"
@@ -65,6 +69,53 @@ class PullDisplay {
   PullClock::time_point shown_ = PullClock::now();
 };
 
+// The path in an address of the hub; nothing for a text that is no address.
+std::optional<std::string> PathIn(std::string_view text, const std::string& endpoint) {
+  const auto without_scheme = [](std::string_view address) {
+    for (const std::string_view scheme : {"https://", "http://"}) {
+      if (address.starts_with(scheme)) return address.substr(scheme.size());
+    }
+    return address;
+  };
+  const std::string_view rest = without_scheme(text);
+  for (const std::string_view host :
+       {without_scheme(endpoint), std::string_view("huggingface.co"), std::string_view("hf.co")}) {
+    if (rest.starts_with(host) && rest.substr(host.size()).starts_with('/')) {
+      return std::string(rest.substr(host.size() + 1));
+    }
+  }
+  if (rest.size() == text.size()) return {};
+  ThrowInvalidInput("{}: no address of {}; write org/name (HF_ENDPOINT names another hub)", text,
+                    WithoutPassword(endpoint));
+}
+
+// The name in an address that was copied from a browser, org/name or org/name@revision. A text that
+// is no address is left as it is.
+std::string NameIn(const std::string& text, const std::string& endpoint, bool of_dataset) {
+  const std::optional<std::string> path = PathIn(text, endpoint);
+  if (!path) return text;
+  std::string name = *path;
+  constexpr std::string_view kDatasets = "datasets/";
+  const bool names_dataset = name.starts_with(kDatasets);
+  if (names_dataset) name.erase(0, kDatasets.size());
+  // Behind org/name there may be the place in the site: /tree/REVISION/folder, /blob/REVISION/file.
+  const std::size_t slash = name.find('/');
+  if (slash == std::string::npos) return name;
+  const std::size_t end = std::min(name.find_first_of("/?#", slash + 1), name.size());
+  const std::string_view place = std::string_view(name).substr(end);
+  std::string found = name.substr(0, end);
+  for (const std::string_view start : {"/tree/", "/blob/", "/resolve/"}) {
+    if (!place.starts_with(start)) continue;
+    const std::string_view revision = place.substr(start.size());
+    found += "@" + std::string(revision.substr(0, revision.find_first_of("/?#")));
+  }
+  if (names_dataset && !of_dataset) {
+    ThrowInvalidInput("{} is the address of a data set; write qlora pull --dataset {}", text,
+                      found);
+  }
+  return found;
+}
+
 class PullVerb : public Verb {
  public:
   VerbText text() const override {
@@ -87,12 +138,15 @@ class PullVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     table.Section("What");
-    table.Add("repository", &repository_, "org/name, or org/name@revision");
+    table.Add("repository", &repository_,
+              "org/name, org/name@revision, or the address of its page");
     table.Add("dataset", &dataset_, "the repository is a data set");
     table.Add("all", &selection_.all, "download every file");
     table.Add("include", &selection_.include,
               "patterns of the files to download instead of those that training needs: '*.gguf'");
     table.Add("exclude", &selection_.exclude, "patterns of files to leave out");
+    table.Add("force_download", &force_download_,
+              "download files that are in the cache again, such as damaged ones");
     table.Section("Run");
     run_.DeclareJson(table);
   }
@@ -100,12 +154,13 @@ class PullVerb : public Verb {
   int Run(const Console& console) override {
     PullOptions options;
     // Checked before the network is asked: a name becomes part of a path and of a URL.
-    options.repository =
-        ParseHubRepository(repository_, dataset_ ? HubType::kDataset : HubType::kModel);
+    const HubSettings settings = ReadHubSettings();
+    options.repository = ParseHubRepository(NameIn(repository_, settings.endpoint, dataset_),
+                                            dataset_ ? HubType::kDataset : HubType::kModel);
     options.selection = std::move(selection_);
+    options.force_download = force_download_;
     // The hub asks programs to name themselves.
     options.user_agent = fmt::format("qlora/{}; linux", Version());
-    const HubSettings settings = ReadHubSettings();
     const PullClock::time_point begin = PullClock::now();
     // Ctrl+C is noticed between two pieces of a file, which stay for the next call.
     const InterruptGuard interrupt;
@@ -139,13 +194,15 @@ class PullVerb : public Verb {
                               {"left_out_bytes", result.left_out_bytes}});
       return;
     }
-    display.Note(fmt::format("{} files, {} ({} received in {}), commit {}", progress.files,
-                             FormatBytes(progress.bytes), FormatBytes(progress.bytes_received),
-                             FormatDuration(seconds), result.commit));
+    display.Note(fmt::format("{}, {} ({} received in {}), commit {}",
+                             Counted(progress.files, "file"), FormatBytes(progress.bytes),
+                             FormatBytes(progress.bytes_received), FormatDuration(seconds),
+                             result.commit));
     // Said, because a file that is missed later was left out on purpose.
     if (result.left_out > 0) {
-      display.Note(fmt::format("{} files of {} that training does not need were left out",
-                               result.left_out, FormatBytes(result.left_out_bytes)));
+      display.Note(fmt::format("left out: {} of {}, which training does not need",
+                               Counted(result.left_out, "file"),
+                               FormatBytes(result.left_out_bytes)));
     }
     console.out << result.snapshot.string() << '\n';
   }
@@ -153,6 +210,7 @@ class PullVerb : public Verb {
   std::string repository_;
   bool dataset_ = false;
   SelectionOptions selection_;
+  bool force_download_ = false;
   RunFields run_;
 };
 

@@ -1,10 +1,13 @@
 // `qlora quantize`: a checkpoint in 4 bits, tensor by tensor, and a report of the errors. In JSON,
 // a table puts the size into relation: the same form for the published LLaMA models.
+#include "qlora/quantize.h"
+
 #include <fmt/format.h>
 
 #include "command/common.h"
 #include "io/json.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
+#include "qlora/options.h"
 #include "terminal/memory_table.h"
 #include "terminal/progress.h"
 #include "verbs/verbs.h"
@@ -99,9 +102,7 @@ class QuantizeVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     options_.Declare(table);
-    table.Section("Run");
-    run_.DeclareThreads(table);
-    run_.DeclareJson(table);
+    run_.Declare(table);
   }
 
   int Run(const Console& console) override {
@@ -111,6 +112,7 @@ class QuantizeVerb : public Verb {
     RunWithProgress(console, "quantizing", [&](const ProgressFn& progress) {
       report = QuantizeCheckpoint(context, options_, progress);
     });
+    for (const std::string& note : report.notes) Say(console, "note: " + note);
     if (run_.json) {
       PrintJson(console.out, ToJson(report, options_.quantization.bnb_4bit_blocksize));
     } else {

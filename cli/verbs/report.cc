@@ -30,6 +30,7 @@ class ReportVerb : public Verb {
         .positionals = {"runs"},
         .required = {"runs"},
         .writes = true,
+        .takes_folders = true,
     };
   }
 
@@ -41,6 +42,7 @@ class ReportVerb : public Verb {
 
   int Run(const Console& console) override {
     std::error_code ignored;
+    if (out_ == "-") ThrowInvalidInput("out: the page is a file; name one, such as report.html");
     const bool exists = std::filesystem::is_regular_file(out_, ignored);
     // The default name is report.html: another page of that name must not be replaced by mistake.
     if (exists && !IsReportPage(ReadTextFile(out_))) {

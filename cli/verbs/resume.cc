@@ -9,18 +9,18 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "base/check.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/run_info.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "data/data_options.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
 #include "records/file_bytes.h"
+#include "training/recorded_paths.h"
 #include "training/train_settings.h"
 #include "training/training_run.h"
 #include "verbs/verbs.h"
@@ -38,68 +38,29 @@ bool IsOfTheCommand(std::string_view key) {
 // dashboard belongs to the command, not to the run. Options that a step depends on may not change,
 // or the run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
-  return key == "dashboard" || (MayChangeOnResume(key) && key != "overwrite_output_dir");
+  return key == "dashboard" || IsOfMicroBatches(key) ||
+         (MayChangeOnResume(key) && key != "overwrite_output_dir");
 }
 
 void CheckHoldsRun(const std::string& name) {
   const fs::path dir = (fs::path(name) / "").parent_path();  // without a slash at the end
   std::error_code ignored;
   if (!fs::is_directory(dir, ignored)) {
-    ThrowUsage("{}: there is no such folder; expected the output_dir of a run", name);
+    ThrowInvalidInput("{}: there is no such folder; expected the output_dir of a run", name);
   }
   if (fs::exists(dir / kTrainConfig, ignored)) return;
   // A natural mistake, as other trainers resume from the folder of the checkpoint.
   if (StepOfCheckpoint(dir) && fs::exists(dir / kTrainerState, ignored)) {
     const fs::path run = dir.has_parent_path() ? dir.parent_path() : fs::path(".");
-    ThrowUsage("{0}: is a checkpoint; write `qlora resume {1} --resume_from_checkpoint {0}`",
-               ShellQuote(name), ShellQuote(run));
+    ThrowInvalidInput("{0}: is a checkpoint; write `qlora resume {1} --resume_from_checkpoint {0}`",
+                      ShellQuote(name), ShellQuote(run));
   }
-  ThrowUsage("{}: the folder holds no run: {} is missing; `qlora train` starts a run", name,
-             kTrainConfig);
+  ThrowInvalidInput("{}: the folder holds no run: {} is missing; `qlora train` starts a run", name,
+                    kTrainConfig);
 }
 
-// True when `text`, an item of the option `key`, names something.
-bool IsThere(const std::string& key, const std::string& text) {
-  std::error_code ignored;
-  if (key != "dataset" && key != "eval_dataset") return fs::exists(text, ignored);
-  try {
-    // Items of data may carry a weight or be patterns, so they are read as the trainer reads them.
-    return fs::exists(FindDataSources(text).front().path, ignored);
-  } catch (const Error&) {  // no file matches a pattern
-    return false;
-  }
-}
-
-// Returns `text` relative to the current folder, when it exists relative to the folder `start`.
-std::string Relocated(const std::string& key, const std::string& text, const fs::path& start) {
-  if (text.empty() || fs::path(text).is_absolute()) return text;
-  std::string there = (start / text).lexically_normal().string();
-  // A path that is missing there too stays as recorded: the error then names the user's own text.
-  return IsThere(key, there) ? there : text;
-}
-
-void Relocate(Option& option, const fs::path& start) {
-  if (auto* text = std::get_if<std::string*>(&option.value)) {
-    **text = Relocated(option.name, **text, start);
-  } else if (auto* list = std::get_if<std::vector<std::string>*>(&option.value)) {
-    for (std::string& item : **list) item = Relocated(option.name, item, start);
-  }
-}
-
-// Returns the folder from which the relative paths of the run in `dir` lead. A folder that was
-// renamed with the run and its files in it is the new one: `dir` still ends as output_dir was
-// given.
-fs::path StartOf(const fs::path& dir, const std::string& output_dir) {
-  const fs::path start = StartFolderOf(dir);
-  fs::path given = (fs::path(output_dir).lexically_normal() / "").parent_path();
-  std::error_code ignored;
-  const bool is_there = fs::equivalent(start / given, dir, ignored);
-  if (start.empty() || given.is_absolute() || is_there) return start;
-  fs::path here = (fs::absolute(dir).lexically_normal() / "").parent_path();
-  for (; !given.empty(); given = given.parent_path(), here = here.parent_path()) {
-    if (here.filename() != given.filename()) return start;
-  }
-  return here;
+DataPurpose PurposeOf(std::string_view key) {
+  return key == "eval_dataset" ? DataPurpose::kEvaluation : DataPurpose::kTraining;
 }
 
 // Returns the type of matrix products that the newest readable checkpoint was made with: "auto" may
@@ -127,14 +88,29 @@ void FindPlace(const char* option, const Find& find) {
   try {
     find();
   } catch (const Error& error) {
-    ThrowUsage("{}\nif it was moved, say where it is now: --{}", error.what(), option);
+    ThrowInvalidInput("{}\nif it was moved, say where it is now: --{}", error.what(), option);
   }
 }
 
+// Refuses records that a Python program had in memory.
+void CheckIsFile(const char* option, const std::string& item) {
+  std::error_code ignored;
+  if ((item != kGivenDataset && item != kGivenEvalDataset) || fs::exists(item, ignored)) return;
+  ThrowInvalidInput(
+      "the run was given its {0} by a Python program, as records in memory: run that program again "
+      "with resume_from_checkpoint=\"auto\", or write the same records to a file and give "
+      "--{0} FILE",
+      option);
+}
+
 void FindFiles(const char* option, const std::vector<std::string>& items) {
+  for (const std::string& item : items) CheckIsFile(option, item);
   FindPlace(option, [&] {
     for (const std::string& item : items) {
-      for (const DataSource& source : FindDataSources(item)) FileBytes file(source.path);
+      for (const DataSource& source :
+           FindSources(item, RecordFormat::kAuto, PurposeOf(option)).sources) {
+        FileBytes file(source.path);
+      }
     }
   });
 }
@@ -153,12 +129,12 @@ void CheckIsUnfinished(const TrainPlan& plan) {
   const std::string& dir = options.output_dir;
   if (!plan.resume || !plan.resume->is_end || !plan.resume->is_complete) return;
   if (plan.resume->step < plan.total_steps) {
-    ThrowUsage(
+    ThrowInvalidInput(
         "{}: the run stopped early after step {} of {}; to train it further, give a larger "
         "--early_stopping_patience (it was {}), or 0 to never stop early",
         dir, plan.resume->step, plan.total_steps, options.early_stopping_patience);
   }
-  ThrowUsage(
+  ThrowInvalidInput(
       "{}: the run is finished, all of its {} steps are done; to train it further, give "
       "--num_train_epochs N or --max_steps N ({})",
       dir, plan.total_steps,
@@ -190,6 +166,7 @@ class ResumeVerb : public Verb {
         .positionals = {"output_dir"},
         .required = {"output_dir"},
         .writes = true,
+        .takes_folders = true,
     };
   }
 
@@ -202,7 +179,7 @@ class ResumeVerb : public Verb {
       if (!argument.starts_with("--")) continue;
       const Option* option = known.Find(argument.substr(2, argument.find('=') - 2));
       if (option == nullptr || MayBeGiven(option->name)) continue;
-      ThrowUsage(
+      ThrowInvalidInput(
           "{}: {} cannot change when a run resumes; to train with another value, start a run in "
           "another folder: qlora train ... --adapter OUTPUT_DIR",
           argument, option->name);
@@ -249,22 +226,25 @@ class ResumeVerb : public Verb {
     const fs::path dir = settings_.options.output_dir;
     const std::string where = (dir / kTrainConfig).string();
     const Json record = ReadJsonFile(where);
-    if (!record.is_object()) ThrowUsage("{}: expected a JSON object", where);
-    const fs::path start = StartOf(dir, JsonGetOr<std::string>(record, "output_dir", "", where));
-    const bool is_elsewhere = !start.empty() && start != fs::current_path();
+    if (!record.is_object()) ThrowInvalidInput("{}: expected a JSON object", where);
+    RecordedPaths paths(dir, JsonGetOr<std::string>(record, "output_dir", "", where));
+    // Options of the command, such as save_quantized, are not of a record.
+    OptionTable recorded;
+    settings_.options.Declare(recorded);
     for (const auto& [key, value] : record.items()) {
       const Option* on_command_line = given.Find(key);
       const bool is_given = on_command_line != nullptr && on_command_line->set;
       if (is_given || IsOfTheCommand(key)) continue;
       if (value.is_array()) {
-        all_.Set(key, JsonAs<std::vector<std::string>>(value, key, where), where);
+        recorded.Set(key, JsonAs<std::vector<std::string>>(value, key, where), where);
       } else {
         // Through the table, so that recorded values meet the same checks as typed ones.
-        all_.Set(key, JsonAs<std::string>(value, key, where), where);
+        recorded.Set(key, JsonAs<std::string>(value, key, where), where);
       }
-      Option& option = *all_.Find(key);
-      if (is_elsewhere && option.is_path) Relocate(option, start);
+      paths.Take(*recorded.Find(key));
     }
+    if (!given.Find("logging_dir")->set) paths.CheckLogs(settings_.options);
+    paths.CheckInside();
   }
 
   TrainSettings settings_;

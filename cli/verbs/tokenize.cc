@@ -6,8 +6,8 @@
 #include <charconv>
 #include <sstream>
 
+#include "base/check.h"
 #include "command/common.h"
-#include "command/errors.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
@@ -26,7 +26,7 @@ std::vector<std::int32_t> ParseIds(const std::vector<std::string>& items) {
     const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id);
     // The whole item is checked: otherwise "12abc" would be 12.
     if (error != std::errc() || end != item.data() + item.size() || id < 0) {
-      ThrowUsage("ids: expected token ids, found '{}'", item);
+      ThrowInvalidInput("ids: expected token ids, found '{}'", item);
     }
     ids.push_back(id);
   }
@@ -78,7 +78,7 @@ class TokenizeVerb : public Verb {
     if (static_cast<int>(!text_.empty()) + static_cast<int>(!jsonl_.empty()) +
             static_cast<int>(!ids_.empty()) + static_cast<int>(!messages_.empty()) !=
         1) {
-      ThrowUsage("give one of: a text, --jsonl FILE, --ids 1,2,3, --messages FILE");
+      ThrowInvalidInput("give one of: a text, --jsonl FILE, --ids 1,2,3, --messages FILE");
     }
     // Before the tokenizer is loaded.
     const std::vector<std::int32_t> ids = ParseIds(ids_);
@@ -86,8 +86,8 @@ class TokenizeVerb : public Verb {
     // Decode would skip an unknown id without a word.
     for (const std::int32_t id : ids) {
       if (id < tokenizer.vocab_size()) continue;
-      ThrowUsage("ids: {} is not a token id of this model, which has {}", id,
-                 tokenizer.vocab_size());
+      ThrowInvalidInput("ids: {} is not a token id of this model, which has {}", id,
+                        tokenizer.vocab_size());
     }
     if (!ids.empty()) {
       console.out << tokenizer.Decode(ids, !special_) << '\n';
@@ -110,10 +110,10 @@ class TokenizeVerb : public Verb {
     OrderedJson record = ParseOrderedJson(ReadInput(messages_), messages_);
     // A bare list of messages, as chat programs save it.
     if (record.is_array()) record = {{"messages", std::move(record)}};
-    if (!record.is_object()) ThrowUsage("{}: expected JSON, a list of messages", messages_);
+    if (!record.is_object()) ThrowInvalidInput("{}: expected JSON, a list of messages", messages_);
     // Today, as in generation: this verb shows prompts, not training data.
     const auto chat = LoadChatTemplate(chat_, tokenizer, ChatClock::kToday);
-    if (chat == nullptr) ThrowUsage("{}", kNoChatTemplate);
+    if (chat == nullptr) ThrowNoChatTemplate(tokenizer);
     // The same reading of messages as in training: parts of text are joined, arguments parsed.
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_

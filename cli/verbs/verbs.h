@@ -15,10 +15,14 @@
 #define QLORA_CLI_VERBS_VERBS_H_
 
 #include <memory>
+#include <vector>
 
 #include "command/verb.h"
 
 namespace qlora {
+
+// Returns every verb, in the order of the help text.
+std::vector<std::unique_ptr<Verb>> AllVerbs();
 
 std::unique_ptr<Verb> MakeTrainVerb();
 std::unique_ptr<Verb> MakeResumeVerb();

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "qlora/chat.h"
@@ -11,27 +12,43 @@
 
 namespace qlora {
 
+// Records of the calling program in place of a file.
+struct GivenRecords {
+  std::string name;     // in dataset or eval_dataset, and in messages
+  int descriptor = -1;  // of a regular file of JSON Lines, which the caller keeps open
+};
+
+// The names that the Python module gives them; `resume` knows by these that there is no file.
+inline constexpr std::string_view kGivenDataset = "records";
+inline constexpr std::string_view kGivenEvalDataset = "eval_records";
+
 // How records become samples. Help texts and aliases of the keys: src/data/data_options.cc.
 struct ReadingFields {
   std::string dataset_format = "auto";  // auto: by the fields of the first record
   std::int64_t max_length = 0;          // tokens of a sample; 0: the model's context, 2048 at most
   std::string over_long = "drop";       // longer samples: drop, truncate or error
+  std::string bad_records = "error";    // records that cannot be read: error or drop
   bool train_on_inputs = false;         // train on prompts too
   bool assistant_only_loss = true;      // false: train on every token of conversations
-  bool append_eos = true;               // to texts, completions and last turns without EOS
+  // Turns of the assistant that are trained on: all, last, or each in a sample of its own.
+  std::string train_turns = "all";
+  bool append_eos = true;  // to texts, completions and last turns without EOS
   // The layout of records of prompt and answer: auto, chat, text or instruction_answer.
   std::string prompt_layout = "auto";
   // How the fields of a record become prompt and completion; both or none.
   std::string prompt_template;
   std::string completion_template;
+  std::vector<GivenRecords> given;  // names that are no files
 
   void Declare(OptionTable& table);
 };
 
 // The data of a run: files, how their records are read, and how samples become micro-batches.
 struct DataFields {
-  std::vector<std::string> dataset;       // files; "path:weight" repeats or thins one of them
-  std::vector<std::string> eval_dataset;  // files to evaluate
+  // Files; "path:weight" repeats or thins one of them, "path[:1000]" is its first 1000 records.
+  std::vector<std::string> dataset;
+  // Files to evaluate; without any, and without val_set_size, those that folders of `dataset` hold.
+  std::vector<std::string> eval_dataset;
   double val_set_size = 0;  // held out: below 1 a fraction; from 1 a number of samples
   ReadingFields reading;
   bool packing = false;  // fill micro-batches with whole samples up to max_length tokens

@@ -17,12 +17,17 @@ struct FileReport {
   // the format; otherwise "".
   std::string fields;
   double weight = 1;
-  std::int64_t records = 0;  // in the file; windows of a raw text
+  std::int64_t records = 0;  // of the file, or of its slice; windows of a raw text
+  // Samples before any is left out, and records that cannot be read: as many as records, or more
+  // where a conversation is several samples (train_turns: each).
+  std::int64_t found = 0;
   std::int64_t samples = 0;  // kept
 };
 
 struct DataReport {
   std::vector<FileReport> files;
+  std::vector<std::string> notes;           // what was found and not read, in lines for people
+  std::vector<std::string> named_held_out;  // files read by name, though called "test" or the like
 
   // Samples that are trained on. Each is counted once, whatever the weight of its file.
   std::int64_t samples = 0;
@@ -38,13 +43,15 @@ struct DataReport {
 
   // Counted when the files were opened: records left out, and remarks.
   std::int64_t max_length = 0;
-  std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
-  std::int64_t truncated = 0;          // records cut to max_length tokens
-  std::int64_t truncated_tokens = 0;   // tokens that this cut off
-  std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
-  std::int64_t dropped_untrained = 0;  // records without a trained token, left out
-  std::int64_t longest_record = 0;     // tokens, before dropping and cutting
-  std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
+  std::int64_t dropped_long = 0;         // records of more than max_length tokens, left out
+  std::int64_t truncated = 0;            // records cut to max_length tokens
+  std::int64_t truncated_tokens = 0;     // tokens that this cut off
+  std::int64_t dropped_masked = 0;       // records that kept no trained token after the cut
+  std::int64_t dropped_untrained = 0;    // records without a trained token, left out
+  std::int64_t longest_record = 0;       // tokens, before dropping and cutting
+  std::int64_t dropped_bad = 0;          // records that cannot be read, left out by bad_records
+  std::vector<std::string> bad_reasons;  // of the first of them, with file and line
+  std::int64_t dropped_tail = 0;         // tokens at the end of raw texts too few to train on
   std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
   std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
   std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
@@ -53,8 +60,17 @@ struct DataReport {
   std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
   std::int64_t unread = 0;             // conversations with a field that the template never reads
   std::vector<std::string> unread_fields;  // their names, ascending
-  std::int64_t without_bos = 0;            // samples without the BOS that the tokenizer would add
-  std::int64_t foreign_labels = 0;         // labels that are neither the token itself nor ignored
+  // Of records: fields that are not used, though it is known what they mean.
+  std::vector<std::string> unused_fields;
+  // Of records: other fields, which are not read.
+  std::vector<std::string> other_fields;
+  // Further parts of records that are left out, and why.
+  std::vector<std::string> left_out;
+  // "thinking as reasoning_content": names given to the template.
+  std::vector<std::string> readings;
+  std::int64_t own_bos = 0;         // texts that begin with BOS: the tokenizer's is not added
+  std::int64_t without_bos = 0;     // samples without the BOS that the tokenizer would add
+  std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
 };
 
 // The micro-batches of the first epoch when short samples are packed together.
@@ -70,6 +86,7 @@ struct TrainingDataReport {
   std::optional<PackingReport> packing;  // with the option packing
   std::optional<DataReport> held_out;
   std::int64_t shared = 0;  // held-out samples that are trained on as well
+  bool is_split = false;    // held_out was drawn from the same files, by val_set_size
 };
 
 }  // namespace qlora

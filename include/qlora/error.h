@@ -2,6 +2,7 @@
 #ifndef QLORA_ERROR_H_
 #define QLORA_ERROR_H_
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 
@@ -18,10 +19,19 @@ enum class ErrorCode {
 // and a remedy.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  Error(ErrorCode code, const std::string& message)
+      : std::runtime_error(WithoutZeros(message)), code_(code) {}
   ErrorCode code() const { return code_; }
 
  private:
+  // what() ends at a zero byte, which a name from a file may hold.
+  static std::string WithoutZeros(std::string message) {
+    for (std::size_t at = 0; (at = message.find('\0', at)) != std::string::npos;) {
+      message.replace(at, 1, "\\x00");
+    }
+    return message;
+  }
+
   ErrorCode code_;
 };
 

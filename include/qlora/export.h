@@ -39,6 +39,7 @@ struct ExportReport {
   double max_logprob_difference = 0;
   bool verified = false;
   double seconds = 0;
+  std::vector<std::string> notes = {};  // as Model::notes, and what the file lacks or has otherwise
 };
 
 ExportReport Export(Context& context, const ExportOptions& options,

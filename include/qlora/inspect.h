@@ -6,7 +6,7 @@
 #include <string>
 
 #include "qlora/context.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -29,9 +29,9 @@ struct DataInspection {
 
 // Describes a data set as the trainer will see it: counts, lengths, dropped samples, and the first
 // `samples` samples with trained and masked tokens marked (by colour, or by brackets). Errors:
-// InvalidInput with file and line, as Train.
+// InvalidInput with file and line, as Train. reading: as PlanTraining.
 Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,
-                       bool color);
+                       bool color, const ProgressFn& reading = {});
 
 }  // namespace qlora
 

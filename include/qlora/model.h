@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,11 @@ class Model {
   Model(Model&& other) noexcept;
   Model& operator=(Model&& other) noexcept;
 
+  // Remarks for people on what was loaded otherwise than they may expect: tensors that are not
+  // used, settings that the files of the model contradict, the tokenizer of the adapter, parts of
+  // it that are left out, weights of a merged adapter that are not quantized.
+  std::vector<std::string> notes() const;
+
   // Gives the options that the user did not set the values of the model's generation_config.json.
   // options: declared by GenerateOptions. Returns these options as text, "temperature 0.7, top_p
   // 0.9", or "". Errors: InvalidInput naming file and key.
@@ -72,6 +78,12 @@ class Model {
   std::int64_t context_length() const;
   // Tokens of a prompt, as Generate counts them.
   std::int64_t CountTokens(std::string_view text, bool add_special_tokens = true) const;
+
+  // The token ids of a text, with the special tokens that the tokenizer puts around it or without.
+  std::vector<std::int32_t> Tokenize(std::string_view text, bool add_special_tokens = true) const;
+  // The text of token ids, with special tokens or without. Errors: InvalidInput for an id that is
+  // none.
+  std::string Detokenize(std::span<const std::int32_t> ids, bool special_tokens = true) const;
 
   bool has_chat_template() const;
   // The prompt for the assistant's next turn. messages: a JSON array of objects with role and
@@ -108,11 +120,13 @@ class Model {
                           bool add_special_tokens = true);
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {});
-  // progress: receives the number of samples that are done, and of all samples. Errors:
-  // InvalidInput with file and line; Runtime when the loss is not finite.
+  // progress: receives the number of samples that are done, and of all samples; reading, before:
+  // how many bytes of the data files are read. Errors: InvalidInput with file and line; Runtime
+  // when the loss is not finite.
   EvalResult Evaluate(
       const EvalOptions& options,
-      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {},
+      const std::function<void(std::int64_t done, std::int64_t total)>& reading = {});
 
  private:
   class Impl;

@@ -112,8 +112,9 @@ View QuantizeInto(Context& context, ConstMatrixView w, const Options& options,
 class Matrix {
  public:
   Matrix() = default;
-  Matrix(View view, std::shared_ptr<const void> storage)
-      : view_(view), storage_(std::move(storage)) {}
+  // Errors (InvalidInput): sizes or block sizes below what a matrix has, or of more than 2^48
+  // values.
+  Matrix(View view, std::shared_ptr<const void> storage);
   // The layout of bitsandbytes is one of the forms. Shares the storage.
   Matrix(const QuantizedMatrix& matrix);
 

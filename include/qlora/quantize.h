@@ -26,8 +26,8 @@ struct QuantizeCheckpointOptions {
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
   std::string device = "auto";              // cpu, cuda
-  std::map<std::string, std::string>
-      extra_files;  // name -> text, written in the folder of the weights
+  // Name -> text, written in the folder of the weights.
+  std::map<std::string, std::string> extra_files;
 
   void Declare(OptionTable& table);
 };
@@ -56,6 +56,7 @@ struct QuantizeReport {
   std::int64_t calibration_tokens = 0;  // that were read for the scale search
   double seconds = 0;
   std::size_t peak_memory_bytes = 0;
+  std::vector<std::string> notes = {};  // remarks about the checkpoint
 };
 
 // Streams tensor by tensor: peak memory is about one tensor. Nothing appears in output_dir unless

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "qlora/context.h"
-#include "qlora/options.h"
+#include "qlora/train_options.h"
 #include "qlora/train_plan.h"
 
 namespace qlora {

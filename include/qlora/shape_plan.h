@@ -29,6 +29,8 @@ struct ShapePlan {
 // Errors: InvalidInput when the options, the model or the adapter are wrong.
 ShapePlan PlanShape(Context& context, const TrainOptions& options);
 void CheckPlan(const ShapePlan& plan);
+// As PlanJson of a TrainPlan.
+std::string PlanJson(const ShapePlan& plan);
 
 }  // namespace qlora
 

@@ -30,7 +30,7 @@ struct StepReport {
   bool spike = false;      // the loss is far above the losses of recent steps
   bool risen = false;      // the recent losses are far above the start of the run
   double start_loss = 0;   // mean of the first steps
-  double recent_loss = 0;  // mean of the recent steps
+  double recent_loss = 0;  // median of the recent steps
   std::string bad_tensor;  // when skipped: where the NaN or Inf appeared first
 };
 
@@ -41,6 +41,13 @@ struct EvalReport {
   std::int64_t tokens = 0;
   double seconds = 0;
   bool best = false;  // the best of the run so far, by metric_for_best_model
+  // Of each file of eval_dataset, where there are several.
+  struct File {
+    std::string name;  // without folder and extension, unless two files then had one name
+    double loss = 0;
+    std::int64_t tokens = 0;
+  };
+  std::vector<File> files = {};
 };
 
 // A text that the model wrote during training.
@@ -59,9 +66,9 @@ struct RunSummary {
   double mean_loss = std::numeric_limits<double>::quiet_NaN();
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;
-  bool stopped_early = false;  // ended by early_stopping_patience
-  // The run got worse: its loss ended far above its start (step/loss_rise.h), or its last steps,
-  // more than one or all, were skipped for a NaN or Inf. The adapter is saved all the same.
+  bool stopped_early = false;  // ended by early_stopping_patience or by the observer
+  // The run got worse: its loss ended far above its start (step/loss_rise.h), its last step was
+  // skipped for a NaN or Inf, or the values of the adapter are huge. It is saved all the same.
   bool diverged = false;
   std::string divergence;          // when diverged: the cause and remedies
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
@@ -89,6 +96,9 @@ class TrainObserver {
   virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
+  // Asked after every step; once true, it stays true. Ends the run there as early stopping does,
+  // with the result of a finished run.
+  virtual bool ShouldFinish() { return false; }
 };
 
 // Trains as planned and leaves the adapter in output_dir. Errors: as CheckPlan; InvalidInput

@@ -47,6 +47,7 @@ struct TrainOptions {
   bool use_dora = false;
   std::string init_lora_weights = "default";
   double neftune_noise_alpha = 0;
+  double label_smoothing_factor = 0;
 
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;
@@ -59,6 +60,11 @@ struct TrainOptions {
   double embedding_learning_rate = 0;  // for modules_to_save; 0: as learning_rate
   std::string lr_scheduler_type = "cosine";
   std::int64_t lr_scheduler_cycles = 1;
+  double min_lr = 0;                     // where a schedule ends; 0: not set
+  double min_lr_rate = 0;                // the same as a share of learning_rate
+  double lr_scheduler_power = 1;         // of polynomial
+  std::int64_t lr_decay_steps = 0;       // of warmup_stable_decay; 0: a tenth of the run
+  std::string lr_decay_type = "cosine";  // of warmup_stable_decay: cosine, linear, 1-sqrt
   double warmup_ratio = 0.03;
   std::int64_t warmup_steps = 0;
   double weight_decay = 0;
@@ -81,9 +87,13 @@ struct TrainOptions {
   std::int64_t max_skipped_steps = 10;  // in a row, whose loss or gradient is not finite
 
   std::int64_t logging_steps = 1;
-  std::int64_t save_steps = 0;  // 0: only the checkpoint of the last step
+  std::int64_t save_steps = 0;       // 0: only the checkpoint of the last step
+  std::int64_t saves_per_epoch = 0;  // checkpoints in an epoch, the last at its end; 0: not set
+  double save_ratio = 0;             // share of the run between checkpoints; 0: not set
   std::int64_t save_total_limit = 0;
   std::int64_t eval_steps = 0;         // 0: after each epoch, when there is evaluation data
+  std::int64_t evals_per_epoch = 0;    // evaluations in an epoch, the last at its end; 0: not set
+  double eval_ratio = 0;               // share of the run between evaluations; 0: not set
   bool eval_on_start = false;          // also before the first step
   std::vector<std::string> report_to;  // logs in addition to JSON Lines: csv, tensorboard
   std::string logging_dir;             // of TensorBoard; empty: output_dir/runs

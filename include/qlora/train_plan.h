@@ -46,7 +46,7 @@ struct MemoryPlan {
 // The bytes that a run will write to output_dir.
 struct DiskPlan {
   std::string folder;            // the nearest existing part of output_dir
-  std::size_t adapter = 0;       // the finished adapter
+  std::size_t adapter = 0;       // the finished adapter, with its tokenizer
   std::size_t checkpoint = 0;    // one checkpoint
   std::int64_t checkpoints = 0;  // added to the checkpoints that are stored there, at most
   std::size_t needed = 0;        // everything, with the logs
@@ -87,9 +87,11 @@ enum class PlanPurpose : std::uint8_t { kTraining, kReading };
 
 // Checks and computes everything that can be known before weights are read: options, model, data,
 // tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
-// is wrong with the run. A run that does not fit is not an error here: see CheckPlan.
+// is wrong with the run. A run that does not fit is not an error here: see CheckPlan. reading:
+// receives how many bytes of the data files are read, for dataset and eval_dataset in turn.
 TrainPlan PlanTraining(Context& context, const TrainOptions& options,
-                       PlanPurpose purpose = PlanPurpose::kTraining);
+                       PlanPurpose purpose = PlanPurpose::kTraining,
+                       const ProgressFn& reading = {});
 
 // The plan of the same run on another form of its base model, such as a checkpoint that
 // QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when
@@ -97,8 +99,12 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options,
 TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path);
 
+// The plan as one JSON object, the one that `qlora plan --json` prints.
+std::string PlanJson(const TrainPlan& plan);
+
 // Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
-// disk. Both messages name a change with which the run fits.
+// disk; both messages name a change with which the run fits. InvalidInput when another run holds
+// output_dir.
 void CheckPlan(const TrainPlan& plan);
 
 }  // namespace qlora

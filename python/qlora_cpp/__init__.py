@@ -25,6 +25,7 @@ from ._core import (
     Context,
     EvalReport,
     EvalResult,
+    ExportReport,
     GenerateReport,
     NF4Tensor,
     QLoraLinear,
@@ -46,6 +47,7 @@ from ._core import (
     to_nf4,
 )
 from ._errors import Error, OutOfMemoryError, QLoRAError, RunError
+from ._jobs import export, plan
 from ._memory import memory_table
 from ._model import Model
 from ._train import train
@@ -58,6 +60,7 @@ __all__ = [
     "Error",
     "EvalReport",
     "EvalResult",
+    "ExportReport",
     "GenerateReport",
     "Model",
     "NF4Tensor",
@@ -74,8 +77,10 @@ __all__ = [
     "dequantize_nf4",
     "dequantize_scalers",
     "double_quantize_scalers",
+    "export",
     "export_gguf",
     "memory_table",
+    "plan",
     "qlora_linear",
     "quantize",
     "quantize_nf4",

@@ -1,6 +1,7 @@
 """Models that generate and are evaluated."""
 
 from . import _core
+from ._records import given
 
 
 class Model:
@@ -37,10 +38,11 @@ class Model:
         options: max_new_tokens, do_sample, temperature, top_k, top_p, min_p, repetition_penalty,
             seed. What is left open follows the model's generation_config.json, else every token
             is the most likely one.
-        on_text(piece): receives the text as it is written. Ctrl+C ends it.
+        on_text(piece): receives the text as it is written, and ends it by returning "stop". Ctrl+C
+            ends it too.
         Raises Error: an unknown option, a prompt that fills the context.
         """
-        return self._loaded.answer(prompt, system, chat, on_text, options)
+        return self._loaded.generate(prompt, system, chat, on_text, options)
 
     def chat(self, messages, tools=None, *, on_text=None, **options):
         """The assistant's next turn after messages, a list of {"role": ..., "content": ...}.
@@ -55,16 +57,31 @@ class Model:
         return self._loaded.chat_prompt(messages, tools)
 
     def eval(self, dataset, **options):
-        """Loss and perplexity over files that train() reads: an EvalResult.
+        """Loss and perplexity over files or records that train() reads: an EvalResult.
 
         options: dataset_format, max_length, over_long, per_token ... of `qlora help eval`.
         Raises Error: with file and line; RunError: a loss that is not finite.
         """
-        return self._loaded.eval({"dataset": dataset, **options})
+        with given({"dataset": dataset, **options}) as (settings, files):
+            return self._loaded.eval(settings, files)
 
     def count_tokens(self, text):
         """Tokens of a text, special tokens included."""
         return self._loaded.count_tokens(text)
+
+    def tokenize(self, text, special=True):
+        """The token ids of a text, as a list.
+
+        special: with the special tokens that the tokenizer puts around a text, such as BOS.
+        """
+        return self._loaded.tokenize(text, special)
+
+    def detokenize(self, ids, special=True):
+        """The text of token ids. special: with the texts of special tokens.
+
+        Raises Error: an id that is none.
+        """
+        return self._loaded.detokenize(ids, special)
 
     @property
     def context_length(self):

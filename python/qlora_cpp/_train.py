@@ -3,6 +3,7 @@
 import sys
 
 from . import _core
+from ._records import given
 
 
 def _chain(first, then):
@@ -12,7 +13,7 @@ def _chain(first, then):
 
     def both(*arguments):
         first(*arguments)
-        then(*arguments)
+        return then(*arguments)
     return both
 
 
@@ -33,19 +34,25 @@ def _print_eval(step, report):
 def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
           on_checkpoint=None, on_sample=None, on_load=None, on_resume=None, progress=False,
           save_quantized=None, context=None, **options):
-    """train(model: str, dataset: str | list, output_dir: str = "qlora-out", *, on_step: Callable,
+    """train(model: str, dataset: str | list | Iterable[dict], output_dir: str = "qlora-out", *, on_step: Callable,
     on_eval: Callable, on_checkpoint: Callable, on_sample: Callable, on_load: Callable,
     on_resume: Callable, progress: bool = False, save_quantized: str, context: Context,
     **options: Any) -> TrainSummary
 
     Fine-tunes a model and leaves a LoRA adapter in output_dir, as `qlora train` does.
 
-    model: a folder of a Hugging Face model; dataset: a file or a list of files.
+    model: a folder of a Hugging Face model.
+    dataset: a file or a list of files; or records, a list or another iterable of dicts, which
+        messages call "records", as the option eval_dataset does too ("eval_records").
     options: those of `qlora help train`, by name: learning_rate=2e-4, max_steps=100,
-        lora_target_modules=["q_proj", "v_proj"], rank_pattern={"down_proj": 8}.
+        lora_target_modules=["q_proj", "v_proj"], rank_pattern={"down_proj": 8}. Names of TRL,
+        transformers, PEFT, Axolotl, LLaMA-Factory and mlx-lm are taken too, or answered with what to
+        write; what has nothing to set is a UserWarning.
     on_step(StepReport), on_eval(step, EvalReport), on_checkpoint(folder), on_sample(SampleReport),
         on_load(done, total), on_resume(folder, step, total_steps): called between steps, in the
-        thread of this call. A callback computes in a Context of its own.
+        thread of this call. A callback computes in a Context of its own. One of the first four that
+        returns "stop" ends the run after its step as early stopping does: checkpoint and adapter
+        are saved, and stopped_early is True.
     progress: print steps (every logging_steps) and evaluations to standard error.
     save_quantized: a folder for the model in 4 bits. The first run makes it, later runs load it.
     context: threads to use. The interpreter's lock is released.
@@ -63,4 +70,5 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
     callbacks = {name: call for name, call in callbacks.items() if call is not None}
     settings = {"model_name_or_path": model, "dataset": dataset, "output_dir": output_dir,
                 "save_quantized": save_quantized, **options}
-    return _core.run_training(settings, callbacks, context)
+    with given(settings) as (settings, files):
+        return _core.train(settings, callbacks, files, context)

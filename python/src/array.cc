@@ -1,12 +1,14 @@
 #include "array.h"
 
 #include <dlpack/dlpack.h>
+#include <fmt/ranges.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
+#include "base/shape.h"
 
 namespace qlora::python {
 namespace {
@@ -27,17 +29,13 @@ constexpr TypeName kTypes[] = {
     {DType::kBF16, "bfloat16", kDLBfloat, 16}, {DType::kU8, "uint8", kDLUInt, 8},
     {DType::kI8, "int8", kDLInt, 8},           {DType::kF64, "float64", kDLFloat, 64},
 };
-constexpr const char* kTypeNames = "float32, float16, bfloat16, float64, uint8 or int8";
-
 const TypeName& TypeOf(DType dtype) {
   return *std::find_if(std::begin(kTypes), std::end(kTypes),
                        [&](const TypeName& type) { return type.dtype == dtype; });
 }
 
 std::int64_t Product(const std::vector<std::int64_t>& shape) {
-  std::int64_t product = 1;
-  for (const std::int64_t size : shape) product *= size;
-  return product;
+  return CountValues("an array", shape);
 }
 
 // Returns (product of the leading dimensions, last dimension).
@@ -48,10 +46,27 @@ MatrixView Fold(void* data, DType dtype, const std::vector<std::int64_t>& shape)
   return {data, dtype, rows, cols, cols};
 }
 
-std::string ShapeText(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const std::int64_t size : shape) text += fmt::format("{}{}", text.empty() ? "" : ", ", size);
-  return "(" + text + ")";
+// Refuses a type that is known here and not asked for, or not known.
+[[noreturn]] void ThrowType(const std::string& name, DTypes types, const std::string& found) {
+  ThrowInvalidInput("{}: expected {}, found {}", name, NamesOf(types), found);
+}
+
+// The entry of kTypes for which is(entry) holds, if it is one of `types`; else null.
+template <typename Is>
+const TypeName* FindType(DTypes types, const Is& is) {
+  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes), is);
+  const bool taken = found != std::end(kTypes) &&
+                     std::find(types.begin(), types.end(), found->dtype) != types.end();
+  return taken ? found : nullptr;
+}
+
+// The name of the type of a tensor that is not taken.
+std::string DTypeText(const py::object& object, const DLDataType& type) {
+  if (!py::hasattr(object, "dtype")) {
+    return fmt::format("DLPack type {} of {} bits", int{type.code}, int{type.bits});
+  }
+  const std::string name = py::str(object.attr("dtype"));
+  return name.substr(name.rfind('.') + 1);
 }
 
 // The memory that a DLPack consumer receives, and all that it points to.
@@ -108,7 +123,7 @@ class Tensor {
     return py::array(py::dtype::of<std::uint16_t>(), shape_, data_, base);
   }
 
-  py::array_t<float> Float() const {
+  py::array Float() const {
     py::array_t<float> out(shape_);
     const auto* from = static_cast<const BFloat16*>(data_);
     float* to = out.mutable_data();
@@ -140,27 +155,37 @@ Tensor TensorOfBits(const py::array& array) {
 
 }  // namespace
 
-Array::Array(const char* name, const py::object& object) : name_(name) {
+std::string NamesOf(DTypes types) {
+  std::string names;
+  for (const DType& type : types) {
+    const bool is_last = &type == types.end() - 1;
+    names += fmt::format("{}{}", names.empty() ? "" : is_last ? " or " : ", ", TypeOf(type).name);
+  }
+  return names;
+}
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
+}
+
+Array::Array(const char* name, const py::object& object, DTypes types) : name_(name) {
   // numpy first: its arrays have __dlpack__ too, which refuses read-only ones.
   if (py::isinstance<py::array>(object)) {
-    ReadNumpy(py::reinterpret_borrow<py::array>(object));
+    ReadNumpy(py::reinterpret_borrow<py::array>(object), types);
   } else if (py::hasattr(object, "__dlpack__")) {
-    ReadDlpack(object);
+    ReadDlpack(object, types);
   } else {
     ThrowInvalidInput("{}: expected a numpy array or an object with __dlpack__, found {}", name_,
                       std::string(py::str(py::type::handle_of(object).attr("__name__"))));
   }
 }
 
-void Array::ReadNumpy(const py::array& array) {
+void Array::ReadNumpy(const py::array& array, DTypes types) {
   // Compared by name, which also finds the bfloat16 of ml_dtypes, a type that numpy itself does not
   // have.
   const std::string type = py::str(array.dtype().attr("name"));
-  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes),
-                                   [&](const TypeName& t) { return type == t.name; });
-  if (known == std::end(kTypes)) {
-    ThrowInvalidInput("{}: expected {}, found {}", name_, kTypeNames, type);
-  }
+  const TypeName* known = FindType(types, [&](const TypeName& t) { return type == t.name; });
+  if (known == nullptr) ThrowType(name_, types, type);
   dtype_ = known->dtype;
   // Written to only through writable(), which asks read_only_.
   data_ = const_cast<void*>(array.data());
@@ -176,7 +201,7 @@ void Array::ReadNumpy(const py::array& array) {
   SetOrder(strides);
 }
 
-void Array::ReadDlpack(const py::object& object) {
+void Array::ReadDlpack(const py::object& object, DTypes types) {
   const auto device = object.attr("__dlpack_device__")().cast<std::pair<int, int>>();
   // Asked before __dlpack__: a tensor of a GPU would be exported for nothing.
   if (device.first != kDLCPU) {
@@ -195,13 +220,11 @@ void Array::ReadDlpack(const py::object& object) {
     if (tensor->deleter != nullptr) tensor->deleter(tensor);
   });
   const DLTensor& tensor = managed->dl_tensor;
-  const auto* known = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& t) {
+  const TypeName* known = FindType(types, [&](const TypeName& t) {
     return tensor.dtype.code == t.code && tensor.dtype.bits == t.bits && tensor.dtype.lanes == 1;
   });
-  if (known == std::end(kTypes)) {
-    ThrowInvalidInput("{}: expected {}, found DLPack type {} of {} bits", name_, kTypeNames,
-                      int{tensor.dtype.code}, int{tensor.dtype.bits});
-  }
+  // torch.int64 and its like say their own names.
+  if (known == nullptr) ThrowType(name_, types, DTypeText(object, tensor.dtype));
   dtype_ = known->dtype;
   // byte_offset: some producers align data and point to the first element by an offset.
   data_ = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
@@ -271,8 +294,8 @@ const void* Array::FlatData(DType dtype) const {
   return data_;
 }
 
-Array WithoutFloat64(const char* name, const py::object& object) {
-  Array array(name, object);
+Array WithoutFloat64(const char* name, const py::object& object, DTypes types) {
+  Array array(name, object, types);
   if (array.dtype() != DType::kF64) return array;
   // Row by row, since the rows of the source may be strided.
   const NewArray rounded = MakeArray(DType::kF32, array.shape());
@@ -281,12 +304,12 @@ Array WithoutFloat64(const char* name, const py::object& object) {
     std::transform(from.Row<double>(r), from.Row<double>(r) + from.cols, rounded.view.Row<float>(r),
                    [](double value) { return static_cast<float>(value); });
   }
-  return Array(name, rounded.object);
+  return Array(name, rounded.object, types);
 }
 
 // dtype_ is the given dtype: torchao's arithmetic depends on it.
 Floats::Floats(const char* name, const py::object& object)
-    : array_(WithoutFloat64(name, object)), dtype_(Array(name, object).dtype()) {
+    : array_(WithoutFloat64(name, object)), dtype_(Array(name, object, kFloatTypes).dtype()) {
   const auto widen = [&]<typename Half>(std::span<const Half> halves) {
     copy_.resize(halves.size());
     std::transform(halves.begin(), halves.end(), copy_.begin(),
@@ -341,7 +364,7 @@ NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape) {
 
 NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_t> shape) {
   if (out.is_none()) return MakeArray(dtype, std::move(shape));
-  const Array array("out", out);
+  const Array array("out", out, kResultTypes);
   if (array.shape() != shape) {
     ThrowInvalidInput("out: expected shape {}, found {}", ShapeText(shape),
                       ShapeText(array.shape()));
@@ -359,10 +382,10 @@ DType ParseDType(const py::object& dtype) {
   if (py::isinstance<py::dtype>(dtype)) name = py::str(dtype.attr("name"));
   // str(torch.float32) is "torch.float32"; numpy.float32 is a class with __name__.
   if (name.starts_with("torch.")) name = name.substr(6);
-  for (const DType known : {DType::kF32, DType::kBF16, DType::kF16}) {
+  for (const DType known : kResultTypes) {
     if (name == TypeOf(known).name) return known;
   }
-  ThrowInvalidInput("dtype: expected float32, bfloat16 or float16, found {}", name);
+  ThrowType("dtype", kResultTypes, name);
 }
 
 void BindTensor(py::module_& module) {
@@ -375,6 +398,17 @@ void BindTensor(py::module_& module) {
       .def_property_readonly("shape", &Tensor::shape, "tuple of int")
       .def_property_readonly(
           "dtype", [](const Tensor&) { return "bfloat16"; }, "\"bfloat16\"")
+      .def("__repr__",
+           [](const Tensor& t) {
+             return "<Tensor of bfloat16 " + std::string(py::str(t.shape())) + ">";
+           })
+      .def(
+          "__array__",
+          [](const Tensor& t, const py::object& dtype, const py::object& copy) {
+            return NumpyCopy([&] { return t.Float(); }, dtype, copy);
+          },
+          py::arg("dtype") = py::none(), py::arg("copy") = py::none(),
+          "The values as float32, for numpy.asarray.")
       .def(py::pickle([](const Tensor& t) { return t.Bits(); }, &TensorOfBits))
       .def("bits", &Tensor::Bits, "The upper halves of the float32 values: a uint16 view.")
       .def("float", &Tensor::Float, "A float32 copy as a numpy array.")

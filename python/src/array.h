@@ -7,24 +7,35 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/check.h"
 #include "qlora/tensor.h"
 
 namespace qlora::python {
 
 namespace py = pybind11;
 
+// The element types that a call takes.
+using DTypes = std::initializer_list<DType>;
+inline constexpr DTypes kFloatTypes = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+// Of what a layer computes on, and of what it keeps.
+inline constexpr DTypes kActivationTypes = {DType::kF32, DType::kBF16, DType::kF64};
+inline constexpr DTypes kParameterTypes = {DType::kF32, DType::kF64};
+// Of what is decoded or computed.
+inline constexpr DTypes kResultTypes = {DType::kF32, DType::kBF16, DType::kF16};
+
 // A borrowed array of Python in row-major order: every dimension contiguous but the rows of a
 // matrix, which may be strided.
 class Array {
  public:
-  // Errors (InvalidInput): no array, not on the CPU, an element type that is not known here, a
+  // Errors (InvalidInput): no array, not on the CPU, an element type that is not in `types`, a
   // memory order that would need a copy.
-  Array(const char* name, const py::object& object);
+  Array(const char* name, const py::object& object, DTypes types);
 
   DType dtype() const { return dtype_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }
@@ -43,8 +54,8 @@ class Array {
   const void* FlatData(DType dtype) const;
 
  private:
-  void ReadNumpy(const py::array& array);
-  void ReadDlpack(const py::object& object);
+  void ReadNumpy(const py::array& array, DTypes types);
+  void ReadDlpack(const py::object& object, DTypes types);
   void SetOrder(const std::vector<std::int64_t>& strides);
   MatrixView View() const;
 
@@ -58,8 +69,8 @@ class Array {
 };
 
 // Returns the array itself; of float64, a copy that is rounded to float32 (nearest, ties to even),
-// the type that quantizers compute in. Values beyond float32 become Inf, which they refuse.
-Array WithoutFloat64(const char* name, const py::object& object);
+// the type that is computed in. Values beyond float32 become Inf.
+Array WithoutFloat64(const char* name, const py::object& object, DTypes types = kFloatTypes);
 
 // Values of any float type as consecutive float32: in place, or a copy, exact but for float64,
 // which is rounded as above.
@@ -97,6 +108,22 @@ NewArray MakeArray(DType dtype, std::vector<std::int64_t> shape);
 
 // Returns `out` checked against shape and dtype, or a fresh array when it is None.
 NewArray OutputArray(const py::object& out, DType dtype, std::vector<std::int64_t> shape);
+
+// What __array__ returns: make(), a new array, in `dtype` unless that is None. Errors
+// (InvalidInput): copy is False, numpy's word for an array that shares memory.
+template <typename Make>
+py::object NumpyCopy(const Make& make, const py::object& dtype, const py::object& copy) {
+  if (copy.ptr() == Py_False) {
+    ThrowInvalidInput("copy: values are decoded into a new array; leave out copy=False");
+  }
+  py::object values = make();
+  return dtype.is_none() ? values : values.attr("astype")(dtype, py::arg("copy") = false);
+}
+
+// Returns "float32, bfloat16 or float16".
+std::string NamesOf(DTypes types);
+// Returns "(2, 3)".
+std::string ShapeText(const std::vector<std::int64_t>& shape);
 
 // "float32", numpy.float32, torch.float32 ... -> F32, BF16 or F16.
 DType ParseDType(const py::object& dtype);

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "nf4_tensor.h"
-#include "qlora/convert.h"
+#include "qlora/export_gguf.h"
 
 namespace qlora::python {
 namespace {

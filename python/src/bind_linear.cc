@@ -156,6 +156,14 @@ void BindFrozenParts(LayerClass& layer) {
           "float32 (blocks), or None.");
 }
 
+// <QLoraLinear 128 -> 64, r 16, lora_alpha 32, blocks of 64>
+std::string Repr(const Layer& layer) {
+  const QLoraLinear& l = layer.linear();
+  return fmt::format("<QLoraLinear {} -> {}, r {}, lora_alpha {:g}, blocks of {}{}>",
+                     l.in_features(), l.out_features(), l.config().r, l.config().lora_alpha,
+                     l.group_size(), l.merged() ? ", merged" : "");
+}
+
 void BindLayerSizes(LayerClass& layer) {
   layer
       .def_property_readonly(
@@ -187,7 +195,7 @@ void BindLinear(py::module_& module) {
                    R"(y = x W^T + bias + s (drop(x) A^T) B^T with W in 4 bits and trained A, B.
 
 s = lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora (arXiv:2305.14314, equation 5).
-x: float32 or bfloat16 (..., in_features); W (out_features, in_features); A (r, in_features);
+x: float32, bfloat16, or float64, which is rounded to float32 (..., in_features); W (out_features, in_features); A (r, in_features);
 B (out_features, r), both float32. Calls release the interpreter's lock.)");
   // Bound in parts, so that each function is short; help() keeps this order.
   BindMaking(layer);
@@ -197,6 +205,7 @@ B (out_features, r), both float32. Calls release the interpreter's lock.)");
   BindAdapter(layer);
   BindFrozenParts(layer);
   BindLayerSizes(layer);
+  layer.def("__repr__", &Repr);
   module.def("qlora_linear", &ApplyLinear, "x"_a, "weight"_a, "a"_a, "b"_a, "lora_alpha"_a,
              "bias"_a = py::none(), py::kw_only(), "context"_a = py::none(),
              "y (..., O) = x W^T + bias + lora_alpha / r (x A^T) B^T for x (..., I) of float32 or "

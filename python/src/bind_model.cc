@@ -15,13 +15,6 @@ namespace {
 namespace py = pybind11;
 using pybind11::literals::operator""_a;
 
-// json.dumps: messages of Python as the library reads them.
-std::string JsonText(const py::object& value) {
-  if (value.is_none()) return {};
-  // Python's own encoder accepts every value that json.dumps takes.
-  return py::str(py::module_::import("json").attr("dumps")(value));
-}
-
 // A model and the threads that it computes with.
 class LoadedModel {
  public:
@@ -45,13 +38,14 @@ class LoadedModel {
     // After the user's options, which it leaves alone.
     model_.TakeGenerationConfig(table);
     PythonCalls python;
+    bool stops = false;
     const auto each_piece = [&](std::string_view piece) {
       python([&] {
         // Called with the interpreter's lock, which is released while the model computes.
-        if (!on_text.is_none()) on_text(Text(std::string(piece)));
+        if (!on_text.is_none()) stops = AsksToStop(on_text(Text(std::string(piece))));
       });
-      // False ends the generation: the callback has raised, or Ctrl+C came.
-      return !python.stopped();
+      // False ends the generation: the callback wants it or has raised, or Ctrl+C came.
+      return !stops && !python.stopped();
     };
     return RunWithCalls(python, [&] {
       return context_->Run([&](Context&) { return model_.Generate(prompt, generate, each_piece); });
@@ -60,20 +54,17 @@ class LoadedModel {
 
   // chat: None takes the layout of the adapter's data, or the chat template if there is one; True
   // makes a conversation of this message, as Chat; False takes the prompt as it is.
-  GenerateReport Answer(const std::string& prompt, const py::object& system,
+  GenerateReport Answer(const std::string& prompt, const std::optional<std::string>& system,
                         const std::optional<bool>& chat, const py::object& on_text,
                         const py::dict& options) {
-    if (!chat) {
-      const std::string text = system.is_none() ? "" : py::cast<std::string>(system);
-      return Generate(model_.Prompt(prompt, text), on_text, options);
-    }
+    if (!chat) return Generate(model_.Prompt(prompt, system.value_or("")), on_text, options);
     // A system message that is left out silently would change the answer.
-    if (!*chat && !system.is_none()) {
+    if (!*chat && system) {
       ThrowInvalidInput("system needs a chat template; name one with chat_template=");
     }
     if (!*chat) return Generate(PromptText{.text = prompt}, on_text, options);
     py::list messages;
-    if (!system.is_none()) messages.append(py::dict("role"_a = "system", "content"_a = system));
+    if (system) messages.append(py::dict("role"_a = "system", "content"_a = Text(*system)));
     messages.append(py::dict("role"_a = "user", "content"_a = Text(prompt)));
     return Chat(messages, py::none(), on_text, options);
   }
@@ -87,12 +78,27 @@ class LoadedModel {
     return model_.PromptOfChat(JsonText(messages), JsonText(tools)).text;
   }
 
-  EvalResult Evaluate(const py::dict& options) {
+  EvalResult Evaluate(const py::dict& options, const std::map<std::string, int>& given) {
     EvalOptions eval;
+    eval.reading.given = ToGivenRecords(given);
     OptionTable table;
     eval.Declare(table);
     SetOptions(options, table);
     return context_->Run([&](Context&) { return model_.Evaluate(eval); });
+  }
+
+  std::vector<std::int32_t> Tokenize(const std::string& text, bool special) const {
+    return model_.Tokenize(text, special);
+  }
+  py::str Detokenize(const std::vector<std::int64_t>& ids, bool special) const {
+    std::vector<std::int32_t> tokens;
+    for (const std::int64_t id : ids) {
+      if (!std::in_range<std::int32_t>(id)) {
+        ThrowInvalidInput("ids: {} is not a token id of this model", id);
+      }
+      tokens.push_back(static_cast<std::int32_t>(id));
+    }
+    return Text(model_.Detokenize(tokens, special));
   }
 
  private:
@@ -114,7 +120,7 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
   // The model keeps its threads: later calls compute with the same ones.
   const ContextPtr used = ContextFor(context, threads);
   PythonCalls python;
-  return RunWithCalls(python, [&] {
+  std::unique_ptr<LoadedModel> loaded = RunWithCalls(python, [&] {
     return used->Run([&](Context& c) {
       const auto progress = [&](std::int64_t done, std::int64_t total) {
         python([&] {
@@ -126,6 +132,8 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
       return std::make_unique<LoadedModel>(used, Model::Load(c, settings, progress));
     });
   });
+  for (const std::string& note : loaded->model().notes()) Warn(note);
+  return loaded;
 }
 
 void BindReports(py::module_& module) {
@@ -141,7 +149,8 @@ void BindReports(py::module_& module) {
   generated.python_class().def_property_readonly(
       "stop_reason",
       [](const GenerateReport& r) { return std::string(StopReasonName(r.stop_reason)); },
-      "Why the text ends: the model, a stop text, max_new_tokens, or the context.");
+      "Why the text ends: \"eos\", \"stop\", \"max_new_tokens\", \"context\", or \"caller\" for "
+      "on_text.");
   generated.python_class().def("__str__", [](const GenerateReport& r) { return Text(r.text); });
   ReportClass<EvalResult>(module, "EvalResult", "An evaluation, as Model.eval returns it.")
       .Add("loss", &EvalResult::loss, "Mean negative log-likelihood of the supervised tokens.")
@@ -167,15 +176,20 @@ void BindModel(py::module_& module) {
   // Internal: qlora_cpp.Model of the package wraps it, with signatures and docstrings.
   py::class_<LoadedModel>(module, "LoadedModel")
       .def(py::init(&LoadModel), "options"_a, "on_load"_a = py::none(), "context"_a = py::none())
-      .def("answer", &LoadedModel::Answer)
+      .def("generate", &LoadedModel::Answer, "prompt"_a, "system"_a, "chat"_a, "on_text"_a,
+           "options"_a)
       .def("chat", &LoadedModel::Chat)
       .def("chat_prompt",
            [](const LoadedModel& m, const py::object& messages, const py::object& tools) {
              return Text(m.ChatPrompt(messages, tools));
            })
-      .def("eval", &LoadedModel::Evaluate)
-      .def("count_tokens", [](const LoadedModel& m,
-                              const std::string& text) { return m.model().CountTokens(text); })
+      .def("eval", &LoadedModel::Evaluate, "options"_a, "given"_a)
+      .def("tokenize", &LoadedModel::Tokenize, "text"_a, "special"_a)
+      .def("detokenize", &LoadedModel::Detokenize, "ids"_a, "special"_a)
+      .def(
+          "count_tokens",
+          [](const LoadedModel& m, const std::string& text) { return m.model().CountTokens(text); },
+          "text"_a)
       .def_property_readonly("context_length",
                              [](const LoadedModel& m) { return m.model().context_length(); })
       .def_property_readonly("has_chat_template",

@@ -155,6 +155,16 @@ void BindDecoding(Class& tensor) {
            "table's value of each code (integers of any shape), in the dtype of the table.")
       .def("get_original_weight", &DequantizeTensor, "dtype"_a = "float32", "out"_a = py::none(),
            py::kw_only(), "context"_a = py::none(), "The same as dequantize.")
+      .def(
+          "__array__",
+          [](const NF4Tensor& t, const py::object& dtype, const py::object& copy) {
+            const auto decode = [&] {
+              return DequantizeTensor(t, py::str("float32"), py::none(), nullptr);
+            };
+            return NumpyCopy(decode, dtype, copy);
+          },
+          "dtype"_a = py::none(), "copy"_a = py::none(),
+          "The decoded values as float32, for numpy.asarray.")
       .def("__repr__", &Repr);
 }
 
@@ -172,7 +182,7 @@ py::object PackedCodes(const NF4Tensor& t) {
 py::object DequantizeTensor(const NF4Tensor& t, const py::object& dtype, const py::object& out,
                             const ContextPtr& context) {
   // `out` has a type already, which wins over the default of dtype.
-  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
+  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out, kResultTypes).dtype();
   const NewArray to = OutputArray(out, type, t.shape);
   ContextOr(context)->Run([&](Context& c) {
     // For every shape, one row of all values is the same memory.

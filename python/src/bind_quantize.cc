@@ -2,6 +2,8 @@
 #include <pybind11/stl.h>
 
 #include <optional>
+#include <variant>
+#include <vector>
 
 #include "array.h"
 #include "nf4_tensor.h"
@@ -10,6 +12,9 @@ namespace qlora::python {
 namespace {
 
 using pybind11::literals::operator""_a;
+
+// n or (n,) or a shape, as numpy takes them.
+using Shape = std::variant<std::int64_t, std::vector<std::int64_t>>;
 
 // Returns the values of a table for Python; the table lives as long as the program.
 py::object Table(const float* values, std::int64_t count) {
@@ -100,13 +105,12 @@ void BindPlainArrays(py::module_& module) {
 
   module.def(
       "dequantize_nf4",
-      [](const py::object& packed, const py::object& absmax, const py::object& shape,
+      [](const py::object& packed, const py::object& absmax, const Shape& shape,
          std::int64_t block_size, const py::object& dtype, const py::object& out,
          const ContextPtr& context) {
-        // n or (n,) or a shape, as numpy takes them.
-        const auto sizes = py::isinstance<py::int_>(shape)
-                               ? std::vector<std::int64_t>{shape.cast<std::int64_t>()}
-                               : shape.cast<std::vector<std::int64_t>>();
+        const auto* count = std::get_if<std::int64_t>(&shape);
+        const auto sizes = count != nullptr ? std::vector<std::int64_t>{*count}
+                                            : std::get<std::vector<std::int64_t>>(shape);
         const NF4Tensor t = FromArrays({.quantized_data = packed,
                                         .scalers = absmax,
                                         .shape = sizes,

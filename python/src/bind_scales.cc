@@ -34,9 +34,9 @@ py::tuple DoubleQuantize(const py::object& scalers, std::int64_t scaler_block_si
 
 py::object DequantizeScalers(const py::object& codes, const py::object& factors, float mean,
                              std::int64_t scaler_block_size, const std::string& scheme) {
-  const Array code_values("codes", codes);
-  const Floats factor_values("factors", factors);
   const compat::ScaleForm form = ParseScaleForm("double_" + scheme);
+  const Array code_values("codes", codes, {ScaleDType(form)});
+  const Floats factor_values("factors", factors);
   // int8 codes are read as bytes: the scheme gives their meaning.
   const std::span bytes(static_cast<const std::uint8_t*>(code_values.FlatData(ScaleDType(form))),
                         code_values.size());

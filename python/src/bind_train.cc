@@ -46,15 +46,12 @@ class CallbackObserver : public TrainObserver {
   }
   void OnWarning(const std::string& text) override { Warn({text}); }
   bool ShouldStop() override { return python_.Interrupted(); }
+  bool ShouldFinish() override { return finishes_; }
 
   // Warnings of Python. The user's filter may make errors of them.
   void Warn(const std::vector<std::string>& warnings) {
     for (const std::string& warning : warnings) {
-      python_([&] {
-        if (PyErr_WarnFormat(PyExc_UserWarning, 3, "%U", Text(warning).ptr()) != 0) {
-          throw py::error_already_set();
-        }
-      });
+      python_([&] { python::Warn(warning); });
     }
   }
 
@@ -64,10 +61,13 @@ class CallbackObserver : public TrainObserver {
   template <typename Arguments>
   void Call(const char* event, const Arguments& arguments) {
     python_([&] {
-      if (callbacks_.contains(event)) callbacks_[event](*arguments());
+      if (callbacks_.contains(event) && AsksToStop(callbacks_[event](*arguments()))) {
+        finishes_ = true;
+      }
     });
   }
 
+  bool finishes_ = false;
   const py::dict& callbacks_;
   PythonCalls& python_;
   std::string last_checkpoint_;
@@ -89,32 +89,26 @@ class CallbackObserver : public TrainObserver {
 TrainPlan PlanRun(Context& context, TrainOptions& options, const std::string& save_quantized,
                   PythonCalls& python) {
   const bool make_base = FindQuantizedBase(save_quantized, options);
-  TrainPlan plan = PlanTraining(context, options);
+  // While data are read, and between two tensors. Nothing appears in a folder then.
+  const auto break_off = [&](std::int64_t, std::int64_t) {
+    if (python.Interrupted()) throw Stopped();
+  };
+  TrainPlan plan = PlanTraining(context, options, PlanPurpose::kTraining, break_off);
   if (!make_base) return plan;
   CheckPlan(plan);
-  MakeQuantizedBase(context, save_quantized, options, [&](std::int64_t, std::int64_t) {
-    // Between two tensors. Nothing appears in the folder then.
-    if (python.Interrupted()) throw Stopped();
-  });
+  MakeQuantizedBase(context, save_quantized, options, break_off);
   return PlanOnQuantizedBase(context, plan, save_quantized);
 }
 
 RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
-                           const ContextPtr& context) {
-  TrainOptions settings;
-  OptionTable table;
-  settings.Declare(table);
-  std::string save_quantized;
-  table.AddPath("save_quantized", &save_quantized, "folder for the base model in 4 bits");
-  SetOptions(options, table);
-  // Defaults that follow from other options, as on the command line.
-  settings.Complete(table);
+                           const std::map<std::string, int>& given, const ContextPtr& context) {
+  RunKeywords keywords = ReadRunKeywords(options, given);
   PythonCalls python;
   CallbackObserver observer(callbacks, python);
   const auto run = [&] {
     // Plan and training in one: the plan is of this number of threads.
-    return ContextFor(context, settings.threads)->Run([&](Context& c) {
-      const TrainPlan plan = PlanRun(c, settings, save_quantized, python);
+    return ContextFor(context, keywords.options.threads)->Run([&](Context& c) {
+      const TrainPlan plan = PlanRun(c, keywords.options, keywords.save_quantized, python);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
       observer.Warn(plan.warnings);
       if (python.Interrupted()) throw Stopped();
@@ -179,7 +173,7 @@ void BindTrainReports(py::module_& module) {
 
 void BindTrain(py::module_& module) {
   BindTrainReports(module);
-  module.def("run_training", &TrainFromPython, "options"_a, "callbacks"_a,
+  module.def("train", &TrainFromPython, "options"_a, "callbacks"_a, "given"_a,
              "context"_a = py::none());
 }
 

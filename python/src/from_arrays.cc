@@ -1,10 +1,13 @@
 // NF4Tensor over arrays of Python, in every form, and the same arrays back.
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <cmath>
 #include <list>
 
 #include "array.h"
 #include "base/check.h"
+#include "base/shape.h"
 #include "nf4_tensor.h"
 
 namespace qlora::python {
@@ -35,7 +38,7 @@ class Assembly {
     // The tensor may be dropped by a thread without the lock, and arrays of Python are freed with
     // it alone.
     const std::shared_ptr<const void> owner(kept_.get(), [kept = kept_](const void*) mutable {
-      const py::gil_scoped_acquire acquire;
+      const HeldLock lock;
       kept.reset();
     });
     // The deleter has the one reference that is left.
@@ -51,7 +54,7 @@ class Assembly {
 
   const void* Add(const char* name, const py::object& object, DType dtype, std::int64_t count) {
     // A list: pointers into its elements stay valid when others are added.
-    const Array& array = kept_->arrays.emplace_back(name, object);
+    const Array& array = kept_->arrays.emplace_back(name, object, DTypes{dtype});
     CheckCount(name, array.size(), count);
     return array.FlatData(dtype);
   }
@@ -59,17 +62,22 @@ class Assembly {
   std::span<const float> AddFloats(const char* name, const py::object& object, std::int64_t count) {
     const Floats& floats = kept_->floats.emplace_back(name, object);
     CheckCount(name, std::ssize(floats.values()), count);
+    const auto is_nan = [](float value) { return std::isnan(value); };
+    if (std::ranges::any_of(floats.values(), is_nan)) ThrowInvalidInput("{}: found NaN", name);
     return floats.values();
   }
 
   void SetShape() {
-    if (parts_.shape.empty() || parts_.block_size < 1 || parts_.scaler_block_size < 1) {
-      ThrowInvalidInput("expected a shape and positive block sizes");
+    for (const std::int64_t size : {parts_.block_size, parts_.scaler_block_size}) {
+      if (size >= 1 && size <= kMostValues) continue;
+      ThrowInvalidInput("expected block sizes from 1 to 2^48, found {}", size);
+    }
+    const std::int64_t values = CountValues("shape", parts_.shape);
+    if (parts_.shape.empty() || values == 0) {
+      ThrowInvalidInput("shape: expected positive sizes, found {}", ShapeText(parts_.shape));
     }
     q_.cols = parts_.shape.back();
-    q_.rows = 1;
-    for (std::int64_t d = 0; d + 1 < std::ssize(parts_.shape); ++d) q_.rows *= parts_.shape[d];
-    if (q_.rows < 1 || q_.cols < 1) ThrowInvalidInput("expected a shape of positive sizes");
+    q_.rows = values / q_.cols;
     q_.block_size = parts_.block_size;
     // Rows of whole blocks are cut alike by both rules, and the flat one is decoded faster.
     q_.row_blocks = parts_.row_blocks && q_.cols % q_.block_size != 0;
@@ -77,19 +85,34 @@ class Assembly {
 
   // The dtype of the scales tells their form.
   void SetScales() {
-    const DType dtype = Array("scalers", parts_.scalers).dtype();
+    const DType dtype = Array("scalers", parts_.scalers,
+                              {DType::kF32, DType::kF16, DType::kBF16, DType::kU8, DType::kI8})
+                            .dtype();
     const bool coded = dtype == DType::kU8 || dtype == DType::kI8;
     // Codes without factors, or factors without codes.
     if (coded == parts_.nested_scalers.is_none()) {
       ThrowInvalidInput(
           "scalers: expected floats, or with nested_scalers uint8 (bitsandbytes) or int8 (torchao) "
           "codes; found {} {} nested_scalers",
-          NameOf(dtype), coded ? "without" : "with");
+          NamesOf({dtype}), coded ? "without" : "with");
     }
-    const DType stored = dtype == DType::kF64 ? DType::kF32 : dtype;  // refused below
-    q_.scales = Add("scalers", parts_.scalers, stored, q_.blocks());
-    q_.scale_form = FormOf(stored);
+    q_.scales = Add("scalers", parts_.scalers, dtype, q_.blocks());
+    q_.scale_form = FormOf(dtype);
     if (coded) SetNestedScales();
+    CheckScales(coded);
+  }
+
+  // Scales that no quantizer makes decode to NaN, or turn the order of values around. Scales in
+  // codes may round to a little below 0.
+  void CheckScales(bool coded) const {
+    std::vector<float> scales(q_.blocks());
+    compat::LoadScales(q_, 0, q_.blocks(), scales.data());
+    const auto bad = std::find_if(scales.begin(), scales.end(), [&](float scale) {
+      return !std::isfinite(scale) || (!coded && scale < 0);
+    });
+    if (bad == scales.end()) return;
+    ThrowInvalidInput("scalers: block {} has the scale {}; expected finite numbers{}",
+                      bad - scales.begin(), *bad, coded ? "" : " of 0 or more");
   }
 
   static compat::ScaleForm FormOf(DType dtype) {

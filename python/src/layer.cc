@@ -23,7 +23,7 @@ std::vector<std::int64_t> ShapeWith(const Array& x, std::int64_t last) {
 // Returns the values of `bias`, which `array` then keeps; empty for None.
 std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* array) {
   if (bias.is_none()) return {};
-  array->emplace("bias", bias);
+  array->emplace(WithoutFloat64("bias", bias, kParameterTypes));
   return (*array)->Flat<float>();
 }
 
@@ -31,7 +31,7 @@ std::span<const float> BiasOf(const py::object& bias, std::optional<Array>* arra
 
 py::object Layer::Forward(const py::object& x, std::optional<std::uint64_t> dropout_step,
                           const py::object& out) const {
-  const Array input("x", x);
+  const Array input = WithoutFloat64("x", x, kActivationTypes);
   const NewArray y = OutputArray(out, input.dtype(), ShapeWith(input, linear().out_features()));
   // Arrays are looked at before, with the lock; inside, memory alone is touched.
   Run([&] { linear().Forward(input.matrix(), y.view, dropout_step); });
@@ -40,8 +40,8 @@ py::object Layer::Forward(const py::object& x, std::optional<std::uint64_t> drop
 
 py::object Layer::Backward(const py::object& x, const py::object& dy,
                            std::optional<std::uint64_t> dropout_step) const {
-  const Array input("x", x);
-  const Array gradient("dy", dy);
+  const Array input = WithoutFloat64("x", x, kActivationTypes);
+  const Array gradient = WithoutFloat64("dy", dy, kActivationTypes);
   // The type of dy: gradients flow on in the type in which they came.
   const NewArray dx = MakeArray(gradient.dtype(), input.shape());
   Run([&] { linear().Backward(input.matrix(), gradient.matrix(), dx.view, dropout_step); });
@@ -51,7 +51,7 @@ py::object Layer::Backward(const py::object& x, const py::object& dy,
 // A new array, or `out`, that body fills with a weight.
 template <typename Body>
 py::object Layer::Weight(const py::object& dtype, const py::object& out, const Body& body) const {
-  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out).dtype();
+  const DType type = out.is_none() ? ParseDType(dtype) : Array("out", out, kResultTypes).dtype();
   const NewArray to = OutputArray(out, type, {linear().out_features(), linear().in_features()});
   Run([&] { body(to.view); });
   return to.object;
@@ -65,11 +65,11 @@ py::object Layer::MergedWeight(const py::object& dtype, const py::object& out) c
 }
 
 void Layer::SetA(const py::object& a) const {
-  const Array values("A", a);
+  const Array values = WithoutFloat64("A", a, kParameterTypes);
   Run([&] { linear().SetA(values.matrix()); });
 }
 void Layer::SetB(const py::object& b) const {
-  const Array values("B", b);
+  const Array values = WithoutFloat64("B", b, kParameterTypes);
   Run([&] { linear().SetB(values.matrix()); });
 }
 void Layer::Merge() const {
@@ -127,7 +127,7 @@ Layer Layer::FromState(const py::dict& state) {
   layer.SetA(get("lora_a"));
   layer.SetB(get("lora_b"));
   const auto copy = [&](const char* name, const MatrixView& to) {
-    const Array array(name, get(name));
+    const Array array(name, get(name), {DType::kF32});
     const std::span<const float> from = array.Flat<float>();
     // A pickle may have been edited, or belong to another version.
     if (const std::int64_t expected = to.rows * to.cols; std::ssize(from) != expected) {
@@ -156,7 +156,7 @@ Layer LayerFromWeight(const py::object& w, const LoraArguments& lora,
                       const QuantizeArguments& quantize, const py::object& importance,
                       const py::object& bias, const ContextPtr& context) {
   // Quantizing alone takes any shape, but a linear has rows and columns.
-  if (const auto dimensions = Array("w", w).shape().size(); dimensions != 2) {
+  if (const auto dimensions = Array("w", w, kFloatTypes).shape().size(); dimensions != 2) {
     ThrowInvalidInput("w: expected a matrix (out_features, in_features), found {} dimensions",
                       dimensions);
   }
@@ -184,7 +184,7 @@ py::object ApplyLinear(const py::object& x, const NF4Tensor& weight, const py::o
                        const py::object& b, double lora_alpha, const py::object& bias,
                        const ContextPtr& context) {
   // A (r, I) tells the rank.
-  const std::int64_t rank = Array("a", a).matrix().rows;
+  const std::int64_t rank = Array("a", a, kParameterTypes).matrix().rows;
   // A layer for one call: the weight is shared, only A and B are copied.
   const Layer layer =
       LayerFromQuantized(weight, {rank, lora_alpha, 0, false, 0, "float32"}, bias, context);

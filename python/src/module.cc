@@ -3,57 +3,15 @@
 
 #include "array.h"
 #include "base/version.h"
+#include "interpreter_lock.h"
 #include "nf4_tensor.h"
-#include "qlora/error.h"
+#include "plain_errors.h"
 #include "shared_context.h"
 
 namespace qlora::python {
-
-ContextPtr ContextOr(const ContextPtr& context) {
-  if (context != nullptr) return context;
-  // Only touched with the interpreter's lock held. Never destroyed: at exit, and in a forked
-  // process, there may be no threads left to join.
-  static ContextPtr* shared = nullptr;
-  if (shared == nullptr || !(*shared)->in_this_process()) {
-    shared = new ContextPtr(std::make_shared<SharedContext>(0));
-  }
-  return *shared;
-}
-
-ContextPtr ContextFor(const ContextPtr& context, std::int64_t threads) {
-  if (context != nullptr || threads == 0) return ContextOr(context);
-  constexpr std::int64_t kMost = 4096;
-  if (threads < 0 || threads > kMost) {
-    ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
-  }
-  // Separate threads, which end with the last object that names this context.
-  return std::make_shared<SharedContext>(static_cast<int>(threads));
-}
-
 namespace {
 
 namespace py = pybind11;
-
-// Returns the classes of qlora_cpp/_errors.py, by the code of an error; kept for ever.
-PyObject* ErrorClass(ErrorCode code) {
-  static const py::handle errors = py::module_::import("qlora_cpp._errors").release();
-  // Classes of Python, so that users can derive from them and pickle them.
-  const char* name = code == ErrorCode::kInvalidInput  ? "Error"
-                     : code == ErrorCode::kOutOfMemory ? "OutOfMemoryError"
-                                                       : "RunError";
-  return errors.attr(name).ptr();
-}
-
-void RegisterErrors() {
-  py::register_exception_translator([](std::exception_ptr pointer) {
-    try {
-      // Other exceptions pass to the translators of pybind11.
-      if (pointer) std::rethrow_exception(pointer);
-    } catch (const Error& error) {
-      PyErr_SetString(ErrorClass(error.code()), error.what());
-    }
-  });
-}
 
 // Copies of a context are the context; a pickled one becomes new threads.
 void BindContext(py::module_& module) {
@@ -67,6 +25,11 @@ void BindContext(py::module_& module) {
       .def("__reduce__",
            [](const py::object& self) {
              return py::make_tuple(self.attr("__class__"), py::make_tuple(self.attr("threads")));
+           })
+      .def("__repr__",
+           [](const SharedContext& self) {
+             return fmt::format("<Context of {} thread{}>", self.threads(),
+                                self.threads() == 1 ? "" : "s");
            })
       .def_property_readonly("threads", &SharedContext::threads, "Number of threads.");
 }
@@ -87,4 +50,7 @@ PYBIND11_MODULE(_core, module) {
   BindGguf(module);
   BindTrain(module);
   BindModel(module);
+  BindJobs(module);
+  UsePlainErrors(module);
+  WatchForExit();
 }

@@ -84,6 +84,7 @@ void BindLinear(pybind11::module_& module);
 void BindGguf(pybind11::module_& module);
 void BindTrain(pybind11::module_& module);
 void BindModel(pybind11::module_& module);
+void BindJobs(pybind11::module_& module);
 
 }  // namespace qlora::python
 

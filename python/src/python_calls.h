@@ -7,7 +7,14 @@
 
 #include <exception>
 
+#include "interpreter_lock.h"
+
 namespace qlora::python {
+
+// True for what a callback returns to end the work in good order: "stop".
+inline bool AsksToStop(const pybind11::object& answer) {
+  return pybind11::isinstance<pybind11::str>(answer) && answer.equal(pybind11::str("stop"));
+}
 
 // Thrown through C++ code where an exception of Python ends the work at once.
 struct Stopped {};
@@ -21,7 +28,7 @@ class PythonCalls {
   template <typename Call>
   void operator()(const Call& call) {
     if (stopped()) return;
-    const pybind11::gil_scoped_acquire lock;
+    const HeldLock lock;
     try {
       call();
       if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();

@@ -13,16 +13,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "interpreter_lock.h"
 #include "qlora/context.h"
 
 namespace qlora::python {
-
-// body() without the interpreter's lock; it must not touch Python.
-template <typename Body>
-decltype(auto) WithoutLock(Body&& body) {
-  const pybind11::gil_scoped_release release;
-  return std::forward<Body>(body)();
-}
 
 // A Context that several Python threads may use: calls wait for each other.
 class SharedContext {
@@ -45,7 +39,7 @@ class SharedContext {
           "a callback cannot use the Context of the call that it belongs to; pass "
           "context=qlora_cpp.Context() to one of the two");
     }
-    const pybind11::gil_scoped_release release;
+    const ReleasedLock released;
     const Use use(*this);
     return std::forward<Body>(body)(context_);
   }

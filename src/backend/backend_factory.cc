@@ -1,5 +1,7 @@
 #include "backend/backend_factory.h"
 
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "base/check.h"
@@ -41,8 +43,8 @@ class CudaBackends final : public BackendFactory {
 // a receipt. The options "device" and docs/cards.md say so, too.
 bool IsCuda(const std::string& device) {
   if (device == "auto" || device == "cpu") return false;
-  if (device != "cuda") ThrowInvalidInput("device expects auto, cpu or cuda, found '{}'", device);
-  return true;
+  if (device == "cuda") return true;
+  ThrowInvalidInput("device expects {}, found '{}'", fmt::join(DeviceNames(), ", "), device);
 }
 
 }  // namespace

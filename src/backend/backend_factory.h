@@ -1,5 +1,5 @@
-// Where jobs get their backends: from the Context that they are called with, else from the device
-// that their option `device` names.
+// Where jobs get their backends: from the Context that they are called with, otherwise from the
+// device that their option `device` names.
 #ifndef QLORA_BACKEND_BACKEND_FACTORY_H_
 #define QLORA_BACKEND_BACKEND_FACTORY_H_
 
@@ -23,9 +23,9 @@ class BackendFactory {
   // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name;
   // for "cuda" with the code of CudaReport.
   static Ptr Of(const std::string& device);
-  // The factory that `context` was given, else that of the device.
+  // The factory that `context` was given, otherwise the factory of the device.
   static Ptr ForJob(const Context& context, const std::string& device);
-  // The same for plans, which need no GPU: where there is none, the backends of "cuda" are those of
+  // The same for plans, which need no GPU: where there is none, the backends of "cuda" come from
   // MakeAbsentCudaBackend.
   static Ptr ForPlan(const Context& context, const std::string& device);
   // All later jobs with `context` compute on backends of `factory`, whatever device they name.

@@ -7,6 +7,7 @@
 
 #include "backend/ops.h"
 #include "base/check.h"
+#include "base/matrix.h"
 
 namespace qlora {
 
@@ -62,7 +63,7 @@ class Checker {
   // A frozen weight or table: float32, float16, bfloat16 or the wide type.
   void Frozen(const char* name, const ConstMatrixView& m, std::int64_t rows, std::int64_t cols) {
     Matrix(name, m, rows, cols);
-    if (m.dtype == DType::kF32 || m.dtype == DType::kF16 || m.dtype == DType::kBF16) return;
+    if (IsFloat(m.dtype)) return;
     Element(name, m.empty(), m.dtype, m.dtype, "F32, F16, BF16");
   }
 

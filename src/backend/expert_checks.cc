@@ -1,6 +1,5 @@
 // The checks of the ops of a mixture of experts.
 #include <algorithm>
-#include <iterator>
 
 #include "backend/expert_ranges.h"
 #include "backend/op_checks.h"

@@ -1,6 +1,6 @@
 #include "backend/ops.h"
 
-#include <iterator>
+#include <fmt/format.h>
 
 #include "backend/op_checks.h"
 #include "quant/dynamic_map.h"
@@ -289,6 +289,9 @@ void Check(Checker& check, const ops::GatedActivationBackward& op) {
 }
 
 void Check(Checker& check, const ops::CrossEntropy& op) {
+  if (!(op.smoothing >= 0 && op.smoothing < 1)) {
+    check.Fail("smoothing", "a number in [0, 1)", fmt::format("{}", op.smoothing));
+  }
   check.Wide("logits_inout", op.logits_inout, op.targets.size, op.logits_inout.cols);
   check.Wide("logprob", op.logprob, 1, op.logits_inout.rows);
   check.Apart("logprob", op.logprob, "logits_inout", op.logits_inout);

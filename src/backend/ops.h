@@ -25,7 +25,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
 #include <variant>
 #include <vector>
@@ -316,8 +315,9 @@ struct GatedActivationBackward {
 };
 
 // p = softmax(cap(logits)) with cap(x) = softcap * tanh(x / softcap), 0: none.
-// logprob = log p[target].  With row_scale the logits become the gradient of the sum of
-// -row_scale * logprob; without it they become cap(logits).
+// logprob = (1 - smoothing) log p[target] + smoothing (sum of log p) / V: label smoothing, 0: none.
+// With row_scale the logits become the gradient of the sum of -row_scale * logprob; without it they
+// become cap(logits).
 struct CrossEntropy {
   static constexpr const char* kName = "CrossEntropy";
   IndexView targets;  // (N) in [0, V)
@@ -326,6 +326,7 @@ struct CrossEntropy {
   MatrixView logits_inout;    // (N, V) wide
   MatrixView logprob;         // (1, N) wide
   MatrixView hit = {};  // (1, N) wide or empty: 1 where no logit exceeds the target's, otherwise 0
+  float smoothing = 0;  // in [0, 1)
 };
 
 // sums_acc(1, k; float64) += the sum over n of each of the k rows of values(k, n; wide), its real

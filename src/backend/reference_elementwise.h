@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <numeric>
 #include <span>
 
 #include "backend/ops.h"
@@ -169,12 +170,18 @@ T LogSumExp(const T* x, std::int64_t count) {
 // d row_loss / d logits = (softmax(c) - onehot(target)) cap'(logits)
 template <typename T>
 void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T> row_scale,
-                  Mat<T> logits_inout, Mat<T> logprob, Mat<T> hit) {
+                  Mat<T> logits_inout, Mat<T> logprob, Mat<T> hit, T smoothing) {
+  const T uniform = smoothing / static_cast<T>(logits_inout.cols);
   for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
     T* c = &logits_inout(n, 0);
     for (std::int64_t v = 0; v < logits_inout.cols; ++v) c[v] = SoftCap(c[v], softcap);
     const T lse = LogSumExp(c, logits_inout.cols);
     logprob(0, n) = c[targets[n]] - lse;
+    // Without smoothing, logits of -infinity do not count.
+    if (smoothing != T(0)) {
+      const T sum = std::accumulate(c, c + logits_inout.cols, T(0));
+      logprob(0, n) = (T(1) - smoothing) * c[targets[n]] + uniform * sum - lse;
+    }
     if (!hit.empty()) {
       hit(0, n) = std::none_of(c, c + logits_inout.cols, [&](const T& other) {
         return std::real(other) > std::real(c[targets[n]]);
@@ -182,8 +189,8 @@ void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T>
     }
     if (row_scale.empty()) continue;
     for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
-      const T onehot = v == targets[n] ? 1 : 0;
-      c[v] = row_scale(0, n) * (std::exp(c[v] - lse) - onehot) * SoftCapSlope(c[v], softcap);
+      const T label = uniform + (v == targets[n] ? T(1) - smoothing : T(0));
+      c[v] = row_scale(0, n) * (std::exp(c[v] - lse) - label) * SoftCapSlope(c[v], softcap);
     }
   }
 }

@@ -3,10 +3,8 @@
 #define QLORA_BACKEND_REFERENCE_EXPERTS_H_
 
 #include <algorithm>
-#include <complex>
 #include <cstdint>
 #include <numeric>
-#include <span>
 #include <vector>
 
 #include "backend/reference_elementwise.h"

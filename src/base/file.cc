@@ -4,11 +4,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "base/check.h"
@@ -31,6 +33,8 @@ class Descriptor {
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int get() const { return fd_; }
+  // The caller closes it from now on.
+  int release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;
@@ -164,9 +168,8 @@ bool Exists(const std::filesystem::path& path) {
 
 // The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor fd(OpenForReading(path));
+  const Descriptor fd(OpenRegularFile(path));
   const struct stat status = StatusOf(fd.get(), path);
-  if (!S_ISREG(status.st_mode)) ThrowInvalidInput("{}: is not a regular file", path.string());
   if (status.st_size == 0) return;
   const auto size = static_cast<std::size_t>(status.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
@@ -208,17 +211,42 @@ void MappedFile::Release(std::size_t begin, std::size_t count) const {
 
 // ---- Paths and reading.
 
+std::filesystem::path WithoutLinks(const std::filesystem::path& path) {
+  // weakly: the path may not exist yet. Dividing by "" and taking the parent removes a slash.
+  return (std::filesystem::weakly_canonical(std::filesystem::absolute(path)) / "").parent_path();
+}
+
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner) {
   const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
   return end == outer.end();
 }
 
-std::string ReadTextFile(const std::filesystem::path& path) {
+int OpenRegularFile(const std::filesystem::path& path) {
+  Descriptor fd(OpenForReading(path));
+  if (!S_ISREG(StatusOf(fd.get(), path).st_mode)) {
+    ThrowInvalidInput("{}: is not a regular file", path.string());
+  }
+  return fd.release();
+}
+
+std::string ReadTextFile(const std::filesystem::path& path, std::int64_t max_bytes) {
   const Descriptor fd(OpenForReading(path));
   const struct stat status = StatusOf(fd.get(), path);
+  const auto too_long = [&] {
+    ThrowInvalidInput("{}: has more than {} bytes, which no file of this kind has", path.string(),
+                      max_bytes);
+  };
+  // The terminal and /dev/null are read; other devices have no end.
+  const bool is_null = status.st_rdev == makedev(1, 3);
+  if (S_ISBLK(status.st_mode) || (S_ISCHR(status.st_mode) && !is_null && isatty(fd.get()) == 0)) {
+    ThrowInvalidInput("{}: is a device, expected a file", path.string());
+  }
+  if (status.st_size > max_bytes) too_long();
   std::string text;
   std::size_t used = 0;
-  if (fcntl(fd.get(), F_SETFL, 0) != 0) {  // from here on, reads wait for the pipe
+  // From here on, reads wait for a pipe or a terminal. Files that are regular by name alone, such
+  // as /proc/kmsg, are not waited for.
+  if (!S_ISREG(status.st_mode) && fcntl(fd.get(), F_SETFL, 0) != 0) {
     ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
   }
   // One byte more than the size: a file that has not grown then ends in a read of 0 bytes without
@@ -232,6 +260,7 @@ std::string ReadTextFile(const std::filesystem::path& path) {
     if (count < 0) ThrowInvalidInput("{}: cannot be read: {}", path.string(), std::strerror(errno));
     if (count == 0) break;
     used += static_cast<std::size_t>(count);
+    if (static_cast<std::int64_t>(used) > max_bytes) too_long();
   }
   if (used == 0 && S_ISFIFO(status.st_mode)) {
     ThrowInvalidInput("{}: is a pipe that no program writes to", path.string());
@@ -255,8 +284,10 @@ int AboveStandardDescriptors(int fd) {
 }
 
 int OpenForWriting(const std::filesystem::path& path, OpenMode mode) {
-  int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
-  flags |= mode == OpenMode::kAppend ? O_APPEND | O_NONBLOCK : O_EXCL;
+  int flags = O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  flags |= mode == OpenMode::kUpdate ? O_RDWR | O_NONBLOCK : O_WRONLY;
+  if (mode == OpenMode::kAppend) flags |= O_APPEND | O_NONBLOCK;
+  if (mode == OpenMode::kCreate || mode == OpenMode::kReplace) flags |= O_EXCL;
   // O_EXCL makes a race with another program an error: nothing that appears in between is
   // overwritten.
   CheckReplaceable(path, mode);
@@ -278,13 +309,27 @@ Stream OpenStream(const std::filesystem::path& path, OpenMode mode) {
 
 // ---- Files that appear whole or not at all.
 
+namespace {
+
+// "<path>.tmp-<pid>"; of a name that is nearly as long as a name can be, its beginning and its
+// hash.
+std::filesystem::path TemporaryOf(const std::filesystem::path& path) {
+  constexpr std::size_t kLongName = 200;
+  const std::string name = path.filename().string();
+  if (name.size() <= kLongName) return fmt::format("{}.tmp-{}", path.string(), getpid());
+  return path.parent_path() / fmt::format("{}-{:x}.tmp-{}", name.substr(0, kLongName),
+                                          std::hash<std::string>()(name), getpid());
+}
+
+}  // namespace
+
 //   O_TMPFILE works   no name -> link <path>.tmp-<pid> -> rename to <path>
 //   otherwise         <path>.tmp-<pid>                 -> rename to <path>
 //
 // Under kCreate a link, or a rename that replaces nothing, gives the file its name at once.
 AtomicFile::AtomicFile(const std::filesystem::path& path, OpenMode mode)
-    : path_(path), temporary_(fmt::format("{}.tmp-{}", path.string(), getpid())), mode_(mode) {
-  QLORA_DCHECK(mode != OpenMode::kAppend);
+    : path_(path), temporary_(TemporaryOf(path)), mode_(mode) {
+  QLORA_DCHECK(mode == OpenMode::kCreate || mode == OpenMode::kReplace);
   CheckReplaceable(path_, mode_);
   fd_ = OpenNameless(FolderOf(path_));
   if (fd_ >= 0) return;

@@ -38,17 +38,29 @@ class MappedFile {
 // False also when the path cannot be looked up.
 bool Exists(const std::filesystem::path& path);
 
+// The absolute path without links, "..", and a slash at the end, as far as the path exists.
+std::filesystem::path WithoutLinks(const std::filesystem::path& path);
+
 // True when `inner` is `outer` or a path below it, by their names alone: resolve links before.
 bool Contains(const std::filesystem::path& outer, const std::filesystem::path& inner);
 
-// Returns the whole file as text. A pipe is read to its end, if a program writes to it. Errors:
-// InvalidInput when the file is missing or unreadable, or a pipe that nothing writes to.
-std::string ReadTextFile(const std::filesystem::path& path);
+// Bytes of a text, a configuration or a tokenizer, at most.
+inline constexpr std::int64_t kMaxTextFileBytes = std::int64_t{1} << 28;
+
+// Returns the whole file as text, of at most `max_bytes`. A pipe is read to its end, if a program
+// writes to it; nothing else is waited for. Errors: InvalidInput when the file is missing,
+// unreadable, longer or a device other than a terminal, or a pipe that nothing writes to.
+std::string ReadTextFile(const std::filesystem::path& path,
+                         std::int64_t max_bytes = kMaxTextFileBytes);
+
+// Opens a regular file, and nothing else, for reading, without waiting. Errors: InvalidInput.
+int OpenRegularFile(const std::filesystem::path& path);
 
 enum class OpenMode : std::uint8_t {
   kCreate,   // the path must not exist, not even as a link to nothing
   kReplace,  // an existing file of the name is removed first
   kAppend,   // the file is made when it is missing
+  kUpdate,   // the same, for reading too, and with writes at any place
 };
 
 // Opens a file for writing. All files are opened for writing here: symbolic links are not followed,

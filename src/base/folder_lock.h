@@ -19,6 +19,10 @@ class FolderLock {
   // true, without a lock, where the folder does not exist or its file system has no locks.
   bool Take(const std::filesystem::path& folder);
 
+  // False when the folder that was taken is no longer what the path names: it was renamed, removed
+  // or replaced.
+  bool IsAt(const std::filesystem::path& folder) const;
+
  private:
   int fd_ = -1;
 };

@@ -1,15 +1,17 @@
 #include "base/matrix.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <complex>
 #include <cstring>
-#include <limits>
 
 #include "base/check.h"
 
 namespace qlora {
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
 
 std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols) {
   // kaiming_uniform_ with a = sqrt(5): sqrt(6 / ((1 + a^2) I)) = 1 / sqrt(I).

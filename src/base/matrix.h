@@ -12,6 +12,9 @@
 
 namespace qlora {
 
+// True for F32, F16 or BF16: the types of dense weights.
+bool IsFloat(DType dtype);
+
 // Returns torch's kaiming_uniform_(a = sqrt(5)) for the A (R, I) of an adapter, row by row: uniform
 // in +-1/sqrt(I).
 std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols);

@@ -36,6 +36,7 @@ class Host final : public Memory {
   }
   std::size_t Available() const override { return AvailableBytes(); }
   std::size_t Held() const override { return ResidentBytes(); }
+  std::size_t Total() const override { return TotalBytes(); }
 };
 
 }  // namespace

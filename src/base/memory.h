@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,9 @@ class Memory {
   // Returns the bytes that this process holds beyond the allocations made here: program and data in
   // host memory, context and libraries in device memory.
   virtual std::size_t Held() const { return 0; }
+  // Returns the size of the memory, or of the part that this process may use. Available() and
+  // Held() may be more in sum: pages of files count as both.
+  virtual std::size_t Total() const { return std::numeric_limits<std::size_t>::max(); }
 };
 
 // Returns the memory of this process; it has no state.

@@ -7,21 +7,47 @@
 
 namespace qlora {
 
+namespace {
+
+// The bytes of the UTF-8 character at the start of `text`; 1 where there is none.
+std::size_t LengthOfCharacter(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text[0]);
+  const std::size_t length = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (lead > 0xF4 || text.size() < length) return 1;
+  for (const char c : text.substr(1, length - 1)) {
+    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) return 1;
+  }
+  return length;
+}
+
+// U+202A to U+202E and U+2066 to U+2069, which turn the direction of the text around them.
+bool Turns(std::string_view character) {
+  return (character >= "\u202A" && character <= "\u202E") ||
+         (character >= "\u2066" && character <= "\u2069");
+}
+
+// True for a byte that a terminal obeys, also one of an 8-bit terminal.
+bool IsControl(unsigned char byte) {
+  return (byte < 0x20 && byte != '\n' && byte != '\t') || (byte >= 0x7F && byte < 0xA0);
+}
+
+}  // namespace
+
 std::string Printable(std::string_view text) {
   std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool control = (c < 0x20 && c != '\n' && c != '\t') || c == 0x7F;
-    // U+0080 to U+009F in UTF-8: 0xC2 and a byte from 0x80 to 0x9F.
-    const bool wide_control = c == 0xC2 && i + 1 < text.size() &&
-                              (static_cast<unsigned char>(text[i + 1]) & 0xE0) == 0x80;
-    if (control || wide_control) {
-      // The two bytes of a wide control character become the number of the character: \x80 to \x9f.
-      const unsigned code = control ? c : static_cast<unsigned char>(text[++i]);
-      fmt::format_to(std::back_inserter(out), "\\x{:02x}", code);
+  while (!text.empty()) {
+    const std::string_view character = text.substr(0, LengthOfCharacter(text));
+    const auto last = static_cast<unsigned char>(character.back());
+    if (character.size() == 3 && Turns(character)) {
+      const unsigned high = static_cast<unsigned char>(character[1]) & 0x3F;
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", 0x2000 | (high << 6) | (last & 0x3F));
+    } else if (IsControl(last) && (character.size() == 1 || character[0] == '\xC2')) {
+      // The two bytes of a wide control character become the number of the character.
+      fmt::format_to(std::back_inserter(out), "\\x{:02x}", last);
     } else {
-      out += text[i];
+      out += character;
     }
+    text.remove_prefix(character.size());
   }
   return out;
 }

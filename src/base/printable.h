@@ -11,7 +11,8 @@
 namespace qlora {
 
 // Control characters other than line feed and tab, which terminals may obey, become \xNN: bytes
-// below 0x20, 0x7F, and U+0080 to U+009F in UTF-8.
+// below 0x20, 0x7F, and 0x80 to 0x9F, alone or as U+0080 to U+009F. Characters that turn the
+// direction of text become \u202e and the like.
 std::string Printable(std::string_view text);
 
 // Returns a double as Python's repr and json.dumps print it: shortest digits that read back to the

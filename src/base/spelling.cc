@@ -50,14 +50,21 @@ std::vector<std::string> NamesIn(const fs::path& folder) {
 }  // namespace
 
 std::string Nearest(std::string_view name, std::span<const std::string> candidates) {
-  std::string nearest;
+  const std::vector<std::string> nearest = AllNearest(name, candidates);
+  return nearest.empty() ? "" : nearest.front();
+}
+
+std::vector<std::string> AllNearest(std::string_view name,
+                                    std::span<const std::string> candidates) {
+  std::vector<std::string> nearest;
   // A third of the letters, but one correction is allowed in a short name.
-  std::size_t best = std::max<std::size_t>(1, name.size() / 3) + 1;
+  std::size_t best = std::max<std::size_t>(1, name.size() / 3);
   for (const std::string& candidate : candidates) {
     const std::size_t distance = EditDistance(name, candidate);
-    if (distance >= best) continue;
+    if (distance > best) continue;
+    if (distance < best) nearest.clear();
     best = distance;
-    nearest = candidate;
+    nearest.push_back(candidate);
   }
   return nearest;
 }

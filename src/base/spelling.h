@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qlora {
 
@@ -13,6 +14,9 @@ namespace qlora {
 // letters of `name`; the first of several; "" where none is that near. A correction inserts,
 // deletes or replaces a letter or swaps two neighbours.
 std::string Nearest(std::string_view name, std::span<const std::string> candidates);
+
+// Returns every candidate that needs as few corrections as the nearest one, in their order.
+std::vector<std::string> AllNearest(std::string_view name, std::span<const std::string> candidates);
 
 // Returns the advice "; did you mean 'PATH'?" for a path that does not exist: the first missing
 // part of `path` is replaced by the nearest name of its folder. "" where no name is near.

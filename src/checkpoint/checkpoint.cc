@@ -11,9 +11,11 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/file_checksums.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
 #include "io/json.h"
+#include "io/peft.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
@@ -24,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOptimizer = "optimizer.safetensors";
+constexpr const char* kAdapterFile = "adapter_model.safetensors";
 // A key of trainer_state.json that is not part of TrainPosition.
 constexpr const char* kTotalSteps = "total_steps";
 
@@ -61,12 +64,11 @@ void SaveOptimizer(const fs::path& path, const Optimizer& optimizer) {
   writer->Finish();
 }
 
-// Refuses moments in `bytes`, a piece of `tensor` that begins at `offset`, that are not finite, and
-// second moments and scales that are negative.
-void CheckMoments(const fs::path& path, const TensorInfo& tensor, std::size_t offset,
-                  std::span<const std::byte> bytes) {
+// Refuses values in `bytes`, a piece of `tensor` that begins at `offset`, that are not finite, and
+// with `positive` those that are negative.
+void CheckValues(const fs::path& path, const TensorInfo& tensor, std::size_t offset,
+                 std::span<const std::byte> bytes, bool positive) {
   if (tensor.dtype != DType::kF32) return;  // 8-bit codes, of which each is a moment
-  const bool positive = tensor.name != "exp_avg";
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
     float value = 0;
     std::memcpy(&value, &bytes[at], sizeof(value));
@@ -76,12 +78,45 @@ void CheckMoments(const fs::path& path, const TensorInfo& tensor, std::size_t of
   }
 }
 
+// Second moments and scales are not negative.
+bool IsPositive(const TensorInfo& moments) { return moments.name != "exp_avg"; }
+
 // Checks a file of moments without an optimizer that could load them.
 void CheckOptimizer(const fs::path& path) {
   const std::unique_ptr<TensorReader> reader = OpenSafetensors(path);
   for (const TensorInfo& tensor : reader->tensors()) {
-    CheckMoments(path, tensor, 0, reader->Bytes(tensor));
+    CheckValues(path, tensor, 0, reader->Bytes(tensor), IsPositive(tensor));
     reader->Release(tensor);
+  }
+}
+
+// Checks an adapter without a model that could take it.
+void CheckAdapter(const fs::path& checkpoint) {
+  const Adapter adapter = OpenAdapter(checkpoint);
+  const fs::path path = checkpoint / kAdapterFile;
+  for (const TensorInfo& tensor : adapter.tensors->tensors()) {
+    CheckValues(path, tensor, 0, adapter.tensors->Bytes(tensor), /*positive=*/false);
+    adapter.tensors->Release(tensor);
+  }
+}
+
+// Refuses counters that contradict each other, beyond what CheckPosition compares. A step has at
+// most gradient_accumulation_steps micro-batches.
+void CheckCounters(const TrainPosition& at, const Json& state, const std::string& where) {
+  const std::int64_t most = MicroBatchesOfStep(state.value("options", Json::object()));
+  if (most > 0 && at.micro_step / most + (at.micro_step % most > 0) > at.step) {
+    ThrowInvalidInput(
+        "{}: key 'micro_step': expected at most {} micro-batches for each of {} steps, found {}; "
+        "the checkpoint is damaged",
+        where, most, at.step, at.micro_step);
+  }
+  // Checkpoints of earlier versions do not record the number of steps.
+  const Json* total = FindJson(state, kTotalSteps, where);
+  if (total != nullptr && JsonAs<std::int64_t>(*total, kTotalSteps, where) < at.step) {
+    ThrowInvalidInput(
+        "{}: key '{}': expected at least the {} steps that are done, found {}; the checkpoint is "
+        "damaged",
+        where, kTotalSteps, at.step, total->dump());
   }
 }
 
@@ -93,6 +128,7 @@ TrainPosition PositionOf(const fs::path& checkpoint, const Json& state) {
     ThrowInvalidInput("{}: key 'global_step': expected {} as in the name of the folder, found {}",
                       where, *step, at.step);
   }
+  CheckCounters(at, state, where);
   return at;
 }
 
@@ -110,7 +146,7 @@ void LoadOptimizer(const fs::path& path, Optimizer& optimizer) {
     }
     const std::byte* bytes = reader->Bytes(*tensor).data();
     ForPieces(optimizer, state, [&](std::byte* data, std::size_t begin, std::size_t count) {
-      CheckMoments(path, *tensor, begin, {bytes + begin, count});
+      CheckValues(path, *tensor, begin, {bytes + begin, count}, IsPositive(*tensor));
       optimizer.memory().Upload(bytes + begin, data, count);
     });
     reader->Release(*tensor);
@@ -134,23 +170,27 @@ void PutInPlace(const fs::path& made, const fs::path& finished) {
 
 // The steps, so that a crash at any point leaves a whole checkpoint or none:
 //
-//   .unfinished-checkpoint-N/   adapter, form of the base, moments; trainer_state.json last
+//   .unfinished-checkpoint-N/   adapter, form of the base, files of the caller, moments;
+//                               trainer_state.json last
 //   checkpoint-N/               the same folder after one rename
 //   run_dir                     synced, so that the rename survives a power failure
-fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseRecord& form,
+fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, const BaseRecord& base,
                         const Optimizer& optimizer, const TrainPosition& position,
-                        std::int64_t total_steps, const Json& options) {
+                        std::int64_t total_steps, const Json& options,
+                        const std::function<void(const fs::path& unfinished)>& add_files) {
   const fs::path unfinished = UnfinishedCheckpointDir(run_dir, position.step);
   const fs::path finished = CheckpointDir(run_dir, position.step);
   try {
     fs::remove_all(unfinished);
     fs::create_directories(unfinished);
     adapter.Save(unfinished);
-    SaveBaseRecord(unfinished, form);
+    SaveBaseRecord(unfinished, base);
+    if (add_files) add_files(unfinished);
     SaveOptimizer(unfinished / kOptimizer, optimizer);
     Json state = PositionToJson(position);
     state[kTotalSteps] = total_steps;
     state["options"] = options;
+    state[kCheckedFiles] = FileChecksums(unfinished);
     WriteTextFile(unfinished / kTrainerState, FormatJson(state, 2) + "\n");
     PutInPlace(unfinished, finished);
     SyncFolder(run_dir);
@@ -206,19 +246,31 @@ void CheckOptionsOnResume(const fs::path& checkpoint, Json options, bool base_ma
         checkpoint.string(), differences);
   }
   if (!differences.empty()) {
+    const bool splits = differences.find("gradient_accumulation_steps") != std::string::npos ||
+                        differences.find("per_device_train_batch_size") != std::string::npos;
     ThrowInvalidInput(
-        "{} was made with other options: {}. Use the same options, or choose another output_dir; "
+        "{} was made with other options: {}{}. Use the same options, or choose another output_dir; "
         "--adapter DIR starts a new run from this adapter",
-        checkpoint.string(), differences);
+        checkpoint.string(), differences,
+        splits ? " (without packing, per_device_train_batch_size and gradient_accumulation_steps "
+                 "may change where their product stays)"
+               : "");
   }
+}
+
+bool SplitsStepsAgain(const fs::path& checkpoint, const Json& options) {
+  const Json state = ReadJsonFile(checkpoint / kTrainerState);
+  return HasOtherMicroBatches(state.value("options", Json::object()), options);
 }
 
 TrainPosition LoadCheckpoint(const fs::path& checkpoint, const Json& options, LoraAdapter& adapter,
                              Optimizer& optimizer) {
   // A checkpoint with a wrong position or other options is refused before adapter and moments
   // change.
-  const TrainPosition at = PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
+  const Json state = ReadJsonFile(checkpoint / kTrainerState);
+  TrainPosition at = PositionOf(checkpoint, state);
   CheckOptionsOnResume(checkpoint, options);
+  CountAgain(state.value("options", Json::object()), options, at);
   adapter.Read(checkpoint);
   LoadOptimizer(checkpoint / kOptimizer, optimizer);
   return at;
@@ -233,10 +285,13 @@ CheckpointPlace ReadPlace(const fs::path& checkpoint) {
 }
 
 void CheckCheckpoint(const fs::path& checkpoint) {
-  // In the order of their cost; each call throws for a file that is damaged.
-  PositionOf(checkpoint, ReadJsonFile(checkpoint / kTrainerState));
-  OpenAdapter(checkpoint);
+  // Each call throws for a file that is damaged. The checksums come last, because the others say
+  // more.
+  const Json state = ReadJsonFile(checkpoint / kTrainerState);
+  PositionOf(checkpoint, state);
+  CheckAdapter(checkpoint);
   CheckOptimizer(checkpoint / kOptimizer);
+  CheckFileChecksums(checkpoint, state);
 }
 
 }  // namespace qlora

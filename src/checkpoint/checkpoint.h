@@ -2,9 +2,10 @@
 //
 //   adapter_config.json, adapter_model.safetensors, qlora_base.json   the adapter, float32
 //   chat_template.jinja     the template that wrote the data, when it is not the model's
+//   tokenizer.json ...      the tokenizer, when it is not the model's
 //   optimizer.safetensors   exp_avg, exp_avg_sq ... (n), laid out like the adapter in memory
-//   trainer_state.json      counters, data cursor, number of steps of the run, options;
-//                           its presence makes the folder complete
+//   trainer_state.json      counters, data cursor, number of steps of the run, options, checksums
+//                           of the other files; its presence makes the folder complete
 //
 // Every run ends with a checkpoint, from which a longer run continues. Random numbers are functions
 // of seed, place and index (base/random.h), so that no state of a generator is saved.
@@ -14,12 +15,14 @@
 //   run_info.h, resume_point.h   the files that `qlora resume` finds in the folder of a run
 //   checkpoint_folders.h    the checkpoints of a run; retention.h deletes old ones
 //   best_evaluation.h       the checkpoint with the best evaluation so far
+//   file_checksums.h        shows that the files are those that were written
 //   model_fingerprint.h     shows that a base is the one that was trained on
 #ifndef QLORA_CHECKPOINT_CHECKPOINT_H_
 #define QLORA_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 
 #include "checkpoint/train_position.h"
 #include "io/json_fwd.h"
@@ -31,12 +34,14 @@ namespace qlora {
 
 // Writes the checkpoint of `position` below run_dir. The folder is written under a temporary name,
 // synced and renamed: it exists whole or not at all, whatever ends the process. total_steps: of the
-// whole run. `options` holds the options that a resumed run must share. Returns the folder. Errors:
-// Runtime (disk full ...); older checkpoints are untouched.
-std::filesystem::path SaveCheckpoint(const std::filesystem::path& run_dir,
-                                     const LoraAdapter& adapter, const BaseRecord& form,
-                                     const Optimizer& optimizer, const TrainPosition& position,
-                                     std::int64_t total_steps, const Json& options);
+// whole run. `options` holds the options that a resumed run must share. add_files: writes further
+// files into the folder that it is given, before the checkpoint is complete; may be empty. Returns
+// the folder. Errors: Runtime (disk full ...); older checkpoints are untouched.
+std::filesystem::path SaveCheckpoint(
+    const std::filesystem::path& run_dir, const LoraAdapter& adapter, const BaseRecord& base,
+    const Optimizer& optimizer, const TrainPosition& position, std::int64_t total_steps,
+    const Json& options,
+    const std::function<void(const std::filesystem::path& unfinished)>& add_files);
 
 // Opens every file of a checkpoint and checks that each is whole and that a run can have written
 // every value. Errors: InvalidInput.
@@ -59,6 +64,10 @@ std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
 // compared where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
 void CheckOptionsOnResume(const std::filesystem::path& checkpoint, Json options,
                           bool base_may_change = false);
+
+// True when the checkpoint's options split the samples of a step into other micro-batches than
+// `options`, those of a run (RecordedOptions).
+bool SplitsStepsAgain(const std::filesystem::path& checkpoint, const Json& options);
 
 // Restores adapter and optimizer, which have the same shapes as when they were saved. Errors:
 // InvalidInput when the checkpoint is damaged, or was made with other options, naming the keys.

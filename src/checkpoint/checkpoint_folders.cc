@@ -64,7 +64,9 @@ std::optional<fs::path> FindCheckpoint(const TrainOptions& options,
     if (!fs::exists(fs::path(named) / kTrainerState)) {
       ThrowInvalidInput("resume_from_checkpoint {}: no complete checkpoint there", named);
     }
-    return (fs::path(named) / "").parent_path();  // without a slash at the end
+    const fs::path checkpoint = (fs::path(named) / "").parent_path();  // without a slash at the end
+    if (checkpoint != whole) CheckCheckpoint(checkpoint);
+    return checkpoint;
   }
   const std::vector<fs::path> all = ListCheckpoints(options.output_dir);
   // From the newest on. Passing over a damaged checkpoint costs only the steps since the one

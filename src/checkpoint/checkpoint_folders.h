@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -39,8 +39,8 @@ bool ResumesFromNewest(const TrainOptions& options);
 // Returns the checkpoint that resume_from_checkpoint names, or nothing when the option is not set,
 // or is auto and there is no checkpoint. auto passes over damaged checkpoints and adds a warning
 // for each. whole: a checkpoint that has been read already and is not read again. Errors:
-// InvalidInput when a named checkpoint does not exist, and for auto when all checkpoints are
-// damaged and overwrite_output_dir is not set.
+// InvalidInput when a named checkpoint does not exist or is damaged, and for auto when all
+// checkpoints are damaged and overwrite_output_dir is not set.
 std::optional<std::filesystem::path> FindCheckpoint(
     const TrainOptions& options, std::vector<std::string>& warnings,
     const std::optional<std::filesystem::path>& whole = {});

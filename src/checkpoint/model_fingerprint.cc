@@ -1,7 +1,6 @@
 #include "checkpoint/model_fingerprint.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "io/safetensors.h"
 #include "io/tensor_file.h"
@@ -31,7 +30,7 @@ std::uint64_t HashTensor(const TensorReader& reader, const TensorInfo& tensor) {
 // Each hash holds the name of its tensor, so that a sum tells which tensors there are and does not
 // depend on their order, which shards and file formats decide.
 std::uint64_t ModelFingerprint(const std::filesystem::path& model_dir) {
-  const std::unique_ptr<TensorReader> reader = OpenSafetensors(model_dir);
+  const std::unique_ptr<TensorReader> reader = OpenSafetensorsInPart(model_dir);
   std::uint64_t sum = 0;
   for (const TensorInfo& tensor : reader->tensors()) sum += HashTensor(*reader, tensor);
   return sum;

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <iterator>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -20,6 +23,7 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     "model_name_or_path",
     "dataset",
     "eval_dataset",
+    "bad_records",
     "chat_template",
     "adapter",
     // Place, frequency and speed of a run's work.
@@ -31,12 +35,16 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     "report_to",
     "logging_dir",
     "eval_steps",
+    "evals_per_epoch",
+    "eval_ratio",
     "eval_on_start",
     "sample_prompts",
     "sample_raw",
     "sample_steps",
     "sample_max_new_tokens",
     "save_steps",
+    "saves_per_epoch",
+    "save_ratio",
     "save_total_limit",
     "load_best_model_at_end",
     "early_stopping_patience",
@@ -55,10 +63,16 @@ constexpr const char* kModelFingerprint = "model_fingerprint";
 constexpr const char* kDataFingerprint = "dataset_fingerprint";
 constexpr const char* kDataWeights = "dataset_weights";
 constexpr const char* kEvalFingerprint = "eval_fingerprint";
+constexpr const char* kTrainTurns = "train_turns";
 
-// Keys that older checkpoints do not record.
-constexpr auto kLaterKeys =
-    std::to_array<std::string_view>({kLayout, kModelFingerprint, kDataWeights, kEvalFingerprint});
+// How a step is split; with packing also what is in a step.
+constexpr const char* kMicroBatch = "per_device_train_batch_size";
+constexpr const char* kWindow = "gradient_accumulation_steps";
+constexpr const char* kPacking = "packing";
+
+// Keys that older checkpoints do not record, and whose value then is not known.
+constexpr auto kLaterKeys = std::to_array<std::string_view>(
+    {kLayout, kModelFingerprint, kDataWeights, kEvalFingerprint, kTrainTurns});
 
 // The content that a fingerprint identifies, in words.
 constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*>>({
@@ -86,6 +100,27 @@ std::string WeightsOf(const Dataset& data) {
   return differ ? text : "";
 }
 
+// A number of an option that is recorded as text; 0 when it is not there.
+std::int64_t CountOf(const Json& options, const char* key) {
+  const auto text = options.find(key);
+  if (text == options.end() || !text->is_string()) return 0;
+  const std::string& digits = text->get_ref<const std::string&>();
+  std::int64_t count = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  // Half of the bits each, so that products of two do not overflow.
+  return std::clamp<std::int64_t>(count, 0, std::numeric_limits<std::int32_t>::max());
+}
+
+// The defaults stand for options that the version of a checkpoint did not have.
+Json DefaultsOf(const Json& options) {
+  Json defaults = OptionsToJson({});
+  for (const std::string_view key : kLaterKeys) defaults.erase(std::string(key));
+  for (auto option = defaults.begin(); option != defaults.end();) {
+    option = options.contains(option.key()) ? defaults.erase(option) : std::next(option);
+  }
+  return defaults;
+}
+
 // One entry of the list in the error: words for a fingerprint, whose numbers tell people nothing,
 // both values for an option.
 std::string DescribeDifference(const std::string& key, const Json& then, const Json& now) {
@@ -98,6 +133,35 @@ std::string DescribeDifference(const std::string& key, const Json& then, const J
 }  // namespace
 
 bool MayChangeOnResume(std::string_view option) { return Has(kFreeOptions, option); }
+
+bool IsOfMicroBatches(std::string_view option) {
+  return option == kMicroBatch || option == kWindow;
+}
+
+std::int64_t MicroBatchesOfStep(const Json& options) { return CountOf(options, kWindow); }
+
+bool HasOtherMicroBatches(const Json& then, const Json& now) {
+  const std::int64_t before = CountOf(then, kMicroBatch) * CountOf(then, kWindow);
+  const bool is_same_step =
+      before > 0 && before == CountOf(now, kMicroBatch) * CountOf(now, kWindow);
+  return is_same_step && CountOf(then, kMicroBatch) != CountOf(now, kMicroBatch) &&
+         now.value(kPacking, "") == "false";
+}
+
+// A step has the same samples, so the number of samples is the same before and after.
+void CountAgain(const Json& then, const Json& now, TrainPosition& at) {
+  if (!HasOtherMicroBatches(then, now)) return;
+  const std::int64_t before = CountOf(then, kMicroBatch);
+  const std::int64_t after = CountOf(now, kMicroBatch);
+  const auto count = [&](std::int64_t micro_batches) {
+    // A number that no run reaches is damaged, and refused where the data are opened.
+    const std::int64_t most = std::numeric_limits<std::int64_t>::max() / before;
+    return (std::min(micro_batches, most - after) * before + after - 1) / after;
+  };
+  at.epoch_batch = count(at.epoch_batch);
+  // Short windows at the ends of epochs may have been several micro-batches and now be one.
+  at.micro_step = std::max({count(at.micro_step), at.epoch_batch, at.step});
+}
 
 Json OptionsToJson(TrainOptions options) {
   OptionTable table;
@@ -134,8 +198,11 @@ void LeaveOutBase(const Json& then, Json& now) {
 std::string DifferencesOnResume(const Json& then, const Json& now) {
   std::string text;
   std::string model;  // first: another model has another tokenizer, and so other samples
+  const Json defaults = DefaultsOf(then);
+  const bool splits_again = HasOtherMicroBatches(then, now);
   for (const auto& [key, value] : now.items()) {
-    const Json before = then.contains(key) ? then.at(key) : Json();
+    if (splits_again && IsOfMicroBatches(key)) continue;
+    const Json before = then.contains(key) ? then.at(key) : defaults.value(key, Json());
     const bool is_new = before.is_null() && Has(kLaterKeys, key);
     // The fingerprint decides whether a model at another path is the same model. The path counts
     // only in checkpoints without a fingerprint.

@@ -2,9 +2,11 @@
 #ifndef QLORA_CHECKPOINT_RESUME_OPTIONS_H_
 #define QLORA_CHECKPOINT_RESUME_OPTIONS_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "checkpoint/train_position.h"
 #include "data/dataset.h"
 #include "io/json_fwd.h"
 #include "qlora/tensor.h"
@@ -15,6 +17,19 @@ namespace qlora {
 // True for the options of the length, place, frequency and speed of a run, and of the places of its
 // model and data. They do not change the result of a step.
 bool MayChangeOnResume(std::string_view option);
+
+// True for the options that split a step into micro-batches, which may change together.
+bool IsOfMicroBatches(std::string_view option);
+
+// The micro-batches that a step of the record has at most; 0 where it does not say.
+std::int64_t MicroBatchesOfStep(const Json& options);
+
+// True when the records split the same samples of a step in another way. With packing a step has
+// other samples, so it is false.
+bool HasOtherMicroBatches(const Json& then, const Json& now);
+
+// Counts the micro-batches of a position of the record `then` as those of `now`.
+void CountAgain(const Json& then, const Json& now, TrainPosition& at);
 
 // All options as JSON text values.
 Json OptionsToJson(TrainOptions options);

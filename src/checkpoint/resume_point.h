@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "qlora/train.h"
+#include "qlora/train_options.h"
+#include "qlora/train_plan.h"
 
 namespace qlora {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,6 +33,20 @@ Json ConfigOf(TrainOptions options) {
   return config;
 }
 
+constexpr const char* kExample = "example";
+
+// The fields that are not empty, as `generate` calls them.
+OrderedJson ExampleToJson(const PromptExample& example) {
+  OrderedJson json = OrderedJson::object();
+  for (const auto& [key, text] :
+       {std::pair("prompt", &example.prompt), std::pair("system", &example.system),
+        std::pair("record", &example.record)}) {
+    if (!text->empty()) json[key] = *text;
+  }
+  if (example.raw) json["raw"] = true;
+  return json;
+}
+
 // The content of run_info.json; an empty object for a folder without the file.
 Json ReadRunInfo(const fs::path& dir) {
   const fs::path file = dir / kRunInfo;
@@ -51,6 +66,7 @@ void WriteRunInfo(const TrainPlan& plan, std::optional<std::int64_t> finished_st
                       {"memory", {{"parts", parts}, {"peak", plan.memory.peak()}}},
                       {"data", ReportToJson(plan.data.train)}};
   if (plan.data.held_out) info["eval_data"] = ReportToJson(*plan.data.held_out);
+  if (plan.example.found()) info[kExample] = ExampleToJson(plan.example);
   std::error_code ignored;
   info[kStartFolder] = fs::current_path(ignored).string();
   if (finished_step) info[kFinishedStep] = *finished_step;
@@ -67,6 +83,17 @@ std::optional<std::int64_t> FinishedStepOf(const fs::path& dir) {
 
 fs::path StartFolderOf(const fs::path& dir) {
   return JsonGetOr<std::string>(ReadRunInfo(dir), kStartFolder, "", (dir / kRunInfo).string());
+}
+
+PromptExample RecordedExample(const fs::path& dir) {
+  const std::string where = (dir / kRunInfo).string();
+  const Json info = ReadRunInfo(dir);
+  const Json* json = FindJson(info, kExample, where);
+  if (json == nullptr) return {};
+  return {.prompt = JsonGetOr<std::string>(*json, "prompt", "", where),
+          .system = JsonGetOr<std::string>(*json, "system", "", where),
+          .record = JsonGetOr<std::string>(*json, "record", "", where),
+          .raw = JsonGetOr<bool>(*json, "raw", false, where)};
 }
 
 }  // namespace qlora

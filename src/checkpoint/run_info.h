@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <optional>
 
-#include "qlora/train.h"
+#include "qlora/train_plan.h"
 
 namespace qlora {
 
-// Number of steps, memory plan, data, the folder in which the run was started, and the step at
-// which the run ended.
+// Number of steps, memory plan, data, a prompt of the data, the folder in which the run was
+// started, and the step at which the run ended.
 inline constexpr const char* kRunInfo = "run_info.json";
 inline constexpr const char* kStartFolder = "start_folder";
 inline constexpr const char* kFinishedStep = "finished_step";
@@ -28,6 +28,10 @@ std::optional<std::int64_t> FinishedStepOf(const std::filesystem::path& dir);
 // The folder in which the run in `dir` was started, from which its relative paths lead; "" where
 // the run does not record the folder. Errors: InvalidInput for a damaged file.
 std::filesystem::path StartFolderOf(const std::filesystem::path& dir);
+
+// The prompt of the training data that the run in `dir` records; none in folders without a run.
+// Errors: InvalidInput for a damaged file.
+PromptExample RecordedExample(const std::filesystem::path& dir);
 
 }  // namespace qlora
 

@@ -1,5 +1,6 @@
 #include "checkpoint/train_position.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -42,6 +43,7 @@ void ForEachMember(Position& p, const Visit& visit) {
   visit("loss_mean", p.losses.mean);
   visit("loss_deviation", p.losses.deviation);
   visit("loss_count", p.losses.count);
+  visit("loss_newest", p.losses.newest);
   visit("loss_start", p.start.mean);
   visit("loss_start_count", p.start.count);
   visit("best_metric", p.best.metric);
@@ -74,16 +76,19 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
     ThrowInvalidInput("{}: key '{}': expected {} to {}, found {}; the checkpoint is damaged", where,
                       key, low, high, value);
   };
-  // Each bound follows from Advance: a step has at least one micro-batch, and each loss one step.
+  // Each bound follows from Advance: a step and an epoch have at least one micro-batch, and each
+  // loss one step.
   within("global_step", at.step, 0, kMost);
   within("micro_step", at.micro_step, at.step, kMost);
-  within("epoch", at.epoch, 0, kMost);
+  within("epoch", at.epoch, 0, at.micro_step);
   within("epoch_batch", at.epoch_batch, 0, at.micro_step);
   within("num_tokens", at.tokens, 0, kMost);
   within("skipped_steps", at.skipped_steps, 0, at.step);
   within("skipped_in_a_row", at.skipped_in_a_row, 0, at.skipped_steps);
   within("sampled_step", at.sampled_step, -1, at.step);
   within("loss_count", at.losses.count, 0, at.step);
+  within("number of loss_newest", std::ssize(at.losses.newest), 0,
+         std::min(at.losses.count, LossSpikes::kNewest));
   within("loss_start_count", at.start.count, 0, at.losses.count);
   within("best_global_step", at.best.step, -1, at.step);
   within("evals_since_best", at.best.since_best, 0, kMost);
@@ -94,6 +99,13 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
   };
   finite("loss_mean", at.losses.mean);
   finite("loss_deviation", at.losses.deviation);
+  if (at.losses.deviation < 0) {
+    ThrowInvalidInput(
+        "{}: key 'loss_deviation': expected 0 or more, found {}; the checkpoint is "
+        "damaged",
+        where, at.losses.deviation);
+  }
+  for (const double loss : at.losses.newest) finite("loss_newest", loss);
   finite("loss_start", at.start.mean);
   finite("best_metric", at.best.metric);
 }
@@ -103,8 +115,8 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
 TrainPosition PositionFromJson(const Json& state, const std::string& where) {
   TrainPosition position;
   ForEachMember(position, [&]<typename T>(std::string_view key, T& value) {
-    // Checkpoints of earlier versions lack the start of the loss, which the resumed run measures.
-    const bool optional = key.starts_with("loss_start");
+    // Checkpoints of earlier versions lack these, which the resumed run measures.
+    const bool optional = key.starts_with("loss_start") || key == "loss_newest";
     if (!optional || state.contains(key)) value = JsonGet<T>(state, key, where);
   });
   CheckPosition(position, where);

@@ -9,7 +9,7 @@
 #include "checkpoint/best_evaluation.h"
 #include "data/batch_stream.h"
 #include "io/json_fwd.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 #include "step/loss_rise.h"
 #include "step/loss_spikes.h"
 #include "step/step.h"

@@ -1,4 +1,6 @@
 // Export: reads the model, merges the adapter, writes the output.
+#include "qlora/export.h"
+
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -15,9 +17,11 @@
 #include "convert/gguf_weights.h"
 #include "convert/model_folder.h"
 #include "convert/verify.h"
+#include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "model/base_record.h"
 #include "model/shared_options.h"
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
 namespace qlora {
@@ -143,18 +147,25 @@ class Exporter {
 
   ExportReport Run() {
     if (adapter_only()) CheckAdapterOnly();
-    const BaseRecord form = ChooseBase(options_);
+    const BaseRecord base = ChooseBase(options_);
     // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
     // alone.
-    if (!adapter_only() || options_.verify) LoadSource(form);
+    if (!adapter_only() || options_.verify) LoadSource(base);
     ExportReport report;
+    if (adapter_ && !adapter_only()) {
+      notes_.push_back(NoteOtherTokenizer(model_dir_, options_.adapter));
+      notes_.push_back(adapter_->note());
+      std::erase(notes_, "");
+      config_.vocab_size = adapter_->vocab_size();
+    }
     report.files = Write();
     if (adapter_ && !adapter_only()) {
-      const bool quantized = form.load_in_4bit || weights_.sizes.stored_4bit;
+      const bool quantized = base.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
     }
     // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
+    report.notes = notes_;
     if (options_.verify) Verify(report);
     for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
     return report;
@@ -169,7 +180,7 @@ class Exporter {
     if (!adapter_) ThrowInvalidInput("--format gguf-adapter needs --adapter");
     if (!adapter_->modules().empty()) {
       ThrowInvalidInput(
-          "{} holds the whole '{}', which a GGUF adapter cannot; merge it into the model: --format "
+          "{} changes '{}', which a GGUF adapter cannot hold; merge it into the model: --format "
           "gguf",
           options_.adapter, adapter_->modules().front().name);
     }
@@ -182,15 +193,16 @@ class Exporter {
   }
 
   DecoderWeights LoadBase(const fs::path& dir, const DecoderConfig& config,
-                          const BaseRecord& form) {
-    LoadOptions load = LoadOptionsOf(form);
+                          const BaseRecord& base) {
+    LoadOptions load = LoadOptionsOf(base);
     load.progress = progress_;
     return LoadWeights(context_, backend_, dir, config, load);
   }
 
   // Loads the weights of the model, with whole modules of the adapter in the place of the model's.
-  void LoadSource(const BaseRecord& form) {
-    weights_ = LoadBase(model_dir_, config_, form);
+  void LoadSource(const BaseRecord& base) {
+    weights_ = LoadBase(model_dir_, config_, base);
+    notes_ = weights_.sizes.notes;
     if (options_.merge_base == "original" && weights_.sizes.stored_4bit) {
       ThrowInvalidInput(
           "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that "
@@ -198,6 +210,7 @@ class Exporter {
           model_dir_.string());
     }
     if (adapter_only() || !adapter_) return;
+    adapter()->FoldTables(weights_);
     weights_.embed = EmbeddingOf(weights_.embed, adapter());
     weights_.head = HeadOf(weights_, adapter());
   }
@@ -211,8 +224,8 @@ class Exporter {
                         target_);
     } else {
       ExportGgufModel(context_, backend_.memory(), config_,
-                      Tokenizer::Load(model_dir_, options_.adapter), weights_, adapter(), name,
-                      target_, progress_);
+                      Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow), weights_,
+                      adapter(), name, target_, progress_, notes_);
     }
     return {options_.output};
   }
@@ -220,9 +233,19 @@ class Exporter {
   std::vector<std::string> WriteHf() {
     MergedPrompts prompts;
     const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
-    if (adapter_ && fs::exists(kept)) prompts.chat_template = ReadTextFile(kept);
-    const auto form = adapter_ ? LoadBaseRecord(options_.adapter) : std::nullopt;
-    if (form) prompts.record = form->prompts;
+    const auto base = adapter_ ? LoadBaseRecord(options_.adapter) : std::nullopt;
+    if (adapter_ && fs::exists(kept)) {
+      prompts.chat_template = ReadTextFile(kept);
+    } else if (adapter_ && fs::exists(model_dir_ / kChatTemplateFile)) {
+      // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
+      const Tokenizer tokenizer = Tokenizer::Load(model_dir_, options_.adapter);
+      const auto& templates = tokenizer.spec().chat_templates;
+      if (!templates.empty()) prompts.chat_template = templates.front().text;
+    }
+    if (adapter_) {
+      prompts.record = base ? base->prompts : PromptRecord{};
+      prompts.tokenizer_dir = options_.adapter;
+    }
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
       files = ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target_,
@@ -283,6 +306,7 @@ class Exporter {
   ExportTarget target_;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace
@@ -290,10 +314,12 @@ class Exporter {
 ExportReport Export(Context& context, const ExportOptions& options, const ProgressFn& progress) {
   const Stopwatch watch;
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
-  CheckOutput(options);
+  ExportOptions resolved = options;
+  resolved.adapter = ResolveAdapterDir(options.adapter);
+  CheckOutput(resolved);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);
-  ExportReport report = Exporter(context, *backend, options, progress).Run();
+  ExportReport report = Exporter(context, *backend, resolved, progress).Run();
   report.seconds = watch.seconds();
   return report;
 }

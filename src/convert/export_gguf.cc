@@ -7,16 +7,16 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "convert/gguf_limits.h"
 #include "convert/gguf_names.h"
 #include "convert/gguf_tokenizer.h"
 #include "convert/merged_linear.h"
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
+#include "qlora/export_gguf.h"
 
 namespace qlora {
 namespace {
-
-// Values that are converted at a time.
 
 // Returns LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
 std::uint32_t FileType(DType dtype) {
@@ -169,6 +169,7 @@ class ModelPlan {
   }
 
   std::vector<float> FloatsOf(const ConstMatrixView& m) const {
+    if (m.empty()) return {};
     const std::vector<double> values = DownloadReal(memory_, m);
     return {values.begin(), values.end()};
   }
@@ -238,7 +239,10 @@ class ModelPlan {
           }
         };
     add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
-    Vector(block + "attn_q_norm.weight", w.q_norm);
+    std::vector<float> q_norm = FloatsOf(w.q_norm);
+    const float factor = config_.qk_norm ? GgufScoreFactor(config_) : 1;
+    for (float& value : q_norm) value *= factor;
+    plan_.Vector(block + "attn_q_norm.weight", std::move(q_norm));
     Vector(block + "attn_k_norm.weight", w.k_norm);
     Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
     Vector(block + "post_attention_norm.weight", w.post_attn_norm);
@@ -285,10 +289,13 @@ DType ParseOuttype(const std::string& name) {
 void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
                      const Tokenizer& tokenizer, const DecoderWeights& weights,
                      const LoraAdapter* adapter, const std::string& name,
-                     const ExportTarget& target, const ProgressFn& progress) {
+                     const ExportTarget& target, const ProgressFn& progress,
+                     std::vector<std::string>& notes) {
+  CheckGgufLimits(config, GgufArchitecture(config), weights.head.data == weights.embed.data);
   GgufMetadata metadata;
-  AddModelMetadata(config, name, FileType(target.outtype), metadata);
-  AddTokenizerMetadata(tokenizer, config.vocab_size, metadata);
+  const std::string own_name = NameForTokenizer(name, tokenizer, notes);
+  AddModelMetadata(config, own_name, FileType(target.outtype), metadata);
+  AddTokenizerMetadata(tokenizer, config.vocab_size, metadata, notes);
   ModelPlan plan(context, memory, config, weights, adapter, target.outtype);
   plan.Build().Write(target.path, target.mode, metadata, progress);
 }
@@ -296,6 +303,7 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, const std::string& repository,
                        const ExportTarget& target) {
+  CheckGgufLimits(config, GgufArchitecture(config), config.tie_word_embeddings);
   Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;

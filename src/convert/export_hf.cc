@@ -10,10 +10,12 @@
 #include "base/matrix.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
+#include "io/bnb.h"
 #include "io/float_encoding.h"
 #include "io/json.h"
-#include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "model/checkpoint.h"
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
 namespace qlora {
@@ -49,19 +51,19 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
 
 bool IsTied(const DecoderWeights& weights) { return weights.head.data == weights.embed.data; }
 
-// Returns the embeddings or the head under the name of their tensor; nullptr for other tensors. A
-// multimodal checkpoint puts more before the name.
+// Returns the embeddings or the head under the name of their tensor; nullptr for other tensors.
 const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& weights) {
-  if (name.ends_with("embed_tokens.weight")) return &weights.embed;
-  if (name.ends_with("lm_head.weight")) return &weights.head;
+  const TensorReader& reader = *weights.reader;
+  if (name == DecoderPrefix(reader) + "embed_tokens.weight") return &weights.embed;
+  if (name == HeadName(reader)) return &weights.head;
   return nullptr;
 }
 
 // Pieces of a 4-bit weight other than the packed bytes: "....q_proj.weight.absmax".
-bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears) {
-  // ".weight." is between the weight's name and its pieces (absmax, quant_map ...).
-  const std::size_t at = name.find(".weight.");
-  return at != std::string::npos && linears.count(name.substr(0, at + 7)) > 0;
+bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& linears,
+                  const DecoderWeights& weights) {
+  const std::string weight(BnbWeightOf(name));
+  return !weight.empty() && (linears.count(weight) > 0 || TableOf(weight, weights) != nullptr);
 }
 
 class Writer {
@@ -85,13 +87,15 @@ class Writer {
 };
 
 void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::path& out,
-                 DType outtype, bool tied) {
+                 DType outtype, bool tied, std::int64_t vocab_size) {
   Json config = ReadJsonFile(model_dir / "config.json");
   // Some families are tied without a key, and a multimodal model has the key twice.
   if (!tied) {
     config["tie_word_embeddings"] = false;
     if (config.contains("text_config")) config["text_config"]["tie_word_embeddings"] = false;
   }
+  // An adapter may have resized the vocabulary. Without the key, families have a default.
+  (config.contains("text_config") ? config["text_config"] : config)["vocab_size"] = vocab_size;
   // Otherwise transformers would look for 4-bit pieces that the new checkpoint does not have.
   config.erase("quantization_config");
   // The key was renamed in transformers 4.56; the spelling of the source is kept.
@@ -114,21 +118,22 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   std::vector<TensorInfo> infos;
   bool has_head = false;
   for (const TensorInfo& tensor : reader.tensors()) {
-    if (IsQuantPiece(tensor.name, linears)) continue;
+    if (IsQuantPiece(tensor.name, linears, weights)) continue;
     // Nothing to convert, and rows = elements / cols below would divide by 0.
     if (tensor.elements() == 0) continue;
-    if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
-        tensor.dtype != DType::kBF16 && linears.count(tensor.name) == 0) {
+    const ConstMatrixView* table = TableOf(tensor.name, weights);
+    const bool is_head = table == &weights.head;
+    if (is_head && IsTied(weights)) continue;  // a tied head is not stored twice
+    if (!IsFloat(tensor.dtype) && linears.count(tensor.name) == 0 && table == nullptr) {
       infos.push_back(tensor);  // an integer buffer: copied as it is
       continue;
     }
-    const bool is_head = TableOf(tensor.name, weights) == &weights.head;
-    if (is_head && IsTied(weights)) continue;  // a tied head is not stored twice
     has_head = has_head || is_head;
     TensorInfo info{tensor.name, outtype, tensor.shape};
     if (const auto it = linears.find(tensor.name); it != linears.end()) {
       info.shape = {it->second.frozen->weight.rows(), it->second.frozen->weight.cols()};
     }
+    if (table != nullptr) info.shape = {table->rows, table->cols};
     infos.push_back(std::move(info));
   }
   // Trained apart, embeddings and head are no longer one matrix.
@@ -185,8 +190,11 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     finish_tensor();
   }
   file->Finish();
-  WriteConfig(model_dir, dir.path(), outtype, IsTied(weights));
+  WriteConfig(model_dir, dir.path(), outtype, IsTied(weights), weights.embed.rows);
   dir.CopyCompanions(model_dir);
+  if (!prompts.tokenizer_dir.empty()) {
+    CopyTokenizerFiles(model_dir, prompts.tokenizer_dir, dir.path());
+  }
   if (!prompts.chat_template.empty()) {
     WriteTextFile(dir.path() / kChatTemplateFile, prompts.chat_template);
   }

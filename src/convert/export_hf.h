@@ -11,14 +11,15 @@
 #include "model/lora.h"
 #include "model/weights.h"
 #include "prompt/prompt_record.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
 
 namespace qlora {
 
 // The parts of a merged adapter other than weights that the checkpoint takes.
 struct MergedPrompts {
-  std::string chat_template = {};           // Jinja, in the place of the model's; "": the model's
-  std::optional<PromptRecord> record = {};  // in the place of the model's, also where nothing
+  std::string chat_template = {};            // Jinja, in the place of the model's; "": the model's
+  std::optional<PromptRecord> record = {};   // in the place of the model's, also where nothing
+  std::filesystem::path tokenizer_dir = {};  // files of a tokenizer in the place of the model's
 };
 
 // Writes the folder: safetensors in shards of at most 5 GB, config.json without a quantization, and

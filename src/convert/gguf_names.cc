@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/check.h"
+#include "convert/gguf_limits.h"
 #include "pass/rope.h"
 
 namespace qlora {
@@ -70,14 +70,36 @@ std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head
   return order;
 }
 
+// Gemma: layers with a window.
+void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const bool is_gemma3 = config.model_type == "gemma3_text";
+  std::int64_t window = 0;
+  for (const LayerConfig& layer : config.layers) {
+    // A local layer of Gemma 3 that sees everything has other frequencies all the same.
+    window = std::max(window, layer.rope == 1 && layer.window == 0 ? config.max_position_embeddings
+                                                                   : layer.window);
+  }
+  const std::uint32_t period = GgufWindowPeriod(config);
+  // Without the key Gemma 3 has no windows, and Gemma 2 windows of 4096 in every second layer.
+  if (window == 0 && is_gemma3) return;
+  out.Add(prefix + "attention.sliding_window",
+          U32(window > 0 ? window : config.max_position_embeddings));
+  if (period != (is_gemma3 ? 6U : 2U)) {
+    out.Add(prefix + "attention.sliding_window_pattern", period);
+  }
+}
+
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  // GGUF has one base. The local layers of Gemma 3 have their own, which llama.cpp knows.
+  // The local layers of Gemma 3 have a base of their own, 10000 without a key.
   const RopeConfig& rope = config.ropes[0];
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
   add("rope.dimension_count", U32(rope.rotary_dim));
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
+  if (config.ropes.size() > 1 && config.ropes[1].rope_theta != 1e4) {
+    add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
+  }
   switch (rope.type) {
     case RopeType::kDefault:
     case RopeType::kLlama3:  // a tensor of divisors
@@ -87,6 +109,13 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
       add("rope.scaling.factor", static_cast<float>(rope.factor));
       break;
     case RopeType::kYarn:
+      if (WritesYarnAsFactors(rope, GgufArchitecture(config))) {
+        add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
+        break;
+      }
+      if (const float factor = GgufYarnFactor(rope); factor != 1) {
+        add("rope.scaling.attn_factor", factor);
+      }
       add("rope.scaling.type", std::string("yarn"));
       add("rope.scaling.factor", static_cast<float>(rope.factor));
       add("rope.scaling.original_context_length", U32(rope.original_max_position_embeddings));
@@ -129,9 +158,7 @@ PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config) {
   rows.qkv.resize(config.fused_linears ? 1 : 3);
   rows.gate_up.resize(config.fused_linears ? 1 : 2);
   rows.down.resize(1);
-  if (config.model_type == "gemma2") {
-    rows.qkv[0].factor = config.attention_scale * std::sqrt(static_cast<float>(config.head_dim));
-  }
+  if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);
   if (Find(config).interleaved_rotary) {
     rows.qkv[0].order = InterleavedOrder(config.num_attention_heads, config.head_dim);
     rows.qkv[1].order = InterleavedOrder(config.num_key_value_heads, config.head_dim);
@@ -169,9 +196,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("attention.value_length", U32(config.head_dim));
   add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
   add("vocab_size", U32(config.vocab_size));
-  std::int64_t window = 0;
-  for (const LayerConfig& layer : config.layers) window = std::max(window, layer.window);
-  if (HasWindows(config) && window > 0) add("attention.sliding_window", U32(window));
+  if (HasWindows(config)) AddWindows(config, prefix, out);
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   AddRope(config, prefix, out);
@@ -187,13 +212,15 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
     return {{"rope_factors_long.weight", narrow(rope.long_factor)},
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
   }
-  if (rope.type != RopeType::kLlama3) return {};
+  if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitecture(config))) {
+    return {};
+  }
   RopeConfig plain = rope;
   plain.type = RopeType::kDefault;
   const std::vector<double> unscaled = RopeFrequencies(plain, false);
   const std::vector<double> scaled = RopeFrequencies(rope, false);
   std::vector<double> divisors;
-  // Llama 3.1 scales each frequency by another factor; llama.cpp divides frequency i by
+  // Llama 3.1 and YaRN scale each frequency by another factor; llama.cpp divides frequency i by
   // rope_freqs[i].
   for (std::size_t i = 0; i < scaled.size(); ++i) divisors.push_back(unscaled[i] / scaled[i]);
   return {{"rope_freqs.weight", narrow(divisors)}};

@@ -34,8 +34,8 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
 // rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.
 struct LinearRows {
   std::vector<std::int64_t> order;  // the source row of each output row; empty: the same
-  // The factor of the rows: llama.cpp scales Gemma 2's queries by 1/sqrt(head_dim) and ignores
-  // query_pre_attn_scalar; the difference goes into q_proj.
+  // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
+  // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
   float factor = 1;
 };
 PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config);

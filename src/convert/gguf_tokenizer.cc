@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/check.h"
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -96,6 +97,31 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
   return types;
 }
 
+// Refuses tokens without a row of the embedding that a text may hold.
+void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
+  const TokenizerSpec& spec = tokenizer.spec();
+  const auto refuse = [&](std::int64_t id, std::string_view what) {
+    ThrowInvalidInput(
+        "the tokenizer has {} tokens but the embedding only {} rows: token {} ('{}') has no row, "
+        "and {}; the tokenizer belongs to another model, or the embedding was not resized",
+        spec.pieces.size(), rows, id, spec.pieces[id], what);
+  };
+  for (std::int64_t id = rows; id < std::ssize(spec.pieces); ++id) {
+    const std::string& piece = spec.pieces[id];
+    if (piece.empty()) continue;
+    const bool added = std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
+                                   [&](const AddedToken& token) { return token.id == id; });
+    if (!added) refuse(id, "is a piece of ordinary text");
+    if (tokenizer.bos_id() == id) refuse(id, "is BOS");
+    const auto& ends = tokenizer.eos_ids();
+    if (std::find(ends.begin(), ends.end(), id) != ends.end()) refuse(id, "is EOS");
+    if (tokenizer.unk_id() == id) refuse(id, "is the token of unknown characters");
+    for (const ChatTemplateText& chat : spec.chat_templates) {
+      if (chat.text.find(piece) != std::string::npos) refuse(id, "is in the chat template");
+    }
+  }
+}
+
 void CheckByteTokens(const TokenizerSpec& spec) {
   const auto bytes = std::count_if(spec.pieces.begin(), spec.pieces.end(), IsByteToken);
   if (bytes >= 256) return;
@@ -107,14 +133,44 @@ void CheckByteTokens(const TokenizerSpec& spec) {
 
 }  // namespace
 
-void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out) {
+std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer,
+                             std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
-  if (static_cast<std::int64_t>(spec.pieces.size()) > rows) {
-    ThrowInvalidInput("the tokenizer has {} tokens but the embedding only {} rows",
-                      spec.pieces.size(), rows);
+  if (spec.kind == TokenizerKind::kByteLevelBpe) return name;
+  const bool strips =
+      std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
+                  [](const AddedToken& token) { return token.special && token.rstrip; });
+  const std::string lower = LowerCase(name);
+  const bool named =
+      lower.find("phi-3") != std::string::npos || lower.find("phi3") != std::string::npos;
+  if (named == strips) return name;
+  // llama.cpp refuses the name without this token.
+  if (strips && !tokenizer.IdOf("<|endoftext|>")) return name;
+  std::string other = strips ? name + " (phi-3)" : name;
+  for (std::size_t at = 0; !strips && (at = LowerCase(other).find("phi", at)) != std::string::npos;
+       at += 3) {
+    if (other.compare(at + 3, 1, "3") == 0) other.insert(at + 3, " ");
+    if (other.compare(at + 3, 2, "-3") == 0) other.replace(at + 3, 1, " ");
   }
+  notes.push_back(fmt::format(
+      "general.name is '{}': llama.cpp tokenizes by whether the name contains phi-3", other));
+  return other;
+}
+
+void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out,
+                          std::vector<std::string>& notes) {
+  const TokenizerSpec& spec = tokenizer.spec();
   std::vector<std::string> pieces = spec.pieces;
   std::vector<std::int32_t> types = TokenTypes(tokenizer, spec);
+  if (std::ssize(pieces) > rows) {
+    CheckBeyondRows(tokenizer, rows);
+    notes.push_back(fmt::format(
+        "the tokenizer has {} tokens and the embedding {} rows: the added tokens from {} on ('{}') "
+        "are left out",
+        pieces.size(), rows, rows, pieces[rows]));
+    pieces.resize(static_cast<std::size_t>(rows));
+    types.resize(pieces.size());
+  }
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     // Distinct texts, because llama.cpp keeps a table from text to id.
     if (pieces[i].empty()) pieces[i] = fmt::format("[UNUSED{}]", i);
@@ -152,7 +208,7 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   add("ggml.tokens", GgufArray(std::move(pieces)));
   add("ggml.token_type", GgufArray(std::move(types)));
   const auto add_id = [&](const char* key, std::optional<std::int32_t> id) {
-    if (id) add(key, static_cast<std::uint32_t>(*id));
+    if (id && *id < rows) add(key, static_cast<std::uint32_t>(*id));
   };
   add_id("ggml.bos_token_id", tokenizer.bos_id());
   add_id("ggml.eos_token_id", tokenizer.eos_id());

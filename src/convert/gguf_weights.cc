@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "convert/gguf_limits.h"
 #include "convert/gguf_names.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
@@ -69,16 +70,19 @@ class Loader {
   }
 
  private:
-  ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  float ScoreFactor() const { return config_.qk_norm ? GgufScoreFactor(config_) : 1; }
+
+  ConstMatrixView Matrix(const std::string& name, std::int64_t rows, std::int64_t cols,
+                         float factor = 1) {
     const MatrixView out = carver_->Matrix(DType::kF32, rows, cols);
     const TensorInfo& tensor = Get(reader_, name, rows, cols);
     // The first run only plans: it checks names and shapes before memory is taken.
-    if (out.data != nullptr) Decode(reader_, tensor, 0, {}, 1, memory_, out);
+    if (out.data != nullptr) Decode(reader_, tensor, 0, {}, factor, memory_, out);
     return out;
   }
 
-  ConstMatrixView Optional(const std::string& name, std::int64_t cols) {
-    return reader_.Find(name) == nullptr ? ConstMatrixView{} : Matrix(name, 1, cols);
+  ConstMatrixView Optional(const std::string& name, std::int64_t cols, float factor = 1) {
+    return reader_.Find(name) == nullptr ? ConstMatrixView{} : Matrix(name, 1, cols, factor);
   }
 
   LayerWeights Layer(std::int64_t l) {
@@ -88,7 +92,8 @@ class Loader {
     out.mlp_norm = Matrix(block + "ffn_norm.weight", 1, config_.hidden_size);
     out.post_attn_norm = Optional(block + "post_attention_norm.weight", config_.hidden_size);
     out.post_mlp_norm = Optional(block + "post_ffw_norm.weight", config_.hidden_size);
-    out.q_norm = Optional(block + "attn_q_norm.weight", config_.head_dim);
+    // The export multiplied the factor in; dividing by it returns the source, up to rounding.
+    out.q_norm = Optional(block + "attn_q_norm.weight", config_.head_dim, 1 / ScoreFactor());
     out.k_norm = Optional(block + "attn_k_norm.weight", config_.head_dim);
     if (config_.moe.num_experts > 0) {
       out.router =

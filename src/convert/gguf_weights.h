@@ -7,7 +7,7 @@
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
 
 namespace qlora {
 

@@ -19,11 +19,12 @@
 #include "io/bnb.h"
 #include "io/json.h"
 #include "io/peft.h"
-#include "io/safetensors.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
-#include "qlora/train.h"
+#include "qlora/context.h"
+#include "qlora/data_report.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -110,9 +111,10 @@ void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
 }
 
 Inspection InspectModel(const fs::path& dir) {
+  // Reads embedding and head where both are stored though they are tied, and no other weight.
   const DecoderConfig c = LoadDecoderConfig(dir);
-  // Maps the files and reads their headers; no weight is read.
-  const std::unique_ptr<TensorReader> reader = OpenSafetensors(dir);
+  // Maps the files and reads their headers.
+  const std::unique_ptr<TensorReader> reader = OpenCheckpoint(dir, c);
   const bool four_bit = HoldsBnb(*reader);
   Json json = {{"kind", "model"},
                {"path", dir.string()},
@@ -136,6 +138,10 @@ Inspection InspectModel(const fs::path& dir) {
       four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
   AddTokenizer(dir, json, text);
   AddTotals(*reader, json, text);
+  for (const UnreadTensor& tensor : reader->unread()) {
+    json["unread"].push_back(tensor.name);
+    text += fmt::format("  not read: {}\n", tensor.reason);
+  }
   return {text, FormatJson(json, 2)};
 }
 
@@ -218,7 +224,7 @@ Inspection Inspect(const std::string& path) {
 }
 
 Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,
-                       bool color) {
+                       bool color, const ProgressFn& reading) {
   if (options.per_device_train_batch_size < 1) {
     ThrowInvalidInput("per_device_train_batch_size must be positive, found {}",
                       options.per_device_train_batch_size);
@@ -231,7 +237,8 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   // The same limits, split and packing as in training, so that the report matches the run's.
   const DataLimits limits{config.vocab_size, config.max_position_embeddings};
   const auto seed = static_cast<std::uint64_t>(options.seed);
-  const TrainingData data = OpenTrainingData(fields, limits, seed, tokenizer, chat.get(), &context);
+  const TrainingData data =
+      OpenTrainingData(fields, limits, seed, tokenizer, chat.get(), &context, {}, reading);
   const StreamOptions stream{.per_device_train_batch_size = options.per_device_train_batch_size,
                              .max_length = ResolveMaxLength(fields.reading, limits),
                              .packing = fields.packing,
@@ -241,8 +248,14 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   OrderedJson json = TrainingDataToJson(report);
   // After ReportTrainingData, whose checks of weights and sizes come before any output.
   json["shown"] = SamplesToJson(data.train, tokenizer, samples);
-  return {RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report),
-          FormatJson(json, 2)};
+  std::string text =
+      RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report);
+  std::vector<std::string> warnings = WarnOfFields(report.train);
+  warnings.push_back(WarnOfHeldOutNames(report.train));
+  std::erase(warnings, "");
+  json["warnings"] = warnings;
+  for (const std::string& warning : warnings) text += "warning: " + warning + "\n";
+  return {std::move(text), FormatJson(json, 2)};
 }
 
 }  // namespace qlora

@@ -1,18 +1,5 @@
 // The rows of a linear with its adapter merged in: W + scale * B A, in float32; with DoRA,
 // each row brought to its magnitude.
-//
-// quantize.cc writes a 4-bit checkpoint, one tensor at a time, through io/tensor_file.h. export.cc
-// loads the base in the form that the adapter was trained on (model/base_record.h), merges it row
-// by row, and streams the result to a GGUF file (export_gguf.h) or to safetensors (export_hf.h).
-// verify.h reads the result back and compares its log-probabilities with the source.
-//
-//   gguf_names.h      names, order of rows and metadata of llama.cpp; one row per architecture
-//   gguf_tokenizer.h  the tokenizer as GGUF keys
-//   gguf_weights.h    reads a GGUF model again, to verify it
-//   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
-//   quantized_base.cc the base of --save_quantized: found, made, and planned on
-//   model_folder.h    a folder of a model that appears whole or not at all
-//   inspect.cc        the report of `qlora inspect` about a file or a folder
 #ifndef QLORA_CONVERT_MERGED_LINEAR_H_
 #define QLORA_CONVERT_MERGED_LINEAR_H_
 

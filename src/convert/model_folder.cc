@@ -10,7 +10,6 @@
 #include "base/folder_lock.h"
 #include "base/text.h"
 #include "io/safetensors.h"
-#include "io/tensor_file.h"
 
 namespace qlora {
 

@@ -1,4 +1,6 @@
 // `quantize`: a 16-bit checkpoint becomes a bitsandbytes 4-bit one, and back, tensor by tensor.
+#include "qlora/quantize.h"
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,15 +17,15 @@
 #include "convert/model_folder.h"
 #include "hub/hub_cache.h"
 #include "io/bnb.h"
-#include "io/float_encoding.h"
 #include "io/json.h"
-#include "io/safetensors.h"
 #include "io/safetensors_writer.h"
+#include "model/checkpoint.h"
 #include "model/quantization.h"
 #include "model/shared_options.h"
 #include "model/weights.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
 #include "qlora/nf4_compat.h"
+#include "qlora/options.h"
 #include "quant/first_non_finite.h"
 
 namespace qlora {
@@ -104,7 +106,7 @@ class Conversion {
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
         config_(LoadDecoderConfig(model_dir_)),
-        reader_(OpenSafetensors(model_dir_)),
+        reader_(OpenCheckpoint(model_dir_, config_)),
         linears_(LinearWeights(config_, *reader_)) {
     quantize_ = ParseQuantizeOptions(options.quantization);
     // Calibration weighs the errors that the search minimises; without the search it would do
@@ -162,7 +164,7 @@ class Conversion {
   }
 
   // Errors: InvalidInput.
-  void CheckSource() const {
+  void CheckSource() {
     if (options_.dequantize && !options_.calibration_data.empty()) {
       ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }
@@ -174,7 +176,9 @@ class Conversion {
     }
     if (any_stored && !options_.dequantize) CheckStoredForm();
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    PlanWeights(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_, {});
+    report_.notes =
+        PlanWeights(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_, {})
+            .notes;
   }
 
   // Weights that are in 4 bits already are copied, so no option can change their form.

@@ -35,12 +35,6 @@ OrderedJson SourceOf(const TrainOptions& options) {
           {"scale_search", q.scale_search}};
 }
 
-// Without links, "..", and a slash at the end.
-fs::path WithoutLinks(const fs::path& path) {
-  // weakly: the folder may not exist yet. Dividing by "" and taking the parent removes a slash.
-  return (fs::weakly_canonical(fs::absolute(path)) / "").parent_path();
-}
-
 void CheckStamp(const fs::path& folder, const OrderedJson& source) {
   const fs::path file = folder / kStamp;
   const Json stamp = fs::is_regular_file(file) ? ReadJsonFile(file) : Json();

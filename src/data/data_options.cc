@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "qlora/data.h"
 #include "records/data_files.h"
 
@@ -15,6 +17,12 @@ namespace {
 // that nobody has.
 constexpr std::int64_t kDefaultMaxLength = 2048;
 
+// Returns the records that the program has given by this name, or null.
+const GivenRecords* FindGiven(const ReadingFields& fields, std::string_view name) {
+  const auto found = std::ranges::find(fields.given, name, &GivenRecords::name);
+  return found == fields.given.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 OverLong ParseOverLong(std::string_view name) {
@@ -24,13 +32,27 @@ OverLong ParseOverLong(std::string_view name) {
   ThrowInvalidInput("over_long: expected drop, truncate or error, found '{}'", name);
 }
 
+BadRecords ParseBadRecords(std::string_view name) {
+  if (name == "error") return BadRecords::kError;
+  if (name == "drop") return BadRecords::kDrop;
+  ThrowInvalidInput("bad_records: expected error or drop, found '{}'", name);
+}
+
+TrainTurns ParseTrainTurns(std::string_view name) {
+  if (name == "all") return TrainTurns::kAll;
+  if (name == "last") return TrainTurns::kLast;
+  if (name == "each") return TrainTurns::kEach;
+  ThrowInvalidInput("train_turns: expected all, last or each, found '{}'", name);
+}
+
 // The name of a file may hold a colon: text behind the last colon is a weight only if all of it is
-// a number and no file has the whole name.
+// a number and no file has the whole name. So may it end in a slice.
 DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   DataSource source{.path = text, .format = format, .weight = 1};
   const std::size_t colon = text.rfind(':');
   std::error_code ignored;
-  if (colon != std::string_view::npos && !std::filesystem::exists(source.path, ignored)) {
+  const auto is_file = [&] { return std::filesystem::exists(source.path, ignored); };
+  if (colon != std::string_view::npos && !is_file()) {
     const std::string_view number = text.substr(colon + 1);
     double weight = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
@@ -40,17 +62,53 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
       source.path = text.substr(0, colon);
     }
   }
+  if (std::string name = source.path.string(); !is_file()) {
+    if (const std::optional<DataSlice> slice = TakeSlice(name)) {
+      source.slice = *slice;
+      source.path = name;
+    }
+  }
   if (source.path.empty()) ThrowInvalidInput("the name of a data file is empty");
   return source;
 }
 
-std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat format) {
+FoundSources FindSources(std::string_view text, RecordFormat format, DataPurpose purpose) {
   const DataSource source = ParseDataSource(text, format);
-  std::vector<DataSource> sources;
-  for (std::filesystem::path& file : FindDataFiles(source.path)) {
-    sources.push_back({.path = std::move(file), .format = format, .weight = source.weight});
+  FoundSources found;
+  found.files =
+      FindDataFiles(source.path, {.purpose = purpose, .all_as_text = format == RecordFormat::kRaw});
+  for (const std::filesystem::path& file : found.files.files) {
+    found.sources.push_back(
+        {.path = file, .format = format, .weight = source.weight, .slice = source.slice});
   }
-  return sources;
+  return found;
+}
+
+std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat format) {
+  return FindSources(text, format, DataPurpose::kTraining).sources;
+}
+
+DataFields WithFoundEvaluation(DataFields fields) {
+  if (!fields.eval_dataset.empty() || fields.val_set_size != 0) return fields;
+  const RecordFormat format = ParseRecordFormat(fields.reading.dataset_format);
+  for (const std::string& text : fields.dataset) {
+    if (FindGiven(fields.reading, text) != nullptr) continue;
+    const DataFiles found = FindSources(text, format, DataPurpose::kTraining).files;
+    for (const std::filesystem::path& path : found.evaluation) {
+      fields.eval_dataset.push_back(path.string());
+    }
+  }
+  return fields;
+}
+
+void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view option) {
+  for (const DataSource& source : sources) {
+    if (source.weight == 1) continue;
+    ThrowInvalidInput(
+        "{}: {} has the weight {}, but evaluation reads each sample once; for a part of the "
+        "records write {}[:50%]",
+        option, source.path.string(), source.weight, source.path.string());
+  }
 }
 
 // Keys and aliases come from Hugging Face TRL, Axolotl and LLaMA-Factory.
@@ -65,10 +123,16 @@ void ReadingFields::Declare(OptionTable& table) {
   table.Choice(
       "over_long", &over_long, {"drop", "truncate", "error"},
       "what to do with samples longer than max_length; the report counts them in any case");
+  table.Choice("bad_records", &bad_records, {"error", "drop"},
+               "what to do with records that cannot be read or laid out: error, or drop them; the "
+               "report counts them and shows the first");
   table.Add("train_on_inputs", &train_on_inputs,
             "train on prompts too, not only on completions and on the assistant's turns");
   table.Add("assistant_only_loss", &assistant_only_loss,
             "of conversations, train on the assistant's turns alone; false: on every token");
+  table.Choice("train_turns", &train_turns, {"all", "last", "each"},
+               "of conversations, the assistant's turns that are trained on: all, the last one "
+               "alone, or each in a sample of its own that ends with it");
   table.Add("append_eos", &append_eos,
             "append EOS to texts, completions and last turns that do not end in EOS");
   table.Choice("prompt_layout", &prompt_layout, {"auto", "chat", "text", "instruction_answer"},
@@ -85,12 +149,15 @@ void ReadingFields::Declare(OptionTable& table) {
 
 void DataFields::Declare(OptionTable& table) {
   table.Section("Data");
-  table.AddPath("dataset", &dataset,
-                "training files, folders and patterns such as data/*.jsonl, separated by commas; "
-                "FILE:2 visits its samples twice per epoch",
-                {"datasets", "data"});
+  table.AddPath(
+      "dataset", &dataset,
+      "training files, folders and patterns such as data/*.jsonl, separated by commas; files of a "
+      "folder that are named test or valid are not trained on; FILE:2 visits its samples twice per "
+      "epoch, FILE[:1000] and FILE[:10%] are its first records",
+      {"datasets", "data"});
   table.AddPath("eval_dataset", &eval_dataset,
-                "evaluation files, folders and patterns, separated by commas",
+                "evaluation files, folders and patterns, separated by commas; default: the files "
+                "named valid, validation, dev or eval in the folders of dataset",
                 {"test_datasets", "eval_data"});
   table.Add("val_set_size", &val_set_size,
             "training samples held out for evaluation: below 1: a fraction; 1 or more: a count",
@@ -129,21 +196,68 @@ std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits) 
       fields.max_length, limits.max_position_embeddings);
 }
 
-DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
+namespace {
+
+// Returns "set: held out for evaluation: valid.jsonl; left out: test.jsonl (test data)", or "".
+// evaluated: the files that are evaluated.
+std::string DescribeFound(const std::string& text, const DataFiles& found,
+                          const std::vector<std::string>& evaluated) {
+  std::vector<std::string> held_out;
+  // By the reason, in the order of the files.
+  std::vector<std::pair<std::string_view, std::vector<std::string>>> left_out;
+  const auto leave_out = [&left_out](std::string_view reason, std::string name) {
+    auto place = std::find_if(left_out.begin(), left_out.end(),
+                              [&](const auto& entry) { return entry.first == reason; });
+    if (place == left_out.end()) place = left_out.insert(place, {reason, {}});
+    place->second.push_back(std::move(name));
+  };
+  for (const std::filesystem::path& path : found.evaluation) {
+    const bool taken =
+        std::find(evaluated.begin(), evaluated.end(), path.string()) != evaluated.end();
+    taken ? held_out.push_back(path.filename().string())
+          : leave_out("evaluation data", path.filename().string());
+  }
+  for (const LeftOut& file : found.left_out) leave_out(file.reason, file.name);
+  std::string line;
+  if (!held_out.empty()) line = "; held out for evaluation: " + ListOfNames(held_out);
+  for (const auto& [reason, names] : left_out) {
+    line += fmt::format("; not read: {} ({})", ListOfNames(names), reason);
+  }
+  return line.empty() ? "" : Printable(text + ": " + line.substr(2));
+}
+
+// evaluated: as DescribeFound.
+DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>& paths,
+                    const DataLimits& limits, const std::optional<PromptLayout>& recorded,
+                    DataPurpose purpose, const std::vector<std::string>& evaluated) {
   DataOptions data;
   const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
+    if (const GivenRecords* given = FindGiven(fields, path)) {
+      data.sources.push_back({.path = path, .format = format, .descriptor = given->descriptor});
+      continue;
+    }
     // Every file of a folder or pattern has a separate report line and index, and the weight that
     // the user gave to all of them.
-    for (DataSource& source : FindDataSources(path, format)) {
-      data.sources.push_back(std::move(source));
-    }
+    FoundSources found = FindSources(path, format, purpose);
+    data.sources.insert(data.sources.end(), found.sources.begin(), found.sources.end());
+    data.notes.push_back(DescribeFound(path, found.files, evaluated));
+    for (std::string& name : found.files.named) data.named_held_out.push_back(std::move(name));
   }
+  std::erase(data.notes, "");
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);
+  data.bad_records = ParseBadRecords(fields.bad_records);
   data.train_on_inputs = fields.train_on_inputs;
   data.assistant_only_loss = fields.assistant_only_loss;
+  data.train_turns = ParseTrainTurns(fields.train_turns);
+  if (data.train_turns != TrainTurns::kAll &&
+      (fields.train_on_inputs || !fields.assistant_only_loss)) {
+    ThrowInvalidInput(
+        "train_turns {} chooses turns, and {} trains on every token; leave out one of the two",
+        fields.train_turns,
+        fields.train_on_inputs ? "train_on_inputs" : "assistant_only_loss false");
+  }
   data.append_eos = fields.append_eos;
   data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
                  .prompt_template = fields.prompt_template,
@@ -152,13 +266,24 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
   // The size of the embedding, not of the tokenizer: models have more rows than there are tokens,
   // and ids of prepared data may use them.
   data.vocab_size = limits.vocab_size;
+  data.reading_memory = limits.reading_memory;
   return data;
 }
 
+}  // namespace
+
+DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
+                          const DataLimits& limits, const std::optional<PromptLayout>& recorded,
+                          DataPurpose purpose) {
+  return Convert(fields, paths, limits, recorded, purpose, {});
+}
+
 // Converts as above, with the index on disk: only data that are visited again profit from an index.
-DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits, const std::optional<PromptLayout>& recorded) {
-  DataOptions data = ToDataOptions(fields.reading, paths, limits, recorded);
+DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const DataLimits& limits,
+                          const std::optional<PromptLayout>& recorded) {
+  const bool trains = purpose == DataPurpose::kTraining;
+  DataOptions data = Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits,
+                             recorded, purpose, fields.eval_dataset);
   data.index_folder = fields.dataset_prepared_path;
   return data;
 }

@@ -9,8 +9,11 @@
 #include <string_view>
 #include <vector>
 
+#include "data/data_slice.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
+#include "records/data_files.h"
+#include "records/parquet_text.h"
 
 namespace qlora {
 
@@ -21,25 +24,60 @@ struct ReadingFields;
 enum class OverLong { kDrop, kTruncate, kError };
 OverLong ParseOverLong(std::string_view name);  // drop, truncate, error
 
+// The fate of a record that cannot be read or laid out.
+enum class BadRecords { kError, kDrop };
+BadRecords ParseBadRecords(std::string_view name);  // error, drop
+
+// The assistant's turns of a conversation that are trained on.
+enum class TrainTurns {
+  kAll,   // of one sample
+  kLast,  // the last turn of one sample that is to be learned
+  kEach,  // a sample for each turn, which ends with this turn and trains it alone
+};
+TrainTurns ParseTrainTurns(std::string_view name);  // all, last, each
+
 struct DataSource {
   std::filesystem::path path;
   RecordFormat format = RecordFormat::kAuto;
   double weight = 1;  // visits of each sample per epoch; epoch_order.h has the rule
+  DataSlice slice = {};
+  int descriptor = -1;  // of GivenRecords; below 0: the file of this path
 };
 
-// Parses "data.jsonl", or "data.jsonl:0.5" with a weight. A file of exactly that name wins. Errors:
-// InvalidInput for an empty name.
+// Parses "data.jsonl", "data.jsonl:0.5" with a weight, "data.jsonl[:1000]" with a slice, or
+// "data.jsonl[:1000]:0.5" with both. A file of exactly that name wins. Errors: InvalidInput for an
+// empty name.
 DataSource ParseDataSource(std::string_view text, RecordFormat format = RecordFormat::kAuto);
 
-// Returns the sources that `text` names: the files that FindDataFiles finds, each with the weight
-// of `text`. Errors: InvalidInput as FindDataFiles, and for an empty name.
+// The sources that a text names, and the other files that were found.
+struct FoundSources {
+  std::vector<DataSource> sources;  // each with the weight and the slice of the text
+  DataFiles files;
+};
+
+// Returns what `text` names, as FindDataFiles finds it. Errors: InvalidInput as FindDataFiles, and
+// for an empty name.
+FoundSources FindSources(std::string_view text, RecordFormat format, DataPurpose purpose);
+// Returns the sources for training alone.
 std::vector<DataSource> FindDataSources(std::string_view text,
                                         RecordFormat format = RecordFormat::kAuto);
 
+// Returns the options with eval_dataset set to the evaluation files that lie beside the training
+// files of `dataset`, where the options name no data for evaluation. Errors: as FindDataFiles.
+DataFields WithFoundEvaluation(DataFields fields);
+
+// Evaluation reads each sample once. Errors: InvalidInput for a source with a weight.
+void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view option);
+
 struct DataOptions {
   std::vector<DataSource> sources;
+  // Of the report: what was found and not read, and files that are read although their names say
+  // that they are held out.
+  std::vector<std::string> notes;
+  std::vector<std::string> named_held_out;
   std::int64_t max_length = 2048;  // tokens
   OverLong over_long = OverLong::kDrop;
+  BadRecords bad_records = BadRecords::kError;
   // Texts, completions and last turns that do not end in EOS are given one.
   bool append_eos = true;
 
@@ -47,6 +85,7 @@ struct DataOptions {
   bool train_on_inputs = false;
   // If false, every token of messages and sharegpt is trained on.
   bool assistant_only_loss = true;
+  TrainTurns train_turns = TrainTurns::kAll;
 
   LayoutRules layout;  // of records with fields
 
@@ -55,12 +94,14 @@ struct DataOptions {
   std::filesystem::path index_folder;
 
   std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
+  std::int64_t reading_memory = kMaxReadingMemory;  // as the `memory` of RecordFile
 };
 
-// The model that reads the data, as far as data are concerned.
+// The model that reads the data, and the memory to do so, as far as data are concerned.
 struct DataLimits {
   std::int64_t vocab_size = 0;               // rows of the embedding
   std::int64_t max_position_embeddings = 0;  // its context, in tokens
+  std::int64_t reading_memory = kMaxReadingMemory;
 };
 
 // Returns max_length, or its default for this model. Errors: InvalidInput when it is negative.
@@ -73,10 +114,10 @@ std::string WarnOfLength(const ReadingFields& fields, const DataLimits& limits);
 // InvalidInput for a value that is not one of the choices.
 DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::string>& paths,
                           const DataLimits& limits,
-                          const std::optional<PromptLayout>& recorded = {});
-// paths: fields.dataset or fields.eval_dataset.
-DataOptions ToDataOptions(const DataFields& fields, const std::vector<std::string>& paths,
-                          const DataLimits& limits,
+                          const std::optional<PromptLayout>& recorded = {},
+                          DataPurpose purpose = DataPurpose::kTraining);
+// Converts fields.dataset or, for evaluation, fields.eval_dataset.
+DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const DataLimits& limits,
                           const std::optional<PromptLayout>& recorded = {});
 
 }  // namespace qlora

@@ -1,7 +1,10 @@
 #include "data/dataset.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
+#include <numeric>
+#include <system_error>
 #include <unordered_set>
 #include <utility>
 
@@ -13,10 +16,20 @@ namespace {
 
 constexpr std::int64_t kHistogramBuckets = 16;  // lines of the report
 
+// Returns 0 for a file that opening will refuse.
+std::int64_t SizeOf(const DataSource& source) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(
+      source.descriptor < 0 ? source.path.string()
+                            : fmt::format("/proc/self/fd/{}", source.descriptor),
+      error);
+  return error ? 0 : static_cast<std::int64_t>(size);
+}
+
 }  // namespace
 
 Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
-                      const ChatRenderer* chat, Context* context) {
+                      const ChatRenderer* chat, Context* context, const ProgressFn& progress) {
   if (options.sources.empty()) ThrowInvalidInput("no data file was named");
   // A single token predicts nothing. Lengths of entries are 32 bits.
   if (options.max_length < 2 || options.max_length > std::numeric_limits<std::int32_t>::max()) {
@@ -24,10 +37,24 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
   }
   Dataset dataset;
   dataset.report_.max_length = options.max_length;
+  dataset.report_.notes = options.notes;
+  dataset.report_.named_held_out = options.named_held_out;
+  const std::int64_t total = std::accumulate(
+      options.sources.begin(), options.sources.end(), std::int64_t{0},
+      [](std::int64_t sum, const DataSource& source) { return sum + SizeOf(source); });
+  std::int64_t before = 0;
   // One file after the other: a file is read from end to end, on all threads.
   for (const DataSource& source : options.sources) {
-    dataset.Add(SampleIndex::Open(source, options, tokenizer, chat, context), source.weight);
+    const std::int64_t size = SizeOf(source);
+    const auto report = [&](double share) {
+      const double done = share * static_cast<double>(size);
+      if (progress) progress(before + static_cast<std::int64_t>(done), total);
+    };
+    dataset.Add(SampleIndex::Open(source, options, tokenizer, chat, context, report),
+                source.weight);
+    before += size;
   }
+  if (progress) progress(total, total);
   if (dataset.size() == 0) dataset.ThrowEmpty();
   dataset.Summarize();
   return dataset;
@@ -41,6 +68,7 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
                            .fields = source->fields(),
                            .weight = weight,
                            .records = source->records(),
+                           .found = source->found(),
                            .samples = samples});
   AddCounts(source->counts(), report_);
   // first_ = [0, n0, n0 + n1, ...]: At() finds the file of a sample by bisection.
@@ -48,18 +76,21 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
   sources_.push_back(std::move(source));
 }
 
-// Names for each reason the number of records that it took, and gives a hint for the reason that no
+// Names for each reason the number of samples that it took, and gives a hint for the reason that no
 // option mends.
 void Dataset::ThrowEmpty() const {
   std::string reasons;
   const auto add = [&reasons](std::int64_t count, const std::string& reason) {
     if (count > 0) reasons += fmt::format("{}{} {}", reasons.empty() ? "" : "; ", count, reason);
   };
-  std::int64_t records = 0;
-  for (const FileReport& file : report_.files) records += file.records;
   add(report_.dropped_long,
-      fmt::format("are longer than max_length {} (the longest has {} tokens): raise max_length",
+      fmt::format("are longer than max_length {} (the longest has {} tokens): raise max_length, or "
+                  "cut them with over_long truncate",
                   report_.max_length, report_.longest_record));
+  if (report_.dropped_bad > 0) {
+    add(report_.dropped_bad,
+        fmt::format("cannot be read, the first: {}", report_.bad_reasons.front()));
+  }
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
   for (const auto& source : sources_) {
     if (source->counts().dropped_untrained == 0) continue;
@@ -71,8 +102,8 @@ void Dataset::ThrowEmpty() const {
     break;
   }
   add(report_.dropped_tail, "tokens of text are too few to train on");
-  ThrowInvalidInput("{}: no sample is left of {} records: {}", report_.files.front().path, records,
-                    reasons);
+  ThrowInvalidInput("{}: no sample is left of {}: {}", report_.files.front().path,
+                    DescribeFound(report_.files), reasons);
 }
 
 std::int64_t Dataset::size() const { return subset_ ? std::ssize(*subset_) : first_.back(); }
@@ -160,6 +191,14 @@ std::uint64_t Dataset::fingerprint() const {
   std::uint64_t hash = MixBits(static_cast<std::uint64_t>(size()));
   for (std::int64_t i = 0; i < size(); ++i) hash = MixBits(hash ^ At(i).entry.hash);
   return hash;
+}
+
+Dataset Dataset::OfFile(std::int64_t f) const {
+  std::vector<std::uint32_t> indices;
+  for (std::int64_t i = 0; i < size(); ++i) {
+    if (At(i).source == f) indices.push_back(static_cast<std::uint32_t>(i));
+  }
+  return Subset(indices);
 }
 
 Dataset Dataset::Subset(std::span<const std::uint32_t> indices) const {

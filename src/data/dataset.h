@@ -1,13 +1,9 @@
 // A data set as the trainer sees it: files opened, checked once from end to end, then read sample
 // by sample.
 //
-// The walk of a record through this folder, from a file to the trainer:
+// The walk of a record through records/, prompt/ and this folder, from a file to the trainer:
 //
-//   bytes of a file           file_bytes.h      read by position; the line and column of a byte
-//     |                       file_format.h     JSON Lines, JSON array, CSV, Parquet, text;
-//     |                                         record_file.cc and csv.h find the records,
-//     |                                         parquet_text.h writes rows as JSON Lines
-//   record, an object         record_file.h
+//   record, an object         records/record_file.h draws the way to it from the bytes of a file
 //     |                       record_format.h   the meaning of its fields: one of these four
 //     |-- text
 //     |-- input_ids
@@ -17,10 +13,11 @@
 //           |                 chat_template.h   rendered with Jinja
 //         text and turns      assistant_turns.h which bytes the assistant wrote
 //           |                 loss_mask.h       which tokens that is
+//     |                                         (all of these in prompt/)
 //   Sample: ids, labels       record_encoder.h  sample_check.h refuses and counts
 //     |
-//   entry of an index         sample_index.h    hash, length, trained tokens; index_array.h keeps
-//     |                                         the entries in memory or in a mapped file
+//   entry of an index         sample_index.h    hash, length, trained tokens, in memory
+//     |                                         or in a mapped file (records/index_array.h)
 //   data set                  dataset.h         several files; training_data.h holds out a part,
 //     |                                         dataset_report.h counts, sample_display.h shows
 //   visits of an epoch        epoch_order.h     shuffled, weighted by file
@@ -30,7 +27,7 @@
 //   Batch (base/batch.h)      encoded again from the file, sample by sample
 //
 // Options enter at data_options.h, and training_data.h opens all that a run needs. An error on this
-// walk begins with the file and the line (record_error.h).
+// walk begins with the file and the line (records/record_error.h).
 //
 // The number of a sample counts through all files. Order and packing move examples, the samples
 // that must share a micro-batch; an example is one sample.
@@ -62,13 +59,15 @@ namespace qlora {
 // was checked is refused in any case. A raw text is encoded as a whole and its tokens are kept.
 class Dataset {
  public:
-  // Reads and checks every record, on the threads of `context` where one is given. `chat` may be
-  // null when no file holds conversations. Tokenizer and renderer must outlive the data set.
-  // Errors: InvalidInput with file and line: everything that record_file.h and record_encoder.h
-  // refuse, a sample of more than max_length tokens when over_long says so, files that keep no
-  // sample.
+  // Reads and checks every record of the slices, on the threads of `context` where one is given.
+  // `chat` may be null when no file holds conversations. progress: receives how many bytes of the
+  // files are read; what it throws ends the reading. Tokenizer and renderer must outlive the data
+  // set. Errors: InvalidInput with file and line: everything that record_file.h and
+  // record_encoder.h refuse, a sample of more than max_length tokens when over_long says so, files
+  // that keep no sample.
   static Dataset Open(const DataOptions& options, const Tokenizer& tokenizer,
-                      const ChatRenderer* chat, Context* context = nullptr);
+                      const ChatRenderer* chat, Context* context = nullptr,
+                      const ProgressFn& progress = {});
 
   std::int64_t size() const;
   // May be called by several threads. Errors: InvalidInput when a file has changed.
@@ -95,6 +94,11 @@ class Dataset {
   // Depends on all tokens and labels and their order; equal data sets give equal streams.
   std::uint64_t fingerprint() const;
 
+  // True for two parts of one data set.
+  bool SharesFilesWith(const Dataset& other) const { return sources_ == other.sources_; }
+
+  // Returns the samples of file f of the report.
+  Dataset OfFile(std::int64_t f) const;
   // Returns some of the samples, by ascending index; the files are shared.
   Dataset Subset(std::span<const std::uint32_t> indices) const;
 

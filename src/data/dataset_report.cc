@@ -9,32 +9,36 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/printable.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
+#include "records/data_files.h"
 
 namespace qlora {
 namespace {
 
 // A count of opening files: its key in JSON, and its text for people.
-struct Counted {
+struct Remark {
   const char* key;
   std::int64_t DataReport::*count;
   std::string_view text;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
-constexpr std::array<Counted, 15> kRemarks = {{
+constexpr std::array<Remark, 17> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
-     "records dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
-    {"truncated", &DataReport::truncated, "records cut to max_length"},
+     "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
+    {"truncated", &DataReport::truncated, "samples cut to max_length"},
     {"truncated_tokens", &DataReport::truncated_tokens, "tokens cut off"},
     {"dropped_masked", &DataReport::dropped_masked,
-     "records dropped, no trained token left by the cut"},
+     "samples dropped, no trained token left by the cut"},
     {"dropped_untrained", &DataReport::dropped_untrained,
-     "records dropped, no token is trained on (all masked, or none before them)"},
+     "samples dropped, no token is trained on (all masked, or none before them)"},
+    {"dropped_bad", &DataReport::dropped_bad, "records dropped, they cannot be read"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
-     "records where a token would span masked and trained text (end prompts with a line break; in "
+     "samples where a token would span masked and trained text (end prompts with a line break; in "
      "conversations, the chat template decides)"},
-    {"empty_completions", &DataReport::empty_completions, "records with an empty completion"},
+    {"empty_completions", &DataReport::empty_completions, "samples with an empty completion"},
     {"without_eos", &DataReport::without_eos,
      "samples that do not train an end of text at their end"},
     {"unlisted_stops", &DataReport::unlisted_stops,
@@ -50,13 +54,38 @@ constexpr std::array<Counted, 15> kRemarks = {{
      "conversations with a field that the chat template never reads"},
     {"without_bos", &DataReport::without_bos,
      "samples without the BOS that the tokenizer adds to text"},
+    {"own_bos", &DataReport::own_bos,
+     "texts that begin with BOS: the one that the tokenizer adds is left out"},
     {"foreign_labels", &DataReport::foreign_labels,
      "labels that are neither the token itself nor ignored"},
 }};
 
+// Names that are collected when files are opened, each once.
+struct Named {
+  const char* key;
+  std::vector<std::string> DataReport::*names;
+};
+constexpr std::array<Named, 5> kNames = {{{"unread_fields", &DataReport::unread_fields},
+                                          {"unused_fields", &DataReport::unused_fields},
+                                          {"other_fields", &DataReport::other_fields},
+                                          {"left_out", &DataReport::left_out},
+                                          {"readings", &DataReport::readings}}};
+
+// Returns "name (its meaning)" where the meaning is known.
+std::string WithMeaning(const std::string& name) {
+  const KnownField* known = FindKnownField(name);
+  return known == nullptr ? name : fmt::format("{} ({})", name, known->text);
+}
+
 // Returns 0 for a whole of 0, not NaN.
 double Percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + WithMeaning(name);
+  return text;
 }
 
 std::string_view Are(std::int64_t count) { return count == 1 ? "is" : "are"; }
@@ -110,12 +139,14 @@ std::string RenderReport(const DataReport& report) {
   const auto out = std::back_inserter(text);
   for (const FileReport& file : report.files) {
     const std::string fields = file.fields.empty() ? "" : " (" + file.fields + ")";
-    fmt::format_to(out, "{}: {}, format {}{}, {} of {} {} kept", file.path, file.container,
-                   file.format, fields, file.samples, file.records,
-                   file.format == "raw" ? "windows" : "records");
+    const char* const unit = file.format == "raw" ? "windows" : "records";
+    text += Printable(
+        fmt::format("{}: {}, format {}{}, ", file.path, file.container, file.format, fields));
+    fmt::format_to(out, "{} of {} kept", file.samples, DescribeFound({&file, 1}, unit));
     if (file.weight != 1) fmt::format_to(out, ", weight {}", file.weight);
     text += '\n';
   }
+  for (const std::string& note : report.notes) text += Printable(note) + '\n';
   fmt::format_to(out, "samples {}, tokens {}, trained tokens {} ({:.1f} %)\n", report.samples,
                  report.tokens, report.supervised, Percent(report.supervised, report.tokens));
   if (report.samples > 0) {
@@ -128,9 +159,14 @@ std::string RenderReport(const DataReport& report) {
   if (report.longest_record > report.max_length) {
     fmt::format_to(out, "tokens of the longest record: {}\n", report.longest_record);
   }
-  for (const Counted& remark : kRemarks) {
+  for (const Remark& remark : kRemarks) {
     const std::int64_t count = report.*remark.count;
     if (count > 0) fmt::format_to(out, "{}: {}\n", remark.text, count);
+  }
+  for (const std::string& reason : report.bad_reasons) text += "  " + Printable(reason) + '\n';
+  if (!report.readings.empty()) {
+    text += Printable(fmt::format("given to the chat template under another name: {}\n",
+                                  fmt::join(report.readings, ", ")));
   }
   if (report.duplicates > 0) {
     fmt::format_to(out, "duplicates: {} ({:.1f} %)\n", report.duplicates,
@@ -141,8 +177,9 @@ std::string RenderReport(const DataReport& report) {
 
 OrderedJson CountsToJson(const DataReport& counts) {
   OrderedJson json = {{"longest_record", counts.longest_record}};
-  for (const Counted& remark : kRemarks) json[remark.key] = counts.*remark.count;
-  json["unread_fields"] = counts.unread_fields;
+  for (const Remark& remark : kRemarks) json[remark.key] = counts.*remark.count;
+  for (const Named& named : kNames) json[named.key] = counts.*named.names;
+  json["bad_reasons"] = counts.bad_reasons;
   return json;
 }
 
@@ -158,20 +195,28 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
     return true;
   };
   bool whole = take("longest_record", counts.longest_record);
-  for (const Counted& remark : kRemarks) whole = whole && take(remark.key, counts.*remark.count);
-  const auto names = json.find("unread_fields");
-  whole = whole && names != json.end() && names->is_array();
-  for (std::size_t i = 0; whole && i < names->size(); ++i) {
-    whole = (*names)[i].is_string();
-    if (whole) counts.unread_fields.push_back((*names)[i]);
-  }
+  for (const Remark& remark : kRemarks) whole = whole && take(remark.key, counts.*remark.count);
+  const auto take_texts = [&json](const char* key, std::vector<std::string>& texts) {
+    const auto list = json.find(key);
+    bool is_list = list != json.end() && list->is_array();
+    for (std::size_t i = 0; is_list && i < list->size(); ++i) {
+      is_list = (*list)[i].is_string();
+      if (is_list) texts.push_back((*list)[i]);
+    }
+    return is_list;
+  };
+  for (const Named& named : kNames) whole = whole && take_texts(named.key, counts.*named.names);
+  whole = whole && take_texts("bad_reasons", counts.bad_reasons) &&
+          counts.bad_reasons.empty() == (counts.dropped_bad == 0);
   return whole ? std::optional(counts) : std::nullopt;
 }
 
 void AddCounts(const DataReport& counts, DataReport& report) {
   report.longest_record = std::max(report.longest_record, counts.longest_record);
-  for (const Counted& remark : kRemarks) report.*remark.count += counts.*remark.count;
-  AddNames(counts.unread_fields, report.unread_fields);
+  for (const Remark& remark : kRemarks) report.*remark.count += counts.*remark.count;
+  for (const Named& named : kNames) AddNames(counts.*named.names, report.*named.names);
+  report.bad_reasons.insert(report.bad_reasons.end(), counts.bad_reasons.begin(),
+                            counts.bad_reasons.end());
 }
 
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all) {
@@ -186,16 +231,50 @@ std::string WarnOfUnreadFields(const DataReport& report) {
       "the chat template never reads fields of the data, so that the model does not see them: {} "
       "(conversations: {}); name a template that reads them with chat_template, or take them out "
       "of the data",
-      fmt::join(report.unread_fields, ", "), report.unread);
+      Joined(report.unread_fields), report.unread);
+}
+
+std::vector<std::string> WarnOfFields(const DataReport& report) {
+  std::vector<std::string> warnings;
+  if (std::string unread = WarnOfUnreadFields(report); !unread.empty()) {
+    warnings.push_back(std::move(unread));
+  }
+  if (!report.unused_fields.empty()) {
+    warnings.push_back(
+        fmt::format("fields of the records are not used: {}", Joined(report.unused_fields)));
+  }
+  if (!report.left_out.empty()) {
+    warnings.push_back(fmt::format("some records hold {}", fmt::join(report.left_out, "; ")));
+  }
+  return warnings;
+}
+
+std::string WarnOfHeldOutNames(const DataReport& report) {
+  if (report.named_held_out.empty()) return {};
+  return fmt::format(
+      "data that are held out by their names are trained on, because dataset names them: {}; an "
+      "evaluation on them then shows memory, not learning",
+      ListOfNames(report.named_held_out));
+}
+
+std::string DescribeFound(std::span<const FileReport> files, std::string_view records) {
+  std::int64_t found = 0;
+  std::int64_t count = 0;
+  for (const FileReport& file : files) {
+    found += file.found;
+    count += file.records;
+  }
+  return found > count ? fmt::format("{} samples of {} {}", found, count, records)
+                       : fmt::format("{} {}", count, records);
 }
 
 // Returns "1250 of 1531 records (82 %) are dropped or cut: 1250 are dropped for having more than
 // ...".
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records) {
   std::int64_t count = 0;
-  for (const FileReport& file : report.files) count += file.records;
-  const std::int64_t lost =
-      report.dropped_long + report.truncated + report.dropped_masked + report.dropped_untrained;
+  for (const FileReport& file : report.files) count += file.found;
+  const std::int64_t lost = report.dropped_long + report.truncated + report.dropped_masked +
+                            report.dropped_untrained + report.dropped_bad;
   // Up to a tenth is usual and part of the report; the user seldom wants more.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
@@ -215,8 +294,13 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   add(report.dropped_untrained,
       "dropped because no token is trained on (all are masked; train_on_inputs trains on "
       "prompts too)");
-  return fmt::format("{} of {} {} ({:.0f} %) {} dropped or cut: {}", lost, count, records,
-                     Percent(lost, count), Are(lost), fmt::join(causes, "; "));
+  if (!report.bad_reasons.empty()) {
+    add(report.dropped_bad,
+        fmt::format("dropped as unreadable (the first: {})", report.bad_reasons.front()));
+  }
+  return fmt::format("{} of {} ({:.0f} %) {} dropped or cut: {}", lost,
+                     DescribeFound(report.files, records), Percent(lost, count), Are(lost),
+                     fmt::join(causes, "; "));
 }
 
 // Returns the report for programs: all counts, zeros too. Keys are part of the interface.
@@ -227,6 +311,7 @@ OrderedJson ReportToJson(const DataReport& report) {
                       {"duplicates", report.duplicates}};
   json.update(CountsToJson(report));
   json["histogram"] = {{"bucket_width", report.bucket_width}, {"counts", report.buckets}};
+  json["notes"] = report.notes;
   json["files"] = OrderedJson::array();
   for (const FileReport& file : report.files) {
     json["files"].push_back({{"path", file.path},
@@ -242,7 +327,7 @@ OrderedJson ReportToJson(const DataReport& report) {
 
 OrderedJson RemarksToJson() {
   OrderedJson json = OrderedJson::object();
-  for (const Counted& remark : kRemarks) json[remark.key] = remark.text;
+  for (const Remark& remark : kRemarks) json[remark.key] = remark.text;
   json["duplicates"] = "duplicates";
   return json;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,19 @@ void AddNames(const std::vector<std::string>& names, std::vector<std::string>& a
 // Returns "conversations hold fields that ...": a warning about unread_fields, or "".
 std::string WarnOfUnreadFields(const DataReport& report);
 
-// Returns a warning when more than a tenth of the records are dropped or cut, with the options that
-// mend it, or "". records: how the warning calls them, such as "evaluation records".
+// Returns a warning about files that are trained on although their names say that they are held
+// out, or "".
+std::string WarnOfHeldOutNames(const DataReport& report);
+
+// Returns all warnings about fields of the data that are not used, and parts that are left out.
+std::vector<std::string> WarnOfFields(const DataReport& report);
+
+// Returns "100 records", or "150 samples of 100 records" where records are several samples: what
+// was found in the files. records: how they are called, such as "evaluation records".
+std::string DescribeFound(std::span<const FileReport> files, std::string_view records = "records");
+
+// Returns a warning when more than a tenth of the samples are dropped or cut, with the options that
+// mend it, or "". records: as for DescribeFound.
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records = "records");
 
 // Returns the report in lines for people; counts of things that did not occur are left out.

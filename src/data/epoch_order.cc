@@ -11,6 +11,9 @@ namespace qlora {
 namespace {
 
 constexpr double kMaxWeight = 1e6;
+// More visits in an epoch than this, by repeating alone, are taken for a slip: the order of an
+// epoch is kept in memory, and drawing it takes minutes.
+constexpr std::int64_t kMostRepeated = 20'000'000;
 
 // Draw 0 shuffles the epoch, draw p + 1 permutes the extra samples of part p. 48 bits are free in a
 // key: 32 for the epoch, 16 for the draw.
@@ -49,6 +52,12 @@ EpochOrder::EpochOrder(const std::vector<OrderPart>& parts, bool shuffle, std::u
     if (visits == 0 && part.samples > 0) {
       ThrowInvalidInput("{}a weight of {} takes none of the {} samples of a data file", place,
                         part.weight, part.samples);
+    }
+    if (visits > kMostRepeated && visits / 100 > part.samples) {
+      ThrowInvalidInput(
+          "{}a weight of {} visits the {} samples of a data file {} times in an epoch, more than "
+          "{}; write a smaller weight, and num_train_epochs for more passes",
+          place, part.weight, part.samples, visits, kMostRepeated);
     }
     epoch_size_ += visits;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/printable.h"
+#include "prompt/known_fields.h"
 #include "prompt/prompt_layout.h"
 #include "qlora/error.h"
 
@@ -70,9 +71,18 @@ std::optional<PromptExample> TypedFields(const OrderedJson& record, const Record
   if (layout.layout().kind == Kind::kText) {
     return layout.Prompt(typed) == layout.Prompt(record) ? std::optional(example) : std::nullopt;
   }
-  const bool same =
-      layout.PromptConversation(typed).messages == layout.PromptConversation(record).messages;
+  const Conversation from_typed = layout.PromptConversation(typed);
+  const Conversation from_record = layout.PromptConversation(record);
+  const bool same = from_typed.messages == from_record.messages &&
+                    from_typed.tools == from_record.tools &&
+                    from_typed.variables == from_record.variables;
   return same ? std::optional(example) : std::nullopt;
+}
+
+// Adds what a record says besides its messages.
+void AddContext(const Conversation& conversation, OrderedJson& record) {
+  if (!conversation.tools.is_null()) record["tools"] = conversation.tools;
+  if (!conversation.variables.is_null()) record["chat_template_kwargs"] = conversation.variables;
 }
 
 // Returns the whole conversation up to its last answer.
@@ -80,11 +90,14 @@ OrderedJson RecordOfConversation(const OrderedJson& record, const RecordLayout& 
   const Conversation conversation = layout.PromptConversation(record);
   if (layout.layout().format == RecordFormat::kPromptCompletion) {
     OrderedJson prompt = {{"prompt", record["prompt"]}};
-    if (!conversation.tools.is_null()) prompt["tools"] = conversation.tools;
+    for (const std::string& name : NamesOf(FieldMeaning::kSystem)) {
+      if (HasField(record, name.c_str())) prompt[name] = record[name];
+    }
+    AddContext(conversation, prompt);
     return prompt;
   }
   OrderedJson messages = {{"messages", conversation.messages}};
-  if (!conversation.tools.is_null()) messages["tools"] = conversation.tools;
+  AddContext(conversation, messages);
   return messages;
 }
 
@@ -127,7 +140,10 @@ PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer&
   }
   const Conversation conversation = layout.PromptConversation(record);
   const auto typed = TypedMessages(conversation.messages);
-  if (typed && IsTyped(*typed) && conversation.tools.is_null()) return *typed;
+  if (typed && IsTyped(*typed) && conversation.tools.is_null() &&
+      conversation.variables.is_null()) {
+    return *typed;
+  }
   return {.record = RecordOfConversation(record, layout).dump()};
 }
 

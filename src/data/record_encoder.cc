@@ -6,7 +6,9 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "prompt/chat_template.h"
 #include "prompt/conversation.h"
+#include "prompt/known_fields.h"
 #include "prompt/loss_mask.h"
 #include "tokenizer/lookup_tables.h"
 
@@ -15,7 +17,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 4;
+constexpr int kEncodingVersion = 6;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -66,7 +68,8 @@ RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
   if (kind == Kind::kChat && chat == nullptr) {
     ThrowInvalidInput(
         "conversations need a chat template and the model has none; name one with chat_template: "
-        "chatml or plain, or a Jinja file");
+        "{}, or a Jinja file",
+        TemplatesFor(tokenizer));
   }
   const bool appends = kind == Kind::kText || this->layout().format == RecordFormat::kText;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
@@ -84,17 +87,21 @@ std::string RecordEncoder::key() const {
                      {"append_eos", options_.append_eos},
                      {"train_on_inputs", options_.train_on_inputs},
                      {"assistant_only_loss", options_.assistant_only_loss},
+                     {"train_turns", static_cast<int>(options_.train_turns)},
                      {"vocab_size", vocab_size_},
                      // Named by other files than tokenizer.json, which its hash does not cover.
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
                      {"chat", chat_source_}};
+  // Not in the keys of before: an index of all records is the same without the option.
+  if (options_.bad_records == BadRecords::kDrop) key["bad_records"] = "drop";
   return FormatJson(key);
 }
 
-EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
-  EncodedRecord encoded = EncodeFields(record);
+EncodedRecord RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {
+  EncodedRecord encoded = EncodeFields(record, part);
+  NoteUnusedFields(record, encoded.notes);
   CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
   // In a conversation the last turn alone decides, which CheckTurns has looked at.
   if (layout().kind != Kind::kChat) {
@@ -103,11 +110,52 @@ EncodedRecord RecordEncoder::Encode(const OrderedJson& record) const {
   return encoded;
 }
 
+std::int64_t RecordEncoder::CountParts(const OrderedJson& record) const {
+  if (layout().kind != Kind::kChat || options_.train_turns != TrainTurns::kEach) return 1;
+  const Conversation conversation = layout_.WholeConversation(record);
+  return std::max<std::int64_t>(1, std::ranges::count(conversation.trained, true));
+}
+
+std::set<std::string> RecordEncoder::read_fields() const {
+  const std::lock_guard lock(mutex_);
+  return read_fields_;
+}
+
+// A flag of the record that says to train says nothing new.
+void RecordEncoder::NoteUnusedFields(const OrderedJson& record, SampleNotes& notes) const {
+  for (const auto& [name, value] : record.items()) {
+    const bool trains = value == true || value == 1;
+    if (SaysNothing(value) || layout_.Uses(name)) continue;
+    if (IsKnownAs(name, FieldMeaning::kFlag) && trains) continue;
+    notes.unused_fields.push_back(name);
+  }
+}
+
+// Keeps the trained turns that the option asks for.
+void RecordEncoder::ChooseTurns(Conversation& conversation, std::int64_t part) const {
+  std::vector<bool>& trained = conversation.trained;
+  if (options_.train_turns == TrainTurns::kLast) {
+    std::int64_t last = std::ssize(trained) - 1;
+    while (last >= 0 && !trained[last]) --last;
+    std::fill_n(trained.begin(), std::max<std::int64_t>(last, 0), false);
+  } else if (options_.train_turns == TrainTurns::kEach) {
+    // The conversation ends with the turn, as it does when the model answers.
+    for (std::size_t m = 0; m < trained.size(); ++m) {
+      if (!trained[m] || part-- > 0) continue;
+      std::fill_n(trained.begin(), m, false);
+      return conversation.Shorten(m + 1);
+    }
+  }
+}
+
 // By layout; the checks that all layouts share come after.
-EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
+EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record, std::int64_t part) const {
   switch (layout().kind) {
-    case Kind::kChat:
-      return EncodeConversation(layout_.WholeConversation(record));
+    case Kind::kChat: {
+      Conversation conversation = layout_.WholeConversation(record);
+      ChooseTurns(conversation, part);
+      return EncodeConversation(conversation);
+    }
     case Kind::kText:
       return EncodeCompletion(layout_.Prompt(record), layout_.Completion(record));
     case Kind::kTokens:
@@ -128,19 +176,25 @@ std::int64_t RecordEncoder::window_tokens() const {
   return options_.max_length - (tokenizer_.adds_bos() ? 1 : 0);
 }
 
+bool RecordEncoder::BeginsWithBos(std::span<const std::int32_t> tokens) const {
+  return tokenizer_.adds_bos() && !tokens.empty() && tokens[0] == tokenizer_.bos_id();
+}
+
 Sample RecordEncoder::Window(std::span<const std::int32_t> tokens) const {
   Sample sample;
-  if (tokenizer_.adds_bos()) sample.ids.push_back(tokenizer_.bos_id().value());
+  if (tokenizer_.adds_bos() && !BeginsWithBos(tokens)) {
+    sample.ids.push_back(tokenizer_.bos_id().value());
+  }
   sample.ids.insert(sample.ids.end(), tokens.begin(), tokens.end());
   sample.labels = sample.ids;
   return sample;
 }
 
 EncodedRecord RecordEncoder::EncodeText(const OrderedJson& record) const {
-  const std::string& text = TextField(record, "text");
+  const std::string text = TextField(record, "text");
   if (text.empty()) ThrowInvalidInput("field 'text' is empty");
   EncodedRecord encoded;
-  encoded.sample.ids = EncodeOpen(text);
+  encoded.sample.ids = EncodeOpen(text, encoded.notes);
   AppendEos(encoded.sample.ids);
   encoded.sample.labels = encoded.sample.ids;
   return encoded;
@@ -151,9 +205,9 @@ EncodedRecord RecordEncoder::EncodeText(const OrderedJson& record) const {
 EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
                                               const std::string& completion) const {
   EncodedRecord encoded;
-  const Ids prefix = EncodeOpen(prompt);
+  const Ids prefix = EncodeOpen(prompt, encoded.notes);
   Ids& ids = encoded.sample.ids;
-  ids = EncodeOpen(prompt + completion);
+  ids = EncodeOpen(prompt + completion, encoded.notes);
   if (CommonPrefix(prefix, ids) != std::ssize(prefix)) {
     ids = prefix;
     const Ids rest = tokenizer_.Encode(completion, /*add_special_tokens=*/false);
@@ -174,9 +228,13 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
 // Text and turns come from the template, with BOS and EOS where the template writes them; the
 // tokenizer adds none.
 EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation) const {
-  RenderedChat chat = chat_->Render(conversation.messages, conversation.tools);
+  RenderedChat chat = chat_->RenderConversation(conversation);
   EncodedRecord encoded;
   encoded.notes.unread_fields = UnreadFields(conversation, chat.text);
+  encoded.notes.warnings = conversation.warnings;
+  encoded.notes.unused_fields = conversation.unused_fields;
+  encoded.notes.readings = std::move(chat.readings);
+  WarnOfHiddenMessages(conversation, chat, encoded.notes);
   std::erase_if(chat.assistant, [&](const ChatSpan& span) {
     return !conversation.trained.at(span.message);  // a turn that is read, not learned
   });
@@ -199,7 +257,10 @@ void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedC
     const OrderedJson& message = conversation.messages[span.message];
     const std::string_view rendered =
         std::string_view(chat.text).substr(span.begin, span.end - span.begin);
-    if (!ShowsCalls(message, rendered)) encoded.notes.hidden_calls = true;
+    if (!ShowsCalls(message, rendered)) {
+      encoded.notes.hidden_calls = true;
+      encoded.notes.warnings.push_back("tool calls that the chat template does not show");
+    }
 
     const TurnTokens turn = mask.turns[s];
     const auto tokens = std::span(encoded.sample.ids).subspan(turn.begin, turn.end - turn.begin);
@@ -214,48 +275,89 @@ void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedC
   }
 }
 
-// Fields of messages, and "tools", that the template does not name and that change nothing in the
-// text. A template that names a field reads it; one that does not may still print whole messages.
+// Fields of messages, "tools" and variables that change nothing in the text. A template that names
+// a field may read it in another place only, so the rendering decides; a field that one record has
+// shown is not looked at again.
 std::vector<std::string> RecordEncoder::UnreadFields(const Conversation& conversation,
                                                      const std::string& text) const {
   std::vector<std::string> names;
+  const std::set<std::string> known = read_fields();
   const auto add = [&](const std::string& name) {
-    const bool named = chat_source_.find(name) != std::string::npos;
-    if (!named && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    if (known.contains(name) || std::ranges::count(names, name) > 0) return;
+    names.push_back(name);
   };
   for (const OrderedJson& message : conversation.messages) {
     for (const auto& [name, value] : message.items()) {
-      const bool common = name == "role" || name == "content" || name == "weight";
-      if (!common && !value.empty() && value != "") add(name);  // null is empty
+      if (name != "role" && name != "content" && !SaysNothing(value)) add(name);
     }
   }
   if (!conversation.tools.is_null()) add("tools");
-  // Most templates read none of these fields, which one rendering without all of them shows. Each
-  // is left out alone only where a template prints some that it does not name.
-  if (names.empty() || AreUnread(names, conversation, text)) return names;
-  if (names.size() == 1) return {};
-  std::erase_if(names, [&](const std::string& name) {
-    return !AreUnread({&name, 1}, conversation, text);
-  });
+  const auto read = [this](const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    read_fields_.insert(name);
+  };
+  // Mostly all of these fields are read, or none, which one rendering without all of them shows.
+  if (!names.empty() && !AreUnread(names, conversation, text)) {
+    std::erase_if(names, [&](const std::string& name) {
+      const bool unread = names.size() > 1 && AreUnread({&name, 1}, conversation, text);
+      if (!unread) read(name);
+      return !unread;
+    });
+  }
+  // Variables mostly change prompts alone.
+  for (const auto& [name, value] : conversation.variables.items()) {
+    if (!chat_->ReadsVariable(name)) names.push_back("chat_template_kwargs: " + name);
+  }
   return names;
 }
 
 // True when the conversation has the same text without these fields.
 bool RecordEncoder::AreUnread(std::span<const std::string> names, const Conversation& conversation,
                               const std::string& text) const {
-  OrderedJson messages = conversation.messages;
-  OrderedJson tools = conversation.tools;
+  Conversation other = conversation;
   for (const std::string& name : names) {
     if (name == "tools") {
-      tools = OrderedJson();
+      other.tools = OrderedJson();
       continue;
     }
-    for (OrderedJson& message : messages) message.erase(name);
+    for (OrderedJson& message : other.messages) message.erase(name);
   }
   try {
-    return chat_->Render(messages, tools).text == text;
+    return chat_->RenderConversation(other).text == text;
   } catch (const Error&) {  // the template misses a field
     return false;
+  }
+}
+
+// Names the messages whose content the text does not show: it is not there, and another content
+// gives the same text. Says as well when there is nothing to learn but to stop.
+void RecordEncoder::WarnOfHiddenMessages(const Conversation& conversation, const RenderedChat& chat,
+                                         SampleNotes& notes) const {
+  for (std::size_t m = 0; m < conversation.messages.size(); ++m) {
+    const OrderedJson& message = conversation.messages[m];
+    const OrderedJson& content = message.at("content");
+    const std::string_view said =
+        content.is_string() ? Trim(content.get_ref<const std::string&>()) : std::string_view();
+    const auto calls = message.find("tool_calls");
+    const bool has_calls = calls != message.end() && !SaysNothing(*calls);
+    if (said.empty()) {
+      if (!conversation.trained[m] || has_calls) continue;
+      if (FindByMeaning(message, FieldMeaning::kThoughts)) continue;
+      notes.empty_completion = true;
+      notes.warnings.push_back("answers without text, of which the model learns to stop alone");
+      continue;
+    }
+    if (chat.text.find(said) != std::string::npos) continue;
+    Conversation other = conversation;
+    other.messages[m]["content"] = "Xylem quartz";
+    try {
+      if (chat_->RenderConversation(other).text != chat.text) continue;
+    } catch (const Error&) {
+      continue;
+    }
+    notes.warnings.push_back(
+        fmt::format("messages of the role {}{} that the chat template does not show",
+                    message.at("role").get<std::string>(), has_calls ? " with tool calls" : ""));
   }
 }
 
@@ -297,11 +399,31 @@ EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
     }
   }
   CheckNotShifted(sample);
+  // Masks of TRL beside the labels: 0 takes a token out.
+  for (const char* key : {"completion_mask", "assistant_masks", "loss_mask"}) {
+    if (!HasField(record, key)) continue;
+    const Ids mask = Integers(record, key);
+    const bool valid = mask.size() == sample.ids.size() &&
+                       std::ranges::all_of(mask, [](auto bit) { return bit == 0 || bit == 1; });
+    if (!valid) {
+      ThrowInvalidInput("{}: expected {} numbers, each 0 or 1, found {}", key, sample.ids.size(),
+                        mask.size());
+    }
+    for (std::size_t t = 0; t < mask.size(); ++t) {
+      if (mask[t] == 0) sample.labels[t] = kIgnoreLabel;
+    }
+  }
   return encoded;
 }
 
-std::vector<std::int32_t> RecordEncoder::EncodeOpen(std::string_view text) const {
+// Conversations that a program has rendered into texts begin with BOS, as templates write it.
+std::vector<std::int32_t> RecordEncoder::EncodeOpen(std::string_view text,
+                                                    SampleNotes& notes) const {
   Ids ids = tokenizer_.Encode(text, /*add_special_tokens=*/true);
+  if (!ids.empty() && BeginsWithBos(std::span(ids).subspan(1))) {
+    ids.erase(ids.begin());
+    notes.own_bos = true;
+  }
   // append_eos, not the tokenizer, decides whether EOS follows.
   if (tokenizer_.adds_eos()) ids.pop_back();
   return ids;

@@ -3,6 +3,8 @@
 #define QLORA_DATA_RECORD_ENCODER_H_
 
 #include <cstdint>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,23 +45,39 @@ class RecordEncoder {
   // The sample of a record, of any length, perhaps without a trained token. Errors: InvalidInput,
   // without a place, when the record lacks a field, a token is beyond the vocabulary, BOS is
   // doubled, or a conversation does not train the token that ends the assistant's turn.
-  EncodedRecord Encode(const OrderedJson& record) const;
+  //
+  // part: which of the CountParts(record) samples.
+  EncodedRecord Encode(const OrderedJson& record, std::int64_t part = 0) const;
+  // The number of samples of a record: 1, or with train_turns `each` the number of turns that are
+  // trained on, at least 1.
+  std::int64_t CountParts(const OrderedJson& record) const;
+
+  // Fields of messages that some record so far has shown in its text.
+  std::set<std::string> read_fields() const;
 
   // The tokens of a long text, without BOS and EOS.
   std::vector<std::int32_t> EncodeRaw(std::string_view text) const;
-  // A window of a long text: BOS where the tokenizer adds it, then `tokens`, all trained on.
+  // True for tokens of a text that begins with the BOS that the tokenizer adds.
+  bool BeginsWithBos(std::span<const std::int32_t> tokens) const;
+  // A window of a long text: BOS where the tokenizer adds it and the text does not begin with it,
+  // then `tokens`, all trained on.
   Sample Window(std::span<const std::int32_t> tokens) const;
   // The number of tokens of a text that fit a window of max_length.
   std::int64_t window_tokens() const;
 
  private:
-  EncodedRecord EncodeFields(const OrderedJson& record) const;
+  EncodedRecord EncodeFields(const OrderedJson& record, std::int64_t part) const;
+  void NoteUnusedFields(const OrderedJson& record, SampleNotes& notes) const;
+  void ChooseTurns(Conversation& conversation, std::int64_t part) const;
+  void WarnOfHiddenMessages(const Conversation& conversation, const RenderedChat& chat,
+                            SampleNotes& notes) const;
   EncodedRecord EncodeText(const OrderedJson& record) const;
   EncodedRecord EncodeCompletion(const std::string& prompt, const std::string& completion) const;
   EncodedRecord EncodeConversation(const Conversation& conversation) const;
   EncodedRecord EncodeIds(const OrderedJson& record) const;
-  // With BOS where the tokenizer adds it, without the EOS that it may add.
-  std::vector<std::int32_t> EncodeOpen(std::string_view text) const;
+  // With BOS where the tokenizer adds it, without the EOS that it may add. A text that begins with
+  // BOS itself keeps it, and is given no other; `notes` says so.
+  std::vector<std::int32_t> EncodeOpen(std::string_view text, SampleNotes& notes) const;
   void AppendEos(std::vector<std::int32_t>& ids) const;
   void CheckTurns(const Conversation& conversation, const RenderedChat& chat, LossMask& mask,
                   EncodedRecord& encoded) const;
@@ -76,6 +94,8 @@ class RecordEncoder {
   const ChatRenderer* chat_;
   std::string chat_source_;  // of chat_, or ""
   std::int64_t vocab_size_;
+  mutable std::mutex mutex_;  // of read_fields_
+  mutable std::set<std::string> read_fields_;
 };
 
 }  // namespace qlora

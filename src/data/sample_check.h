@@ -21,8 +21,12 @@ struct SampleNotes {
   bool unlisted_stop = false;     // the turn ends in a special token that is not listed as EOS
   bool closed_turn = false;       // the template leaves the last turn open; EOS was appended
   bool hidden_calls = false;      // the template does not show the tool calls of a turn
-  std::vector<std::string> unread_fields =
-      {};                           // of messages, and "tools": the template ignores them
+  // Of messages, "tools" and variables of the template: the text of this record does not show them.
+  std::vector<std::string> unread_fields = {};
+  std::vector<std::string> unused_fields = {};  // of the record: the layout does not use them
+  std::vector<std::string> warnings = {};       // other parts of the record that are left out
+  std::vector<std::string> readings = {};       // "thinking as reasoning_content"
+  bool own_bos = false;             // the text begins with BOS, and the tokenizer's is not added
   bool without_bos = false;         // the tokenizer would begin text with BOS
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
 };

@@ -69,8 +69,8 @@ std::string RenderSamples(const Dataset& dataset, const Tokenizer& tokenizer, st
   const std::int64_t shown = std::min(samples, dataset.size());
   for (std::int64_t i = 0; i < shown; ++i) {
     const Sample sample = dataset.Get(i);
-    fmt::format_to(std::back_inserter(out), "--- {}: {} tokens, {} trained\n", dataset.Where(i),
-                   sample.ids.size(), CountSupervised(sample));
+    fmt::format_to(std::back_inserter(out), "--- {}: {} tokens, {} trained\n",
+                   Printable(dataset.Where(i)), sample.ids.size(), CountSupervised(sample));
     out += RenderSample(sample, tokenizer, color) + "\n";
   }
   if (shown > 0) {
@@ -108,6 +108,7 @@ TrainingDataReport ReportTrainingData(const Dataset& train, const std::optional<
   if (held_out) {
     report.held_out = held_out->report();
     report.shared = held_out->CountShared(train);
+    report.is_split = held_out->SharesFilesWith(train);
   }
   return report;
 }
@@ -117,9 +118,10 @@ std::string WarnOfSharedSamples(const TrainingDataReport& report) {
   if (report.shared == 0 || 2 * report.shared < report.held_out->samples) return {};
   return fmt::format(
       "{} of {} evaluation samples are also in the training data: eval_loss does not show what the "
-      "model does with new text; name other data with eval_dataset, or hold some out with "
-      "val_set_size",
-      report.shared, report.held_out->samples);
+      "model does with new text; {}",
+      report.shared, report.held_out->samples,
+      report.is_split ? "the data hold duplicates; remove them"
+                      : "name other data with eval_dataset, or hold some out with val_set_size");
 }
 
 std::string RenderTrainingData(const TrainingDataReport& report) {

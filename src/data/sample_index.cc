@@ -1,13 +1,24 @@
 #include "data/sample_index.h"
 
+#include <fcntl.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
+#include "data/format_example.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
+#include "records/compressed_file.h"
 #include "records/record_error.h"
 #include "tokenizer/lookup_tables.h"
 
@@ -63,49 +74,15 @@ RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const Da
                    [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
 }
 
-// True when a template lays out this record: the user's, or one that an adapter was trained with.
-bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
-  if (!rules.prompt_template.empty()) return true;
-  if (!rules.recorded || rules.recorded->format != RecordFormat::kTemplate) return false;
-  const FieldTemplate recorded(rules.recorded->prompt_template, "prompt_template");
-  return record.contains(recorded.main_field());
-}
-
-// A record that shows the format of a file: the first of some whose fields tell, as a table may
-// have null in its first rows.
-struct Example {
-  OrderedJson record;
-  DetectedFormat detected;
-};
-
-// format: as the user names it, or kAuto.
-Example FindExample(const RecordFile& records, RecordFormat format, const LayoutRules& rules) {
-  constexpr std::int64_t kRecordsTried = 64;
-  const bool detects = format == RecordFormat::kAuto;
-  for (std::int64_t i = 0; i < std::min(kRecordsTried, records.size()); ++i) {
-    OrderedJson record = records.Read(i);
-    auto detected = detects ? DetectRecordFormat(record, HasTemplateFor(record, rules))
-                            : DetectFieldNames(record, format);
-    if (detected) return {std::move(record), std::move(*detected)};
+FileBytes OpenSource(const DataSource& source) {
+  if (source.descriptor < 0) return FileBytes(source.path);
+  // The data set may outlive the caller's descriptor.
+  const int own = ::fcntl(source.descriptor, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) {
+    ThrowInvalidInput("{}: cannot read the records: {}", source.path.string(),
+                      std::strerror(errno));
   }
-  OrderedJson first = records.Read(0);
-  if (detects) NamePlace([&] { return records.Where(0); }, [&] { ThrowUnknownFormat(first); });
-  return {std::move(first), {format, {}}};
-}
-
-// Returns "prompt: question, completion: answer; not read: id", for records whose field names
-// differ from the names of their format; "" for others.
-std::string DescribeFields(const Example& example, const PromptLayout& layout) {
-  const std::vector<FieldName>& names = example.detected.names;
-  if (names.empty()) return {};
-  const RecordLayout reader(layout);
-  const OrderedJson record = WithNamesOfFormat(example.record, names);
-  std::string unread;
-  for (const auto& item : record.items()) {
-    if (reader.Reads(item.key()) || item.key() == names.back().ours) continue;
-    unread += (unread.empty() ? "" : ", ") + item.key();
-  }
-  return DescribeFieldNames(names) + (unread.empty() ? "" : "; not read: " + unread);
+  return FileBytes::FromDescriptor(source.path.string(), own);
 }
 
 }  // namespace
@@ -114,7 +91,7 @@ std::string DescribeFields(const Example& example, const PromptLayout& layout) {
 SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, RecordFormat asked,
                                                   const LayoutRules& rules,
                                                   bool has_chat_template) {
-  const Example example = FindExample(records, asked, rules);
+  const FormatExample example = FindFormatExample(records, asked, rules);
   const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
   const RecordFormat format = example.detected.format;
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
@@ -122,28 +99,36 @@ SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, Rec
   PromptLayout layout =
       NamePlace([&] { return records.file().name(); },
                 [&] { return ChooseLayout(format, rules, has_chat_template, is_conversation); });
-  std::string fields = DescribeFields(example, layout);
-  return {std::move(layout), example.detected.names, std::move(fields)};
+  return {std::move(layout), example.detected.names};
 }
 
 std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
                                                      const DataOptions& options,
                                                      const Tokenizer& tokenizer,
-                                                     const ChatRenderer* chat, Context* context) {
-  const FileBytes file(source.path);
+                                                     const ChatRenderer* chat, Context* context,
+                                                     const ReadingProgress& progress) {
+  // An index of records without a file would never be found again.
+  if (source.descriptor >= 0 && !options.index_folder.empty()) {
+    DataOptions in_memory = options;
+    in_memory.index_folder.clear();
+    return Open(source, in_memory, tokenizer, chat, context, progress);
+  }
+  if (progress) progress(0);
+  const FileBytes file = Decompressed(OpenSource(source), options.index_folder);
   const bool detects = source.format == RecordFormat::kAuto;
   const bool is_raw = source.format == RecordFormat::kRaw ||
                       (detects && DetectFileFormat(file) == FileFormat::kPlainText);
   if (is_raw) {
-    return std::shared_ptr<SampleIndex>(new SampleIndex(file, options, tokenizer));
+    return std::shared_ptr<SampleIndex>(new SampleIndex(file, source.slice, options, tokenizer));
   }
-  RecordFile records(file, options.index_folder);
+  RecordFile records(file, options.index_folder, options.reading_memory);
   FileLayout layout = FileLayoutOf(records, source.format, options.layout, chat != nullptr);
-  return std::shared_ptr<SampleIndex>(
-      new SampleIndex(std::move(records), std::move(layout), options, tokenizer, chat, context));
+  return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
+                                                      std::move(layout), options, tokenizer, chat,
+                                                      context, progress));
 }
 
-SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
+SampleIndex::SampleIndex(const FileBytes& file, const DataSlice& slice, const DataOptions& options,
                          const Tokenizer& tokenizer)
     : name_(file.name()),
       encoder_(MakeEncoder(name_, {.format = RecordFormat::kRaw}, options, tokenizer, nullptr)),
@@ -154,27 +139,52 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataOptions& options,
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   tokens_ = encoder_.EncodeRaw(text);
   if (tokens_.empty()) ThrowInvalidInput("{}: the data file is empty", name_);
+  const std::int64_t width = encoder_.window_tokens();
+  TakeSlice(slice, (std::ssize(tokens_) + width - 1) / width);
   AddWindows();
 }
 
-SampleIndex::SampleIndex(RecordFile records, FileLayout layout, const DataOptions& options,
-                         const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context)
+SampleIndex::SampleIndex(RecordFile records, const DataSlice& slice, FileLayout layout,
+                         const DataOptions& options, const Tokenizer& tokenizer,
+                         const ChatRenderer* chat, Context* context,
+                         const ReadingProgress& progress)
     : name_(records.file().name()),
       records_(std::move(records)),
       names_(std::move(layout.names)),
-      fields_(std::move(layout.fields)),
       encoder_(MakeEncoder(name_, std::move(layout.layout), options, tokenizer, chat)),
       max_length_(options.max_length) {
+  TakeSlice(slice, records_->size());
   IndexPlace place;
   if (!options.index_folder.empty()) {  // the key takes time to make
     const std::string file_name = std::filesystem::path(name_).filename().string();
-    place =
-        IndexPlace::In(options.index_folder, file_name, records_->key() + encoder_.key() + "\n");
+    std::string key = records_->key() + encoder_.key() + "\n";
+    if (this->records() < records_->size()) key += fmt::format("records {} to {}\n", begin_, end_);
+    place = IndexPlace::In(options.index_folder, file_name, std::move(key));
   }
-  if (FindIndex(place)) return;
-  entries_ = IndexArray<SampleEntry>(place);
-  AddRecords(options.over_long, context);
-  entries_.Finish(FormatJson(CountsToJson(counts_)));
+  if (!FindIndex(place)) {
+    entries_ = IndexArray<SampleEntry>(place);
+    AddRecords(options, context, progress);
+    entries_.Finish(FormatJson(CountsToJson(counts_)));
+  }
+  DescribeFields();
+}
+
+void SampleIndex::TakeSlice(const DataSlice& slice, std::int64_t records) {
+  std::tie(begin_, end_) = slice.Of(records);
+  if (begin_ == end_) {
+    ThrowInvalidInput("{}: the slice holds none of its {} records", name_, records);
+  }
+}
+
+// "prompt: question, completion: answer; not read: id".
+void SampleIndex::DescribeFields() {
+  fields_ = DescribeFieldNames(names_);
+  std::vector<std::string> unread = counts_.other_fields;
+  const std::int64_t unnamed = records_->unnamed_columns();
+  if (unnamed == 1) unread.push_back("the column without a name");
+  if (unnamed > 1) unread.push_back(fmt::format("the {} columns without a name", unnamed));
+  if (unread.empty()) return;
+  fields_ += fmt::format("{}not read: {}", fields_.empty() ? "" : "; ", fmt::join(unread, ", "));
 }
 
 // Takes the entries and counts of an earlier run. False, and no change that matters, when there is
@@ -193,13 +203,16 @@ bool SampleIndex::FindIndex(const IndexPlace& place) {
 // True when every entry is possible: reading one must find a record, and planning must find lengths
 // that fit. A wrong entry that is possible is refused by its hash when its sample is read.
 bool SampleIndex::EntriesAreSound() const {
-  std::int64_t next = 0;
+  std::int64_t next = begin_;  // record
+  std::int64_t next_part = 0;
   for (const SampleEntry& entry : entries()) {
-    const bool sound = entry.record >= next && entry.record < records() && entry.part == 0 &&
-                       entry.length <= max_length_ && entry.supervised > 0 &&
-                       entry.supervised < entry.length;
+    const bool follows =
+        entry.record >= next || (std::int64_t{entry.record} + 1 == next && entry.part >= next_part);
+    const bool sound = follows && entry.record < end_ && entry.length <= max_length_ &&
+                       entry.supervised > 0 && entry.supervised < entry.length;
     if (!sound) return false;
     next = std::int64_t{entry.record} + 1;
+    next_part = std::int64_t{entry.part} + 1;
   }
   return true;
 }
@@ -208,17 +221,17 @@ FileFormat SampleIndex::file_format() const {
   return records_ ? records_->file_format() : FileFormat::kPlainText;
 }
 
-std::int64_t SampleIndex::records() const {
-  if (records_) return records_->size();
-  const std::int64_t width = encoder_.window_tokens();
-  return (std::ssize(tokens_) + width - 1) / width;
+std::int64_t SampleIndex::found() const {
+  if (!records_) return records();
+  return std::ssize(entries()) + counts_.dropped_long + counts_.dropped_masked +
+         counts_.dropped_untrained + counts_.dropped_bad;
 }
 
 // Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
 // takes little time.
 Sample SampleIndex::Read(const SampleEntry& entry) const {
   if (!records_) return Window(entry.record);
-  Sample sample = Encode(entry.record).sample;
+  Sample sample = Encode(entry.record, entry.part).sample;
   if (std::ssize(sample.ids) > max_length_) Cut(sample, max_length_);
   if (HashSample(sample) != entry.hash || std::ssize(sample.ids) != entry.length ||
       CountSupervised(sample) != entry.supervised) {
@@ -241,16 +254,27 @@ std::string SampleIndex::Where(std::int64_t record) const {
 
 // Only for the error of a data set without samples, so nothing is kept to find it faster.
 std::int64_t SampleIndex::FirstUntrained() const {
-  std::int64_t record = 0;
-  while (CountSupervised(Encode(record).sample) > 0) ++record;
+  const auto is_untrained = [](const EncodedRecord& encoded) {
+    return CountSupervised(encoded.sample) == 0;
+  };
+  const auto has_untrained = [&](std::int64_t record) {
+    try {
+      return std::ranges::any_of(EncodeAll(record), is_untrained);
+    } catch (const Error&) {  // a bad record, which was dropped
+      return false;
+    }
+  };
+  std::int64_t record = begin_;
+  while (!has_untrained(record)) ++record;
   return record;
 }
 
 // Windows are cut from the tokens, not from the text, so that every one of them but the last is
 // full.
 void SampleIndex::AddWindows() {
-  for (std::int64_t w = 0; w < records(); ++w) {
+  for (std::int64_t w = begin_; w < end_; ++w) {
     const Sample sample = Window(w);
+    counts_.own_bos += encoder_.BeginsWithBos(WindowTokens(w));
     counts_.longest_record = std::max(counts_.longest_record, std::ssize(sample.ids));
     if (CountSupervised(sample) == 0) {
       // A window of one token has nothing to predict.
@@ -264,34 +288,82 @@ void SampleIndex::AddWindows() {
 
 // Encodes a block of records on all threads, then collects the results in the order of the file, so
 // that the index and the first error do not depend on the threads.
-void SampleIndex::AddRecords(OverLong over_long, Context* context) {
+void SampleIndex::AddRecords(const DataOptions& options, Context* context,
+                             const ReadingProgress& progress) {
   struct Outcome {
     std::exception_ptr error;
-    EncodedRecord encoded;
+    std::vector<EncodedRecord> samples;
   };
   std::vector<Outcome> outcomes;
-  for (std::int64_t begin = 0; begin < records(); begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, records() - begin);
+  for (std::int64_t begin = begin_; begin < end_; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, end_ - begin);
+    if (progress) {
+      progress(static_cast<double>(records_->Begin(begin)) /
+               static_cast<double>(records_->file().size()));
+    }
     // One block at a time bounds memory: samples of 4096 records, not of the whole file.
     outcomes.assign(count, {});
     ForEach(context, count, [&](std::int64_t i) {
       Outcome& outcome = outcomes[i];
       try {
-        outcome.encoded = Encode(begin + i);
+        outcome.samples = EncodeAll(begin + i);
       } catch (...) {
         outcome.error = std::current_exception();
       }
     });
     for (std::int64_t i = 0; i < count; ++i) {
       Outcome& outcome = outcomes[i];
-      if (outcome.error) std::rethrow_exception(outcome.error);
-      AddRecord(begin + i, over_long, outcome.encoded);
+      if (outcome.error) {
+        AddBadRecord(outcome.error);
+        continue;
+      }
+      for (std::int64_t part = 0; part < std::ssize(outcome.samples); ++part) {
+        AddRecord(begin + i, part, options.over_long, outcome.samples[part]);
+      }
     }
+  }
+  // A field is read when one record shows it.
+  const std::set<std::string> read = encoder_.read_fields();
+  for (const auto& [names, count] : unread_) {
+    std::vector<std::string> unread = names;
+    std::erase_if(unread, [&read](const std::string& name) { return read.contains(name); });
+    if (unread.empty()) continue;
+    counts_.unread += count;
+    AddNames(unread, counts_.unread_fields);
+  }
+  unread_.clear();
+  CheckBadRecords(options.bad_records);
+}
+
+// Counts a record that cannot be read. Errors that are not about the record are thrown.
+void SampleIndex::AddBadRecord(const std::exception_ptr& error) {
+  constexpr std::size_t kShown = 3;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& bad) {
+    if (bad.code() != ErrorCode::kInvalidInput) throw;
+    records_->file().CheckUnchanged();
+    ++counts_.dropped_bad;
+    if (counts_.bad_reasons.size() < kShown) counts_.bad_reasons.push_back(Printable(bad.what()));
   }
 }
 
+// Errors: InvalidInput with the first reasons and the count when bad records are not dropped: a
+// person who mends them wants to know how many there are.
+void SampleIndex::CheckBadRecords(BadRecords bad_records) {
+  const std::int64_t bad = counts_.dropped_bad;
+  if (bad == 0 || bad_records == BadRecords::kDrop) return;
+  std::string text = fmt::format("{}", fmt::join(counts_.bad_reasons, "\n"));
+  if (records() > 1) {
+    text += fmt::format("\n{} of {} records of {} cannot be read", bad, records(), name_);
+    if (bad < records()) text += "; to train on the others: bad_records drop";
+  }
+  ThrowInvalidInput("{}", text);
+}
+
 // Leaves a record out, cuts it, or takes it, and counts which.
-void SampleIndex::AddRecord(std::int64_t record, OverLong over_long, EncodedRecord& encoded) {
+void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
+                            EncodedRecord& encoded) {
   Sample& sample = encoded.sample;
   const std::int64_t length = std::ssize(sample.ids);
   counts_.longest_record = std::max(counts_.longest_record, length);
@@ -317,13 +389,13 @@ void SampleIndex::AddRecord(std::int64_t record, OverLong over_long, EncodedReco
     counts_.truncated_tokens += length - max_length_;
   }
   CountNotes(encoded.notes);
-  AddSample(sample, record);
+  AddSample(sample, record, part);
 }
 
-void SampleIndex::AddSample(const Sample& sample, std::int64_t record) {
+void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int64_t part) {
   entries_.Add({.hash = HashSample(sample),
                 .record = static_cast<std::uint32_t>(record),
-                .part = 0,
+                .part = static_cast<std::uint32_t>(part),
                 .length = static_cast<std::int32_t>(sample.ids.size()),
                 .supervised = static_cast<std::int32_t>(CountSupervised(sample))});
 }
@@ -335,25 +407,53 @@ void SampleIndex::CountNotes(const SampleNotes& notes) {
   counts_.unlisted_stops += notes.unlisted_stop;
   counts_.closed_turns += notes.closed_turn;
   counts_.hidden_calls += notes.hidden_calls;
-  counts_.unread += !notes.unread_fields.empty();
-  AddNames(notes.unread_fields, counts_.unread_fields);
+  if (!notes.unread_fields.empty()) ++unread_[notes.unread_fields];
+  std::vector<std::string> unused;
+  std::vector<std::string> other;
+  for (const std::string& name : notes.unused_fields) {
+    const KnownField* known = FindKnownField(name);
+    (known != nullptr && known->in_records ? unused : other).push_back(name);
+  }
+  if (!unused.empty()) AddNames(unused, counts_.unused_fields);
+  if (!other.empty()) AddNames(other, counts_.other_fields);
+  if (!notes.warnings.empty()) AddNames(notes.warnings, counts_.left_out);
+  if (!notes.readings.empty()) AddNames(notes.readings, counts_.readings);
+  counts_.own_bos += notes.own_bos;
   counts_.without_bos += notes.without_bos;
   counts_.foreign_labels += notes.foreign_labels;
 }
 
-Sample SampleIndex::Window(std::int64_t i) const {
+std::span<const std::int32_t> SampleIndex::WindowTokens(std::int64_t i) const {
   const std::int64_t width = encoder_.window_tokens();
   const auto rest = std::span(tokens_).subspan(i * width);
-  return encoder_.Window(rest.first(std::min(width, std::ssize(rest))));
+  return rest.first(std::min(width, std::ssize(rest)));
 }
 
-EncodedRecord SampleIndex::Encode(std::int64_t record) const {
+Sample SampleIndex::Window(std::int64_t i) const { return encoder_.Window(WindowTokens(i)); }
+
+template <typename Body>
+auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
   const OrderedJson json = WithNamesOfFormat(records_->Read(record), names_);
   const auto place = [&] {
     return names_.empty() ? Where(record)
                           : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
   };
-  return NamePlace(place, [&] { return encoder_.Encode(json); });
+  return NamePlace(place, [&] { return body(json); });
+}
+
+EncodedRecord SampleIndex::Encode(std::int64_t record, std::int64_t part) const {
+  return WithRecord(record, [&](const OrderedJson& json) { return encoder_.Encode(json, part); });
+}
+
+std::vector<EncodedRecord> SampleIndex::EncodeAll(std::int64_t record) const {
+  return WithRecord(record, [&](const OrderedJson& json) {
+    std::vector<EncodedRecord> samples;
+    const std::int64_t parts = encoder_.CountParts(json);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      samples.push_back(encoder_.Encode(json, part));
+    }
+    return samples;
+  });
 }
 
 }  // namespace qlora

@@ -4,6 +4,9 @@
 #define QLORA_DATA_SAMPLE_INDEX_H_
 
 #include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,30 +28,36 @@ namespace qlora {
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
   std::uint32_t record;  // number of the record, or of the window of a raw text
-  // Number of the sample within its record. A record is one sample, number 0. The field leaves room
-  // for records of two (a chosen and a rejected answer), which would share a micro-batch.
+  // Number of the sample within its record, which is one sample, number 0, unless each turn of a
+  // conversation is a sample.
   std::uint32_t part;
   std::int32_t length;      // tokens
   std::int32_t supervised;  // tokens that are trained on
 };
 
+using ReadingProgress = std::function<void(double share)>;
+
 class SampleIndex {
  public:
   // Reads the file, or takes the index that an earlier run left in options.index_folder for the
-  // same file, options, tokenizer and template. Encodes on the threads of `context` where one is
-  // given. Errors: InvalidInput with file and line.
+  // same file, options, tokenizer and template. Encodes the records of the slice alone, on the
+  // threads of `context` where one is given. progress: receives the share of the file that is read.
+  // Errors: InvalidInput with file and line, or with the file for a slice without records.
   static std::shared_ptr<const SampleIndex> Open(const DataSource& source,
                                                  const DataOptions& options,
                                                  const Tokenizer& tokenizer,
-                                                 const ChatRenderer* chat, Context* context);
+                                                 const ChatRenderer* chat, Context* context,
+                                                 const ReadingProgress& progress = {});
 
   const std::string& name() const { return name_; }
   FileFormat file_format() const;
   const PromptLayout& layout() const { return encoder_.layout(); }
-  // Names the fields that are read, where their names differ from the names of the format;
-  // otherwise "".
+  // Names the fields that are read, where their names differ from the names of the format, and
+  // those that are not read; "" when there is nothing to name.
   const std::string& fields() const { return fields_; }
-  std::int64_t records() const;  // of the file; windows of a raw text
+  std::int64_t records() const { return end_ - begin_; }  // windows of a raw text
+  // The samples of all records, with those that are left out; a record that cannot be read is one.
+  std::int64_t found() const;
   std::span<const SampleEntry> entries() const { return entries_.values(); }
   const DataReport& counts() const { return counts_; }  // only the counts that CountsToJson takes
 
@@ -57,7 +66,7 @@ class SampleIndex {
   // Returns the record of a sample as the file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
-  // Returns "data.jsonl:17", or "book.txt: window 17".
+  // Returns "data.jsonl:17", or "book.txt: window 17". Records count from the start of the file.
   std::string Where(std::int64_t record) const;
   // Returns the first record without a trained token. There must be one; records before it are
   // encoded.
@@ -67,26 +76,37 @@ class SampleIndex {
   struct FileLayout {
     PromptLayout layout;
     std::vector<FieldName> names;
-    std::string fields;
   };
 
   static FileLayout FileLayoutOf(const RecordFile& records, RecordFormat asked,
                                  const LayoutRules& rules, bool has_chat_template);
   // A raw text, all of it encoded.
-  SampleIndex(const FileBytes& file, const DataOptions& options, const Tokenizer& tokenizer);
-  // Records; every one of them is checked.
-  SampleIndex(RecordFile records, FileLayout layout, const DataOptions& options,
-              const Tokenizer& tokenizer, const ChatRenderer* chat, Context* context);
+  SampleIndex(const FileBytes& file, const DataSlice& slice, const DataOptions& options,
+              const Tokenizer& tokenizer);
+  // Records; every one of the slice is checked.
+  SampleIndex(RecordFile records, const DataSlice& slice, FileLayout layout,
+              const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer* chat,
+              Context* context, const ReadingProgress& progress);
 
+  void TakeSlice(const DataSlice& slice, std::int64_t records);
   bool FindIndex(const IndexPlace& place);
   bool EntriesAreSound() const;
   void AddWindows();
-  void AddRecords(OverLong over_long, Context* context);
-  void AddRecord(std::int64_t record, OverLong over_long, EncodedRecord& encoded);
-  void AddSample(const Sample& sample, std::int64_t record);
+  void AddRecords(const DataOptions& options, Context* context, const ReadingProgress& progress);
+  void AddBadRecord(const std::exception_ptr& error);
+  void CheckBadRecords(BadRecords bad_records);
+  void AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
+                 EncodedRecord& encoded);
+  void AddSample(const Sample& sample, std::int64_t record, std::int64_t part = 0);
+  void DescribeFields();
   void CountNotes(const SampleNotes& notes);
+  std::span<const std::int32_t> WindowTokens(std::int64_t i) const;
   Sample Window(std::int64_t i) const;
-  EncodedRecord Encode(std::int64_t record) const;  // of any length; errors name the place
+  // The samples of a record, of any length; errors name the place.
+  std::vector<EncodedRecord> EncodeAll(std::int64_t record) const;
+  EncodedRecord Encode(std::int64_t record, std::int64_t part) const;
+  template <typename Body>
+  auto WithRecord(std::int64_t record, const Body& body) const;
 
   std::string name_;
   std::optional<RecordFile> records_;  // none: a raw text
@@ -95,8 +115,12 @@ class SampleIndex {
   std::string fields_;
   RecordEncoder encoder_;
   std::int64_t max_length_;
+  std::int64_t begin_ = 0;           // the first record of the slice
+  std::int64_t end_ = 0;             // the record behind it
   IndexArray<SampleEntry> entries_;  // ascending records
   DataReport counts_;
+  // Conversations by the fields that their texts do not show, until all records are read.
+  std::map<std::vector<std::string>, std::int64_t> unread_;
 };
 
 }  // namespace qlora

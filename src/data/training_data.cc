@@ -42,19 +42,25 @@ TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
                               const ChatRenderer* chat, Context* context,
-                              const std::optional<PromptLayout>& recorded) {
+                              const std::optional<PromptLayout>& recorded,
+                              const ProgressFn& progress) {
   if (!fields.eval_dataset.empty() && fields.val_set_size > 0) {
     ThrowInvalidInput(
         "eval_dataset and val_set_size are both given; keep one: files to evaluate, or a part of "
         "dataset to hold out");
   }
-  const auto open = [&](const std::vector<std::string>& paths) {
-    return Dataset::Open(ToDataOptions(fields, paths, limits, recorded), tokenizer, chat, context);
+  const DataFields all = WithFoundEvaluation(fields);
+  const auto open = [&](DataPurpose purpose) {
+    return Dataset::Open(ToDataOptions(all, purpose, limits, recorded), tokenizer, chat, context,
+                         progress);
   };
   // The split draws among the samples that were kept, so that its size is exact.
-  TrainingData data{open(fields.dataset), std::nullopt};
-  if (!fields.eval_dataset.empty()) {
-    data.held_out = open(fields.eval_dataset);
+  TrainingData data{open(DataPurpose::kTraining), std::nullopt};
+  if (!all.eval_dataset.empty()) {
+    for (const std::string& path : all.eval_dataset) {
+      CheckUnweighted({ParseDataSource(path)}, "eval_dataset");
+    }
+    data.held_out = open(DataPurpose::kEvaluation);
   } else if (fields.val_set_size > 0) {
     data = SplitDataset(data.train, fields.val_set_size, seed);
   }

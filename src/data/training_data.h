@@ -22,12 +22,14 @@ struct TrainingData {
 TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed);
 
 // Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by
-// seed). recorded: the layout of the adapter that training continues. Errors: InvalidInput with
-// file and line, or when both are given.
+// seed), or the evaluation files that WithFoundEvaluation finds. progress: as Dataset::Open, for
+// each of the two in turn. recorded: the layout of the adapter that training continues. Errors:
+// InvalidInput with file and line, or when both are given.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
                               const ChatRenderer* chat, Context* context,
-                              const std::optional<PromptLayout>& recorded = {});
+                              const std::optional<PromptLayout>& recorded = {},
+                              const ProgressFn& progress = {});
 
 }  // namespace qlora
 

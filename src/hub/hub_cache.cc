@@ -13,7 +13,6 @@
 #include "base/text.h"
 #include "hub/known_models.h"
 #include "io/safetensors.h"
-#include "io/tensor_file.h"
 
 namespace qlora {
 namespace {
@@ -141,6 +140,20 @@ void CheckMayBeRead(const fs::path& folder) {
   }
 }
 
+// Refuses a repository of the cache, whose models are in folders of it, with what to write.
+void CheckIsNoRepository(const fs::path& folder) {
+  constexpr std::string_view kModels = "models--";
+  std::error_code ignored;
+  std::string name = (folder / "").lexically_normal().parent_path().filename().string();
+  if (!name.starts_with(kModels) || !fs::is_directory(folder / "snapshots", ignored)) return;
+  name = ReplaceAll(name.substr(kModels.size()), "--", "/");
+  ThrowInvalidInput(
+      "{}: this is a repository of the Hugging Face cache; write {} (with HF_HUB_CACHE={} where "
+      "that is not the cache already), or a folder in {}",
+      folder.string(), name, (folder / "").lexically_normal().parent_path().parent_path().string(),
+      (folder / "snapshots").string());
+}
+
 // Refuses a snapshot that a broken download or a removed blob left without its files.
 void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
   std::error_code ignored;
@@ -150,6 +163,10 @@ void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
       ThrowInvalidInput("{}: the file behind the link {} is gone. To download it again: {}", name,
                         entry.path().string(), PullCommand(ParseHubRepository(name)));
     }
+  }
+  if (!IsModelDir(snapshot) && Exists(snapshot / "adapter_config.json")) {
+    ThrowInvalidInput("{0}: is an adapter, not a model: give its model here, and {0} as --adapter",
+                      name);
   }
   // A snapshot of single files (a tokenizer alone, say) is a directory, but not a model.
   if (!HoldsModel(snapshot)) {
@@ -265,6 +282,7 @@ fs::path ResolveModelDir(const std::string& name) {
   CheckMayBeRead(name);
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
+    CheckIsNoRepository(name);
     ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,
                       fs::exists(fs::path(name) / "adapter_config.json", ignored)
                           ? ", found an adapter: give its model here, and the folder as --adapter"

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/spelling.h"
 #include "base/text.h"
 
 namespace qlora {
@@ -248,6 +249,16 @@ std::string KnownRepository(std::string_view name) {
 std::vector<std::string> KnownModelNames() {
   std::vector<std::string> names;
   for (const KnownModel& model : kKnownModels) names.emplace_back(model.name);
+  return names;
+}
+
+std::vector<std::string> NearKnownModels(std::string_view name) {
+  std::vector<std::string> plain;
+  for (const KnownModel& model : kKnownModels) plain.push_back(PlainName(model.name));
+  std::vector<std::string> names;
+  for (const std::string& near : AllNearest(PlainName(name), plain)) {
+    names.emplace_back(FindKnown(near)->name);
+  }
   return names;
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "base/matrix.h"
 #include "pass/eval_memory.h"
 #include "pass/kv_cache.h"
 #include "pass/loss.h"

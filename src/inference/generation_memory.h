@@ -29,8 +29,8 @@ struct GenerationBuffers {
   CacheMemory cache;
 };
 
-// Keeps the buffers of one text: of the last for which those before were too small. So there is
-// never more memory than one of the texts needs alone.
+// Keeps one set of buffers. A text that needs larger ones replaces it, so that there is never more
+// memory than one text needs.
 class GenerationMemory {
  public:
   // All must outlive this; adapters: the adapters of the passes.

@@ -7,15 +7,16 @@
 
 #include "backend/backend_factory.h"
 #include "base/check.h"
-#include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "data/dataset.h"
-#include "data/training_data.h"
+#include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "inference/cached_sequence.h"
 #include "inference/dataset_loss.h"
+#include "inference/generation_config.h"
 #include "inference/generation_memory.h"
 #include "inference/sampler.h"
+#include "inference/served_prompts.h"
 #include "inference/stop_text.h"
 #include "io/json.h"
 #include "model/base_record.h"
@@ -26,6 +27,7 @@
 #include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
 #include "prompt/prompt_renderer.h"
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -34,43 +36,20 @@ namespace {
 // Rows of one pass over a prompt: enough for full speed, few enough for little memory.
 constexpr std::int64_t kPrefillRows = 512;
 
+// True where the weights are those of a merged adapter, which 4 bits would change again.
+bool UsesMerged(const ModelOptions& options, const std::filesystem::path& model_dir) {
+  return options.load_in_4bit == "auto" && HoldsMergedWeights(model_dir);
+}
+
 // The form in which to hold the base: as the adapter was trained ("auto"), or as the options say.
 // The model of the adapter's record is not used, only its form.
-BaseRecord FormOf(const ModelOptions& options) {
-  if (options.load_in_4bit == "auto" && !options.adapter.empty()) {
-    if (const std::optional<BaseRecord> form = LoadBaseRecord(options.adapter)) return *form;
+BaseRecord BaseOf(const ModelOptions& options, const std::filesystem::path& model_dir) {
+  const bool is_auto = options.load_in_4bit == "auto";
+  if (is_auto && !options.adapter.empty()) {
+    if (const std::optional<BaseRecord> base = LoadBaseRecord(options.adapter)) return *base;
   }
-  return {options.model_name_or_path, options.load_in_4bit != "false", options.quantization};
-}
-
-// The layout of prompts that are typed: the one of the training, unless the user names a chat
-// template or nothing is known.
-PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
-                           bool has_chat_template) {
-  const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens;
-  const bool possible = known && (recorded->kind != PromptLayout::Kind::kChat || has_chat_template);
-  if (possible && !template_given) return *recorded;
-  if (!has_chat_template) return {.kind = PromptLayout::Kind::kWhole};
-  return {.kind = PromptLayout::Kind::kChat, .format = RecordFormat::kMessages};
-}
-
-// The template, its variables and its date: those that the user gives, else those of the training.
-ChatFields ChatFieldsOf(ChatFields given, const std::optional<PromptRecord>& trained) {
-  if (!trained) return given;
-  if (given.chat_template_kwargs.empty()) {
-    given.chat_template_kwargs = trained->chat_template_kwargs;
-  }
-  if (given.chat_template_date.empty()) given.chat_template_date = trained->chat_template_date;
-  return given;
-}
-
-// The prompts that the adapter was trained on, or without an adapter those of one that was merged
-// into the model. Nothing where no adapter of this program was trained.
-std::optional<PromptRecord> PromptsOf(const std::string& adapter,
-                                      const std::filesystem::path& model_dir) {
-  if (adapter.empty()) return LoadPromptRecord(model_dir);
-  const std::optional<BaseRecord> form = LoadBaseRecord(adapter);
-  return form ? std::optional(form->prompts) : std::nullopt;
+  const bool as_it_is = options.load_in_4bit == "false" || UsesMerged(options, model_dir);
+  return {options.model_name_or_path, !as_it_is, options.quantization};
 }
 
 }  // namespace
@@ -86,7 +65,7 @@ class Model::Impl {
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
-        tokenizer_(Tokenizer::Load(dir_, ChatTemplateDir(options.adapter))),
+        tokenizer_(Tokenizer::Load(dir_, options.adapter)),
         precision_(ParsePrecision(options.compute_dtype, backends)),
         backend_(backends.Make(context, precision_.activation)),
         trained_(PromptsOf(options.adapter, dir_)),
@@ -105,8 +84,8 @@ class Model::Impl {
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
       ends_.push_back(*end);
     }
-    BaseRecord form = FormOf(options);
-    LoadOptions load = LoadOptionsOf(form);
+    BaseRecord base = BaseOf(options, dir_);
+    LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
     // Rows of a prompt are few, and a card has better use for its memory.
     load.host_embedding = true;
@@ -119,7 +98,13 @@ class Model::Impl {
         load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
-    AdoptStoredForm(form, weights_.sizes);
+    AdoptStoredForm(base, weights_.sizes);
+    if (adapter_) {
+      adapter_->FoldTables(weights_);
+      // The tables of an adapter may have rows for more tokens, or for fewer.
+      config_.vocab_size = adapter_->vocab_size();
+    }
+    AddNotes(options);
     memory_.emplace(*backend_, config_, weights_, precision_, AdaptersOf(adapter()));
   }
 
@@ -188,16 +173,22 @@ class Model::Impl {
   // Lays the data out as in training, unless the options ask for the layout of the model alone or
   // name a template.
   EvalResult Evaluate(const EvalOptions& options,
-                      const std::function<void(std::int64_t, std::int64_t)>& progress) {
+                      const std::function<void(std::int64_t, std::int64_t)>& progress,
+                      const std::function<void(std::int64_t, std::int64_t)>& reading) {
     memory_->Free();  // an evaluation has memory of its own
-    const DataLimits limits{config_.vocab_size, config_.max_position_embeddings};
+    DecoderConfig config = config_;
+    // The base's own tables may have fewer rows, or more, than those of the adapter.
+    if (options.without_adapter) config.vocab_size = weights_.embed.rows;
+    const DataLimits limits{config.vocab_size, config.max_position_embeddings};
     const bool keeps = !options.raw && !template_given_;
     const DataOptions data =
-        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt);
+        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt,
+                      DataPurpose::kEvaluation);
+    CheckUnweighted(data.sources, "dataset");
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
-    const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_);
+    const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_, reading);
     const DataReport& report = dataset.report();
-    const Decoder decoder(*backend_, config_, weights_, precision_, report.longest);
+    const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
     PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
     EvalResult result =
@@ -217,7 +208,7 @@ class Model::Impl {
       result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
     };
     warn(WarnOfLength(options.reading, limits));
-    warn(WarnOfUnreadFields(report));
+    for (const std::string& text : WarnOfFields(report)) warn(text);
     warn(WarnOfLostRecords(report));
     const bool as_trained = recorded() && !options.raw && !options.without_adapter;
     if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));
@@ -226,23 +217,9 @@ class Model::Impl {
     return result;
   }
 
-  // Values that the publisher recommends, for options that the user has not set. Returns a text
-  // that names them, for people.
-  std::string TakeGenerationConfig(OptionTable& options) const {
-    const std::filesystem::path path = dir_ / "generation_config.json";
-    if (!std::filesystem::exists(path)) return {};
-    const Json config = ReadJsonFile(path);
-    std::string taken;
-    for (const char* key :
-         {"do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"}) {
-      const auto value = config.find(key);
-      const Option* option = options.Find(key);
-      if (value == config.end() || value->is_null() || option->set) continue;
-      options.Set(key, FormatJson(*value), path.string());
-      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", key, option->ToString());
-    }
-    return taken;
-  }
+  const std::filesystem::path& dir() const { return dir_; }
+
+  const std::vector<std::string>& notes() const { return notes_; }
 
   std::int64_t context_length() const { return config_.max_position_embeddings; }
 
@@ -250,12 +227,26 @@ class Model::Impl {
     return std::ssize(tokenizer_.Encode(text, add_special_tokens));
   }
 
+  std::vector<std::int32_t> Tokenize(std::string_view text, bool add_special_tokens) const {
+    return tokenizer_.Encode(text, add_special_tokens);
+  }
+
+  std::string Detokenize(std::span<const std::int32_t> ids, bool special_tokens) const {
+    // Decode passes over unknown ids.
+    for (const std::int32_t id : ids) {
+      if (id >= 0 && id < tokenizer_.vocab_size()) continue;
+      ThrowInvalidInput("ids: {} is not a token id of this model, which has {}", id,
+                        tokenizer_.vocab_size());
+    }
+    return tokenizer_.Decode(ids, !special_tokens);
+  }
+
   bool has_chat_template() const { return chat_ != nullptr; }
 
   std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
-    if (chat_ == nullptr) ThrowInvalidInput("{}", kNoChatTemplate);
+    if (chat_ == nullptr) ThrowNoChatTemplate(tokenizer_);
     const Conversation conversation = ParseConversation(messages, tools);
-    return chat_->Prompt(conversation.messages, conversation.tools);
+    return chat_->Prompt(conversation);
   }
 
   std::string prompt_layout() const {
@@ -299,7 +290,7 @@ class Model::Impl {
     return trained_ ? trained_->layout : std::nullopt;
   }
   const char* AsTrained() const {
-    return has_adapter_ ? ", as the adapter was trained" : ", as the merged adapter was trained";
+    return has_adapter_ ? ", as in training" : ", as in the training of the merged adapter";
   }
 
   // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
@@ -307,6 +298,18 @@ class Model::Impl {
     OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
     if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
     return ConversationOfMessages(record);
+  }
+
+  void AddNotes(const ModelOptions& options) {
+    notes_ = weights_.sizes.notes;
+    notes_.push_back(NoteOtherTokenizer(dir_, options.adapter));
+    if (adapter_) notes_.push_back(adapter_->note());
+    if (options.adapter.empty() && UsesMerged(options, dir_) && !weights_.sizes.stored_4bit) {
+      notes_.push_back(
+          "an adapter was merged into these weights, which are therefore not quantized; with "
+          "--load_in_4bit true they are");
+    }
+    std::erase(notes_, "");
   }
 
   const LoraAdapter* adapter() const { return adapter_ ? &*adapter_ : nullptr; }
@@ -357,6 +360,7 @@ class Model::Impl {
   DecoderWeights weights_;
   std::optional<GenerationMemory> memory_;
   bool has_norms_ = false;
+  std::vector<std::string> notes_;
 };
 
 // ---- The face: forwards to Impl.
@@ -369,8 +373,12 @@ Model& Model::operator=(Model&& other) noexcept = default;
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
-  return Model(std::make_unique<Impl>(context, options, *backends, progress));
+  ModelOptions resolved = options;
+  resolved.adapter = ResolveAdapterDir(options.adapter);
+  return Model(std::make_unique<Impl>(context, resolved, *backends, progress));
 }
+
+std::vector<std::string> Model::notes() const { return impl_->notes(); }
 
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,
                                const std::function<bool(std::string_view piece)>& on_text,
@@ -400,13 +408,21 @@ std::string_view StopReasonName(StopReason reason) {
 }
 
 std::string Model::TakeGenerationConfig(OptionTable& options) const {
-  return impl_->TakeGenerationConfig(options);
+  return qlora::TakeGenerationConfig(impl_->dir(), options);
 }
 
 std::int64_t Model::context_length() const { return impl_->context_length(); }
 
 std::int64_t Model::CountTokens(std::string_view text, bool add_special_tokens) const {
   return impl_->CountTokens(text, add_special_tokens);
+}
+
+std::vector<std::int32_t> Model::Tokenize(std::string_view text, bool add_special_tokens) const {
+  return impl_->Tokenize(text, add_special_tokens);
+}
+
+std::string Model::Detokenize(std::span<const std::int32_t> ids, bool special_tokens) const {
+  return impl_->Detokenize(ids, special_tokens);
 }
 
 bool Model::has_chat_template() const { return impl_->has_chat_template(); }
@@ -434,8 +450,9 @@ bool Model::has_turns() const { return impl_->has_turns(); }
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 
 EvalResult Model::Evaluate(const EvalOptions& options,
-                           const std::function<void(std::int64_t, std::int64_t)>& progress) {
-  return impl_->Evaluate(options, progress);
+                           const std::function<void(std::int64_t, std::int64_t)>& progress,
+                           const std::function<void(std::int64_t, std::int64_t)>& reading) {
+  return impl_->Evaluate(options, progress, reading);
 }
 
 }  // namespace qlora

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "base/printable.h"
 #include "base/text.h"
 #include "io/json.h"
@@ -241,8 +242,7 @@ BnbMatrix ReadBnb(const TensorReader& reader, const std::string& weight) {
                                   type, nested, out.layout);
   const Sizes sizes = SizesOf(out.layout, where);
   // bnb_4bit_quant_storage: the bytes of the codes may be declared as floats.
-  const bool storable = packed->dtype == DType::kU8 || packed->dtype == DType::kF32 ||
-                        packed->dtype == DType::kF16 || packed->dtype == DType::kBF16;
+  const bool storable = packed->dtype == DType::kU8 || IsFloat(packed->dtype);
   if (!storable || packed->bytes() != static_cast<std::size_t>(sizes.packed)) {
     ThrowInvalidInput("{}: tensor '{}': expected {} bytes for shape [{}], found {} of {}",
                       reader.FileOf(*packed), weight, sizes.packed,

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/foreign_content.h"
 
 namespace qlora {
 namespace {
@@ -24,9 +25,16 @@ std::string ReasonOf(std::string_view text) {
   return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
-// Finds the first byte where `text` exceeds a limit of the header. A scan of brackets and colons
-// outside of strings is enough: it can only be wrong about a text that the parser refuses.
-std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_keys) {
+struct JsonLimits {
+  std::int64_t keys = kNoLimit;  // of one object
+  std::int64_t values = kMaxJsonValues;
+};
+
+// Finds the first byte where `text` exceeds a limit, and counts the values up to there. A scan of
+// brackets, commas and colons outside of strings is enough: it can only be wrong about a text that
+// the parser refuses.
+std::optional<JsonDefect> FindExcess(std::string_view text, const JsonLimits& limits,
+                                     std::int64_t& values) {
   // Checked before parsing: a text within the limits can neither exhaust the stack nor take
   // quadratic time.
   std::array<std::int64_t, kMaxJsonDepth> keys = {};  // of each open list or object
@@ -38,17 +46,26 @@ std::optional<JsonDefect> FindExcess(std::string_view text, std::int64_t max_key
       // Skips the escaped character, which may be a quote.
       if (c == '\\') ++i;
       in_string = c != '"';
-    } else if (c == '"') {
+      continue;
+    }
+    if (c == '"') {
       in_string = true;
-    } else if (c == '{' || c == '[') {
+      continue;
+    }
+    // A comma comes before each value but the first of its list or object.
+    const bool opens = c == '{' || c == '[';
+    if ((opens || c == ',') && ++values > limits.values) {
+      return JsonDefect{i, fmt::format("more than {} values", limits.values)};
+    }
+    if (opens) {
       if (depth == kMaxJsonDepth) {
         return JsonDefect{i, fmt::format("nested more than {} levels deep", kMaxJsonDepth)};
       }
       keys[depth++] = 0;
     } else if ((c == '}' || c == ']') && depth > 0) {
       --depth;
-    } else if (c == ':' && depth > 0 && ++keys[depth - 1] > max_keys) {
-      return JsonDefect{i, fmt::format("an object has more than {} keys", max_keys)};
+    } else if (c == ':' && depth > 0 && ++keys[depth - 1] > limits.keys) {
+      return JsonDefect{i, fmt::format("an object has more than {} keys", limits.keys)};
     }
   }
   return std::nullopt;
@@ -65,9 +82,22 @@ std::size_t OffsetOfQuoted(std::string_view message, std::string_view text) {
   return offset == std::string_view::npos ? 0 : offset;
 }
 
+// Throws bad_alloc here, where it can be caught, if the values cannot have their memory: the
+// library's destructors allocate as well, and a failure there ends the process.
+void CheckRoom(std::string_view text, std::int64_t values) {
+  constexpr std::size_t kValueBytes = 128;  // with its share of the destructor's list
+  constexpr std::int64_t kFew = 1 << 12;
+  if (values < kFew) return;
+  // Memory that is not touched costs nothing but its addresses.
+  const std::size_t bytes = static_cast<std::size_t>(values) * kValueBytes + 4 * text.size();
+  ::operator delete(::operator new(bytes));
+}
+
 template <typename Value>
-std::optional<JsonDefect> Parse(std::string_view text, std::int64_t max_keys, Value& value) {
-  if (auto excess = FindExcess(text, max_keys)) return excess;
+std::optional<JsonDefect> Parse(std::string_view text, const JsonLimits& limits, Value& value) {
+  std::int64_t values = 0;
+  if (auto excess = FindExcess(text, limits, values)) return excess;
+  CheckRoom(text, values);
   try {
     value = Value::parse(text);
   } catch (const typename Value::parse_error& error) {
@@ -93,8 +123,8 @@ std::string PlaceOf(std::string_view text, std::size_t offset) {
 
 [[noreturn]] void ThrowDefect(std::string_view text, std::string_view where,
                               const JsonDefect& defect) {
-  ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}", where, PlaceOf(text, defect.offset),
-                    defect.offset, defect.reason);
+  ThrowInvalidInput("{}: not valid JSON at {} (byte {}): {}{}", where, PlaceOf(text, defect.offset),
+                    defect.offset, defect.reason, ForeignContent(text));
 }
 
 // Refuses a key that an object has twice. (A callback of the library's parser would take time that
@@ -170,7 +200,7 @@ T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
 }  // namespace
 
 std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value) {
-  return Parse(text, kMaxOrderedKeys, value);
+  return Parse(text, {.keys = kMaxOrderedKeys, .values = kMaxOrderedValues}, value);
 }
 
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
@@ -180,7 +210,7 @@ OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
 }
 
 std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value) {
-  return Parse(text, kNoLimit, value);
+  return Parse(text, {}, value);
 }
 
 Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys duplicates) {

@@ -23,6 +23,11 @@ inline constexpr int kMaxJsonDepth = 64;
 // that the time to parse an object grows with the square of their number.
 inline constexpr std::int64_t kMaxOrderedKeys = 10'000;
 
+// Values in one text, at most. Each takes up to a hundred bytes, however short its text is. The
+// largest tokenizers have 2 million; a record of data has a value for each message and field.
+inline constexpr std::int64_t kMaxJsonValues = std::int64_t{1} << 22;
+inline constexpr std::int64_t kMaxOrderedValues = std::int64_t{1} << 20;
+
 // The fault of a text, and the byte where it is.
 struct JsonDefect {
   std::size_t offset = 0;

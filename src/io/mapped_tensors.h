@@ -15,6 +15,7 @@ class MappedTensors : public TensorReader {
   void Release(const TensorInfo& tensor) const override;
   std::string FileOf(const TensorInfo& tensor) const override;
   const StringMap& metadata() const override { return metadata_; }
+  const std::vector<UnreadTensor>& unread() const override { return unread_; }
 
  protected:
   // Returns the number of the file, for Add.
@@ -24,6 +25,9 @@ class MappedTensors : public TensorReader {
   // already a tensor of this name.
   void Add(TensorInfo tensor, std::size_t file, std::size_t offset);
   void AddMetadata(std::string key, std::string value);
+  void AddUnread(std::string name, std::string reason) {
+    unread_.push_back({std::move(name), std::move(reason)});
+  }
 
  private:
   struct Place {
@@ -37,6 +41,7 @@ class MappedTensors : public TensorReader {
   std::vector<Place> places_;  // of tensors_
   std::map<std::string, std::size_t, std::less<>> numbers_;
   StringMap metadata_;
+  std::vector<UnreadTensor> unread_;
 };
 
 // Returns the product of a shape that a file claims, or -1 when a size is negative or the bytes of

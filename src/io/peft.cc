@@ -1,13 +1,17 @@
 #include "io/peft.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/spelling.h"
+#include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
@@ -22,53 +26,95 @@ constexpr const char* kWeightsName = "adapter_model.safetensors";
 // PeftModel holds LoraModel as base_model, which holds the base as model.
 constexpr std::string_view kPrefix = "base_model.model.";
 
-// Takes `suffix` off the end of `text`; false when it is not there.
-bool TakeSuffix(std::string_view& text, std::string_view suffix) {
-  if (!text.ends_with(suffix)) return false;
-  text.remove_suffix(suffix.size());
-  return true;
-}
+// Parts of the paths of encoders of images and sound.
+constexpr auto kEncoderWords = std::to_array<std::string_view>(
+    {"vision", "visual", "image", "audio", "multi_modal", "multimodal", "mm_projector"});
 
-enum class Part { kA, kB, kMagnitude, kReplaced };
+constexpr const char* kEmbeddingPath = "model.embed_tokens";
+constexpr const char* kHeadPath = "lm_head";
+
+enum class Part { kA, kB, kMagnitude, kReplaced, kTokenRows };
 struct NameParts {
-  std::string path;  // of the module; for kReplaced the name of the weight in the base
+  std::string path;  // of the module, as it is spelled; for kReplaced the name of the weight
   Part part;
 };
 
-// Splits a tensor's name. Third-party savers leave the adapter's name ("default") in it.
+// True for what follows the kind of a matrix in a name: nothing, ".weight", and between the two the
+// name of the adapter, which savers other than PEFT leave in it ("lora_A.default.weight").
+bool IsNameEnd(std::string_view end) {
+  if (end.empty()) return true;
+  if (end.ends_with(".bias")) return false;
+  if (end.ends_with(".weight")) end.remove_suffix(7);
+  return end.empty() || (end.front() == '.' && end.find('.', 1) == std::string_view::npos);
+}
+
+// Takes a word such as ".modules_to_save" and the name of the adapter behind it out of a name.
+void EraseWrapper(std::string_view word, bool named, std::string& name) {
+  const std::size_t at = name.find(word);
+  if (at == std::string::npos) return;
+  name.erase(at, word.size());
+  // What is left is ".weight", or the name of the adapter and ".weight".
+  if (!named || name.find('.', at + 1) == std::string::npos) return;
+  name.erase(at, name.find('.', at + 1) - at);
+}
+
+// Splits a tensor's name.
 NameParts SplitName(const std::string& name, const std::string& where) {
-  std::string_view rest = name;
-  if (!rest.starts_with(kPrefix)) {
+  if (name.find(kPrefix) == std::string::npos) {
     ThrowInvalidInput("{}: tensor '{}': expected a name that begins with \"{}\"", where, name,
                       kPrefix);
   }
-  rest.remove_prefix(kPrefix.size());
-  // The end of this function refuses names of other kinds of adapters.
-  if (rest.find(".lora_") == std::string_view::npos &&
-      rest.find("token_adapter.") == std::string_view::npos &&
-      rest.find(".base_layer.bias") == std::string_view::npos) {
-    std::string weight(rest);
-    // A module that is replaced as a whole keeps its name in the base, behind PEFT's wrappers.
-    for (const std::string_view wrapper :
-         {".base_layer", ".modules_to_save.default", ".modules_to_save"}) {
-      if (const std::size_t at = weight.find(wrapper); at != std::string::npos) {
-        weight.erase(at, wrapper.size());
-      }
+  const std::string rest = WithoutWrappers(name);
+  for (const auto& [word, part] : {std::pair(".lora_A", Part::kA),
+                                   {".lora_B", Part::kB},
+                                   {".lora_embedding_A", Part::kA},
+                                   {".lora_embedding_B", Part::kB},
+                                   {".lora_magnitude_vector", Part::kMagnitude},
+                                   {".token_adapter.trainable_tokens_delta", Part::kTokenRows}}) {
+    const std::size_t at = rest.rfind(word);
+    if (at == std::string::npos) continue;
+    if (IsNameEnd(std::string_view(rest).substr(at + std::string_view(word).size()))) {
+      return {rest.substr(0, at), part};
     }
+  }
+  if (rest.find(".lora_") == std::string::npos &&
+      rest.find(".base_layer.bias") == std::string::npos) {
+    std::string weight = rest;
+    // A module that is replaced as a whole keeps its name in the base, behind PEFT's wrappers.
+    EraseWrapper(".token_adapter", false, weight);
+    EraseWrapper(".base_layer", false, weight);
+    EraseWrapper(".modules_to_save", true, weight);
     return {weight, Part::kReplaced};
   }
-  TakeSuffix(rest, ".weight");
-  // After ".weight": names are "lora_A.default.weight", or without "default".
-  TakeSuffix(rest, ".default");
-  for (const auto& [suffix, part] : {std::pair(".lora_A", Part::kA),
-                                     {".lora_B", Part::kB},
-                                     {".lora_magnitude_vector", Part::kMagnitude}}) {
-    if (TakeSuffix(rest, suffix)) return {std::string(rest), part};
-  }
   ThrowInvalidInput(
-      "{}: tensor '{}' is not supported; expected names that end with "
-      "lora_A.weight, lora_B.weight or lora_magnitude_vector",
+      "{}: tensor '{}' is not supported; expected names that end with lora_A.weight, "
+      "lora_B.weight, lora_embedding_A, lora_embedding_B or lora_magnitude_vector",
       where, name);
+}
+
+// True for modules of encoders of images and sound and of the projectors behind them.
+bool IsOfEncoder(std::string_view path) {
+  return std::any_of(kEncoderWords.begin(), kEncoderWords.end(), [&](std::string_view word) {
+    return path.find(word) != std::string_view::npos;
+  });
+}
+
+// The path (or name) of a module as that of a text model. Sets the prefix of the adapter by the
+// first name of its decoder. Errors: InvalidInput for a second spelling in the same file.
+std::string CanonicalPath(const std::string& path, const std::string& where,
+                          std::optional<std::string>& prefix) {
+  for (const std::string_view head : {"lm_head", "lm_head.weight"}) {
+    if (path == head || path.ends_with("." + std::string(head))) return std::string(head);
+  }
+  const std::optional<DecoderName> split = SplitDecoderName(path);
+  if (!split) return path;
+  if (!prefix) prefix = std::string(split->prefix);
+  if (*prefix != split->prefix) {
+    ThrowInvalidInput(
+        "{}: names of modules begin with '{}' and with '{}'; expected the modules of one model",
+        where, *prefix, split->prefix);
+  }
+  return "model." + std::string(split->rest);
 }
 
 void SetOnce(const TensorInfo*& slot, const TensorInfo& tensor, const std::string& where) {
@@ -92,11 +138,15 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   }
   // PEFT makes modules from the configuration and then loads weights by name. It silently skips
   // weights without a module.
-  if (!Targets(config, module.path)) {
+  if (!IsTargetModule(config, module.path)) {
     ThrowInvalidInput(
         "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
         "would silently ignore them",
         place, kConfigName);
+  }
+  if (config.use_dora && IsTable(module.path)) {
+    ThrowInvalidInput(
+        "{}: use_dora is set, and DoRA on the head or the embeddings is not supported", place);
   }
   // The scale is alpha / r: it would be wrong if r differed from the rank of the tensors.
   const std::int64_t r = RankOf(config, module.path);
@@ -115,6 +165,71 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
       module.magnitude->shape != std::vector<std::int64_t>{module.b->shape[0]}) {
     ThrowInvalidInput("{}: expected lora_magnitude_vector [{}], found {}", place,
                       module.b->shape[0], ShapeOf(*module.magnitude));
+  }
+}
+
+// True for the path of a PEFT wrapper around the parameters of experts.
+bool IsStack(std::string_view path) {
+  return path.ends_with(".experts") || path.ends_with(".experts.base_layer");
+}
+
+// The matrices of one wrapper. Two parameters have nested wrappers: gate_up_proj, the first of the
+// module, is the inner one.
+ExpertStack StackOf(const AdapterModule& module, const AdapterConfig& config,
+                    const std::map<std::string, AdapterModule>& modules, const std::string& where) {
+  constexpr std::string_view kInner = ".base_layer";
+  ExpertStack stack;
+  stack.experts = module.path;
+  const bool inner = stack.experts.ends_with(kInner);
+  if (inner) stack.experts.resize(stack.experts.size() - kInner.size());
+  if (module.a == nullptr || module.b == nullptr) {
+    ThrowInvalidInput("{}: module '{}': has no lora_{} weight", where, module.path,
+                      module.a == nullptr ? "A" : "B");
+  }
+  stack.a = module.a;
+  stack.b = module.b;
+  const bool nested = modules.contains(stack.experts + std::string(kInner));
+  const bool down = IsTargetModule(config, stack.experts + ".0.down_proj");
+  const bool gate_up = IsTargetModule(config, stack.experts + ".0.gate_proj");
+  if (nested ? !(down && gate_up) : down == gate_up) {
+    ThrowInvalidInput(
+        "{}: module '{}': its tensors and target_parameters do not agree; expected one wrapper for "
+        "each of experts.gate_up_proj and experts.down_proj that is targeted",
+        where, module.path);
+  }
+  stack.parameter = inner || !down ? "gate_up_proj" : "down_proj";
+  return stack;
+}
+
+// The rows of one table with their token ids.
+TokenRows TokenRowsOf(const std::string& path, const TensorInfo& tensor,
+                      const AdapterConfig& config, const std::string& where) {
+  for (const auto& [module, ids] : config.trainable_token_indices) {
+    if (path != module && !path.ends_with("." + module) &&
+        !SpelledPath(config, path).ends_with(module)) {
+      continue;
+    }
+    if (tensor.shape.size() != 2 || tensor.shape[0] != std::ssize(ids)) {
+      ThrowInvalidInput("{}: tensor '{}': expected a row for each of {} token ids, found {}", where,
+                        tensor.name, ids.size(), ShapeOf(tensor));
+    }
+    return {path, ids, &tensor};
+  }
+  ThrowInvalidInput("{}: tensor '{}': trainable_token_indices of {} do not name its module", where,
+                    tensor.name, kConfigName);
+}
+
+// Every module of trainable_token_indices needs its rows, but for a head, which PEFT stores only
+// where it is not tied to the embeddings.
+void CheckTokenRows(const Adapter& adapter, const std::string& where) {
+  for (const TokenRows& rows : adapter.token_rows) {
+    if (!IsTable(rows.path)) {
+      ThrowInvalidInput("{}: tensor '{}': '{}' is neither the embeddings nor the head", where,
+                        rows.rows->name, rows.path);
+    }
+  }
+  if (!adapter.config.trainable_token_indices.empty() && adapter.token_rows.empty()) {
+    ThrowInvalidInput("{}: trainable_token_indices is set, but there are no rows for it", where);
   }
 }
 
@@ -168,7 +283,7 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
                   const AdapterConfig& stored, const std::string& where) {
   const std::string place = fmt::format("{}: module '{}'", where, module.path);
   const std::int64_t r = RankOf(stored, module.path);
-  if (!Targets(stored, module.path)) {
+  if (!IsTargetModule(stored, module.path)) {
     ThrowInvalidInput("{}: target_modules do not name it", place);
   }
   // The first pattern that matches decides, and JSON objects are written in sorted order.
@@ -188,8 +303,6 @@ void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
                       config.use_dora, config.use_dora ? module.b.rows : 0, module.magnitude.cols);
   }
 }
-
-// Values that are read from another memory at a time.
 
 // Writes a matrix row by row as `dtype`.
 void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m, DType dtype,
@@ -233,31 +346,78 @@ Adapter OpenAdapter(const fs::path& directory) {
   const std::string where = weights.string();
   std::map<std::string, AdapterModule> modules;
   std::map<std::string, const TensorInfo*> replaced;
+  std::map<std::string, const TensorInfo*> token_rows;
+  std::set<std::string> left_out;
+  std::optional<std::string> prefix;
   for (const TensorInfo& tensor : adapter.tensors->tensors()) {
     const NameParts name = SplitName(tensor.name, where);
+    if (IsOfEncoder(name.path)) {
+      left_out.insert(name.path);
+      continue;
+    }
     if (tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
         tensor.dtype != DType::kBF16) {
       ThrowInvalidInput("{}: tensor '{}': expected F32, F16 or BF16, found {}", where, tensor.name,
                         NameOf(tensor.dtype));
     }
-    if (name.part == Part::kReplaced) {
-      SetOnce(replaced[name.path], tensor, where);
+    const std::string path = CanonicalPath(name.path, where, prefix);
+    if (name.part == Part::kReplaced || name.part == Part::kTokenRows) {
+      auto& list = name.part == Part::kReplaced ? replaced : token_rows;
+      SetOnce(list[path], tensor, where);
       continue;
     }
-    AdapterModule& module = modules[name.path];
-    module.path = name.path;
+    AdapterModule& module = modules[path];
+    module.path = path;
     SetOnce(name.part == Part::kA   ? module.a
             : name.part == Part::kB ? module.b
                                     : module.magnitude,
             tensor, where);
   }
-  if (modules.empty()) ThrowInvalidInput("{}: holds no LoRA weights", where);
+  adapter.left_out.assign(left_out.begin(), left_out.end());
+  if (prefix) adapter.config.module_prefix = *prefix;
   for (auto& [path, module] : modules) {
+    if (!adapter.config.target_parameters.empty() && IsStack(path)) {
+      adapter.stacks.push_back(StackOf(module, adapter.config, modules, where));
+      continue;
+    }
     CheckModule(module, adapter.config, where);
     adapter.modules.push_back(std::move(module));
   }
   for (const auto& [name, tensor] : replaced) adapter.replaced.push_back({name, tensor});
+  for (const auto& [path, tensor] : token_rows) {
+    adapter.token_rows.push_back(TokenRowsOf(path, *tensor, adapter.config, where));
+  }
+  CheckTokenRows(adapter, where);
+  if (adapter.modules.empty() && adapter.stacks.empty() && adapter.token_rows.empty()) {
+    ThrowInvalidInput("{}: holds no LoRA weights{}", where,
+                      adapter.left_out.empty()
+                          ? ""
+                          : fmt::format(" of a text model, only of {}", adapter.left_out.front()));
+  }
   return adapter;
+}
+
+bool IsTable(std::string_view path) { return path == kEmbeddingPath || path == kHeadPath; }
+
+void CheckTrainable(const Adapter& adapter, const fs::path& directory) {
+  std::string what;
+  for (const AdapterModule& module : adapter.modules) {
+    if (IsTable(module.path)) what = fmt::format("a LoRA on '{}'", module.path);
+  }
+  if (!adapter.token_rows.empty()) {
+    what =
+        fmt::format("new rows of '{}' (trainable_token_indices)", adapter.token_rows.front().path);
+  }
+  if (!adapter.stacks.empty()) what = "a LoRA on experts in one tensor (target_parameters)";
+  if (!adapter.left_out.empty()) {
+    what = fmt::format("a LoRA on '{}', outside of the text model", adapter.left_out.front());
+  }
+  if (what.empty()) return;
+  ThrowInvalidInput(
+      "{}: the adapter has {}, which is read by generate, eval, chat and export but not trained "
+      "further; merge it first (qlora export MODEL NEW --adapter {} --format hf) and train a new "
+      "adapter on the result",
+      directory.string(), what, directory.string());
 }
 
 void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
@@ -273,7 +433,8 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   const std::string text = FormatAdapterConfig(config);
   std::vector<std::string> unknown_keys;
   // Reads the text back: an adapter that this program could not load is refused now.
-  const AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
+  AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
+  stored.module_prefix = config.module_prefix;
   struct Item {
     std::string name;
     ConstMatrixView matrix;
@@ -282,13 +443,15 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   std::vector<TensorInfo> infos;
   for (const AdapterWeights& module : weights) {
     CheckWeights(module, config, stored, where);
-    const std::string prefix = std::string(kPrefix) + module.path;
+    const std::string prefix = std::string(kPrefix) + SpelledPath(config, module.path);
     items.push_back({prefix + ".lora_A.weight", module.a});
     items.push_back({prefix + ".lora_B.weight", module.b});
     if (config.use_dora) items.push_back({prefix + ".lora_magnitude_vector", module.magnitude});
   }
   for (const ReplacedMatrix& matrix : replaced) {
-    items.push_back({std::string(kPrefix) + matrix.name, matrix.weight});
+    // "lm_head.weight": a path and ".weight".
+    const std::string path = matrix.name.substr(0, matrix.name.rfind('.'));
+    items.push_back({std::string(kPrefix) + SpelledPath(config, path) + ".weight", matrix.weight});
   }
   for (const Item& item : items) {
     // All are declared before the first byte, since the header of the file states their places.

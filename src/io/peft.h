@@ -3,6 +3,12 @@
 //   base_model.model.<module path>.lora_A.weight           [r, in]
 //   base_model.model.<module path>.lora_B.weight           [out, r]
 //   base_model.model.<module path>.lora_magnitude_vector   [out]     with use_dora
+//   base_model.model.<embedding>.lora_embedding_A, _B      [r, V], [D, r]
+//   base_model.model.<table>.token_adapter.trainable_tokens_delta   [n, D]   rows with new values
+//   base_model.model.<experts>[.base_layer].lora_A.weight  [E r, in]     with target_parameters
+//   base_model.model.<experts>[.base_layer].lora_B.weight  [out, E r]    (docs/adapters.md)
+// Paths are read in every spelling that classes of transformers give them and returned as those of
+// a text model: "model.layers...", "model.embed_tokens", "lm_head".
 #ifndef QLORA_IO_PEFT_H_
 #define QLORA_IO_PEFT_H_
 
@@ -25,6 +31,21 @@ struct AdapterModule {
   const TensorInfo* magnitude = nullptr;  // [out], or null
 };
 
+// The adapters of all experts of a layer, for one parameter of theirs.
+struct ExpertStack {
+  std::string experts;            // "model.layers.0.mlp.experts"
+  std::string parameter;          // "gate_up_proj" or "down_proj"
+  const TensorInfo* a = nullptr;  // [E r, in]: row e r + i
+  const TensorInfo* b = nullptr;  // [out, E r]: column i E + e
+};
+
+// Rows of a table that have new values.
+struct TokenRows {
+  std::string path;                  // "model.embed_tokens" or "lm_head"
+  std::vector<std::int64_t> ids;     // n
+  const TensorInfo* rows = nullptr;  // [n, D]
+};
+
 // A whole weight of the base that the adapter replaces (modules_to_save, resized embeddings).
 struct ReplacedWeight {
   std::string name;  // in the base: "lm_head.weight"
@@ -37,12 +58,23 @@ struct Adapter {
   std::unique_ptr<TensorReader> tensors;  // owns the tensors that the pointers below point to
   std::vector<AdapterModule> modules;     // sorted by path
   std::vector<ReplacedWeight> replaced;   // sorted by name
+  std::vector<ExpertStack> stacks;
+  std::vector<TokenRows> token_rows;
+  // Of encoders of images and sound, which this program does not run: not read.
+  std::vector<std::string> left_out;
 };
+
+// True for "model.embed_tokens" and "lm_head", whose changes are folded into the weights on
+// loading.
+bool IsTable(std::string_view path);
+// Errors: InvalidInput when the adapter changes a table or experts in a way that is only read, not
+// trained, with what to do.
+void CheckTrainable(const Adapter& adapter, const std::filesystem::path& directory);
 
 // Errors: InvalidInput for files that OpenSafetensors or ParseAdapterConfig refuse, for pickled
 // adapters (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a
 // pair. The caller, who knows the base, checks that the modules exist in the base and that all
-// modules of Targets() have an adapter.
+// target modules have an adapter.
 Adapter OpenAdapter(const std::filesystem::path& directory);
 
 // The tensors that WriteAdapter stores for one linear; float32, bfloat16 or float16 views.

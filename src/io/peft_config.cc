@@ -14,9 +14,8 @@ namespace {
 
 // Settings that change the result of the adapter or its set of tensors.
 constexpr std::string_view kUnsupported =
-    "use_qalora megatron_config layer_replication lora_bias use_bdlora target_parameters "
-    "trainable_token_indices arrow_config kasa_config alora_invocation_tokens monteclora_config "
-    "velora_config";
+    "use_qalora megatron_config layer_replication lora_bias use_bdlora arrow_config kasa_config "
+    "alora_invocation_tokens monteclora_config velora_config";
 
 // Settings of PEFT that do not matter once the adapter is trained.
 constexpr std::string_view kInert =
@@ -26,10 +25,14 @@ constexpr std::string_view kInert =
 constexpr std::string_view kUsed =
     "peft_type task_type base_model_name_or_path revision r lora_alpha lora_dropout target_modules "
     "exclude_modules modules_to_save ensure_weight_tying fan_in_fan_out use_rslora use_dora "
-    "rank_pattern alpha_pattern layers_to_transform layers_pattern init_lora_weights bias";
+    "rank_pattern alpha_pattern layers_to_transform layers_pattern init_lora_weights bias "
+    "target_parameters trainable_token_indices";
 
 // Initialisations after which the base is no longer the published one.
 constexpr const char* kBaseChanging[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+
+// Initialisations that leave the base as it is: of no matter once the adapter is trained.
+constexpr const char* kBaseKeeping[] = {"gaussian", "eva", "orthogonal", "mica", "true", "false"};
 
 bool IsOff(const Json& value) {
   // PEFT writes all its settings, also unused ones: only a value with an effect counts.
@@ -71,7 +74,35 @@ void CheckSupported(const Json& json, const std::string& where) {
           "turns it into a plain one",
           where, name);
     }
+    const bool keeps = std::any_of(std::begin(kBaseKeeping), std::end(kBaseKeeping),
+                                   [&](const char* known) { return LowerCase(name) == known; });
+    if (!keeps) {
+      ThrowInvalidInput(
+          "{}: key 'init_lora_weights': \"{}\" is not known here; if it leaves the weights of the "
+          "base as they are, write true in its place, otherwise save the adapter in PEFT with "
+          "path_initial_model_for_weight_conversion",
+          where, name);
+    }
   }
+}
+
+// A list of ids belongs to the embeddings; an object names the modules.
+std::vector<std::pair<std::string, std::vector<std::int64_t>>> TokenIndicesOf(
+    const Json& json, const std::string& where) {
+  const char* key = "trainable_token_indices";
+  const Json* value = FindJson(json, key, where);
+  if (value == nullptr || IsOff(*value)) return {};
+  const auto ids_of = [&](const Json& list) {
+    return JsonAs<std::vector<std::int64_t>>(list, key, where);
+  };
+  if (value->is_array()) return {{"embed_tokens", ids_of(*value)}};
+  if (!value->is_object()) {
+    ThrowInvalidInput("{}: key '{}': expected a list of token ids, or an object of such lists",
+                      where, key);
+  }
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> out;
+  for (const auto& [module, ids] : value->items()) out.emplace_back(module, ids_of(ids));
+  return out;
 }
 
 ModuleSelection SelectionOf(const Json& json, const char* key, const std::string& where) {
@@ -127,7 +158,8 @@ void CheckNumbers(const AdapterConfig& config, const std::string& where) {
 
 void CheckSelection(const AdapterConfig& config, const std::string& where) {
   const bool regex = std::holds_alternative<std::string>(config.target_modules);
-  if (!regex && std::get<std::vector<std::string>>(config.target_modules).empty()) {
+  const bool others = !config.target_parameters.empty() || !config.trainable_token_indices.empty();
+  if (!regex && !others && std::get<std::vector<std::string>>(config.target_modules).empty()) {
     ThrowInvalidInput(
         "{}: key 'target_modules' is missing; list the modules that carry the "
         "adapter, such as [\"q_proj\", \"v_proj\"]",
@@ -168,6 +200,46 @@ bool IsSelected(const std::vector<std::string>& names, std::string_view module) 
     // "proj" does not select "q_proj": a name is one or more whole parts of a path, at its end.
     return module == name || module.ends_with("." + name);
   });
+}
+
+// The place of a linear of one expert where all experts are one parameter.
+struct ExpertPath {
+  std::string experts;    // "model.layers.0.mlp.experts"
+  std::string parameter;  // "gate_up_proj" or "down_proj"
+};
+
+// Nothing for modules that are no linears of an expert.
+std::optional<ExpertPath> ExpertPathOf(std::string_view module) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = module.find(kExperts);
+  const std::size_t dot = module.rfind('.');
+  // ".experts.", the number, "."
+  if (at == std::string_view::npos || dot <= at + kExperts.size()) return std::nullopt;
+  const std::string_view name = module.substr(dot + 1);
+  const bool down = name == "down_proj" || name == "w2";
+  return ExpertPath{std::string(module.substr(0, at + kExperts.size() - 1)),
+                    down ? "down_proj" : "gate_up_proj"};
+}
+
+// The path of the parameter that holds this linear of an expert, where the adapter is one of
+// parameters; nothing for other modules. `module` is spelled as the adapter does.
+std::optional<std::string> ParameterOf(const AdapterConfig& config, std::string_view module) {
+  if (config.target_parameters.empty()) return std::nullopt;
+  const std::optional<ExpertPath> expert = ExpertPathOf(module);
+  if (!expert) return std::nullopt;
+  // The class of Mixtral calls the block mlp since its experts are parameters.
+  const std::string experts = ReplaceAll(expert->experts, ".block_sparse_moe.", ".mlp.");
+  for (const std::string& path : {experts, expert->experts}) {
+    const std::string parameter = path + "." + expert->parameter;
+    if (IsSelected(config.target_parameters, parameter)) return parameter;
+  }
+  return std::nullopt;
+}
+
+// The name that patterns of ranks and alphas see.
+std::string PatternPath(const AdapterConfig& config, std::string_view module) {
+  const std::string spelled = SpelledPath(config, module);
+  return ParameterOf(config, spelled).value_or(spelled);
 }
 
 bool IsExcluded(const AdapterConfig& config, std::string_view module) {
@@ -235,6 +307,8 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   config.alpha_pattern = PatternsOf<double>(text, json, "alpha_pattern", where);
   config.layers_to_transform = ListOf<std::int64_t>(json, "layers_to_transform", where);
   config.layers_pattern = ListOf<std::string>(json, "layers_pattern", where);
+  config.target_parameters = ListOf<std::string>(json, "target_parameters", where);
+  config.trainable_token_indices = TokenIndicesOf(json, where);
   CheckNumbers(config, where);
   CheckSelection(config, where);
   for (const auto& [key, value] : json.items()) {
@@ -269,18 +343,39 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
                {"alpha_pattern", alphas},
                {"layers_to_transform", NullOr(config.layers_to_transform)},
                {"layers_pattern", NullOr(config.layers_pattern)}};
-  // This key is younger than the other keys. It is left out when it is empty, for older versions of
-  // PEFT.
+  // These keys are younger than the other keys. They are left out when they are empty, for older
+  // versions of PEFT.
+  if (!config.target_parameters.empty()) json["target_parameters"] = config.target_parameters;
+  for (const auto& [module, ids] : config.trainable_token_indices) {
+    json["trainable_token_indices"][module] = ids;
+  }
   const Json excluded = SelectionJson(config.exclude_modules);
   if (!IsOff(excluded)) json["exclude_modules"] = excluded;
   return json.dump(2, ' ', true, Json::error_handler_t::replace);
 }
 
-bool Targets(const AdapterConfig& config, std::string_view module) {
+std::string SpelledPath(const AdapterConfig& config, std::string_view module) {
+  constexpr std::string_view kModel = "model.";
+  if (module.starts_with(kModel)) {
+    return config.module_prefix + std::string(module.substr(kModel.size()));
+  }
+  // The first generation of multimodal classes holds a whole language model, head included.
+  const bool inside = config.module_prefix == "language_model.model.";
+  return (inside && module == "lm_head" ? "language_model." : "") + std::string(module);
+}
+
+bool IsTargetModule(const AdapterConfig& config, std::string_view path) {
+  const std::string module = SpelledPath(config, path);
   if (IsExcluded(config, module)) return false;
+  // Experts in one tensor are parameters, which target_modules cannot name.
+  if (!config.target_parameters.empty() && ExpertPathOf(module)) {
+    return ParameterOf(config, module).has_value();
+  }
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
     // The one word that is not an expression: every linear but the output head.
-    if (LowerCase(*regex) == "all-linear") return !IsSelected({"lm_head"}, module);
+    if (LowerCase(*regex) == "all-linear") {
+      return !IsSelected({"lm_head", "embed_tokens"}, module);
+    }
     return FullMatch(*regex, module, "target_modules");
   }
   const auto& names = std::get<std::vector<std::string>>(config.target_modules);
@@ -294,11 +389,12 @@ bool Targets(const AdapterConfig& config, std::string_view module) {
 }
 
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module) {
-  return PatternValue(config.rank_pattern, module, config.r, "rank_pattern");
+  return PatternValue(config.rank_pattern, PatternPath(config, module), config.r, "rank_pattern");
 }
 
 double AlphaOf(const AdapterConfig& config, std::string_view module) {
-  return PatternValue(config.alpha_pattern, module, config.lora_alpha, "alpha_pattern");
+  return PatternValue(config.alpha_pattern, PatternPath(config, module), config.lora_alpha,
+                      "alpha_pattern");
 }
 
 double ScaleOf(const AdapterConfig& config, std::string_view module) {

@@ -36,7 +36,20 @@ struct AdapterConfig {
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::int64_t> layers_to_transform;  // empty: all
   std::vector<std::string> layers_pattern;        // names of the layer list; empty: any
+  // Parameters that are adapted in place of modules: "mlp.experts.down_proj", the down_proj of all
+  // experts in one tensor.
+  std::vector<std::string> target_parameters;
+  // Rows of a table that have new values: module name -> token ids, in the order of the rows.
+  std::vector<std::pair<std::string, std::vector<std::int64_t>>> trainable_token_indices;
+  // What the adapter's module paths have in the place of "model.": the class that it was trained
+  // on decides ("model.language_model." in multimodal models). Not a key of the file: names of
+  // tensors tell it. `module` below begins with "model." (or is "lm_head") whatever it is.
+  std::string module_prefix = "model.";
 };
+
+// The path of a module of this program ("model.layers.0.mlp.up_proj", "lm_head") as the adapter
+// spells it.
+std::string SpelledPath(const AdapterConfig& config, std::string_view module);
 
 // Reads adapter_config.json. Keys that PEFT writes and that mean nothing to a trained adapter are
 // skipped; other unknown keys are appended to `unknown_keys`. Errors: InvalidInput that names file
@@ -49,7 +62,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config);
 
 // True when the linear at `module` (a path of the base model such as
 // "model.layers.0.self_attn.q_proj") carries an adapter, by PEFT's rules.
-bool Targets(const AdapterConfig& config, std::string_view module);
+bool IsTargetModule(const AdapterConfig& config, std::string_view module);
 
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module);
 double AlphaOf(const AdapterConfig& config, std::string_view module);

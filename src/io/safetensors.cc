@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "io/foreign_content.h"
 #include "io/json.h"
 #include "io/mapped_tensors.h"
 #include "io/safetensors_layout.h"
@@ -46,16 +47,16 @@ bool StartsWith(std::span<const std::byte> bytes, std::string_view text) {
 
 // Returns the format of a file that is not safetensors, where its first bytes show it.
 std::string DiagnosisOf(std::span<const std::byte> bytes) {
-  if (StartsWith(bytes, "version https://git-lfs")) {
-    return "; it is a Git LFS pointer, not the file itself: run `git lfs pull`";
-  }
+  const std::string foreign = ForeignContent(
+      {reinterpret_cast<const char*>(bytes.data()), std::min<std::size_t>(bytes.size(), 4096)});
+  if (!foreign.empty()) return foreign;
+  if (StartsWith(bytes, "<")) return "; it looks like a web page: download it again";
   // Files with a wrong name or from a failed download are the usual causes, and each of them has
   // other advice than "damaged".
   if (StartsWith(bytes, "GGUF")) return "; it is a GGUF file: name it *.gguf";
   if (StartsWith(bytes, "PK\x03\x04") || StartsWith(bytes, "\x80\x02")) {
     return fmt::format("; it is a PyTorch checkpoint: {}", kConvertHint);
   }
-  if (StartsWith(bytes, "<")) return "; it looks like a web page: download it again";
   return "";
 }
 
@@ -64,6 +65,7 @@ struct Entry {
   TensorInfo info;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
+  std::string unread = {};  // the reason why its values have no meaning here, or ""
 };
 
 std::uint64_t OffsetOf(const Json& value, const std::string& name, const std::string& where) {
@@ -77,14 +79,15 @@ Entry ParseEntry(const std::string& name, const Json& json, const std::string& w
   const std::string place = fmt::format("{}: tensor '{}'", where, name);
   const std::string dtype_name = JsonGet<std::string>(json, "dtype", place);
   const std::optional<DType> dtype = DTypeNamed(dtype_name);
+  Entry entry;
   if (!dtype) {
-    ThrowInvalidInput(
-        "{}: dtype {} is not supported; expected F64, F32, F16, BF16, I64, I32, "
-        "I16, I8, U8 or BOOL",
+    entry.unread = fmt::format(
+        "{}: dtype {} is not supported; expected F64, F32, F16, BF16, I64, I32, I16, I8, U8 or "
+        "BOOL",
         place, dtype_name);
   }
-  Entry entry;
-  entry.info = {name, *dtype, JsonGet<std::vector<std::int64_t>>(json, "shape", place)};
+  entry.info = {name, dtype.value_or(DType::kU8),
+                JsonGet<std::vector<std::int64_t>>(json, "shape", place)};
   const Json* offsets = FindJson(json, "data_offsets", place);
   if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2) {
     ThrowInvalidInput("{}: data_offsets must be [begin, end]", place);
@@ -100,7 +103,8 @@ Entry ParseEntry(const std::string& name, const Json& json, const std::string& w
   }
   // Type, shape and place say the size twice. A file in which they differ would let a tensor read
   // the bytes of its neighbour.
-  if (entry.end < entry.begin || entry.end - entry.begin != entry.info.bytes()) {
+  const bool has_size = dtype ? entry.end - entry.begin == entry.info.bytes() : true;
+  if (entry.end < entry.begin || !has_size) {
     ThrowInvalidInput("{}: {} [{}] takes {} bytes, but data_offsets are [{}, {}]", place,
                       dtype_name, fmt::join(entry.info.shape, ", "), entry.info.bytes(),
                       entry.begin, entry.end);
@@ -108,10 +112,16 @@ Entry ParseEntry(const std::string& name, const Json& json, const std::string& w
   return entry;
 }
 
+// The file of each tensor that an index names.
+using WeightMap = std::map<std::string, std::string, std::less<>>;
+
 class SafetensorsReader : public MappedTensors {
  public:
-  // Returns the names that it added.
-  std::set<std::string> AddSafetensors(const fs::path& path, bool with_metadata) {
+  // in_part: as OpenSafetensorsInPart.
+  explicit SafetensorsReader(bool in_part) : in_part_(in_part) {}
+
+  // Maps a file and reads its header; AddAll adds the tensors.
+  void Read(const fs::path& path, bool with_metadata) {
     const std::size_t number = AddFile(MappedFile(path));
     const std::span<const std::byte> bytes = file(number).bytes();
     const std::string where = path.string();
@@ -124,28 +134,73 @@ class SafetensorsReader : public MappedTensors {
     // The format forbids a name twice: otherwise two readers could take different tensors from one
     // file.
     const Json header = ParseJson(text, where + ": header", DuplicateKeys::kRefuse);
-    std::vector<Entry> entries;
-    entries.reserve(header.size());
+    File read{path.filename().string(), number, kLengthBytes + header_bytes, {}};
+    read.entries.reserve(header.size());
     for (const auto& [name, value] : header.items()) {
-      if (name != "__metadata__") {
-        entries.push_back(ParseEntry(name, value, where));
-      } else {
+      if (name == "__metadata__") {
         ParseMetadata(value, where, with_metadata);
+        continue;
       }
+      read.entries.push_back(ParseEntry(name, value, where));
+      const std::string& unread = read.entries.back().unread;
+      if (!unread.empty() && !in_part_) ThrowInvalidInput("{}", unread);
     }
-    const std::uint64_t data_begin = kLengthBytes + header_bytes;
     // After the loop: JSON objects have no order, only the offsets tell which tensor is next to
     // which.
-    CheckTiling(entries, data_begin, bytes.size(), where);
-    std::set<std::string> names;
-    for (Entry& entry : entries) {
-      names.insert(entry.info.name);
-      Add(std::move(entry.info), number, data_begin + entry.begin);
+    CheckTiling(read.entries, read.data_begin, bytes.size(), where);
+    files_.push_back(std::move(read));
+  }
+
+  // Adds the tensors of all files. map: of the index, if there is one.
+  void AddAll(const WeightMap& map) {
+    std::map<std::string, std::int64_t, std::less<>> copies;
+    for (const File& read : files_) {
+      for (const Entry& entry : read.entries) ++copies[entry.info.name];
     }
+    for (File& read : files_) {
+      for (Entry& entry : read.entries) {
+        const std::string& name = entry.info.name;
+        if (in_part_ && copies[name] > 1 && entry.unread.empty()) {
+          // The index chooses among several tensors of one name.
+          const auto chosen = map.find(name);
+          if (chosen == map.end()) {
+            entry.unread = fmt::format(
+                "{}: tensor '{}' is in several shards, and the index names none of them",
+                file(read.number).path().string(), name);
+          } else if (chosen->second != read.name) {
+            continue;
+          }
+        }
+        if (!entry.unread.empty()) {
+          AddUnread(name, entry.unread);
+        } else {
+          Add(std::move(entry.info), read.number, read.data_begin + entry.begin);
+        }
+      }
+    }
+    files_.clear();
+  }
+
+  // Names that the last file read has.
+  std::set<std::string> LastNames() const {
+    std::set<std::string> names;
+    for (const Entry& entry : files_.back().entries) names.insert(entry.info.name);
     return names;
   }
 
+  void AddMissing(const std::string& name, const std::string& reason) {
+    if (!in_part_) ThrowInvalidInput("{}", reason);
+    AddUnread(name, reason);
+  }
+
  private:
+  struct File {
+    std::string name;
+    std::size_t number;
+    std::uint64_t data_begin;
+    std::vector<Entry> entries;
+  };
+
   static std::uint64_t HeaderBytesOf(std::span<const std::byte> bytes, const std::string& where) {
     if (bytes.size() < kLengthBytes) {
       ThrowInvalidInput("{}: has {} bytes, too few for a safetensors file (incomplete download?)",
@@ -206,15 +261,19 @@ class SafetensorsReader : public MappedTensors {
                         where, data_begin + end, file_bytes, file_bytes - data_begin - end);
     }
   }
+
+  bool in_part_;
+  std::vector<File> files_;  // read, and not added yet
 };
 
-std::unique_ptr<TensorReader> OpenSingle(const fs::path& path) {
-  auto reader = std::make_unique<SafetensorsReader>();
-  reader->AddSafetensors(path, true);
+std::unique_ptr<TensorReader> OpenSingle(const fs::path& path, bool in_part) {
+  auto reader = std::make_unique<SafetensorsReader>(in_part);
+  reader->Read(path, true);
+  reader->AddAll({});
   return reader;
 }
 
-std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
+std::unique_ptr<TensorReader> OpenIndex(const fs::path& index, bool in_part) {
   const std::string where = index.string();
   const Json json = ParseJson(ReadTextFile(index), where, DuplicateKeys::kRefuse);
   const Json* map = FindJson(json, "weight_map", where);
@@ -222,6 +281,7 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
     ThrowInvalidInput("{}: key 'weight_map' must be an object of tensor: file", where);
   }
   std::map<std::string, std::vector<std::string>> shards;  // file -> tensors
+  WeightMap files;
   for (const auto& [tensor, file] : map->items()) {
     const std::string name = JsonAs<std::string>(file, tensor, where);
     // Without this check an index could name ../../ files that are not part of the checkpoint.
@@ -231,8 +291,9 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
           tensor, name);
     }
     shards[name].push_back(tensor);
+    files[tensor] = name;
   }
-  auto reader = std::make_unique<SafetensorsReader>();
+  auto reader = std::make_unique<SafetensorsReader>(in_part);
   bool first = true;
   for (const auto& [name, tensors] : shards) {
     const fs::path path = index.parent_path() / name;
@@ -241,13 +302,15 @@ std::unique_ptr<TensorReader> OpenIndex(const fs::path& index) {
                         where, path.string(), tensors.size(), map->size());
     }
     // Metadata of the first shard alone: all shards repeat it.
-    const std::set<std::string> found = reader->AddSafetensors(path, std::exchange(first, false));
+    reader->Read(path, std::exchange(first, false));
+    const std::set<std::string> found = reader->LastNames();
     for (const std::string& tensor : tensors) {
       if (found.count(tensor) != 0) continue;
-      ThrowInvalidInput("{}: tensor '{}' should be in {}, but is not", where, tensor,
-                        path.string());
+      reader->AddMissing(tensor, fmt::format("{}: tensor '{}' should be in {}, but is not", where,
+                                             tensor, path.string()));
     }
   }
+  reader->AddAll(files);
   return reader;
 }
 
@@ -257,10 +320,10 @@ bool IsPickle(const fs::path& path) {
          path.string().ends_with(".bin.index.json");
 }
 
-std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
+std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory, bool in_part) {
   // The order of transformers: a single file wins over an index.
-  if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName);
-  if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName);
+  if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName, in_part);
+  if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName, in_part);
   std::error_code error;
   for (const auto& item : fs::directory_iterator(directory, error)) {
     const std::string name = item.path().filename().string();
@@ -279,6 +342,13 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory) {
   ThrowInvalidInput("{}: holds neither {} nor {}", directory.string(), kSingleName, kIndexName);
 }
 
+std::unique_ptr<TensorReader> Open(const fs::path& path, bool in_part) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return OpenDirectory(path, in_part);
+  if (IsPickle(path)) ThrowInvalidInput("{}: {}", path.string(), kConvertHint);
+  return path.extension() == ".json" ? OpenIndex(path, in_part) : OpenSingle(path, in_part);
+}
+
 }  // namespace
 
 bool HoldsModel(const fs::path& directory) {
@@ -286,11 +356,10 @@ bool HoldsModel(const fs::path& directory) {
          (Exists(directory / kSingleName) || Exists(directory / kIndexName));
 }
 
-std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) {
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored)) return OpenDirectory(path);
-  if (IsPickle(path)) ThrowInvalidInput("{}: {}", path.string(), kConvertHint);
-  return path.extension() == ".json" ? OpenIndex(path) : OpenSingle(path);
+std::unique_ptr<TensorReader> OpenSafetensors(const fs::path& path) { return Open(path, false); }
+
+std::unique_ptr<TensorReader> OpenSafetensorsInPart(const fs::path& path) {
+  return Open(path, true);
 }
 
 }  // namespace qlora

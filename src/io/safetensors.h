@@ -2,10 +2,8 @@
 #ifndef QLORA_IO_SAFETENSORS_H_
 #define QLORA_IO_SAFETENSORS_H_
 
-#include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <vector>
 
 #include "io/tensor_file.h"
 
@@ -17,6 +15,11 @@ namespace qlora {
 // that the format forbids: bytes outside the file, holes, overlaps, unknown types, missing or
 // truncated shards; pickled checkpoints (.bin).
 std::unique_ptr<TensorReader> OpenSafetensors(const std::filesystem::path& path);
+
+// The same for a checkpoint, of which a model need not use every tensor: tensors of unknown types,
+// tensors that the index names and no shard holds, and tensors of several shards of which the index
+// chooses none are in TensorReader::unread, not errors.
+std::unique_ptr<TensorReader> OpenSafetensorsInPart(const std::filesystem::path& path);
 
 // True when a directory holds a model: config.json, and model.safetensors or its index.
 bool HoldsModel(const std::filesystem::path& directory);

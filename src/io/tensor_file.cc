@@ -26,8 +26,9 @@ std::size_t TensorInfo::bytes() const {
   return BytesOf(dtype, count);
 }
 
-bool IsFloat(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+const std::vector<UnreadTensor>& TensorReader::unread() const {
+  static const std::vector<UnreadTensor> none;
+  return none;
 }
 
 bool IsAligned(const void* data, DType dtype) {

@@ -8,9 +8,7 @@
 #define QLORA_IO_TENSOR_FILE_H_
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,9 +30,6 @@ struct TensorInfo {
   std::size_t bytes() const;      // BytesOf(dtype, elements())
 };
 
-// True for F32, F16 or BF16: the types of dense weights.
-bool IsFloat(DType dtype);
-
 // False where reading values of this type in place is undefined: files may put a tensor at any
 // byte.
 bool IsAligned(const void* data, DType dtype);
@@ -43,6 +38,12 @@ const std::byte* AlignedValues(std::span<const std::byte> bytes, DType dtype,
                                std::vector<std::byte>& copy);
 
 using StringMap = std::map<std::string, std::string>;
+
+// A tensor that a file or an index names and that cannot be read, with the reason.
+struct UnreadTensor {
+  std::string name;
+  std::string reason;
+};
 
 // A file, or the shards of a checkpoint, whose header has been read and checked in full: every
 // tensor is inside its file and no two overlap.
@@ -55,6 +56,10 @@ class TensorReader {
   // Returns the tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily
   // aligned.
   virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
+  // True where the file has the values in another order: Bytes makes a copy, which Release frees.
+  virtual bool IsCopied(const TensorInfo& /*tensor*/) const { return false; }
+  // Tensors that are named and cannot be read, of a reader that tolerates them.
+  virtual const std::vector<UnreadTensor>& unread() const;
   // Releases a tensor that will not be read soon: its pages no longer count against memory, and
   // come back from the file when they are read after all.
   virtual void Release(const TensorInfo& tensor) const = 0;

@@ -100,9 +100,12 @@ Value Repeat(Runtime& runtime, const Value& value, std::int64_t times) {
 // Joins two texts, two lists or two tuples; undefined for other values.
 Value JoinSequences(Runtime& runtime, const Value& a, const Value& b) {
   if (AsText(a) != nullptr && AsText(b) != nullptr) {
-    if (!IsMarkup(a) && !IsMarkup(b)) return runtime.NewText(*AsText(a) + *AsText(b));
-    const Value left = Escaped(runtime, a);
-    return runtime.NewText(*AsText(left) + *AsText(Escaped(runtime, b)), /*is_markup=*/true);
+    const bool is_markup = IsMarkup(a) || IsMarkup(b);
+    const Value left = is_markup ? Escaped(runtime, a) : a;
+    const Value right = is_markup ? Escaped(runtime, b) : b;
+    const Value text = runtime.NewText(*AsText(left) + *AsText(right), is_markup);
+    JoinMarks(runtime, left, right, AsText(left)->size(), text);
+    return text;
   }
   const List* first = AsList(a);
   const List* second = AsList(b);
@@ -119,6 +122,14 @@ std::string_view SignOf(Operator op) {
 }
 
 }  // namespace
+
+void JoinMarks(Runtime& runtime, const Value& a, const Value& b, std::size_t offset,
+               const Value& result) {
+  Marks joined;
+  if (const Marks* marks = MarksOf(runtime, a)) joined.Append(*marks, 0);
+  if (const Marks* marks = MarksOf(runtime, b)) joined.Append(*marks, offset);
+  SetMarks(runtime, result, std::move(joined));
+}
 
 // Each rule gives a result or leaves the operands to the next rule; undefined: no rule applies.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b) {

@@ -1,5 +1,6 @@
 // The interpreter's expressions and calls of macros.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "jinja/interpreter.h"
@@ -19,6 +20,16 @@ Value Changed(Call& call) {
   Value now = call.runtime.NewList(std::move(call.arguments.positional), List::kTuple);
   const Value last = std::exchange(std::get<Loop*>(call.self)->changed, now);
   return !Equal(call.runtime, now, last);
+}
+
+// Gives `result`, made of `text`, the marks that text_marks.h can follow.
+void FollowMarks(Runtime& runtime, const Value& text, const Value& result,
+                 const TextMarks::Apply& apply) {
+  if (MarksOf(runtime, text) == nullptr) return;
+  const Text* made = std::get_if<Text>(&result);
+  if (made == nullptr) return LoseMarks(runtime, result);
+  runtime.Charge(made->text->size());
+  runtime.marks().Follow(std::get<Text>(text).text, made->text, apply);
 }
 
 constexpr Function kLoopMethods[] = {{"changed", Changed}, {"cycle", Cycle}};
@@ -47,7 +58,9 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
       const Value object = Operand(e, 0, scope);
       const Value begin = Operand(e, 1, scope);
       const Value end = Operand(e, 2, scope);
-      return Slice(runtime_, object, begin, end, Operand(e, 3, scope));
+      Value part = Slice(runtime_, object, begin, end, Operand(e, 3, scope));
+      FollowMarks(runtime_, object, part, nullptr);
+      return part;
     }
     case Expression::kCall:
       return EvaluateCall(e, scope);
@@ -100,10 +113,20 @@ Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
   if (op == Operator::kOr && Truth(left)) return left;
   const Value right = Operand(e, 1, scope);
   if (op == Operator::kAnd || op == Operator::kOr) return right;
-  if (op != Operator::kConcatenate) return Arithmetic(runtime_, op, left, right);
+  if (op != Operator::kConcatenate) {
+    Value result = Arithmetic(runtime_, op, left, right);
+    const bool joins = op == Operator::kAdd;  // which has followed the marks
+    if (!joins && (HasMarks(runtime_, left) || HasMarks(runtime_, right))) {
+      LoseMarks(runtime_, result);
+    }
+    return result;
+  }
   std::string text = Str(runtime_, left);
+  const std::size_t offset = text.size();
   AppendStr(runtime_, right, text);
-  return runtime_.NewText(std::move(text));
+  const Value result = runtime_.NewText(std::move(text));
+  JoinMarks(runtime_, left, right, offset, result);
+  return result;
 }
 
 // Stops at the first link of the chain that does not hold.
@@ -136,13 +159,43 @@ Value Interpreter::EvaluateFilter(const Expression& e, Scope* scope) {
   const Value operand = Operand(e, 0, scope);
   Arguments arguments = EvaluateArguments(e, scope);
   if (e.kind == Expression::kTest) return ApplyTest(runtime_, e.name, operand, arguments);
-  return ApplyFilter(runtime_, e.name, operand, std::move(arguments));
+  return Applied(nullptr, e.name, operand, std::move(arguments));
+}
+
+// The result of a method, or of the filter `name`, with the marks of the text that it is made of.
+Value Interpreter::Applied(const Function* method, std::string_view name, const Value& self,
+                           Arguments arguments) {
+  const auto apply = [&](const Value& operand, Arguments given) {
+    return method != nullptr ? Invoke(runtime_, *method, operand, std::move(given))
+                             : ApplyFilter(runtime_, name, operand, std::move(given));
+  };
+  if (runtime_.marks().empty()) return apply(self, std::move(arguments));
+  bool marked = AsText(self) == nullptr && HasMarks(runtime_, self);
+  for (const Value& value : arguments.positional) marked = marked || HasMarks(runtime_, value);
+  for (const auto& argument : arguments.named) {
+    marked = marked || HasMarks(runtime_, argument.second);
+  }
+  Value result = apply(self, arguments);
+  // An element or an attribute that the function looks up has its own marks.
+  if (marked && (AsText(self) == nullptr || AsText(result) != AsText(self))) {
+    LoseMarks(runtime_, result);
+  }
+  const auto of_part = [&](std::string_view part) -> std::optional<std::string> {
+    try {
+      return Str(runtime_, apply(runtime_.NewTextLike(self, std::string(part)), arguments));
+    } catch (const Failure&) {  // such as a format whose values belong to another part
+      return std::nullopt;
+    }
+  };
+  FollowMarks(runtime_, self, result, of_part);
+  return result;
 }
 
 // A missing element takes the name of its key where the template spells the key out, for errors.
 Value Interpreter::EvaluateItem(const Expression& e, Scope* scope) {
   const Value object = Operand(e, 0, scope);
   Value item = Item(runtime_, object, Operand(e, 1, scope));
+  FollowMarks(runtime_, object, item, nullptr);
   const std::string* name = AsText(e.items[1]->value);  // of a literal key
   return IsUndefined(item) && name != nullptr ? Value(Undefined{*name}) : item;
 }
@@ -229,7 +282,7 @@ Value Interpreter::EvaluateCall(const Expression& e, Scope* scope, const Value* 
     return CallMacro(*macro, std::move(arguments));
   }
   const auto& [function, self] = std::get<BoundFunction>((*callable)->target);
-  return Invoke(runtime_, *function, self, std::move(arguments));
+  return Applied(function, function->name, self, std::move(arguments));
 }
 
 // A call of {% macro m(a, b=a) %} gives the text of its body, rendered in a new scope:

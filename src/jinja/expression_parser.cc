@@ -12,7 +12,6 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <iterator>
 
 namespace qlora::jinja {
 namespace {

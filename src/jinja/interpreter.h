@@ -72,7 +72,7 @@ class Interpreter {
   bool Advance(Loop& loop);
   std::optional<Value> TakeItem(Loop& loop);
   std::int64_t LoopLength(Loop& loop);
-  std::optional<std::size_t> MessageIndex();
+  std::optional<std::size_t> MessageIndex(const Scope* scope);
   Scope* NewScope(Scope* parent);
   Value* FindVariable(Scope& scope, Symbol symbol);
   void SetVariable(Scope& scope, Symbol symbol, Value value);
@@ -85,6 +85,8 @@ class Interpreter {
   Value EvaluateCompare(const Expression& e, Scope* scope);
   Value EvaluateContainer(const Expression& e, Scope* scope);
   Value EvaluateFilter(const Expression& e, Scope* scope);
+  Value Applied(const Function* method, std::string_view name, const Value& self,
+                Arguments arguments);
   Value EvaluateItem(const Expression& e, Scope* scope);
   Value EvaluateCall(const Expression& e, Scope* scope, const Value* caller = nullptr);
   Value EvaluateCallee(const Expression& callee, Scope* scope);
@@ -101,8 +103,10 @@ class Interpreter {
   std::vector<const Loop*> running_;  // innermost last
   const List* messages_ = nullptr;    // the variable `messages`
   JinjaOutput output_;
+  Marks output_marks_;
+  // The text that is written, and its marks: of the output, or of a text that is captured.
   std::string* out_ = &output_.text;
-  int captures_ = 0;  // how many texts are being captured
+  Marks* marks_ = &output_marks_;
   std::size_t at_ = 0;
 };
 

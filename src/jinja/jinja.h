@@ -54,15 +54,16 @@ struct JinjaVariable {
 struct JinjaSpan {
   std::size_t begin = 0;
   std::size_t end = 0;
-  // Which element of the variable `messages` the innermost loop around it was at.
+  // Which element of the variable `messages` the innermost loop around it was at, or a variable
+  // holds.
   std::optional<std::size_t> message;
 };
 
 struct JinjaOutput {
   std::string text;
   std::vector<JinjaSpan> generation;  // ascending
-  // A generation block ran where its place in the output is not known: in a macro, a block set, a
-  // filter or a call.
+  // A part of the output holds text of a generation block, and it is not known which: a function
+  // has changed the text on its way from a macro or a captured block.
   bool generation_lost = false;
 };
 

@@ -18,7 +18,9 @@ Value Escaped(Runtime& runtime, const Value& value) {
       out += kEscapes[special];
     }
   }
-  return runtime.NewText(std::move(out), /*is_markup=*/true);
+  const Value escaped = runtime.NewText(std::move(out), /*is_markup=*/true);
+  if (MarksOf(runtime, value) != nullptr) LoseMarks(runtime, escaped);
+  return escaped;
 }
 
 // A list or dict within a format would have to be escaped as it is shown; no known template does

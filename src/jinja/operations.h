@@ -4,6 +4,7 @@
 #define QLORA_JINJA_OPERATIONS_H_
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,6 +40,10 @@ enum class Operator {
 // arithmetic.cc: + - * / // % ** of numbers, + of texts and lists, text * int, list * int,
 // text % values.
 Value Arithmetic(Runtime& runtime, Operator op, const Value& a, const Value& b);
+
+// Sets the marks of `result`, the text of `a` and from byte `offset` on the text of `b`.
+void JoinMarks(Runtime& runtime, const Value& a, const Value& b, std::size_t offset,
+               const Value& result);
 
 // comparison.cc
 bool Truth(const Value& value);

@@ -28,6 +28,8 @@ JinjaOutput Interpreter::Run(std::span<const JinjaVariable> variables) {
     define(function.name, [&] { return runtime_.New(Callable{BoundFunction{&function, None()}}); });
   }
   Execute(syntax_.body, NewScope(global));
+  output_.generation = std::move(output_marks_.spans);
+  output_.generation_lost = output_marks_.lost;
   return std::move(output_);
 }
 
@@ -114,6 +116,11 @@ Interpreter::Flow Interpreter::Execute(const Statement& statement, Scope* scope)
 
 // The output has a separate limit, because the caller holds it in memory.
 void Interpreter::Write(const Value& value) {
+  if (const Marks* marks = MarksOf(runtime_, value)) {
+    marks_->Append(*marks, out_->size());
+  } else if (HasMarks(runtime_, value)) {  // a list that is shown
+    marks_->lost = true;
+  }
   AppendStr(runtime_, value, *out_);
   runtime_.CheckOutput(out_->size());
 }
@@ -182,42 +189,55 @@ void Interpreter::ExecuteCall(const Statement& statement, Scope* scope) {
 }
 
 // The place in `messages` of the message that the innermost loop over messages is at. A loop may
-// run over a part of them (messages[1:]), but its elements are the same objects.
-std::optional<std::size_t> Interpreter::MessageIndex() {
+// run over a part of them (messages[1:]), but its elements are the same objects. Without such a
+// loop, the message that a variable holds: the parameter of a macro, or messages[i].
+std::optional<std::size_t> Interpreter::MessageIndex(const Scope* scope) {
   if (messages_ == nullptr) return std::nullopt;
-  for (auto loop = running_.rbegin(); loop != running_.rend(); ++loop) {
-    const Dict* current = AsDict((*loop)->current);
-    if (current == nullptr) continue;
-    const auto& items = messages_->items;
+  const auto& items = messages_->items;
+  const auto index_of = [&](const Value& value) -> std::optional<std::size_t> {
+    const Dict* dict = AsDict(value);
+    if (dict == nullptr) return std::nullopt;
     runtime_.Charge(items.size());
     const auto message = std::find_if(items.begin(), items.end(),
-                                      [&](const Value& value) { return AsDict(value) == current; });
-    if (message != items.end()) return message - items.begin();
+                                      [&](const Value& item) { return AsDict(item) == dict; });
+    return message == items.end() ? std::nullopt : std::optional(message - items.begin());
+  };
+  for (auto loop = running_.rbegin(); loop != running_.rend(); ++loop) {
+    if (const auto index = index_of((*loop)->current)) return index;
+  }
+  for (; scope != nullptr; scope = scope->parent) {
+    for (auto variable = scope->variables.rbegin(); variable != scope->variables.rend();
+         ++variable) {
+      if (const auto index = index_of(variable->second)) return index;
+    }
   }
   return std::nullopt;
 }
 
-// Records the bytes that the block writes. Within a captured text their place in the output is not
-// known.
+// Marks the bytes that the block writes, and with them what blocks within it have marked.
 void Interpreter::ExecuteGeneration(const Statement& statement, Scope* scope) {
   const std::size_t begin = out_->size();
-  Execute(statement.blocks[0], NewScope(scope));
-  if (captures_ > 0) {
-    output_.generation_lost = true;
-  } else if (out_->size() > begin) {
-    output_.generation.push_back({begin, out_->size(), MessageIndex()});
-  }
+  const bool lost = marks_->lost;
+  Scope* inner = NewScope(scope);
+  Execute(statement.blocks[0], inner);
+  if (out_->size() == begin) return;
+  std::erase_if(marks_->spans, [begin](const JinjaSpan& span) { return span.begin >= begin; });
+  marks_->lost = lost;
+  marks_->spans.push_back({begin, out_->size(), MessageIndex(inner)});
 }
 
 // The text that a block writes.
 Value Interpreter::Capture(const Block& block, Scope* scope) {
   std::string text;
+  Marks marks;
   std::string* outer = std::exchange(out_, &text);
-  ++captures_;
+  Marks* outer_marks = std::exchange(marks_, &marks);
   Execute(block, scope);
-  --captures_;
   out_ = outer;
-  return runtime_.NewText(std::move(text));
+  marks_ = outer_marks;
+  Value captured = runtime_.NewText(std::move(text));
+  SetMarks(runtime_, captured, std::move(marks));
+  return captured;
 }
 
 // The text that a block writes, passed through the statement's filters.

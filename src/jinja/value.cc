@@ -1,5 +1,6 @@
 #include "jinja/value.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -50,6 +51,34 @@ void NeedDefined(const Value& value) {
   if (undefined == nullptr) return;
   if (undefined->name.empty()) Fail("an element that does not exist is used");
   Fail("'{}' is undefined", undefined->name);
+}
+
+void SetMarks(Runtime& runtime, const Value& text, Marks marks) {
+  const Text* object = std::get_if<Text>(&text);
+  if (object == nullptr || marks.empty()) return;
+  runtime.Charge(marks.spans.size() + 1, sizeof(JinjaSpan));
+  runtime.marks().Set(object->text, std::move(marks));
+}
+
+bool HasMarks(Runtime& runtime, const Value& value) {
+  if (runtime.marks().empty()) return false;
+  const List* list = AsList(value);
+  if (list == nullptr) return MarksOf(runtime, value) != nullptr;
+  runtime.Charge(list->items.size());
+  return std::any_of(list->items.begin(), list->items.end(),
+                     [&runtime](const Value& item) { return MarksOf(runtime, item) != nullptr; });
+}
+
+// A text that has marks is one that the operation passed on as it is.
+void LoseMarks(Runtime& runtime, const Value& value) {
+  const auto lose = [&runtime](const Value& item) {
+    const std::string* text = AsText(item);
+    if (text == nullptr || text->empty() || MarksOf(runtime, item) != nullptr) return;
+    SetMarks(runtime, item, {.spans = {}, .lost = true});
+  };
+  const List* list = AsList(value);
+  if (list == nullptr) return lose(value);
+  for (const Value& item : list->items) lose(item);
 }
 
 namespace {

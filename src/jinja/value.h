@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "jinja/jinja.h"
+#include "jinja/text_marks.h"
 #include "jinja/work_budget.h"
 
 namespace qlora::jinja {
@@ -94,6 +95,7 @@ class Runtime : public WorkBudget {
   explicit Runtime(const JinjaOptions& options) : WorkBudget(options.limits), now_(options.now) {}
 
   const std::optional<std::tm>& now() const { return now_; }
+  TextMarks& marks() { return marks_; }
 
   Value NewText(std::string text, bool is_markup = false) {
     Charge(kObjectWork + text.size());
@@ -116,6 +118,7 @@ class Runtime : public WorkBudget {
 
  private:
   const std::optional<std::tm> now_;
+  TextMarks marks_;
   std::tuple<std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Callable>>
       objects_;  // a deque leaves its elements where they are
 };
@@ -136,6 +139,17 @@ inline Dict* AsDict(const Value& value) {
   Dict* const* dict = std::get_if<Dict*>(&value);
   return dict == nullptr ? nullptr : *dict;
 }
+// null: nothing of the value, which need not be a text, is marked.
+inline const Marks* MarksOf(Runtime& runtime, const Value& value) {
+  const Text* text = runtime.marks().empty() ? nullptr : std::get_if<Text>(&value);
+  return text == nullptr ? nullptr : runtime.marks().Of(text->text);
+}
+// Sets the marks of a text that was just made; nothing for other values.
+void SetMarks(Runtime& runtime, const Value& text, Marks marks);
+// True for a marked text, and for a list with one.
+bool HasMarks(Runtime& runtime, const Value& value);
+// Says of a text, and of the texts of a list, that marks went into it whose place is not known.
+void LoseMarks(Runtime& runtime, const Value& value);
 inline bool IsUndefined(const Value& value) { return std::holds_alternative<Undefined>(value); }
 inline bool IsNone(const Value& value) { return std::holds_alternative<None>(value); }
 // A bool counts as 0 or 1, as in Python.

@@ -3,6 +3,7 @@
 #include "qlora/linear.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "backend/backend_factory.h"
@@ -10,6 +11,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
+#include "base/shape.h"
 #include "linear/host_operands.h"
 #include "linear/linear_file.h"
 #include "quant/first_non_finite.h"
@@ -92,6 +94,7 @@ class QLoraLinear::Impl {
         config_(config),
         bias_(bias.begin(), bias.end()) {
     CheckConfig(config);
+    CountValues("QLoraLinear: the adapter", std::array{config.r, std::max(in(), out())});
     if (in() < 1 || out() < 1) {
       ThrowInvalidInput("QLoraLinear: a weight of shape ({}, {}) is empty", out(), in());
     }
@@ -157,7 +160,7 @@ class QLoraLinear::Impl {
   // w = W + s B A, a row at a time: w[r] = W[r] + s sum over k of B[r, k] A[k].
   void MergedWeight(MatrixView w) const {
     CheckShape("the merged weight", w, out(), in());
-    if (w.dtype != DType::kF32 && w.dtype != DType::kBF16 && w.dtype != DType::kF16) {
+    if (!IsFloat(w.dtype)) {
       ThrowInvalidInput("QLoraLinear: the merged weight cannot be {}", NameOf(w.dtype));
     }
     context_.ParallelFor(out(), [&](std::int64_t r, int) {

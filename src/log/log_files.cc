@@ -38,7 +38,7 @@ class LineFile {
   LineFile(fs::path path, const std::function<bool(const std::string&)>& keep)
       : path_(std::move(path)) {
     if (keep && fs::exists(path_)) {
-      std::string text = ReadTextFile(path_);
+      std::string text = ReadTextFile(path_, kMaxLogBytes);
       text.resize(text.rfind('\n') + 1);  // a line that was cut when the run ended
       std::istringstream lines(text);
       std::string kept;
@@ -112,7 +112,13 @@ class JsonLines : public LogSink {
 
   void Write(LogKind kind, const LogFields& fields) override {
     Json line = Json::object();
-    for (const auto& [name, value] : fields) line[name] = value;
+    for (const auto& [name, value] : fields) {
+      if (value.is_object()) {
+        line.update(value);
+      } else {
+        line[name] = value;
+      }
+    }
     files_.Of(kind).Write(FormatJson(line));
   }
 
@@ -141,6 +147,8 @@ class Csv : public LogSink {
     std::string names;
     std::string values;
     for (const auto& [name, value] : fields) {
+      // A resumed run may evaluate other files, and a file has one line of names.
+      if (value.is_object()) continue;
       const char* comma = names.empty() ? "" : ",";
       // JSON has no NaN and would print null; CSV readers know nan and inf.
       const bool odd = value.is_number_float() && !std::isfinite(value.get<double>());

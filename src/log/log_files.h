@@ -12,13 +12,17 @@
 
 namespace qlora {
 
+// Of a log that is read, at most; a million steps have 300 MB.
+inline constexpr std::int64_t kMaxLogBytes = std::int64_t{1} << 32;
+
 inline constexpr const char* kStepLog = "train_log";  // .jsonl, .csv: a line for each step
 inline constexpr const char* kEvalLog = "eval_log";   // .jsonl, .csv: a line for each evaluation
 inline constexpr const char* kSampleLog = "samples";  // .jsonl: texts that the model wrote
 
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 
-// The values of one entry in the order of the columns; the first is "step".
+// The values of one entry in the order of the columns; the first is "step". An object holds values
+// that differ from run to run, by their names; it is no column.
 using LogFields = std::vector<std::pair<const char*, Json>>;
 
 // The logs of one format.

@@ -1,10 +1,15 @@
 #include "log/log_reader.h"
 
 #include <algorithm>
-#include <fstream>
+#include <cstdio>
 #include <functional>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <utility>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
 #include "io/json.h"
@@ -15,28 +20,60 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMaxLineBytes = std::size_t{1} << 24;
+constexpr std::size_t kReadBytes = std::size_t{1} << 18;
+
+// Calls take(line) with each line and its line feed, which the last one lacks if the run is just
+// writing it. A file that is missing has no lines. Errors: InvalidInput for anything that is no
+// log: the folder may be a stranger's, and a link in it may lead to a pipe or a device.
+void ForEachLine(const fs::path& path, const std::function<void(std::string_view line)>& take) {
+  if (!Exists(path)) return;
+  const std::unique_ptr<std::FILE, CloseStream> file(fdopen(OpenRegularFile(path), "r"));
+  if (file == nullptr) throw std::bad_alloc();
+  std::string chunk(kReadBytes, '\0');
+  std::string line;
+  std::int64_t bytes = 0;
+  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
+    bytes += static_cast<std::int64_t>(count);
+    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
+      const std::size_t end = std::min(rest.find('\n'), rest.size() - 1) + 1;
+      line += rest.substr(0, end);
+      rest.remove_prefix(end);
+      if (line.size() > kMaxLineBytes || bytes > kMaxLogBytes) {
+        ThrowInvalidInput("{}: expected the log of a training run, found {}", path.string(),
+                          bytes > kMaxLogBytes
+                              ? fmt::format("more than {} bytes", kMaxLogBytes)
+                              : fmt::format("a line of more than {} bytes", kMaxLineBytes));
+      }
+      if (line.ends_with('\n')) take(std::exchange(line, ""));
+    }
+  }
+  if (!line.empty()) take(line);
+}
+
 // Calls `take` with each line that is a JSON object and its number. Returns the number of damaged
 // lines, without the last one, which may be incomplete while the run is still training.
-std::int64_t ForEachLine(const fs::path& path,
-                         const std::function<void(std::int64_t number, const Json& line)>& take) {
-  std::ifstream in(path);
+std::int64_t ForEachObject(const fs::path& path,
+                           const std::function<void(std::int64_t number, const Json& line)>& take) {
   std::int64_t number = 0;
   std::int64_t damaged = 0;
-  for (std::string text; std::getline(in, text); ++number) {
+  ForEachLine(path, [&](std::string_view text) {
     Json line;
     if (!TryParseJson(text, line) && line.is_object()) {
       take(number, line);
-    } else if (!in.eof()) {  // the end of the file comes before the end of an incomplete line
+    } else if (text.ends_with('\n')) {
       ++damaged;
     }
-  }
+    ++number;
+  });
   return damaged;
 }
 
 // Counts the complete lines, which end in a line feed.
 std::int64_t CountLines(const fs::path& path) {
-  std::ifstream in(path);
-  return std::count(std::istreambuf_iterator<char>(in), {}, '\n');
+  std::int64_t lines = 0;
+  ForEachLine(path, [&](std::string_view line) { lines += line.ends_with('\n'); });
+  return lines;
 }
 
 // Appends the values of one line to the columns of their names.
@@ -83,7 +120,7 @@ std::string ReadRunLogs(const fs::path& dir) {
       std::max<std::int64_t>(1, (lines + kMaxRecordedSteps - 1) / kMaxRecordedSteps);
   Json steps = Json::object();
   std::int64_t tokens = 0;
-  std::int64_t damaged = ForEachLine(log, [&](std::int64_t number, const Json& line) {
+  std::int64_t damaged = ForEachObject(log, [&](std::int64_t number, const Json& line) {
     tokens += TokensOf(line);
     if (number % every == 0 || number == lines - 1) AddToColumns(line, steps);
   });
@@ -92,11 +129,11 @@ std::string ReadRunLogs(const fs::path& dir) {
                       log.string());
   }
   Json evals = Json::object();
-  damaged += ForEachLine(LogPath(dir, kEvalLog),
-                         [&](std::int64_t, const Json& line) { AddToColumns(line, evals); });
+  damaged += ForEachObject(LogPath(dir, kEvalLog),
+                           [&](std::int64_t, const Json& line) { AddToColumns(line, evals); });
   Json samples = Json::array();
-  damaged += ForEachLine(LogPath(dir, kSampleLog),
-                         [&](std::int64_t, const Json& line) { samples.push_back(line); });
+  damaged += ForEachObject(LogPath(dir, kSampleLog),
+                           [&](std::int64_t, const Json& line) { samples.push_back(line); });
 
   const fs::path absolute = fs::weakly_canonical(dir);
   Json record = {{"name", absolute.filename().string()},

@@ -113,7 +113,7 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.spike = at.loss_spike;
   report.risen = HasRisen(at.start, at.losses);
   report.start_loss = at.start.mean;
-  report.recent_loss = at.losses.mean;
+  report.recent_loss = MedianOf(at.losses.newest).median;
   // A skipped step has a NaN or Inf as its loss or its gradient.
   if (result.applied) {
     losses_ += result.loss;
@@ -128,13 +128,19 @@ void RunLog::ShowEvalProgress(std::int64_t done, std::int64_t total) {
 }
 
 void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
-  Write(LogKind::kEval, {{"step", step},
-                         {"eval_loss", r.loss},
-                         {"eval_perplexity", r.perplexity},
-                         {"eval_token_accuracy", r.token_accuracy},
-                         {"eval_best", r.best},
-                         {"eval_tokens", r.tokens},
-                         {"eval_runtime", r.seconds}});
+  LogFields fields = {{"step", step},
+                      {"eval_loss", r.loss},
+                      {"eval_perplexity", r.perplexity},
+                      {"eval_token_accuracy", r.token_accuracy},
+                      {"eval_best", r.best},
+                      {"eval_tokens", r.tokens},
+                      {"eval_runtime", r.seconds}};
+  if (!r.files.empty()) {
+    Json files = Json::object();
+    for (const EvalReport::File& file : r.files) files["eval_" + file.name + "_loss"] = file.loss;
+    fields.push_back({"files", std::move(files)});
+  }
+  Write(LogKind::kEval, fields);
   observer_.OnEval(step, r);
 }
 

@@ -103,14 +103,19 @@ void TensorboardLog::Write(LogKind kind, const LogFields& fields) {
   if (kind == LogKind::kSample) return;
   const std::string prefix = kind == LogKind::kStep ? "train/" : "eval/";
   std::string summary;
-  for (const auto& [name, value] : fields) {
-    const std::string_view full = name;
-    if (full == "step") continue;
+  const auto add = [&](std::string_view full, const Json& value) {
     const std::string_view tail = full.starts_with("eval_") ? full.substr(5) : full;
     const float number =
         value.is_boolean() ? static_cast<float>(value.get<bool>()) : value.get<float>();
     summary +=
         Message(1, Message(1, prefix + std::string(tail)) + Tag(2, kFixed32) + Fixed(number));
+  };
+  for (const auto& [name, value] : fields) {
+    if (value.is_object()) {
+      for (const auto& [inner, number] : value.items()) add(inner, number);
+    } else if (std::string_view(name) != "step") {
+      add(name, value);
+    }
   }
   WriteRecord(Event(fields.front().second.get<std::int64_t>(), Message(5, summary)));
 }

@@ -1,5 +1,6 @@
 #include "machine/simd_target.h"
 
+#include <fmt/format.h>
 #include <hwy/targets.h>
 
 #include <atomic>
@@ -79,6 +80,14 @@ SimdTarget BestSimdTarget() {
 }
 
 SimdTarget ActiveSimdTarget() { return Active().load(std::memory_order_relaxed); }
+
+std::string WarnOfScalarKernels() {
+  if (!HWY_ARCH_X86 || ActiveSimdTarget() != SimdTarget::kScalar) return "";
+  const char* reason = BestSimdTarget() == SimdTarget::kScalar ? "this processor has no AVX2"
+                                                               : "QLORA_TARGET forces them";
+  return fmt::format("the kernels are scalar, more than ten times slower than those for AVX2: {}",
+                     reason);
+}
 
 void SetSimdTarget(SimdTarget target) {
   QLORA_DCHECK(target <= SimdTargets().back());

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace qlora {
 
@@ -32,6 +33,9 @@ SimdTarget BestSimdTarget();
 // another. Highway's dispatch follows from the first call on; every Context makes it. Errors
 // (InvalidInput): QLORA_TARGET is not a name, or this machine lacks the target.
 SimdTarget ActiveSimdTarget();
+
+// Returns a warning where this process computes with scalar kernels on x86-64, else an empty text.
+std::string WarnOfScalarKernels();
 
 // Changes the target in use to one of SimdTargets(). For tests; no kernel may be running.
 void SetSimdTarget(SimdTarget target);

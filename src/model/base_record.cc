@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "model/quantization.h"
+#include "prompt/prompt_record.h"
 #include "tokenizer/chat_template_files.h"
 
 namespace qlora {
@@ -13,55 +14,56 @@ constexpr const char* kFileName = "qlora_base.json";
 
 }  // namespace
 
-LoadOptions LoadOptionsOf(const BaseRecord& form) {
+LoadOptions LoadOptionsOf(const BaseRecord& base) {
   LoadOptions load;
-  load.load_in_4bit = form.load_in_4bit;
-  load.quantize = ParseQuantizeOptions(form.quantization);
+  load.load_in_4bit = base.load_in_4bit;
+  load.quantize = ParseQuantizeOptions(base.quantization);
   return load;
 }
 
 // Takes over the form in which the checkpoint stores its linears. An option at its default is not
 // a request for a form, so only a value that differs from the default is compared.
-void AdoptStoredForm(BaseRecord& form, const WeightSizes& sizes) {
+void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes) {
   if (!sizes.stored_4bit) return;
-  if (!form.load_in_4bit) {
+  if (!base.load_in_4bit) {
     ThrowInvalidInput(
         "{} holds its linears in 4 bits, which load_in_4bit false cannot undo; give the 16-bit "
         "checkpoint that it was made from",
-        form.model_name_or_path);
+        base.model_name_or_path);
   }
   const QuantizationFields defaults;
   const QuantizationFields& stored = *sizes.stored_4bit;
-  const QuantizationFields& asked = form.quantization;
+  const QuantizationFields& asked = base.quantization;
   const auto check = [&](const char* key, auto field) {
     if (asked.*field == stored.*field || asked.*field == defaults.*field) return;
     ThrowInvalidInput(
         "{} {}: {} is stored in 4 bits already, with {} {}; leave the option "
         "out, or give the 16-bit checkpoint",
-        key, asked.*field, form.model_name_or_path, key, stored.*field);
+        key, asked.*field, base.model_name_or_path, key, stored.*field);
   };
   check("bnb_4bit_quant_type", &QuantizationFields::bnb_4bit_quant_type);
   check("bnb_4bit_use_double_quant", &QuantizationFields::bnb_4bit_use_double_quant);
   check("bnb_4bit_blocksize", &QuantizationFields::bnb_4bit_blocksize);
   check("scale_search", &QuantizationFields::scale_search);
-  form.quantization = stored;
+  base.quantization = stored;
 }
 
 // qlora_base.json has the fields of BaseRecord under the names of the options. The template is a
 // separate file, which other programs read as well.
-void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& form) {
+void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base) {
   Json json = {
-      {"model_name_or_path", form.model_name_or_path},
-      {"load_in_4bit", form.load_in_4bit},
-      {"bnb_4bit_quant_type", form.quantization.bnb_4bit_quant_type},
-      {"bnb_4bit_use_double_quant", form.quantization.bnb_4bit_use_double_quant},
-      {"bnb_4bit_blocksize", form.quantization.bnb_4bit_blocksize},
-      {"scale_search", form.quantization.scale_search},
+      {"model_name_or_path", base.model_name_or_path},
+      {"load_in_4bit", base.load_in_4bit},
+      {"bnb_4bit_quant_type", base.quantization.bnb_4bit_quant_type},
+      {"bnb_4bit_use_double_quant", base.quantization.bnb_4bit_use_double_quant},
+      {"bnb_4bit_blocksize", base.quantization.bnb_4bit_blocksize},
+      {"scale_search", base.quantization.scale_search},
   };
-  AddPromptRecord(form.prompts, json);
+  if (!base.model_fingerprint.empty()) json["model_fingerprint"] = base.model_fingerprint;
+  AddPromptRecord(base.prompts, json);
   WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
-  if (!form.chat_template.empty()) {
-    WriteTextFile(adapter_dir / kChatTemplateFile, form.chat_template);
+  if (!base.chat_template.empty()) {
+    WriteTextFile(adapter_dir / kChatTemplateFile, base.chat_template);
   }
 }
 
@@ -71,22 +73,23 @@ std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_di
   if (!std::filesystem::exists(path)) return {};
   const Json json = ReadJsonFile(path);
   const std::string where = path.string();
-  BaseRecord form;
-  form.model_name_or_path = JsonGet<std::string>(json, "model_name_or_path", where);
-  form.load_in_4bit = JsonGet<bool>(json, "load_in_4bit", where);
-  form.quantization.bnb_4bit_quant_type = JsonGet<std::string>(json, "bnb_4bit_quant_type", where);
-  form.quantization.bnb_4bit_use_double_quant =
+  BaseRecord base;
+  base.model_name_or_path = JsonGet<std::string>(json, "model_name_or_path", where);
+  base.load_in_4bit = JsonGet<bool>(json, "load_in_4bit", where);
+  base.quantization.bnb_4bit_quant_type = JsonGet<std::string>(json, "bnb_4bit_quant_type", where);
+  base.quantization.bnb_4bit_use_double_quant =
       JsonGet<bool>(json, "bnb_4bit_use_double_quant", where);
-  form.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
-  form.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
-  form.prompts = PromptRecordOf(json, where);
-  return form;
+  base.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
+  base.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
+  base.model_fingerprint = JsonGetOr<std::string>(json, "model_fingerprint", "", where);
+  base.prompts = PromptRecordOf(json, where);
+  return base;
 }
 
 std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir) {
   if (adapter_dir.empty()) return {};
-  const std::optional<BaseRecord> form = LoadBaseRecord(adapter_dir);
-  return form ? form->prompts.layout : std::nullopt;
+  const std::optional<BaseRecord> base = LoadBaseRecord(adapter_dir);
+  return base ? base->prompts.layout : std::nullopt;
 }
 
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) {
@@ -96,6 +99,12 @@ std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) 
   const bool shows_text = layout && (layout->kind == PromptLayout::Kind::kText ||
                                      layout->kind == PromptLayout::Kind::kWhole);
   return shows_text ? std::filesystem::path() : adapter_dir;
+}
+
+bool HoldsMergedWeights(const std::filesystem::path& model_dir) {
+  const std::filesystem::path path = model_dir / kPromptRecord;
+  if (!std::filesystem::exists(path)) return false;
+  return JsonGetOr<bool>(ReadJsonFile(path), "merged_weights", false, path.string());
 }
 
 }  // namespace qlora

@@ -23,17 +23,19 @@ struct BaseRecord {
   // empty.
   std::string chat_template = {};
   PromptRecord prompts = {};
+  // In 16 hexadecimal digits (checkpoint/model_fingerprint.h); "" in records of older versions.
+  std::string model_fingerprint = {};
 };
 
 // Returns how the weights of a base of this form are loaded. Errors: InvalidInput for a
 // quantization that does not exist.
-LoadOptions LoadOptionsOf(const BaseRecord& form);
+LoadOptions LoadOptionsOf(const BaseRecord& base);
 
 // Records the form in which the weights were loaded. Errors: InvalidInput when a 4-bit checkpoint
 // has another form than the record asked for.
-void AdoptStoredForm(BaseRecord& form, const WeightSizes& sizes);
+void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes);
 
-void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& form);
+void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base);
 // Returns nothing when another program trained the adapter.
 std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_dir);
 
@@ -44,6 +46,10 @@ std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir)
 // Returns the folder whose chat_template.jinja renders conversations: the adapter's folder, or ""
 // when that file only shows other programs a layout that is not chat.
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir);
+
+// True for a checkpoint that an adapter was merged into, whose weights are best used as they are:
+// quantized again they would lose what was trained.
+bool HoldsMergedWeights(const std::filesystem::path& model_dir);
 
 }  // namespace qlora
 

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
 
 #include "io/bnb.h"
+#include "io/safetensors.h"
+#include "model/checkpoint.h"
 #include "model/config_keys.h"
 #include "model/config_layers.h"
 #include "model/families.h"
@@ -162,7 +163,16 @@ void CheckSizes(const ConfigKeys& keys, const DecoderConfig& c) {
 
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "config.json";
-  return ParseDecoderConfig(ReadJsonFile(path), path.string());
+  DecoderConfig config = ParseDecoderConfig(ReadJsonFile(path), path.string());
+  if (!config.tie_word_embeddings || !HoldsModel(model_dir)) return config;
+  try {
+    config.has_own_head = HoldsOwnHead(*OpenCheckpoint(model_dir, config));
+  } catch (const Error& error) {
+    // A checkpoint that cannot be opened is reported by whoever needs the weights.
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+  }
+  config.tie_word_embeddings = !config.has_own_head;
+  return config;
 }
 
 DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
@@ -175,6 +185,12 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   const ConfigKeys keys(multimodal ? root.at("text_config") : root, where);
   DecoderConfig config;
   config.model_type = multimodal ? "gemma3_text" : keys.String("model_type", "");
+  if (config.model_type.empty() && top.Find("error") != nullptr) {
+    ThrowInvalidInput("{}: is the answer of a server ({}), not the file itself: download it again",
+                      where, FormatJson(*top.Find("error")));
+  }
+  // Since transformers 4.52 a wrapper holds its decoder as language_model.
+  if (multimodal) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
   config.architecture = family.architecture;
   CheckArchitecture(top, keys);
@@ -187,7 +203,9 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   config.max_position_embeddings =
       keys.Int("max_position_embeddings", family.max_position_embeddings);
   config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
-  config.tie_word_embeddings = keys.Bool("tie_word_embeddings", family.tie_word_embeddings);
+  // A multimodal model may have the key at either level.
+  config.tie_word_embeddings =
+      keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", family.tie_word_embeddings));
 
   config.hidden_act = ActivationOf(keys, family);
   ParseBlocks(keys, family, config);

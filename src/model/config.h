@@ -64,6 +64,8 @@ struct DecoderConfig {
   std::int64_t max_position_embeddings = 0;
   float rms_norm_eps = 1e-6f;
   bool tie_word_embeddings = false;
+  // config.json says that the head is tied, and the checkpoint holds another: it is not tied.
+  bool has_own_head = false;
 
   Activation hidden_act = Activation::kSilu;
   bool qkv_bias = false;
@@ -78,6 +80,10 @@ struct DecoderConfig {
   float attention_softcap = 0;  // 0: none
   float final_softcap = 0;      // 0: none
 
+  // What paths of modules have in the place of "model." in the class that AutoModelForCausalLM of
+  // transformers gives for this config.json; adapters are written with it.
+  std::string module_prefix = "model.";
+
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L
   MoeConfig moe;
@@ -89,13 +95,12 @@ struct DecoderConfig {
 
 // Reads <model_dir>/config.json (Hugging Face transformers 4 and 5 spellings; the text part of a
 // multimodal Gemma 3). Errors: InvalidInput naming the file and the key: unknown architecture, rope
-// type or activation, a quantization_config other than bitsandbytes 4-bit, missing or absurd sizes.
+// type or activation, a quantization_config other than bitsandbytes 4-bit, settings that contradict
+// each other, missing or absurd sizes. Where config.json ties the head to the embedding, the
+// weights of the folder are looked at (HoldsOwnHead in model/checkpoint.h).
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
 // The same from the content of a config.json. where: the file, for messages.
 DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where);
-
-// The model types that LoadDecoderConfig knows, for messages: "llama, mistral, ...".
-std::string SupportedModelTypes();
 
 }  // namespace qlora
 

@@ -1,4 +1,4 @@
-// How config.json is read, key by key. Part of config.cc.
+// How config.json is read, key by key. Used by config.cc.
 #ifndef QLORA_MODEL_CONFIG_KEYS_H_
 #define QLORA_MODEL_CONFIG_KEYS_H_
 

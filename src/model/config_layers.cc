@@ -13,16 +13,20 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   const Json* parameters = keys.Find("rope_parameters");
   const Json* full = parameters != nullptr ? parameters : keys.Find("rope_scaling");
   const Json* sliding = nullptr;
+  const Json* scaling = keys.Find("rope_scaling");
   const bool two_tables = family.window == WindowRule::kFiveOfSix;
   if (two_tables && parameters != nullptr && parameters->contains("full_attention")) {
     full = &parameters->at("full_attention");
     if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");
   }
+  if (parameters != nullptr && scaling != nullptr) {
+    CheckOneRopeSetting(*full, *scaling, family, keys.where());
+  }
   const double theta = keys.Double("rope_theta", family.rope_theta);
-  config.ropes.push_back(ParseRope(full, theta, keys, family, config));
+  config.ropes.push_back(ParseRope(full, theta, "rope_theta", keys, family, config));
   if (two_tables) {
     const double local = keys.Double("rope_local_base_freq", 1e4);
-    config.ropes.push_back(ParseRope(sliding, local, keys, family, config));
+    config.ropes.push_back(ParseRope(sliding, local, "rope_local_base_freq", keys, family, config));
   }
 }
 

@@ -1,4 +1,4 @@
-// Reads the rotary embedding and the window of each layer from config.json. Part of config.cc.
+// Reads the rotary embedding and the window of each layer from config.json. Used by config.cc.
 #ifndef QLORA_MODEL_CONFIG_LAYERS_H_
 #define QLORA_MODEL_CONFIG_LAYERS_H_
 

@@ -3,13 +3,12 @@
 
 #include <cmath>
 #include <string>
-#include <utility>
 
 namespace qlora {
 namespace {
 
 // "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3.
-RopeType RopeTypeOf(std::string name, const Family& family, const std::string& where) {
+RopeType RopeTypeNamed(std::string name, const Family& family, const std::string& where) {
   if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
@@ -19,6 +18,18 @@ RopeType RopeTypeOf(std::string name, const Family& family, const std::string& w
   ThrowInvalidInput(
       "{}: rope_type '{}' is not supported; supported: default, linear, llama3, yarn, longrope",
       where, name);
+}
+
+// The type of a scaling, which files of two generations call "type" or "rope_type".
+RopeType RopeTypeOf(const ConfigKeys& keys, const Family& family) {
+  const std::string old = keys.String("type", "");
+  const std::string name = keys.String("rope_type", old.empty() ? "default" : old);
+  const RopeType type = RopeTypeNamed(name, family, keys.where());
+  if (!old.empty() && RopeTypeNamed(old, family, keys.where()) != type) {
+    ThrowInvalidInput("{}: rope_type is '{}' and type is '{}'; remove the one that is wrong",
+                      keys.where(), name, old);
+  }
+  return type;
 }
 
 // Only the first dims of a head rotate in some models.
@@ -70,8 +81,7 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
   }
   rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
   if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = RotaryDim(keys, config);
-  rope.type =
-      RopeTypeOf(keys.String("rope_type", keys.String("type", "default")), family, keys.where());
+  rope.type = RopeTypeOf(keys, family);
   if (rope.type == RopeType::kDefault) return;
 
   rope.original_max_position_embeddings =
@@ -90,10 +100,38 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
   if (rope.type == RopeType::kYarn) ReadYarn(keys, rope);
 }
 
+// The same value of one setting in two places of a file, or in one place alone.
+void CheckSame(const ConfigKeys& keys, const ConfigKeys& model, const char* key) {
+  const Json* inner = keys.Find(key);
+  const Json* outer = model.Find(key);
+  if (inner == nullptr || outer == nullptr || *inner == *outer) return;
+  ThrowInvalidInput("{}: {} is {}, and outside of it {}; remove the one that is wrong",
+                    keys.where(), key, FormatJson(*inner), FormatJson(*outer));
+}
+
 }  // namespace
 
-RopeConfig ParseRope(const Json* scaling, double theta, const ConfigKeys& model,
-                     const Family& family, const DecoderConfig& config) {
+void CheckOneRopeSetting(const Json& parameters, const Json& scaling, const Family& family,
+                         const std::string& where) {
+  if (!parameters.is_object() || !scaling.is_object()) return;
+  const ConfigKeys newer(parameters, where + " (rope_parameters)");
+  const ConfigKeys older(scaling, where + " (rope_scaling)");
+  const auto refuse = [&](std::string_view key) {
+    ThrowInvalidInput(
+        "{}: rope_parameters and rope_scaling contradict each other in '{}': {} and {}; remove the "
+        "one that is wrong",
+        where, key, FormatJson(parameters), FormatJson(scaling));
+  };
+  if (RopeTypeOf(newer, family) != RopeTypeOf(older, family)) refuse("rope_type");
+  for (const auto& [key, value] : scaling.items()) {
+    if (key == "type" || key == "rope_type" || value.is_null()) continue;
+    const Json* other = newer.Find(key.c_str());
+    if (other == nullptr || *other != value) refuse(key);
+  }
+}
+
+RopeConfig ParseRope(const Json* scaling, double theta, const char* theta_key,
+                     const ConfigKeys& model, const Family& family, const DecoderConfig& config) {
   RopeConfig rope;
   rope.rope_theta = theta;
   rope.rotary_dim = RotaryDim(model, config);
@@ -104,6 +142,14 @@ RopeConfig ParseRope(const Json* scaling, double theta, const ConfigKeys& model,
     const char* const place =
         model.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
     const ConfigKeys keys(*scaling, fmt::format("{} ({})", model.where(), place));
+    CheckSame(keys, model, "partial_rotary_factor");
+    CheckSame(keys, model, "original_max_position_embeddings");
+    if (theta_key != nullptr && keys.Find("rope_theta") != nullptr && model.Find(theta_key) &&
+        keys.Double("rope_theta") != theta) {
+      ThrowInvalidInput(
+          "{}: rope_theta is {}, and {} outside of it {}; remove the one that is wrong",
+          keys.where(), keys.Double("rope_theta"), theta_key, theta);
+    }
     ReadScaling(keys, model, family, config, rope);
   }
   if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {

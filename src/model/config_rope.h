@@ -2,6 +2,8 @@
 #ifndef QLORA_MODEL_CONFIG_ROPE_H_
 #define QLORA_MODEL_CONFIG_ROPE_H_
 
+#include <string>
+
 #include "io/json_fwd.h"
 #include "model/config.h"
 #include "model/config_keys.h"
@@ -10,9 +12,15 @@
 namespace qlora {
 
 // `scaling` is rope_scaling (transformers 4) or one rope_parameters dictionary (5), or null. Errors
-// name the file, which of the two it is, and its key.
-RopeConfig ParseRope(const Json* scaling, double theta, const ConfigKeys& model,
-                     const Family& family, const DecoderConfig& config);
+// name the file, which of the two it is, and its key. theta: of theta_key outside of the scaling,
+// which a theta in the scaling must not contradict.
+RopeConfig ParseRope(const Json* scaling, double theta, const char* theta_key,
+                     const ConfigKeys& model, const Family& family, const DecoderConfig& config);
+
+// Errors: InvalidInput where a file has both, and they do not say the same. parameters: those of
+// layers without a window. where: the file.
+void CheckOneRopeSetting(const Json& parameters, const Json& scaling, const Family& family,
+                         const std::string& where);
 
 }  // namespace qlora
 

@@ -3,7 +3,6 @@
 #include <array>
 
 #include "base/check.h"
-#include "model/config.h"
 
 namespace qlora {
 namespace {

@@ -47,6 +47,9 @@ struct Family {
 // where: for the message. Errors: InvalidInput for another model type.
 const Family& FamilyOf(const std::string& model_type, const std::string& where);
 
+// The known model types, for messages: "llama, mistral, ...".
+std::string SupportedModelTypes();
+
 }  // namespace qlora
 
 #endif  // QLORA_MODEL_FAMILIES_H_

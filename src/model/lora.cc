@@ -9,7 +9,10 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/random.h"
+#include "base/text.h"
+#include "io/float_encoding.h"
 #include "io/peft.h"
+#include "model/expert_stack.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
@@ -48,19 +51,32 @@ void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
   UploadWide(memory, values, tensor.dtype, 0, out);
 }
 
+// The module of this name, or null.
+template <typename Modules>
+auto* FindModule(Modules& modules, std::string_view name) {
+  const auto module = std::find_if(modules.begin(), modules.end(),
+                                   [&](const TrainedModule& m) { return m.name == name; });
+  return module == modules.end() ? nullptr : &*module;
+}
+
 }  // namespace
 
 // ---- Construction.
 
-// Shapes and sizes alone; nothing is allocated.
 LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
                          DType wide)
+    : LoraAdapter(config, decoder, memory, wide, nullptr) {}
+
+// Shapes and sizes alone; nothing is allocated.
+LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
+                         DType wide, const Adapter* peft)
     : config_(config),
       memory_(&memory),
       wide_(wide),
       vocab_(decoder.vocab_size),
       hidden_(decoder.hidden_size),
-      has_experts_(decoder.moe.num_experts > 0) {
+      experts_(decoder.moe.num_experts),
+      tied_(decoder.tie_word_embeddings) {
   for (const std::string& name : config.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {
       ThrowInvalidInput(
@@ -69,7 +85,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     }
     const std::string weight = name == "lm_head" ? kHead : kEmbedding;
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
-    modules_.push_back({weight, {}, {}});
+    modules_.push_back({weight, vocab_, {}, {}});
   }
   // With this key PEFT trains one matrix for both. This program does not.
   if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
@@ -77,6 +93,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
         "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
         "and kept apart from each other here, so this adapter would mean something else");
   }
+  if (peft != nullptr) AddTables(*peft);
   const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     layers_.push_back(Combine(LinearPaths(decoder, l), shapes,
@@ -85,7 +102,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 lora.path = path;
                                 lora.in = shape.in;
                                 lora.out = shape.out;
-                                if (!Targets(config, path)) return lora;
+                                if (!IsTargetModule(config, path)) return lora;
                                 lora.rank = lora.trained_rank = RankOf(config, path);
                                 lora.scale = static_cast<float>(ScaleOf(config, path));
                                 lora.dropout = static_cast<float>(config.lora_dropout);
@@ -93,7 +110,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                               }));
   }
   // The names of the first layer help with a misspelt target_modules.
-  if (max_group_rank() == 0) {
+  if (max_group_rank() == 0 && changes_.empty()) {
     std::string names;
     LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
     ThrowInvalidInput("target_modules match no linear of this model; its first layer has{}", names);
@@ -148,7 +165,7 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
             [&](LoraLinear& lora) { place(lora.*slots.magnitude, 1, lora.out); });
   }
   group(ParameterKind::kModule, [&] {
-    for (TrainedModule& module : modules_) place(module.*slots.module, vocab_, hidden_);
+    for (TrainedModule& module : modules_) place(module.*slots.module, module.rows, hidden_);
   });
 }
 
@@ -187,13 +204,12 @@ void LoraAdapter::Initialize(std::uint64_t seed) {
 }
 
 const TrainedModule* LoraAdapter::embedding() const { return Find(kEmbedding); }
-const TrainedModule* LoraAdapter::head() const { return Find(kHead); }
+const TrainedModule* LoraAdapter::head() const { return Find(tied_rows_ ? kEmbedding : kHead); }
 
 const TrainedModule* LoraAdapter::Find(std::string_view name) const {
-  const auto module = std::find_if(modules_.begin(), modules_.end(),
-                                   [&](const TrainedModule& m) { return m.name == name; });
-  return module == modules_.end() ? nullptr : &*module;
+  return FindModule(modules_, name);
 }
+TrainedModule* LoraAdapter::Find(std::string_view name) { return FindModule(modules_, name); }
 
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (TrainedModule& module : modules_) {
@@ -203,6 +219,63 @@ void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
     Memory& from = embeds && weights.host_embedding ? HostMemory() : *memory_;
     const HostBytes values(from, base.data, BytesOf(base.dtype, vocab_ * hidden_));
     UploadWide(*memory_, values.data(), base.dtype, 0, module.weight);
+  }
+}
+
+// A piece of rows at a time: a table of a large vocabulary is not held twice.
+void LoraAdapter::FoldTables(const DecoderWeights& weights) {
+  for (const TableChange& change : changes_) {
+    const TrainedModule& module = *Find(change.name);
+    const bool embeds = change.name == kEmbedding;
+    const ConstMatrixView base = !change.from_base ? ConstMatrixView(module.weight)
+                                 : embeds          ? weights.embed
+                                                   : weights.head;
+    const bool in_host = change.from_base && weights.host_embedding && embeds;
+    Memory& from = in_host ? HostMemory() : *memory_;
+    const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / hidden_);
+    for (std::int64_t first = 0; first < module.rows; first += piece) {
+      const std::int64_t rows = std::min(piece, module.rows - first);
+      const HostBytes bytes(from, Rows(base, first, rows).data,
+                            BytesOf(base.dtype, rows * hidden_));
+      std::vector<float> values(rows * hidden_);
+      ConvertToWide(bytes.data(), base.dtype, 0, MakeView(values.data(), 1, rows * hidden_));
+      ApplyChange(change, first, hidden_, values);
+      UploadWide(*memory_, values, Rows(module.weight, first, rows));
+    }
+  }
+  changes_.clear();
+}
+
+void LoraAdapter::AddTables(const Adapter& peft) {
+  for (const char* name : {kEmbedding, kHead}) {
+    const auto stored = std::find_if(peft.replaced.begin(), peft.replaced.end(),
+                                     [&](const ReplacedWeight& w) { return w.name == name; });
+    const bool holds = stored != peft.replaced.end() && stored->tensor->shape.size() == 2;
+    const std::int64_t rows = holds ? stored->tensor->shape[0] : vocab_;
+    TableChange change = TableChangeOf(peft, name, rows, hidden_);
+    const bool changes = change.rank > 0 || !change.ids.empty();
+    if (!holds && !changes) continue;
+    TrainedModule* module = Find(name);
+    const bool listed = module != nullptr;
+    if (!listed) module = &modules_.emplace_back(TrainedModule{name, rows, {}, {}});
+    module->rows = rows;
+    // PEFT keeps rows of tokens, and a table that was resized, in one place for both. A LoRA and
+    // modules_to_save are of the embeddings alone.
+    const bool shared = name == std::string_view(kEmbedding) && change.rank == 0 && !listed;
+    tied_rows_ = tied_rows_ || (tied_ && shared);
+    if (changes) changes_.push_back(std::move(change));
+  }
+  // The adapter holds the head too: the two tables are apart.
+  if (Find(kHead) != nullptr) tied_rows_ = false;
+  for (const TrainedModule& module : modules_) {
+    const bool both = embedding() != nullptr && head() != nullptr;
+    const std::int64_t other = both ? (module.name == kHead ? embedding() : head())->rows : vocab_;
+    if (module.rows == other) continue;
+    ThrowInvalidInput(
+        "the adapter's '{}' has {} rows and its other table {}: with a resized vocabulary, the "
+        "adapter must hold embeddings and head of the same size (save_embedding_layers=True of "
+        "PEFT's save_pretrained stores both)",
+        module.name, module.rows, other);
   }
 }
 
@@ -285,8 +358,14 @@ ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               Memory& memory, DType wide) {
   const Adapter peft = OpenAdapter(dir);
-  LoraAdapter adapter(peft.config, decoder, memory, wide);
+  LoraAdapter adapter(peft.config, decoder, memory, wide, &peft);
   adapter.Read(dir, peft);
+  if (!peft.left_out.empty()) {
+    adapter.note_ = fmt::format(
+        "{}: modules outside of the text model are left out ({}, {} in all): images and sound are "
+        "not read here",
+        dir.string(), peft.left_out.front(), peft.left_out.size());
+  }
   return adapter;
 }
 
@@ -296,10 +375,22 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
   // Every target must have tensors, and every tensor a target: a difference means that the adapter
   // belongs to another model, and would otherwise be silent.
   AllocateParameters();
+  for (const ExpertStack& stack : peft.stacks) {
+    const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
+    if (experts_ > 0 && rows % experts_ == 0) continue;
+    ThrowInvalidInput("{}: tensor '{}': expected rows for each of {} experts, found {}",
+                      dir.string(), stack.a->name, experts_, rows);
+  }
+  ExpertStackReader stacks(peft, experts_, *memory_);
+  std::set<const ExpertStack*> used_stacks;
   std::set<std::string> used;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;
+      if (const ExpertStack* stack = stacks.Read(lora)) {
+        used_stacks.insert(stack);
+        return;
+      }
       const auto module = std::find_if(peft.modules.begin(), peft.modules.end(),
                                        [&](const AdapterModule& m) { return m.path == lora.path; });
       if (module == peft.modules.end()) {
@@ -318,6 +409,11 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
     const auto stored =
         std::find_if(peft.replaced.begin(), peft.replaced.end(),
                      [&](const ReplacedWeight& w) { return w.name == module.name; });
+    const bool listed = std::any_of(
+        config_.modules_to_save.begin(), config_.modules_to_save.end(),
+        [&](const std::string& name) { return module.name.ends_with(name + ".weight"); });
+    // FoldTables copies the base's.
+    if (stored == peft.replaced.end() && !listed) continue;
     if (stored == peft.replaced.end()) {
       ThrowInvalidInput("{}: modules_to_save names '{}' but there is no tensor for it",
                         dir.string(), module.name);
@@ -331,18 +427,25 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
         "replace",
         dir.string(), stored.name);
   }
+  const auto refuse_unread = [&](const std::string& path) {
+    ThrowInvalidInput(
+        "{}: the adapter has tensors for '{}', which this model does not have or "
+        "adapter_config.json does not target; is this an adapter of another model?",
+        dir.string(), path);
+  };
+  for (const ExpertStack& stack : peft.stacks) {
+    if (!used_stacks.contains(&stack)) refuse_unread(stack.experts + "." + stack.parameter);
+  }
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
-    if (has_experts_ && module.path.ends_with(".gate")) {
+    if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
+    if (experts_ > 0 && module.path.ends_with(".gate")) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "
           "of routers are not supported; train without it (PEFT's all-linear targets the router)",
           dir.string(), module.path);
     }
-    ThrowInvalidInput(
-        "{}: the adapter has tensors for '{}', which this model does not have or "
-        "adapter_config.json does not target; is this an adapter of another model?",
-        dir.string(), module.path);
+    refuse_unread(module.path);
   }
 }
 

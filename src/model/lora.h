@@ -12,6 +12,7 @@
 #include "base/arena.h"
 #include "io/peft.h"
 #include "model/config.h"
+#include "model/table_change.h"
 #include "model/weights.h"
 
 namespace qlora {
@@ -41,9 +42,10 @@ struct LoraLinear {
 // A whole module that is trained in addition to the adapters (modules_to_save): a table of
 // embeddings or the output head.
 struct TrainedModule {
-  std::string name;     // of its weight: "lm_head.weight"
-  MatrixView weight;    // (V, D) wide
-  MatrixView gradient;  // (V, D); empty until AllocateGradients
+  std::string name;       // of its weight: "lm_head.weight"
+  std::int64_t rows = 0;  // V; another number where the adapter has a resized vocabulary
+  MatrixView weight;      // (V, D) wide
+  MatrixView gradient;    // (V, D); empty until AllocateGradients
 };
 
 // Parameters that are updated alike: a range of LoraAdapter::parameters().
@@ -69,8 +71,10 @@ class LoraAdapter {
   // Constructs and initializes an adapter.
   static LoraAdapter Create(const AdapterConfig& config, const DecoderConfig& decoder,
                             Memory& memory, std::uint64_t seed, DType wide = DType::kF32);
-  // Reads a PEFT directory. Errors: InvalidInput when it does not belong to this decoder: a target
-  // without tensors, a tensor without target, a shape that differs.
+  // Reads a PEFT directory, to compute with the adapter, not to train it: the embeddings and the
+  // head may have adapters, rows of tokens or another number of rows; FoldTables finishes them.
+  // Errors: InvalidInput when it does not belong to this decoder: a target without tensors, a
+  // tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                           Memory& memory, DType wide = DType::kF32);
   // Sets all values to the values of a PEFT directory of the same configuration. Errors: as Load.
@@ -99,6 +103,13 @@ class LoraAdapter {
   // Copies the base's weights to the modules. The weights are in the same memory, except that the
   // embedding may be in host memory.
   void InitializeModules(const DecoderWeights& weights);
+  // After Load: adds what the adapter changes in the tables to copies of the base's. The weights
+  // are as for InitializeModules.
+  void FoldTables(const DecoderWeights& weights);
+  // Rows of the tables that passes with this adapter read: V, or those of a resized vocabulary.
+  std::int64_t vocab_size() const { return modules_.empty() ? vocab_ : modules_.front().rows; }
+  // Remarks on what Load left out, or "".
+  const std::string& note() const { return note_; }
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() { return {parameters_.data(), wide_, 1, count_, count_}; }
   ConstMatrixView parameters() const { return {parameters_.data(), wide_, 1, count_, count_}; }
@@ -113,7 +124,11 @@ class LoraAdapter {
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input
 
  private:
+  LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory, DType wide,
+              const Adapter* peft);
   void Read(const std::filesystem::path& dir, const Adapter& peft);
+  // Adds the tables that an adapter of PEFT changes in a way that is not trained here.
+  void AddTables(const Adapter& peft);
   // The matrices of one arena: the parameters, or their gradients.
   struct Slots {
     MatrixView LoraLinear::*a;
@@ -132,13 +147,18 @@ class LoraAdapter {
   // Carves memory into the lengths of rows that DoRA keeps.
   void LayoutNorms(Carver& carver);
   const TrainedModule* Find(std::string_view name) const;
+  TrainedModule* Find(std::string_view name);
 
   AdapterConfig config_;
   Memory* memory_;
   DType wide_ = DType::kF32;
   std::int64_t vocab_ = 0;   // V
   std::int64_t hidden_ = 0;  // D
-  bool has_experts_ = false;
+  std::int64_t experts_ = 0;
+  bool tied_ = false;                 // of the base
+  bool tied_rows_ = false;            // the head is the changed embedding
+  std::vector<TableChange> changes_;  // until FoldTables
+  std::string note_;
   std::vector<PerLinear<LoraLinear>> layers_;
   std::vector<TrainedModule> modules_;
   std::vector<ParameterGroup> groups_;

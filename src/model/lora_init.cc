@@ -185,6 +185,12 @@ class OriginalWeight {
 
 }  // namespace
 
+std::vector<std::string> LoraInitNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, init] : kInitNames) names.emplace_back(name);
+  return names;
+}
+
 LoraInit ParseLoraInit(std::string_view name) {
   for (const auto& [known, init] : kInitNames) {
     if (known == name) return init;

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/lora.h"
 #include "model/weights.h"
@@ -22,7 +24,9 @@ enum class LoraInit : std::uint8_t {
   kLoftq,    // Li et al., arXiv:2310.08659, one iteration: the largest of W - NF4(W)
 };
 
-// "default", "pissa", "olora", "loftq"; InvalidInput for other names.
+// The values of init_lora_weights.
+std::vector<std::string> LoraInitNames();
+// Errors: InvalidInput for a text that is not among LoraInitNames.
 LoraInit ParseLoraInit(std::string_view name);
 
 // True when the adapter has a second half that is not trained.

@@ -12,9 +12,10 @@ namespace qlora {
 struct MatrixProducts {
   std::int64_t out = 0;  // O
   std::int64_t in = 0;   // I
-  std::function<void(const std::vector<float>& x, std::vector<float>& y)>
-      times_transposed;                                                           // x W^T
-  std::function<void(const std::vector<float>& y, std::vector<float>& x)> times;  // y W
+  // y = x W^T
+  std::function<void(const std::vector<float>& x, std::vector<float>& y)> times_transposed;
+  // x = y W
+  std::function<void(const std::vector<float>& y, std::vector<float>& x)> times;
 };
 
 // W ~ U diag(s) V with s descending.

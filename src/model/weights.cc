@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "base/check.h"
 #include "base/matrix.h"
 #include "io/bnb.h"
-#include "io/safetensors.h"
+#include "io/checkpoint_names.h"
+#include "io/float_encoding.h"
+#include "model/checkpoint.h"
 #include "quant/first_non_finite.h"
 #include "quant/layout.h"
 
@@ -46,15 +49,7 @@ class Loader {
   Loader(Context& context, Backend& backend, const DecoderConfig& config,
          const LoadOptions& options, TensorReader& reader)
       : context_(context), backend_(backend), config_(config), options_(options), reader_(reader) {
-    // Names of a text model, and of the text part of multimodal models in two generations of
-    // transformers.
-    for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
-      prefix_ = prefix;
-      if (reader.Find(prefix_ + "embed_tokens.weight") != nullptr) break;
-    }
-    if (reader.Find(prefix_ + "embed_tokens.weight") == nullptr) {
-      prefix_ = "model.";  // named in the message about the missing tensor
-    }
+    prefix_ = DecoderPrefix(reader);
     is_4bit_ = HoldsBnb(reader);
   }
 
@@ -71,8 +66,7 @@ class Loader {
     Embedding(out);
     out.final_norm = Norm(prefix_ + "norm.weight", config_.hidden_size);
     // A tied head is the embedding itself, in the file and in memory.
-    out.head = config_.tie_word_embeddings ? out.embed
-                                           : Table(HeadName(), config_.vocab_size, options_.use);
+    out.head = config_.tie_word_embeddings ? out.embed : Head();
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
   }
 
@@ -81,15 +75,59 @@ class Loader {
 
   // Sizes counted by the last run.
   WeightSizes Sizes() const {
-    return {carver_->bytes(), mapped_, embedding_, stored_4bit_, parameters_};
+    return {carver_->bytes(), mapped_, embedding_, stored_4bit_, parameters_, Notes()};
   }
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
 
  private:
-  std::string HeadName() const {
-    // A multimodal checkpoint keeps the head next to its language model.
-    const std::string nested = "language_model.lm_head.weight";
-    return reader_.Find(nested) != nullptr ? nested : "lm_head.weight";
+  std::vector<std::string> Notes() const {
+    std::vector<std::string> notes;
+    if (config_.has_own_head) {
+      notes.push_back(fmt::format(
+          "config.json says tie_word_embeddings, but '{}' of the checkpoint differs from "
+          "'{}embed_tokens.weight': the head of the checkpoint is used, as transformers 5 does",
+          HeadName(reader_), prefix_));
+    }
+    std::vector<std::string> unused;
+    for (const TensorInfo& tensor : reader_.tensors()) {
+      if (!tensor.name.starts_with(prefix_) || !SplitDecoderName(tensor.name)) continue;
+      const std::string_view weight = BnbWeightOf(tensor.name);
+      const bool used = used_.contains(weight.empty() ? tensor.name : std::string(weight));
+      // The frequencies of old Llama checkpoints follow from config.json.
+      if (!used && !tensor.name.ends_with("rotary_emb.inv_freq")) unused.push_back(tensor.name);
+    }
+    if (!unused.empty()) {
+      const std::size_t shown = std::min<std::size_t>(unused.size(), 3);
+      notes.push_back(fmt::format(
+          "the model does not use {} tensors of the checkpoint: {}{}", unused.size(),
+          fmt::join(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+          unused.size() > shown ? " ..." : ""));
+    }
+    for (const UnreadTensor& tensor : reader_.unread()) {
+      if (reader_.Find(tensor.name) != nullptr) continue;
+      notes.push_back("not read, and not needed: " + tensor.reason);
+    }
+    // One line for many: a checkpoint may have such a tensor in each layer.
+    constexpr std::size_t kMost = 4;
+    if (notes.size() > kMost) {
+      const std::size_t more = notes.size() - kMost;
+      notes.resize(kMost);
+      notes.back() += fmt::format(" (and {} more tensors)", more);
+    }
+    return notes;
+  }
+
+  [[noreturn]] void ThrowMissing(const std::string& name,
+                                 const std::vector<std::int64_t>& shape) const {
+    for (const UnreadTensor& tensor : reader_.unread()) {
+      if (tensor.name == name) ThrowInvalidInput("{}; the model needs it", tensor.reason);
+    }
+    const auto& tensors = reader_.tensors();
+    ThrowInvalidInput(
+        "tensor '{}' is missing from the checkpoint, expected with shape {}; is config.json of "
+        "the same model, and the download complete?{}",
+        name, ShapeText(shape),
+        tensors.empty() ? "" : fmt::format(" A tensor that it has: '{}'", tensors.front().name));
   }
 
   // The tensor of this name. Errors: InvalidInput when it is missing, has another shape, or is not
@@ -101,12 +139,8 @@ class Loader {
       return imagined_;
     }
     const TensorInfo* tensor = reader_.Find(name);
-    if (tensor == nullptr) {
-      ThrowInvalidInput(
-          "tensor '{}' is missing from the checkpoint, expected with shape {}; is config.json of "
-          "the same model, and the download complete?",
-          name, ShapeText(shape));
-    }
+    if (tensor == nullptr) ThrowMissing(name, shape);
+    used_.insert(name);
     if (tensor->shape != shape) {
       ThrowInvalidInput("{}: tensor '{}' has shape {}, config.json expects {}",
                         reader_.FileOf(*tensor), name, ShapeText(tensor->shape), ShapeText(shape));
@@ -141,10 +175,13 @@ class Loader {
   // first.
   ConstMatrixView Dense(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
                         WeightUse use) {
-    ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows, cols, cols};
+    const bool is_copied = reader_.IsCopied(tensor);
+    // The plan does not need the values of a copy.
+    const void* data = is_copied && !read_ ? nullptr : reader_.Bytes(tensor).data();
+    ConstMatrixView host{data, tensor.dtype, rows, cols, cols};
     CheckFinite(host, tensor);
-    // A use that makes the backend copy, to memory that is aligned.
-    if (!IsAligned(host.data, tensor.dtype)) use = WeightUse::kGeneration;
+    // A use that makes the backend copy, to memory that is aligned and stays.
+    if (is_copied || !IsAligned(host.data, tensor.dtype)) use = WeightUse::kGeneration;
     const std::size_t before = mapped_;
     const ConstMatrixView dense{Adopt(host.data, tensor.bytes(), use), tensor.dtype, rows, cols,
                                 cols};
@@ -180,6 +217,45 @@ class Loader {
     // The pages of rows that are used in place come back as the rows are used.
     if (read_ && use == WeightUse::kTraining) reader_.Release(tensor);
     return table;
+  }
+
+  // A head that is not tied. One in 4 bits becomes dense: passes read it in pieces of rows.
+  ConstMatrixView Head() {
+    const std::string name = HeadName(reader_);
+    if (!HasQuantState(reader_, name)) return Table(name, config_.vocab_size, options_.use);
+    Progress();
+    used_.insert(name);
+    const BnbMatrix stored = ReadBnb(reader_, name);
+    const QuantizedView& view = stored.matrix.view();
+    CheckStoredShape(name, view, {config_.vocab_size, config_.hidden_size});
+    parameters_ += view.size();
+    const MatrixView out = carver_->Matrix(stored.layout.dtype, view.rows, view.cols);
+    if (!read_) return out;
+    const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / view.cols);
+    std::vector<float> values;
+    std::vector<std::byte> bytes;
+    for (std::int64_t row = 0; row < view.rows; row += piece) {
+      const std::int64_t rows = std::min(piece, view.rows - row);
+      values.resize(static_cast<std::size_t>(rows * view.cols));
+      DequantizeRows(view, row, {values.data(), DType::kF32, rows, view.cols, view.cols});
+      bytes.resize(BytesOf(out.dtype, rows * view.cols));
+      if (EncodeFloats(out.dtype, values, bytes) >= 0) {
+        ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into {}",
+                          reader_.FileOf(*reader_.Find(name)), name, NameOf(out.dtype));
+      }
+      backend_.memory().Upload(bytes.data(), Rows(out, row, rows).data, bytes.size());
+    }
+    ReleaseBnb(reader_, name);
+    return out;
+  }
+
+  // Errors: InvalidInput for a 4-bit weight of another shape.
+  void CheckStoredShape(const std::string& name, const QuantizedView& view,
+                        const LinearShape& shape) const {
+    if (view.rows == shape.out && view.cols == shape.in) return;
+    ThrowInvalidInput("{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
+                      reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out,
+                      shape.in);
   }
 
   void Embedding(DecoderWeights& out) {
@@ -261,16 +337,13 @@ class Loader {
   // A weight that the checkpoint holds in 4 bits.
   WeightView Stored(const std::string& name, const LinearShape& shape) {
     Progress();
+    used_.insert(name);
     BnbMatrix stored = ReadBnb(reader_, name);
     stored_4bit_ = {stored.layout.type == QuantType::kFp4 ? "fp4" : "nf4",
                     stored.layout.double_quant, stored.layout.block_size};
     QuantizedView view = stored.matrix.view();
     parameters_ += view.size();
-    if (view.rows != shape.out || view.cols != shape.in) {
-      ThrowInvalidInput(
-          "{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
-          reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, shape.out, shape.in);
-    }
+    CheckStoredShape(name, view, shape);
     // Small arrays that the file does not align are copies, which live as long as the weights.
     owners_.push_back(std::make_shared<BnbMatrix>(std::move(stored)));
     const auto packed = static_cast<std::size_t>(PackedBytes(view.size()));
@@ -346,6 +419,7 @@ class Loader {
   const LoadOptions& options_;
   TensorReader& reader_;
   std::string prefix_;
+  std::set<std::string> used_;  // tensors that were asked for
   Carver* carver_ = nullptr;
   bool is_4bit_ = false;  // the checkpoint
   bool read_ = false;
@@ -365,7 +439,7 @@ class Loader {
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options) {
   DecoderWeights weights;
-  const std::unique_ptr<TensorReader> reader = OpenSafetensors(model_dir);
+  const std::unique_ptr<TensorReader> reader = OpenCheckpoint(model_dir, config);
   Loader loader(context, backend, config, options, *reader);
   Carver plan;
   loader.Run(plan, false, weights);
@@ -388,7 +462,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
                            const std::filesystem::path& model_dir, const DecoderConfig& config,
                            const LoadOptions& options) {
   DecoderWeights weights;
-  weights.reader = OpenSafetensors(model_dir);
+  weights.reader = OpenCheckpoint(model_dir, config);
   Loader loader(context, backend, config, options, *weights.reader);
   Carver plan;
   loader.Run(plan, false, weights);

@@ -27,7 +27,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -70,6 +69,9 @@ struct WeightSizes {
   std::size_t embedding = 0;
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
   std::int64_t parameters = 0;                         // of the model, norms and biases included
+  // Remarks for the user: tensors that are not used, a head that the file has and config.json
+  // denies.
+  std::vector<std::string> notes = {};
 };
 
 struct DecoderWeights {

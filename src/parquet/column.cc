@@ -28,6 +28,7 @@ constexpr std::int64_t kLevelLengthBytes = 4;  // n
 
 // Writers give a dictionary up at 1 or 2 MiB. Its values take a multiple of it in memory.
 constexpr std::int32_t kMaxDictionaryBytes = 1 << 27;
+constexpr std::int32_t kMaxDictionaryValues = 1 << 22;
 
 // Bits of a level from 0 to `highest`.
 int LevelWidth(int highest) { return std::bit_width(static_cast<unsigned>(highest)); }
@@ -88,8 +89,14 @@ struct ColumnReader::PageHeader {
   }
 };
 
-ColumnReader::ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk)
-    : source_(source), leaf_(leaf), chunk_(chunk), left_(chunk.values) {
+ColumnReader::ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk,
+                           MemoryBudget& budget)
+    : source_(source),
+      leaf_(leaf),
+      chunk_(chunk),
+      left_(chunk.values),
+      dictionary_share_(budget),
+      page_share_(budget) {
   Next();
   if (repetition_ != 0) Throw("the first entry continues a row");
 }
@@ -128,7 +135,7 @@ void ColumnReader::Advance() {
   if (definition_ == leaf_.definition) value_ = values_->Next();
 }
 
-int ColumnReader::Level(HybridReader& levels, int highest) const {
+int ColumnReader::Level(RleBitPackedReader& levels, int highest) const {
   if (highest == 0) return 0;
   const std::uint32_t level = levels.Next();
   if (level > static_cast<unsigned>(highest)) {
@@ -146,6 +153,12 @@ void ColumnReader::LoadPage() {
       std::uint64_t(header.stored_size) > chunk_.end - chunk_.begin) {
     ThrowInvalidInput("a page of {} bytes exceeds its column", header.stored_size);
   }
+  // A dictionary stays. Of a page, levels and values do until the next one; no two pages are in
+  // memory.
+  page_.clear();
+  page_.shrink_to_fit();
+  page_share_.Resize(std::int64_t{header.stored_size} +
+                     (header.type == kDictionaryPage ? 0 : header.size));
   const std::string body = source_.read(chunk_.begin, header.stored_size);
   chunk_.begin += header.stored_size;
   if (header.crc && Crc32(body) != static_cast<std::uint32_t>(*header.crc)) {
@@ -193,12 +206,14 @@ void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view bod
   if (header.size > kMaxDictionaryBytes)
     ThrowInvalidInput("a dictionary of {} bytes exceeds the limit of {}", header.size,
                       kMaxDictionaryBytes);
-  dictionary_page_ = Decompress(chunk_.codec, body, header.size);
   // A value takes 1 byte at least, but for booleans, which nobody puts into a dictionary.
-  if (header.values < 0 || header.values > std::ssize(dictionary_page_)) {
-    ThrowInvalidInput("a dictionary claims {} values in {} bytes", header.values,
-                      dictionary_page_.size());
+  if (header.values < 0 || header.values > std::min(header.size, kMaxDictionaryValues)) {
+    ThrowInvalidInput("a dictionary claims {} values in {} bytes; the limit is {} values",
+                      header.values, header.size, kMaxDictionaryValues);
   }
+  dictionary_share_.Resize(header.size + std::int64_t{header.values} * std::int64_t{sizeof(Value)});
+  dictionary_page_ = Decompress(chunk_.codec, body, header.size);
+  dictionary_.reserve(header.values);
   const auto values = MakeValueReader(kPlain, leaf_, dictionary_page_, header.values, nullptr);
   for (std::int32_t i = 0; i < header.values; ++i) dictionary_.push_back(values->Next());
   has_dictionary_ = true;
@@ -207,11 +222,12 @@ void ColumnReader::LoadDictionary(const PageHeader& header, std::string_view bod
 void ColumnReader::LoadData(const PageHeader& header, std::string_view body) {
   page_ = Decompress(chunk_.codec, body, header.size);
   std::string_view rest = page_;
-  const auto levels = [&rest](int highest, std::int32_t encoding) -> HybridReader {
+  const auto levels = [&rest](int highest, std::int32_t encoding) -> RleBitPackedReader {
     if (highest == 0) return {};
     if (encoding != kRle) ThrowInvalidInput("levels in encoding {} are not supported", encoding);
     const auto length = BitsAt(TakeLevels(rest, kLevelLengthBytes), 0, 32);
-    return HybridReader(TakeLevels(rest, static_cast<std::int64_t>(length)), LevelWidth(highest));
+    return RleBitPackedReader(TakeLevels(rest, static_cast<std::int64_t>(length)),
+                              LevelWidth(highest));
   };
   repetitions_ = levels(leaf_.repetition, header.repetition_encoding);
   definitions_ = levels(leaf_.definition, header.definition_encoding);
@@ -226,8 +242,9 @@ void ColumnReader::LoadDataV2(const PageHeader& header, std::string_view body) {
   levels_page_ = body.substr(0, body.size() - rest.size());
   const std::string_view levels = levels_page_;
   repetitions_ =
-      HybridReader(levels.substr(0, header.repetition_bytes), LevelWidth(leaf_.repetition));
-  definitions_ = HybridReader(levels.substr(header.repetition_bytes), LevelWidth(leaf_.definition));
+      RleBitPackedReader(levels.substr(0, header.repetition_bytes), LevelWidth(leaf_.repetition));
+  definitions_ =
+      RleBitPackedReader(levels.substr(header.repetition_bytes), LevelWidth(leaf_.definition));
   const std::int64_t size = header.size - std::ssize(levels_page_);
   page_ = Decompress(header.compressed ? chunk_.codec : 0, rest, size);
   StartValues(header, page_);
@@ -244,7 +261,7 @@ void ColumnReader::StartValues(const PageHeader& header, std::string_view values
   page_left_ = header.values;
   std::int64_t present = header.values;
   if (leaf_.definition > 0) {
-    HybridReader copy = definitions_;
+    RleBitPackedReader copy = definitions_;
     present = copy.Count(header.values, static_cast<std::uint32_t>(leaf_.definition));
   }
   values_ = MakeValueReader(header.encoding, leaf_, values, present,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "parquet/footer.h"
+#include "parquet/memory_budget.h"
 #include "parquet/rle_bit_packed.h"
 #include "parquet/values.h"
 
@@ -18,8 +19,9 @@ namespace qlora::parquet {
 // dictionary. All functions throw InvalidInput that names column and page, but not the file.
 class ColumnReader {
  public:
-  // Source and leaf must outlive the reader.
-  ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk);
+  // Source, leaf and budget must outlive the reader.
+  ColumnReader(const Source& source, const Node& leaf, const ColumnChunk& chunk,
+               MemoryBudget& budget);
   ColumnReader(const ColumnReader&) = delete;
   ColumnReader& operator=(const ColumnReader&) = delete;
 
@@ -45,7 +47,7 @@ class ColumnReader {
   void LoadDataV2(const PageHeader& header, std::string_view body);
   // The levels are set; `values` are the rest of page_.
   void StartValues(const PageHeader& header, std::string_view values);
-  int Level(HybridReader& levels, int highest) const;
+  int Level(RleBitPackedReader& levels, int highest) const;
 
   const Source& source_;
   const Node& leaf_;
@@ -54,12 +56,14 @@ class ColumnReader {
   std::int64_t left_ = 0;       // entries of the column that no page has given yet
   std::int64_t page_left_ = 0;  // entries of the page that were not read
   bool has_dictionary_ = false;
+  MemoryShare dictionary_share_;
   std::string dictionary_page_;
   std::vector<Value> dictionary_;
+  MemoryShare page_share_;
   std::string page_;  // decompressed; of v2 the values alone
   std::string levels_page_;
-  HybridReader repetitions_;
-  HybridReader definitions_;
+  RleBitPackedReader repetitions_;
+  RleBitPackedReader definitions_;
   std::unique_ptr<ValueReader> values_;
 
   bool at_end_ = false;

@@ -1,8 +1,10 @@
 #include "parquet/footer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 
@@ -102,6 +104,22 @@ RowGroup ReadRowGroup(ThriftReader& reader, std::int64_t leaves, std::uint64_t d
   return group;
 }
 
+// Refuses columns that share bytes. A page that many columns claim would be decompressed for each:
+// a file of 10 KB would take all memory.
+void CheckApart(const std::vector<RowGroup>& groups) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> places;
+  for (const RowGroup& group : groups) {
+    for (const ColumnChunk& chunk : group.columns) {
+      if (chunk.begin < chunk.end) places.emplace_back(chunk.begin, chunk.end);
+    }
+  }
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    if (places[i].first >= places[i - 1].second) continue;
+    ThrowInvalidInput("two columns claim the same bytes of the file, from {} on", places[i].first);
+  }
+}
+
 Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
   ThriftReader reader(bytes);
   Footer footer;
@@ -129,6 +147,7 @@ Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
   });
   if (footer.root.leaves == 0 || !has_groups)
     ThrowInvalidInput("the file has no schema or no rows");
+  CheckApart(footer.row_groups);
   return footer;
 }
 

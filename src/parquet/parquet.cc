@@ -65,12 +65,13 @@ void WriteRows(const Source& source, const std::function<void(std::string_view)>
   CheckCodecs(root, footer);
   TextBudget budget(limits, source.size);
   CheckRows(footer, SmallestRow(root), budget);
+  MemoryBudget memory(limits.memory);
   std::int64_t row = 0;
   std::string line;
   for (std::int64_t g = 0; g < std::ssize(footer.row_groups); ++g) {
     const RowGroup& group = footer.row_groups[g];
     place = fmt::format("row group {}", g + 1);
-    RowWriter writer(source, root, group);
+    RowWriter writer(source, root, group, memory);
     for (std::int64_t r = 0; r < group.rows; ++r) {
       line.clear();
       try {

@@ -7,7 +7,7 @@
 //     |        schema.h         the tree of columns and its levels
 //   pages      column.h         one column of a row group: dictionary, levels, values
 //     |        codec.h          decompression
-//     |        values.h         encodings; hybrid.h and delta.h are the packed integers in them
+//     |        values.h         encodings; rle_bit_packed.h and delta.h have their integers
 //   rows       row_writer.h     levels and values of all columns put together, as JSON
 //
 // Format: https://parquet.apache.org/docs/file-format/
@@ -27,6 +27,8 @@ namespace qlora::parquet {
 struct TextLimits {
   std::int64_t bytes = std::int64_t{1} << 30;
   std::int64_t growth = 1000;
+  // Of the pages, the dictionaries and the row that are in memory at one time.
+  std::int64_t memory = std::int64_t{1} << 30;
 };
 
 // Calls write(line) for every row, in order: one JSON object, its keys in the order of the columns,

@@ -31,13 +31,14 @@ std::uint64_t BitsAt(std::string_view bytes, std::uint64_t bit, int width) {
   return width == 64 ? value : value & ((std::uint64_t{1} << width) - 1);
 }
 
-HybridReader::HybridReader(std::string_view bytes, int width) : bytes_(bytes), width_(width) {
+RleBitPackedReader::RleBitPackedReader(std::string_view bytes, int width)
+    : bytes_(bytes), width_(width) {
   if (width < 0 || width > 32)
     ThrowInvalidInput("packed values have {} bits each, expected 0 to 32", width);
   if (width == 0) left_ = std::numeric_limits<std::int64_t>::max();
 }
 
-void HybridReader::StartRun() {
+void RleBitPackedReader::StartRun() {
   const std::uint64_t header = TakeVarint(bytes_, position_);
   const std::uint64_t count = header >> 1;
   const std::uint64_t rest = bytes_.size() - position_;
@@ -67,7 +68,7 @@ void HybridReader::StartRun() {
 }
 
 // Run by run, so that the time does not grow with the length of a run.
-std::int64_t HybridReader::Count(std::int64_t count, std::uint32_t wanted) {
+std::int64_t RleBitPackedReader::Count(std::int64_t count, std::uint32_t wanted) {
   std::int64_t found = 0;
   while (count > 0) {
     if (left_ == 0) StartRun();

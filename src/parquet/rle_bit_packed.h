@@ -16,11 +16,11 @@ std::uint64_t BitsAt(std::string_view bytes, std::uint64_t bit, int width);
 
 // Reads values one by one, so that a run of any length takes no memory. A width of 0 needs no
 // bytes: all values are 0. The bytes must outlive the reader.
-class HybridReader {
+class RleBitPackedReader {
  public:
-  HybridReader() = default;
+  RleBitPackedReader() = default;
   // Errors: InvalidInput for a width above 32.
-  HybridReader(std::string_view bytes, int width);
+  RleBitPackedReader(std::string_view bytes, int width);
 
   // Errors: InvalidInput for bytes that end too early and for a run of no values.
   std::uint32_t Next() {

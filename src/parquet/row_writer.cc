@@ -54,15 +54,19 @@ void AppendJson(std::string_view text, std::string& out) {
 //
 // d: 1 the list is there, 2 an element is there, 3 the struct, 4 the text. Each column has one
 // entry per element, or one for a list that is empty or null.
-RowWriter::RowWriter(const Source& source, const Node& root, const RowGroup& group) : root_(root) {
+RowWriter::RowWriter(const Source& source, const Node& root, const RowGroup& group,
+                     MemoryBudget& budget)
+    : root_(root), row_share_(budget) {
   for (const Node* leaf : LeavesOf(root)) {
     const ColumnChunk& chunk = group.columns[leaf->column];
-    columns_.push_back(std::make_unique<ColumnReader>(source, *leaf, chunk));
+    columns_.push_back(std::make_unique<ColumnReader>(source, *leaf, chunk, budget));
   }
 }
 
 void RowWriter::Append(std::string& out) {
+  elements_ = 0;
   AppendStruct(root_, /*in_list=*/false, out);
+  row_share_.Resize(0);
   for (const auto& column : columns_) {
     if (column->repetition() != 0) column->Throw("an entry continues a list that has ended");
   }
@@ -127,6 +131,7 @@ void RowWriter::AppendList(const Node& repeated, bool element_is_child, std::str
     SkipAbsent(repeated);
   } else {
     do {
+      CountElement(repeated, out);
       if (out.back() != '[') out += ", ";
       if (element_is_child) {
         AppendAny(repeated.children[0], /*in_list=*/true, out);
@@ -136,6 +141,16 @@ void RowWriter::AppendList(const Node& repeated, bool element_is_child, std::str
     } while (ListContinues(repeated));
   }
   out += ']';
+}
+
+// A run of levels and indices of no bits make any number of elements of no bytes. What a record may
+// hold is counted while the row grows.
+void RowWriter::CountElement(const Node& repeated, const std::string& out) {
+  if (++elements_ > kMaxOrderedValues) {
+    First(repeated).Throw(
+        fmt::format("a row has more than {} elements of lists", kMaxOrderedValues));
+  }
+  row_share_.Resize(std::ssize(out));
 }
 
 // All columns below must say the same, or texts would move from one record to another.

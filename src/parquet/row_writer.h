@@ -15,8 +15,8 @@ namespace qlora::parquet {
 // `content` stays, which messages must have.
 class RowWriter {
  public:
-  // root: without unreadable columns; must outlive the writer.
-  RowWriter(const Source& source, const Node& root, const RowGroup& group);
+  // root: without unreadable columns. All but the group must outlive the writer.
+  RowWriter(const Source& source, const Node& root, const RowGroup& group, MemoryBudget& budget);
 
   // Appends the next row, an object. Errors: InvalidInput, without the file's name: columns that
   // disagree about the form of the row, text that is not UTF-8, and all that ColumnReader refuses.
@@ -30,11 +30,14 @@ class RowWriter {
   void AppendStruct(const Node& node, bool in_list, std::string& out);
   void AppendList(const Node& repeated, bool element_is_child, std::string& out);
   void AppendValue(const Node& leaf, std::string& out) const;
+  void CountElement(const Node& repeated, const std::string& out);
   bool ListContinues(const Node& repeated) const;
   void SkipAbsent(const Node& node);
   ColumnReader& First(const Node& node) const { return *columns_[node.first_leaf]; }
 
   const Node& root_;
+  MemoryShare row_share_;
+  std::int64_t elements_ = 0;                           // of the lists of the row
   std::vector<std::unique_ptr<ColumnReader>> columns_;  // one for each leaf of the root
 };
 

@@ -88,26 +88,26 @@ class PlainTexts : public ValueReader {
   std::string_view bytes_;
 };
 
-// A length of 4 bytes, then runs of values of one bit (hybrid.h).
+// A length of 4 bytes, then runs of values of one bit (rle_bit_packed.h).
 class RleBooleans : public ValueReader {
  public:
   explicit RleBooleans(std::string_view bytes) {
     const std::uint64_t length = TakeLength(bytes);
-    bits_ = HybridReader(TakeBytes(bytes, length), 1);
+    bits_ = RleBitPackedReader(TakeBytes(bytes, length), 1);
   }
   Value Next() override { return {bits_.Next(), {}}; }
 
  private:
-  HybridReader bits_;
+  RleBitPackedReader bits_;
 };
 
-// A byte with the width of an index, then runs of indices (hybrid.h).
+// A byte with the width of an index, then runs of indices (rle_bit_packed.h).
 class DictionaryValues : public ValueReader {
  public:
   DictionaryValues(std::string_view bytes, const std::vector<Value>& dictionary)
       : dictionary_(dictionary) {
     const auto width = static_cast<std::uint8_t>(TakeBytes(bytes, 1)[0]);
-    indices_ = HybridReader(bytes, width);
+    indices_ = RleBitPackedReader(bytes, width);
   }
   Value Next() override {
     const std::uint32_t index = indices_.Next();
@@ -119,7 +119,7 @@ class DictionaryValues : public ValueReader {
 
  private:
   const std::vector<Value>& dictionary_;
-  HybridReader indices_;
+  RleBitPackedReader indices_;
 };
 
 // Differences (delta.h).

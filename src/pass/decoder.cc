@@ -12,7 +12,6 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "base/matrix.h"
 #include "pass/kv_cache.h"
 #include "pass/layer.h"
 #include "pass/neftune.h"

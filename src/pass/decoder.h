@@ -28,7 +28,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "backend/backend.h"
 #include "model/config.h"

@@ -3,7 +3,6 @@
 #include "pass/pass_shape.h"
 
 namespace qlora {
-
 namespace {
 
 ActivationShape EvalShape(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {

@@ -3,7 +3,6 @@
 // shared_.dx, that every step adds to.
 #include "pass/layer.h"
 
-#include "base/matrix.h"
 #include "pass/kv_cache.h"
 
 namespace qlora {

@@ -52,7 +52,7 @@ void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixV
 // the next one overwrites its logits. The sums stay in the memory of the backend until the end, so
 // that the host waits once. trained: null without gradients.
 LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
-                LoraAdapter* trained, std::vector<double>* logprobs) {
+                LoraAdapter* trained, double label_smoothing, std::vector<double>* logprobs) {
   Backend& backend = decoder.backend();
   if (trained != nullptr) {
     CheckTrained(inputs, *trained);
@@ -73,7 +73,7 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
         trained == nullptr ? ConstMatrixView{} : Columns(inputs.row_scale, begin, count);
     backend.Run(ops::CrossEntropy{Part(inputs.targets, begin, count),
                                   decoder.config().final_softcap, scale, logits, Rows(stats, 0, 1),
-                                  Rows(stats, 1, 1)});
+                                  Rows(stats, 1, 1), static_cast<float>(label_smoothing)});
     backend.Run(ops::SumRows{stats, activations.sums});
     if (trained != nullptr) {
       LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
@@ -107,12 +107,12 @@ MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t
 
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs) {
-  return SumLoss(decoder, inputs, activations, nullptr, logprobs);
+  return SumLoss(decoder, inputs, activations, nullptr, 0, logprobs);
 }
 
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
-                        LoraAdapter& trained) {
-  return SumLoss(decoder, inputs, activations, &trained, nullptr);
+                        LoraAdapter& trained, double label_smoothing) {
+  return SumLoss(decoder, inputs, activations, &trained, label_smoothing, nullptr);
 }
 
 }  // namespace qlora

@@ -16,7 +16,7 @@ MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t
 
 // Sums over the supervised rows.
 struct LossSum {
-  double loss = 0;        // of -log p(target)
+  double loss = 0;        // of -log p(target), or of its smoothed form
   std::int64_t hits = 0;  // rows whose most probable token is the target
 };
 
@@ -24,9 +24,10 @@ struct LossSum {
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              std::vector<double>* logprobs = nullptr);
 // Also writes the gradient of the sum of row_scale * loss with respect to x_out to activations.dx,
-// and adds the gradient of a trained head to `trained`. Needs inputs.row_scale.
+// and adds the gradient of a trained head to `trained`. Needs inputs.row_scale. label_smoothing: of
+// the loss, as ops::CrossEntropy has it.
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
-                        LoraAdapter& trained);
+                        LoraAdapter& trained, double label_smoothing = 0);
 
 }  // namespace qlora
 

@@ -1,18 +1,35 @@
 #include "plan/check_options.h"
 
-#include <array>
-
 #include "base/check.h"
 #include "log/run_log.h"
 #include "model/lora_init.h"
 #include "plan/memory_plan.h"
 #include "plan/new_adapter.h"
-#include "step/optimizer.h"
+#include "step/schedule.h"
 
 namespace qlora {
 namespace {
 
 constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
+
+// How often something happens is said in one way.
+void CheckInterval(const char* what, std::int64_t steps, std::int64_t per_epoch, double ratio) {
+  if ((steps > 0) + (per_epoch > 0) + (ratio > 0) < 2) return;
+  ThrowInvalidInput("{0}_steps, {0}s_per_epoch and {0}_ratio each say how often; keep one", what);
+}
+
+void CheckSchedule(const TrainOptions& o) {
+  if (o.min_lr > 0 && o.min_lr_rate > 0) {
+    ThrowInvalidInput("min_lr and min_lr_rate both say where the learning rate ends; keep one");
+  }
+  if (o.min_lr > o.learning_rate) {
+    ThrowInvalidInput("min_lr {} is above learning_rate {}", o.min_lr, o.learning_rate);
+  }
+  if (ParseSchedulerType(o.lr_scheduler_type) == SchedulerType::kCosineWithMinLr && o.min_lr == 0 &&
+      o.min_lr_rate == 0) {
+    ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
+  }
+}
 
 }  // namespace
 
@@ -59,12 +76,20 @@ void CheckRanges(const TrainOptions& o) {
   positive("lr_scheduler_cycles", o.lr_scheduler_cycles);
   not_negative("embedding_learning_rate", o.embedding_learning_rate);
   share("warmup_ratio", o.warmup_ratio);
+  not_negative("min_lr", o.min_lr);
+  share("min_lr_rate", o.min_lr_rate);
+  positive("lr_scheduler_power", o.lr_scheduler_power);
+  not_negative("lr_decay_steps", o.lr_decay_steps);
   not_negative("learning_rate", o.learning_rate);
   not_negative("weight_decay", o.weight_decay);
   not_negative("max_grad_norm", o.max_grad_norm);
   not_negative("warmup_steps", o.warmup_steps);
   not_negative("save_steps", o.save_steps);
+  not_negative("saves_per_epoch", o.saves_per_epoch);
+  share("save_ratio", o.save_ratio);
   not_negative("eval_steps", o.eval_steps);
+  not_negative("evals_per_epoch", o.evals_per_epoch);
+  share("eval_ratio", o.eval_ratio);
   not_negative("save_total_limit", o.save_total_limit);
   not_negative("early_stopping_patience", o.early_stopping_patience);
   not_negative("early_stopping_threshold", o.early_stopping_threshold);
@@ -72,6 +97,8 @@ void CheckRanges(const TrainOptions& o) {
   positive("sample_max_new_tokens", o.sample_max_new_tokens);
   positive("max_skipped_steps", o.max_skipped_steps);
   not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
+  // The loss computes with float32, in which a number just below 1 is 1.
+  share("label_smoothing_factor", static_cast<float>(o.label_smoothing_factor));
 }
 
 void CheckIdle(const TrainOptions& options) {
@@ -86,6 +113,9 @@ void CheckOptions(const TrainOptions& o) {
   }
   if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
   CheckRanges(o);
+  CheckInterval("save", o.save_steps, o.saves_per_epoch, o.save_ratio);
+  CheckInterval("eval", o.eval_steps, o.evals_per_epoch, o.eval_ratio);
+  CheckSchedule(o);
   ParseReportTo(o.report_to);
   if (o.init_lora_weights != "default") {
     const std::string init = "init_lora_weights " + o.init_lora_weights;

@@ -3,7 +3,7 @@
 #ifndef QLORA_PLAN_CHECK_OPTIONS_H_
 #define QLORA_PLAN_CHECK_OPTIONS_H_
 
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 

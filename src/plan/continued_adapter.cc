@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "io/peft.h"
 #include "model/base_record.h"
@@ -35,14 +36,14 @@ std::vector<std::string> ItemsOf(const std::vector<std::pair<std::string, T>>& p
 using OptionValues = std::vector<std::pair<const char*, std::vector<std::string>>>;
 
 // Adds the form of the base that the adapter was trained on.
-void AddBaseRecord(const BaseRecord& form, OptionValues& values) {
+void AddBaseRecord(const BaseRecord& base, OptionValues& values) {
   const auto add = [&](const char* key, std::string value) {
     values.push_back({key, {std::move(value)}});
   };
   const auto flag = [](bool value) { return value ? "true" : "false"; };
-  add("load_in_4bit", flag(form.load_in_4bit));
-  if (form.load_in_4bit) {
-    const QuantizationFields& q = form.quantization;
+  add("load_in_4bit", flag(base.load_in_4bit));
+  if (base.load_in_4bit) {
+    const QuantizationFields& q = base.quantization;
     add("bnb_4bit_quant_type", q.bnb_4bit_quant_type);
     add("bnb_4bit_use_double_quant", flag(q.bnb_4bit_use_double_quant));
     add("bnb_4bit_blocksize", fmt::format("{}", q.bnb_4bit_blocksize));
@@ -100,18 +101,19 @@ std::vector<std::string> ItemsOf(const Option& option, const TrainOptions& optio
 
 void ApplyAdapter(const TrainOptions& options, OptionTable& table) {
   if (options.adapter.empty()) return;
-  const std::optional<BaseRecord> form = LoadBaseRecord(options.adapter);
+  const std::string adapter = ResolveAdapterDir(options.adapter);
+  const std::optional<BaseRecord> base = LoadBaseRecord(adapter);
   // These two may differ from the adapter's: a value that is set wins, where the others below are
   // refused.
   const auto take = [&](const char* key, const std::string& value) {
     if (!table.Find(key)->set) table.Set(key, value, options.adapter);
   };
-  if (form) {
-    take("chat_template_kwargs", form->prompts.chat_template_kwargs);
-    take("chat_template_date", form->prompts.chat_template_date);
+  if (base) {
+    take("chat_template_kwargs", base->prompts.chat_template_kwargs);
+    take("chat_template_date", base->prompts.chat_template_date);
   }
-  OptionValues values = ValuesOf(OpenAdapter(options.adapter).config);
-  if (form) AddBaseRecord(*form, values);
+  OptionValues values = ValuesOf(OpenAdapter(adapter).config);
+  if (base) AddBaseRecord(*base, values);
   for (const auto& [key, items] : values) {
     Option& option = *table.Find(key);
     if (!option.set) {
@@ -141,6 +143,7 @@ TrainOptions WithAdapter(const TrainOptions& options) {
     Option& mine = *table.Find(option.name);
     mine.set = mine.ToString() != option.ToString();
   }
+  given.adapter = ResolveAdapterDir(given.adapter);
   ApplyAdapter(given, table);
   return given;
 }

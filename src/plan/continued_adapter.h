@@ -3,7 +3,7 @@
 #define QLORA_PLAN_CONTINUED_ADAPTER_H_
 
 #include "qlora/options.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 

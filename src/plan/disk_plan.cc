@@ -7,6 +7,7 @@
 #include "base/printable.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "plan/run_folder.h"
+#include "step/interval.h"
 #include "step/optimizer.h"
 
 namespace qlora {
@@ -24,7 +25,7 @@ std::string ShortageOf(const DiskPlan& plan) {
   if (!plan.known || plan.needed <= plan.free) return "";
   return fmt::format(
       "output_dir: the run writes up to {} (checkpoints: {} of {}) but {} has {} free; choose "
-      "another output_dir, a larger save_steps, or a save_total_limit",
+      "another output_dir, fewer checkpoints, or a save_total_limit",
       FormatBytes(plan.needed), plan.checkpoints, FormatBytes(plan.checkpoint), plan.folder,
       FormatBytes(plan.free));
 }
@@ -32,7 +33,8 @@ std::string ShortageOf(const DiskPlan& plan) {
 }  // namespace
 
 DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const Memory& memory,
-                  std::int64_t total_steps, std::int64_t steps_per_epoch) {
+                  const TokenizerBytes& tokenizer, std::int64_t total_steps,
+                  std::int64_t steps_per_epoch) {
   // A and B of each linear that is adapted.
   std::size_t tensors = 0;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
@@ -41,19 +43,21 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const
   const std::size_t values = sizeof(float) * static_cast<std::size_t>(adapter.parameters().cols);
   DiskPlan plan;
   plan.folder = ExistingAncestor(options.output_dir).string();
-  plan.adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
+  const std::size_t bare_adapter = values + tensors * kHeaderPerTensor + kSmallFiles;
+  plan.adapter = bare_adapter + tokenizer.adapter;
   const OptimizerType optimizer = OptimizerOf(options);
-  plan.checkpoint = plan.adapter + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
+  plan.checkpoint =
+      bare_adapter + tokenizer.checkpoint + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
-  // Checkpoints every save_steps steps, of evaluations that may be the best, and of the last step.
-  // While the oldest is not yet removed there is one more than the limit, and the best one is kept
-  // in addition.
-  const std::int64_t every = options.save_steps;
-  std::int64_t most = every > 0 ? total_steps / every : 0;
+  // Checkpoints by save_steps and the like, of evaluations that may be the best, and of the last
+  // step. While the oldest is not yet removed there is one more than the limit, and the best one is
+  // kept in addition.
+  const Interval every = SaveInterval(options, total_steps);
+  std::int64_t most = TimesIn(every, total_steps, steps_per_epoch);
   if (options.load_best_model_at_end) {
-    most += total_steps / (options.eval_steps > 0 ? options.eval_steps : steps_per_epoch);
+    most += TimesIn(EvalInterval(options, total_steps), total_steps, steps_per_epoch);
   }
-  if (every == 0 || total_steps % every != 0) ++most;
+  if (every.steps == 0 || total_steps % every.steps != 0) ++most;
   const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
   if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
   // Checkpoints that exist occupy space that `free` does not count, and are replaced by new ones up

@@ -1,9 +1,10 @@
 #include "plan/fit_memory.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -150,58 +151,111 @@ std::string SmallerOptimizer(const TrainOptions& options) {
   return type.rule == UpdateRule::kLion && !type.eight_bit ? "lion_8bit" : "";
 }
 
-// Advice for a run that does not fit: the first of these changes with which it would fit into
-// `limit` bytes, and host_limit bytes of the host: more recomputation, a smaller micro-batch, a
-// smaller optimizer, shorter sequences.
-std::string WhatFits(const RunParts& run, ActivationNeeds needs, std::size_t limit,
-                     std::size_t host_limit) {
-  needs.recompute = AllLayers(run, MostRecompute(run));
-  needs.work_size = WorkSize::kLean;
-  OptimizerType optimizer = OptimizerOf(run.options);
-  std::size_t needed = 0;
-  bool evaluates = false;  // when it needs most
-  const auto fits = [&](std::int64_t train_rows, std::int64_t max_length) {
-    needs.train_rows = train_rows;
-    needs.train_length = std::min(needs.train_length, max_length);
-    needs.eval_rows = EvalRowsOf(run, max_length);
-    const MemoryPlan plan = PlanFor(run, optimizer, needs, max_length);
-    needed = plan.peak();
-    evaluates = plan.eval_peak == needed && plan.train_peak < needed;
-    return needed <= limit && plan.host <= host_limit;
-  };
-  std::string with =
-      ChoosesRecompute(run) ? "" : ", gradient_checkpointing true and recompute auto";
-  const auto advice = [&](const std::string& change) {
-    return fmt::format("{} would fit: {}", (change + with).substr(change.empty() ? 2 : 0),
-                       FormatBytes(needed));
-  };
+// The options of a run that decide its memory, as they are or changed.
+struct Sizes {
+  std::int64_t batch_size = 1;  // per_device_train_batch_size
+  std::int64_t max_length = 0;
+  std::string optim;
+  bool recomputes = false;  // gradient_checkpointing true and recompute auto
+};
+
+Sizes SizesOf(const RunParts& run) {
+  return {.batch_size = run.data.stream.per_device_train_batch_size,
+          .max_length = run.data.stream.max_length,
+          .optim = run.options.optim,
+          .recomputes = ChoosesRecompute(run)};
+}
+
+// The least memory of the run with other sizes.
+MemoryPlan PlanFor(const RunParts& run, ActivationNeeds needs, const Sizes& sizes) {
   StreamOptions stream = run.data.stream;
-  if (!with.empty() && fits(needs.train_rows, stream.max_length)) return advice("");
-  std::int64_t rows = needs.train_rows;
-  while (stream.per_device_train_batch_size > 1) {
-    stream.per_device_train_batch_size /= 2;
-    rows = run.data.max_rows(stream);
-    if (fits(rows, stream.max_length)) {
-      return advice(
-          fmt::format("per_device_train_batch_size {}", stream.per_device_train_batch_size));
-    }
+  stream.per_device_train_batch_size = sizes.batch_size;
+  needs.train_rows = std::min(run.data.max_rows(stream), sizes.batch_size * sizes.max_length);
+  needs.train_length = std::min(needs.train_length, sizes.max_length);
+  needs.eval_rows = EvalRowsOf(run, sizes.max_length);
+  needs.recompute = sizes.recomputes ? AllLayers(run, MostRecompute(run)) : LeastRecompute(run);
+  needs.work_size = WorkSize::kLean;
+  OptimizerType optimizer = ParseOptimizer(sizes.optim);
+  optimizer.momentum = OptimizerOf(run.options).momentum;
+  return PlanFor(run, optimizer, needs, sizes.max_length);
+}
+
+using FitsFn = std::function<bool(const Sizes& sizes)>;
+
+// Reduces sizes until they fit, each on top of the ones before: more recomputation, a smaller
+// micro-batch, a smaller optimizer, shorter sequences. False when nothing fits.
+bool Reduce(const RunParts& run, const FitsFn& fits, Sizes& sizes) {
+  if (!sizes.recomputes) {
+    sizes.recomputes = true;
+    if (fits(sizes)) return true;
   }
-  const std::string smallest = "per_device_train_batch_size 1";
+  while (sizes.batch_size > 1) {
+    sizes.batch_size /= 2;
+    if (fits(sizes)) return true;
+  }
   if (const std::string optim = SmallerOptimizer(run.options); !optim.empty()) {
-    optimizer = ParseOptimizer(optim);
-    with = fmt::format(", optim {}{}", optim, with);
-    if (fits(rows, stream.max_length)) return advice(smallest);
+    sizes.optim = optim;
+    if (fits(sizes)) return true;
   }
-  for (std::int64_t length = stream.max_length / 2; length >= kShortest; length /= 2) {
-    if (fits(std::min(length, rows), length)) {
-      return advice(fmt::format("{}, max_length {}", smallest, length));
-    }
+  while (sizes.max_length / 2 >= kShortest) {
+    sizes.max_length /= 2;
+    if (fits(sizes)) return true;
   }
-  return fmt::format(
-      "per_device_train_batch_size 1, max_length {}{} would not fit either: {}{}; a smaller "
-      "lora_r, a smaller model or more memory is needed",
-      kShortest, with, FormatBytes(needed),
-      evaluates ? " in evaluations or samples (a run without them needs less)" : "");
+  return false;
+}
+
+// Gives each size that need not be smaller its value in the run.
+void TakeBack(const Sizes& of_run, const FitsFn& fits, Sizes& sizes) {
+  const auto take_back = [&](auto member) {
+    Sizes larger = sizes;
+    larger.*member = of_run.*member;
+    if (fits(larger)) sizes = larger;
+  };
+  take_back(&Sizes::optim);
+  take_back(&Sizes::recomputes);
+  take_back(&Sizes::batch_size);
+}
+
+// "per_device_train_batch_size 1, optim paged_adamw": the sizes that differ from those of the run.
+std::string DescribeChange(const Sizes& of_run, const Sizes& sizes) {
+  std::vector<std::string> changes;
+  if (sizes.batch_size != of_run.batch_size) {
+    changes.push_back(fmt::format("per_device_train_batch_size {}", sizes.batch_size));
+  }
+  if (sizes.max_length != of_run.max_length) {
+    changes.push_back(fmt::format("max_length {}", sizes.max_length));
+  }
+  if (sizes.optim != of_run.optim) changes.push_back("optim " + sizes.optim);
+  if (sizes.recomputes != of_run.recomputes) {
+    changes.emplace_back("gradient_checkpointing true and recompute auto");
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
+}
+
+// Advice for a run that does not fit: the changes with which it would fit into `limit` bytes, and
+// host_limit bytes of the host, and none that is not needed.
+std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::size_t limit,
+                     std::size_t host_limit) {
+  const Sizes of_run = SizesOf(run);
+  Sizes sizes = of_run;
+  const FitsFn fits = [&](const Sizes& tried) {
+    const MemoryPlan plan = PlanFor(run, needs, tried);
+    return plan.peak() <= limit && plan.host <= host_limit;
+  };
+  const bool found = Reduce(run, fits, sizes);
+  if (found) TakeBack(of_run, fits, sizes);
+  const MemoryPlan plan = PlanFor(run, needs, sizes);
+  const std::string change = DescribeChange(of_run, sizes);
+  if (found) return fmt::format("{} would fit: {}", change, FormatBytes(plan.peak()));
+  const bool evaluates = plan.eval_peak == plan.peak() && plan.train_peak < plan.peak();
+  const std::string tried =
+      change.empty()
+          ? ""
+          : fmt::format("{} would not fit either: {}{}; ", change, FormatBytes(plan.peak()),
+                        evaluates ? " in evaluations or samples (a run without them "
+                                    "needs less)"
+                                  : "");
+  return tried + "a smaller lora_r, a smaller model or more memory is needed";
 }
 
 }  // namespace

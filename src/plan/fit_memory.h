@@ -13,7 +13,9 @@
 #include "plan/memory_plan.h"
 #include "plan/run_data.h"
 #include "plan/sample_prompts.h"
-#include "qlora/train.h"
+#include "qlora/context.h"
+#include "qlora/train_options.h"
+#include "qlora/train_plan.h"
 
 namespace qlora {
 

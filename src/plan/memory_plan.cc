@@ -6,10 +6,14 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "data/data_options.h"
 #include "pass/pass_shape.h"
 
 namespace qlora {
 namespace {
+
+// Pages of the program's own code and small tables, which a run touches after its plan.
+constexpr std::size_t kLaterPages = std::size_t{512} << 10;
 
 // The memory of a training pass.
 PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
@@ -40,26 +44,7 @@ MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
 
 }  // namespace
 
-// ---- The plan and its parts.
-
-// Training, evaluating and saving follow one another, so the largest of them counts.
-std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
-
-std::size_t MemoryPlan::bytes(MemoryPlace of) const {
-  if (of == place) return peak();
-  return of == MemoryPlace::kHost ? host : 0;
-}
-
-// A part that is held during the whole run: it counts in each peak. When the run computes in host
-// memory, `place` is kHost and `host` stays 0.
-void MemoryPlan::Add(MemoryPart part) {
-  if (part.place == place) {
-    for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
-  } else {
-    host += part.bytes;
-  }
-  parts.push_back(std::move(part));
-}
+// ---- Limits and passes.
 
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs) {
@@ -85,7 +70,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   MemoryPlan plan;
   plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
   // The bytes that the process holds now, with the data: they were read before the plan is made.
-  plan.Add({"program and data", HostMemory().Held(), MemoryPlace::kHost});
+  plan.Add({"program and data", HostMemory().Held() + kLaterPages, MemoryPlace::kHost});
   if (plan.place == MemoryPlace::kDevice) {
     plan.Add({"context and libraries", backend.memory().Held(), plan.place});
   }
@@ -145,11 +130,18 @@ constexpr std::array<std::pair<const char*, Recompute>, 5> kRecomputeNames = {
 
 }  // namespace
 
+std::vector<std::string> RecomputeNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, level] : kRecomputeNames) names.emplace_back(name);
+  return names;
+}
+
 Recompute ParseRecompute(const std::string& text) {
   for (const auto& [name, level] : kRecomputeNames) {
     if (text == name) return level;
   }
-  ThrowInvalidInput("recompute: expected none, attention, mlp, layer or offload, found '{}'", text);
+  ThrowInvalidInput("recompute: expected one of {}, found '{}'", fmt::join(RecomputeNames(), ", "),
+                    text);
 }
 
 const char* NameOf(Recompute level) { return kRecomputeNames[static_cast<int>(level)].first; }
@@ -172,8 +164,10 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
   const std::size_t available = memory.Available();
   const std::size_t held = memory.Held();
-  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), available + held);
-  return static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held;
+  const std::size_t most = std::min(available + held, memory.Total());
+  if (!max_memory.empty()) return std::min(ParseBytes(max_memory), most);
+  return std::min(static_cast<std::size_t>((1 - spare) * static_cast<double>(available)) + held,
+                  most);
 }
 
 std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory) {
@@ -208,6 +202,11 @@ std::size_t ParseBytes(const std::string& text) {
       "max_memory: '{}' is not an amount of memory; expected a number with its unit, for example "
       "6GB or 512MiB",
       text);
+}
+
+std::int64_t ReadingMemory(const TrainOptions& options) {
+  if (options.max_memory.empty() || options.device == "cuda") return kMaxReadingMemory;
+  return std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)));
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,

@@ -11,7 +11,8 @@
 #include "backend/backend_factory.h"
 #include "pass/decoder.h"
 #include "pass/pass_shape.h"
-#include "qlora/train.h"
+#include "qlora/context.h"
+#include "qlora/train_plan.h"
 
 namespace qlora {
 
@@ -48,7 +49,9 @@ std::vector<Recompute> ChooseRecompute(
     std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
 
-// "none", "attention", "mlp", "layer" or "offload". Errors: InvalidInput.
+// "none", "attention", "mlp", "layer", "offload".
+std::vector<std::string> RecomputeNames();
+// Errors: InvalidInput for a text that is not among RecomputeNames.
 Recompute ParseRecompute(const std::string& text);
 const char* NameOf(Recompute level);
 // "none in 22 of 22 layers", "attention in 3 of 22 layers, layer in 19 of 22 layers", ...
@@ -65,6 +68,10 @@ std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput, also for less than 1000000
 // without a unit.
 std::size_t ParseBytes(const std::string& text);
+
+// The most bytes that a reader of data holds: no more than max_memory, unless that is the memory of
+// a card.
+std::int64_t ReadingMemory(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
 // `memory`, where the run computes, or host_limit in host memory; "" when it fits. what_fits(limit)

@@ -64,7 +64,7 @@ void DoubleRank(AdapterConfig& config) {
 bool Matches(const ModuleSelection& selection, const std::string& path) {
   AdapterConfig one;
   one.target_modules = selection;
-  return Targets(one, path);
+  return IsTargetModule(one, path);
 }
 
 // Refuses an entry that selects none of `paths`: a misspelt name would be silently ignored.
@@ -93,6 +93,20 @@ void CheckSelection(const char* key, const ModuleSelection& selection,
   }
 }
 
+// A LoRA on the tables of other trainers' adapters is read, not trained.
+void CheckNoTable(const ModuleSelection& selection) {
+  const auto* names = std::get_if<std::vector<std::string>>(&selection);
+  if (names == nullptr) return;
+  for (const std::string& name : *names) {
+    const std::string last = name.substr(name.rfind('.') + 1);
+    if (last != "lm_head" && last != "embed_tokens") continue;
+    ThrowInvalidInput(
+        "lora_target_modules: the model has '{0}', but a LoRA on it is not trained here; to train "
+        "it as a whole give --modules-to-save {0}, otherwise leave it out",
+        last);
+  }
+}
+
 // Every name and every pattern must match something in this model.
 void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
   std::vector<std::string> paths;
@@ -100,6 +114,7 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
     LinearPaths(decoder, l).ForEach([&](const std::string& path) { paths.push_back(path); });
   }
   const std::vector<std::string> known = LinearNamesOf(decoder);
+  CheckNoTable(config.target_modules);
   CheckSelection("lora_target_modules", config.target_modules, paths, known);
   // lm_head never gets an adapter, but configurations of other trainers list it.
   std::vector<std::string> excludable = paths;
@@ -108,7 +123,7 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
 
   std::vector<std::string> targeted;
   std::copy_if(paths.begin(), paths.end(), std::back_inserter(targeted),
-               [&](const std::string& path) { return Targets(config, path); });
+               [&](const std::string& path) { return IsTargetModule(config, path); });
   if (targeted.empty()) {
     ThrowInvalidInput(
         "no linear is left to adapt: exclude_modules and layers_to_transform remove everything "
@@ -158,6 +173,29 @@ void CheckTied(const AdapterConfig& config, const DecoderConfig& decoder) {
       config.modules_to_save.front(), head ? "embedding" : "head");
 }
 
+// True where two configurations give every linear the same adapter.
+bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const DecoderConfig& decoder) {
+  bool agree = true;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) {
+      agree = agree && IsTargetModule(a, path) == IsTargetModule(b, path) &&
+              RankOf(a, path) == RankOf(b, path) && AlphaOf(a, path) == AlphaOf(b, path);
+    });
+  }
+  return agree;
+}
+
+// The configuration of the adapter that training continues, with the paths of the model's class.
+// Names of modules fit every class. Where paths or expressions, also those of patterns and
+// exclusions, fit the adapter's own class alone, it keeps its paths.
+AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
+  const Adapter adapter = OpenAdapter(directory);
+  CheckTrainable(adapter, directory);
+  AdapterConfig config = adapter.config;
+  config.module_prefix = decoder.module_prefix;
+  return AgreeOnLinears(config, adapter.config, decoder) ? config : adapter.config;
+}
+
 }  // namespace
 
 void CheckRank(const char* key, std::int64_t rank) {
@@ -191,6 +229,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   if (DoublesRank(ParseLoraInit(options.init_lora_weights))) DoubleRank(config);
   CheckNames(config, decoder);
   CheckTied(config, decoder);
+  config.module_prefix = decoder.module_prefix;
   return config;
 }
 
@@ -199,8 +238,8 @@ LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& de
   const bool continues = !options.adapter.empty();
   // Options that contradict an adapter on disk have been refused by ApplyAdapter.
   LoraAdapter adapter(
-      continues ? OpenAdapter(options.adapter).config : ToAdapterConfig(options, decoder), decoder,
-      memory);
+      continues ? ConfigToContinue(options.adapter, decoder) : ToAdapterConfig(options, decoder),
+      decoder, memory);
   // Not a rule of options alone: the modules of an adapter that training continues are in its
   // folder.
   if (options.embedding_learning_rate > 0 && adapter.modules().empty()) {
@@ -209,6 +248,23 @@ LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& de
   }
   if (DoublesRank(ParseLoraInit(options.init_lora_weights))) adapter.FreezeSecondHalf();
   return adapter;
+}
+
+std::string WarnOfRanks(const LoraAdapter& adapter) {
+  const LoraLinear* widest = nullptr;
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
+      if (widest == nullptr || lora.trained_rank > widest->trained_rank) widest = &lora;
+    });
+  }
+  if (widest == nullptr) return "";
+  // B A has at most the rank of the smaller side; the other parameters cost memory and time alone.
+  return fmt::format(
+      "the rank {} of the adapter exceeds the smaller side of the {} x {} weight of {}; a rank of "
+      "at most {} can express as much",
+      widest->trained_rank, widest->out, widest->in, widest->path,
+      std::min(widest->in, widest->out));
 }
 
 }  // namespace qlora

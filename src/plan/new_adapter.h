@@ -3,13 +3,11 @@
 #define QLORA_PLAN_NEW_ADAPTER_H_
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 #include "io/peft_config.h"
 #include "model/config.h"
 #include "model/lora.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -25,6 +23,9 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
 // as ToAdapterConfig, and when an option needs something that the adapter does not have.
 LoraAdapter DescribeAdapter(const TrainOptions& options, const DecoderConfig& decoder,
                             Memory& memory);
+
+// The warning about ranks above the smaller side of their weight, or "".
+std::string WarnOfRanks(const LoraAdapter& adapter);
 
 }  // namespace qlora
 

@@ -31,7 +31,8 @@
 #include "plan/memory_plan.h"
 #include "plan/run_data.h"
 #include "plan/sample_prompts.h"
-#include "qlora/train.h"
+#include "qlora/context.h"
+#include "qlora/train_plan.h"
 #include "step/schedule.h"
 #include "step/step.h"
 
@@ -44,7 +45,7 @@ struct PreparedRun {
   std::filesystem::path model_dir;
   DecoderConfig config;
   Precision precision;
-  BaseRecord form;
+  BaseRecord base;
   LoadOptions load;
   std::uint64_t model_fingerprint = 0;
   // The data, which plans of the same run share.

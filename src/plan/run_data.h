@@ -13,7 +13,7 @@
 #include "prompt/chat_template.h"
 #include "prompt/prompt_renderer.h"
 #include "qlora/context.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -27,12 +27,14 @@ struct RunData {
   std::optional<Dataset> held_out = {};
   StreamOptions stream = {};
   std::string warning = {};  // about max_length, or ""
+  // That the adapter which training continues has its own tokenizer, or "".
+  std::string tokenizer_note = {};
 };
 
 // Errors: InvalidInput with file and line for everything that is wrong with the data.
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,
-                                           const DataLimits& limits);
+                                           const DataLimits& limits, const ProgressFn& reading);
 
 }  // namespace qlora
 

@@ -16,8 +16,8 @@
 #include "checkpoint/retention.h"
 #include "checkpoint/run_info.h"
 #include "io/safetensors.h"
-#include "io/tensor_file.h"
 #include "log/run_log.h"
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
 namespace qlora {
@@ -63,25 +63,20 @@ bool HoldsRun(const fs::path& dir) {
                      [&](const fs::path& file) { return fs::exists(file, ignored); });
 }
 
-// The path without links and "..", as far as it exists.
-fs::path Resolved(const fs::path& path) {
-  return (fs::weakly_canonical(fs::absolute(path).lexically_normal()) / "").parent_path();
-}
-
 // The files of a model, and the adapter that a run starts from, are never removed.
 void CheckNothingIsLost(const TrainOptions& options) {
-  const fs::path dir = Resolved(options.output_dir);
+  const fs::path dir = WithoutLinks(options.output_dir);
   if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
     ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
   }
   const bool removes = options.overwrite_output_dir && !options.adapter.empty();
-  if (removes && dir == Resolved(options.adapter)) {
+  if (removes && dir == WithoutLinks(options.adapter)) {
     ThrowInvalidInput(
         "output_dir {} is the adapter that the run starts from, which overwrite_output_dir would "
         "remove; choose another directory",
         options.output_dir);
   }
-  if (removes && Contains(dir, Resolved(options.adapter))) {
+  if (removes && Contains(dir, WithoutLinks(options.adapter))) {
     ThrowInvalidInput(
         "output_dir {} holds {}, which the run starts from and overwrite_output_dir would remove; "
         "choose another directory",
@@ -98,8 +93,8 @@ void CheckWritable(const char* option, const fs::path& dir) {
   }
   const fs::path ancestor = ExistingAncestor(dir);
   if (!fs::is_directory(ancestor, ignored) || access(ancestor.c_str(), W_OK | X_OK) != 0) {
-    ThrowInvalidInput("{} {} cannot be made: {} is not a directory that you can write to", option,
-                      dir.string(), ancestor.string());
+    ThrowInvalidInput("{} {}: no permission to write {}", option, dir.string(),
+                      fs::equivalent(ancestor, dir, ignored) ? "there" : "in " + ancestor.string());
   }
   // Some file systems refuse writes that the permissions allow, so a folder is made and removed.
   std::string probe = (ancestor / ".qlora-XXXXXX").string();
@@ -144,6 +139,14 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
   }
 }
 
+void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
+  if (lock.Take(options.output_dir)) return;
+  ThrowInvalidInput(
+      "output_dir {} is in use by another run; wait until that run has ended, or choose another "
+      "output_dir",
+      options.output_dir);
+}
+
 void MakeOutputDir(const TrainOptions& options) {
   std::error_code error;
   fs::create_directories(options.output_dir, error);
@@ -159,6 +162,8 @@ void PrepareOutputDir(const TrainOptions& options, const std::optional<fs::path>
   if (!options.overwrite_output_dir || ResumesHere(options, checkpoint)) return;
   RemoveAllCheckpoints(dir);
   for (const fs::path& file : FilesOfRun(dir)) fs::remove(file, error);
+  // Of the tokenizer, some of which the new run may not write.
+  for (const std::string& name : TokenizerFileNames()) fs::remove(dir / name, error);
   // The event files of the default logging_dir. A logging_dir that the user names may hold other
   // runs.
   TrainOptions old;

@@ -5,7 +5,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "qlora/train.h"
+#include "base/folder_lock.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -17,6 +18,9 @@ std::filesystem::path ExistingAncestor(std::filesystem::path path);
 // some of whose files have the names of files of a run.
 void CheckOutputDir(const TrainOptions& options,
                     const std::optional<std::filesystem::path>& checkpoint);
+
+// Takes the lock of output_dir, where it exists. Errors: InvalidInput when another run has it.
+void TakeOutputDir(FolderLock& lock, const TrainOptions& options);
 
 // Makes output_dir where it does not exist. Errors: InvalidInput.
 void MakeOutputDir(const TrainOptions& options);

@@ -9,7 +9,7 @@
 #include "model/config.h"
 #include "plan/run_data.h"
 #include "prompt/prompt_layout.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -23,6 +23,7 @@ struct SamplePrompts {
   // Bytes of the keys and values of one prompt and its continuation.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };
+
 // Prompts in `layout`. Errors: InvalidInput for a prompt without tokens, one that the
 // layout has no place for, or one that leaves no room for a continuation.
 SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <utility>
 
 #include "base/check.h"
 #include "hub/hub_cache.h"
@@ -12,7 +11,7 @@
 #include "inference/dataset_loss.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "io/tensor_file.h"
+#include "machine/simd_target.h"
 #include "model/base_record.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
@@ -21,6 +20,7 @@
 #include "plan/fit_memory.h"
 #include "plan/new_adapter.h"
 #include "plan/sample_prompts.h"
+#include "tokenizer/adapter_files.h"
 
 namespace qlora {
 namespace {
@@ -55,8 +55,10 @@ ModelShape FindShape(const std::string& name) {
     if (const auto config = KnownModelConfig(name)) {
       return {"the table of well-known models", ParseDecoderConfig(*config, name), std::nullopt};
     }
-    ThrowInvalidInput("{}; or give a config.json, or one of these names: {}", error.what(),
-                      fmt::join(KnownModelNames(), ", "));
+    const std::vector<std::string> near = NearKnownModels(name);
+    ThrowInvalidInput("{}; or give a config.json, or {}: {}", error.what(),
+                      near.empty() ? "one of these names" : "a known name, such as",
+                      fmt::join(near.empty() ? KnownModelNames() : near, ", "));
   }
 }
 
@@ -100,8 +102,11 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   plan.has_weights = shape.weights.has_value();
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
+  plan.warnings = weights.notes;
   plan.warnings.push_back(WarnOfAbsence(*backends, options.max_memory));
   plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
+  plan.warnings.push_back(WarnOfRanks(adapter));
+  plan.warnings.push_back(WarnOfScalarKernels());
   if (!options.sample_prompts.empty()) {
     plan.warnings.push_back("the memory of sample_prompts is not counted");
   }
@@ -114,7 +119,11 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
                     .plan;
   // Without data the numbers of steps and of checkpoints are open.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
-  plan.disk = PlanDisk(options, adapter, backend->memory(), steps, steps);
+  const std::size_t tokenizer =
+      shape.weights ? TokenizerFileBytes(*shape.weights, options.adapter) : 0;
+  // The tokenizer that an adapter may bring goes into the checkpoints.
+  plan.disk = PlanDisk(options, adapter, backend->memory(),
+                       {tokenizer, options.adapter.empty() ? 0 : tokenizer}, steps, steps);
   return plan;
 }
 

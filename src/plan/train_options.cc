@@ -3,14 +3,19 @@
 // Names come from transformers' TrainingArguments, PEFT's LoraConfig and TRL's SFTConfig, so that
 // users need not learn new ones; aliases come from Axolotl, LLaMA-Factory and mlx-lm. Help is read
 // alone, without its neighbours, and in the JSON Schema of editors: each text names its subject.
+#include "qlora/train_options.h"
+
 #include <array>
 #include <utility>
 
+#include "data/data_options.h"
 #include "log/run_log.h"
+#include "model/lora_init.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"
-#include "qlora/train.h"
+#include "plan/memory_plan.h"
+#include "qlora/options.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
 
@@ -61,13 +66,16 @@ void TrainOptions::Declare(OptionTable& table) {
             "DoRA: train the length of each weight row separately from its direction",
             {"peft_use_dora"});
   table.Choice(
-      "init_lora_weights", &init_lora_weights, {"default", "pissa", "olora", "loftq"},
+      "init_lora_weights", &init_lora_weights, LoraInitNames(),
       "initial LoRA matrices; pissa, olora: from the base weights; loftq: from their quantization "
       "error",
       {"peft_init_lora_weights"});
   table.Add("neftune_noise_alpha", &neftune_noise_alpha,
             "NEFTune: amount of noise added to the embeddings in training; 5 is usual, 0: no noise",
             {"noisy_embedding_alpha"});
+  table.Add("label_smoothing_factor", &label_smoothing_factor,
+            "label smoothing: the share of the target's probability that training spreads over all "
+            "tokens; 0: none. Evaluation has none");
   table.Add("use_rslora", &use_rslora, "rsLoRA: scale the LoRA update by lora_alpha / sqrt(lora_r)",
             {"peft_use_rslora"});
 
@@ -96,6 +104,18 @@ void TrainOptions::Declare(OptionTable& table) {
                {"lr_scheduler"});
   table.Add("lr_scheduler_cycles", &lr_scheduler_cycles,
             "number of cycles of lr_scheduler_type cosine_with_restarts", {"num_cycles"});
+  table.Add("min_lr", &min_lr,
+            "learning rate at which a schedule that falls ends; 0: the end of lr_scheduler_type",
+            {"lr_end"});
+  table.Add("min_lr_rate", &min_lr_rate, "min_lr as a fraction of learning_rate", {"min_lr_ratio"});
+  table.Add("lr_scheduler_power", &lr_scheduler_power, "power of lr_scheduler_type polynomial");
+  table.Add(
+      "lr_decay_steps", &lr_decay_steps,
+      "last steps of lr_scheduler_type warmup_stable_decay, in which the learning rate falls; "
+      "0: a tenth of the run",
+      {"num_decay_steps"});
+  table.Choice("lr_decay_type", &lr_decay_type, {"cosine", "linear", "1-sqrt"},
+               "how the learning rate of lr_scheduler_type warmup_stable_decay falls");
   table.Add("warmup_ratio", &warmup_ratio,
             "fraction of steps spent warming up the learning rate from 0");
   table.Add("warmup_steps", &warmup_steps,
@@ -112,8 +132,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add(
       "gradient_checkpointing", &gradient_checkpointing,
       "recompute activations in the backward pass when memory is short; false: never recompute");
+  std::vector<std::string> recompute_levels = RecomputeNames();
+  recompute_levels.insert(recompute_levels.begin(), "auto");
   table.Choice(
-      "recompute", &recompute, {"auto", "none", "attention", "mlp", "layer", "offload"},
+      "recompute", &recompute, std::move(recompute_levels),
       "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
       "tenths of free memory; offload: as layer, with inputs kept in host memory, for device cuda. "
       "On the CPU the results are bit-identical");
@@ -126,6 +148,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Section("Evaluation");
   table.Add("eval_steps", &eval_steps,
             "optimizer steps between evaluations; 0: evaluate after each epoch");
+  table.Add("evals_per_epoch", &evals_per_epoch,
+            "evaluations in an epoch, the last at its end, in place of eval_steps; 0: not set");
+  table.Add("eval_ratio", &eval_ratio,
+            "fraction of the run between evaluations, in place of eval_steps; 0: not set");
   table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
   table.Choice("metric_for_best_model", &metric_for_best_model, {"loss", "token_accuracy"},
                "metric that decides which evaluation is the best");
@@ -145,8 +171,8 @@ void TrainOptions::Declare(OptionTable& table) {
                 "folder for TensorBoard files; empty: output_dir/runs");
   table.Add(
       "sample_prompts", &sample_prompts,
-      "prompts to answer before and after training; answers go to samples.jsonl; prompts use the "
-      "data's layout");
+      "prompts to answer before and after training, separated by commas (a list in YAML may have "
+      "prompts with commas); answers go to samples.jsonl; prompts use the data's layout");
   table.Add("sample_raw", &sample_raw, "use sample_prompts verbatim, without the prompt layout");
   table.Add("sample_steps", &sample_steps,
             "optimizer steps between answers to sample_prompts; 0: none in between");
@@ -154,6 +180,10 @@ void TrainOptions::Declare(OptionTable& table) {
             "maximum number of tokens in an answer to one of sample_prompts");
   table.Add("save_steps", &save_steps,
             "optimizer steps between checkpoints; 0: only one, of the last step");
+  table.Add("saves_per_epoch", &saves_per_epoch,
+            "checkpoints in an epoch, the last at its end, in place of save_steps; 0: not set");
+  table.Add("save_ratio", &save_ratio,
+            "fraction of the run between checkpoints, in place of save_steps; 0: not set");
   table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "stop after this many consecutive steps with a NaN or Inf, which are skipped");
@@ -203,7 +233,13 @@ void TrainOptions::Complete(OptionTable& table) const {
     table.Set("warmup_ratio", "0", "constant");
   }
   CheckRanges(*this);
-  CheckIdle(*this);
+  TrainOptions found = *this;
+  try {
+    found.data = WithFoundEvaluation(data);
+  } catch (const Error&) {
+    return;  // data that are not there are named when the run is planned, and all is checked again
+  }
+  CheckIdle(found);
 }
 
 // An option has no effect when its value differs from the neutral one and another option keeps it
@@ -219,11 +255,18 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   const bool eval = !data.eval_dataset.empty() || data.val_set_size != 0;
   const bool prompts = !sample_prompts.empty();
   const bool warms_up = lr_scheduler_type != "constant";
+  const SchedulerType schedule = ParseSchedulerType(lr_scheduler_type);
+  const bool decays_last = schedule == SchedulerType::kWarmupStableDecay;
+  const bool saves = save_steps > 0 || saves_per_epoch > 0 || save_ratio > 0;
   constexpr const char* kNoEval =
       "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
   constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
   constexpr const char* kNoWarmup =
       "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
+  constexpr const char* kNoEnd =
+      "the learning rate of lr_scheduler_type does not fall to an end; leave it out";
+  constexpr const char* kNoDecay =
+      "it is an option of lr_scheduler_type warmup_stable_decay; leave it out";
   constexpr const char* kNoAdam = "optim sgd does not use it; set sgd_momentum, or leave it out";
   // The options that depend on others, with the condition under which they are used.
   const auto rules = std::to_array<Rule>({
@@ -237,9 +280,17 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"warmup_steps", warms_up, kNoWarmup},
       {"lr_scheduler_cycles", lr_scheduler_type == "cosine_with_restarts",
        "it is an option of lr_scheduler_type cosine_with_restarts; leave it out"},
+      {"min_lr", HasEnd(schedule), kNoEnd},
+      {"min_lr_rate", HasEnd(schedule), kNoEnd},
+      {"lr_scheduler_power", schedule == SchedulerType::kPolynomial,
+       "it is an option of lr_scheduler_type polynomial; leave it out"},
+      {"lr_decay_steps", decays_last, kNoDecay},
+      {"lr_decay_type", decays_last, kNoDecay},
       {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
        "it is the learning rate of modules_to_save, which names no module; leave it out"},
       {"eval_steps", eval, kNoEval},
+      {"evals_per_epoch", eval, kNoEval},
+      {"eval_ratio", eval, kNoEval},
       {"eval_on_start", eval, kNoEval},
       {"metric_for_best_model", eval, kNoEval},
       {"load_best_model_at_end", eval, kNoEval},
@@ -250,7 +301,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"sample_raw", prompts, kNoPrompts},
       {"logging_dir", ParseReportTo(report_to).tensorboard,
        "it is the folder of TensorBoard files; add tensorboard to report_to, or leave it out"},
-      {"save_total_limit", save_steps > 0 || load_best_model_at_end,
+      {"save_total_limit", saves || load_best_model_at_end,
        "no checkpoint is saved during training; set save_steps, or leave it out"},
   });
   // Declare binds a table to options that the table may change, so it is given copies.

@@ -1,4 +1,5 @@
 // PlanTraining: everything of a run that can be checked and computed before weights are read.
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -7,30 +8,58 @@
 #include "checkpoint/model_fingerprint.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/resume_point.h"
+#include "data/lost_text.h"
 #include "data/prompt_example.h"
 #include "data/recorded_prompts.h"
 #include "data/sample_display.h"
 #include "hub/hub_cache.h"
+#include "machine/simd_target.h"
 #include "model/lora_init.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"
 #include "plan/disk_plan.h"
 #include "plan/fit_memory.h"
+#include "plan/memory_plan.h"
 #include "plan/new_adapter.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
 #include "plan/sample_prompts.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
+#include "tokenizer/adapter_files.h"
 
 namespace qlora {
+
+// Training, evaluating and saving follow one another, so the largest of them counts.
+std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
+
+std::size_t MemoryPlan::bytes(MemoryPlace of) const {
+  if (of == place) return peak();
+  return of == MemoryPlace::kHost ? host : 0;
+}
+
+// A part that is held during the whole run: it counts in each peak. When the run computes in host
+// memory, `place` is kHost and `host` stays 0.
+void MemoryPlan::Add(MemoryPart part) {
+  if (part.place == place) {
+    for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
+  } else {
+    host += part.bytes;
+  }
+  parts.push_back(std::move(part));
+}
+
 namespace {
 
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
-// The options with those that an adapter decides. Checked first, because no file is read for that.
-TrainOptions Checked(const TrainOptions& options) {
+// The options with those that an adapter decides. Checked first, because no file is opened for
+// that.
+// Evaluation files that lie beside the training data are found before, because options of
+// evaluation need them.
+TrainOptions Checked(TrainOptions options) {
+  options.data = WithFoundEvaluation(std::move(options.data));
   CheckOptions(options);
   if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
   return options.adapter.empty() ? options : WithAdapter(options);
@@ -43,15 +72,18 @@ StepOptions StepOptionsOf(const TrainOptions& options, const ActivationNeeds& ne
   step.max_grad_norm = options.max_grad_norm;
   step.seed = static_cast<std::uint64_t>(options.seed);
   step.neftune_alpha = options.neftune_noise_alpha;
+  step.label_smoothing = options.label_smoothing_factor;
   step.recompute = needs.recompute;
   return step;
 }
 
 // `data` where an earlier plan of the same run has them, else the data that the options name.
 std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& options,
-                                      const PreparedRun& run, std::shared_ptr<const RunData> data) {
-  const DataLimits limits{run.config.vocab_size, run.config.max_position_embeddings};
-  if (data == nullptr) return OpenRunData(context, options, run.model_dir, limits);
+                                      const PreparedRun& run, std::shared_ptr<const RunData> data,
+                                      const ProgressFn& reading) {
+  const DataLimits limits{run.config.vocab_size, run.config.max_position_embeddings,
+                          ReadingMemory(options)};
+  if (data == nullptr) return OpenRunData(context, options, run.model_dir, limits, reading);
   if (limits.vocab_size != data->limits.vocab_size ||
       limits.max_position_embeddings != data->limits.max_position_embeddings) {
     ThrowInvalidInput("{} is not a form of the model that the data were tokenized for",
@@ -62,11 +94,12 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
 
 // ---- The plan.
 
-// The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written and
-// no weight is read, apart from the first bytes of each tensor for the fingerprint. data: that of
-// an earlier plan of the same run, or null.
+// The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written. Of
+// the weights are read the first bytes of each tensor, for the fingerprint, and embedding and head
+// where both are stored though they are tied. data: that of an earlier plan of the same run, or
+// null.
 TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backends,
-               std::shared_ptr<const RunData> data) {
+               std::shared_ptr<const RunData> data, const ProgressFn& reading) {
   TrainPlan plan;
   auto run = std::make_shared<PreparedRun>();
   run->backends = std::move(backends);
@@ -76,28 +109,29 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
   run->precision = ParsePrecision(options.compute_dtype, *run->backends);
-  run->form = {options.model_name_or_path, options.load_in_4bit, options.quantization};
+  run->base = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   // For its sizes; LoadRun makes the adapter that is trained.
   LoraAdapter adapter = DescribeAdapter(options, run->config, HostMemory());
 
-  data = DataOf(context, options, *run, std::move(data));
+  data = DataOf(context, options, *run, std::move(data), reading);
   const BatchStream stream(data->train, data->stream);
   RecordedPrompts recorded = RecordPrompts(data->train, options.data, data->tokenizer,
                                            data->chat.get(), ChatTemplateDir(options.adapter));
-  run->form.prompts = std::move(recorded.record);
-  run->form.chat_template = std::move(recorded.chat_template);
+  run->base.prompts = std::move(recorded.record);
+  run->base.chat_template = std::move(recorded.chat_template);
   if (options.learning_rate >= kHighRate) {
     plan.warnings.push_back(
         fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
                     options.learning_rate));
   }
   if (!data->warning.empty()) plan.warnings.push_back(data->warning);
-  if (std::string unread = WarnOfUnreadFields(data->train.report()); !unread.empty()) {
-    plan.warnings.push_back(std::move(unread));
+  plan.warnings.push_back(data->tokenizer_note);
+  for (std::string& warning : WarnOfFields(data->train.report())) {
+    plan.warnings.push_back(std::move(warning));
   }
   plan.data = ReportTrainingData(data->train, data->held_out, data->stream);
-  plan.prompt_layout = DescribeLayout(*run->form.prompts.layout);
-  if (run->form.prompts.layout == data->train.layout()) {
+  plan.prompt_layout = DescribeLayout(*run->base.prompts.layout);
+  if (run->base.prompts.layout == data->train.layout()) {
     plan.example = FindPromptExample(data->train, data->tokenizer);
   }
   if (!data->train.has_one_layout()) {
@@ -106,16 +140,18 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
         "with the adapter: {}",
         plan.prompt_layout));
   }
-  run->prompts = EncodePrompts(options, *run->form.prompts.layout, *data, run->config);
+  run->prompts = EncodePrompts(options, *run->base.prompts.layout, *data, run->config);
 
   // The sizes of the weights, from the headers of the checkpoint, and with them the memory of the
   // run.
-  run->load = LoadOptionsOf(run->form);
+  run->load = LoadOptionsOf(run->base);
   const std::unique_ptr<Backend> backend = run->backends->Make(context, run->precision.activation);
   const WeightSizes weights =
       PlanWeights(context, *backend, run->model_dir, run->config, run->load);
+  plan.warnings.insert(plan.warnings.end(), weights.notes.begin(), weights.notes.end());
   run->model_fingerprint = ModelFingerprint(run->model_dir);
-  AdoptStoredForm(run->form, weights);
+  run->base.model_fingerprint = fmt::format("{:016x}", run->model_fingerprint);
+  AdoptStoredForm(run->base, weights);
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 run->load.load_in_4bit && !weights.stored_4bit);
 
@@ -133,15 +169,21 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   if (run->checkpoint) {
     plan.resume = FindResumePoint(*run->checkpoint, options, plan.total_steps);
   }
+  plan.warnings.push_back(WarnOfRanks(adapter));
+  plan.warnings.push_back(WarnOfHeldOutNames(plan.data.train));
   plan.warnings.push_back(WarnOfSharedSamples(plan.data));
   if (!options.data.eval_dataset.empty()) {
     plan.warnings.push_back(WarnOfLostRecords(*plan.data.held_out, "evaluation records"));
   }
   plan.warnings.push_back(WarnOfLostRecords(plan.data.train));
+  plan.warnings.push_back(WarnOfLostText(data->train, data->tokenizer));
   plan.warnings.push_back(WarnOfWarmup(options, run->schedule));
+  plan.warnings.push_back(WarnOfScalarKernels());
   plan.warnings.push_back(WarnOfNoCheckpoint(options, run->schedule));
   std::erase(plan.warnings, "");
-  plan.disk = PlanDisk(options, adapter, backend->memory(), plan.total_steps,
+  const std::size_t tokenizer = TokenizerFileBytes(run->model_dir, options.adapter);
+  plan.disk = PlanDisk(options, adapter, backend->memory(),
+                       {tokenizer, data->tokenizer_note.empty() ? 0 : tokenizer}, plan.total_steps,
                        StepsOfEpoch(options, stream, 0));
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
@@ -151,17 +193,23 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   if (plan.run->checkpoint) {
     // ChangeBase may still replace the base, which is compared again when the run starts.
     CheckOptionsOnResume(*plan.run->checkpoint, RecordedOptions(plan), /*base_may_change=*/true);
+    if (SplitsStepsAgain(*plan.run->checkpoint, RecordedOptions(plan))) {
+      plan.warnings.push_back(
+          "steps are split into other micro-batches than before: a step has the same samples, but "
+          "sums are rounded in another order, and dropout and NEFTune draw other numbers");
+    }
   }
   return plan;
 }
 
 }  // namespace
 
-TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose) {
+TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose,
+                       const ProgressFn& reading) {
   const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
                                            ? BackendFactory::ForJob(context, options.device)
                                            : BackendFactory::ForPlan(context, options.device);
-  TrainPlan plan = Plan(context, Checked(options), backends, nullptr);
+  TrainPlan plan = Plan(context, Checked(options), backends, nullptr, reading);
   if (std::string absent = WarnOfAbsence(*backends, options.max_memory); !absent.empty()) {
     plan.warnings.push_back(std::move(absent));
   }
@@ -172,9 +220,13 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path) {
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  return Plan(context, Checked(options), plan.run->backends, plan.run->data);
+  return Plan(context, Checked(std::move(options)), plan.run->backends, plan.run->data, {});
 }
 
-void CheckPlan(const TrainPlan& plan) { CheckShortage(plan.memory, plan.disk); }
+void CheckPlan(const TrainPlan& plan) {
+  CheckShortage(plan.memory, plan.disk);
+  FolderLock lock;  // only tried
+  TakeOutputDir(lock, plan.options);
+}
 
 }  // namespace qlora

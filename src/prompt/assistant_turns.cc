@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
 
 namespace qlora {
 namespace {
@@ -44,6 +45,21 @@ std::size_t CommonTags(std::string_view a, std::string_view b) {
   return closed ? length : open;
 }
 
+// Returns where an ending of `prompt`, from `common` bytes on, stands last in `gap`, and ends, or
+// nothing. An ending begins at `common`, at a tag or in a new line, and holds more than blanks.
+std::optional<std::size_t> BehindEnding(std::string_view gap, std::string_view prompt,
+                                        std::size_t common) {
+  for (std::size_t begin = common; begin < prompt.size(); ++begin) {
+    const bool starts = begin == common || prompt[begin] == '<' || prompt[begin] == '[' ||
+                        prompt[begin - 1] == '\n';
+    const std::string_view ending = prompt.substr(begin);
+    if (!starts || ending.find_first_not_of(kBlanks) == ending.npos) continue;
+    const std::size_t at = gap.substr(common).rfind(ending);
+    if (at != gap.npos) return common + at + ending.size();
+  }
+  return std::nullopt;
+}
+
 OrderedJson First(const OrderedJson& messages, std::size_t count) {
   return OrderedJson(OrderedJson::array_t(messages.begin(), messages.begin() + count));
 }
@@ -59,14 +75,17 @@ OrderedJson Vary(OrderedJson message, const char* word) {
   const auto calls = message.find("tool_calls");
   const bool has_calls = calls != message.end() && calls->is_array() && !calls->empty();
   if (IsText(message, "content") || !has_calls) message["content"] = word;
-  for (const char* key : {"reasoning_content", "thinking"}) {
-    if (IsText(message, key)) message[key] = word;
+  for (const auto& [key, value] : message.items()) {
+    if (IsKnownAs(key, FieldMeaning::kThoughts) && IsText(message, key.c_str())) value = word;
   }
   if (!has_calls) return message;
   for (OrderedJson& call : message["tool_calls"]) {
     OrderedJson& function = call.contains("function") ? call["function"] : call;
     function["name"] = word;
-    function["arguments"] = {{word, word}};
+    OrderedJson& arguments = function["arguments"];
+    const bool as_text = arguments.is_string();
+    arguments = {{word, word}};
+    if (as_text) arguments = FormatJson(arguments);
   }
   return message;
 }
@@ -164,7 +183,12 @@ class TurnFinder {
   }
 
   // Returns the start of turn m, whose content begins at `said`: behind the text that the prompt
-  // puts between the content of the message before and the turn, as far as text_ has it.
+  // puts between the content of the message before and the turn, as far as text_ has it. The
+  // message before may end in another way when a turn follows; then text_ has that text's end.
+  //
+  //   prompt  <out>4 m</out></s>\nBot:\n
+  //   text_   <out>4 m</out>\n</s>\nBot:\nFour metres.
+  //                   common|      ending|
   std::size_t Opening(std::size_t m, std::size_t said, const Part& before) const {
     if (m == 0 || !before.text) return said;
     const std::size_t last = m - std::min<std::size_t>(m, kMostMessagesTried);
@@ -174,7 +198,9 @@ class TurnFinder {
       const std::optional<Region> there = PlaceOf(k, before.messages, *before.text, before.prompt);
       if (!there) continue;
       const std::string_view gap = std::string_view(text_).substr(here->end, said - here->end);
-      return here->end + CommonTags(gap, std::string_view(*before.text).substr(there->end));
+      const std::string_view asked = std::string_view(*before.text).substr(there->end);
+      const std::size_t common = CommonTags(gap, asked);
+      return here->end + BehindEnding(gap, asked, common).value_or(common);
     }
     return said;
   }

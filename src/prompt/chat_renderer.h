@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -21,7 +22,12 @@ struct ChatSpan {
 struct RenderedChat {
   std::string text;                 // special tokens included, BOS too where the template has it
   std::vector<ChatSpan> assistant;  // ascending, disjoint
+  // Fields and roles that were given to the template under other names, as "thinking as
+  // reasoning_content".
+  std::vector<std::string> readings = {};
 };
+
+struct Conversation;
 
 class ChatRenderer {
  public:
@@ -30,6 +36,11 @@ class ChatRenderer {
   // `messages` is an array of objects with at least a role; `tools` an array or null. May be called
   // by several threads. Errors: InvalidInput, without a place in the data, when the template fails.
   virtual RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const = 0;
+  // Renders all that a record says. A renderer that knows messages and tools alone ignores the
+  // rest.
+  virtual RenderedChat RenderConversation(const Conversation& conversation) const;
+  // True when the rendering may depend on a variable of this name.
+  virtual bool ReadsVariable(std::string_view name) const;
 
   // Returns everything that the rendering depends on, as text: equal sources, equal renderings.
   virtual std::string source() const = 0;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "prompt/assistant_turns.h"
+#include "prompt/template_fit.h"
 
 namespace qlora {
 namespace {
@@ -53,7 +54,7 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
 // Gives the template its variables in the order of precedence: of two with one name, the first
 // counts.
 JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& tools,
-                              bool prompt) const {
+                              const OrderedJson& of_record, bool prompt) const {
   if (!jinja_) ThrowInvalidInput("{}", defect_);
   const OrderedJson none;
   const OrderedJson add_generation_prompt = prompt;
@@ -61,6 +62,8 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   std::vector<JinjaVariable> variables = {{"messages", &messages},
                                           {"tools", &tools},
                                           {"add_generation_prompt", &add_generation_prompt}};
+  // A record's variables are for it alone, and win over those of all.
+  for (const auto& [name, value] : of_record.items()) variables.push_back({name, &value});
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
   // transformers gives every template `documents`, null without retrieval: for templates the name
   // is always defined.
@@ -68,23 +71,31 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   return jinja_->Render(variables, {.limits = {}, .now = now_});
 }
 
+RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& tools) const {
+  return RenderConversation({.messages = messages, .tools = tools, .trained = {}});
+}
+
 // Renders once if the template marks the assistant's text, otherwise several times for each of the
 // assistant's turns.
-RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& tools) const {
-  if (with_tools_ && !tools.is_null()) return with_tools_->Render(messages, tools);
-  JinjaOutput output = Run(messages, tools, false);
-  RenderedChat chat{.text = std::move(output.text), .assistant = {}};
-  // The marks count only if every one of them belongs to a message.
-  bool marked = jinja_->has_generation() && !output.generation_lost;
-  for (const JinjaSpan& span : output.generation) {
-    marked = marked && span.message.has_value();
-    chat.assistant.push_back({span.begin, span.end, span.message.value_or(0)});
+RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) const {
+  const OrderedJson& tools = conversation.tools;
+  if (with_tools_ && !tools.is_null()) return with_tools_->RenderConversation(conversation);
+  const auto run = [&](const OrderedJson& messages, bool prompt) {
+    return Run(messages, tools, conversation.variables, prompt);
+  };
+  FittedConversation fitted = FitToTemplate(
+      conversation, text_, [&](const OrderedJson& messages) { return run(messages, false); });
+  const OrderedJson& messages = fitted.messages;
+  RenderedChat chat{.text = std::move(fitted.output.text), .assistant = {}};
+  chat.readings = std::move(fitted.readings);
+  if (jinja_->has_generation()) {
+    TakeMarks(fitted.output, messages, chat);
+    return chat;
   }
-  if (marked) return chat;
   const RenderMessages render = [&](const OrderedJson& some,
                                     bool prompt) -> std::optional<std::string> {
     try {
-      return Run(some, tools, prompt).text;
+      return run(some, prompt).text;
     } catch (
         const Error&) {  // many templates refuse a conversation that does not end as they expect
       return std::nullopt;
@@ -94,9 +105,51 @@ RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson
   return chat;
 }
 
+// The marks are the user's word about what is trained on: where they cannot be followed, nothing
+// is guessed in their place.
+void ChatTemplate::TakeMarks(const JinjaOutput& output, const OrderedJson& messages,
+                             RenderedChat& chat) const {
+  if (output.generation_lost) {
+    ThrowInvalidInput(
+        "the text that {{% generation %}} marks goes through a function that changes it, so that "
+        "its place in the conversation is not known; write the tags around the text as it is put "
+        "out");
+  }
+  std::vector<std::size_t> answers;
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    if (messages[m].at("role") == "assistant") answers.push_back(m);
+  }
+  // A template that does not loop over messages may still mark each answer.
+  const bool one_each = answers.size() == output.generation.size();
+  for (std::size_t s = 0; s < output.generation.size(); ++s) {
+    const JinjaSpan& span = output.generation[s];
+    if (!span.message && !one_each) {
+      ThrowInvalidInput(
+          "cannot tell which message a {{% generation %}} block of the chat template belongs to; "
+          "write it in a loop over messages");
+    }
+    // A variable may hold another message than the one that the block shows.
+    const bool names_answer = span.message && messages[*span.message].at("role") == "assistant";
+    const bool in_order = one_each && !names_answer;
+    chat.assistant.push_back({span.begin, span.end, in_order ? answers[s] : *span.message});
+  }
+}
+
 std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson& tools) const {
-  if (with_tools_ && !tools.is_null()) return with_tools_->Prompt(messages, tools);
-  return Run(messages, tools, true).text;
+  return Prompt({.messages = messages, .tools = tools, .trained = {}});
+}
+
+std::string ChatTemplate::Prompt(const Conversation& conversation) const {
+  const OrderedJson& tools = conversation.tools;
+  if (with_tools_ && !tools.is_null()) return with_tools_->Prompt(conversation);
+  const auto run = [&](const OrderedJson& messages) {
+    return Run(messages, tools, conversation.variables, true);
+  };
+  return FitToTemplate(conversation, text_, run).output.text;
+}
+
+bool ChatTemplate::ReadsVariable(std::string_view name) const {
+  return HasWholeWord(text_, name) || (with_tools_ && with_tools_->ReadsVariable(name));
 }
 
 std::string ChatTemplate::source() const {
@@ -129,6 +182,18 @@ std::optional<std::int32_t> ChatTemplate::turn_end() const {
   } catch (const Error&) {  // the template refuses this conversation
     return std::nullopt;
   }
+}
+
+std::string TemplatesFor(const Tokenizer& tokenizer) {
+  const bool knows_chatml =
+      tokenizer.IdOf("<|im_start|>").has_value() && tokenizer.IdOf("<|im_end|>").has_value();
+  return knows_chatml ? "chatml or plain" : "plain";
+}
+
+void ThrowNoChatTemplate(const Tokenizer& tokenizer) {
+  ThrowInvalidInput(
+      "this model has no chat template; name one with chat_template: {}, or a Jinja file",
+      TemplatesFor(tokenizer));
 }
 
 }  // namespace qlora

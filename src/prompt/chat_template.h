@@ -12,6 +12,7 @@
 
 #include "jinja/jinja.h"
 #include "prompt/chat_renderer.h"
+#include "prompt/conversation.h"
 #include "qlora/chat.h"
 #include "tokenizer/tokenizer.h"
 
@@ -39,8 +40,13 @@ class ChatTemplate : public ChatRenderer {
   ChatTemplate(std::string text, const Tokenizer& tokenizer, ChatTemplateSettings settings = {});
 
   RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
+  // Also gives the template the record's own variables, and the conversation in the form that the
+  // template reads (template_fit.h).
+  RenderedChat RenderConversation(const Conversation& conversation) const override;
+  bool ReadsVariable(std::string_view name) const override;
   // Returns the conversation up to where the assistant's next turn begins. Errors: as Render.
   std::string Prompt(const OrderedJson& messages, const OrderedJson& tools) const;
+  std::string Prompt(const Conversation& conversation) const;
   std::string source() const override;
   const std::string& text() const { return text_; }
 
@@ -51,7 +57,9 @@ class ChatTemplate : public ChatRenderer {
   std::optional<std::int32_t> turn_end() const;
 
  private:
-  JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools, bool prompt) const;
+  JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools,
+                  const OrderedJson& variables, bool prompt) const;
+  void TakeMarks(const JinjaOutput& output, const OrderedJson& messages, RenderedChat& chat) const;
 
   std::string text_;
   const Tokenizer& tokenizer_;
@@ -63,10 +71,11 @@ class ChatTemplate : public ChatRenderer {
   std::unique_ptr<ChatTemplate> with_tools_;
 };
 
+// "chatml or plain": the built-in templates for a model without one. ChatML needs its two tokens.
+std::string TemplatesFor(const Tokenizer& tokenizer);
+
 // The error where a conversation needs a chat template.
-inline constexpr std::string_view kNoChatTemplate =
-    "this model has no chat template; name one with chat_template (plain goes with every "
-    "tokenizer; chatml needs its two tokens)";
+[[noreturn]] void ThrowNoChatTemplate(const Tokenizer& tokenizer);
 
 }  // namespace qlora
 

@@ -2,7 +2,10 @@
 #ifndef QLORA_PROMPT_CONVERSATION_H_
 #define QLORA_PROMPT_CONVERSATION_H_
 
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -11,24 +14,45 @@ namespace qlora {
 
 // One conversation, in the form that chat templates take.
 struct Conversation {
-  OrderedJson messages;       // objects {role, content, ...}; content is text or null
-  OrderedJson tools;          // array, or null
-  std::vector<bool> trained;  // per message: an assistant's turn that is to be learned
+  OrderedJson messages;        // objects {role, content, ...}; content is text or null
+  OrderedJson tools;           // array, or null
+  std::vector<bool> trained;   // per message: an assistant's turn that is to be learned
+  OrderedJson variables = {};  // of the chat template, for this record: an object, or null
+  // Per message, per tool call: the arguments as the record has them, where they are text.
+  std::vector<std::vector<std::string>> argument_texts = {};
+  std::vector<std::string> warnings = {};       // what is left out of the record, and why
+  std::vector<std::string> unused_fields = {};  // of the record: known names of other contents
+
+  // Removes the messages from `count` on.
+  void Shorten(std::size_t count);
 };
 
-// Reads {"messages": [{"role", "content", ...}], "tools": [...]}, the form of OpenAI and Hugging
-// Face. A content of text parts is joined; tool-call arguments given as a string of JSON become the
-// object, as templates expect; "weight": 0 on an assistant's message keeps it out of the loss.
+// All formats read turns in one way, with the fields and the roles of known_fields.h:
+// - {"role", "content", ...} of OpenAI and Hugging Face, or {"from", "value", ...} of ShareGPT;
+// - a content of parts is taken apart (content_parts.h); numbers become text;
+// - function_call, as field or as role, becomes tool_calls; their arguments become an object;
+// - flags such as "weight": 0 keep an assistant's message out of the loss;
+// - other fields stay in the message, and the template may read them.
 // Errors (all functions): InvalidInput, without a place in the data, naming the message.
+
+// Reads {"messages": [...]}, and of the record the system text, tools and variables, as all do.
 Conversation ConversationOfMessages(const OrderedJson& record);
 
-// Reads {"conversations": [{"from", "value"}], "system": "...", "tools": "..."}, the form of
-// ShareGPT. from: human or user; gpt, assistant, chatgpt, bing, bard or model; system; tool,
-// observation or function_response; function_call (its value is the call as JSON).
+// Reads {"conversations": [...]}.
 Conversation ConversationOfShareGpt(const OrderedJson& record);
 
 // Reads {"prompt": [messages], "completion": [messages]}: only the completion is trained on.
 Conversation ConversationOfCompletion(const OrderedJson& record);
+// Reads the prompt of such a record.
+Conversation ConversationOfPrompt(const OrderedJson& record);
+
+using FieldTest = std::function<bool(std::string_view)>;
+
+// Returns what a record says besides its turns: a conversation of a system message, or of none.
+// is_laid_out: of a record of fields, the names that its layout reads in another way; null for a
+// record of messages. Tools and variables of a record of fields that are neither a list nor an
+// object go to unused_fields.
+Conversation BeginConversation(const OrderedJson& record, const FieldTest& is_laid_out = nullptr);
 
 }  // namespace qlora
 

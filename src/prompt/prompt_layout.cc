@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
 #include "records/record_error.h"
 
 namespace qlora {
@@ -92,6 +93,7 @@ void AddHistory(const OrderedJson& record, Conversation& conversation) {
     conversation.messages.push_back({{"role", "user"}, {"content", pair[0]}});
     conversation.messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
     conversation.trained.insert(conversation.trained.end(), {false, true});
+    conversation.argument_texts.resize(conversation.messages.size());
   }
 }
 
@@ -135,7 +137,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
   if (!has_chat_template && rules.choice == LayoutChoice::kChat) {
     ThrowInvalidInput(
         "prompt_layout chat needs a chat template and the model has none; name one with "
-        "chat_template: chatml or plain, or a Jinja file");
+        "chat_template: plain, chatml for models with its two tokens, or a Jinja file");
   }
   // Conversations have no other layout; the user's choice concerns other records.
   if (IsConversationFormat(format) || is_conversation)
@@ -252,16 +254,14 @@ Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
   if (prompt_ && !has_messages) return FieldsAsConversation(record, false);
   // Prompts that are lists of messages: the completion is not looked at, and need not be there.
   if (!has_messages && layout_.format == RecordFormat::kPromptCompletion) {
-    OrderedJson messages = {{"messages", RequiredField(record, "prompt")}};
-    if (HasField(record, "tools")) messages["tools"] = record["tools"];
-    return ConversationOfMessages(messages);
+    RequiredField(record, "prompt");
+    return ConversationOfPrompt(record);
   }
   Conversation conversation =
       has_messages ? ConversationOfMessages(record) : WholeConversation(record);
   // An answer may be several messages, such as a tool call and a text.
   while (!conversation.messages.empty() && conversation.messages.back()["role"] == "assistant") {
-    conversation.messages.erase(conversation.messages.size() - 1);
-    conversation.trained.pop_back();
+    conversation.Shorten(conversation.messages.size() - 1);
   }
   if (conversation.messages.empty())
     ThrowInvalidInput("the record has no message before the answer");
@@ -271,20 +271,26 @@ Conversation RecordLayout::PromptConversation(const OrderedJson& record) const {
 // system, the pairs of history, the prompt, the answer.
 Conversation RecordLayout::FieldsAsConversation(const OrderedJson& record, bool with_answer) const {
   CheckFields(record);
-  Conversation conversation{.messages = OrderedJson::array(), .tools = nullptr, .trained = {}};
+  const auto is_laid_out = [this](std::string_view field) {
+    return prompt_->Reads(field) || completion_->Reads(field);
+  };
+  Conversation conversation = BeginConversation(record, is_laid_out);
   const auto add = [&](const char* role, std::string content, bool trained) {
     conversation.messages.push_back({{"role", role}, {"content", std::move(content)}});
     conversation.trained.push_back(trained);
+    conversation.argument_texts.emplace_back();
   };
-  if (HasField(record, "system") && record["system"] != "") {
-    add("system", TextField(record, "system"), false);
-  }
   if (layout_.format == RecordFormat::kInstruction) {
     RequiredField(record, "instruction");
     AddHistory(record, conversation);
   }
   add("user", prompt_->Render(record), false);
-  if (with_answer) add("assistant", Completion(record), true);
+  if (!with_answer) return conversation;
+  add("assistant", Completion(record), true);
+  const FoundField thoughts = FindByMeaning(record, FieldMeaning::kThoughts);
+  if (thoughts && !is_laid_out(thoughts.name)) {
+    conversation.messages.back()[thoughts.name] = TextField(record, thoughts.name.c_str());
+  }
   return conversation;
 }
 
@@ -317,9 +323,34 @@ bool RecordLayout::main_fields_suffice() const {
 }
 
 bool RecordLayout::Reads(std::string_view field) const {
-  if (layout_.kind == Kind::kChat && (field == "system" || field == "tools")) return true;
-  if (prompt_) return prompt_->Reads(field) || (layout_.kind == Kind::kChat && field == "history");
-  return field == "messages" || field == "conversations" || field == "prompt";
+  const bool is_chat = layout_.kind == Kind::kChat;
+  for (const auto meaning : {FieldMeaning::kSystem, FieldMeaning::kTools, FieldMeaning::kVariables,
+                             FieldMeaning::kVariable}) {
+    if (is_chat && IsKnownAs(field, meaning)) return true;
+  }
+  if (prompt_) {
+    const bool has_history = is_chat && layout_.format == RecordFormat::kInstruction;
+    return prompt_->Reads(field) || (has_history && field == "history");
+  }
+  if (layout_.format == RecordFormat::kShareGpt) return field == "conversations";
+  return field == (layout_.format == RecordFormat::kMessages ? "messages" : "prompt");
+}
+
+bool RecordLayout::Uses(std::string_view field) const {
+  switch (layout_.kind) {
+    case Kind::kTokens:
+      return field == "input_ids" || field == "labels" || field == "attention_mask" ||
+             field == "loss_mask" || IsKnownAs(field, FieldMeaning::kMask);
+    case Kind::kWhole:
+      return field == "text";
+    case Kind::kChat:
+      if (prompt_ && IsKnownAs(field, FieldMeaning::kThoughts)) return true;
+      break;
+    case Kind::kText:
+      break;
+  }
+  const bool is_answer = layout_.format == RecordFormat::kPromptCompletion && field == "completion";
+  return is_answer || Reads(field) || (completion_ && completion_->Reads(field));
 }
 
 }  // namespace qlora

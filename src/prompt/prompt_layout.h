@@ -117,6 +117,8 @@ class RecordLayout {
   const std::string& answer_field() const { return completion_->main_field(); }
   // True when the prompt depends on this field of a record.
   bool Reads(std::string_view field) const;
+  // True when the prompt or the answer does, or the mask of the tokens.
+  bool Uses(std::string_view field) const;
 
  private:
   void CheckFields(const OrderedJson& record) const;

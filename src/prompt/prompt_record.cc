@@ -1,6 +1,5 @@
 #include "prompt/prompt_record.h"
 
-#include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
 
@@ -31,6 +30,8 @@ PromptRecord PromptRecordOf(const Json& json, const std::string& where) {
 void SavePromptRecord(const std::filesystem::path& model_dir, const PromptRecord& record) {
   Json json = Json::object();
   AddPromptRecord(record, json);
+  // This file is written where an adapter is merged.
+  json["merged_weights"] = true;
   WriteTextFile(model_dir / kPromptRecord, FormatJson(json, 2) + "\n");
 }
 

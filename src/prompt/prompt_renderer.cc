@@ -28,7 +28,7 @@ std::vector<std::int32_t> EncodePrompt(const Tokenizer& tokenizer, const PromptT
 
 PromptRenderer::PromptRenderer(PromptLayout layout, const Tokenizer& tokenizer,
                                const ChatTemplate* chat)
-    : layout_(std::move(layout)), chat_(chat) {
+    : layout_(std::move(layout)), tokenizer_(&tokenizer), chat_(chat) {
   if (this->layout().kind != Kind::kText) return;
   // Without BOS, which EncodePrompt adds.
   if (const auto pieces = PiecesOfLayout(layout_, /*bos=*/false, /*eos=*/true)) {
@@ -54,7 +54,8 @@ PromptText PromptRenderer::PromptOf(const OrderedJson& record) const {
   switch (layout().kind) {
     case Kind::kChat: {
       const qlora::Conversation conversation = layout_.PromptConversation(record);
-      return Conversation(conversation.messages, conversation.tools);
+      if (chat_ == nullptr) ThrowNoChatTemplate(*tokenizer_);
+      return {.text = chat_->Prompt(conversation), .add_special_tokens = false};
     }
     case Kind::kText:
       return {.text = layout_.Prompt(record)};
@@ -73,7 +74,7 @@ PromptText PromptRenderer::Conversation(const OrderedJson& messages,
   if (layout().kind == Kind::kChat && chat_ != nullptr) {
     return {.text = chat_->Prompt(messages, tools), .add_special_tokens = false};
   }
-  ThrowInvalidInput("{}", kNoChatTemplate);
+  ThrowNoChatTemplate(*tokenizer_);
 }
 
 // Other programs would give a model of plain text their default template, so its template shows

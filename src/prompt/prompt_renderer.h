@@ -40,6 +40,7 @@ class PromptRenderer {
 
  private:
   RecordLayout layout_;
+  const Tokenizer* tokenizer_;
   const ChatTemplate* chat_;
   std::optional<ChatTemplate> turns_;  // shows a text layout, without BOS
 };

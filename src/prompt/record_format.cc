@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -226,12 +227,13 @@ const OrderedJson& RequiredField(const OrderedJson& record, const char* key) {
   return *field;
 }
 
-const std::string& TextField(const OrderedJson& record, const char* key) {
+std::string TextField(const OrderedJson& record, const char* key) {
   const OrderedJson& field = RequiredField(record, key);
+  if (field.is_number() || field.is_boolean()) return FormatJson(field);
   if (!field.is_string()) {
     ThrowInvalidInput("field '{}': expected text, found {}", key, field.type_name());
   }
-  return field.get_ref<const std::string&>();
+  return field.get<std::string>();
 }
 
 }  // namespace qlora

@@ -58,8 +58,9 @@ std::string DescribeFieldNames(const std::vector<FieldName>& names);
 
 // True for a field that is present and not null.
 bool HasField(const OrderedJson& record, const char* key);
-// The value of a field that must be text. Errors: InvalidInput, without a place, listing the keys.
-const std::string& TextField(const OrderedJson& record, const char* key);
+// The value of a field that must be text; numbers, true and false are text as JSON writes them.
+// Errors: InvalidInput, without a place, listing the keys.
+std::string TextField(const OrderedJson& record, const char* key);
 // Returns a field that must be present. Errors: as TextField.
 const OrderedJson& RequiredField(const OrderedJson& record, const char* key);
 

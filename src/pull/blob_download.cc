@@ -1,6 +1,5 @@
 #include "pull/blob_download.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,10 +34,8 @@ BlobDownload::BlobDownload(const DownloadTools& tools, const HubFile& file)
       file_(file),
       url_(tools.api.FileUrl(tools.commit, file.path)),
       partial_(tools.cache.Partial(file)),
-      fd_(open(partial_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)),
-      hash_(HashFor(file)) {
-  if (fd_ < 0) ThrowRuntime("{}: cannot be written: {}", partial_.string(), std::strerror(errno));
-}
+      hash_(HashFor(file)),
+      fd_(OpenForWriting(partial_, OpenMode::kUpdate)) {}
 
 BlobDownload::~BlobDownload() {
   if (size_ == 0) unlink(partial_.c_str());  // nothing to continue
@@ -106,7 +103,8 @@ void BlobDownload::Fetch() {
     StartOver();
     throw PassingError(fmt::format("{}: the partial file does not fit", Abridged(file_.path)));
   }
-  if (reply.head.status != 200 && reply.head.status != 206) tools_.api.ThrowStatus(reply);
+  if (reply.head.status != 200 && reply.head.status != 206)
+    tools_.api.ThrowStatus(reply, file_.path);
   if (size_ < file_.size) {
     throw PassingError(fmt::format("{}: {} ended after {} of {} bytes", Abridged(file_.path),
                                    reply.head.host, size_, file_.size));

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "pull/git_hash.h"
+#include "pull/content_hash.h"
 #include "pull/http.h"
 #include "pull/hub_api.h"
 #include "pull/repository_cache.h"
@@ -30,7 +30,8 @@ struct DownloadTools {
 
 class BlobDownload {
  public:
-  // Opens the partial file. Errors: Runtime when it cannot be written.
+  // Opens the partial file, which may not be a link: a cache may come from a stranger. Errors:
+  // InvalidInput or Runtime when it cannot be written.
   BlobDownload(const DownloadTools& tools, const HubFile& file);
   ~BlobDownload();
   BlobDownload(const BlobDownload&) = delete;
@@ -54,10 +55,10 @@ class BlobDownload {
   const HubFile& file_;
   const std::string url_;
   std::filesystem::path partial_;
+  ContentHash hash_;  // of the bytes of the partial file; made first, because its maker may throw
   int fd_ = -1;
   std::int64_t size_ = 0;      // bytes of the partial file
   std::int64_t furthest_ = 0;  // the most that size_ has been in this round
-  ContentHash hash_;           // of these bytes
   std::string host_;           // that sent the last of them
 };
 

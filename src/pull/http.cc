@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -18,7 +20,8 @@ namespace {
 
 constexpr int kMaxRedirects = 5;
 constexpr std::size_t kMaxErrorBody = std::size_t{64} << 10;  // a message, not a download
-constexpr std::size_t kMaxShown = 300;                        // characters of a server's text
+constexpr std::chrono::seconds kMaxErrorTime(5);
+constexpr std::size_t kMaxShown = 300;  // characters of a server's text
 constexpr long kConnectSeconds = 15;
 constexpr long kReceiveBytes = 512 << 10;
 
@@ -33,28 +36,27 @@ bool IsBody(int status) { return status == 200 || status == 206; }
 // to and the host that is checked here must not be two readings of one URL.
 class UrlParts {
  public:
-  explicit UrlParts(const std::string& url) : curl_(LoadCurl()), url_(curl_.url()) {
+  explicit UrlParts(const std::string& url)
+      : curl_(LoadCurl()), url_(curl_.url(), curl_.url_cleanup) {
     if (url_ == nullptr) throw std::bad_alloc();
     Set(url);
   }
-  ~UrlParts() { curl_.url_cleanup(url_); }
-  UrlParts(const UrlParts&) = delete;
-  UrlParts& operator=(const UrlParts&) = delete;
 
   // A relative URL is resolved against the one that is set.
   void Set(const std::string& url) {
-    if (curl_.url_set(url_, CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) {
-      ThrowRuntime("'{}' is not an http or https URL", Abridged(url));
+    if (curl_.url_set(url_.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK) {
+      ThrowRuntime("'{}' is not an http or https URL", Abridged(WithoutPassword(url)));
     }
-    const std::string scheme = Part(CURLUPART_SCHEME);
+    const std::string scheme = LowerCase(Part(CURLUPART_SCHEME));
     if (scheme != "http" && scheme != "https") {
-      ThrowRuntime("'{}' is not an http or https URL: its protocol is refused", Abridged(url));
+      ThrowRuntime("'{}' is not an http or https URL: its protocol is refused",
+                   Abridged(WithoutPassword(url)));
     }
   }
   std::string Part(CURLUPart part) const {
     char* text = nullptr;
     const unsigned flags = part == CURLUPART_PORT ? CURLU_DEFAULT_PORT : 0;
-    if (curl_.url_get(url_, part, &text, flags) != CURLUE_OK) return "";
+    if (curl_.url_get(url_.get(), part, &text, flags) != CURLUE_OK) return "";
     std::string copy = text;
     curl_.free(text);
     return copy;
@@ -62,8 +64,12 @@ class UrlParts {
 
  private:
   const CurlLibrary& curl_;
-  CURLU* url_;
+  std::unique_ptr<CURLU, decltype(CurlLibrary::url_cleanup)> url_;
 };
+
+std::string SchemeOf(const std::string& url) {
+  return LowerCase(UrlParts(url).Part(CURLUPART_SCHEME));
+}
 
 // The bundle of certificates that curl, Python and OpenSSL would take from the environment; the
 // library itself reads none of these variables.
@@ -95,6 +101,8 @@ struct HttpClient::Transfer {
   const std::function<void()>& check;
   HttpReply reply = {};
   bool began = false;
+  bool enough = false;  // of the body of an error; the transfer ends
+  std::optional<std::chrono::steady_clock::time_point> error_since = {};
   std::exception_ptr error = {};
   curl_slist* headers = nullptr;
 
@@ -133,8 +141,19 @@ struct HttpClient::Transfer {
       request.on_body(reply.head, bytes);
     } else {
       std::string& kept = reply.error_body;
-      kept.append(bytes.substr(0, kMaxErrorBody - std::min(kMaxErrorBody, kept.size())));
+      kept.append(bytes.substr(0, kMaxErrorBody - kept.size()));
+      enough = kept.size() == kMaxErrorBody;
     }
+  }
+  // A server that sends an error drop by drop ends after some seconds, too.
+  bool TakesTooLong() {
+    if (reply.head.status == 0 || reply.head.status / 100 == 1 || IsBody(reply.head.status)) {
+      return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (!error_since) error_since = now;
+    enough = enough || now - *error_since > kMaxErrorTime;
+    return enough;
   }
 
   static std::size_t OnHeader(char* data, std::size_t, std::size_t count, void* self) {
@@ -143,11 +162,11 @@ struct HttpClient::Transfer {
   }
   static std::size_t OnBody(char* data, std::size_t, std::size_t count, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
-    return transfer.Guard([&] { transfer.Body({data, count}); }) ? count : 0;
+    return transfer.Guard([&] { transfer.Body({data, count}); }) && !transfer.enough ? count : 0;
   }
   static int OnProgress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
     auto& transfer = *static_cast<Transfer*>(self);
-    return transfer.Guard([&] { transfer.check(); }) ? 0 : 1;
+    return transfer.Guard([&] { transfer.check(); }) && !transfer.TakesTooLong() ? 0 : 1;
   }
 };
 
@@ -172,9 +191,7 @@ HttpReply HttpClient::Get(const HttpRequest& request) {
     const std::string location = reply.head.Find("location");
     if (!IsRedirect(reply.head.status) || location.empty()) return reply;
     const std::string next = ResolveUrl(url, location);
-    if (url.starts_with("https:") && next.starts_with("http:")) {
-      ThrowRuntime("{} redirects from https to http, which is refused", reply.head.host);
-    }
+    CheckRedirect(url, next);
     url = next;
   }
   ThrowRuntime("{}: more than {} redirects", OriginOf(request.url), kMaxRedirects);
@@ -193,8 +210,19 @@ HttpReply HttpClient::GetOnce(const HttpRequest& request, const std::string& url
   const CURLcode code = curl_.easy_perform(handle.get());
   curl_.slist_free_all(transfer.headers);
   if (transfer.error) std::rethrow_exception(transfer.error);
-  if (code != CURLE_OK) {
-    throw PassingError(fmt::format("{}: {}", transfer.reply.head.host, curl_.easy_strerror(code)));
+  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE) {
+    ThrowRuntime("{}: {} (SSL_CERT_FILE names a file of certificates that are trusted)",
+                 transfer.reply.head.host, curl_.easy_strerror(code));
+  }
+  // What the library says of a line above its limit of 100 KiB, too.
+  if (code == CURLE_OUT_OF_MEMORY) {
+    ThrowRuntime("{}: a line of the answer's header is too long, or memory ran out",
+                 transfer.reply.head.host);
+  }
+  if (code != CURLE_OK && !transfer.enough) {
+    const bool is_offline = code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_CONNECT;
+    throw PassingError(fmt::format("{}: {}{}", transfer.reply.head.host, curl_.easy_strerror(code),
+                                   is_offline ? "; is this machine online?" : ""));
   }
   transfer.Begin();
   return std::move(transfer.reply);
@@ -249,6 +277,14 @@ std::string OriginOf(const std::string& url) {
                      parts.Part(CURLUPART_PORT));
 }
 
+// Of the parsed schemes, because an endpoint may be written HTTPS://hub.
+void CheckRedirect(const std::string& from, const std::string& to) {
+  if (SchemeOf(from) == "https" && SchemeOf(to) != "https") {
+    ThrowRuntime("{} redirects from https to http, which is refused",
+                 UrlParts(from).Part(CURLUPART_HOST));
+  }
+}
+
 std::string ResolveUrl(const std::string& base, const std::string& location) {
   UrlParts parts(base);
   parts.Set(location);
@@ -267,6 +303,15 @@ std::string EncodeSegment(std::string_view text) {
     }
   }
   return out;
+}
+
+// Whatever stands before the last @ of the place is hidden, also in text that is no URL.
+std::string WithoutPassword(std::string_view url) {
+  const std::size_t mark = url.find("://");
+  const std::size_t begin = mark == std::string_view::npos ? 0 : mark + 3;
+  const std::size_t at = url.rfind('@');
+  if (at == std::string_view::npos || at < begin) return std::string(url);
+  return fmt::format("{}***{}", url.substr(0, begin), url.substr(at));
 }
 
 // Control characters could move the cursor of a terminal or hide a part of the message.

@@ -83,11 +83,15 @@ class HttpClient {
 
 // "https://host:443" of a URL. Errors: Runtime for text that is not an http or https URL.
 std::string OriginOf(const std::string& url);
+// Errors: Runtime for a redirect from https to http.
+void CheckRedirect(const std::string& from, const std::string& to);
 // `location` as seen from `base`, which may be relative. Errors: Runtime.
 std::string ResolveUrl(const std::string& base, const std::string& location);
 
 // One segment of a path: everything but letters, digits and "-._~" as %XX.
 std::string EncodeSegment(std::string_view text);
+// A URL for messages: the name and the password that it may hold become ***.
+std::string WithoutPassword(std::string_view url);
 // Text of a server for a terminal: without control characters, and not too long.
 std::string Abridged(std::string_view text);
 

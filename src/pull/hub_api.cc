@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -14,6 +16,7 @@ namespace {
 // Limits on the sizes that a server may claim, far above any repository.
 constexpr std::size_t kMaxPageBytes = std::size_t{16} << 20;
 constexpr std::int64_t kMaxPages = 1000;
+constexpr std::size_t kMaxListBytes = std::size_t{256} << 20;  // of all pages
 constexpr std::int64_t kMaxFiles = 200'000;
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 53;  // JSON's integers end there
 constexpr std::size_t kMaxPathBytes = 1024;
@@ -126,6 +129,25 @@ void CheckDistinct(const std::vector<HubFile>& files) {
   }
 }
 
+// One content has one size, or a download would wait for bytes that never come; and the sizes can
+// be added up.
+void CheckSizes(const std::vector<HubFile>& files) {
+  std::map<std::string_view, std::int64_t> sizes;
+  std::int64_t sum = 0;
+  for (const HubFile& file : files) {
+    const auto [first, is_new] = sizes.emplace(file.oid, file.size);
+    if (first->second != file.size) {
+      ThrowRuntime("file list of the hub: '{}' has the content {} of {} and of {} bytes",
+                   Abridged(file.path), file.oid, first->second, file.size);
+    }
+    // Each is at most kMaxFileBytes, so that the sum of two cannot overflow.
+    sum += file.size;
+    if (sum > kMaxFileBytes) {
+      ThrowRuntime("file list of the hub: the files claim more than {} bytes", kMaxFileBytes);
+    }
+  }
+}
+
 }  // namespace
 
 // The path of a listing becomes a path on the disk: a server must not choose one outside of the
@@ -133,9 +155,9 @@ void CheckDistinct(const std::vector<HubFile>& files) {
 bool IsSafePath(std::string_view path) {
   if (path.empty() || path.size() > kMaxPathBytes) return false;
   if (path.size() > 1 && path[1] == ':') return false;  // a drive of Windows
-  const bool plain = std::none_of(
-      path.begin(), path.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F || c == '\\'; });
-  if (!plain) return false;
+  if (path.find('\\') != std::string_view::npos) return false;
+  // Control characters, and those that turn the direction of the text around them.
+  if (Printable(path) != path || path.find_first_of("\n\t") != std::string_view::npos) return false;
   while (true) {
     const std::size_t slash = path.find('/');
     const std::string_view name = path.substr(0, slash);
@@ -204,6 +226,7 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
                   ApiName(repository_.type), repository_.name, commit);
   const std::string origin = OriginOf(url);
   std::set<std::string> seen;
+  std::size_t bytes = 0;
   std::vector<HubFile> files;
   while (!url.empty()) {
     if (OriginOf(url) != origin) {
@@ -213,6 +236,10 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
       ThrowRuntime("{}: the file list does not end", origin);
     }
     const Page page = GetJson(url);
+    bytes += page.text.size();
+    if (bytes > kMaxListBytes) {
+      ThrowRuntime("{}: the file list has more than {} bytes", origin, kMaxListBytes);
+    }
     const auto more = AsServerError(origin, [&] { return ParseListing(page.text); });
     files.insert(files.end(), more.begin(), more.end());
     if (std::ssize(files) > kMaxFiles) {
@@ -221,6 +248,7 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
     url = page.next.empty() ? "" : ResolveUrl(url, page.next);
   }
   CheckDistinct(files);
+  CheckSizes(files);
   return files;
 }
 
@@ -251,21 +279,26 @@ HubApi::Page HubApi::GetJson(const std::string& url) {
 
 // The hub answers 401 both for missing and for private repositories, so as not to tell which;
 // x-error-code tells more where the hub wants to. 408, 429 and 5xx may pass: they are tried again.
-void HubApi::ThrowStatus(const HttpReply& reply) const {
+void HubApi::ThrowStatus(const HttpReply& reply, const std::string& path) const {
   const std::string& name = repository_.name;
+  const std::string endpoint = WithoutPassword(settings_.endpoint);
   const std::string page = fmt::format(
-      "{}/{}{}", settings_.endpoint, repository_.type == HubType::kModel ? "" : "datasets/", name);
+      "{}/{}{}", endpoint, repository_.type == HubType::kModel ? "" : "datasets/", name);
   const std::string code = reply.head.Find("x-error-code");
   const std::string said = MessageOf(reply);
   const bool has_token = !settings_.token.empty();
-  const char* const kind = repository_.type == HubType::kModel ? "model" : "data set";
+  const bool is_model = repository_.type == HubType::kModel;
+  const char* const kind = is_model ? "model" : "data set";
+  // Both kinds have the same names, so that the other one may be meant.
+  const char* const other =
+      is_model ? "a data set is pulled with --dataset" : "a model is pulled without --dataset";
   switch (reply.head.status) {
     case 401:
       if (code == "GatedRepo") {
         ThrowInvalidInput(
             "{} is gated: accept its terms at {}, create a token at {}/settings/tokens and set "
             "HF_TOKEN to it ({})",
-            name, page, settings_.endpoint, said);
+            name, page, endpoint, said);
       }
       if (has_token) {
         ThrowInvalidInput("{}: the token of {} was not accepted ({})", name, settings_.token_source,
@@ -273,8 +306,8 @@ void HubApi::ThrowStatus(const HttpReply& reply) const {
       }
       ThrowInvalidInput(
           "{}: no such {} was found, or it is private: check the name; for a private one set "
-          "HF_TOKEN ({})",
-          name, kind, said);
+          "HF_TOKEN; {} ({})",
+          name, kind, other, said);
     case 403:
       if (code == "GatedRepo") {
         ThrowInvalidInput(
@@ -292,9 +325,12 @@ void HubApi::ThrowStatus(const HttpReply& reply) const {
         ThrowInvalidInput("{}: no revision '{}'; the default is main ({})", name,
                           repository_.revision, said);
       }
-      if (code == "EntryNotFound") ThrowRuntime("{}: a listed file is not there ({})", name, said);
-      ThrowInvalidInput("{}@{}: no such {} or revision was found ({})", name, repository_.revision,
-                        kind, said);
+      if (code == "EntryNotFound" || !path.empty()) {
+        ThrowRuntime("{}: a listed file{} is not there ({})", name,
+                     path.empty() ? "" : fmt::format(", '{}',", Abridged(path)), said);
+      }
+      ThrowInvalidInput("{}@{}: no such {} or revision was found; {} ({})", name,
+                        repository_.revision, kind, other, said);
     case 408:
     case 500:
     case 502:

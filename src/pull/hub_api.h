@@ -36,8 +36,9 @@ class HubApi {
   std::vector<HubFile> List(const std::string& commit);
   std::string FileUrl(const std::string& commit, const std::string& path) const;
 
-  // Throws for a reply that is neither 200 nor 206: PassingError where another try may help.
-  [[noreturn]] void ThrowStatus(const HttpReply& reply) const;
+  // Throws for a reply that is neither 200 nor 206: PassingError where another try may help. path:
+  // the listed file that was asked for.
+  [[noreturn]] void ThrowStatus(const HttpReply& reply, const std::string& path = "") const;
 
  private:
   // A JSON value, and the URL of the next page or "".

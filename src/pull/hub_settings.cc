@@ -62,7 +62,8 @@ HubSettings ReadHubSettings() {
   if (const std::string text = Environment("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
     const auto [end, error] =
         std::from_chars(text.data(), text.data() + text.size(), settings.idle_seconds);
-    if (error != std::errc() || settings.idle_seconds < 1 || settings.idle_seconds > 86400) {
+    if (error != std::errc() || end != text.data() + text.size() || settings.idle_seconds < 1 ||
+        settings.idle_seconds > 86400) {
       ThrowInvalidInput("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, found '{}'", text);
     }
   }

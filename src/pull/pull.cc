@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/check.h"
 #include "base/file.h"
 #include "pull/blob_download.h"
 #include "pull/repository_cache.h"
@@ -16,6 +17,7 @@ namespace qlora {
 namespace {
 
 constexpr std::int64_t kConnections = 4;
+constexpr std::int64_t kMaxIndexBytes = std::int64_t{32} << 20;  // the largest models have 9 MB
 
 // One pull. The threads share the list of files; all that they change is behind the mutex.
 //
@@ -47,7 +49,7 @@ class Puller {
     files_ = SelectFiles(listed, options_.repository.type, options_.selection,
                          [&](const HubFile& file) { return FetchText(client, api, file); });
     CountBytes(listed, result);
-    cache_->CheckSpace(files_);
+    cache_->CheckSpace(files_, options_.force_download);
     DownloadAll();
     cache_->WriteRef(options_.repository.revision, commit_);
     result.snapshot = cache_->Snapshot(commit_);
@@ -82,9 +84,14 @@ class Puller {
 
   // A file that decides which others are needed. It is counted when its turn comes.
   std::string FetchText(HttpClient& client, HubApi& api, const HubFile& file) {
-    if (!cache_->HasBlob(file)) {
+    if (file.size > kMaxIndexBytes) {
+      ThrowRuntime("{}: {} bytes; an index of weights has at most {}", Abridged(file.path),
+                   file.size, kMaxIndexBytes);
+    }
+    if (!IsThere(file)) {
       const DownloadTools tools{api, client, *cache_, retry_, commit_, [](std::int64_t, bool) {}};
       BlobDownload(tools, file).Run();
+      fresh_.insert(file.oid);
     }
     return ReadTextFile(cache_->Blob(file));
   }
@@ -109,7 +116,11 @@ class Puller {
           commit_, [this](std::int64_t bytes, bool received) {
                                   AddBytes(bytes, received); }};
       while (const HubFile* file = NextFile()) {
-        if (TakeContent(*file)) BlobDownload(tools, *file).Run();
+        if (TakeContent(*file)) {
+          BlobDownload(tools, *file).Run();
+          const std::lock_guard lock(mutex_);
+          fresh_.insert(file->oid);
+        }
         WaitForContent(*file);
         cache_->AddToSnapshot(commit_, *file);
         const std::lock_guard lock(mutex_);
@@ -133,13 +144,21 @@ class Puller {
   bool TakeContent(const HubFile& file) {
     const std::lock_guard lock(mutex_);
     if (!taken_.insert(file.oid).second) return false;
-    if (!cache_->HasBlob(file)) return true;
+    if (!IsThere(file)) return true;
     progress_.bytes_done += file.size;
     return false;
   }
   // Another thread may be receiving the content. A link is made only to a blob that is there.
   void WaitForContent(const HubFile& file) {
-    while (!cache_->HasBlob(file)) WaitSeconds(0.05, retry_.check);
+    const auto is_there = [&] {
+      const std::lock_guard lock(mutex_);
+      return IsThere(file);
+    };
+    while (!is_there()) WaitSeconds(0.05, retry_.check);
+  }
+  // A blob that may be used: with force_download one that this pull has received.
+  bool IsThere(const HubFile& file) const {
+    return cache_->HasBlob(file) && (!options_.force_download || fresh_.contains(file.oid));
   }
 
   void AddBytes(std::int64_t bytes, bool received) {
@@ -167,6 +186,7 @@ class Puller {
   std::mutex mutex_;
   std::int64_t next_ = 0;        // index of the next file
   std::set<std::string> taken_;  // contents that a thread has taken
+  std::set<std::string> fresh_;  // contents that this pull has received
   PullProgress progress_;
   std::exception_ptr error_;  // the first
 };

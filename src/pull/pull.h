@@ -40,6 +40,7 @@ struct PullEvents {
 struct PullOptions {
   HubRepository repository;
   SelectionOptions selection = {};
+  bool force_download = false;  // also what is in the cache, which may be damaged
   std::string user_agent = "qlora";
 };
 

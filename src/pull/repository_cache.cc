@@ -1,6 +1,5 @@
 #include "pull/repository_cache.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <set>
 #include <system_error>
 #include <thread>
@@ -23,6 +23,19 @@ namespace fs = std::filesystem;
 
 constexpr auto kLockPause = std::chrono::milliseconds(200);
 
+// -1 where no lock can be made, as in a cache that may only be read. Errors: InvalidInput for a
+// link, which could make a file anywhere.
+int OpenLock(const fs::path& path) {
+  std::error_code ignored;
+  fs::create_directories(path.parent_path(), ignored);
+  try {
+    return OpenForWriting(path, OpenMode::kUpdate);
+  } catch (const Error&) {
+    if (fs::is_symlink(path, ignored)) throw;
+    return -1;
+  }
+}
+
 }  // namespace
 
 // The lock is the system's (flock): it ends with the process, however that ends. Its file is in the
@@ -33,9 +46,7 @@ RepositoryCache::RepositoryCache(const HubRepository& repository, bool symlinks,
                                  const std::function<void(const std::string&)>& note)
     : folder_(repository.Folder()), blobs_(folder_ / "blobs"), symlinks_(symlinks) {
   MakeDirectories(blobs_);
-  const fs::path locks = folder_.parent_path() / ".locks" / folder_.filename();
-  MakeDirectories(locks);
-  lock_ = open((locks / "qlora.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  lock_ = OpenLock(folder_.parent_path() / ".locks" / folder_.filename() / "qlora.lock");
   bool noted = false;
   while (lock_ >= 0 && flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (!noted) note(fmt::format("another qlora pull of {} is running; waiting", repository.name));
@@ -68,11 +79,11 @@ std::int64_t RepositoryCache::PartialBytes(const HubFile& file) const {
 }
 
 // Counts the missing bytes: each content once, without the bytes of partial files.
-void RepositoryCache::CheckSpace(const std::vector<HubFile>& files) const {
+void RepositoryCache::CheckSpace(const std::vector<HubFile>& files, bool again) const {
   std::uint64_t needed = 0;
   std::set<std::string> counted;
   for (const HubFile& file : files) {
-    if (HasBlob(file) || !counted.insert(file.oid).second) continue;
+    if ((HasBlob(file) && !again) || !counted.insert(file.oid).second) continue;
     needed += static_cast<std::uint64_t>(file.size - PartialBytes(file));
   }
   struct statvfs volume = {};
@@ -102,7 +113,9 @@ void RepositoryCache::AddToSnapshot(const std::string& commit, const HubFile& fi
   MakeDirectories(path.parent_path());
   const fs::path link = blobs_.lexically_relative(path.parent_path()) / file.oid;
   if (symlinks_ && fs::is_symlink(path, error) && fs::read_symlink(path, error) == link) return;
-  const fs::path temporary = fmt::format("{}.tmp-{}", path.string(), getpid());
+  // Not an extension of the name, which may be as long as a name can be.
+  const fs::path temporary = path.parent_path() / fmt::format(".qlora-{}-{:x}", getpid(),
+                                                              std::hash<std::string>()(file.path));
   fs::remove(temporary, error);
   error.clear();
   if (symlinks_) fs::create_symlink(link, temporary, error);
@@ -122,6 +135,9 @@ void RepositoryCache::AddToSnapshot(const std::string& commit, const HubFile& fi
 void RepositoryCache::WriteRef(const std::string& revision, const std::string& commit) const {
   if (revision == commit) return;
   const fs::path path = folder_ / "refs" / revision;
+  std::error_code ignored;
+  // Nothing to write also where the cache may only be read.
+  if (fs::is_regular_file(path, ignored) && ReadTextFile(path) == commit) return;
   MakeDirectories(path.parent_path());
   WriteTextFile(path, commit);  // 40 digits and nothing else: other readers do not trim
 }

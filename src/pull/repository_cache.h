@@ -38,8 +38,9 @@ class RepositoryCache {
   // Bytes of the partial file.
   std::int64_t PartialBytes(const HubFile& file) const;
 
-  // Errors: Runtime when the missing bytes of these files do not fit the disk.
-  void CheckSpace(const std::vector<HubFile>& files) const;
+  // Errors: Runtime when the missing bytes of these files do not fit the disk. again: blobs that
+  // are there are received once more, beside the old ones.
+  void CheckSpace(const std::vector<HubFile>& files, bool again) const;
 
   // Puts the file into the snapshot, in place of an older one. Where links are not possible, a
   // copy. Errors: Runtime.

@@ -13,7 +13,7 @@ namespace qlora {
 
 struct SelectionOptions {
   bool all = false;
-  std::vector<std::string> include = {};  // patterns with * and ?; empty: the files that are needed
+  std::vector<std::string> include = {};  // with *, ? and [abc]; empty: the files that are needed
   std::vector<std::string> exclude = {};
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "quant/decode.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
@@ -109,7 +110,7 @@ template void DecodeSpan(const std::uint8_t*, std::int64_t, std::int64_t,
 
 void CheckDecodedRows(std::int64_t rows, std::int64_t cols, std::int64_t first_row,
                       const MatrixView& out) {
-  if (out.dtype != DType::kF32 && out.dtype != DType::kBF16 && out.dtype != DType::kF16) {
+  if (!IsFloat(out.dtype)) {
     ThrowInvalidInput("dequantize: expected an F32, BF16 or F16 output, found {}",
                       NameOf(out.dtype));
   }

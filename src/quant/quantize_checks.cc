@@ -1,9 +1,11 @@
 #include "quant/quantize_checks.h"
 
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "base/shape.h"
 #include "quant/block_encoder.h"
 #include "quant/first_non_finite.h"
 
@@ -19,14 +21,14 @@ void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOp
   const auto fail = [&](const std::string& what) {
     ThrowInvalidInput("{}: {}", QuantizeSubject(options.name), what);
   };
-  if (rows < 0 || cols < 0) {
-    fail(fmt::format("expected a matrix, found shape ({}, {})", rows, cols));
-  }
-  if (options.block_size < 1) {
-    fail(fmt::format("expected block_size >= 1, found {}", options.block_size));
-  }
-  if (options.scale_type == ScaleType::kDoubleBnb && options.scaler_block_size < 1) {
-    fail(fmt::format("expected scaler_block_size >= 1, found {}", options.scaler_block_size));
+  CountValues(QuantizeSubject(options.name), std::array{rows, cols});
+  const auto check_block = [&](const char* option, std::int64_t size) {
+    if (size < 1) fail(fmt::format("expected {} >= 1, found {}", option, size));
+    if (size > kMostValues) fail(fmt::format("expected {} <= 2^48, found {}", option, size));
+  };
+  check_block("block_size", options.block_size);
+  if (options.scale_type == ScaleType::kDoubleBnb) {
+    check_block("scaler_block_size", options.scaler_block_size);
   }
   if (options.importance.empty()) return;
   if (!options.scale_search || std::ssize(options.importance) != cols) {
@@ -42,7 +44,7 @@ void CheckQuantizeOptions(std::int64_t rows, std::int64_t cols, const QuantizeOp
 }
 
 void CheckDType(const ConstMatrixView& w, const std::string& name) {
-  if (w.dtype == DType::kF32 || w.dtype == DType::kBF16 || w.dtype == DType::kF16) return;
+  if (IsFloat(w.dtype)) return;
   ThrowInvalidInput("{}: expected F32, BF16 or F16 values, found {}", QuantizeSubject(name),
                     NameOf(w.dtype));
 }

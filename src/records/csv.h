@@ -1,13 +1,23 @@
 // Comma-separated values after RFC 4180: fields may be quoted with ", a quote inside is doubled, a
-// quoted field may hold line breaks. Lines end in LF or CRLF.
+// quoted field may hold line breaks. Lines end in LF or CRLF. The separator is a comma, or what the
+// header row shows: spreadsheets write semicolons where the comma marks decimals.
 #ifndef QLORA_RECORDS_CSV_H_
 #define QLORA_RECORDS_CSV_H_
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace qlora {
+
+struct CsvDialect {
+  std::size_t begin = 0;  // of the header row: behind a line "sep=;", which Excel writes
+  char delimiter = ',';   // comma, semicolon, tab, or what "sep=" says
+};
+
+// head: the first bytes of a file, without a byte order mark. is_tsv: the name ends in .tsv.
+CsvDialect DetectCsvDialect(std::string_view head, bool is_tsv);
 
 // Finds where records end, one byte at a time, so that a file need not be in memory.
 class CsvScanner {
@@ -25,10 +35,6 @@ class CsvScanner {
   char delimiter_;
   State state_ = State::kFieldStart;
 };
-
-// The message about a file whose fields are separated by semicolons.
-inline constexpr std::string_view kSemicolons =
-    "fields are separated by ';': only commas and tabs are read";
 
 // Returns the fields of one record, with or without its line ending. Errors: InvalidInput, without
 // a place, when a quoted field is not closed or is followed by anything but a delimiter.

@@ -4,16 +4,15 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <map>
-#include <string>
-#include <string_view>
+#include <optional>
 #include <system_error>
 #include <utility>
 
 #include "base/check.h"
 #include "hub/hub_cache.h"
+#include "records/data_roles.h"
 #include "records/file_format.h"
 
 namespace qlora {
@@ -21,78 +20,159 @@ namespace {
 
 namespace fs = std::filesystem;
 
-template <typename List>
-bool IsIn(const List& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
+bool IsHidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool IsDataFile(const fs::path& path) {
-  return HasDataExtension(path) && !path.filename().string().starts_with('.');  // hidden
-}
-
-std::vector<fs::path> DataFilesIn(const fs::path& folder) {
-  std::vector<fs::path> files;
+// Lists the files of a folder and of the folders in it, `depth` levels deep; hidden ones are none.
+void ListFiles(const fs::path& root, const fs::path& folder, int depth,
+               std::vector<FoundFile>& files) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (IsDataFile(entry.path()) && entry.is_regular_file(error)) files.push_back(entry.path());
-  }
-  // Folders list files in no order, and samples follow the order of the files.
-  std::sort(files.begin(), files.end());
-  if (files.empty()) {
-    ThrowInvalidInput("{}: the folder holds no data file ({}); folders inside it are not searched",
-                      folder.string(), fmt::join(kDataExtensions, ", "));
-  }
-  return files;
-}
-
-std::vector<fs::path> FilesThatMatch(const fs::path& pattern) {
-  glob_t found = {};
-  // glob sorts its matches.
-  const int result = glob(pattern.c_str(), 0, nullptr, &found);
-  std::vector<fs::path> files(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  globfree(&found);
-  if (result != 0 || files.empty()) {
-    ThrowInvalidInput("{}: no data file matches this pattern", pattern.string());
-  }
-  return files;
-}
-
-// True when a word of the path names a part of a data set that is not for training, such as
-// "data/test-00000-of-00001.parquet". The words come from Hugging Face's library `datasets`.
-bool IsHeldOut(const fs::path& path) {
-  constexpr auto kHeldOut = std::to_array<std::string_view>(
-      {"test", "testing", "eval", "evaluation", "validation", "valid", "dev", "val"});
-  std::string word;
-  // The slash ends the last word. Digits end words too: "test-00000" is held out, "latest" is not.
-  for (const char c : path.string() + "/") {
-    if (std::isalpha(static_cast<unsigned char>(c)) != 0) {
-      word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    } else if (IsIn(kHeldOut, std::exchange(word, ""))) {
-      return true;
+    const fs::path& path = entry.path();
+    if (IsHidden(path)) continue;
+    if (entry.is_directory(error)) {
+      if (depth > 0) ListFiles(root, path, depth - 1, files);
+    } else if (entry.is_regular_file(error) || entry.is_symlink(error)) {
+      // A link to nothing is listed: reading it is an error, leaving it out would be silent.
+      files.push_back({path, path.lexically_relative(root)});
     }
   }
-  return false;
 }
 
-// Returns the data files of a snapshot that are for training, by the pattern that finds them: the
-// folder and the extension. Descriptions of the data set are not data.
-std::map<std::string, std::vector<fs::path>> TrainingFiles(const fs::path& snapshot) {
-  constexpr auto kDescriptions =
-      std::to_array<std::string_view>({"dataset_info.json", "dataset_infos.json"});
-  std::map<std::string, std::vector<fs::path>> files;
-  for (const auto& entry : fs::recursive_directory_iterator(snapshot)) {
-    const fs::path& path = entry.path();
-    if (entry.is_directory() || !IsDataFile(path)) continue;
-    if (IsIn(kDescriptions, path.filename().string())) continue;
-    if (IsHeldOut(path.lexically_relative(snapshot))) continue;
-    files[(path.parent_path() / ("*" + path.extension().string())).string()].push_back(path);
+// The levels of folders that data sets of the hub have, and a little more.
+constexpr int kDepth = 4;
+
+// Folders list files in no order, and samples follow the order of the files.
+void Sort(std::vector<FoundFile>& files) {
+  std::sort(files.begin(), files.end(),
+            [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
+}
+
+bool HasData(const std::vector<FoundFile>& files) {
+  return std::any_of(files.begin(), files.end(),
+                     [](const FoundFile& file) { return HasDataExtension(file.path); });
+}
+
+// The files for the purpose, by their roles. pattern: the part of the user's pattern in which names
+// of files differ, or "".
+DataFiles Divide(std::vector<FoundFile> found, const DataSearch& search, std::string_view pattern) {
+  Sort(found);
+  FindReasons(found, search.all_as_text);
+  std::map<FileRole, std::vector<FoundFile>> of;
+  DataFiles result;
+  for (FoundFile& file : found) {
+    if (file.reason.empty()) {
+      of[RoleOf(file.name, pattern)].push_back(std::move(file));
+    } else {
+      result.left_out.push_back({file.name.string(), file.reason});
+    }
   }
-  return files;
+  const bool trains = search.purpose == DataPurpose::kTraining;
+  FileRole taken = FileRole::kTraining;
+  if (!trains && !of[FileRole::kTest].empty()) taken = FileRole::kTest;
+  if (!trains && !of[FileRole::kEvaluation].empty()) taken = FileRole::kEvaluation;
+  // The pattern matches held-out files alone: they are meant.
+  const bool all = trains && !pattern.empty() && of[FileRole::kTraining].empty();
+  for (const auto& [role, files] : of) {
+    for (const FoundFile& file : files) {
+      if (role == taken || all) {
+        result.files.push_back(file.path);
+        const bool is_held_out = trains && RoleOf(file.name) != FileRole::kTraining;
+        if (is_held_out) result.named.push_back(file.name.string());
+      } else if (trains && role == FileRole::kEvaluation) {
+        result.evaluation.push_back(file.path);
+      } else {
+        constexpr std::string_view kReasons[] = {"training data", "evaluation data", "test data"};
+        result.left_out.push_back({file.name.string(), kReasons[static_cast<int>(role)]});
+      }
+    }
+  }
+  return result;
+}
+
+// Notes a folder whose own name is the word for held-out data. (A folder "dev" is as often one for
+// development.)
+void NoteFolder(const fs::path& folder, DataFiles& found) {
+  const fs::path path = folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  const std::string name = path.string();
+  const bool is_word =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalpha(c) != 0; });
+  if (is_word && name != "dev" && RoleOf(path) != FileRole::kTraining) found.named.push_back(name);
 }
 
 // Several patterns mean several subsets of the data, or the same data in several formats: only the
 // user can choose.
-std::vector<fs::path> FilesOfHub(const HubRepository& repository, const fs::path& name) {
+void RefuseSeveralKinds(const fs::path& name, const std::vector<fs::path>& files) {
+  std::vector<std::string> patterns;
+  for (const fs::path& path : files) {
+    std::string pattern =
+        "'" + (path.parent_path() / ("*" + path.extension().string())).string() + "'";
+    if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) {
+      patterns.push_back(std::move(pattern));
+    }
+  }
+  if (patterns.size() <= 1) return;
+  std::sort(patterns.begin(), patterns.end());
+  ThrowInvalidInput("{}: the data set has several kinds of training files; name one: --dataset {}",
+                    name.string(), fmt::join(patterns, " or --dataset "));
+}
+
+DataFiles FilesIn(const fs::path& folder, const DataSearch& search) {
+  std::vector<FoundFile> listed;
+  ListFiles(folder, folder, 0, listed);
+  const bool is_flat = HasData(listed);
+  if (!is_flat) {
+    listed.clear();
+    ListFiles(folder, folder, kDepth, listed);
+  }
+  if (!HasData(listed)) {
+    ThrowInvalidInput("{}: the folder holds no data file ({}; also .gz and .zst of these)",
+                      folder.string(), fmt::join(kDataExtensions, ", "));
+  }
+  DataFiles found = Divide(std::move(listed), search, "");
+  if (found.files.empty()) {
+    ThrowInvalidInput(
+        "{}: the folder holds no training data: the names of its files say that they are held out "
+        "for evaluation or tests; to train on them, name the files",
+        folder.string());
+  }
+  if (!is_flat) RefuseSeveralKinds(folder, found.files);
+  if (search.purpose == DataPurpose::kTraining) NoteFolder(folder, found);
+  return found;
+}
+
+// Returns the folders of a pattern before its first part with *, ? or [.
+fs::path RootOf(const fs::path& pattern) {
+  fs::path root;
+  for (const fs::path& part : pattern.parent_path()) {
+    if (part.string().find_first_of("*?[") != std::string::npos) break;
+    root /= part;
+  }
+  return root;
+}
+
+DataFiles FilesThatMatch(const fs::path& pattern, const DataSearch& search) {
+  glob_t matches = {};
+  const int result = glob(pattern.c_str(), 0, nullptr, &matches);
+  std::vector<FoundFile> files;
+  const fs::path root = RootOf(pattern);
+  for (std::size_t i = 0; result == 0 && i < matches.gl_pathc; ++i) {
+    const fs::path path = matches.gl_pathv[i];
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored)) continue;
+    files.push_back({path, root.empty() ? path : path.lexically_relative(root)});
+  }
+  globfree(&matches);
+  if (files.empty()) {
+    ThrowInvalidInput("{}: no data file matches this pattern", pattern.string());
+  }
+  const fs::path rest = root.empty() ? pattern : pattern.lexically_relative(root);
+  DataFiles found = Divide(std::move(files), search, rest.string());
+  if (search.purpose == DataPurpose::kTraining) NoteFolder(root, found);
+  return found;
+}
+
+DataFiles FilesOfHub(const HubRepository& repository, const fs::path& name,
+                     const DataSearch& search) {
   const std::string command = "qlora pull --dataset " + name.string();
   const std::optional<fs::path> snapshot = CachedSnapshot(repository);
   if (!snapshot) {
@@ -100,40 +180,46 @@ std::vector<fs::path> FilesOfHub(const HubRepository& repository, const fs::path
         "{}: neither a file nor a data set in the Hugging Face cache ({}). To download it: {}",
         name.string(), repository.Folder().string(), command);
   }
-  std::map<std::string, std::vector<fs::path>> found = TrainingFiles(*snapshot);
-  if (found.empty()) {
+  std::vector<FoundFile> listed;
+  ListFiles(*snapshot, *snapshot, kDepth, listed);
+  DataFiles found;
+  if (HasData(listed)) found = Divide(std::move(listed), search, "");
+  if (found.files.empty()) {
     ThrowInvalidInput("{}: {} has no data files for training. To complete it: {}", name.string(),
                       snapshot->string(), command);
   }
-  if (found.size() > 1) {
-    std::vector<std::string> patterns;
-    for (const auto& [pattern, files] : found) patterns.push_back("'" + pattern + "'");
-    ThrowInvalidInput(
-        "{}: the data set has several kinds of training files; name one: --dataset {}",
-        name.string(), fmt::join(patterns, " or --dataset "));
-  }
-  std::vector<fs::path>& files = found.begin()->second;
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) {
+  RefuseSeveralKinds(name, found.files);
+  for (const fs::path& file : found.files) {
     if (fs::exists(file)) continue;
     ThrowInvalidInput("{}: the file behind the link {} is gone. To download it again: {}",
                       name.string(), file.string(), command);
   }
-  return std::move(files);
+  return found;
 }
 
 }  // namespace
 
-std::vector<fs::path> FindDataFiles(const fs::path& name) {
+DataFiles FindDataFiles(const fs::path& name, const DataSearch& search) {
   std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return DataFilesIn(name);
+  if (fs::is_directory(name, ignored)) return FilesIn(name, search);
+  DataFiles file;
+  file.files = {name};
   // Before patterns: a file whose name holds * or [ can be named.
-  if (fs::exists(name, ignored)) return {name};
-  if (name.string().find_first_of("*?[") != std::string::npos) return FilesThatMatch(name);
+  if (fs::exists(name, ignored)) return file;
+  if (name == "-") ThrowInvalidInput("standard input is not read; write the data to a file");
+  if (name.string().find_first_of("*?[") != std::string::npos) return FilesThatMatch(name, search);
   const std::optional<HubRepository> repository = AsHubDataset(name.string());
-  if (repository && !IsDataFile(name)) return FilesOfHub(*repository, name);
+  if (repository && !HasDataExtension(name)) return FilesOfHub(*repository, name, search);
   // Nothing was found: opening the name throws the error, with similar names.
-  return {name};
+  return file;
+}
+
+std::string ListOfNames(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 3;
+  const std::size_t shown = names.size() <= kShown + 1 ? names.size() : kShown;
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
 }
 
 }  // namespace qlora

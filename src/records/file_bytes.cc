@@ -42,7 +42,9 @@ FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
   if (fd < 0) {
     const int problem = errno;
     std::string advice;
-    if (problem == ENOENT) {
+    if (path == "-") {
+      advice = "; standard input is not read: write the data to a file";
+    } else if (problem == ENOENT) {
       advice = SuggestPath(path);
       if (advice.empty()) {
         advice =
@@ -53,13 +55,29 @@ FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
     ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(problem), advice);
   }
   Adopt(fd);
+  MakeKey();
 }
 
 FileBytes FileBytes::FromDescriptor(std::string name, int descriptor) {
   FileBytes file;
   file.name_ = std::move(name);
   file.Adopt(descriptor);
+  file.MakeKey();
   return file;
+}
+
+FileBytes FileBytes::MadeOf(const FileBytes& source, int descriptor) {
+  FileBytes file;
+  file.name_ = source.name_;
+  file.key_ = source.key_;
+  file.Adopt(descriptor);
+  return file;
+}
+
+// A file that was written again has another time of change, even if its size is the same.
+void FileBytes::MakeKey() {
+  key_ = fmt::format("records of {}, {} bytes of {}\n", std::filesystem::absolute(name_).string(),
+                     size_, modified_);
 }
 
 void FileBytes::Adopt(int descriptor) {
@@ -84,7 +102,18 @@ FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
   file.name_ = std::move(name);
   file.size_ = bytes.size();
   file.bytes_ = std::make_shared<const std::string>(std::move(bytes));
+  file.MakeKey();
   return file;
+}
+
+// Size and time tell most changes; a sample that differs all the same is found by its hash.
+void FileBytes::CheckUnchanged() const {
+  if (bytes_ != nullptr) return;
+  struct stat status;
+  if (::fstat(descriptor_->fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
+      static_cast<std::uint64_t>(status.st_size) != size_) {
+    ThrowInvalidInput("{}: the file was changed while it was in use; start again", name_);
+  }
 }
 
 std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
@@ -92,13 +121,7 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   // Callers read fixed pieces; the last one is short.
   count = std::min(count, size_ - begin);
   if (bytes_ != nullptr) return bytes_->substr(begin, count);
-
-  // Size and time tell most changes; a sample that differs all the same is found by its hash.
-  struct stat status;
-  if (::fstat(descriptor_->fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
-      static_cast<std::uint64_t>(status.st_size) != size_) {
-    ThrowInvalidInput("{}: the file was changed while it was in use; start again", name_);
-  }
+  CheckUnchanged();
   std::string bytes(count, '\0');
   std::uint64_t done = 0;
   while (done < count) {  // pread may return less than it was asked for

@@ -22,14 +22,21 @@ class FileBytes {
   // Wraps an open file without a name, or with a name other than the one for errors. Closes
   // `descriptor` in the end.
   static FileBytes FromDescriptor(std::string name, int descriptor);
+  // Wraps an open file that was made of `source`, under the name and the key of `source`. Closes
+  // `descriptor` in the end.
+  static FileBytes MadeOf(const FileBytes& source, int descriptor);
   // Wraps bytes that are already in memory, under the name that errors give.
   static FileBytes FromMemory(std::string name, std::string bytes);
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
+  // Names the file as it was when it was opened: path, size, time of the last change.
+  const std::string& key() const { return key_; }
   // Nanoseconds from 1970 to the last change that the file had when it was opened; 0 for memory.
   std::int64_t modified() const { return modified_; }
 
+  // Errors: InvalidInput when the file has changed since it was opened.
+  void CheckUnchanged() const;
   // Reads bytes [begin, begin + count), fewer at the end of the file. May be called by several
   // threads. Errors: InvalidInput when the file has changed since it was opened.
   std::string Read(std::uint64_t begin, std::uint64_t count) const;
@@ -51,8 +58,10 @@ class FileBytes {
 
   FileBytes() = default;
   void Adopt(int descriptor);
+  void MakeKey();
 
   std::string name_;
+  std::string key_;
   std::uint64_t size_ = 0;
   std::int64_t modified_ = 0;
   std::shared_ptr<const Descriptor> descriptor_;  // null for bytes in memory

@@ -13,11 +13,6 @@ namespace {
 
 constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character of a text
 
-// Returns the extension in lower case, with the dot.
-std::string Extension(const std::filesystem::path& file) {
-  return LowerCase(file.extension().string());
-}
-
 // A file of another program, known by its extension or its first bytes.
 struct Foreign {
   std::string_view extension;
@@ -63,8 +58,14 @@ std::string_view AdviceFor(std::string_view head, std::string_view extension) {
 
 }  // namespace
 
+std::string DataExtension(const std::filesystem::path& path) {
+  std::string extension = LowerCase(path.extension().string());
+  const bool compressed = extension == ".gz" || extension == ".zst" || extension == ".zstd";
+  return compressed && path.stem().has_extension() ? DataExtension(path.stem()) : extension;
+}
+
 bool HasDataExtension(const std::filesystem::path& path) {
-  return std::find(kDataExtensions.begin(), kDataExtensions.end(), Extension(path)) !=
+  return std::find(kDataExtensions.begin(), kDataExtensions.end(), DataExtension(path)) !=
          kDataExtensions.end();
 }
 
@@ -79,7 +80,7 @@ std::string_view FileFormatName(FileFormat format) {
 // for formats whose first bytes tell nothing; then the first character of a text.
 FileFormat DetectFileFormat(const FileBytes& file) {
   const std::string head = file.Read(0, kHeadBytes);
-  const std::string extension = Extension(file.name());
+  const std::string extension = DataExtension(file.name());
   if (const std::string_view advice = AdviceFor(head, extension); !advice.empty()) {
     ThrowInvalidInput("{}: {}", file.name(), advice);
   }
@@ -105,7 +106,5 @@ FileFormat DetectFileFormat(const FileBytes& file) {
       "found a file that begins with '{}'",
       file.name(), std::string_view(&*first, 1));
 }
-
-char DelimiterOf(const FileBytes& file) { return Extension(file.name()) == ".tsv" ? '\t' : ','; }
 
 }  // namespace qlora

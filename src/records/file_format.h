@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <string>
 #include <string_view>
 
 #include "records/file_bytes.h"
@@ -13,18 +14,19 @@ namespace qlora {
 enum class FileFormat { kJsonLines, kJsonArray, kCsv, kParquet, kPlainText };
 std::string_view FileFormatName(FileFormat format);
 
-// The extensions of data files, in lower case; HasDataExtension compares in any case.
+// Returns the extension in lower case, with the dot; of a compressed file (compressed_file.h) the
+// one before .gz, .zst or .zstd.
+std::string DataExtension(const std::filesystem::path& path);
+
+// The extensions of data files.
 inline constexpr std::array<std::string_view, 7> kDataExtensions = {
     ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".txt"};
 bool HasDataExtension(const std::filesystem::path& path);
 
 // Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
-// .parquet, .txt).
+// .parquet, .txt, each also before .gz and .zst).
 // Errors: InvalidInput naming the conversion for Arrow, compressed, UTF-16 and Excel files.
 FileFormat DetectFileFormat(const FileBytes& file);
-
-// Returns the separator of the fields of a CSV file: a tab in .tsv, otherwise a comma.
-char DelimiterOf(const FileBytes& file);
 
 // True for white space between the values of JSON.
 inline bool IsJsonBlank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }

@@ -3,19 +3,21 @@
 #ifndef QLORA_RECORDS_PARQUET_TEXT_H_
 #define QLORA_RECORDS_PARQUET_TEXT_H_
 
+#include <cstdint>
 #include <filesystem>
-#include <string>
 
 #include "records/file_bytes.h"
 
 namespace qlora {
 
-// Returns the rows as lines, under the name of `file`: line 17 is row 17. In `folder` under a name
-// made of `key`, where a later call finds them again; if `folder` is empty, in a file without a
-// name in the system's folder for temporary files (TMPDIR, or /tmp), which disappears with the last
-// reader. Errors: InvalidInput as parquet.h; Runtime when the lines cannot be written.
+// The most bytes that the reader of a Parquet file holds, unless less is allowed.
+inline constexpr std::int64_t kMaxReadingMemory = std::int64_t{1} << 30;
+
+// Returns the rows as lines, under the name of `file`: line 17 is row 17. `folder`: as MakeText
+// (derived_text.h). memory: the most bytes of pages, dictionaries and a row at a time. Errors:
+// InvalidInput as parquet.h; Runtime when the lines cannot be written.
 FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& folder,
-                        const std::string& key);
+                        std::int64_t memory);
 
 }  // namespace qlora
 

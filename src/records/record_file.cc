@@ -9,13 +9,18 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "records/csv.h"
-#include "records/parquet_text.h"
+#include "records/number_spelling.h"
 #include "records/record_error.h"
 
 namespace qlora {
 namespace {
 
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+// Raised whenever rows of CSV are found in another way, so that an index on disk is not taken for
+// that of an earlier version.
+constexpr int kCsvVersion = 1;
+// Read to tell how a CSV file is written.
+constexpr std::uint64_t kHeadBytes = std::uint64_t{1} << 16;
 
 // Calls visit(c, offset) for every byte from `begin` on.
 template <typename Visit>
@@ -24,12 +29,6 @@ void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit)
     const std::string chunk = file.Read(at, kReadBytes);
     for (std::size_t i = 0; i < chunk.size(); ++i) visit(chunk[i], at + i);
   }
-}
-
-// A file that was written again has another time of change, even if its size is the same.
-std::string KeyOf(const FileBytes& file) {
-  return fmt::format("records of {}, {} bytes of {}\n",
-                     std::filesystem::absolute(file.name()).string(), file.size(), file.modified());
 }
 
 // Finds the elements of a JSON array one byte at a time, so that a file need not be in memory.
@@ -104,11 +103,9 @@ void DropBlanksAtEnd(std::string_view& text) {
 
 }  // namespace
 
-RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder)
-    : file_(std::move(file)),
-      file_format_(DetectFileFormat(file_)),
-      delimiter_(DelimiterOf(file_)),
-      key_(KeyOf(file_)) {
+RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder,
+                       std::int64_t memory)
+    : file_(std::move(file)), file_format_(DetectFileFormat(file_)) {
   if (file_format_ == FileFormat::kPlainText) {
     ThrowInvalidInput(
         "{}: expected records, found plain text, which is trained as one text; leave "
@@ -116,7 +113,8 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
         ".jsonl file",
         file_.name());
   }
-  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, key_);
+  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, memory);
+  if (has_header()) FindDialect();
   const std::string name = std::filesystem::path(file_.name()).filename().string();
   const IndexPlace place = IndexPlace::In(index_folder, name, key());
   if (auto found = IndexArray<std::uint64_t>::Find(place)) begins_ = std::move(*found);
@@ -124,8 +122,30 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
     begins_ = IndexArray<std::uint64_t>(place);
     MakeIndex();
   }
-  if (size() <= 0) ThrowInvalidInput("{}: the data file holds no records", file_.name());
+  if (size() <= 0) {
+    const bool one_line = has_header() && file_.Read(0, kHeadBytes).find_last_not_of("\r\n") >
+                                              file_.Read(0, kHeadBytes).find('\r');
+    ThrowInvalidInput("{}: the data file holds no records{}", file_.name(),
+                      one_line ? " behind its header row; its lines end in CR alone: convert it "
+                                 "with tr '\\r' '\\n'"
+                               : "");
+  }
   if (has_header()) ReadColumns();
+}
+
+std::string RecordFile::key() const {
+  if (!has_header()) return file_.key();
+  return fmt::format("{}CSV {}, byte {} at {}\n", file_.key(), kCsvVersion,
+                     static_cast<int>(static_cast<unsigned char>(dialect_.delimiter)),
+                     dialect_.begin);
+}
+
+void RecordFile::FindDialect() {
+  const std::string head = file_.Read(0, kHeadBytes);
+  const std::size_t mark = head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  dialect_ =
+      DetectCsvDialect(std::string_view(head).substr(mark), DataExtension(file_.name()) == ".tsv");
+  dialect_.begin += mark;
 }
 
 // Reads the file once from end to end.
@@ -134,7 +154,7 @@ void RecordFile::MakeIndex() {
   const std::uint64_t begin = marked ? kByteOrderMark.size() : 0;
   if (has_lines()) IndexLines(begin);
   if (file_format_ == FileFormat::kJsonArray) IndexElements(begin);
-  if (file_format_ == FileFormat::kCsv) IndexRows(begin);
+  if (file_format_ == FileFormat::kCsv) IndexRows(dialect_.begin);
   begins_.Finish();
 }
 
@@ -173,13 +193,14 @@ void RecordFile::IndexElements(std::uint64_t begin) {
   }
 }
 
-// A record may hold line breaks, in quotes. Blank lines between records are skipped.
+// A record may hold line breaks, in quotes. Blank lines between records are skipped, and rows of
+// separators alone, which spreadsheets write below a table.
 void RecordFile::IndexRows(std::uint64_t begin) {
-  CsvScanner scanner(delimiter_);
+  CsvScanner scanner(dialect_.delimiter);
   std::uint64_t record = begin;
   bool blank = true;
   ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
-    blank = blank && (c == '\r' || c == '\n');
+    blank = blank && (c == '\r' || c == '\n' || c == dialect_.delimiter);
     if (scanner.Step(c)) {
       if (!blank) begins_.Add(record);
       record = offset + 1;
@@ -194,21 +215,23 @@ void RecordFile::IndexRows(std::uint64_t begin) {
   begins_.Add(file_.size());
 }
 
-// Two columns of one name would leave one value of each record unread.
+// A column without a name is left out: pandas writes the number of each row so. Two columns of one
+// name would leave one value of each record unread.
 void RecordFile::ReadColumns() {
   const std::uint64_t begin = begins_.values()[0];
   columns_ = ParseFields(begin, Begin(0));
-  // Rows would fail later, if a text holds a comma, or a record would have one unknown field.
-  if (columns_.size() == 1 && columns_[0].find(';') != std::string::npos) {
-    ThrowInvalidInput("{}: {}", file_.LineOf(begin), kSemicolons);
-  }
   std::unordered_set<std::string_view> seen;
-  for (const std::string& name : columns_) {
-    if (name.empty() || !seen.insert(name).second) {
-      ThrowInvalidInput("{}: the header row {} column '{}'; every column needs a unique name",
-                        file_.LineOf(begin), name.empty() ? "has an unnamed" : "repeats", name);
+  for (std::string& name : columns_) {
+    name.erase(0, name.find_first_not_of(' '));
+    name.erase(name.find_last_not_of(' ') + 1);
+    if (name.empty()) {
+      ++unnamed_columns_;
+    } else if (!seen.insert(name).second) {
+      ThrowInvalidInput("{}: the header row repeats column '{}'; every column needs a unique name",
+                        file_.LineOf(begin), name);
     }
   }
+  if (seen.empty()) ThrowInvalidInput("{}: the header row names no column", file_.LineOf(begin));
 }
 
 std::uint64_t RecordFile::Begin(std::int64_t i) const { return begins_.values()[i + has_header()]; }
@@ -242,6 +265,7 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
     ThrowInvalidInput("{}: expected a JSON object, found {} {}", file_.PositionOf(begin),
                       record.is_array() ? "an" : "a", record.type_name());
   }
+  KeepSpelling(text, record);
   return record;
 }
 
@@ -256,17 +280,21 @@ OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
   OrderedJson::object_t record;
   record.reserve(fields.size());
   for (std::size_t c = 0; c < fields.size(); ++c) {
-    record.emplace_back(columns_[c], std::move(fields[c]));
+    if (!columns_[c].empty()) record.emplace_back(columns_[c], std::move(fields[c]));
   }
   return OrderedJson(std::move(record));
 }
 
 std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::uint64_t end) const {
   std::string text = file_.Read(begin, end - begin);
-  while (text.ends_with('\n') || text.ends_with('\r')) text.pop_back();
+  // Blank rows may follow the record.
+  CsvScanner scanner(dialect_.delimiter);
+  std::size_t length = 0;
+  while (length < text.size() && !scanner.Step(text[length])) ++length;
+  text.resize(length);
   file_.CheckUtf8(begin, text);
   return NamePlace([&] { return file_.LineOf(begin); },
-                   [&] { return ParseCsvRecord(text, delimiter_); });
+                   [&] { return ParseCsvRecord(text, dialect_.delimiter); });
 }
 
 std::string RecordFile::Where(std::int64_t i) const { return file_.LineOf(Begin(i)); }

@@ -4,7 +4,12 @@
 //   file_format.h   tells the format of a file
 //   file_bytes.h    reads a file by position; gives the line and column of a byte
 //   csv.h           splits rows of CSV
-//   parquet_text.h  writes the rows of Parquet as JSON Lines once, in front of this walk
+//   data_roles.h    which of them are for training, by their names
+//   compressed_file.h, parquet_text.h
+//                   write what gzip, zstd and Parquet hold as text once, in front of this walk
+//                   (derived_text.h)
+//   number_spelling.h
+//                   numbers that are texts
 //   index_array.h   8 bytes a record, in memory or in a mapped file
 //   record_error.h  errors that begin with the file and the line
 //
@@ -15,14 +20,15 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "io/json_fwd.h"
+#include "records/csv.h"
 #include "records/file_bytes.h"
 #include "records/file_format.h"
 #include "records/index_array.h"
+#include "records/parquet_text.h"
 
 namespace qlora {
 
@@ -32,16 +38,24 @@ namespace qlora {
 // order mark is tolerated. Keys keep the order of the file, since a chat template may print them.
 class RecordFile {
  public:
+  // memory: the most bytes of pages, dictionaries and a row of a Parquet file.
   // Errors: InvalidInput with file, line and column when the records cannot be told apart; Runtime
   // when the index cannot be written.
-  explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {});
+  explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {},
+                      std::int64_t memory = kMaxReadingMemory);
 
   const FileBytes& file() const { return file_; }
   FileFormat file_format() const { return file_format_; }
-  // Names the file as it was when it was opened: path, size, time of the last change.
-  const std::string& key() const { return key_; }
+  // Names the records: path, size and time of the last change of the file when it was opened, and
+  // for CSV how its rows are found.
+  std::string key() const;
   std::int64_t size() const { return std::ssize(begins_.values()) - 1 - has_header(); }
 
+  // The columns of a CSV file without a name in the header row: records do not have them.
+  std::int64_t unnamed_columns() const { return unnamed_columns_; }
+
+  // Returns the byte where record i begins; for i == size(), the end of the last.
+  std::uint64_t Begin(std::int64_t i) const;
   // Reads record i as an object; for CSV, column name -> string. May be called by several threads.
   // Errors: InvalidInput with file, line and column when the record is malformed or not an object.
   OrderedJson Read(std::int64_t i) const;
@@ -54,24 +68,24 @@ class RecordFile {
   bool has_lines() const {
     return file_format_ == FileFormat::kJsonLines || file_format_ == FileFormat::kParquet;
   }
-  std::uint64_t Begin(std::int64_t i) const;  // of record i; for i == size() the end of the last
   void MakeIndex();
   bool IndexIsSound() const;
   void IndexLines(std::uint64_t begin);
   void IndexElements(std::uint64_t begin);
   void IndexRows(std::uint64_t begin);
   void ReadColumns();
+  void FindDialect();
   OrderedJson ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const;
   OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;
   std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
 
   FileBytes file_;  // of a Parquet file its rows as JSON Lines
   FileFormat file_format_;
-  char delimiter_;  // of CSV
-  std::string key_;
+  CsvDialect dialect_;
   // Byte offsets: the header row of CSV, every record, the end of the last record. Ascending.
   IndexArray<std::uint64_t> begins_;
-  std::vector<std::string> columns_;  // names from the header row of a CSV file
+  std::vector<std::string> columns_;  // names from the header row of a CSV file, or ""
+  std::int64_t unnamed_columns_ = 0;
 };
 
 }  // namespace qlora

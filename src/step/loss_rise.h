@@ -21,9 +21,9 @@ struct LossStart {
 // is still low, but at least 1 and at most 20. The first loss is the loss of the base.
 std::int64_t StartSteps(std::int64_t warmup_steps);
 
-// True when the mean of the recent losses (about 20 steps) is far above the start: by more than
-// 0.5, by more than a fifth of the start, and by more than twice the scatter of the recent losses.
-// A run of fewer than 10 steps is not judged.
+// True when the median of the last 20 losses is far above the start: by more than 0.5, by more than
+// a fifth of the start, and by more than 2.5 times the median deviation of these losses. A run of
+// fewer than 10 steps is not judged.
 bool HasRisen(const LossStart& start, const LossSpikes& recent);
 
 }  // namespace qlora

@@ -12,7 +12,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "model/lora.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "step/interval.h"
 
 namespace qlora {
 namespace {
@@ -18,6 +19,9 @@ constexpr auto kSchedulerNames = std::to_array<std::pair<std::string_view, Sched
     {"constant", SchedulerType::kConstant},
     {"constant_with_warmup", SchedulerType::kConstantWithWarmup},
     {"inverse_sqrt", SchedulerType::kInverseSqrt},
+    {"polynomial", SchedulerType::kPolynomial},
+    {"cosine_with_min_lr", SchedulerType::kCosineWithMinLr},
+    {"warmup_stable_decay", SchedulerType::kWarmupStableDecay},
 });
 
 // With packing, epochs differ in their number of micro-batches, so each epoch is asked for. A
@@ -36,6 +40,28 @@ std::int64_t StepsOfEpochs(const TrainOptions& options, const BatchStream& strea
   return steps;
 }
 
+// Half a wave of the cosine, from 1 to 0. transformers never lets it fall below 0.
+double CosineDecay(double progress) {
+  return std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+}
+double LinearDecay(double progress) { return 1 - progress; }
+double RootDecay(double progress) { return 1 - std::sqrt(progress); }
+
+// The share of the highest rate at which the schedule ends.
+double EndOf(const TrainOptions& options, SchedulerType type) {
+  if (options.min_lr_rate > 0) return options.min_lr_rate;
+  double end = options.min_lr;
+  // transformers' lr_end.
+  if (type == SchedulerType::kPolynomial && end == 0) end = std::min(1e-7, options.learning_rate);
+  return options.learning_rate > 0 ? end / options.learning_rate : 0;
+}
+
+std::int64_t DecaySteps(const TrainOptions& options, const Schedule& schedule) {
+  const std::int64_t wanted =
+      options.lr_decay_steps > 0 ? options.lr_decay_steps : (schedule.total_steps + 9) / 10;
+  return std::clamp<std::int64_t>(schedule.total_steps - schedule.warmup_steps, 0, wanted);
+}
+
 // Rounded up, as transformers does.
 std::int64_t WarmupSteps(const TrainOptions& options, std::int64_t total_steps) {
   if (options.warmup_steps > 0) return options.warmup_steps;
@@ -52,6 +78,11 @@ SchedulerType ParseSchedulerType(std::string_view name) {
   ThrowInvalidInput("unknown lr_scheduler_type '{}'", name);
 }
 
+bool HasEnd(SchedulerType type) {
+  return type != SchedulerType::kConstant && type != SchedulerType::kConstantWithWarmup &&
+         type != SchedulerType::kInverseSqrt;
+}
+
 std::vector<std::string> SchedulerNames() {
   std::vector<std::string> names;
   for (const auto& entry : kSchedulerNames) names.emplace_back(entry.first);
@@ -65,11 +96,23 @@ std::vector<std::string> SchedulerNames() {
 //   cosine                lr (1 + cos(pi p)) / 2
 //   cosine_with_restarts  lr (1 + cos(pi frac(cycles p))) / 2
 //   inverse_sqrt          lr / sqrt(1 + (step - w) / t), t = w or 10000
+//   polynomial            lr (1 - p)^power
+//   cosine_with_min_lr    as cosine
+//   warmup_stable_decay   lr until n - d, then lr decay((step - (n - d)) / d), of the last d steps
+//
+// A factor f of lr becomes f (1 - e) + e where the schedule ends at e lr; in the warm-up that of
+// warmup_stable_decay alone.
 double Schedule::At(std::int64_t step) const {
   if (type == SchedulerType::kConstant) return learning_rate;
   const double s = static_cast<double>(step);
   const double warmup = static_cast<double>(warmup_steps);
-  if (step < warmup_steps) return learning_rate * s / std::max(1.0, warmup);
+  const auto above_end = [this](double factor) {
+    return learning_rate * (factor * (1 - end) + end);
+  };
+  if (step < warmup_steps) {
+    if (type == SchedulerType::kWarmupStableDecay) return above_end(s / std::max(1.0, warmup));
+    return learning_rate * s / std::max(1.0, warmup);
+  }
   const double span = std::max(1.0, static_cast<double>(total_steps - warmup_steps));
   const double progress = (s - warmup) / span;
   switch (type) {
@@ -77,13 +120,22 @@ double Schedule::At(std::int64_t step) const {
     case SchedulerType::kConstantWithWarmup:
       return learning_rate;
     case SchedulerType::kLinear:
-      return learning_rate * std::max(0.0, 1 - progress);
+      return above_end(std::max(0.0, LinearDecay(progress)));
     case SchedulerType::kCosine:
-      return learning_rate * std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+    case SchedulerType::kCosineWithMinLr:
+      return above_end(CosineDecay(progress));
     case SchedulerType::kCosineWithRestarts: {
-      if (progress >= 1) return 0;
+      if (progress >= 1) return above_end(0);
       const double phase = std::fmod(static_cast<double>(cycles) * progress, 1.0);
-      return learning_rate * std::max(0.0, 0.5 * (1 + std::cos(std::numbers::pi * phase)));
+      return above_end(CosineDecay(phase));
+    }
+    case SchedulerType::kPolynomial:
+      return above_end(std::pow(std::max(0.0, 1 - progress), power));
+    case SchedulerType::kWarmupStableDecay: {
+      const std::int64_t decayed = step - (total_steps - decay_steps);
+      if (decayed < 0) return learning_rate;
+      if (decayed >= decay_steps) return above_end(0);
+      return above_end(decay(static_cast<double>(decayed) / static_cast<double>(decay_steps)));
     }
     case SchedulerType::kInverseSqrt: {
       // transformers: timescale = warm-up steps, or 10000 without warm-up.
@@ -109,6 +161,14 @@ Schedule ScheduleOf(const TrainOptions& options, const BatchStream& stream) {
     schedule.warmup_steps = WarmupSteps(options, schedule.total_steps);
   }
   schedule.cycles = options.lr_scheduler_cycles;
+  if (HasEnd(schedule.type)) schedule.end = EndOf(options, schedule.type);
+  schedule.power = options.lr_scheduler_power;
+  if (schedule.type == SchedulerType::kWarmupStableDecay) {
+    schedule.decay_steps = DecaySteps(options, schedule);
+    schedule.decay = options.lr_decay_type == "linear"   ? LinearDecay
+                     : options.lr_decay_type == "1-sqrt" ? RootDecay
+                                                         : CosineDecay;
+  }
   return schedule;
 }
 
@@ -117,16 +177,19 @@ std::string WarnOfWarmup(const TrainOptions& options, const Schedule& schedule) 
   // Rounded up, the default ratio takes a third of a run of 3 steps: the first has a rate of 0.
   if (warmup == 0 || 3 * warmup < schedule.total_steps) return {};
   return fmt::format(
-      "warm-up eats the run: the learning rate rises during {} of {} steps{}; lower {}, or train "
-      "for more steps",
-      warmup, schedule.total_steps,
-      warmup == schedule.total_steps ? " and never reaches its peak" : "",
+      "warm-up takes {} of {} steps{}; lower {}, or train for more steps", warmup,
+      schedule.total_steps,
+      warmup == schedule.total_steps ? ", so the learning rate never reaches its peak" : "",
       options.warmup_steps > 0 ? "warmup_steps" : "warmup_ratio");
 }
 
 std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& schedule) {
   constexpr std::int64_t kLongRun = 200;  // steps; a shorter run is soon repeated
-  const bool saves = options.save_steps > 0 && options.save_steps < schedule.total_steps;
+  const Interval every = SaveInterval(options, schedule.total_steps);
+  // The end of the first epoch may be the end of the run.
+  const bool in_epochs =
+      every.per_epoch > 1 || (every.per_epoch == 1 && (options.num_train_epochs > 1));
+  const bool saves = in_epochs || (every.steps > 0 && every.steps < schedule.total_steps);
   // With load_best_model_at_end, evaluations save checkpoints.
   if (schedule.total_steps <= kLongRun || saves || options.load_best_model_at_end) return {};
   return "no checkpoint is saved before the end; a crash would lose the run: --save_steps N";

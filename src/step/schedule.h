@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/batch_stream.h"
-#include "qlora/train.h"
+#include "qlora/train_options.h"
 
 namespace qlora {
 
@@ -20,7 +20,13 @@ enum class SchedulerType : std::uint8_t {
   kConstant,  // without warm-up, as in transformers
   kConstantWithWarmup,
   kInverseSqrt,
+  kPolynomial,
+  kCosineWithMinLr,
+  kWarmupStableDecay,
 };
+
+// True for a schedule that falls to an end, which min_lr may raise.
+bool HasEnd(SchedulerType type);
 
 // "linear", "cosine", ...; InvalidInput for an unknown name.
 SchedulerType ParseSchedulerType(std::string_view name);
@@ -32,6 +38,10 @@ struct Schedule {
   std::int64_t warmup_steps = 0;
   std::int64_t total_steps = 0;
   std::int64_t cycles = 1;  // kCosineWithRestarts
+  double end = 0;           // the rate at the end, as a share of the highest; of types that HasEnd
+  double power = 1;         // kPolynomial
+  std::int64_t decay_steps = 0;                // kWarmupStableDecay
+  double (*decay)(double progress) = nullptr;  // kWarmupStableDecay: from 1 to 0
 
   // The learning rate of optimizer step `step`, counted from 0. With warm-up the first is 0.
   double At(std::int64_t step) const;

@@ -40,8 +40,10 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Ste
       decoder, batch, {ForAllRows(&adapter, batch.rows()), dropout, row_scale}, activations);
   Forward(decoder, inputs, activations);
   const bool wanted = sums.bad_tensor.empty();
-  const LossSum sum = wanted ? LossAndGradient(decoder, inputs, activations, adapter)
-                             : Loss(decoder, inputs, activations);
+  const LossSum sum =
+      wanted ? LossAndGradient(decoder, inputs, activations, adapter, options.label_smoothing)
+             : Loss(decoder, inputs, activations);
+  // Once the step is lost, losses are without label smoothing.
   sums.losses[micro_batch.index] = sum.loss;
   sums.hits[micro_batch.index] = sum.hits;
   if (!wanted) return;

@@ -30,6 +30,7 @@ struct StepOptions {
   double max_grad_norm = 0;  // 0: no clipping
   std::uint64_t seed = 0;    // seed of dropout and of NEFTune's noise
   double neftune_alpha = 0;
+  double label_smoothing = 0;
   std::vector<Recompute> recompute;  // (L)
 };
 

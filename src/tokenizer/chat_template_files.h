@@ -9,10 +9,12 @@
 
 namespace qlora {
 
-// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and the file of
-// adapter_dir (may be empty) over all, the template for tools included.
+// "default" first. chat_template.jinja takes precedence over tokenizer_config.json, and both files
+// of adapter_dir (may be empty) over all of the model's, its template for tools included. use: with
+// kRender, an adapter whose record says that it was trained on plain text counts as having none.
 std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
-                                                const std::filesystem::path& adapter_dir);
+                                                const std::filesystem::path& adapter_dir,
+                                                TemplateUse use);
 
 // As Hugging Face names them: the file, and the template for conversations with tools.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";

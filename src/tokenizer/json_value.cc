@@ -51,6 +51,13 @@ JsonValue JsonValue::operator[](std::string_view key) const {
 
 bool JsonValue::Has(std::string_view key) const { return IsObject() && value_->contains(key); }
 
+std::vector<std::string> JsonValue::Keys() const {
+  if (!IsObject()) Fail("an object");
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : value_->items()) keys.push_back(key);
+  return keys;
+}
+
 std::vector<JsonValue> JsonValue::Array() const {
   if (!IsArray()) Fail("an array");
   std::vector<JsonValue> items;

@@ -27,6 +27,7 @@ class JsonValue {
   // The member of an object; absent members are null values.
   JsonValue operator[](std::string_view key) const;
   bool Has(std::string_view key) const;
+  std::vector<std::string> Keys() const;  // of an object
   std::vector<JsonValue> Array() const;
   std::string String() const;
   bool Bool() const;

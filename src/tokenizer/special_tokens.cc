@@ -1,8 +1,12 @@
 #include "tokenizer/special_tokens.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <string>
+#include <utility>
 
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/json_value.h"
 #include "tokenizer/optional_file.h"
 
@@ -20,13 +24,100 @@ std::vector<std::int32_t> IdList(const JsonValue& value) {
   return ids;
 }
 
+// The text of a token that is given as a text or as an object; "" for none.
+AddedToken NamedToken(const JsonValue& value) {
+  AddedToken token;
+  token.special = true;
+  if (!value.IsObject()) {
+    token.content = value.String();
+    return token;
+  }
+  token.content = value["content"].String();
+  token.normalized = value["normalized"].Bool(false);
+  token.lstrip = value["lstrip"].Bool(false);
+  token.rstrip = value["rstrip"].Bool(false);
+  token.single_word = value["single_word"].Bool(false);
+  return token;
+}
+
+// "128009", as the keys of added_tokens_decoder.
+std::int32_t IdOfKey(const std::string& key, const JsonValue& where) {
+  std::int32_t id = -1;
+  const auto end = std::from_chars(key.data(), key.data() + key.size(), id).ptr;
+  if (end != key.data() + key.size() || id < 0) where.Fail("ids as keys, found '" + key + "'");
+  return id;
+}
+
+constexpr auto kRoles = std::to_array<const char*>(
+    {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"});
+
 }  // namespace
 
+std::vector<DeclaredToken> ReadDeclaredTokens(const std::filesystem::path& model_dir,
+                                              const std::filesystem::path& adapter_dir) {
+  const OptionalFile config(TokenizerFile(model_dir, adapter_dir, "tokenizer_config.json"));
+  const OptionalFile map(TokenizerFile(model_dir, adapter_dir, "special_tokens_map.json"));
+  const OptionalFile added(TokenizerFile(model_dir, adapter_dir, "added_tokens.json"));
+
+  std::vector<DeclaredToken> named;
+  const auto name = [&](const JsonValue& value) {
+    if (value.IsNull()) return;
+    DeclaredToken declared{NamedToken(value), value.where()};
+    if (!declared.token.content.empty()) named.push_back(std::move(declared));
+  };
+  const auto first_of = [&](const char* key) {
+    const JsonValue value = config.Root()[key];
+    return value.IsNull() ? map.Root()[key] : value;
+  };
+  for (const char* role : kRoles) name(first_of(role));
+  const JsonValue others = first_of("additional_special_tokens");
+  if (others.IsArray()) {
+    for (const JsonValue& value : others.Array()) name(value);
+  }
+
+  std::vector<DeclaredToken> declared;
+  const JsonValue decoder = config.Root()["added_tokens_decoder"];
+  if (decoder.IsObject()) {
+    for (const std::string& key : decoder.Keys()) {
+      DeclaredToken token{NamedToken(decoder[key]), decoder[key].where()};
+      token.token.id = IdOfKey(key, decoder);
+      token.token.special = decoder[key]["special"].Bool(false);
+      declared.push_back(std::move(token));
+    }
+  } else {
+    for (const std::string& text : added.Root().Keys()) {
+      DeclaredToken token;
+      token.where = added.Root()[text].where();
+      token.token.id = added.Root()[text].Id();
+      token.token.content = text;
+      token.token.special = std::any_of(named.begin(), named.end(), [&](const DeclaredToken& n) {
+        return n.token.content == text;
+      });
+      token.token.normalized = !token.token.special;
+      declared.push_back(std::move(token));
+    }
+  }
+  std::sort(declared.begin(), declared.end(),
+            [](const DeclaredToken& a, const DeclaredToken& b) { return a.token.id < b.token.id; });
+  declared.insert(declared.end(), named.begin(), named.end());
+  return declared;
+}
+
+std::optional<AddedEnds> ReadAddedEnds(const std::filesystem::path& model_dir,
+                                       const std::filesystem::path& adapter_dir) {
+  const OptionalFile config(TokenizerFile(model_dir, adapter_dir, "tokenizer_config.json"));
+  const JsonValue root = config.Root();
+  if (!root.Has("add_bos_token") && !root.Has("add_eos_token")) return std::nullopt;
+  return AddedEnds{root["add_bos_token"].Bool(false), root["add_eos_token"].Bool(false)};
+}
+
 TokenRoles ReadTokenRoles(
-    const std::filesystem::path& model_dir,
+    const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir,
     const std::function<std::optional<std::int32_t>(std::string_view)>& id_of) {
-  const OptionalFile tokenizer_config(model_dir / "tokenizer_config.json");
-  const OptionalFile special_tokens(model_dir / "special_tokens_map.json");
+  const OptionalFile tokenizer_config(
+      TokenizerFile(model_dir, adapter_dir, "tokenizer_config.json"));
+  const OptionalFile special_tokens(
+      TokenizerFile(model_dir, adapter_dir, "special_tokens_map.json"));
   const OptionalFile generation(model_dir / "generation_config.json");
   const OptionalFile model(model_dir / "config.json");
 

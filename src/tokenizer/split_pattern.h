@@ -37,7 +37,7 @@ std::unique_ptr<SplitPattern> MakeRegexPattern(const std::string& regex, const s
 inline constexpr std::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// The same expression on PCRE2, for comparison.
+// A regular expression on PCRE2 always, for comparison.
 std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const std::string& where);
 
 }  // namespace qlora

@@ -117,8 +117,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
-                          const std::filesystem::path& adapter_dir) {
-  return Tokenizer(std::make_unique<const Impl>(model_dir, adapter_dir));
+                          const std::filesystem::path& adapter_dir, TemplateUse use) {
+  return Tokenizer(std::make_unique<const Impl>(model_dir, adapter_dir, use));
 }
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {

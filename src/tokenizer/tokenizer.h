@@ -48,7 +48,8 @@ struct TokenizerSpec {
   std::uint64_t hash = 0;           // of the text of tokenizer.json, on which encoding depends
   std::vector<std::string> pieces;  // index = id, added tokens included; "" where no token is
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
-  std::vector<AddedToken> added_tokens;                     // ascending ids
+  std::vector<AddedToken> added_tokens;                     // those of
+                                                            // tokenizer.json first
   std::string split_regex;                                  // the first of the pre-tokenizer, or ""
   std::string pre_tokenizer;  // that part of tokenizer.json as JSON text ("null": none)
   std::string normalizer;     // likewise
@@ -58,16 +59,27 @@ struct TokenizerSpec {
   std::vector<ChatTemplateText> chat_templates;
 };
 
+// What the chat templates are read for. An adapter that was trained on a layout of plain text may
+// have a template that shows this layout to other programs; it does not render conversations here.
+enum class TemplateUse {
+  kRender,
+  kShow,  // in a file for other programs
+};
+
 class Tokenizer {
  public:
   // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
   // generation_config.json, config.json, chat_template.jinja and additional_chat_templates/*.jinja.
-  // The ids come from tokenizer.json alone; its truncation and padding, and add_bos_token or
-  // add_eos_token of tokenizer_config.json, are not applied. adapter_dir: its chat_template.jinja,
-  // where there is one, takes the place of the model's.
-  // Errors: InvalidInput with file and key when something is missing, malformed or not supported.
+  // Tokens that tokenizer_config.json or added_tokens.json declare and tokenizer.json lacks are
+  // added, and add_bos_token and add_eos_token of tokenizer_config.json replace the post-processor,
+  // as transformers 5 does both. Truncation and padding are not applied. adapter_dir: each of
+  // tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json and
+  // chat_template.jinja that is there takes the place of the model's; chat_template_files.h says
+  // which template counts. Errors: InvalidInput with file and key when something is missing,
+  // malformed or not supported.
   static Tokenizer Load(const std::filesystem::path& model_dir,
-                        const std::filesystem::path& adapter_dir = {});
+                        const std::filesystem::path& adapter_dir = {},
+                        TemplateUse use = TemplateUse::kRender);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;

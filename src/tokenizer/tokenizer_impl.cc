@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "tokenizer/adapter_files.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer_json.h"
 
@@ -62,8 +63,9 @@ AddedToken ParseAddedToken(const JsonValue& item) {
 // The stages first, because they tell how the model's pieces are to be read; then model and added
 // tokens; then the parts that refer to their ids.
 Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
-                      const std::filesystem::path& adapter_dir) {
-  const TokenizerJson json = ReadTokenizerJson(model_dir / "tokenizer.json");
+                      const std::filesystem::path& adapter_dir, TemplateUse use) {
+  const TokenizerJson json =
+      ReadTokenizerJson(TokenizerFile(model_dir, adapter_dir, "tokenizer.json"));
   const JsonValue root = json.Root();
   // Another version may give old keys a new meaning, and ids would be wrong without a sign.
   if (const JsonValue version = root["version"]; !version.IsNull() && version.String() != "1.0") {
@@ -80,14 +82,31 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
 
   LoadModel(json);
   // Before roles and templates, which name tokens by their texts.
-  LoadAddedTokens(root["added_tokens"], std::ssize(json.vocab));
+  LoadAddedTokens(root["added_tokens"], std::ssize(json.vocab),
+                  ReadDeclaredTokens(model_dir, adapter_dir));
   CheckPostProcessor(json.file);
-  roles = ReadTokenRoles(model_dir, [this](std::string_view text) -> std::optional<std::int32_t> {
+  const auto id_of = [this](std::string_view text) -> std::optional<std::int32_t> {
     const std::int32_t id = ids.Find(text);
     return id < 0 ? std::nullopt : std::optional(id);
-  });
+  };
+  roles = ReadTokenRoles(model_dir, adapter_dir, id_of);
   if (!roles.bos && !post.before.empty()) roles.bos = post.before.front();
-  spec.chat_templates = ReadChatTemplates(model_dir, adapter_dir);
+  ApplyAddedEnds(model_dir, adapter_dir);
+  spec.chat_templates = ReadChatTemplates(model_dir, adapter_dir, use);
+}
+
+void Tokenizer::Impl::ApplyAddedEnds(const std::filesystem::path& model_dir,
+                                     const std::filesystem::path& adapter_dir) {
+  const std::optional<AddedEnds> ends = ReadAddedEnds(model_dir, adapter_dir);
+  if (!ends) return;
+  // A token that the model does not have is not added.
+  PostProcessor built;
+  if (ends->bos && roles.bos) built.before = {*roles.bos};
+  if (ends->eos && roles.eos) built.after = {*roles.eos};
+  if (built.before == post.before && built.after == post.after) return;
+  post = std::move(built);
+  // Data that were encoded with other tokens around them are encoded again.
+  spec.hash = HashBytes(fmt::format("{} {} {}", spec.hash, ends->bos, ends->eos));
 }
 
 // The template's ids are numbers of the file, so they may name nothing.
@@ -175,10 +194,12 @@ void Tokenizer::Impl::LoadMerges(const TokenizerJson& json, const std::string& w
 
 // Ids are those that Hugging Face gives: the model's for a text that the model has, otherwise the
 // next free id in the order of the list. A file that says otherwise is inconsistent.
-void Tokenizer::Impl::LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces) {
+void Tokenizer::Impl::LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces,
+                                      const std::vector<DeclaredToken>& declared) {
   auto next_id = static_cast<std::int32_t>(model_pieces);
   const std::vector<JsonValue> items = list.IsNull() ? std::vector<JsonValue>() : list.Array();
-  spec.added_tokens.reserve(items.size());  // matchers keep pointers to the elements
+  // Matchers keep pointers to the elements.
+  spec.added_tokens.reserve(items.size() + declared.size());
   for (const JsonValue& item : items) {
     const AddedToken& token = spec.added_tokens.emplace_back(ParseAddedToken(item));
     const std::int32_t known = ids.Find(token.content);
@@ -190,24 +211,60 @@ void Tokenizer::Impl::LoadAddedTokens(const JsonValue& list, std::int64_t model_
     } else if (known != token.id) {
       item["id"].Fail(fmt::format("{}, the id of '{}' in model.vocab", known, token.content));
     }
-    AddToMatcher(item, token);
+    AddToMatcher(token, item.where());
+  }
+  const std::size_t listed = spec.added_tokens.size();
+  std::set<std::string> texts;
+  for (const AddedToken& token : spec.added_tokens) texts.insert(token.content);
+  for (const DeclaredToken& token : declared) AddDeclared(token, &texts, &next_id);
+  for (std::size_t i = listed; i < spec.added_tokens.size(); ++i) {
+    const AddedToken& token = spec.added_tokens[i];
+    spec.hash =
+        HashBytes(fmt::format("{} {} {} {}{}{}{}", spec.hash, token.id, token.content,
+                              token.normalized, token.lstrip, token.rstrip, token.single_word));
   }
   special.resize(spec.pieces.size());
   for (const AddedToken& token : spec.added_tokens) special[token.id] = token.special;
   std::sort(decoder_texts_.begin(), decoder_texts_.end());
 }
 
+// A token that tokenizer.json lacks among its added tokens. Its id is that of the model's piece
+// with this text, or the next free one, as transformers gives it.
+void Tokenizer::Impl::AddDeclared(const DeclaredToken& declared, std::set<std::string>* texts,
+                                  std::int32_t* next_id) {
+  AddedToken token = declared.token;
+  if (token.content.empty() || texts->contains(token.content)) return;
+  const std::int32_t known = ids.Find(token.content);
+  // A role may name a token that does not exist, such as a padding token of another model.
+  if (known < 0 && token.id < 0) return;
+  const std::int32_t id = known >= 0 ? known : *next_id;
+  if (token.id >= 0 && token.id != id) {
+    ThrowInvalidInput(
+        "{}: '{}' has id {}, but tokenizer.json lacks it and would give it id {}; the files are of "
+        "two versions of the tokenizer",
+        declared.where, token.content, token.id, id);
+  }
+  token.id = id;
+  texts->insert(token.content);
+  if (known < 0) SetPiece((*next_id)++, token.content, declared.where);
+  AddToMatcher(spec.added_tokens.emplace_back(std::move(token)), declared.where);
+}
+
 // A token with `normalized` is looked for in its normalized form: " x" as "\u2581x", say.
-void Tokenizer::Impl::AddToMatcher(const JsonValue& item, const AddedToken& token) {
+void Tokenizer::Impl::AddToMatcher(const AddedToken& token, const std::string& where) {
   NormalizedText text = {token.content};
   if (token.normalized) normalizer_.Apply(&text);
   if (text.text != token.content) decoder_texts_.emplace_back(token.id, text.text);
   if (std::ssize(text.text) > AddedTokenMatcher::kMaxTokenBytes) {
-    item["content"].Fail(fmt::format("at most {} bytes", AddedTokenMatcher::kMaxTokenBytes));
+    ThrowInvalidInput("{}.content: expected at most {} bytes", where,
+                      AddedTokenMatcher::kMaxTokenBytes);
   }
   AddedTokenMatcher& matcher = token.normalized ? added_normalized_ : added_;
   if (!matcher.Add(text.text, &token)) {
-    item["content"].Fail("a text that no other added token has, not empty when normalized");
+    ThrowInvalidInput(
+        "{}.content: expected a text that no other added token has, not empty when normalized, "
+        "found '{}'",
+        where, token.content);
   }
 }
 

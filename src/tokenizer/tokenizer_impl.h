@@ -1,4 +1,4 @@
-// The parts of a Tokenizer. Included by tokenizer.cc and tokenizer_load.cc only.
+// The parts of a Tokenizer. Included by tokenizer.cc and tokenizer_impl.cc only.
 #ifndef QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 #define QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -80,7 +81,8 @@ class WordCache {
 
 class Tokenizer::Impl {
  public:
-  Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir);
+  Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir,
+       TemplateUse use);
 
   // The memory of one thread while it encodes.
   struct Workspace {
@@ -118,8 +120,15 @@ class Tokenizer::Impl {
 
   void LoadModel(const TokenizerJson& json);
   void LoadMerges(const TokenizerJson& json, const std::string& where, BpeConfig* config);
-  void LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces);
-  void AddToMatcher(const JsonValue& item, const AddedToken& token);
+  void LoadAddedTokens(const JsonValue& list, std::int64_t model_pieces,
+                       const std::vector<DeclaredToken>& declared);
+  // texts: of all added tokens.
+  void AddDeclared(const DeclaredToken& declared, std::set<std::string>* texts,
+                   std::int32_t* next_id);
+  void AddToMatcher(const AddedToken& token, const std::string& where);
+  // The tokens around a text, where tokenizer_config.json says which.
+  void ApplyAddedEnds(const std::filesystem::path& model_dir,
+                      const std::filesystem::path& adapter_dir);
   void SetPiece(std::int32_t id, const std::string& text, const std::string& where);
   void CheckPostProcessor(const std::string& file) const;
 

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "io/foreign_content.h"
 #include "io/json.h"
 #include "tokenizer/lookup_tables.h"
 
@@ -21,7 +22,7 @@ using nlohmann::json;
 //      kTree     kTree                    kVocab                  kMerges
 class Reader final : public json::json_sax_t {
  public:
-  explicit Reader(TokenizerJson* out) : out_(out) {}
+  Reader(std::string_view text, TokenizerJson* out) : text_(text), out_(out) {}
 
   bool null() override { return Value(nullptr); }
   bool boolean(bool value) override { return Value(value); }
@@ -55,7 +56,7 @@ class Reader final : public json::json_sax_t {
   }
 
   bool parse_error(std::size_t, const std::string&, const json::exception& error) override {
-    ThrowInvalidInput("{}: expected JSON: {}", out_->file, error.what());
+    ThrowInvalidInput("{}: expected JSON: {}{}", out_->file, error.what(), ForeignContent(text_));
   }
 
  private:
@@ -156,6 +157,7 @@ class Reader final : public json::json_sax_t {
         out_->file, out_->merges.size());
   }
 
+  std::string_view text_;
   TokenizerJson* out_;
   std::vector<json*> open_;        // the containers of the tree that are open
   std::int64_t depth_ = 0;         // open containers, those outside the tree included
@@ -182,7 +184,7 @@ TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   // The hash of the file's bytes: an index of data that was made with another tokenizer.json gets
   // another key.
   result.hash = HashBytes(text);
-  Reader reader(&result);
+  Reader reader(text, &result);
   json::sax_parse(text, &reader);
   if (!result.rest.is_object()) ThrowInvalidInput("{}: expected a JSON object", result.file);
   return result;

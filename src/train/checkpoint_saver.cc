@@ -1,12 +1,17 @@
 #include "train/checkpoint_saver.h"
 
+#include <fmt/format.h>
+
 #include "base/check.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
+#include "checkpoint/run_info.h"
 #include "io/json.h"
 #include "plan/prepared_run.h"
+#include "plan/run_folder.h"
+#include "tokenizer/adapter_files.h"
 
 namespace qlora {
 
@@ -28,12 +33,48 @@ std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosit
   return best;
 }
 
-bool CheckpointSaver::IsDue(const TrainPosition& at, bool best) const {
-  const std::int64_t every = plan_.options.save_steps;
-  return (every > 0 && at.step % every == 0) || (best && KeepsBest());
+bool CheckpointSaver::IsDue(const StepPlace& place, bool best) const {
+  return qlora::IsDue(SaveInterval(plan_.options, plan_.total_steps), place) ||
+         (best && KeepsBest());
 }
 
 void CheckpointSaver::Save(const TrainPosition& at) {
+  FollowFolder(at);
+  try {
+    Write(at);
+  } catch (const Error& error) {  // a full disk, or a NaN, which cannot be stored
+    const std::string& run_dir = plan_.options.output_dir;
+    if (error.code() != ErrorCode::kRuntime || ListCheckpoints(run_dir).empty()) throw;
+    throw Error(error.code(), fmt::format("{}. If the disk is full, free some space; qlora resume "
+                                          "{} continues from the last checkpoint",
+                                          error.what(), run_dir));
+  }
+}
+
+void CheckpointSaver::FollowFolder(const TrainPosition& at) {
+  const std::string& run_dir = plan_.options.output_dir;
+  if ((moved_ ? new_lock_ : lock_).IsAt(run_dir)) return;
+  // The folder that has the name now may be of another run, and the best checkpoint went with the
+  // old one.
+  const bool needs_old = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
+  if (moved_ || needs_old || std::filesystem::exists(run_dir)) {
+    ThrowRuntime(
+        "output_dir {} was renamed, removed or replaced while the run wrote to it, and the run "
+        "cannot go on under that name; its checkpoints so far are in the folder that was renamed, "
+        "from which qlora resume continues",
+        run_dir);
+  }
+  moved_ = true;
+  observer_.OnWarning(fmt::format(
+      "output_dir {} was renamed, removed or replaced while the run writes to it; checkpoints from "
+      "step {} on and the adapter are in a new folder of that name, the logs stay where they were",
+      run_dir, at.step));
+  MakeOutputDir(plan_.options);
+  TakeOutputDir(new_lock_, plan_.options);
+  WriteRunInfo(plan_);  // so that the new folder can be resumed
+}
+
+void CheckpointSaver::Write(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
   // The best checkpoint of a run that is resumed in another folder.
   if (KeepsBest() && at.best.step != at.step && !best_.empty() &&
@@ -41,8 +82,12 @@ void CheckpointSaver::Save(const TrainPosition& at) {
     best_ = CopyCheckpoint(best_, run_dir);
   }
   const std::filesystem::path dir =
-      SaveCheckpoint(run_dir, loaded_.adapter, plan_.run->form, loaded_.optimizer, at,
-                     plan_.total_steps, RecordedOptions(plan_));
+      SaveCheckpoint(run_dir, loaded_.adapter, plan_.run->base, loaded_.optimizer, at,
+                     plan_.total_steps, RecordedOptions(plan_), [&](const auto& unfinished) {
+                       // The tokenizer of the base is at hand; one that came with an adapter goes
+                       // along.
+                       if (!plan_.run->data->tokenizer_note.empty()) CopyTokenizer(unfinished);
+                     });
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
   if (plan_.options.save_total_limit > 0) {
@@ -52,11 +97,17 @@ void CheckpointSaver::Save(const TrainPosition& at) {
   observer_.OnCheckpoint(dir.string());
 }
 
+void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {
+  CopyTokenizerFiles(plan_.run->model_dir, plan_.options.adapter, dir);
+}
+
 void CheckpointSaver::SaveResult(const TrainPosition& at) {
+  FollowFolder(at);
   const std::string& run_dir = plan_.options.output_dir;
   // The last adapter is saved first. A best checkpoint that cannot be read leaves it in the folder.
   loaded_.adapter.Save(run_dir);
-  SaveBaseRecord(run_dir, plan_.run->form);
+  SaveBaseRecord(run_dir, plan_.run->base);
+  CopyTokenizer(run_dir);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   loaded_.adapter.Read(best_);

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/folder_lock.h"
 #include "checkpoint/train_position.h"
 #include "qlora/train.h"
+#include "step/interval.h"
 #include "train/loaded_run.h"
 
 namespace qlora {
@@ -18,14 +20,14 @@ std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosit
 
 class CheckpointSaver {
  public:
-  // best: the result of FindBestCheckpoint.
+  // best: the result of FindBestCheckpoint. lock: holds output_dir.
   CheckpointSaver(const TrainPlan& plan, LoadedRun& loaded, std::filesystem::path best,
-                  TrainObserver& observer)
-      : plan_(plan), loaded_(loaded), best_(std::move(best)), observer_(observer) {}
+                  const FolderLock& lock, TrainObserver& observer)
+      : plan_(plan), loaded_(loaded), best_(std::move(best)), lock_(lock), observer_(observer) {}
 
-  // True every save_steps steps, and with load_best_model_at_end after an evaluation that is the
-  // `best` so far.
-  bool IsDue(const TrainPosition& at, bool best) const;
+  // True as often as save_steps, save_ratio or saves_per_epoch say, and with load_best_model_at_end
+  // after an evaluation that is the `best` so far.
+  bool IsDue(const StepPlace& place, bool best) const;
   // Writes the checkpoint of `at` and removes the oldest ones beyond save_total_limit.
   void Save(const TrainPosition& at);
   // Leaves the adapter of the last step in output_dir, then in its place, with
@@ -34,11 +36,20 @@ class CheckpointSaver {
   void SaveResult(const TrainPosition& at);
 
  private:
+  void Write(const TrainPosition& at);
+  // Goes on in a new folder, with a warning, where output_dir was renamed or removed. Errors:
+  // Runtime where a folder of that name is there again, or the best checkpoint is out of reach.
+  void FollowFolder(const TrainPosition& at);
+  // Copies the files of the tokenizer that the run reads.
+  void CopyTokenizer(const std::filesystem::path& dir) const;
   bool KeepsBest() const { return plan_.options.load_best_model_at_end; }
 
   const TrainPlan& plan_;
   LoadedRun& loaded_;
   std::filesystem::path best_;  // the checkpoint of the best evaluation
+  const FolderLock& lock_;
+  bool moved_ = false;   // output_dir is another folder than at the start
+  FolderLock new_lock_;  // holds that folder
   TrainObserver& observer_;
 };
 

@@ -1,42 +1,108 @@
 #include "train/evaluation.h"
 
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <set>
+
 #include "inference/dataset_loss.h"
 #include "plan/prepared_run.h"
 
 namespace qlora {
+namespace {
+
+// The names of the files without folders and extensions; whole where two would be the same.
+std::vector<std::string> ShortNames(const std::vector<FileReport>& files) {
+  std::vector<std::string> names;
+  std::set<std::string> different;
+  for (const FileReport& file : files) {
+    names.push_back(std::filesystem::path(file.path).stem().string());
+    different.insert(names.back());
+  }
+  if (different.size() == files.size()) return names;
+  std::transform(files.begin(), files.end(), names.begin(),
+                 [](const FileReport& file) { return file.path; });
+  return names;
+}
+
+}  // namespace
 
 bool Evaluation::IsDueOnStart(const TrainPosition& at) const {
   return plan_.data.held_out && plan_.options.eval_on_start && at.step == 0;
 }
 
-bool Evaluation::IsDueAfter(const TrainPosition& at) const {
+bool Evaluation::IsDueAfter(const StepPlace& place) const {
   if (!plan_.data.held_out) return false;
   // The last step is always evaluated, so that the result has a figure to be judged by.
-  if (at.step == plan_.total_steps) return true;
-  const std::int64_t every = plan_.options.eval_steps;
-  if (every > 0) return at.step % every == 0;
-  // The position points to the next micro-batch: 0 when the step has finished an epoch.
-  return at.epoch_batch == 0;
+  if (place.step == plan_.total_steps) return true;
+  return IsDue(EvalInterval(plan_.options, plan_.total_steps), place);
+}
+
+Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop, RunLog& log)
+    : plan_(plan), loaded_(loaded), stop_(stop), log_(log) {
+  const std::optional<Dataset>& held_out = plan.run->data->held_out;
+  // A part that was held out of the training data is one set, whatever files it comes from.
+  if (!held_out || plan.options.data.eval_dataset.empty()) return;
+  const std::vector<FileReport>& files = held_out->report().files;
+  if (files.size() < 2) return;
+  const std::vector<std::string> names = ShortNames(files);
+  for (std::int64_t f = 0; f < std::ssize(files); ++f) {
+    if (files[f].samples > 0) parts_.push_back({names[f], held_out->OfFile(f)});
+  }
+}
+
+// Runs in the arena of training's activations, which hold nothing between steps. Stopping is asked
+// for at every progress report; an evaluation that was stopped has no result.
+std::optional<EvalResult> Evaluation::Measure(const Dataset& data, std::int64_t before,
+                                              std::int64_t all) {
+  return EvaluateDataset(*loaded_.decoder, &loaded_.adapter, data, false, loaded_.memory,
+                         [&](std::int64_t done, std::int64_t /*total*/) {
+                           log_.ShowEvalProgress(before + done, all);
+                           return !stop_.Ask();
+                         });
+}
+
+// The loss of several files is that of all their tokens together.
+std::optional<EvalReport> Evaluation::MeasureAll() {
+  const Dataset& held_out = *plan_.run->data->held_out;
+  EvalReport report;
+  const auto take = [&report](const EvalResult& result) {
+    const double tokens = static_cast<double>(result.tokens);
+    report.loss += result.loss * tokens;
+    report.token_accuracy += result.token_accuracy * tokens;
+    report.tokens += result.tokens;
+    report.seconds += result.seconds;
+  };
+  if (parts_.empty()) {
+    const std::optional<EvalResult> result = Measure(held_out, 0, held_out.size());
+    if (!result) return {};
+    report.loss = result->loss;
+    report.perplexity = result->perplexity;
+    report.token_accuracy = result->token_accuracy;
+    report.tokens = result->tokens;
+    report.seconds = result->seconds;
+    return report;
+  }
+  std::int64_t before = 0;
+  for (const Part& part : parts_) {
+    const std::optional<EvalResult> result = Measure(part.data, before, held_out.size());
+    if (!result) return {};
+    take(*result);
+    before += part.data.size();
+    report.files.push_back({part.name, result->loss, result->tokens});
+  }
+  report.loss /= static_cast<double>(report.tokens);
+  report.token_accuracy /= static_cast<double>(report.tokens);
+  report.perplexity = std::exp(report.loss);
+  return report;
 }
 
 bool Evaluation::Run(TrainPosition& at) {
   if (!at.eval_due) return false;
-  // Runs in the arena of training's activations, which hold nothing between steps. Stopping is
-  // asked for at every progress report; an evaluation that was stopped has no result.
-  const std::optional<EvalResult> result =
-      EvaluateDataset(*loaded_.decoder, &loaded_.adapter, *plan_.run->data->held_out, false,
-                      loaded_.memory, [this](std::int64_t done, std::int64_t total) {
-                        log_.ShowEvalProgress(done, total);
-                        return !stop_.Ask();
-                      });
-  if (!result) return false;
+  std::optional<EvalReport> measured = MeasureAll();
+  if (!measured) return false;
   at.eval_due = false;
-  EvalReport report;
-  report.loss = result->loss;
-  report.perplexity = result->perplexity;
-  report.token_accuracy = result->token_accuracy;
-  report.tokens = result->tokens;
-  report.seconds = result->seconds;
+  EvalReport& report = *measured;
   if (at.step > 0) {  // the untrained model is not a candidate
     const bool accuracy = plan_.options.metric_for_best_model == "token_accuracy";
     report.best = at.best.Add(at.step, accuracy ? report.token_accuracy : report.loss, accuracy,

@@ -2,15 +2,13 @@
 #ifndef QLORA_TRAIN_SAMPLES_H_
 #define QLORA_TRAIN_SAMPLES_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "log/run_log.h"
 #include "pass/kv_cache.h"
-#include "qlora/train.h"
+#include "qlora/train_plan.h"
 #include "train/loaded_run.h"
 
 namespace qlora {

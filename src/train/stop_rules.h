@@ -22,7 +22,11 @@ class StopRules {
   bool Diverged(const TrainPosition& at) const;
   // The run ends with a checkpoint, before its result is complete.
   bool BreaksOff(const TrainPosition& at) const { return interrupted_ || Diverged(at); }
-  bool StoppedEarly(const TrainPosition& at) const { return StopsEarly(plan_.options, at); }
+  // The observer wants the result now.
+  bool Finishes() const { return observer_.ShouldFinish(); }
+  bool StoppedEarly(const TrainPosition& at) const {
+    return StopsEarly(plan_.options, at) || (at.step < plan_.total_steps && Finishes());
+  }
   // The loop is over: an interruption, early stopping, or all steps are done.
   bool Ended(const TrainPosition& at) const;
 

@@ -15,11 +15,13 @@
 #include "log/run_log.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
-#include "step/loss_rise.h"
+#include "step/interval.h"
 #include "step/optimizer.h"
 #include "train/checkpoint_saver.h"
+#include "train/divergence.h"
 #include "train/evaluation.h"
 #include "train/loaded_run.h"
+#include "train/model_card.h"
 #include "train/samples.h"
 #include "train/stop_rules.h"
 
@@ -29,12 +31,12 @@ namespace {
 // Everything that a run does apart from its steps.
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, LoadedRun& loaded, const TrainPosition& start,
-             std::filesystem::path best_checkpoint, TrainObserver& observer)
+             std::filesystem::path best_checkpoint, const FolderLock& lock, TrainObserver& observer)
       : stop(plan, observer),
         log(plan, start, observer),
         evaluation(plan, loaded, stop, log),
         samples(plan, loaded, log),
-        checkpoints(plan, loaded, std::move(best_checkpoint), observer) {}
+        checkpoints(plan, loaded, std::move(best_checkpoint), lock, observer) {}
 
   StopRules stop;
   RunLog log;
@@ -77,7 +79,7 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
   at.eval_due = at.eval_due || out.evaluation.IsDueOnStart(at);
   const bool best = out.evaluation.Run(at);
   const bool keeps = best && plan.options.load_best_model_at_end;
-  const bool ends = was_due && out.stop.Ended(at);
+  const bool ends = (was_due || out.stop.Finishes()) && out.stop.Ended(at);
   if (keeps || ends || out.stop.interrupted()) out.checkpoints.Save(at);
   if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
 }
@@ -96,43 +98,23 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     out.log.WriteStep(at, result, EpochsDone(stream, at), watch.seconds());
 
     out.stop.AskAfter(at);
-    at.eval_due = out.evaluation.IsDueAfter(at);
+    const StepPlace place =
+        PlaceOf(at.step, stream, at.cursor(), plan.options.gradient_accumulation_steps);
+    at.eval_due = out.evaluation.IsDueAfter(place);
     // An evaluation of a run that is about to end would delay the interruption; it stays due and is
     // stored as such in the checkpoint.
     const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
     if (out.samples.IsDue(at)) out.samples.Write(at);
     const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
-    if (out.checkpoints.IsDue(at, best) || last) out.checkpoints.Save(at);
+    if (out.checkpoints.IsDue(place, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
   }
 }
 
-// Describes how a run got worse; "" for a run that did not. One skipped last step does not count:
-// the losses of the steps that made the adapter decide.
-std::string DescribeDivergence(const TrainOptions& options, const TrainPosition& at) {
-  std::string found;
-  const bool applied_any = at.skipped_steps < at.step;
-  if (at.skipped_in_a_row > 1 || !applied_any) {
-    found = fmt::format("every step from {} on held a NaN or Inf and changed nothing",
-                        at.step - at.skipped_in_a_row + 1);
-  } else if (HasRisen(at.start, at.losses)) {
-    found = fmt::format("the loss rose from {:.4f} at the start to {:.4f} at the end",
-                        at.start.mean, at.losses.mean);
-  } else {
-    return {};
-  }
-  const bool best = options.load_best_model_at_end && at.best.step >= 0;
-  return fmt::format(
-      "{}: the run has diverged, and the adapter saved in {} is {}. Try a lower learning_rate, a "
-      "longer warm-up or a smaller max_grad_norm",
-      found, options.output_dir,
-      best ? fmt::format("that of step {}, which evaluated best", at.best.step) : "of little use");
-}
-
 // The result of a run for its caller. An interrupted run has its adapter in its last checkpoint
 // only.
-RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t first_step,
-                     const TrainPosition& at) {
+RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs& out,
+                     std::int64_t first_step, const TrainPosition& at) {
   const std::string& dir = plan.options.output_dir;
   RunSummary summary;
   summary.steps = at.step;
@@ -143,7 +125,7 @@ RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t 
   summary.peak_memory_bytes = PeakResidentBytes();
   summary.interrupted = out.stop.interrupted();
   summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
-  if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at);
+  if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at, loaded);
   summary.diverged = !summary.divergence.empty();
   summary.skipped_steps = at.skipped_steps;
   summary.best_step = at.best.step;
@@ -153,28 +135,21 @@ RunSummary Summarize(const TrainPlan& plan, const RunOutputs& out, std::int64_t 
 
 // The part of a run that writes to output_dir.
 RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
-               std::filesystem::path best_checkpoint, TrainObserver& observer) {
+               std::filesystem::path best_checkpoint, const FolderLock& lock,
+               TrainObserver& observer) {
   WriteRunInfo(plan);
   const std::int64_t first_step = at.step;
-  RunOutputs out(plan, loaded, at, std::move(best_checkpoint), observer);
+  RunOutputs out(plan, loaded, at, std::move(best_checkpoint), lock, observer);
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, loaded, out, at);
   // The mark that the run is complete comes last, after everything that it vouches for.
   if (!out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
+    WriteModelCard(plan, at, out.log.mean_loss());
     out.samples.Write(at);
     WriteRunInfo(plan, at.step);
   }
-  return Summarize(plan, out, first_step, at);
-}
-
-// Locks the folder against other runs for the life of `lock`.
-void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
-  if (lock.Take(options.output_dir)) return;
-  ThrowInvalidInput(
-      "output_dir {} is in use by another run; wait until that run has ended, or choose another "
-      "output_dir",
-      options.output_dir);
+  return Summarize(plan, loaded, out, first_step, at);
 }
 
 // Refuses a folder that another run changed since the plan was made.
@@ -209,7 +184,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   CheckUnchanged(plan);
   PrepareOutputDir(plan.options, checkpoint);
   try {
-    return Run(plan, *loaded, at, std::move(best_checkpoint), observer);
+    return Run(plan, *loaded, at, std::move(best_checkpoint), lock, observer);
   } catch (const Error& error) {
     // InvalidInput would say that nothing was written.
     if (error.code() != ErrorCode::kInvalidInput) throw;

@@ -5,7 +5,6 @@
 #define QLORA_UNICODE_UNICODE_H_
 
 #include <array>
-#include <cstddef>
 #include <string>
 #include <string_view>
 

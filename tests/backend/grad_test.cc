@@ -272,21 +272,23 @@ TEST_F(GradTest, RouteExperts) {
 
 TEST_F(GradTest, CrossEntropy) {
   const std::vector<std::int32_t> targets = {4, 0, 16, 4};
-  for (const float softcap : {0.0f, 2.5f}) {
+  for (const auto& [softcap, smoothing] : {std::pair(0.0f, 0.0f), std::pair(2.5f, 0.0f),
+                                           std::pair(0.0f, 0.1f), std::pair(2.5f, 0.4f)}) {
     for (const double scale : {1.0, 0.03}) {
       Matrix logits = Normal(4, 17, 3);
       Matrix logits_c = Convert(logits, DType::kC128);
       Matrix logprob_c(DType::kC128, 1, 4);
       Matrix row_scale(DType::kF64, 1, 4);
       for (std::int64_t n = 0; n < 4; ++n) row_scale.Set(0, n, scale * static_cast<double>(n));
-      const Matrix expected = ComplexStep(logits_c, [&] {
+      const Matrix expected = ComplexStep(logits_c, [&, smoothing = smoothing, cap = softcap] {
         Matrix scratch = logits_c;
-        backend_->Run(ops::CrossEntropy{targets, softcap, {}, scratch.view(), logprob_c.view()});
+        backend_->Run(
+            ops::CrossEntropy{targets, cap, {}, scratch.view(), logprob_c.view(), {}, smoothing});
         return -Contract(row_scale, logprob_c);
       });
       Matrix logprob(DType::kF64, 1, 4);
-      backend_->Run(
-          ops::CrossEntropy{targets, softcap, row_scale.view(), logits.view(), logprob.view()});
+      backend_->Run(ops::CrossEntropy{
+          targets, softcap, row_scale.view(), logits.view(), logprob.view(), {}, smoothing});
       ExpectGradient(logits, expected, "logits");
       ExpectWithin(logprob, logprob_c, Filled(DType::kF64, 1, 4, 1e-14), "logprob");
     }

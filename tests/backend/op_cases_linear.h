@@ -50,8 +50,12 @@ inline std::vector<LinearCase> LinearCases() {
       {"nf4_large_blocks", 5, 256, {48}, kNf4Block128, 4},
       {"no_adapter", 21, 72, {56}, kNf4},
       {"no_adapter_bias", 2, 72, {56}, kBF16, 0, true},
+      {"bias_many_rows", 300, 64, {270}, kNf4, 4, true},
       {"empty_batch", 0, 32, {16}, kNf4, 4},
   };
+  LinearCase some_biases = {"some_biases", 66, 64, {24, 40, 16}, kBF16, 4, true};
+  some_biases.some_biases = true;
+  cases.push_back(some_biases);
   const std::vector<LinearCase> in_place = {
       {"in_place_few", 6, 128, {96, 32}, kNf4, 4, true},
       {"in_place_one", 70, 96, {40}, kNf4DoubleBnb, 4},

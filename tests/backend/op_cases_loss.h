@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "backend/op_cases.h"
@@ -15,7 +16,8 @@ namespace qlora::testing_util {
 TEST_P(OpTest, CrossEntropy) {
   std::uint64_t seed = 1500;
   for (const RowsShape& s : RowsShapes()) {
-    for (const float softcap : {0.0f, 10.0f}) {
+    for (const auto& [softcap, smoothing] : {std::pair(0.0f, 0.0f), std::pair(10.0f, 0.0f),
+                                             std::pair(0.0f, 0.1f), std::pair(10.0f, 0.3f)}) {
       for (const double gradient_scale : {0.0, 1.0, 0.0125}) {
         for (const double deviation : {1.0, 50.0}) {
           Random random(++seed);
@@ -33,40 +35,45 @@ TEST_P(OpTest, CrossEntropy) {
           Matrix loss64 = Convert(loss, DType::kF64);
           reference().Run(ops::CrossEntropy{
               targets, softcap, {}, capped64.view(), loss64.view(), hit64.view()});
+          const Matrix logprob64 = loss64;
           Matrix out64 = Convert(logits, DType::kF64);
-          reference().Run(
-              ops::CrossEntropy{targets, softcap, row_scale64.view(), out64.view(), loss64.view()});
+          reference().Run(ops::CrossEntropy{
+              targets, softcap, row_scale64.view(), out64.view(), loss64.view(), {}, smoothing});
           backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
           backend().Run(ops::CrossEntropy{targets, softcap, row_scale.view(), logits.view(),
-                                          loss.view(), hit.view()});
+                                          loss.view(), hit.view(), smoothing});
           // A cap can round different logits to the same value.
           if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "hit");
 
           // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
           const double unit = kMathRoundings * UnitRoundoff(wide());
-          const auto error_of_row = [&](std::int64_t n) {
+          const auto error_of_row = [&, smoothing = smoothing](std::int64_t n) {
             double size = 0;
             for (std::int64_t v = 0; v < s.cols; ++v)
               size = std::max(size, std::abs(capped64(n, v)));
-            return 4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide()));
+            // The mean of all logits, for smoothing, is a sum of V terms of at most 2 max|c|.
+            return 4 * unit * (1 + size) +
+                   Gamma(s.cols, UnitRoundoff(wide())) * (1 + smoothing * 2 * size);
           };
           ExpectWithin(loss, loss64,
                        Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row(n); }),
                        "logprob");
-          ExpectWithin(logits, out64,
-                       Bound(out64,
-                             [&](std::int64_t n, std::int64_t v) {
-                               const double cap_error =
-                                   softcap == 0 ? 0 : 2 * unit * static_cast<double>(softcap);
-                               if (gradient_scale == 0) return cap_error;
-                               const double p = std::exp(capped64(n, v) - capped64(n, targets[n]) +
-                                                         loss64(0, n));
-                               const double onehot = targets[n] == v ? 1 : 0;
-                               return row_scale64(0, n) *
-                                      (p * 2 * error_of_row(n) +
-                                       (p + onehot) * (unit + (softcap == 0 ? 0 : 4 * unit)));
-                             }),
-                       "logits");
+          ExpectWithin(
+              logits, out64,
+              Bound(out64,
+                    [&, softcap = softcap, smoothing = smoothing](std::int64_t n, std::int64_t v) {
+                      const double cap_error =
+                          softcap == 0 ? 0 : 2 * unit * static_cast<double>(softcap);
+                      if (gradient_scale == 0) return cap_error;
+                      const double p =
+                          std::exp(capped64(n, v) - capped64(n, targets[n]) + logprob64(0, n));
+                      const double label =
+                          smoothing / static_cast<double>(s.cols) + (targets[n] == v ? 1 : 0);
+                      return row_scale64(0, n) *
+                             (p * 2 * error_of_row(n) +
+                              (p + label) * (unit + (softcap == 0 ? 0 : 4 * unit)));
+                    }),
+              "logits");
         }
       }
     }

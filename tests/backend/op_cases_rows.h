@@ -2,8 +2,6 @@
 #ifndef QLORA_TESTS_BACKEND_OP_CASES_ROWS_H_
 #define QLORA_TESTS_BACKEND_OP_CASES_ROWS_H_
 
-#include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "backend/op_cases.h"
@@ -135,6 +133,8 @@ TEST_P(OpTest, AddGatherScatter) {
         }
         // Equal rows are added in their order.
         if (s.rows > 3 && y_type == wide()) rows[2] = rows[0];
+        // Equal rows far from the first, and from each other.
+        if (s.rows > 100 && y_type == wide()) rows[50] = rows[100] = rows[40];
         Matrix spread = random.Normal(y_type, 2 * s.rows, s.cols, 1);
         Matrix spread64 = Convert(spread, DType::kF64);
         backend().Run(ops::ScatterAddRows{x.view(), rows, spread.view()});
@@ -255,7 +255,7 @@ TEST_P(OpTest, ColumnsAndNoise) {
 
 TEST_P(OpTest, SumOfSquares) {
   Random random(1800);
-  for (const std::int64_t size : {1, 7, 64, 4099, 20000}) {
+  for (const std::int64_t size : {1, 7, 64, 4099, 20000, 1200000}) {
     const Matrix x = random.Normal(wide(), 1, size, 1);
     double expected = 0;
     for (std::int64_t i = 0; i < size; ++i) expected += x(0, i) * x(0, i);

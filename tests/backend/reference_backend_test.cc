@@ -236,6 +236,19 @@ TEST_F(ReferenceBackendTest, CrossEntropyOfEqualLogitsIsLogV) {
   ExpectValues(logits, {{0.5, -1.5, 0.5, 0.5}});
 }
 
+// p = (3/4, 1/4) and the labels (0.9, 0.1): 0.2 of the target's probability is spread over two.
+TEST_F(ReferenceBackendTest, CrossEntropyWithLabelSmoothing) {
+  Matrix logits = Make({{std::log(3.0), 0}});
+  Matrix logprob(DType::kF64, 1, 1);
+  const std::vector<std::int32_t> targets = {0};
+  const Matrix row_scale = Make({{2.0}});
+  backend_->Run(
+      ops::CrossEntropy{targets, 0, row_scale.view(), logits.view(), logprob.view(), {}, 0.2f});
+  EXPECT_NEAR(logprob(0, 0), 0.9 * std::log(0.75) + 0.1 * std::log(0.25), 1e-7);
+  EXPECT_NEAR(logits(0, 0), 2 * (0.75 - 0.9), 1e-7);
+  EXPECT_NEAR(logits(0, 1), 2 * (0.25 - 0.1), 1e-7);
+}
+
 TEST_F(ReferenceBackendTest, CrossEntropyWithoutGradientKeepsCappedLogits) {
   Matrix logits = Make({{3, -6}});
   Matrix logprob(DType::kF64, 1, 1);

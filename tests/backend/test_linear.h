@@ -34,6 +34,7 @@ struct LinearCase {
   bool prepacked = false;  // weights of which the backend has a better order
   // x and dy with a tail, y and dy of the group beside each other, and with Store::kAdd a base.
   bool in_place = false;
+  bool some_biases = false;  // with bias: every other linear has one
 };
 
 // A matrix that begins at a multiple of 16 bytes, as its rows do.
@@ -249,7 +250,8 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
   group.x = random.Normal(x_type, N, I, 1, precise);
   for (const std::int64_t O : c.out) {
     group.weights.emplace_back(c.weight, wide, O, I, precise, random);
-    group.bias.push_back(c.bias ? random.Normal(wide, 1, O, 1) : Matrix());
+    const bool has_bias = c.bias && !(c.some_biases && group.bias.size() % 2 == 1);
+    group.bias.push_back(has_bias ? random.Normal(wide, 1, O, 1) : Matrix());
     group.a.push_back(random.Normal(wide, R, R == 0 ? 0 : I, 0.3, precise));
     group.b.push_back(random.Normal(wide, R == 0 ? 0 : O, R, 0.3, precise));
     group.y.push_back(random.Normal(y_type, N, O, 1));

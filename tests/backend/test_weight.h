@@ -2,8 +2,6 @@
 #ifndef QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
 #define QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
 
-#include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "backend/backend.h"

@@ -183,6 +183,14 @@ TEST_F(FileTest, NoFileLeftToOpenIsNotBadInput) {
   EXPECT_THAT(error.what(), HasSubstr("Too many open files"));
 }
 
+TEST_F(FileTest, ANameMayBeAsLongAsTheSystemAllows) {
+  const fs::path path = folder_ / std::string(255, 'n');
+  WriteTextFile(path, "old");
+  WriteTextFile(path, "new");
+  EXPECT_EQ(ReadTextFile(path), "new");
+  WriteTextFile(folder_ / std::string(254, 'n'), "created", OpenMode::kCreate);
+}
+
 TEST_F(FileTest, MissingFolderIsAnError) {
   const Error error = ErrorOf([&] { AtomicFile file(folder_ / "no" / "a.txt"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
@@ -298,6 +306,37 @@ TEST_F(FileTest, ReadingWhatIsNotAFileIsInvalidInput) {
     EXPECT_THAT(read.what(), HasSubstr(reason));
   }
   EXPECT_EQ(ErrorOf([] { MappedFile file("/dev/null"); }).code(), ErrorCode::kInvalidInput);
+}
+
+// Neither a device nor a long file is read until memory ends.
+TEST_F(FileTest, ReadsNoTextWithoutEnd) {
+  const fs::path sparse = folder_ / "sparse";
+  WriteTextFile(sparse, "x");
+  fs::resize_file(sparse, std::uintmax_t{1} << 40);
+  for (const auto& [path, reason] : {std::pair(fs::path("/dev/zero"), "is a device"),
+                                     std::pair(sparse, "has more than 268435456 bytes")}) {
+    const Error error = ErrorOf([&, &path = path] { ReadTextFile(path); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    EXPECT_THAT(error.what(), HasSubstr(reason));
+  }
+  // The size of such files is not known before they are read.
+  EXPECT_THAT(ErrorOf([] { ReadTextFile("/proc/self/status", 10); }).what(),
+              HasSubstr("has more than 10 bytes"));
+  EXPECT_THAT(ErrorOf([] { OpenRegularFile("/dev/zero"); }).what(), HasSubstr("regular file"));
+}
+
+TEST_F(FileTest, UpdatesAFileInPlaceAndFollowsNoLink) {
+  const fs::path path = folder_ / "a";
+  WriteTextFile(path, "old");
+  close(OpenForWriting(path, OpenMode::kUpdate));
+  EXPECT_EQ(ReadTextFile(path), "old");
+  fs::create_symlink(path, folder_ / "link");
+  fs::create_symlink(folder_ / "nothing", folder_ / "dangling");
+  for (const char* link : {"link", "dangling"}) {
+    EXPECT_THAT(ErrorOf([&] { OpenForWriting(folder_ / link, OpenMode::kUpdate); }).what(),
+                HasSubstr("is a symbolic link"));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "nothing"));
 }
 
 TEST_F(FileTest, ReadsFilesOfUnknownSize) {

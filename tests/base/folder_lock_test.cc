@@ -36,6 +36,13 @@ TEST(FolderLock, HoldsAFolderUntilItsProcessEnds) {
   EXPECT_FALSE(FolderLock().Take(name));
   EXPECT_TRUE(fs::is_empty(name)) << "a lock leaves no file";
   EXPECT_TRUE(FolderLock().Take(fs::path(name) / "absent"));
+  EXPECT_TRUE(FolderLock().IsAt(name)) << "nothing was taken";
+  EXPECT_TRUE(lock.IsAt(name + "/"));
+  fs::rename(name, name + "-renamed");
+  EXPECT_FALSE(lock.IsAt(name));
+  fs::create_directory(name);
+  EXPECT_FALSE(lock.IsAt(name)) << "another folder";
+  fs::remove(name + "-renamed");
   close(ready[0]);
   close(ready[1]);
   fs::remove(name);

@@ -11,6 +11,17 @@ TEST(Printable, WritesControlCharactersAsNumbers) {
   // A character that was cut behind its first byte.
   EXPECT_EQ(Printable("\xc2..."), "\xc2...");
   EXPECT_EQ(Printable("\xc2"), "\xc2");
+  // A terminal of 8 bits obeys the byte alone; in a character it is none.
+  EXPECT_EQ(Printable("\x9b"
+                      "2J\xe9"),
+            "\\x9b"
+            "2J\xe9");
+  EXPECT_EQ(Printable("\u041b \u4e9b \U0001f69b"), "\u041b \u4e9b \U0001f69b");
+}
+
+TEST(Printable, ShowsCharactersThatTurnText) {
+  EXPECT_EQ(Printable("a\u202egpj.exe"), "a\\u202egpj.exe");
+  EXPECT_EQ(Printable("\u202a\u2066\u2069\u202f\u2065"), "\\u202a\\u2066\\u2069\u202f\u2065");
 }
 
 TEST(Printable, FormatsBytes) {

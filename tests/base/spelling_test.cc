@@ -23,6 +23,12 @@ TEST(NearestTest, CorrectsAThirdOfTheLetters) {
   EXPECT_EQ(Nearest("train", {}), "");
 }
 
+TEST(NearestTest, NamesAllThatAreAsNear) {
+  const std::vector<std::string> names = {"8b", "0.6b", "4b"};
+  EXPECT_THAT(AllNearest("7b", names), testing::ElementsAre("8b", "4b"));
+  EXPECT_THAT(AllNearest("train", names), testing::IsEmpty());
+}
+
 TEST(NearestTest, SuggestsTheFirstMissingPartOfAPath) {
   const TemporaryFolder folder;
   std::filesystem::create_directories(folder.path() / "models" / "llama");

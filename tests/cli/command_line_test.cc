@@ -120,8 +120,8 @@ TEST_F(CommandLineTest, NamesWhatIsWrong) {
   EXPECT_THAT(ErrorOf({"--max_steps"}), HasSubstr("a value is missing"));
   EXPECT_THAT(ErrorOf({"--model", "--packing"}), HasSubstr("a value is missing"));
   EXPECT_THAT(ErrorOf({"-lr", "1"}), HasSubstr("write --lr"));
-  EXPECT_THAT(ErrorOf({"stray"}), HasSubstr("'stray': expected --key value"));
-  EXPECT_THAT(ErrorOf({"a", "b"}, {"model_name_or_path"}), HasSubstr("'b': expected"));
+  EXPECT_THAT(ErrorOf({"stray"}), HasSubstr("unexpected 'stray': options"));
+  EXPECT_THAT(ErrorOf({"a", "b"}, {"model_name_or_path"}), HasSubstr("unexpected 'b' after"));
   EXPECT_THAT(ErrorOf({"--no-model"}), HasSubstr("unknown option 'no-model'"));
   EXPECT_THAT(ErrorOf({"--packing=perhaps"}), HasSubstr("true or false"));
   EXPECT_THAT(ErrorOf({"--scheduler", "linaer"}), HasSubstr("one of linear, cosine"));

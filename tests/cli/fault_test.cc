@@ -137,7 +137,7 @@ TEST_F(FaultTest, ALogThatCannotBeWrittenCostsNoRun) {
   EXPECT_THAT(err, AllOf(HasSubstr("File too large; the run goes on, and writes no more to this "),
                          HasSubstr("checkpoint out/checkpoint-400"), HasSubstr("adapter saved")));
   EXPECT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
-  EXPECT_EQ(Run({"resume", "out", "--max_steps", "402"}).code, 0);
+  EXPECT_EQ(Run({"resume", "out", "--max_steps", "402", "--logging_dir", "logs"}).code, 0);
 }
 
 TEST_F(FaultTest, AFolderForLogsThatCannotBeMadeIsAMistake) {
@@ -201,6 +201,13 @@ TEST_F(FaultTest, DeepAndOddJsonIsAnError) {
   EXPECT_THAT(Refused({"inspect", "model"}), HasSubstr("config.json"));
 }
 
+TEST_F(FaultTest, AZeroByteInANameDoesNotEndTheMessage) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EditJson(scratch_ / "out/train_config.json",
+           [](nlohmann::json& json) { json["model_name_or_path"] = std::string("\0x", 2); });
+  EXPECT_THAT(Refused({"resume", "out", "--max_steps=3"}), HasSubstr("\\x00x"));
+}
+
 TEST_F(FaultTest, DamagedLogsAreReported) {
   ASSERT_EQ(Run(TrainWords()).code, 0);
   std::ofstream log(scratch_ / "out" / "train_log.jsonl", std::ios::app);
@@ -212,6 +219,31 @@ TEST_F(FaultTest, DamagedLogsAreReported) {
   const Outcome odd = Run({"report", "out", "--out", "page.html"});
   EXPECT_EQ(odd.code, 2);
   EXPECT_THAT(odd.err, HasSubstr("run_info.json: expected a JSON object"));
+}
+
+// Names of files that a terminal would obey, as an archive or a download may bring them.
+TEST_F(FaultTest, NamesReachTheTerminalWithoutControlCharacters) {
+  const std::string name =
+      "d\x1b[31m\x9b"
+      "2J.jsonl";
+  fs::copy_file(scratch_ / "data.jsonl", scratch_ / name);
+  fs::create_directories(scratch_ / "hub/models--org--m\x1b[2J/snapshots");
+  fs::copy(model(), scratch_ / "hub/models--org--m\x1b[2J/snapshots/1");
+  for (const std::vector<std::string>& words :
+       {TrainWords({"--dataset", name, "--eval_dataset", name, "--eval_steps", "1"}),
+        TrainWords({"--dataset", name, "--dry_run", "--output_dir", "other"}),
+        {"inspect", "--model", "model", "--dataset", name}}) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out + outcome.err, HasSubstr("d\\x1b[31m\\x9b"
+                                                     "2J.jsonl"));
+    EXPECT_EQ((outcome.out + outcome.err).find_first_of("\x1b\x9b"), std::string::npos);
+  }
+  setenv("HF_HUB_CACHE", (scratch_ / "hub").c_str(), 1);
+  const Outcome doctor = Run({"doctor"});
+  unsetenv("HF_HUB_CACHE");
+  EXPECT_THAT(doctor.out, HasSubstr("org/m\\x1b[2J"));
+  EXPECT_EQ(doctor.out.find('\x1b'), std::string::npos);
 }
 
 TEST_F(FaultTest, PipesWithoutAWriterAreRefused) {

@@ -1,5 +1,5 @@
 // Options and verbs under the names that other programs give them.
-#include "migrate/foreign_option.h"
+#include "foreign/foreign_option.h"
 
 #include <gmock/gmock.h>
 
@@ -168,13 +168,20 @@ TEST_F(ForeignOptionTest, WhatIsNotNeededIsNoted) {
                                   HasSubstr("seed orders the data, too")));
 }
 
+TEST_F(ForeignOptionTest, IntervalsByEpochAndShare) {
+  Train({"--save_strategy", "epoch", "--eval_steps", "0.1"});
+  EXPECT_EQ(options().saves_per_epoch, 1);
+  EXPECT_EQ(options().eval_ratio, 0.1);
+  Train({Write("share.yaml", "seed: 1\nsave_steps: 0.25\n")});
+  EXPECT_EQ(options().save_ratio, 0.25);
+}
+
 TEST_F(ForeignOptionTest, WhatCannotBeDoneSaysWhatToWrite) {
   EXPECT_THAT(TrainError({"--push_to_hub"}), HasSubstr("nothing leaves this machine"));
   EXPECT_THAT(TrainError({"--fp16"}), HasSubstr("see compute_dtype"));
   EXPECT_THAT(TrainError({"--fp32"}), HasSubstr("write --compute_dtype float32"));
   EXPECT_THAT(TrainError({"--quant", "nf4"}), HasSubstr("write --bnb_4bit_quant_type"));
   EXPECT_THAT(TrainError({"--load_in_8bit"}), HasSubstr("4 or in 16 bits"));
-  EXPECT_THAT(TrainError({"--save_strategy", "epoch"}), HasSubstr("set save_steps"));
   EXPECT_THAT(TrainError({"--adapter-path", "a"}), HasSubstr("write --output_dir"));
   EXPECT_THAT(TrainError({"--bits=8"}), HasSubstr("write --load_in_4bit true or false"));
   EXPECT_THAT(TrainError({"--max-tokens", "9"}), HasSubstr("it is max_new_tokens"));
@@ -235,11 +242,6 @@ TEST_F(ForeignOptionTest, ValuesOfOtherTrainers) {
 }
 
 TEST_F(ForeignOptionTest, ValuesThatCannotBeHadSayWhatToWrite) {
-  EXPECT_THAT(TrainError({"--eval_steps", "0.1"}),
-              HasSubstr("--eval_steps: eval_steps 0.1 is not supported: a share of the run; give a "
-                        "number of steps"));
-  EXPECT_THAT(TrainError({Write("share.yaml", "seed: 1\nsave_steps: 0.1\n")}),
-              HasSubstr("share.yaml:2: save_steps 0.1 is not supported: a share of the run"));
   EXPECT_THAT(TrainError({"--init_lora_weights", "gaussian"}), HasSubstr("true, pissa, olora"));
   EXPECT_THAT(TrainError({"--compute_dtype", "fp16"}), HasSubstr("bfloat16 or float32"));
   // A value that no trainer has is answered with the choices.

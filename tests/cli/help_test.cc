@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "command/command_line.h"
+#include "verbs/verbs.h"
 
 namespace qlora {
 namespace {

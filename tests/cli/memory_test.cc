@@ -6,7 +6,6 @@
 
 #include "base/random.h"
 #include "cli/tiny_model.h"
-#include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 #include "test_build.h"

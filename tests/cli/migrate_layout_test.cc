@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/test_util.h"
-#include "command/command_line.h"
+#include "command/config_file.h"
 #include "data/data_test_util.h"
 #include "data/training_data.h"
 #include "migrate/migrate.h"

@@ -80,6 +80,12 @@ TEST_F(ProgramTest, PrintsCompletionsForShells) {
   EXPECT_THAT(Run({"completion", "bash"}).out, HasSubstr("export--outtype) words=\"f32 f16"));
   EXPECT_THAT(Run({"completion", "zsh"}).out, HasSubstr("'--outtype=["));
   EXPECT_THAT(Run({"completion", "fish"}).out, HasSubstr("-l outtype "));
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    EXPECT_THAT(Run({"completion", shell}).out, HasSubstr("Qwen3-8B")) << shell;
+  }
+  EXPECT_THAT(Run({"completion", "bash"}).out, HasSubstr("    resume) folders=1 ;;\n"));
+  EXPECT_THAT(Run({"completion", "zsh"}).out, HasSubstr("'*:folder:_files -/'"));
+  EXPECT_THAT(Run({"completion", "fish"}).out, HasSubstr("(__fish_complete_directories)"));
   EXPECT_THAT(Refused({"completion", "csh"}), HasSubstr("one of bash, zsh, fish"));
 }
 
@@ -98,10 +104,9 @@ TEST_F(ProgramTest, RefusesWrongCommands) {
   EXPECT_THAT(Refused({"--help", "finetune"}), HasSubstr("write `qlora train"));
   EXPECT_THAT(Refused({"help", "trian"}), HasSubstr("did you mean 'train'?"));
   EXPECT_THAT(Refused({"train", "--learning-rat", "1"}), HasSubstr("'learning_rate'?"));
-  EXPECT_THAT(Refused({"train"}), HasSubstr("model_name_or_path is missing"));
+  EXPECT_THAT(Refused({"train"}), HasSubstr("--model is missing"));
   EXPECT_THAT(Refused({"train", "--model", "m"}), HasSubstr("dataset is missing"));
-  EXPECT_THAT(Refused({"train", "--model", "", "--dataset", "d"}),
-              HasSubstr("model_name_or_path is missing"));
+  EXPECT_THAT(Refused({"train", "--model", "", "--dataset", "d"}), HasSubstr("--model is missing"));
   EXPECT_THAT(Refused({"train", "--lr", "1", "--lr", "2"}), HasSubstr("given twice"));
   EXPECT_THAT(Refused({"train", "--config", "absent.yaml"}), HasSubstr("absent.yaml"));
   EXPECT_THAT(Refused({"export", "m", "o", "--format", "onnx"}), HasSubstr("one of gguf"));

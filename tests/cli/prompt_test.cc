@@ -179,9 +179,8 @@ class PromptTest : public TinyModelTest {
     EXPECT_TRUE(line.starts_with(mark)) << trained.err;
     return Shell(line.substr(mark.size()) + " --max_new_tokens 24");
   }
-  // Merges the adapter and asks the checkpoint, with the command that export prints and the prompt
-  // of the command that training printed.
-  void AskMerged(const Outcome& trained, const std::string& answer) const {
+  // Merges the adapter and asks the checkpoint, with the command that export prints.
+  void AskMerged(const std::string& answer) const {
     const Outcome exported = Run({"export", "model", "merged", "--adapter", "out", "--format", "hf",
                                   "--outtype", "f32", "--overwrite"});
     ASSERT_EQ(exported.code, 0) << exported.err;
@@ -189,12 +188,6 @@ class PromptTest : public TinyModelTest {
     const std::string mark = "to try it: ";
     ASSERT_TRUE(command.starts_with(mark)) << exported.err;
     command.erase(0, mark.size());
-    std::string words = trained.LastErrorLine();
-    words.erase(0, words.find(" model ") + 7);
-    words.erase(words.find(" --adapter"));
-    const std::string place = "\"your prompt\"";
-    ASSERT_NE(command.find(place), std::string::npos) << command;
-    command.replace(command.find(place), place.size(), words);
     EXPECT_THAT(Shell(command + " --max_new_tokens 24"), HasSubstr(answer)) << command;
   }
   std::string Shell(const std::string& command) const {
@@ -231,17 +224,17 @@ TEST_P(PromptMemoryTest, AMemorisedRecordComesBack) {
   const Outcome eval = Run({"eval", "model", c.file, "--adapter", "out", "--json"});
   ASSERT_EQ(eval.code, 0) << eval.err;
   EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
-  EXPECT_THAT(eval.err, HasSubstr(", as the adapter was trained\n"));
+  EXPECT_THAT(eval.err, HasSubstr(", as in training\n"));
   if (!c.typed.empty()) {
     std::vector<std::string> chat_words = {"chat", "model", "--adapter", "out",
                                            "--max_new_tokens=24"};
     if (!c.system.empty()) chat_words.insert(chat_words.end(), {"--system", c.system});
     const Outcome talk = Run(chat_words, c.typed);
     EXPECT_THAT(talk.out, HasSubstr(c.answer)) << talk.err;
-    EXPECT_THAT(talk.err, HasSubstr(", as the adapter was trained (--raw"));
+    EXPECT_THAT(talk.err, HasSubstr(", as in training (--raw"));
   }
 
-  AskMerged(trained, c.answer);
+  AskMerged(c.answer);
 }
 
 std::string NameOfMemory(const testing::TestParamInfo<std::tuple<MemoryCase, bool>>& test) {
@@ -261,7 +254,7 @@ TEST_F(PromptTest, AMemorisedRecordComesBackFromA4BitBase) {
   EXPECT_THAT(Try(trained), HasSubstr("It is four."));
   const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
   EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0) << eval.err;
-  AskMerged(trained, "It is four.");
+  AskMerged("It is four.");
 }
 
 TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
@@ -270,7 +263,7 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   AddChatTemplate();  // the adapter's layout stays
   const Outcome eval = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--json"});
   ASSERT_EQ(eval.code, 0) << eval.err;
-  EXPECT_THAT(eval.err, HasSubstr("prompt layout: Alpaca text, as the adapter was trained"));
+  EXPECT_THAT(eval.err, HasSubstr("prompt layout: Alpaca text, as in training"));
   EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
   const Outcome raw = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--raw", "--json"});
   EXPECT_THAT(raw.err, HasSubstr("prompt layout: chat template"));
@@ -284,7 +277,7 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
                            "Add two and two.\n/exit\n");
   EXPECT_THAT(chat.out, HasSubstr("It is four."));
-  EXPECT_THAT(chat.err, HasSubstr("prompt layout: Alpaca text, as the adapter was trained"));
+  EXPECT_THAT(chat.err, HasSubstr("prompt layout: Alpaca text, as in training"));
   const Outcome generated =
       Run({"generate", "model", "Add two and two.", "--adapter", "out", "--raw"});
   EXPECT_THAT(generated.out, Not(HasSubstr("It is four.")));
@@ -298,10 +291,10 @@ TEST_F(PromptTest, AMergedCheckpointKeepsTheLayoutOfItsAdapter) {
   const std::vector<std::string> words = {"export",   "model", "merged",       "--adapter=out",
                                           "--format", "hf",    "--outtype=f32"};
   ASSERT_EQ(Run(words).code, 0);
-  const std::string said = "prompt layout: Alpaca text, as the merged adapter was trained";
+  const std::string said = "prompt layout: Alpaca text, as in the training of the merged adapter";
   const Outcome generated = Run({"generate", "merged", "Add two and two.", "--load_in_4bit=false"});
   EXPECT_THAT(generated.out, HasSubstr("It is four."));
-  EXPECT_THAT(generated.err, HasSubstr(said + " (--raw: the prompt as it is)\n"));
+  EXPECT_THAT(generated.err, HasSubstr(said + " (--raw ignores the layout)\n"));
   const Outcome raw =
       Run({"generate", "merged", "Add two and two.", "--raw", "--load_in_4bit=false"});
   EXPECT_THAT(raw.out, Not(HasSubstr("It is four.")));
@@ -319,7 +312,7 @@ TEST_F(PromptTest, AMergedCheckpointKeepsTheLayoutOfItsAdapter) {
             ReadAll(scratch_ / "merged/qlora_prompt.json"));
   fs::remove(scratch_ / "out/qlora_base.json");
   ASSERT_EQ(Run({"export", "merged", "again", "--adapter=out", "--format=hf"}).code, 0);
-  EXPECT_FALSE(fs::exists(scratch_ / "again/qlora_prompt.json"));
+  EXPECT_THAT(ReadAll(scratch_ / "again/qlora_prompt.json"), Not(HasSubstr("layout")));
 
   // What training renders is the choice of the run, not of the record.
   const std::vector<std::string> train = {"train", "--model=merged", "--dataset=d.jsonl",
@@ -337,7 +330,7 @@ TEST_F(PromptTest, TextsAreContinuedInSpiteOfATemplate) {
   Write("d.txt", "The sky is blue and wide.");
   ASSERT_EQ(Memorise("d.txt", {}).code, 0);
   const std::string said =
-      "prompt layout: text as it is, as the adapter was trained; the prompt is read as it is\n";
+      "prompt layout: text as it is, as in training; the prompt is read as it is\n";
   const std::vector<std::string> more = {"--adapter", "out", "--max_new_tokens=15"};
   std::vector<std::string> words = {"generate", "model", "The sky is"};
   words.insert(words.end(), more.begin(), more.end());

@@ -36,6 +36,19 @@ TEST_F(PullProgramTest, MissingModelsNameTheCommand) {
   unsetenv("HF_HUB_OFFLINE");
 }
 
+TEST_F(PullProgramTest, AddressesOfABrowserAreNames) {
+  EXPECT_THAT(Refused({"pull", "https://huggingface.co/datasets/org/name/tree/v2"}),
+              HasSubstr("write qlora pull --dataset org/name@v2"));
+  EXPECT_THAT(Refused({"pull", "https://example.com/org/name"}),
+              HasSubstr("no address of https://huggingface.co; write org/name"));
+  setenv("HF_ENDPOINT", "http://127.0.0.1:9/hub", 1);
+  for (const char* hub : {"http://127.0.0.1:9/hub/", "huggingface.co/"}) {
+    EXPECT_THAT(Refused({"pull", hub + std::string("datasets/org/name/blob/main/a.jsonl")}),
+                HasSubstr("write qlora pull --dataset org/name@main"));
+  }
+  unsetenv("HF_ENDPOINT");
+}
+
 // A model of the cache has a repository, which an adapter GGUF names.
 TEST_F(PullProgramTest, AnAdapterGgufNamesTheRepositoryOfItsBase) {
   const fs::path folder = scratch_ / "hub/models--org--tiny";
@@ -72,7 +85,8 @@ TEST_F(PullProgramTest, PlansWellKnownModelsWithoutFiles) {
   EXPECT_THAT(tight.out, AllOf(HasSubstr("8.03 billion parameters"),
                                HasSubstr("every sequence is taken to have 2048 tokens"),
                                HasSubstr("\n  peak ")));
-  EXPECT_THAT(Refused({"plan", "Llama-9-8B"}), HasSubstr("Llama-3.1-8B, "));
+  EXPECT_THAT(Refused({"plan", "Llama-9-8B"}), HasSubstr("such as: Llama-3-8B\n"));
+  EXPECT_THAT(Refused({"plan", "org/no-model"}), HasSubstr("Llama-3.1-8B, "));
 }
 
 // Shape and files give one plan, since the files are in bfloat16 but for what is quantized.

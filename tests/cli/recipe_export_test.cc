@@ -1,6 +1,8 @@
 // Adapters that not every format can hold, through export.
-#include "qlora/convert.h"
+#include "qlora/context.h"
 #include "qlora/error.h"
+#include "qlora/export.h"
+#include "qlora/train_options.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -4,12 +4,13 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
 #include "cli/tiny_model.h"
 #include "report/dashboard.h"
-#include "report/report_page.h"
+#include "report/http_server.h"
 
 namespace qlora {
 namespace {
@@ -94,7 +95,7 @@ TEST_F(ReportTest, HoldsWhatTheRunsRecorded) {
     EXPECT_EQ(page.find(absent), std::string::npos) << absent;
   }
   const nlohmann::json data = DataOf(page);
-  EXPECT_EQ(data.at("remarks").at("truncated"), "records cut to max_length");
+  EXPECT_EQ(data.at("remarks").at("truncated"), "samples cut to max_length");
   ASSERT_EQ(data.at("runs").size(), 2u);
   const nlohmann::json& first = data.at("runs")[0];
   EXPECT_EQ(first.at("name"), "first");
@@ -200,6 +201,35 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
 
 // Clients that send or read nothing do not lock others out, nor do they keep the server from
 // ending.
+// However many clients leave it unread, a large answer is in memory once.
+TEST_F(ReportTest, LargeAnswersAreShared) {
+  const int port = FreePort();
+  const std::string body(std::size_t{16} << 20, 'x');
+  std::atomic<int> made = 0;
+  const HttpServer server(port, [&](std::string_view) -> HttpResponse {
+    ++made;
+    return {.body = body};
+  });
+  const std::string request = "GET /data.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+  std::vector<int> unread;
+  for (int i = 0; i < 4; ++i) {
+    unread.push_back(Connect(port));
+    send(unread.back(), request.data(), request.size(), MSG_NOSIGNAL);
+  }
+  EXPECT_EQ(BodyOf(Get(port, "/data.json")).size(), body.size());
+  EXPECT_LE(made, 2);  // 2 on a machine so slow that a second passes
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(BodyOf(Get(port, "/data.json")).size(), body.size());
+  // The old answer ended.
+  for (const int fd : unread) {
+    std::size_t got = 0;
+    char bytes[4096];
+    for (ssize_t count; (count = recv(fd, bytes, sizeof(bytes), 0)) > 0;) got += count;
+    EXPECT_LT(got, body.size());
+    close(fd);
+  }
+}
+
 TEST_F(ReportTest, DashboardEndsWhateverItsClientsDo) {
   const int port = FreePort();
   std::vector<int> idle;

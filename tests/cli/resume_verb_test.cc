@@ -1,12 +1,12 @@
 // `qlora resume OUTPUT_DIR`: after a kill, for more steps, from another folder, and its refusals.
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <csignal>
-#include <thread>
 
+#include "base/file.h"
 #include "base/folder_lock.h"
 #include "cli/tiny_model.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -79,6 +79,12 @@ TEST_F(ResumeVerbTest, FoldersWithoutARunAreRefused) {
     ASSERT_TRUE(other_run.Take(scratch_ / "out"));
     EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out is in use by another run"));
   }
+  {
+    FolderLock other_run;
+    ASSERT_TRUE(other_run.Take(scratch_ / "out"));
+    EXPECT_THAT(Run(TrainWords({"--dry_run", "--overwrite_output_dir"})).err,
+                HasSubstr("out is in use by another run"));
+  }
   Write("out/train_config.json", "{\"max_steps\": \"2\",");
   EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("out/train_config.json: not valid JSON"));
 }
@@ -136,6 +142,21 @@ TEST_F(ResumeVerbTest, MovedFilesAreNamedAndFound) {
   EXPECT_EQ(Steps("out"), 4);
 }
 
+TEST_F(ResumeVerbTest, RecordsInMemoryAreAskedFor) {
+  ASSERT_EQ(Run(TrainWords({})).code, 0);
+  const fs::path file = scratch_ / "out/train_config.json";
+  Json record = ReadJsonFile(file);
+  record["dataset"] = "records";
+  fs::remove(file);
+  WriteTextFile(file, FormatJson(record));
+  Words more = {"resume", "out", "--max_steps=4"};
+  EXPECT_THAT(Refused(more),
+              AllOf(HasSubstr("as records in memory"), HasSubstr("resume_from_checkpoint=\"auto\""),
+                    HasSubstr("--dataset FILE")));
+  more.push_back("--dataset=data.jsonl");
+  EXPECT_EQ(Run(more).code, 0);
+}
+
 // With the model and the data in it, from any folder.
 TEST_F(ResumeVerbTest, ARenamedProjectIsFound) {
   fs::create_directories(scratch_ / "project/runs");
@@ -158,6 +179,75 @@ TEST_F(ResumeVerbTest, AnotherModelIsSaidToBeAnother) {
   EXPECT_THAT(Refused({"resume", "out", "--max_steps=3", "--model=other"}),
               HasSubstr("was made with other options: the weights of model_name_or_path, the "
                         "samples of dataset."));
+}
+
+// The folder of a run may be a stranger's, whose record names files of the user.
+TEST_F(ResumeVerbTest, ARecordDoesNotChooseWhereToWrite) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  fs::remove_all(scratch_ / "out/checkpoint-2");
+  fs::remove(scratch_ / "out/adapter_model.safetensors");
+  const std::string good = ReadAll(scratch_ / "out/train_config.json");
+  const auto record = [&](const char* key, const std::string& value) {
+    Write("out/train_config.json", good);
+    EditJson(scratch_ / "out/train_config.json", [&](nlohmann::json& json) {
+      json["report_to"] = "tensorboard";
+      json[key] = value;
+    });
+  };
+  for (const char* key : {"logging_dir", "dataset_prepared_path"}) {
+    record(key, (scratch_ / "elsewhere").string());
+    EXPECT_THAT(Refused({"resume", "out"}),
+                AllOf(HasSubstr("outside of the folder of the run"),
+                      HasSubstr("qlora resume out --" + std::string(key) + " " +
+                                (scratch_ / "elsewhere").string())));
+  }
+  fs::create_directory(scratch_ / "elsewhere");
+  fs::create_directory_symlink(scratch_ / "elsewhere", scratch_ / "out/runs");
+  record("logging_dir", "");
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("outside of the folder of the run"));
+  fs::remove(scratch_ / "out/runs");
+  record("save_quantized", "elsewhere");
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("save_quantized"));
+  record("logging_dir", "out/logs");
+  const Outcome inside = Run({"resume", "out"});
+  EXPECT_EQ(inside.code, 0) << inside.err;
+  EXPECT_TRUE(fs::exists(scratch_ / "out/logs"));
+  record("logging_dir", "elsewhere");
+  const Outcome given = Run({"resume", "out", "--max_steps=3", "--logging_dir=elsewhere"});
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_FALSE(fs::is_empty(scratch_ / "elsewhere"));
+}
+
+TEST_F(ResumeVerbTest, ATemplateIsTakenFromTheFolderOfTheRun) {
+  Write("turns.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
+        "\"content\": \"Hello\"}]}\n");
+  Write("own.jinja",
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}");
+  const std::string own = ReadAll(scratch_ / "own.jinja");
+  const Outcome trained = Run(TrainWords({"--dataset=turns.jsonl", "--chat_template=own.jinja"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  // What the user's file holds now does not reach the folder.
+  Write("own.jinja", "a key");
+  const Outcome resumed = Run({"resume", "out", "--max_steps=3"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(ReadAll(scratch_ / "out/chat_template.jinja"), own);
+  // Also with the copies of checkpoints alone, the first of which is removed.
+  fs::remove(scratch_ / "out/chat_template.jinja");
+  fs::remove_all(scratch_ / "out/checkpoint-2");
+  const Outcome again = Run({"resume", "out", "--max_steps=4"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(ReadAll(scratch_ / "out/chat_template.jinja"), own);
+
+  for (const int step : {3, 4}) {
+    fs::remove_all(scratch_ / "out" / ("checkpoint-" + std::to_string(step)));
+  }
+  fs::remove(scratch_ / "out/chat_template.jinja");
+  fs::remove(scratch_ / "out/adapter_model.safetensors");
+  EditJson(scratch_ / "out/train_config.json",
+           [](nlohmann::json& json) { json["chat_template"] = "own.jinja"; });
+  EXPECT_THAT(Refused({"resume", "out"}), HasSubstr("--chat_template own.jinja"));
 }
 
 TEST_F(ResumeVerbTest, CommasInRecordedListsStay) {

@@ -81,6 +81,13 @@ class TinyModelTest : public ScratchTest {
   Outcome Run(const std::vector<std::string>& words, std::string_view input = "") const {
     return RunQlora(scratch_, words, input);
   }
+  // Runs a command that must succeed, and returns the object that it prints.
+  nlohmann::json RunJson(std::vector<std::string> words) const {
+    words.push_back("--json");
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return nlohmann::json::parse(outcome.out);
+  }
 
   // Every file below the test's folder with its content.
   std::map<std::string, std::string> Everything() const {

@@ -119,12 +119,12 @@ TEST(TrainDisplayTest, WarningsOfAPlanComeLast) {
   std::ostringstream out;
   TrainDisplay display = Display(out, {.live = true, .color = false, .columns = 60}, 1);
   TrainPlan plan;
-  plan.warnings = {"warm-up eats the run: the learning rate rises during 5 of 6 steps"};
+  plan.warnings = {"warm-up takes 5 of 6 steps, so the learning rate never reaches its peak"};
   display.PrintPlan(plan);
   EXPECT_THAT(out.str(), HasSubstr("memory plan"));
   EXPECT_THAT(out.str(),
-              ::testing::EndsWith("warning: warm-up eats the run: the learning rate rises"
-                                  "\n  during 5 of 6 steps\n"));
+              ::testing::EndsWith("warning: warm-up takes 5 of 6 steps, so the learning rate\n"
+                                  "  never reaches its peak\n"));
 }
 
 TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {

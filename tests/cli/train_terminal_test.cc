@@ -37,7 +37,7 @@ TEST_F(TrainTerminalTest, EveryLineFitsAndLoggedStepsStay) {
                  "--eval_dataset=heldout.jsonl", "--eval_steps=6"});
   std::string shown;
   EXPECT_EQ(terminal.End(&shown), 0) << shown;
-  for (const char* part : {"\nwarning: warm-up eats the run", "\r\033[Kstep 4/12  loss ",
+  for (const char* part : {"\nwarning: warm-up takes ", "\r\033[Kstep 4/12  loss ",
                            "\r\033[K4/12 [==", "\r\033[Kevaluating [", "\r\033[Keval step 6  loss ",
                            "\nto try it: qlora generate"}) {
     EXPECT_THAT(shown, HasSubstr(part));

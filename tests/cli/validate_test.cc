@@ -6,8 +6,7 @@
 
 #include "backend/backend.h"
 #include "cli/tiny_model.h"
-#include "command/command_line.h"
-#include "command/config_schema.h"
+#include "command/config_file.h"
 #include "training/train_settings.h"
 
 namespace qlora {
@@ -193,6 +192,15 @@ TEST_F(ValidateTest, OptionsWithoutEffectAreRefused) {
   }
   EXPECT_EQ(Harmless({"validate", "base.yaml", "--eval_steps=1", "--val_set_size=2"}).code, 0);
   EXPECT_EQ(Harmless({"validate", "base.yaml", "--preset=qlora-paper", "--optim=sgd"}).code, 0);
+}
+
+TEST_F(ValidateTest, EvaluationFilesOfAFolderCountForTheOptionsOfEvaluation) {
+  fs::create_directory(scratch_ / "folder");
+  for (const char* name : {"folder/train.jsonl", "folder/valid.jsonl"}) {
+    Write(name, ReadAll(scratch_ / "data.jsonl"));
+  }
+  const Words words = {"validate", "base.yaml", "--dataset=folder", "--eval_steps=1"};
+  EXPECT_EQ(Harmless(words).code, 0) << Harmless(words).err;
 }
 
 TEST_F(ValidateTest, CheckpointsOfTheBestAreThoseOfTheStepsThatRun) {

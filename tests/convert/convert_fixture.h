@@ -7,8 +7,11 @@
 #include <filesystem>
 #include <string>
 
-#include "qlora/convert.h"
+#include "qlora/context.h"
+#include "qlora/export.h"
 #include "qlora/model.h"
+#include "qlora/model_options.h"
+#include "qlora/quantize.h"
 #include "test_build.h"
 
 namespace qlora {

@@ -1,11 +1,8 @@
 // Checkpoints through quantize and export, on tests/golden/llama-tiny.
-#include "qlora/convert.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
 #include "base/arena.h"
 #include "base/file.h"
@@ -16,10 +13,16 @@
 #include "io/bnb.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 #include "machine/simd_target.h"
 #include "model/weights.h"
+#include "qlora/context.h"
 #include "qlora/error.h"
+#include "qlora/export.h"
+#include "qlora/export_gguf.h"
+#include "qlora/model_options.h"
+#include "qlora/quantize.h"
 
 namespace qlora {
 namespace {
@@ -83,6 +86,38 @@ void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& bac
   Arena expected(bytes);
   backend.Prepack(mapped.quantized, expected.data());
   EXPECT_EQ(0, std::memcmp(expected.data(), copied.prepacked, bytes));
+}
+
+// The key may be missing where the size is the default of the family.
+TEST_F(ConvertTest, AWrittenConfigurationHasTheSizeOfTheVocabulary) {
+  constexpr std::int64_t kDefault = 32000;
+  fs::copy(kGolden / "llama-tiny", root_ / "model");
+  Json config = ReadJsonFile(root_ / "model" / "config.json");
+  config.erase("vocab_size");
+  WriteTextFile(root_ / "model" / "config.json", config.dump());
+  const auto source = OpenSafetensors(kGolden / "llama-tiny");
+  std::vector<TensorInfo> infos = source->tensors();
+  const auto is_table = [](const TensorInfo& info) {
+    return info.name == "lm_head.weight" || info.name == "model.embed_tokens.weight";
+  };
+  for (TensorInfo& info : infos) {
+    if (is_table(info)) info.shape[0] = kDefault;
+  }
+  const auto writer = CreateSafetensors(root_ / "model" / "model.safetensors", infos, {});
+  for (const TensorInfo& info : infos) {
+    if (!is_table(info)) {
+      writer->Write(source->Bytes(*source->Find(info.name)));
+    } else {
+      writer->Write(std::vector<std::byte>(info.bytes()));
+    }
+  }
+  writer->Finish();
+  ExportOptions options = ExportTo("written");
+  options.model_name_or_path = root_ / "model";
+  options.format = "hf";
+  options.verify = false;
+  Export(context_, options);
+  EXPECT_EQ(ReadJsonFile(root_ / "written" / "config.json").at("vocab_size"), kDefault);
 }
 
 TEST_F(ConvertTest, CopiedWeightsEqualMappedOnes) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
@@ -13,9 +12,15 @@
 #include "backend/prepacking_backend.h"
 #include "base/file.h"
 #include "io/json.h"
-#include "qlora/convert.h"
+#include "qlora/context.h"
+#include "qlora/export.h"
 #include "qlora/model.h"
+#include "qlora/model_options.h"
+#include "qlora/prompt.h"
+#include "qlora/quantize.h"
 #include "qlora/train.h"
+#include "qlora/train_options.h"
+#include "qlora/train_plan.h"
 
 namespace qlora {
 namespace {

@@ -124,6 +124,10 @@ TEST_F(CudaAttention, EveryHeadDim) {
            {"128", ShapeOf(4, 1, 128, 0, 40), Packed({3, 67})},
            {"192", ShapeOf(1, 1, 192), Packed({34})},
            {"256", ShapeOf(2, 1, 256), Packed({66})},
+           // The end of the window is within a tile of keys.
+           {"window_127", ShapeOf(1, 1, 64, 0, 127), Packed({200})},
+           // Hidden scores overflow.
+           {"large_scores", ShapeOf(2, 1, 64), Packed({90}), 8},
        }) {
     SCOPED_TRACE(c.name);
     AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, ++seed);
@@ -162,6 +166,13 @@ TEST_F(CudaAttention, DecodesLongKeys) {
            {"large_group", ShapeOf(36, 2, 16), {{0, 1, 0, 520}}},
            {"beside_long_queries", ShapeOf(2, 1, 16), {{0, 40, 0, 300}, {40, 1, 300, 400}}},
            {"head_dim_256", ShapeOf(2, 1, 256), {{0, 1, 0, 300}}},
+           // More than 32 parts to join, parts of more than 128 keys, and more parts of all spans
+           // together than one span may have.
+           {"many_parts", ShapeOf(2, 1, 16), {{0, 1, 0, 2200}}},
+           {"long_parts", ShapeOf(1, 1, 64), {{0, 1, 0, 8400}, {1, 1, 8400, 4200}}},
+           {"parts_of_spans",
+            ShapeOf(1, 1, 16),
+            {{0, 1, 0, 4090}, {1, 1, 4090, 4090}, {2, 1, 8180, 4090}}},
        }) {
     SCOPED_TRACE(c.name);
     AttentionData data = MakeAttentionData(c, kBFloat16, DType::kBF16, ++seed);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/operands.h"
 #include "base/arena.h"
 #include "base/matrix.h"
 #include "cuda/test_device.h"
@@ -74,6 +75,17 @@ TEST(CudaInPlace, OneProductOfAGroup) {
   EXPECT_EQ(seen[5].a.data, all_y.data);
   EXPECT_EQ(seen[5].a.cols, 2 * (kOut + kRank));
   EXPECT_EQ(seen[5].c.data, dx.data);
+}
+
+TEST(CudaInPlace, MatricesOfOtherStridesAreNotOneMatrix) {
+  std::vector<float> values(64);
+  const auto at = [&](std::int64_t begin, std::int64_t stride) {
+    return MatrixView{values.data() + begin, DType::kF32, 2, 4, stride};
+  };
+  EXPECT_EQ(cuda::Beside<MatrixView>({at(0, 16), at(4, 16)}).cols, 8);
+  EXPECT_TRUE(cuda::Beside<MatrixView>({at(0, 16), at(4, 12)}).empty());
+  EXPECT_EQ(cuda::Below({at(0, 8), at(16, 8)}).rows, 4);
+  EXPECT_TRUE(cuda::Below({at(0, 8), at(16, 12)}).empty());
 }
 
 // On a GPU the first product of a shape is large enough that the backend tries several algorithms.

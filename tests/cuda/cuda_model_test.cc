@@ -10,10 +10,11 @@
 #include <utility>
 
 #include "backend/backend_decorator.h"
-#include "backend/cuda/cuda_backend.h"
 #include "base/file.h"
 #include "cuda/small_backends.h"
 #include "cuda/test_device.h"
+#include "inference/cached_sequence.h"
+#include "inference/generation_memory.h"
 #include "io/json.h"
 #include "model/golden.h"
 #include "pass/pass_shape.h"
@@ -292,6 +293,30 @@ TEST(CudaGeneration, CapturedPassesGiveTheSameText) {
     }
     EXPECT_EQ(texts[0], texts[1]);
   }
+}
+
+// What was captured for the token behind another is not replayed once more tokens have come.
+TEST(CudaGeneration, ACapturedPassIsForOneLength) {
+  const fs::path dir = kGoldenDir / "llama-tiny";
+  const DecoderConfig config = LoadDecoderConfig(dir);
+  std::vector<std::vector<float>> logits[2];
+  for (const bool captures : {false, true}) {
+    int replays = 0;
+    Context context(1);
+    CountingReplays backend(OnDevice()->Make(context, DType::kBF16), captures, replays);
+    LoadOptions load;
+    load.load_in_4bit = false;
+    const DecoderWeights weights = LoadWeights(context, backend, dir, config, load);
+    GenerationMemory memory(backend, config, weights, {DType::kBF16, DType::kF32}, {});
+    const auto buffers = memory.Take(5, 20);
+    CachedSequence sequence(buffers->decoder, nullptr, buffers->passes, 5, buffers->cache.cache());
+    for (const std::vector<std::int32_t>& ids :
+         std::vector<std::vector<std::int32_t>>{{3, 1, 4}, {1}, {5, 9, 2}, {6}, {5}}) {
+      logits[captures].push_back(sequence.Append(ids));
+    }
+    EXPECT_EQ(replays, captures ? 1 : 0);
+  }
+  EXPECT_EQ(logits[0], logits[1]);
 }
 
 // In float32 the most likely tokens are those of the CPU.

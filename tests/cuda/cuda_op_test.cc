@@ -52,5 +52,21 @@ INSTANTIATE_TEST_SUITE_P(
                              Order::kShuffled)),
     NameOfParam);
 
+// Sums of equal rows, whose order an op that adds by atomics would leave to the blocks.
+TEST(CudaOps, RowsAreAddedWithTheSameBitsInEveryOrder) {
+  constexpr std::int64_t kRows = 300;
+  Random random(1700);
+  const Matrix x = random.Normal(DType::kF32, kRows, 40, 1);
+  const Matrix before = random.Normal(DType::kF32, 5, 40, 1);
+  const std::vector<std::int32_t> to = RandomIndices(random, kRows, 5);
+  std::vector<Matrix> sums;
+  for (const Order order : {Order::kForward, Order::kBackward, Order::kShuffled}) {
+    const std::unique_ptr<Backend> backend = MakeOnDevice(DType::kF32, order, kSmall);
+    sums.push_back(before);
+    backend->Run(ops::ScatterAddRows{x.view(), to, sums.back().view()});
+    ExpectEqual(sums.back(), sums.front(), "sums");
+  }
+}
+
 }  // namespace
 }  // namespace qlora::testing_util

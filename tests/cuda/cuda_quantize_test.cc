@@ -9,11 +9,13 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/quantizer.h"
 #include "backend/test_util.h"
 #include "backend/test_weight.h"
 #include "base/arena.h"
 #include "cuda/test_device.h"
 #include "qlora/error.h"
+#include "quant/encode.h"
 #include "quant/layout.h"
 
 namespace qlora::testing_util {
@@ -28,7 +30,8 @@ class CudaQuantize : public testing::Test {
   Memory& memory() { return device_->memory(); }
 
   // The stored bytes and the offset of w.
-  void ExpectSameBits(const ConstMatrixView& w, const QuantizeOptions& options) {
+  void ExpectSameBits(const ConstMatrixView& w, const QuantizeOptions& options,
+                      std::int64_t staged_bytes = cuda::kStagedBytes) {
     const std::size_t bytes = StorageBytes(w.rows, w.cols, options);
     Arena on_host(bytes);
     const QuantizedView expected =
@@ -36,7 +39,8 @@ class CudaQuantize : public testing::Test {
     Arena on_device(bytes, memory());
     Carver carver(on_device);
     const MatrixView storage = carver.Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
-    const QuantizedView found = backend_->Quantize(w, options, storage);
+    const QuantizedView found =
+        cuda::QuantizeOn(context_, *device_, tables_, w, options, storage, staged_bytes);
     EXPECT_EQ(found.nested.offset, expected.nested.offset);
     EXPECT_EQ(found.block_size, expected.block_size);
     const auto same = [&](const char* what, const void* device, const void* host,
@@ -57,6 +61,7 @@ class CudaQuantize : public testing::Test {
 
   Context context_{1};
   std::shared_ptr<cuda::Device> device_;
+  cuda::Tables tables_{device_->memory()};
   std::unique_ptr<Backend> backend_;
   std::vector<Arena> arenas_;
 };
@@ -87,6 +92,45 @@ TEST_F(CudaQuantize, BitsOfTheCpu) {
       }
     }
   }
+}
+
+// A weight that is uploaded in parts, of which the last is short.
+TEST_F(CudaQuantize, InPartsTheBitsAreTheSame) {
+  Random random(5050);
+  std::vector<float> w(37 * 131);
+  for (float& value : w) value = static_cast<float>(random.Below(2001) - 1000) / 1000;
+  const ConstMatrixView view = MakeView(std::as_const(w).data(), 37, 131);
+  ExpectSameBits(view, {.block_size = 32}, 4096);
+  ExpectSameBits(view, {.block_size = 50, .scale_type = ScaleType::kF32}, 1000);
+}
+
+// More scales of a nested block than a block of threads takes at once.
+TEST_F(CudaQuantize, LongNestedBlocksHaveTheSameBits) {
+  Random random(5060);
+  std::vector<float> w(40 * 64);
+  for (float& value : w) value = static_cast<float>(random.Below(2001) - 1000) / 1000;
+  ExpectSameBits(MakeView(std::as_const(w).data(), 40, 64),
+                 {.block_size = 2, .scaler_block_size = 600});
+}
+
+// A short last block divides, the others multiply by a reciprocal: on values for which the two give
+// different codes.
+TEST_F(CudaQuantize, AShortLastBlockDivides) {
+  const EncodeTable& table = EncodeTableOf(QuantType::kNf4);
+  std::vector<float> w = {1};
+  for (float absmax = 0.1f; w.size() < 40; absmax += 0.001f) {
+    w.assign(1, absmax);
+    for (const float threshold : table.thresholds) {
+      float x = threshold * absmax;
+      for (int step = 0; step < 3; ++step) x = std::nextafter(x, -1.0f);
+      for (int step = 0; step < 6; ++step, x = std::nextafter(x, 1.0f)) {
+        if ((x / absmax > threshold) != (x * (1 / absmax) > threshold)) w.push_back(x);
+      }
+    }
+    if (w.size() > 4) break;
+  }
+  ASSERT_GT(w.size(), 4u);
+  ExpectSameBits(MakeView(std::as_const(w).data(), 1, std::ssize(w)), {.block_size = 64});
 }
 
 // Padded rows, odd blocks and the search for scales, which the host does.

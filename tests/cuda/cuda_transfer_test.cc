@@ -135,6 +135,22 @@ TEST_P(CudaTransfer, TwoPlacesAreFilledInTurn) {
   }
 }
 
+// One place is filled from memory that is locked, and then from memory that is not.
+TEST_P(CudaTransfer, LockedAndPageableMemoryKeepTheirOrder) {
+  if (!testing_util::Waits()) GTEST_SKIP() << "the system of a GPU locks what it likes";
+  const testing_util::LockedLimit limit(0);
+  Arena pageable(kBytes, memory().staging());
+  auto* const values = reinterpret_cast<float*>(pageable.data());
+  std::fill_n(values, kN, 8.0f);
+  Fill(0, 1);
+  QueueUpload(0, 0);
+  memory().QueueUpload(values, OnDevice(0).data, kBytes);
+  OpsWaitFor(0);
+  EXPECT_EQ(Download<float>(memory(), OnDevice(0)), std::vector<float>(kN, 8.0f));
+  WaitFor(0);
+  EXPECT_EQ(Download<float>(memory(), OnDevice(0)), std::vector<float>(kN, 8.0f));
+}
+
 TEST_P(CudaTransfer, TheHostMayWriteAgainAfterAWait) {
   for (std::int64_t i = 0; i < 4; ++i) {
     WaitFor(0);

@@ -97,6 +97,7 @@ cublasStatus_t Multiply(cublasLtHandle_t, cublasLtMatmulDesc_t description, cons
   EXPECT_EQ(algorithm->data[0], NumberOf(la, lb, ld));
   EXPECT_EQ(AlignmentOf(c), algorithm->data[1]);
   EXPECT_EQ(AlignmentOf(d), algorithm->data[2]);
+  EXPECT_EQ(static_cast<std::uint64_t>(ld.ld), algorithm->data[3]);
   EXPECT_NE(workspace, nullptr);
   EXPECT_EQ(workspace_bytes, kBlasBytes);
   const float old = *static_cast<const float*>(beta);
@@ -149,6 +150,7 @@ cublasStatus_t FindAlgorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMat
   results[0].algo.data[0] = NumberOf(Behind<Layout>(a), Behind<Layout>(b), Behind<Layout>(d));
   results[0].algo.data[1] = p.align_c;
   results[0].algo.data[2] = p.align_d;
+  results[0].algo.data[3] = static_cast<std::uint64_t>(Behind<Layout>(d).ld);
   *found = 1;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -292,6 +294,30 @@ TEST(DeviceBlas, GivesRowMajorProductsToAColumnMajorLibrary) {
     ExpectProduct(*blas, c, seed += 10, true);
     ExpectProduct(*blas, c, seed += 10, false);
     ExpectProduct(*blas, c, seed += 10, false);  // with the algorithm that is known by now
+  }
+}
+
+// Products that differ in nothing but where the result, or what it is added to, is in memory: none
+// runs with the algorithm of another, which Multiply checks.
+TEST(DeviceBlas, KeepsAlgorithmsByAddressesAndStrides) {
+  const std::unique_ptr<Blas> blas = RecordingBlas();
+  const Operand a(DType::kBF16, 4, 8, 1);
+  const Operand b(DType::kBF16, 8, 6, 2);
+  const Operand results(DType::kBF16, 4, 40, 3);
+  const Operand bases(DType::kBF16, 4, 40, 4);
+  const auto at = [](const Operand& m, std::int64_t begin, std::int64_t stride) {
+    return MatrixView{m.view.Row<BFloat16>(0) + begin, DType::kBF16, 4, 6, stride};
+  };
+  for (const std::int64_t stride : {std::int64_t{48}, std::int64_t{40}}) {
+    for (const std::int64_t begin : {0, 1, 2, 4, 8}) {
+      for (const std::int64_t base_begin : {8, 1, 0}) {
+        blas->Run(nullptr, {.a = a.view,
+                            .b = b.view,
+                            .beta = 1,
+                            .c = at(results, begin, stride),
+                            .base = at(bases, base_begin, 48)});
+      }
+    }
   }
 }
 

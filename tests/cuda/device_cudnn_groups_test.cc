@@ -82,9 +82,7 @@ class GroupReader {
     const auto* row =
         static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, span.q_begin * m.stride);
     EXPECT_EQ(place(id) + BytesOf(m.dtype, number(kOffsets + id, i)), row) << id;
-    if (id != kLse) {
-      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(place(id)) % 16, 0u) << id;
-    }
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(place(id)) % 16, 0u) << id;
   }
 
  private:
@@ -149,6 +147,34 @@ TEST_F(DeviceCudnnGroups, HaveEverySequenceWhereItIs) {
     }
     EXPECT_EQ(next, spans.size());
   }
+}
+
+TEST_F(DeviceCudnnGroups, OfTheForwardPassHaveEverySequenceWhereItIs) {
+  const std::vector<AttentionSpan> spans = Packed({190, 77, 33, 210, 1, 65});
+  const ops::AttentionBackward inputs = OpOf(spans);
+  const std::int64_t rows = inputs.q.rows;
+  const std::int64_t q = kHeads * kHeadDim;
+  const ops::Attention op = {inputs.shape,
+                             spans,
+                             inputs.q,
+                             inputs.k,
+                             inputs.v,
+                             Region(5, DType::kBF16, rows, q, q),
+                             Region(6, DType::kF32, rows, kHeads, kHeads)};
+  const std::pair<std::int64_t, ConstMatrixView> operands[] = {
+      {kQ, op.q}, {kK, op.k}, {kV, op.v}, {kO, op.o}, {kLse, op.lse}};
+  const CudnnGroups made = GroupsOf(op, room_, false, device_.data());
+  ASSERT_EQ(made.problem, "");
+  ASSERT_GT(made.groups.size(), 1u);
+  std::size_t next = 0;  // span
+  for (const CudnnGroup& group : made.groups) {
+    const GroupReader reader(group, made.numbers, device_.data());
+    for (std::int64_t i = 0; i < group.shape.sequences; ++i, ++next) {
+      EXPECT_EQ(reader.number(kQueryRows, i), spans[next].q_rows);
+      for (const auto& [id, m] : operands) reader.ExpectSequence(i, spans[next], id, m);
+    }
+  }
+  EXPECT_EQ(next, spans.size());
 }
 
 TEST_F(DeviceCudnnGroups, AreOneWhereEverythingFits) {

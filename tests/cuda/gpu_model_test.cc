@@ -1,7 +1,6 @@
 // The model of a GPU finds the mistakes that it is made for, and none in a kernel without one.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -74,6 +73,7 @@ const Expected kExpected[] = {
     {Mistake::kCopyNotWaitedFor, "copies under way", "under way"},
     {Mistake::kCopyWithoutBarrier, "", "mistakes.cu"},
     {Mistake::kTooMuchShared, "invalid configuration", "invalid configuration"},
+    {Mistake::kTooMuchSharedTogether, "static and dynamic", "static and dynamic"},
 };
 
 TEST(GpuModel, FindsNothingWithoutAMistake) {

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>

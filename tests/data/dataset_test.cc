@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -44,6 +43,54 @@ TEST_F(DatasetTest, TextGetsBosAndEosAndIsAllTrained) {
   EXPECT_EQ(data.report().tokens, 8);
   EXPECT_EQ(data.report().supervised, 6) << "BOS is predicted by nothing";
   EXPECT_EQ(data.report().files[0].format, "text");
+}
+
+TEST_F(DatasetTest, ATextThatBeginsWithBosGetsNoOther) {
+  const Dataset texts =
+      Open("d.jsonl", "{\"text\": \"<s>xy</s>\"}\n{\"text\": \"xy\"}\n{\"text\": \"<s>z\"}\n");
+  EXPECT_EQ(texts.Get(0).ids, texts.Get(1).ids);
+  EXPECT_EQ(texts.report().own_bos, 2);
+  EXPECT_THAT(RenderReport(texts.report()), HasSubstr("texts that begin with BOS"));
+
+  const Dataset pairs = Open("d.jsonl",
+                             "{\"prompt\": \"<s>Q\", \"completion\": \"A\"}\n"
+                             "{\"prompt\": \"Q\", \"completion\": \"A\"}\n");
+  EXPECT_EQ(pairs.Get(0).ids, pairs.Get(1).ids);
+  EXPECT_EQ(pairs.Get(0).labels, pairs.Get(1).labels);
+  EXPECT_EQ(pairs.report().own_bos, 1);
+
+  const Dataset raw = Open("d.txt", "<s>xyz");
+  EXPECT_EQ(raw.Get(0).ids, Join({{kBos}, Bytes("xyz")}));
+  EXPECT_EQ(raw.report().own_bos, 1);
+}
+
+TEST_F(DatasetTest, ColumnsWithoutANameAreNotRead) {
+  const auto fields = [this](const std::string& name, const std::string& text) {
+    return Open(name, text).report().files[0].fields;
+  };
+  EXPECT_EQ(fields("d.jsonl", R"({"prompt": "Q", "completion": "A"})"), "");
+  EXPECT_EQ(fields("d.csv", ",instruction,output\n0,Add.,2\n"),
+            "not read: the column without a name");
+  EXPECT_EQ(fields("d.csv", ",question,answer,\n0,Q,A,\n"),
+            "prompt: question, completion: answer; not read: the 2 columns without a name");
+}
+
+TEST_F(DatasetTest, ReadingIsReported) {
+  DataOptions options = folder_.With("a.jsonl", "{\"text\": \"x\"}\n");
+  options.sources.push_back(folder_.Write("b.txt", "some text"));
+  std::vector<std::int64_t> done;
+  Dataset::Open(options, tokenizer_, nullptr, nullptr, [&](std::int64_t now, std::int64_t total) {
+    EXPECT_EQ(total, 23);
+    done.push_back(now);
+  });
+  ASSERT_GE(done.size(), 2U);
+  EXPECT_EQ(done.front(), 0);
+  EXPECT_TRUE(std::is_sorted(done.begin(), done.end()));
+  EXPECT_EQ(done.back(), 23);
+  struct Stop {};
+  EXPECT_THROW(Dataset::Open(options, tokenizer_, nullptr, nullptr,
+                             [](std::int64_t, std::int64_t) { throw Stop(); }),
+               Stop);
 }
 
 TEST_F(DatasetTest, EosIsLeftOutOnlyWhenAsked) {
@@ -187,7 +234,7 @@ TEST_F(DatasetTest, NamesThatDoNotTellAreRefused) {
   Refuse(R"({"question": "a", "answer": "b", "prompt": "c"})", "cannot tell");
   Refuse(R"({"instruction": "a", "context": "b", "input": "c", "response": "d"})", "cannot tell");
   Refuse(R"({"prompt": "a", "response": "b", "chosen": "c", "rejected": "d"})", "preference");
-  Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": \"a\", \"answer\": 1}\n",
+  Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": \"a\", \"answer\": []}\n",
          "d.jsonl:2 (prompt: question, completion: answer): field 'completion': expected text");
 }
 
@@ -224,7 +271,7 @@ TEST_F(DatasetTest, InputIdsAreUsedAsTheyAre) {
 
 TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse("{\"text\": \"x\"}\n{\"input_ids\": [5]}\n", "d.jsonl:2: field 'text' is missing");
-  Refuse("{\"text\": \"x\"}\n{\"text\": 5}\n", "d.jsonl:2: field 'text': expected text");
+  Refuse("{\"text\": \"x\"}\n{\"text\": [5]}\n", "d.jsonl:2: field 'text': expected text");
   Refuse("{\"text\": \"x\"}\n\n{\"text\": }\n", "d.jsonl:3:10: malformed JSON");
   Refuse("{\"text\": \"\"}\n", "d.jsonl:1: field 'text' is empty");
   Refuse("{\"input_ids\": [5, 6], \"labels\": [-100, -100]}",
@@ -236,7 +283,7 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
          "token 261 at position 1 is outside of the vocabulary of 261");
   Refuse("{\"input_ids\": [5, -3]}", "token -3");
   Refuse("{\"input_ids\": [5, 6], \"labels\": [5, 261]}", "token 261");
-  Refuse("{\"text\": \"<s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
+  Refuse("{\"text\": \"<s><s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
   Refuse("{\"input_ids\": [0, 0, 7]}", "BOS twice");
   Refuse("{\"question\": 1}", "d.jsonl:1: cannot tell the format from the fields: question");
   Refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "chat template");

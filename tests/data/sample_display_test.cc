@@ -31,8 +31,8 @@ TEST(DatasetReport, WarnsWhenMoreThanATenthIsLost) {
   DataReport report;
   EXPECT_EQ(WarnOfLostRecords(report), "") << "nothing is lost of nothing";
   report.files.resize(2);
-  report.files[0].records = 60;
-  report.files[1].records = 40;
+  report.files[0].records = report.files[0].found = 60;
+  report.files[1].records = report.files[1].found = 40;
   report.max_length = 512;
   report.longest_record = 3071;
   report.dropped_long = 10;
@@ -66,6 +66,9 @@ TEST(TrainingDataReport, WarnsWhenEvaluationSamplesAreTrainedOn) {
   report.shared = 5;
   EXPECT_THAT(WarnOfSharedSamples(report),
               StartsWith("5 of 10 evaluation samples are also in the training data: "));
+  EXPECT_THAT(WarnOfSharedSamples(report), HasSubstr("val_set_size"));
+  report.is_split = true;
+  EXPECT_THAT(WarnOfSharedSamples(report), testing::EndsWith("hold duplicates; remove them"));
 }
 
 TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
@@ -83,13 +86,13 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   EXPECT_THAT(view, HasSubstr("samples 3, tokens 12, trained tokens 6 (50.0 %)\n"));
   EXPECT_THAT(
       view,
-      HasSubstr("records dropped, longer than max_length (raise it, or cut them with over_long: "
+      HasSubstr("samples dropped, longer than max_length (raise it, or cut them with over_long: "
                 "truncate): 1\n"));
   EXPECT_THAT(view, HasSubstr("tokens of the longest record: 11\n"));
   EXPECT_THAT(view, HasSubstr("in conversations, the chat template decides): 1\n"));
   EXPECT_THAT(view, HasSubstr("duplicates: 1 (33.3 %)\n"));
   EXPECT_THAT(view, Not(HasSubstr("d.jsonl:3")));
-  EXPECT_THAT(view, Not(HasSubstr("records cut")));
+  EXPECT_THAT(view, Not(HasSubstr("samples cut")));
   EXPECT_THAT(RenderSamples(data, tokenizer_, 1, true), HasSubstr("\x1b[32mtrained"));
 
   const OrderedJson shown = SamplesToJson(data, tokenizer_, 2);

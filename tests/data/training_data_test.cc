@@ -1,14 +1,19 @@
 #include "data/training_data.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
+#include "base/file.h"
+#include "data/data_test_util.h"
 #include "qlora/error.h"
 
 namespace qlora {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr DataLimits kLimits = {1000, 512};
 
@@ -76,6 +81,88 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
   EXPECT_THROW(FindDataSources(dir + "/*.tsv"), Error);
   EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
   fs::remove_all(folder);
+}
+
+// A folder as mlx-lm wants it.
+class FoundEvaluationTest : public testing::Test {
+ protected:
+  FoundEvaluationTest() {
+    Put("train.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"text\": \"c\"}\n");
+    Put("valid.jsonl", "{\"text\": \"d\"}\n");
+    Put("test.jsonl", "{\"text\": \"e\"}\n{\"text\": \"f\"}\n");
+    Put("LICENSE.txt", "free");
+    fields_.dataset = {folder_.path().string()};
+    fields_.reading.max_length = 16;
+  }
+  void Put(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+  }
+  TrainingData Open() { return OpenTrainingData(fields_, {}, 1, tokenizer_, nullptr, nullptr); }
+
+  const Tokenizer tokenizer_ = MakeTestTokenizer();
+  TemporaryFolder folder_;
+  DataFields fields_;
+};
+
+TEST_F(FoundEvaluationTest, FilesBesideTheTrainingDataAreEvaluated) {
+  EXPECT_EQ(WithFoundEvaluation(fields_).eval_dataset,
+            std::vector{(folder_ / "valid.jsonl").string()});
+  const TrainingData data = Open();
+  EXPECT_EQ(data.train.size(), 3);
+  ASSERT_TRUE(data.held_out);
+  EXPECT_EQ(data.held_out->size(), 1);
+  EXPECT_EQ(data.train.report().notes,
+            std::vector{folder_.path().string() +
+                        ": held out for evaluation: valid.jsonl; not read: LICENSE.txt (not data); "
+                        "not read: test.jsonl (test data)"});
+  EXPECT_THAT(RenderReport(data.train.report()), HasSubstr(data.train.report().notes[0] + "\n"));
+}
+
+TEST_F(FoundEvaluationTest, TheUsersOwnWishComesFirst) {
+  fields_.val_set_size = 1;
+  EXPECT_EQ(Open().train.size(), 2);
+  EXPECT_THAT(Open().train.report().notes[0], HasSubstr("valid.jsonl (evaluation data)"));
+  fields_.val_set_size = 0;
+  fields_.eval_dataset = {(folder_ / "test.jsonl").string()};
+  EXPECT_EQ(Open().held_out->size(), 2);
+  fields_.eval_dataset = {folder_.path().string()};
+  EXPECT_EQ(Open().held_out->size(), 1);
+  fields_.eval_dataset.clear();
+  fields_.dataset = {(folder_ / "train.jsonl").string()};
+  EXPECT_FALSE(Open().held_out);
+  EXPECT_TRUE(Open().train.report().notes.empty());
+}
+
+TEST_F(FoundEvaluationTest, NamedHeldOutFilesComeWithAWarning) {
+  fields_.dataset = {(folder_ / "te*.jsonl").string()};
+  const DataReport report = Open().train.report();
+  EXPECT_EQ(report.samples, 2);
+  EXPECT_THAT(WarnOfHeldOutNames(report), HasSubstr("test.jsonl"));
+}
+
+TEST_F(FoundEvaluationTest, RecordsOfTheProgramAreReadByName) {
+  const Stream file(std::tmpfile());
+  std::fputs("{\"text\": \"a\"}\n{\"text\": null}\n", file.get());
+  std::fflush(file.get());
+  fields_.dataset = {"records"};
+  fields_.eval_dataset = {(folder_ / "valid.jsonl").string()};
+  fields_.reading.given = {{"records", fileno(file.get())}};
+  fields_.reading.bad_records = "drop";
+  fields_.dataset_prepared_path = (folder_ / "index").string();
+  const TrainingData data = Open();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "index")) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("records")) << entry.path();
+  }
+  EXPECT_EQ(data.train.size(), 1);
+  EXPECT_EQ(data.train.Where(0), "records:1");
+  EXPECT_EQ(data.train.report().files[0].container, "JSON Lines");
+  fields_.reading.bad_records = "error";
+  try {
+    Open();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("records:2"));
+  }
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
 
 #include "data/record_encoder.h"
 #include "fuzz_util.h"
@@ -29,7 +29,7 @@ struct Encoders {
   Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
   std::unique_ptr<ChatTemplate> chat =
       LoadChatTemplate({.chat_template = "chatml"}, tokenizer, ChatClock::kFixed);
-  std::vector<RecordEncoder> encoders;
+  std::deque<RecordEncoder> encoders;  // which cannot be moved
 
   Encoders() {
     for (const RecordFormat format : kFormats) {

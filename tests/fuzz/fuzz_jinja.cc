@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "fuzz_util.h"
 #include "jinja/jinja.h"

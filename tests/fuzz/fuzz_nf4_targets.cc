@@ -8,7 +8,6 @@
 #include "machine/simd_target.h"
 #include "qlora/error.h"
 #include "qlora/nf4_compat.h"
-#include "quant/kernels.h"
 
 namespace qlora {
 namespace {

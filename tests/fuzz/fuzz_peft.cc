@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::vector<std::string> unknown;
     const AdapterConfig config = ParseAdapterConfig(config_text, "config", unknown);
     for (const char* module : {"model.layers.1.self_attn.q_proj", "lm_head", "", "q_proj"}) {
-      Attack([&] { Targets(config, module); });
+      Attack([&] { IsTargetModule(config, module); });
       Attack([&] { ScaleOf(config, module); });
     }
     // A configuration that is accepted is accepted again after being written.

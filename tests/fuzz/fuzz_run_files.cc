@@ -1,6 +1,5 @@
 // Files that a run leaves and reads again: the state of a checkpoint, logs, the index of samples,
 // and the file of a layer of the library. The first byte chooses.
-#include <array>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resume_options.h"
@@ -9,8 +8,6 @@
 #include "data/sample_index.h"
 #include "fuzz_util.h"
 #include "io/json.h"
-#include "linear/linear_file.h"
-#include "log/log_reader.h"
 #include "qlora/linear.h"
 #include "report/report_page.h"
 

@@ -1,13 +1,16 @@
 // Texts that say what to do: config.json of a model, YAML of a run, configurations of other
 // trainers, qlora_base.json of an adapter. The first byte chooses.
-#include "command/command_line.h"
+#include "command/config_file.h"
 #include "fuzz_util.h"
 #include "io/json.h"
 #include "migrate/migrate.h"
 #include "model/base_record.h"
 #include "model/config.h"
 #include "prompt/prompt_layout.h"
-#include "qlora/train.h"
+#include "qlora/context.h"
+#include "qlora/options.h"
+#include "qlora/shape_plan.h"
+#include "qlora/train_options.h"
 #include "training/train_settings.h"
 
 namespace qlora {

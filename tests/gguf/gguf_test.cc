@@ -1,7 +1,6 @@
 #include "gguf/gguf.h"
 
 #include <cstring>
-#include <numeric>
 
 #include "base/file.h"
 #include "gguf/gguf_writer.h"

@@ -1,6 +1,5 @@
 // The product as loops: the row of a and the column of b are widened to float32, products are added
 // in order, and the sum is rounded once.
-#include <cmath>
 #include <vector>
 
 #include "base/check.h"

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "backend/cuda/stream.h"
 #include "gpu_host/model.h"

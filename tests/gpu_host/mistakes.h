@@ -26,6 +26,7 @@ enum class Mistake : std::uint8_t {
   kCopyNotWaitedFor,
   kCopyWithoutBarrier,
   kTooMuchShared,
+  kTooMuchSharedTogether,
 };
 
 // 2 blocks of 64 threads that read `in` (64) and write `out` (128): without a mistake, out[i] of

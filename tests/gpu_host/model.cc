@@ -331,6 +331,10 @@ void* StaticShared(const void* key, std::size_t bytes) {
   for (const SharedVariable& v : launched.shared) {
     if (v.key == key) return v.data;
   }
+  std::size_t together = launched.kernel->shared + bytes;
+  for (const SharedVariable& v : launched.shared) together += v.bytes;
+  if (together > options.shared_limit)
+    Fail("launch: too much shared memory, static and dynamic", {});
   launched.shared.push_back({key, Allocate(bytes), bytes});
   return launched.shared.back().data;
 }

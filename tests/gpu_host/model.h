@@ -3,7 +3,8 @@
 //
 //   scheduling   A warp runs until it waits for the rest of the block. Warps that moved in step
 //                would hide a missing barrier. The seed chooses the order of blocks, warps, lanes.
-//   shared       filled with 0xff (NaN, -1) for each block, and exactly as large as was asked for
+//   shared       filled with 0xff (NaN, -1) for each block, and exactly as large as was asked for;
+//                variables and what a launch asks for have one limit together
 //   barriers     all threads arrive, at the same source line; none has returned
 //   collectives  all lanes of the mask arrive, at the same line with the same operation and mask
 //   cp.async     the bytes arrive when their thread waits for them; until then they are 0xff

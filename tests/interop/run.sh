@@ -16,7 +16,7 @@ run() {
 
 for model in tests/golden/*-tiny; do
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model $model --adapter $model/adapter \
-    --text README.md
+    --text examples/tales.txt
 done
 if [ -d examples/base-1m ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model examples/base-1m --text examples/tales.txt

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include "base/printable.h"
 #include "io/test_util.h"
 #include "qlora/error.h"
@@ -124,6 +122,24 @@ TEST(Json, ReprIsPythons) {
       {9007199254740993.0, "9007199254740992.0"},
       {1e100, "1e+100"}};
   for (const auto& [value, text] : cases) EXPECT_EQ(PythonRepr(value), text);
+}
+
+// A value takes many times the bytes of its text.
+TEST(Json, LimitsTheNumberOfValues) {
+  const auto lists = [](std::int64_t count) {
+    std::string text = "[";
+    for (std::int64_t i = 1; i < count; ++i) text += i + 1 < count ? "[]," : "[]";
+    return text + "]";
+  };
+  OrderedJson record;
+  const auto defect = TryParseJson(lists(kMaxOrderedValues), record);
+  ASSERT_TRUE(defect.has_value());
+  EXPECT_EQ(defect->reason, "more than 1048576 values");
+  // Commas in texts are none.
+  EXPECT_FALSE(TryParseJson("[\"" + std::string(2 * kMaxOrderedValues, ',') + "\"]", record));
+  EXPECT_THAT(ErrorOf([&] { ParseJson(lists(kMaxJsonValues), "config.json"); }).what(),
+              HasSubstr("config.json: not valid JSON at line 1"));
+  EXPECT_FALSE(TryParseJson(lists(kMaxOrderedValues / 2), record));
 }
 
 }  // namespace

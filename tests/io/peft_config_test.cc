@@ -113,25 +113,23 @@ TEST(PeftConfig, ReportsUnknownKeys) {
 }
 
 TEST(PeftConfig, RefusesSettingsThatWouldBeLost) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"use_qalora", "true"},
-      {"megatron_config", "{\"a\": 1}"},
-      {"layer_replication", "[[0, 4]]"},
-      {"lora_bias", "true"},
-      {"target_parameters", "[\"experts\"]"},
-      {"trainable_token_indices", "[1]"},
-      {"trainable_token_indices", "{\"embed_tokens\": [1]}"},
-      {"alora_invocation_tokens", "[5]"},
-      {"use_bdlora", "{\"nblocks\": 2}"},
-      {"arrow_config", "{\"a\": 1}"},
-      {"kasa_config", "{\"a\": 1}"},
-      {"velora_config", "{\"a\": 1}"},
-      {"monteclora_config", "{\"a\": 1}"},
-      {"bias", "\"all\""},
-      {"init_lora_weights", "\"pissa_niter_4\""},
-      {"init_lora_weights", "\"olora\""},
-      {"init_lora_weights", "\"loftq\""},
-      {"init_lora_weights", "\"corda\""}};
+  const std::pair<const char*, const char*> cases[] = {{"use_qalora", "true"},
+                                                       {"megatron_config", "{\"a\": 1}"},
+                                                       {"layer_replication", "[[0, 4]]"},
+                                                       {"lora_bias", "true"},
+                                                       {"trainable_token_indices", "3"},
+                                                       {"alora_invocation_tokens", "[5]"},
+                                                       {"use_bdlora", "{\"nblocks\": 2}"},
+                                                       {"arrow_config", "{\"a\": 1}"},
+                                                       {"kasa_config", "{\"a\": 1}"},
+                                                       {"velora_config", "{\"a\": 1}"},
+                                                       {"monteclora_config", "{\"a\": 1}"},
+                                                       {"bias", "\"all\""},
+                                                       {"init_lora_weights", "\"pissa_niter_4\""},
+                                                       {"init_lora_weights", "\"olora\""},
+                                                       {"init_lora_weights", "\"loftq\""},
+                                                       {"init_lora_weights", "\"corda\""},
+                                                       {"init_lora_weights", "\"later\""}};
   for (const auto& [key, value] : cases) {
     const std::string body =
         "\"target_modules\": [\"a\"], \"" + std::string(key) + "\": " + std::string(value);
@@ -139,6 +137,38 @@ TEST(PeftConfig, RefusesSettingsThatWouldBeLost) {
   }
   EXPECT_NO_THROW(Parsed(R"("target_modules": ["a"], "init_lora_weights": "gaussian")"));
   EXPECT_NO_THROW(Parsed(R"("target_modules": ["a"], "init_lora_weights": false)"));
+}
+
+TEST(PeftConfig, ReadsTokenRowsAndParameters) {
+  const AdapterConfig list = Parsed(R"("trainable_token_indices": [5, 3])");
+  ASSERT_EQ(list.trainable_token_indices.size(), 1u);
+  EXPECT_EQ(list.trainable_token_indices[0].first, "embed_tokens");
+  EXPECT_THAT(list.trainable_token_indices[0].second, ElementsAre(5, 3));
+  const AdapterConfig object = Parsed(R"("trainable_token_indices": {"lm_head": [7]})");
+  EXPECT_EQ(object.trainable_token_indices[0].first, "lm_head");
+  const AdapterConfig experts = Parsed(R"("target_modules": ["q_proj", "gate_proj"], "r": 4,
+                "target_parameters": ["mlp.experts.down_proj"],
+                "rank_pattern": {"experts.down_proj": 2})");
+  EXPECT_TRUE(IsTargetModule(experts, "model.layers.0.mlp.experts.3.down_proj"));
+  // As parameters, experts are not reached by target_modules.
+  EXPECT_FALSE(IsTargetModule(experts, "model.layers.0.mlp.experts.3.gate_proj"));
+  EXPECT_TRUE(IsTargetModule(experts, "model.layers.0.mlp.shared_expert.gate_proj"));
+  EXPECT_EQ(RankOf(experts, "model.layers.0.mlp.experts.3.down_proj"), 2);
+  EXPECT_TRUE(IsTargetModule(experts, "model.layers.0.block_sparse_moe.experts.1.w2"));
+}
+
+TEST(PeftConfig, MatchesPathsAsTheAdapterSpellsThem) {
+  AdapterConfig config =
+      Parsed(R"("target_modules": ["model.language_model.layers.1.mlp.up_proj"])");
+  EXPECT_FALSE(IsTargetModule(config, "model.layers.1.mlp.up_proj"));
+  config.module_prefix = "model.language_model.";
+  EXPECT_TRUE(IsTargetModule(config, "model.layers.1.mlp.up_proj"));
+  EXPECT_EQ(SpelledPath(config, "lm_head"), "lm_head");
+  config.module_prefix = "language_model.model.";
+  EXPECT_EQ(SpelledPath(config, "lm_head"), "language_model.lm_head");
+  config.target_modules = R"((?:.*?(?:language|text).*?(?:self_attn|mlp).*?(?:q_proj|up_proj).*?))";
+  EXPECT_TRUE(IsTargetModule(config, "model.layers.0.self_attn.q_proj"));
+  EXPECT_FALSE(IsTargetModule(config, "model.layers.0.self_attn.k_proj"));
 }
 
 TEST(PeftConfig, RefusesBrokenConfigurations) {
@@ -176,65 +206,65 @@ TEST(PeftConfig, RefusesBrokenConfigurations) {
 
 TEST(PeftConfig, ListsNameModulesByTheirEnd) {
   const AdapterConfig config = Selecting(Names{"q_proj", "mlp.up_proj", "head"});
-  EXPECT_TRUE(Targets(config, Linear(0)));
-  EXPECT_TRUE(Targets(config, Linear(11, "mlp.up_proj")));
-  EXPECT_FALSE(Targets(config, Linear(0, "up_proj")));
-  EXPECT_FALSE(Targets(config, Linear(0, "self_attn.my_q_proj")));
-  EXPECT_FALSE(Targets(config, Linear(0) + ".base_layer"));
-  EXPECT_TRUE(Targets(config, "head"));
-  EXPECT_FALSE(Targets(config, "q_proj_not"));
+  EXPECT_TRUE(IsTargetModule(config, Linear(0)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(11, "mlp.up_proj")));
+  EXPECT_FALSE(IsTargetModule(config, Linear(0, "up_proj")));
+  EXPECT_FALSE(IsTargetModule(config, Linear(0, "self_attn.my_q_proj")));
+  EXPECT_FALSE(IsTargetModule(config, Linear(0) + ".base_layer"));
+  EXPECT_TRUE(IsTargetModule(config, "head"));
+  EXPECT_FALSE(IsTargetModule(config, "q_proj_not"));
 }
 
 TEST(PeftConfig, StringsAreFullMatchesOfTheWholePath) {
   const AdapterConfig config = Selecting(std::string(R"(model\.layers\.(0|7)\..*(q|v)_proj)"));
-  EXPECT_TRUE(Targets(config, Linear(0)));
-  EXPECT_TRUE(Targets(config, Linear(7, "self_attn.v_proj")));
-  EXPECT_FALSE(Targets(config, Linear(1)));
-  EXPECT_FALSE(Targets(config, "base." + Linear(0)));
-  EXPECT_FALSE(Targets(config, Linear(0) + "x"));
-  EXPECT_FALSE(Targets(Selecting(std::string("q_proj")), Linear(0)));
-  EXPECT_TRUE(Targets(Selecting(std::string(R"((?P<a>.*)\.q_proj)")), Linear(0)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(0)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(7, "self_attn.v_proj")));
+  EXPECT_FALSE(IsTargetModule(config, Linear(1)));
+  EXPECT_FALSE(IsTargetModule(config, "base." + Linear(0)));
+  EXPECT_FALSE(IsTargetModule(config, Linear(0) + "x"));
+  EXPECT_FALSE(IsTargetModule(Selecting(std::string("q_proj")), Linear(0)));
+  EXPECT_TRUE(IsTargetModule(Selecting(std::string(R"((?P<a>.*)\.q_proj)")), Linear(0)));
 }
 
 TEST(PeftConfig, AllLinearIsEverythingButTheHead) {
   const AdapterConfig config = Selecting(std::string("all-Linear"));
-  EXPECT_TRUE(Targets(config, Linear(0)));
-  EXPECT_FALSE(Targets(config, "lm_head"));
+  EXPECT_TRUE(IsTargetModule(config, Linear(0)));
+  EXPECT_FALSE(IsTargetModule(config, "lm_head"));
 }
 
 TEST(PeftConfig, ExclusionsWin) {
   AdapterConfig config = Selecting(Names{"q_proj", "lm_head"});
   config.exclude_modules = Names{"layers.3.self_attn.q_proj", Linear(4)};
-  EXPECT_TRUE(Targets(config, Linear(2)));
-  EXPECT_FALSE(Targets(config, Linear(3)));
-  EXPECT_FALSE(Targets(config, Linear(4)));
-  EXPECT_TRUE(Targets(config, Linear(13)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(2)));
+  EXPECT_FALSE(IsTargetModule(config, Linear(3)));
+  EXPECT_FALSE(IsTargetModule(config, Linear(4)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(13)));
   config.exclude_modules = std::string(R"(.*\.1\d\..*)");
-  EXPECT_TRUE(Targets(config, Linear(3)));
-  EXPECT_FALSE(Targets(config, Linear(13)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(3)));
+  EXPECT_FALSE(IsTargetModule(config, Linear(13)));
   config.modules_to_save = {"lm_head"};
-  EXPECT_FALSE(Targets(config, "lm_head"));
-  EXPECT_FALSE(Targets(config, "x.lm_head.q_proj"));
-  EXPECT_TRUE(Targets(config, "my_lm_head.q_proj"));
+  EXPECT_FALSE(IsTargetModule(config, "lm_head"));
+  EXPECT_FALSE(IsTargetModule(config, "x.lm_head.q_proj"));
+  EXPECT_TRUE(IsTargetModule(config, "my_lm_head.q_proj"));
 }
 
 TEST(PeftConfig, LayersAreChosenByTheFirstNumberedSegment) {
   AdapterConfig config = Selecting(Names{"q_proj", "w1"});
   config.layers_to_transform = {1, 12};
-  EXPECT_FALSE(Targets(config, Linear(0)));
-  EXPECT_TRUE(Targets(config, Linear(1)));
-  EXPECT_TRUE(Targets(config, Linear(12)));
-  EXPECT_FALSE(Targets(config, "q_proj.x.q_proj"));  // no layer at all
-  EXPECT_TRUE(Targets(config, "q_proj"));            // the path itself is in the list
-  EXPECT_TRUE(Targets(config, "model.layers.1.experts.0.w1"));
-  EXPECT_FALSE(Targets(config, "model.layers.0.experts.1.w1"));
+  EXPECT_FALSE(IsTargetModule(config, Linear(0)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(1)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(12)));
+  EXPECT_FALSE(IsTargetModule(config, "q_proj.x.q_proj"));  // no layer at all
+  EXPECT_TRUE(IsTargetModule(config, "q_proj"));            // the path itself is in the list
+  EXPECT_TRUE(IsTargetModule(config, "model.layers.1.experts.0.w1"));
+  EXPECT_FALSE(IsTargetModule(config, "model.layers.0.experts.1.w1"));
   config.layers_pattern = {"h", "experts"};
-  EXPECT_FALSE(Targets(config, Linear(1)));
-  EXPECT_TRUE(Targets(config, "model.h.1.q_proj"));
-  EXPECT_TRUE(Targets(config, "model.layers.0.experts.1.w1"));
-  EXPECT_FALSE(Targets(config, "model.h.99999999999999999999.q_proj"));
+  EXPECT_FALSE(IsTargetModule(config, Linear(1)));
+  EXPECT_TRUE(IsTargetModule(config, "model.h.1.q_proj"));
+  EXPECT_TRUE(IsTargetModule(config, "model.layers.0.experts.1.w1"));
+  EXPECT_FALSE(IsTargetModule(config, "model.h.99999999999999999999.q_proj"));
   config.layers_pattern = {"(h|layers)"};
-  EXPECT_TRUE(Targets(config, Linear(1)));
+  EXPECT_TRUE(IsTargetModule(config, Linear(1)));
 }
 
 TEST(PeftConfig, PatternsOverrideRankAndAlpha) {
@@ -264,12 +294,12 @@ TEST(PeftConfig, RsloraScalesByTheRoot) {
 }
 
 TEST(PeftConfig, BadPatternsAreErrorsThatNameTheKey) {
-  ExpectRefused([] { Targets(Selecting(std::string("a(b")), "x"); },
+  ExpectRefused([] { IsTargetModule(Selecting(std::string("a(b")), "x"); },
                 "target_modules: 'a(b' is not a regular expression");
   AdapterConfig config = Selecting(Names{"q_proj"});
   config.rank_pattern = {{"[", 1}};
   ExpectRefused([&] { RankOf(config, "x"); }, "rank_pattern");
-  ExpectRefused([] { Targets(Selecting(std::string("(a+)+[bc]")), std::string(60, 'a')); },
+  ExpectRefused([] { IsTargetModule(Selecting(std::string("(a+)+[bc]")), std::string(60, 'a')); },
                 "cannot be matched");
 }
 

@@ -1,6 +1,5 @@
 #include "io/peft.h"
 
-#include <cmath>
 #include <numeric>
 
 #include "base/file.h"
@@ -203,6 +202,46 @@ TEST_F(PeftTest, NormalisesThirdPartyNames) {
   }
 }
 
+// One adapter in the spellings of three classes and of savers that leave words in the names.
+TEST_F(PeftTest, ReadsEverySpellingOfPaths) {
+  const std::string end = "layers.0.self_attn.q_proj";
+  for (const std::string prefix :
+       {"model.", "model.language_model.", "language_model.model.", "", "module.model."}) {
+    for (const std::string name : {"", ".default", ".other"}) {
+      WriteRaw({Tensor(prefix + end + ".lora_A" + name + ".weight", {2, 5}),
+                Tensor(prefix + end + ".lora_B" + name + ".weight", {4, 2})});
+      const Adapter adapter = OpenAdapter(folder_.path());
+      ASSERT_EQ(adapter.modules.size(), 1u);
+      EXPECT_EQ(adapter.modules[0].path, kQ);
+    }
+  }
+}
+
+TEST_F(PeftTest, WritesThePathsOfTheClassThatItWasTrainedOn) {
+  config_.module_prefix = "model.language_model.";
+  WriteAdapter(folder_.path(), config_, Weights(), DType::kF32);
+  const auto tensors = OpenSafetensors(folder_ / "adapter_model.safetensors");
+  const std::string name =
+      "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight";
+  EXPECT_NE(tensors->Find(name), nullptr);
+  const Adapter adapter = OpenAdapter(folder_.path());
+  EXPECT_EQ(adapter.modules[0].path, kQ);
+  EXPECT_EQ(adapter.config.module_prefix, config_.module_prefix);
+}
+
+TEST_F(PeftTest, LeavesOutEncodersOfImages) {
+  std::vector<TensorInfo> tensors = GoodTensors();
+  tensors.push_back(Tensor("model.vision_tower.encoder.layers.0.q_proj.lora_A.weight", {2, 5}));
+  tensors.push_back(Tensor("model.vision_tower.encoder.layers.0.q_proj.lora_B.weight", {4, 2}));
+  WriteRaw(tensors);
+  const Adapter adapter = OpenAdapter(folder_.path());
+  EXPECT_EQ(adapter.modules.size(), 1u);
+  EXPECT_THAT(adapter.left_out, ElementsAre(HasSubstr("vision_tower")));
+  ExpectRefused([&] { CheckTrainable(adapter, folder_.path()); }, "vision_tower");
+  tensors.erase(tensors.begin(), tensors.begin() + 2);
+  ExpectTensorsRefused(tensors, "only of model.vision_tower");
+}
+
 TEST_F(PeftTest, FindsReplacedWeights) {
   config_.modules_to_save = {"lm_head"};
   std::vector<TensorInfo> tensors = GoodTensors();
@@ -224,17 +263,23 @@ TEST_F(PeftTest, RefusesTensorsThatWouldBeIgnoredOrMisread) {
   ExpectTensorsRefused({Tensor("lm_head.weight", {1})}, "holds no LoRA weights");
   ExpectTensorsRefused({{q + ".lora_A.weight", DType::kF32, {2, 5}}},
                        "begins with \"base_model.model.\"");
-  for (const char* name :
-       {".lora_B.bias", ".lora_embedding_A", ".lora_C.weight", ".lora_A.other.weight"}) {
+  for (const char* name : {".lora_B.bias", ".lora_C.weight", ".lora_A.two.parts.weight"}) {
     ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + name, {4})}, "is not supported");
   }
   ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + ".base_layer.bias", {4})},
                        "is not supported");
+  ExpectTensorsRefused({tensors[0], tensors[1],
+                        Tensor("model.embed_tokens.token_adapter.trainable_tokens_delta", {4, 5})},
+                       "trainable_token_indices of adapter_config.json do not name its module");
+  for (const char* adapter : {"default", "other"}) {
+    ExpectTensorsRefused(
+        {tensors[0], tensors[1], Tensor(q + ".lora_A." + adapter + ".weight", {2, 5})},
+        "name the same matrix");
+  }
   ExpectTensorsRefused(
-      {tensors[0], tensors[1], Tensor("embed_tokens.token_adapter.trainable_tokens_delta", {4, 5})},
-      "is not supported");
-  ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + ".lora_A.default.weight", {2, 5})},
-                       "name the same matrix");
+      {tensors[0], tensors[1],
+       Tensor("model.language_model.layers.1.self_attn.q_proj.lora_A.weight", {2, 5})},
+      "begin with 'model.language_model.' and with 'model.'");
   ExpectTensorsRefused({Tensor("model.layers.0.mlp.up_proj.lora_A.weight", {2, 5}),
                         Tensor("model.layers.0.mlp.up_proj.lora_B.weight", {2, 5})},
                        "PEFT would silently ignore them");

@@ -5,12 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
 
 #include "qlora/error.h"
+#include "test_build.h"
 
 namespace qlora {
 
@@ -63,13 +63,6 @@ std::span<const std::byte> BytesOfVector(const T& values) {
 
 inline std::string AsString(std::span<const std::byte> bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-// ../shared beside the source tree, or $QLORA_SHARED; may not exist.
-inline std::filesystem::path SharedFolder() {
-  const char* name = std::getenv("QLORA_SHARED");
-  return name != nullptr ? std::filesystem::path(name)
-                         : std::filesystem::path(QLORA_SOURCE_DIR) / ".." / "shared";
 }
 
 }  // namespace qlora

@@ -422,5 +422,13 @@ TEST(QLoraLinear, RefusesWhatDoesNotFit) {
                 "text.safetensors");
 }
 
+TEST(QLoraLinear, ARankWhoseAdapterNoMemoryHoldsIsRefused) {
+  Context context(1);
+  const std::vector<float> w = MakeWeight();
+  EXPECT_THROW(
+      QLoraLinear::FromWeight(context, MakeView(w.data(), kOut, kIn), {.r = std::int64_t{1} << 60}),
+      Error);
+}
+
 }  // namespace
 }  // namespace qlora

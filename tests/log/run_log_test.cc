@@ -2,11 +2,13 @@
 #include "log/run_log.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
-#include <cmath>
 #include <sstream>
 
 #include "checkpoint/run_info.h"
+#include "io/test_util.h"
+#include "log/log_reader.h"
 #include "log/tensorboard.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
@@ -126,6 +128,31 @@ TEST_F(RunLogTest, ALogThatIsInTheWayInMidRunCostsNoRun) {
   fs::remove_all(root_ / "run");
   fs::create_directories(root_ / "run" / "train_log.jsonl");
   EXPECT_THROW(PlanAndTrain(context, options, observer), Error);
+}
+
+// The folder of a report may be a stranger's.
+TEST_F(RunLogTest, LogsThatAreNoFilesAreRefusedAndNotWaitedFor) {
+  const fs::path dir = root_ / "theirs";
+  fs::create_directories(dir);
+  WriteTextFile(dir / "train_log.jsonl", "{\"step\": 1, \"loss\": 2.5}\n");
+  WriteTextFile(dir / "eval_log.jsonl", "{\"step\": 1");  // is just being written
+  EXPECT_EQ(Json::parse(ReadRunLogs(dir)).at("damaged_lines"), 0);
+  const auto refused = [&](const char* log, const char* reason) {
+    EXPECT_THAT(ErrorOf([&] { ReadRunLogs(dir); }).what(), testing::HasSubstr(reason)) << log;
+    fs::remove_all(dir / log);
+  };
+  for (const char* log : {"samples.jsonl", "eval_log.jsonl", "train_log.jsonl"}) {
+    fs::remove_all(dir / log);
+    ASSERT_EQ(mkfifo((dir / log).c_str(), 0600), 0);
+    refused(log, "is not a regular file");
+    fs::create_symlink("/dev/zero", dir / log);
+    refused(log, "is not a regular file");
+    fs::create_directory(dir / log);
+    refused(log, "is a directory");
+    WriteTextFile(dir / log, "");
+    fs::resize_file(dir / log, std::uintmax_t{1} << 40);
+    refused(log, "a line of more than");
+  }
 }
 
 TEST_F(RunLogTest, ServicesAreRefused) {

@@ -1,5 +1,6 @@
 #include "machine/simd_target.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,6 +29,15 @@ TEST(SimdTargets, EachCanBeUsed) {
   }
   SetSimdTarget(BestSimdTarget());
 }
+
+#if defined(__x86_64__)
+TEST(SimdTargets, ScalarKernelsAreWarnedOf) {
+  SetSimdTarget(SimdTarget::kScalar);
+  EXPECT_THAT(WarnOfScalarKernels(), testing::HasSubstr("slower"));
+  SetSimdTarget(BestSimdTarget());
+  EXPECT_EQ(WarnOfScalarKernels().empty(), BestSimdTarget() != SimdTarget::kScalar);
+}
+#endif
 
 }  // namespace
 }  // namespace qlora

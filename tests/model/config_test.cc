@@ -103,6 +103,29 @@ TEST_F(ConfigTest, BothSpellingsOfRopeAgree) {
   EXPECT_EQ(Load(old_style).ropes[0].type, RopeType::kLlama3);
 }
 
+TEST_F(ConfigTest, TwoRopeSettingsMustAgree) {
+  const Json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  Json both = Minimal("llama");
+  both["rope_scaling"] = yarn;
+  both["rope_parameters"] = yarn;
+  both["rope_parameters"]["rope_theta"] = 1e4;
+  EXPECT_EQ(Load(both).ropes[0].type, RopeType::kYarn);
+  both["rope_parameters"]["factor"] = 2.0;
+  EXPECT_THAT(Refusal(both), HasSubstr("rope_parameters and rope_scaling contradict"));
+  both["rope_parameters"] = {{"rope_type", "default"}};
+  EXPECT_THAT(Refusal(both), HasSubstr("rope_parameters and rope_scaling contradict"));
+
+  Json types = Minimal("llama");
+  types["rope_scaling"] = {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_THAT(Refusal(types), HasSubstr("rope_type is 'linear' and type is 'yarn'"));
+
+  Json theta = Minimal("llama");
+  theta["rope_theta"] = 1e4;
+  theta["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5e5}};
+  EXPECT_THAT(Refusal(theta), HasSubstr("rope_theta"));
+}
+
 // What a checkpoint of transformers 4 writes, and the same model as transformers 5 writes it.
 Json WithoutRope(Json json) {
   for (const char* key : {"rope_theta", "rope_scaling", "rope_local_base_freq", "torch_dtype"}) {

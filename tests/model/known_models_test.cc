@@ -107,6 +107,13 @@ TEST(KnownModelsTest, NamesHaveManyForms) {
   EXPECT_FALSE(KnownModelConfig(""));
 }
 
+TEST(KnownModelsTest, NamesThatAreNear) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(NearKnownModels("Qwen/Qwen3-7B-Instruct"), (Names{"Qwen3-4B", "Qwen3-8B"}));
+  EXPECT_EQ(NearKnownModels("Mistral-8B-v0.3"), Names{"Mistral-7B-v0.3"});
+  EXPECT_EQ(NearKnownModels("bert-large-uncased"), Names{});
+}
+
 TEST(KnownModelsTest, RepositoriesOfNamesWithoutOrganisation) {
   for (const std::string& name : KnownModelNames()) {
     const std::string repository = KnownRepository(name);

@@ -171,5 +171,121 @@ TEST(ParquetTest, ErrorsNameRowColumnAndPage) {
   EXPECT_THAT(error.what(), HasSubstr("row 3: column 'text', page 2: index 3"));
 }
 
+// A struct of Thrift's compact protocol: each field is the distance from the field before and a
+// type, in one byte, and a value.
+class ThriftStruct {
+ public:
+  ThriftStruct& Int(int id, std::int64_t value, int type = 5) {
+    Begin(id, type);
+    bytes_ += Varint(static_cast<std::uint64_t>(value) * 2);  // zigzag
+    return *this;
+  }
+  ThriftStruct& Text(int id, const std::string& text) {
+    Begin(id, 8);
+    bytes_ += Varint(text.size()) + text;
+    return *this;
+  }
+  ThriftStruct& Struct(int id, const ThriftStruct& value) {
+    Begin(id, 12);
+    bytes_ += value.bytes();
+    return *this;
+  }
+  ThriftStruct& List(int id, const std::vector<ThriftStruct>& values) {
+    Begin(id, 9);
+    bytes_ += static_cast<char>(values.size() << 4 | 12);
+    for (const ThriftStruct& value : values) bytes_ += value.bytes();
+    return *this;
+  }
+  std::string bytes() const { return bytes_ + '\0'; }
+
+  static std::string Varint(std::uint64_t value) {
+    std::string bytes;
+    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
+    return bytes + static_cast<char>(value);
+  }
+
+ private:
+  void Begin(int id, int type) {
+    bytes_ += static_cast<char>((id - last_) << 4 | type);
+    last_ = id;
+  }
+
+  std::string bytes_;
+  int last_ = 0;
+};
+
+std::string Fixed32(std::uint32_t value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// One row with a list of `elements` zeros in each of `columns` columns, which share one chunk. Runs
+// of levels and indices of no bits make the file a few bytes long, whatever `elements` is.
+std::string ListsInFewBytes(std::int64_t elements, int columns) {
+  const auto page = [](int type, int field, const ThriftStruct& fields, const std::string& body) {
+    return ThriftStruct()
+               .Int(1, type)
+               .Int(2, std::ssize(body))
+               .Int(3, std::ssize(body))
+               .Struct(field, fields)
+               .bytes() +
+           body;
+  };
+  const auto run = [](std::int64_t count, char value) {
+    return ThriftStruct::Varint(static_cast<std::uint64_t>(count) * 2) + value;
+  };
+  const auto levels = [](const std::string& runs) {
+    return Fixed32(static_cast<std::uint32_t>(runs.size())) + runs;
+  };
+  std::string file = "PAR1";
+  const std::int64_t begin = std::ssize(file);
+  file += page(2, 7, ThriftStruct().Int(1, 1).Int(2, 0), Fixed32(0));
+  const std::int64_t data = std::ssize(file);
+  const std::string body =
+      levels(run(1, 0) + run(elements - 1, 1)) + levels(run(elements, 1)) + '\0';
+  file += page(0, 5, ThriftStruct().Int(1, elements).Int(2, 8).Int(3, 3).Int(4, 3), body);
+  std::vector<ThriftStruct> schema = {ThriftStruct().Text(4, "root").Int(5, columns)};
+  std::vector<ThriftStruct> chunks;
+  for (int c = 0; c < columns; ++c) {
+    schema.push_back(ThriftStruct().Int(1, 1).Int(3, 2).Text(4, std::string(1, 'a' + c)));
+    chunks.push_back(ThriftStruct().Struct(3, ThriftStruct()
+                                                  .Int(1, 1)
+                                                  .Int(4, 0)
+                                                  .Int(5, elements, 6)
+                                                  .Int(7, std::ssize(file) - begin, 6)
+                                                  .Int(9, data, 6)
+                                                  .Int(11, begin, 6)));
+  }
+  const std::string footer =
+      ThriftStruct().List(2, schema).List(4, {ThriftStruct().List(1, chunks).Int(3, 1, 6)}).bytes();
+  return file + footer + Fixed32(static_cast<std::uint32_t>(footer.size())) + "PAR1";
+}
+
+TEST(ParquetTest, ARowSpendsItsMemoryWhileItGrows) {
+  EXPECT_THAT(LinesOfBytes(ListsInFewBytes(3, 1)), testing::ElementsAre("{\"a\": [0, 0, 0]}\n"));
+  const std::string bytes = ListsInFewBytes(2'000'000'000, 1);
+  EXPECT_LT(bytes.size(), 200u);
+  EXPECT_THAT(ErrorOf([&] { LinesOfBytes(bytes); }).what(),
+              HasSubstr("column 'a', page 2: a row has more than 1048576 elements of lists"));
+  EXPECT_THAT(
+      ErrorOf([&] { LinesOfBytes(ListsInFewBytes(100'000, 1), {.memory = 100'000}); }).what(),
+      HasSubstr("more than 100000 bytes of memory"));
+}
+
+TEST(ParquetTest, RefusesColumnsThatShareBytes) {
+  EXPECT_THAT(ErrorOf([] { LinesOfBytes(ListsInFewBytes(3, 2)); }).what(),
+              HasSubstr("two columns claim the same bytes of the file, from 4 on"));
+}
+
+// Pages and dictionaries of all columns share one budget.
+TEST(ParquetTest, PagesAndDictionariesStayWithinTheMemory) {
+  for (const char* name : {"arrow-worked-example", "hand-zstd-frames", "duckdb-one-row"}) {
+    const std::string bytes =
+        ReadTextFile(kGoldenParquet / "good" / (std::string(name) + ".parquet"));
+    EXPECT_THAT(ErrorOf([&] { LinesOfBytes(bytes, {.memory = 8}); }).what(),
+                HasSubstr("more than 8 bytes of memory"))
+        << name;
+  }
+}
+
 }  // namespace
 }  // namespace qlora::parquet

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "inference/cached_sequence.h"
 #include "pass/eval_memory.h"
 #include "pass/kv_cache.h"

@@ -3,7 +3,6 @@
 #define QLORA_TESTS_MODEL_RANDOM_DECODER_H_
 
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 

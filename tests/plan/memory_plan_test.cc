@@ -62,5 +62,26 @@ TEST(MemoryLimit, IsWhatWasAskedWhereItIsFree) {
   EXPECT_EQ(MemoryLimit("1MB", 0.1, HostMemory()), 1000000u);
 }
 
+// A memory of 100 bytes, of which 90 are free and 20 are held: pages of files are both.
+class SmallMemory final : public Memory {
+ public:
+  std::byte* Allocate(std::size_t /*bytes*/) override { return nullptr; }
+  void Free(std::byte* /*data*/, std::size_t /*bytes*/) noexcept override {}
+  void Upload(const void* /*host*/, void* /*data*/, std::size_t /*bytes*/) override {}
+  void Download(const void* /*data*/, void* /*host*/, std::size_t /*bytes*/) override {}
+  void Zero(void* /*data*/, std::size_t /*bytes*/) override {}
+  std::size_t Available() const override { return 90; }
+  std::size_t Held() const override { return 20; }
+  std::size_t Total() const override { return 100; }
+};
+
+TEST(MemoryLimit, IsAtMostTheWholeMemory) {
+  const SmallMemory memory;
+  EXPECT_EQ(MemoryLimit("", 0, memory), 100u);
+  EXPECT_EQ(MemoryLimit("", 0.5, memory), 65u);
+  EXPECT_EQ(MemoryLimit("1MB", 0, memory), 100u);
+  EXPECT_LE(MemoryLimit("", 0, HostMemory()), HostMemory().Total());
+}
+
 }  // namespace
 }  // namespace qlora

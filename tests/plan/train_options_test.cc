@@ -1,8 +1,10 @@
 // Values of training options that depend on other options.
+#include "qlora/train_options.h"
+
 #include <gtest/gtest.h>
 
 #include "qlora/error.h"
-#include "qlora/train.h"
+#include "qlora/options.h"
 
 namespace qlora {
 namespace {

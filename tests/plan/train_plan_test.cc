@@ -1,6 +1,7 @@
 // A plan as a value: what it holds, runs that do not fit, and the same run on another base.
 #include <gmock/gmock.h>
 
+#include "plan/memory_plan.h"
 #include "plan/prepared_run.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
@@ -48,6 +49,22 @@ TEST_F(PlanTrainingTest, AMemoryThatIsTooSmallIsAFinding) {
   EXPECT_THAT(error.what(), HasSubstr("max_memory 1MB allows"));
 }
 
+TEST_F(PlanTrainingTest, ParquetIsReadWithinTheMemoryThatIsAllowed) {
+  TrainOptions options = Options("run");
+  options.data.dataset = {fs::path(QLORA_SOURCE_DIR) /
+                          "tests/golden/parquet/good/duckdb-one-row.parquet"};
+  EXPECT_EQ(Plan(options).data.train.samples, 1);
+  options.max_memory = "8B";
+  try {
+    Plan(options);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("more than 8 bytes of memory"));
+  }
+  options.device = "cuda";  // the memory of a card
+  EXPECT_EQ(ReadingMemory(options), kMaxReadingMemory);
+}
+
 TEST_F(PlanTrainingTest, ADiskThatIsTooSmallIsAFinding) {
   TrainOptions options = Options("run");
   options.max_steps = std::int64_t{1} << 40;
@@ -59,6 +76,45 @@ TEST_F(PlanTrainingTest, ADiskThatIsTooSmallIsAFinding) {
   EXPECT_THAT(error.what(), HasSubstr("save_total_limit"));
 }
 
+TEST_F(PlanTrainingTest, TheDiskHoldsTheTokenizer) {
+  constexpr std::size_t kMore = 1 << 20;
+  const auto disk_of = [&](const fs::path& model, const fs::path& adapter) {
+    TrainOptions options = Options("run");
+    options.model_name_or_path = model;
+    options.adapter = adapter;
+    return Plan(options).disk;
+  };
+  const fs::path config = "tokenizer_config.json";
+  fs::copy(kGolden / "llama-tiny", root_ / "model");
+  const std::string text = ReadTextFile(root_ / "model" / config);
+  const DiskPlan before = disk_of(root_ / "model", "");
+  WriteTextFile(root_ / "model" / config, text + std::string(kMore, ' '));
+  const DiskPlan after = disk_of(root_ / "model", "");
+  EXPECT_EQ(after.adapter, before.adapter + kMore);
+  EXPECT_EQ(after.checkpoint, before.checkpoint);
+  EXPECT_EQ(after.needed, before.needed + kMore);
+
+  // A tokenizer of the adapter's own goes into the checkpoints too.
+  WriteTextFile(root_ / "model" / config, text);
+  TrainOptions first = Options("first");
+  first.max_steps = 1;
+  Run(first);
+  Json own = Json::parse(text);
+  own["eos_token"] = "<unk>";
+  WriteTextFile(root_ / "first" / config, own.dump() + std::string(kMore, ' '));
+  const DiskPlan continued = disk_of(root_ / "model", root_ / "first");
+  EXPECT_GT(continued.checkpoint, before.checkpoint + kMore);
+  EXPECT_GE(continued.needed, before.needed + 2 * kMore);
+}
+
+TEST_F(PlanTrainingTest, WarnsOfARankAboveThatOfTheWeights) {
+  TrainOptions options = Options("run");
+  options.lora_r = 4096;
+  const std::vector<std::string> warnings = Plan(options).warnings;
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], HasSubstr("the rank 4096 of the adapter exceeds the smaller side of"));
+}
+
 TEST_F(PlanTrainingTest, WarnsOfLostDataAndOfAWarmupThatEatsTheRun) {
   TrainOptions options = Options("run");
   EXPECT_TRUE(Plan(options).warnings.empty());
@@ -68,7 +124,7 @@ TEST_F(PlanTrainingTest, WarnsOfLostDataAndOfAWarmupThatEatsTheRun) {
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_THAT(warnings[0], HasSubstr("of 40 records "));
   EXPECT_THAT(warnings[0], HasSubstr("raise max_length"));
-  EXPECT_THAT(warnings[1], HasSubstr("warm-up eats the run"));
+  EXPECT_THAT(warnings[1], HasSubstr("warm-up takes "));
 }
 
 TEST_F(PlanTrainingTest, AnotherFormOfTheBaseKeepsTheData) {

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "jinja/jinja.h"

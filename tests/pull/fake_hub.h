@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "pull/git_hash.h"
+#include "pull/content_hash.h"
 
 namespace qlora {
 

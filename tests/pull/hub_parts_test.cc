@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "io/test_util.h"
-#include "pull/git_hash.h"
+#include "pull/content_hash.h"
 #include "pull/hub_api.h"
 #include "pull/selection.h"
 
@@ -24,7 +24,7 @@ std::string HashOf(ContentHash hash, const std::string& text, std::size_t piece)
 }
 
 // The examples of FIPS 180-4, and lengths around a block.
-TEST(GitHashTest, IsTheStandard) {
+TEST(ContentHashTest, IsTheStandard) {
   EXPECT_EQ(HashOf(ContentHash::Sha256(), "abc", 1),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(HashOf(ContentHash::Sha256(), "", 1),
@@ -141,6 +141,34 @@ TEST(HubSettingsTest, ReadsTheVariablesOfHuggingFace) {
   setenv("HF_HUB_OFFLINE", "1", 1);
   ExpectRefused([] { ReadHubSettings(); }, "offline");
   for (const char* name : {"HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE"}) unsetenv(name);
+}
+
+TEST(HubApiTest, RedirectsStayWithHttps) {
+  CheckRedirect("http://hub/a", "http://cdn/a");
+  CheckRedirect("http://hub/a", "https://cdn/a");
+  CheckRedirect("HTTPS://hub/a", "https://cdn/a");
+  EXPECT_THAT(ErrorOf([] { CheckRedirect("HTTPS://hub/a", "http://cdn/a"); }).what(),
+              HasSubstr("hub redirects from https to http"));
+}
+
+TEST(HubApiTest, MessagesHideThePasswordOfAnEndpoint) {
+  EXPECT_EQ(WithoutPassword("http://user:pass@hub/a"), "http://***@hub/a");
+  EXPECT_EQ(WithoutPassword("user:p@ss@hub"), "***@hub");
+  EXPECT_EQ(WithoutPassword("https://hub/a"), "https://hub/a");
+  EXPECT_THAT(ErrorOf([] { OriginOf("ftp://user:secret@hub/"); }).what(),
+              testing::Not(HasSubstr("secret")));
+}
+
+TEST(HubApiTest, RefusesNamesThatATerminalShowsAsOthers) {
+  EXPECT_TRUE(IsSafePath("\u00e4.json"));
+  EXPECT_FALSE(IsSafePath("a\u009b.json"));
+  EXPECT_FALSE(IsSafePath("a\u202egnp.json"));
+}
+
+TEST(HubSettingsTest, RefusesTextBehindTheTimeout) {
+  setenv("HF_HUB_DOWNLOAD_TIMEOUT", "1e3", 1);
+  EXPECT_THAT(ErrorOf([] { ReadHubSettings(); }).what(), HasSubstr("found '1e3'"));
+  unsetenv("HF_HUB_DOWNLOAD_TIMEOUT");
 }
 
 }  // namespace

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "base/file.h"
+#include "bound_by_permissions.h"
 #include "io/test_util.h"
 #include "pull/fake_hub.h"
 
@@ -175,7 +178,8 @@ TEST_F(PullTest, TheTokenGoesToTheHubAlone) {
 
 TEST_F(PullTest, RefusalsSayWhatToDo) {
   AnswerAll(401, "RepoNotFound");
-  EXPECT_THAT(Failure().what(), AllOf(HasSubstr("check the name"), HasSubstr("HF_TOKEN")));
+  EXPECT_THAT(Failure().what(), AllOf(HasSubstr("check the name"), HasSubstr("HF_TOKEN"),
+                                      HasSubstr("a data set is pulled with --dataset")));
   AnswerAll(401, "GatedRepo");
   EXPECT_THAT(Failure().what(), HasSubstr("accept its terms at " + settings_.endpoint));
   AnswerAll(403, "GatedRepo");
@@ -235,6 +239,122 @@ TEST_F(PullTest, WithoutLinksFilesAreCopied) {
   const fs::path config = Run().snapshot / "config.json";
   EXPECT_FALSE(fs::is_symlink(config));
   EXPECT_EQ(ReadTextFile(config), "{}");
+}
+
+TEST_F(PullTest, OneContentHasOneSizeAndSizesCanBeAddedUp) {
+  hub_.edit_listing = [](nlohmann::json& listing) {
+    for (nlohmann::json& entry : listing) entry["oid"] = std::string(40, 'a');
+  };
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("has the content aaaa"));
+  hub_.edit_listing = [](nlohmann::json& listing) {
+    for (nlohmann::json& entry : listing) {
+      entry.erase("lfs");
+      entry["size"] = std::int64_t{1} << 53;
+    }
+  };
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("claim more than 9007199254740992 bytes"));
+}
+
+TEST_F(PullTest, AnIndexOfAnySizeIsNotRead) {
+  hub_.files.erase("model.safetensors");
+  hub_.files["model.safetensors.index.json"] = "{ }";
+  hub_.edit_listing = [](nlohmann::json& listing) {
+    for (nlohmann::json& entry : listing) {
+      if (entry["path"] == "model.safetensors.index.json") entry["size"] = 60'000'000;
+    }
+  };
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("an index of weights has at most"));
+}
+
+TEST_F(PullTest, DoesNotFollowALinkInThePlaceOfAPartialFile) {
+  const fs::path precious = scratch_ / "precious";
+  WriteTextFile(precious, "mine");
+  fs::create_directories(Partial().parent_path());
+  fs::create_symlink(precious, Partial());
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(),
+              HasSubstr("is a symbolic link, which is not followed"));
+  EXPECT_EQ(ReadTextFile(precious), "mine");
+}
+
+TEST_F(PullTest, NamesAListedFileThatIsNotThere) {
+  OnWeights(1, [](httplib::Response& response) { response.status = 404; });
+  const Error error = ErrorOf([&] { Run(); });
+  EXPECT_THAT(error.what(), HasSubstr("a listed file, 'model.safetensors', is not there"));
+  EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+}
+
+// An error of any length is not read to its end.
+TEST_F(PullTest, AnErrorWithoutEndEnds) {
+  OnWeights(1, [](httplib::Response& response) {
+    response.status = 418;
+    response.set_chunked_content_provider("text/plain", [](std::size_t, httplib::DataSink& sink) {
+      return sink.write(std::string(4096, 'x').data(), 4096);
+    });
+  });
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("says 418"));
+}
+
+TEST_F(PullTest, AnErrorThatComesDropByDropEnds) {
+  OnWeights(1, [](httplib::Response& response) {
+    response.status = 418;
+    response.set_chunked_content_provider("text/plain", [](std::size_t, httplib::DataSink& sink) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return sink.write("x", 1);
+    });
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("says 418"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(9));
+}
+
+TEST_F(PullTest, AHeaderLineWithoutEndIsNoLackOfMemory) {
+  OnWeights(9, [](httplib::Response& response) {
+    response.set_header("X-Long", std::string(200'000, 'x').c_str());
+  });
+  const Error error = ErrorOf([&] { Run(); });
+  EXPECT_THAT(error.what(), HasSubstr("a line of the answer's header is too long"));
+  EXPECT_EQ(hub_.CountFileRequests() - 4, 1) << "not tried again";
+}
+
+// A cache of others, or on a medium that cannot be written.
+TEST_F(PullTest, ACompleteCacheMayBeReadOnly) {
+  Run();
+  const BoundByPermissions bound;
+  if (!bound.holds()) GTEST_SKIP() << "root may write everywhere";
+  std::vector<fs::path> folders = {scratch_ / "hub"};
+  for (const auto& entry : fs::recursive_directory_iterator(scratch_ / "hub")) {
+    if (entry.is_directory() && !entry.is_symlink()) folders.push_back(entry.path());
+  }
+  for (const fs::path& folder : folders) {
+    fs::permissions(folder, fs::perms::owner_write, fs::perm_options::remove);
+  }
+  EXPECT_EQ(Run().progress.bytes_received, 0);
+  hub_.files["config.json"] = "{ }";
+  EXPECT_THAT(ErrorOf([&] { Run(); }).what(), HasSubstr("Permission denied"));
+  for (const fs::path& folder : folders) fs::permissions(folder, fs::perms::owner_all);
+}
+
+TEST_F(PullTest, ForceDownloadReplacesADamagedBlob) {
+  const fs::path weights = Run().snapshot / "model.safetensors";
+  const std::string good = ReadTextFile(weights);
+  std::string bad = good;
+  bad[100] ^= 1;
+  WriteTextFile(fs::canonical(weights), bad);
+  Run();
+  EXPECT_TRUE(ReadTextFile(weights) == bad);
+  hub_.files["copy/config.json"] = "{}";  // a content that is there already, and twice
+  hub_.files["LICENSE"] = "{}";
+  const PullResult result =
+      Pull(settings_, {.repository = ParseHubRepository("org/tiny"), .force_download = true}, {});
+  EXPECT_TRUE(ReadTextFile(weights) == good);
+  EXPECT_EQ(result.progress.bytes_received, result.progress.bytes);
+}
+
+TEST_F(PullTest, ALongNameIsLinked) {
+  const std::string name = std::string(240, 'n') + ".jinja";
+  hub_.files["additional_chat_templates/" + name] = "{{ a }}";
+  const PullResult result = Run();
+  EXPECT_EQ(ReadTextFile(result.snapshot / "additional_chat_templates" / name), "{{ a }}");
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ def test_mistakes_are_named():
     layer = make()
     for call, message in (
             (lambda: layer(normal(2, 39)), r"expected x of shape \(2, 40\), found \(2, 39\)"),
-            (lambda: layer(normal(2, 40).astype(np.float16)), "x of F32 or BF16, found F16"),
+            (lambda: layer(normal(2, 40).astype(np.float16)), "expected float32, bfloat16 or float64, found float16"),
             (lambda: layer.set_lora_a(normal(2, 40)), r"expected A of shape \(3, 40\)"),
             (lambda: layer.unmerge(), "not merged"),
             (lambda: q.QLoraLinear.from_weight(normal(4, 4), r=0), "r >= 1"),

@@ -212,7 +212,7 @@ def test_the_layout_of_the_data_is_applied(tmp_path):
     summary = q.train(base, data, tmp_path / "adapter", max_steps=4, warmup_ratio=0,
                       gradient_accumulation_steps=1)
     trained = q.Model.load(base, adapter=summary.adapter_dir)
-    assert trained.prompt_layout.startswith("Alpaca text, as the adapter was trained")
+    assert trained.prompt_layout.startswith("Alpaca text, as in training")
     assert q.Model.load(base).prompt_layout == ""
     text = ("Below is an instruction that describes a task. Write a response that appropriately "
             "completes the request.\n\n### Instruction:\nAdd.\n\n### Response:\n")

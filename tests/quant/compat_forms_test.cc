@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <vector>
 
 #include "quant/oracle.h"
@@ -32,6 +31,16 @@ void ForEachForm(Context& context, std::int64_t rows, std::int64_t cols, const F
       fn(options, Quantize(context, MakeView(x.data(), rows, cols), options));
     }
   }
+}
+
+TEST(Forms, SizesThatNoMatrixHasAreRefused) {
+  constexpr std::int64_t kHuge = (std::int64_t{1} << 61) + 1;
+  EXPECT_THROW(Matrix(View{.rows = kHuge, .cols = 8}, nullptr), Error);
+  EXPECT_THROW(Matrix(View{.rows = -1, .cols = 8}, nullptr), Error);
+  EXPECT_THROW(Matrix(View{.rows = 1, .cols = 8, .block_size = kHuge}, nullptr), Error);
+  EXPECT_THROW(StorageBytes(kHuge, 8, Options()), Error);
+  EXPECT_THROW(StorageBytes(8, 8, Options{.block_size = kHuge}), Error);
+  EXPECT_THROW(qlora::StorageBytes(kHuge, 8, QuantizeOptions()), Error);
 }
 
 TEST(RowBlocks, AreRowsQuantizedAlone) {

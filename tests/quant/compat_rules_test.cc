@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "quant/compat/cuda_tables.h"
-#include "quant/compat/torchao.h"
 #include "quant/oracle.h"
 #include "quant/quant_test_util.h"
 

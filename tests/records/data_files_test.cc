@@ -1,4 +1,4 @@
-// Data sets of a hub, by their names.
+// Data sets of a hub, folders and patterns.
 #include "records/data_files.h"
 
 #include <cstdlib>
@@ -31,7 +31,8 @@ class HubDataTest : public testing::Test {
   // Names of the files, in order.
   static std::vector<std::string> Found(const std::string& name) {
     std::vector<std::string> names;
-    for (const fs::path& file : FindDataFiles(name)) names.push_back(file.filename().string());
+    for (const fs::path& file : FindDataFiles(name).files)
+      names.push_back(file.filename().string());
     return names;
   }
 
@@ -57,6 +58,16 @@ TEST_F(HubDataTest, WordsAreWholeAndFoldersCount) {
   EXPECT_EQ(Found("org/tales"), Names{"latest.jsonl"});
 }
 
+TEST_F(HubDataTest, EvaluationReadsTheFilesForIt) {
+  Put("data/train.jsonl");
+  Put("data/test.jsonl");
+  const DataSearch search = {.purpose = DataPurpose::kEvaluation};
+  EXPECT_EQ(FindDataFiles("org/tales", search).files, std::vector{Snapshot() / "data/test.jsonl"});
+  Put("data/dev.jsonl");
+  EXPECT_EQ(FindDataFiles("org/tales", search).files, std::vector{Snapshot() / "data/dev.jsonl"});
+  EXPECT_EQ(FindDataFiles("org/tales").evaluation, std::vector{Snapshot() / "data/dev.jsonl"});
+}
+
 TEST_F(HubDataTest, SeveralKindsAreForTheUserToChoose) {
   Put("en/train.csv");
   Put("fr/train.csv");
@@ -74,8 +85,128 @@ TEST_F(HubDataTest, AbsentDataComeWithTheCommandToDownloadThem) {
 
 TEST_F(HubDataTest, OtherNamesAreFiles) {
   for (const char* name : {"absent.jsonl", "data/absent.jsonl", "a/b/c", "tales"}) {
-    EXPECT_EQ(FindDataFiles(name), std::vector<fs::path>{name});
+    EXPECT_EQ(FindDataFiles(name).files, std::vector<fs::path>{name});
   }
+}
+
+// A folder with files of some bytes.
+class FolderDataTest : public testing::Test {
+ protected:
+  void Put(const fs::path& name, const std::string& text = "x") const {
+    fs::create_directories((folder_.path() / name).parent_path());
+    std::ofstream(folder_.path() / name) << text;
+  }
+  std::string Path(const std::string& name) const { return (folder_ / name).string(); }
+  Names NamesOf(const std::vector<fs::path>& files) const {
+    Names names;
+    for (const fs::path& file : files) {
+      names.push_back(file.lexically_relative(folder_.path()).string());
+    }
+    return names;
+  }
+  DataFiles Find(const std::string& name = "", DataPurpose purpose = DataPurpose::kTraining) const {
+    return FindDataFiles(name.empty() ? folder_.path() : folder_ / name, {.purpose = purpose});
+  }
+  // "name: reason" of the files that are left out.
+  static Names LeftOutOf(const DataFiles& found) {
+    Names names;
+    for (const LeftOut& file : found.left_out) {
+      names.push_back(file.name + ": " + std::string(file.reason));
+    }
+    return names;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(FolderDataTest, FilesAreDividedByTheirNames) {
+  for (const char* name : {"train.jsonl", "more-latest.jsonl.gz", "valid.jsonl", "test-1.jsonl",
+                           "LICENSE.txt", "README.md", ".hidden.jsonl", "dataset_infos.json"}) {
+    Put(name);
+  }
+  Put("empty.csv", "");
+  const DataFiles found = Find();
+  EXPECT_EQ(NamesOf(found.files), (Names{"more-latest.jsonl.gz", "train.jsonl"}));
+  EXPECT_EQ(NamesOf(found.evaluation), Names{"valid.jsonl"});
+  EXPECT_EQ(LeftOutOf(found),
+            (Names{"LICENSE.txt: not data", "README.md: not data", "dataset_infos.json: not data",
+                   "empty.csv: empty", "test-1.jsonl: test data"}));
+  EXPECT_EQ(found.named, Names{});
+
+  const DataFiles for_evaluation = Find("", DataPurpose::kEvaluation);
+  EXPECT_EQ(NamesOf(for_evaluation.files), Names{"valid.jsonl"});
+  fs::remove(folder_ / "valid.jsonl");
+  EXPECT_EQ(NamesOf(Find("", DataPurpose::kEvaluation).files), Names{"test-1.jsonl"});
+  fs::remove(folder_ / "test-1.jsonl");
+  EXPECT_EQ(NamesOf(Find("", DataPurpose::kEvaluation).files),
+            (Names{"more-latest.jsonl.gz", "train.jsonl"}));
+}
+
+TEST_F(FolderDataTest, TheKindOfMostFilesIsRead) {
+  Put("a.jsonl");
+  Put("remarks.txt");
+  EXPECT_EQ(LeftOutOf(Find()), Names{"remarks.txt: plain text beside records"});
+  Put("b.txt");
+  EXPECT_EQ(NamesOf(Find().files), (Names{"b.txt", "remarks.txt"}));
+  EXPECT_EQ(LeftOutOf(Find()), Names{"a.jsonl: records beside plain texts"});
+  EXPECT_EQ(FindDataFiles(folder_.path(), {.all_as_text = true}).files.size(), 3U);
+}
+
+TEST_F(FolderDataTest, AFolderOfHeldOutFilesAloneIsRefused) {
+  Put("test.jsonl");
+  Put("README.md");
+  ExpectRefused([&] { Find(); }, "holds no training data");
+  EXPECT_EQ(NamesOf(Find("", DataPurpose::kEvaluation).files), Names{"test.jsonl"});
+  EXPECT_EQ(NamesOf(Find("test.jsonl").files), Names{"test.jsonl"});
+}
+
+TEST_F(FolderDataTest, FoldersWithinAFolderAreSearchedWhenItHasNoData) {
+  Put("README.md");
+  Put("data/train/0.jsonl");
+  Put("data/validation/0.jsonl");
+  EXPECT_EQ(NamesOf(Find().files), Names{"data/train/0.jsonl"});
+  EXPECT_EQ(NamesOf(Find().evaluation), Names{"data/validation/0.jsonl"});
+  Put("fr/0.jsonl");
+  ExpectRefused([&] { Find(); }, "several kinds of training files");
+}
+
+TEST_F(FolderDataTest, PatternsAreDividedToo) {
+  Put("a/train.jsonl");
+  Put("a/dev.jsonl");
+  Put("a/test.jsonl");
+  Put("a/notes.txt");
+  Put("a/inner/x.jsonl");
+  const DataFiles all = Find("a/*");
+  EXPECT_EQ(NamesOf(all.files), Names{"a/train.jsonl"});
+  EXPECT_EQ(NamesOf(all.evaluation), Names{"a/dev.jsonl"});
+  EXPECT_EQ(LeftOutOf(all),
+            (Names{"notes.txt: plain text beside records", "test.jsonl: test data"}));
+  EXPECT_EQ(NamesOf(Find("a/*", DataPurpose::kEvaluation).files), Names{"a/dev.jsonl"});
+}
+
+TEST_F(FolderDataTest, PatternsThatNameHeldOutFilesAreTakenAsTheyAre) {
+  Put("a/train.jsonl");
+  Put("a/test-1.jsonl");
+  Put("a/test-2.jsonl");
+  const DataFiles named = Find("a/test*.jsonl");
+  EXPECT_EQ(NamesOf(named.files), (Names{"a/test-1.jsonl", "a/test-2.jsonl"}));
+  EXPECT_EQ(named.named, (Names{"test-1.jsonl", "test-2.jsonl"}));
+  EXPECT_EQ(Find("a/?es*.jsonl").named.size(), 2U) << "nothing else matches";
+  EXPECT_EQ(Find("a/*train*").named, Names{});
+  Put("test/0.jsonl");
+  EXPECT_EQ(Find("test").named, Names{"test"});
+  EXPECT_EQ(Find("test/*.jsonl").named, Names{"test"});
+  Put("dev/0.jsonl");
+  EXPECT_EQ(Find("dev/*.jsonl").named, Names{}) << "as often a folder for development";
+}
+
+TEST_F(FolderDataTest, StandardInputIsNoFile) {
+  ExpectRefused([] { FindDataFiles("-"); }, "standard input is not read");
+}
+
+TEST_F(FolderDataTest, ListsOfNamesAreShort) {
+  EXPECT_EQ(ListOfNames({"a", "b", "c", "d"}), "a, b, c, d");
+  EXPECT_EQ(ListOfNames({"a", "b", "c", "d", "e"}), "a, b, c and 2 more");
 }
 
 }  // namespace

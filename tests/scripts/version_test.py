@@ -19,7 +19,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = (".gitattributes", "CHANGELOG.md", "CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cmake/archive.txt",
          "cmake/debian_files.cmake", "cmake/package.cmake", "cmake/package_version.cmake", "cmake/version.cmake",
-         "python/wheel_backend.py", "scripts/check_release.sh")
+         "python/README.md", "python/wheel_backend.py", "scripts/check_release.sh")
 CMAKE = shutil.which("cmake")
 NUMBER = re.search(r"^project\(qlora VERSION (\S+) ", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_GLOBAL": "/dev/null",

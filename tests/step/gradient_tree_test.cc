@@ -7,8 +7,6 @@
 #include <cmath>
 #include <vector>
 
-#include "base/matrix.h"
-
 namespace qlora {
 namespace {
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "pass/pass_shape.h"

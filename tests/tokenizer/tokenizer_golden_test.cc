@@ -1,6 +1,5 @@
 // Ids and texts of the real Hugging Face tokenizers for every kind of tokenizer.json in fixtures/.
 #include <map>
-#include <span>
 #include <vector>
 
 #include "qlora/context.h"
@@ -82,7 +81,7 @@ TEST(TokenizerGolden, EncodesBatchesOnThreads) {
 
 // Real vocabularies. The ids are those of Hugging Face tokenizers 0.23.2.
 TEST(TokenizerGolden, EncodesWithRealVocabularies) {
-  const std::filesystem::path data = SharedDir() / "data/tokenizers";
+  const std::filesystem::path data = SharedFolder() / "data/tokenizers";
   if (!std::filesystem::exists(data)) GTEST_SKIP() << data << " is not at hand";
   const std::string text = "Hello world, it's 12345  na\u00efve\n\n x";
   EXPECT_EQ(Tokenizer::Load(data / "llama-bpe").Encode(text),

@@ -12,19 +12,13 @@
 #include <string>
 
 #include "base/random.h"
+#include "test_build.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
 inline std::filesystem::path FixtureDir() {
   return std::filesystem::path(QLORA_SOURCE_DIR) / "tests/fixtures";
-}
-
-// A folder of data next to the repository, which may be absent.
-inline std::filesystem::path SharedDir() {
-  const char* set = std::getenv("QLORA_SHARED");
-  return set != nullptr ? std::filesystem::path(set)
-                        : std::filesystem::path(QLORA_SOURCE_DIR) / "../shared";
 }
 
 // A folder that is removed after the test.

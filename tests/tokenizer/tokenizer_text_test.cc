@@ -1,10 +1,8 @@
 // Encoding and decoding text: the properties that callers may rely on, besides the golden ids.
 #include <gmock/gmock.h>
 
-#include <numeric>
 #include <thread>
 
-#include "qlora/error.h"
 #include "tokenizer/tokenizer_test_util.h"
 #include "unicode/unicode.h"
 

@@ -47,6 +47,49 @@ class EvaluationTest : public TinyRunTest {
   }
 };
 
+TEST_F(EvaluationTest, EachFileHasALoss) {
+  TrainOptions options = EvalOptions("run");
+  options.data.val_set_size = 0;
+  WriteTextFile(root_ / "one.jsonl", "{\"text\": \"Once upon a time.\"}\n");
+  WriteTextFile(root_ / "two.jsonl",
+                "{\"text\": \"There were three bears in a house.\"}\n{\"text\": \"Soup.\"}\n");
+  options.data.eval_dataset = {root_ / "one.jsonl", root_ / "two.jsonl"};
+  options.max_steps = 2;
+  Evals evals;
+  Train(options, evals);
+  const EvalReport& both = evals.found.at(2);
+  ASSERT_EQ(both.files.size(), 2u);
+  EXPECT_EQ(both.files[0].name, "one");
+  EXPECT_EQ(both.files[1].name, "two");
+  EXPECT_EQ(both.files[0].tokens + both.files[1].tokens, both.tokens);
+  const double sum = both.files[0].loss * static_cast<double>(both.files[0].tokens) +
+                     both.files[1].loss * static_cast<double>(both.files[1].tokens);
+  EXPECT_DOUBLE_EQ(sum / static_cast<double>(both.tokens), both.loss);
+  const std::string log = ReadTextFile(root_ / "run" / "eval_log.jsonl");
+  EXPECT_NE(log.find("\"eval_two_loss\":"), std::string::npos) << log;
+  // A weight would be dropped without a word.
+  options.data.eval_dataset = {(root_ / "one.jsonl").string() + ":0.5"};
+  Context context(1);
+  EXPECT_THROW(PlanTraining(context, options), Error);
+}
+
+TEST_F(EvaluationTest, SeveralTimesInAnEpochAndByAShareOfTheRun) {
+  TrainOptions options = EvalOptions("run");
+  options.eval_steps = 0;
+  options.evals_per_epoch = 2;
+  options.save_ratio = 0.5;
+  options.max_steps = -1;
+  options.num_train_epochs = 2;
+  Evals evals;
+  const RunSummary summary = Train(options, evals);
+  EXPECT_EQ(evals.found.size(), 4u);
+  EXPECT_TRUE(evals.found.contains(summary.steps));
+  EXPECT_EQ(ListCheckpoints(options.output_dir).size(), 2u);
+  options.eval_steps = 3;
+  Context context(1);
+  EXPECT_THROW(PlanTraining(context, options), Error) << "two intervals";
+}
+
 TEST_F(EvaluationTest, KeepsTheBestCheckpointAndEndsWithIt) {
   TrainOptions options = EvalOptions("run");
   options.load_best_model_at_end = true;
@@ -155,6 +198,41 @@ TEST_F(EvaluationTest, AnInterruptedEvaluationIsMadeUpFor) {
   Train(options, second);
   EXPECT_EQ(second.found.at(4).loss, whole.found.at(4).loss);
   EXPECT_TRUE(Adapter("whole") == Adapter("parts"));
+}
+
+// Asks for the result after a step.
+class FinishAfter : public TrainObserver {
+ public:
+  explicit FinishAfter(std::int64_t step) : step_(step) {}
+  void OnStep(const StepReport& report) override { done_ = report.step; }
+  bool ShouldFinish() override { return done_ >= step_; }
+
+ private:
+  std::int64_t step_;
+  std::int64_t done_ = 0;
+};
+
+TEST_F(EvaluationTest, AnObserverFinishesTheRun) {
+  TrainOptions options = Options("run");
+  options.max_steps = 6;
+  FinishAfter third(3);
+  Context context(2);
+  const RunSummary summary = PlanAndTrain(context, options, third);
+  EXPECT_TRUE(summary.stopped_early);
+  EXPECT_FALSE(summary.interrupted);
+  EXPECT_EQ(summary.steps, 3);
+  EXPECT_EQ(summary.adapter_dir, options.output_dir);
+  EXPECT_TRUE(fs::exists(CheckpointDir(options.output_dir, 3) / kTrainerState));
+  EXPECT_FALSE(Adapter("run").empty());
+
+  // The rest of the run, as if it had never been stopped.
+  options.resume_from_checkpoint = "auto";
+  FinishAfter never(100);
+  EXPECT_EQ(PlanAndTrain(context, options, never).steps, 6);
+  TrainOptions whole = Options("whole");
+  whole.max_steps = 6;
+  PlanAndTrain(context, whole, never);
+  EXPECT_TRUE(Adapter("run") == Adapter("whole"));
 }
 
 TEST_F(EvaluationTest, NeedsEvaluationData) {

@@ -1,6 +1,5 @@
 // Whole runs on a backend whose memory the host cannot touch: the same files as on the CPU backend.
 // They are long because pages are opened and closed around every op.
-#include <algorithm>
 #include <set>
 
 #include "backend/guarded_backend.h"
@@ -103,6 +102,7 @@ TEST_F(GuardedRunTest, Recipes) {
   Check("rslora", [](TrainOptions& o) { o.use_rslora = true; });
   Check("dora", [](TrainOptions& o) { o.use_dora = true; });
   Check("neftune", [](TrainOptions& o) { o.neftune_noise_alpha = 5; });
+  Check("smoothed", [](TrainOptions& o) { o.label_smoothing_factor = 0.1; });
   Check("clipped", [](TrainOptions& o) { o.max_grad_norm = 0.1; });
   Check("packed", [](TrainOptions& o) { o.data.packing = true; });
   Check("modules", [](TrainOptions& o) {

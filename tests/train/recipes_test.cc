@@ -1,11 +1,11 @@
 // Every adapter recipe: trained, saved, read again, continued.
 #include <cmath>
-#include <cstdlib>
 #include <map>
 
 #include "io/peft.h"
 #include "model/lora.h"
 #include "qlora/model.h"
+#include "test_build.h"
 #include "train/recipe_run.h"
 
 namespace qlora {
@@ -40,6 +40,29 @@ class RecipesTest : public RecipeRunTest {
     std::vector<double> steps;
     std::map<std::int64_t, double> evals;
   };
+
+  // `change` gives an untrained model another loss in training, and the same in evaluation.
+  void ExpectTrainingAlone(const Change& change) {
+    const auto losses_of = [&](const std::string& name, bool changed) {
+      TrainOptions options = Options(name);
+      options.compute_dtype = "float32";
+      options.lora_dropout = 0;
+      options.learning_rate = 0;
+      options.max_steps = 1;
+      options.data.eval_dataset = options.data.dataset;
+      options.eval_on_start = true;
+      if (changed) change(options);
+      Losses losses;
+      Context context(2);
+      PlanAndTrain(context, options, losses);
+      return losses;
+    };
+    const Losses with = losses_of("with", true);
+    const Losses without = losses_of("without", false);
+    EXPECT_GT(std::abs(with.steps.front() - without.steps.front()), 1e-3);
+    EXPECT_FALSE(with.evals.empty());
+    EXPECT_EQ(with.evals, without.evals);
+  }
 
   // Trains with `change`: the loss falls, the saved adapter gives the loss that training saw at the
   // end, an interrupted run ends in the same bits, and a new run starts from where this one ended.
@@ -269,32 +292,17 @@ TEST_F(RecipesTest, TargetsByRegexAndExclusion) {
 
 TEST_F(RecipesTest, Neftune) {
   Check("neftune", [](TrainOptions& o) { o.neftune_noise_alpha = 5; });
-  // The same model sees noise in training, and none in evaluation.
-  const auto losses_with = [&](double alpha) {
-    TrainOptions options = Options(alpha > 0 ? "noise" : "no-noise");
-    options.compute_dtype = "float32";
-    options.lora_dropout = 0;
-    options.learning_rate = 0;
-    options.max_steps = 1;
-    options.data.eval_dataset = options.data.dataset;
-    options.eval_on_start = true;
-    options.neftune_noise_alpha = alpha;
-    Losses losses;
-    Context context(2);
-    PlanAndTrain(context, options, losses);
-    return losses;
-  };
-  const Losses with = losses_with(50);
-  const Losses without = losses_with(0);
-  EXPECT_GT(std::abs(with.steps.front() - without.steps.front()), 1e-3);
-  EXPECT_EQ(with.evals, without.evals);
+  ExpectTrainingAlone([](TrainOptions& o) { o.neftune_noise_alpha = 50; });
+}
+
+// Of an untrained model, training sees the smoothed loss and evaluation the plain one.
+TEST_F(RecipesTest, LabelSmoothing) {
+  Check("smoothed", [](TrainOptions& o) { o.label_smoothing_factor = 0.1; });
+  ExpectTrainingAlone([](TrainOptions& o) { o.label_smoothing_factor = 0.5; });
 }
 
 TEST_F(RecipesTest, LoftqLowersTheGapOfTheStart) {
-  const char* shared = std::getenv("QLORA_SHARED");
-  const fs::path root =
-      shared != nullptr ? fs::path(shared) : fs::path(QLORA_SOURCE_DIR).parent_path() / "shared";
-  const fs::path model = root / "models" / "stories260K-hf";
+  const fs::path model = SharedFolder() / "models" / "stories260K-hf";
   if (!fs::exists(model)) GTEST_SKIP() << model << " is absent";
   const fs::path text = root_ / "text.jsonl";
   std::ofstream(text) << R"({"text": "Once upon a time, there was a little girl named Lily. She )"

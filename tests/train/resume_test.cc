@@ -38,6 +38,55 @@ TEST_F(ResumeTest, AtEveryStep) {
   }
 }
 
+TEST_F(ResumeTest, WithOtherMicroBatchesOfTheSameSteps) {
+  TrainOptions options = Options("parts");
+  options.lora_dropout = 0;
+  options.per_device_train_batch_size = 1;
+  options.gradient_accumulation_steps = 4;
+  TrainOptions whole = options;
+  whole.output_dir = root_ / "whole";
+  Run(whole);
+  Run(options, 4);
+  options.resume_from_checkpoint = "auto";
+  options.per_device_train_batch_size = 2;
+  ExpectRefused(options, "product stays");  // a step would have twice the samples
+  options.gradient_accumulation_steps = 2;
+  TrainOptions packed = options;
+  packed.data.packing = true;
+  ExpectRefused(packed, "packing");
+  Context context(1);
+  const std::vector<std::string> warnings = PlanTraining(context, options).warnings;
+  EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [](const std::string& text) {
+    return text.find("other micro-batches") != std::string::npos;
+  }));
+  Run(options);
+  // The same samples in each step, whose sums are rounded in another order.
+  const std::vector<std::string> one = Steps("whole");
+  const std::vector<std::string> two = Steps("parts");
+  ASSERT_EQ(one.size(), two.size());
+  for (std::size_t i = 0; i < one.size(); ++i) {
+    const Json left = Json::parse(one[i]);
+    const Json right = Json::parse(two[i]);
+    EXPECT_EQ(left["tokens"], right["tokens"]) << i;
+    EXPECT_EQ(left["learning_rate"], right["learning_rate"]) << i;
+    EXPECT_NEAR(left["loss"].get<double>(), right["loss"].get<double>(), 1e-3) << i;
+  }
+}
+
+TEST_F(ResumeTest, ACheckpointWithoutANewOptionHasItsDefault) {
+  TrainOptions options = Options("run");
+  Run(options, 4);
+  const fs::path state = root_ / "run" / "checkpoint-4" / "trainer_state.json";
+  Json json = Json::parse(ReadTextFile(state));
+  ASSERT_EQ(json["options"].erase("min_lr"), 1u);
+  WriteTextFile(state, json.dump());
+  options.resume_from_checkpoint = "auto";
+  options.min_lr = 1e-4;
+  ExpectRefused(options, "min_lr");
+  options.min_lr = 0;
+  Run(options);
+}
+
 TEST_F(ResumeTest, PlanningComparesTheOptions) {
   TrainOptions options = Options("run");
   Run(options, 4);
@@ -330,6 +379,10 @@ TEST_F(ResumeTest, RefusesValuesThatNoRunWrites) {
         {"epoch_batch", 100, "epoch_batch"},
         {"epoch_batch", 26, "data cursor"},
         {"skipped_in_a_row", 3, "skipped_in_a_row"},
+        {"epoch", 2147483648, "expected 0 to"},
+        {"micro_step", 2147483648, "micro-batches for each of 9 steps"},
+        {"loss_deviation", -1.0, "loss_deviation"},
+        {"total_steps", std::numeric_limits<std::int64_t>::min(), "total_steps"},
         {"best_metric", "low", "best_metric"}}) {
     SCOPED_TRACE(key);
     with(key, value);
@@ -358,6 +411,59 @@ TEST_F(ResumeTest, RefusesMomentsThatNoRunWrites) {
   }
   WriteTextFile(path, good);
   Run(options);
+}
+
+// One flipped bit leaves a value that a run might have written; only the checksum tells.
+TEST_F(ResumeTest, ChangedBytesOfACheckpointAreFound) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  Run(options, 9);  // leaves 4, 8 and 9
+  const fs::path newest = root_ / "run" / "checkpoint-9";
+  for (const char* name : {"adapter_model.safetensors", "optimizer.safetensors"}) {
+    SCOPED_TRACE(name);
+    const std::string good = ReadTextFile(newest / name);
+    std::string bad = good;
+    bad[bad.size() - sizeof(float)] ^= 1;
+    WriteTextFile(newest / name, bad);
+    options.resume_from_checkpoint = newest;
+    ExpectRefused(options, (newest / name).string() + ": expected the CRC-32 ");
+    options.resume_from_checkpoint = "auto";
+    Context context(1);
+    const TrainPlan plan = PlanTraining(context, options);
+    EXPECT_EQ(plan.resume->step, 8);
+    ASSERT_EQ(plan.warnings.size(), 1u);
+    EXPECT_NE(plan.warnings[0].find("checkpoint-9 is damaged and passed over"), std::string::npos);
+    WriteTextFile(newest / name, good);
+  }
+  const std::string base = ReadTextFile(newest / "qlora_base.json");
+  options.resume_from_checkpoint = newest;
+  WriteTextFile(newest / "qlora_base.json", base + " ");
+  ExpectRefused(options, "expected " + std::to_string(base.size()) + " bytes");
+  fs::remove(newest / "qlora_base.json");
+  ExpectRefused(options, "the file is missing");
+  WriteTextFile(newest / "qlora_base.json", base);
+  WriteTextFile(newest / "notes.txt", "of the user");
+  Run(options);
+}
+
+TEST_F(ResumeTest, CheckpointsWithoutChecksumsAreReadAndChecked) {
+  TrainOptions options = Options("run");
+  options.save_steps = 4;
+  Run(options, 9);
+  const fs::path newest = root_ / "run" / "checkpoint-9";
+  Json state = ReadJsonFile(newest / "trainer_state.json");
+  state.erase("files");
+  WriteTextFile(newest / "trainer_state.json", state.dump());
+  options.resume_from_checkpoint = newest;
+  Context context(1);
+  EXPECT_EQ(PlanTraining(context, options).resume->step, 9);
+  std::string adapter = ReadTextFile(newest / "adapter_model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(adapter.data() + adapter.size() - sizeof(nan), &nan, sizeof(nan));
+  WriteTextFile(newest / "adapter_model.safetensors", adapter);
+  ExpectRefused(options, "adapter_model.safetensors: tensor");
+  options.resume_from_checkpoint = "auto";
+  EXPECT_EQ(PlanTraining(context, options).resume->step, 8);
 }
 
 TEST_F(ResumeTest, AFolderInUseIsRefused) {

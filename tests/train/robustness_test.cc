@@ -109,18 +109,31 @@ TEST_F(RobustnessTest, FullDiskLeavesTheLastGoodCheckpoint) {
   getrlimit(RLIMIT_FSIZE, &before);
   const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
   FillDiskAfter observer(5, 8192);  // the log fits, the weights do not
-  std::string message;
-  try {
-    Context context(1);
-    PlanAndTrain(context, options, observer);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
-    message = error.what();
-  }
+  const auto failure = [&](const TrainOptions& run, TrainObserver& filling) -> std::string {
+    try {
+      Context context(1);
+      PlanAndTrain(context, run, filling);
+      ADD_FAILURE() << "the run ended";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string message = failure(options, observer);
+  // Where no checkpoint is there yet, there is nothing to resume from.
+  setrlimit(RLIMIT_FSIZE, &before);
+  TrainOptions at_once = options;
+  at_once.output_dir = root_ / "at-once";
+  FillDiskAfter at_once_observer(1, 8192);
+  const std::string first_message = failure(at_once, at_once_observer);
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, old_handler);
+  EXPECT_NE(first_message.find("cannot be written"), std::string::npos) << first_message;
+  EXPECT_EQ(first_message.find("qlora resume"), std::string::npos) << first_message;
   const fs::path unwritten = root_ / "run" / "checkpoint-6" / "adapter_model.safetensors";
   EXPECT_EQ(message.rfind(unwritten.string() + ": cannot be written", 0), 0u) << message;
+  EXPECT_NE(message.find("qlora resume " + (root_ / "run").string()), std::string::npos) << message;
 
   ASSERT_EQ(observer.saved().size(), 2u);
   const std::vector<fs::path> left = ListCheckpoints(root_ / "run");
@@ -133,6 +146,40 @@ TEST_F(RobustnessTest, FullDiskLeavesTheLastGoodCheckpoint) {
   Run(options);
   EXPECT_EQ(Steps("whole"), Steps("run"));
   EXPECT_TRUE(Adapter("whole") == Adapter("run"));
+}
+
+// Puts a folder in the place of a file after a step, so that the file can no longer be read.
+class SpoilAfter : public TrainObserver {
+ public:
+  SpoilAfter(std::int64_t step, fs::path file) : step_(step), file_(std::move(file)) {}
+  void OnStep(const StepReport& report) override {
+    if (report.step != step_) return;
+    fs::remove(file_);
+    fs::create_directory(file_);
+  }
+
+ private:
+  std::int64_t step_;
+  fs::path file_;
+};
+
+TEST_F(RobustnessTest, ATokenizerThatCannotBeCopiedLeavesNoCheckpoint) {
+  Run(Options("first"));
+  const fs::path file = root_ / "first" / "tokenizer_config.json";
+  Json tokenizer = ReadJsonFile(file);
+  tokenizer["eos_token"] = "<unk>";
+  WriteTextFile(file, tokenizer.dump());
+  TrainOptions options = Options("next");
+  options.adapter = root_ / "first";
+  options.save_steps = 2;
+  SpoilAfter observer(3, file);
+  Context context(2);
+  EXPECT_THROW(PlanAndTrain(context, options, observer), Error);
+  const fs::path kept = root_ / "next" / "checkpoint-2";
+  EXPECT_EQ(ListCheckpoints(root_ / "next"), std::vector<fs::path>{kept});
+  EXPECT_EQ(ReadTextFile(kept / "tokenizer_config.json"), tokenizer.dump());
+  EXPECT_FALSE(fs::exists(root_ / "next" / "checkpoint-4"));
+  EXPECT_FALSE(fs::exists(UnfinishedCheckpointDir(root_ / "next", 4)));
 }
 
 class Recorder : public TrainObserver {
@@ -182,7 +229,7 @@ TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
   EXPECT_EQ(state.at("skipped_steps").get<int>(), 4);
 }
 
-TEST_F(RobustnessTest, OneSkippedLastStepIsNoDivergence) {
+TEST_F(RobustnessTest, ARunThatEndsInANaNOrInHugeValuesHasDiverged) {
   TrainOptions options = Options("run");
   options.learning_rate = 1e25;  // every step after the first is not finite
   options.lr_scheduler_type = "constant";
@@ -190,15 +237,67 @@ TEST_F(RobustnessTest, OneSkippedLastStepIsNoDivergence) {
   options.overwrite_output_dir = true;
   Context context(2);
   TrainObserver observer;
-  options.max_steps = 2;
-  const RunSummary one = PlanAndTrain(context, options, observer);
-  EXPECT_EQ(one.skipped_steps, 1);
-  EXPECT_FALSE(one.diverged) << one.divergence;
-  options.max_steps = 3;
-  const RunSummary two = PlanAndTrain(context, options, observer);
-  EXPECT_EQ(two.skipped_steps, 2);
-  EXPECT_EQ(two.divergence.rfind("every step from 2 on held a NaN or Inf", 0), 0u)
-      << two.divergence;
+  for (const auto& [steps, reason] : {std::pair(1, "the values of the adapter are of the size "),
+                                      {2, "the last step, 2, held a NaN or Inf"},
+                                      {3, "every step from 2 on held a NaN or Inf"}}) {
+    options.max_steps = steps;
+    const RunSummary summary = PlanAndTrain(context, options, observer);
+    EXPECT_EQ(summary.skipped_steps, steps - 1);
+    EXPECT_TRUE(summary.diverged);
+    EXPECT_EQ(summary.divergence.rfind(reason, 0), 0u) << summary.divergence;
+  }
+}
+
+TEST_F(RobustnessTest, ARenamedFolderIsSaidAndLosesNothing) {
+  struct Renamer : TrainObserver {
+    fs::path dir;
+    std::vector<std::string> warnings;
+    void OnStep(const StepReport& report) override {
+      if (report.step == 3) fs::rename(dir, dir.string() + "-renamed");
+    }
+    void OnWarning(const std::string& text) override { warnings.push_back(text); }
+  } observer;
+  Run(Options("whole"));
+  TrainOptions options = Options("run");
+  observer.dir = options.output_dir;
+  options.save_steps = 2;
+  options.max_steps = 5;
+  Context context(1);
+  PlanAndTrain(context, options, observer);
+  ASSERT_EQ(observer.warnings.size(), 1u);
+  EXPECT_NE(observer.warnings[0].find("was renamed, removed or replaced"), std::string::npos);
+  EXPECT_TRUE(fs::exists(root_ / "run-renamed" / "checkpoint-2" / "trainer_state.json"));
+  EXPECT_TRUE(fs::exists(root_ / "run" / "train_config.json"));
+  options.resume_from_checkpoint = "auto";
+  options.max_steps = Options("whole").max_steps;
+  PlanAndTrain(context, options, observer);
+  EXPECT_EQ(ListCheckpoints(root_ / "run").back(), root_ / "run" / "checkpoint-12");
+}
+
+// The run of another process may have the name by then.
+TEST_F(RobustnessTest, AFolderInThePlaceOfARenamedOneIsNotWritten) {
+  struct Replacer : TrainObserver {
+    fs::path dir;
+    void OnStep(const StepReport& report) override {
+      if (report.step != 3) return;
+      fs::rename(dir, dir.string() + "-renamed");
+      fs::create_directory(dir);
+    }
+  } observer;
+  TrainOptions options = Options("run");
+  observer.dir = options.output_dir;
+  options.save_steps = 2;
+  options.max_steps = 5;
+  Context context(1);
+  try {
+    PlanAndTrain(context, options, observer);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+    EXPECT_NE(std::string(error.what()).find("was renamed, removed or replaced"),
+              std::string::npos);
+  }
+  EXPECT_TRUE(fs::is_empty(root_ / "run"));
 }
 
 TEST_F(RobustnessTest, AutoPassesOverADamagedCheckpoint) {

@@ -12,40 +12,57 @@
 HWY_BEFORE_NAMESPACE();
 namespace qlora::cpu::HWY_NAMESPACE {
 
+// Caps a row of logits and returns the largest.
+float Cap(std::int64_t V, float softcap, float* c) {
+  Largest largest;
+  ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
+    auto value = hn::LoadU(d, c + i);
+    if (softcap > 0) {
+      const auto cap = hn::Set(d, softcap);
+      // Soft capping of Gemma 2: z = cap tanh(x / cap). The capped z overwrites x, since the
+      // gradient below needs z alone: dz/dx = 1 - (z / cap)^2.
+      value = hn::Mul(cap, hn::Tanh(d, hn::Div(value, cap)));
+      hn::StoreU(value, d, c + i);
+    }
+    largest.Add(d, value);
+  });
+  return largest.Total();
+}
+
 void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
   const std::int64_t V = op.logits_inout.cols;
   const float softcap = op.softcap;
+  const float smoothing = op.smoothing;
   for (std::int64_t n = rows.begin; n < rows.end; ++n) {
     float* c = op.logits_inout.Row<float>(n);
     const std::int32_t target = op.targets.data[n];
-    Largest largest;
-    ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
-      auto value = hn::LoadU(d, c + i);
-      if (softcap > 0) {
-        const auto cap = hn::Set(d, softcap);
-        // Soft capping of Gemma 2: z = cap tanh(x / cap). The capped z overwrites x, since the
-        // gradient below needs z alone: dz/dx = 1 - (z / cap)^2.
-        value = hn::Mul(cap, hn::Tanh(d, hn::Div(value, cap)));
-        hn::StoreU(value, d, c + i);
-      }
-      largest.Add(d, value);
-    });
     // log(sum exp(z)) = top + log(sum exp(z - top)): every exponent is <= 0 and the largest is 0,
     // so the sum is in [1, V] and can neither overflow nor vanish.
-    const float top = largest.Total();
+    const float top = Cap(V, softcap, c);
     Sum sum;
+    Sum below_top;  // of z - top, for label smoothing
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
-      sum.Add(d, hn::Exp(d, hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top))));
+      const auto below = hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top));
+      sum.Add(d, hn::Exp(d, below));
+      if (smoothing > 0) below_top.Add(d, below);
     });
-    const float lse = top + std::log(sum.Total());
+    const float log_sum = std::log(sum.Total());
+    const float lse = top + log_sum;
     const float at_target = c[target];
-    op.logprob.Row<float>(0)[n] = at_target - lse;
+    float logprob = at_target - lse;
+    if (smoothing > 0) {
+      const float mean = below_top.Total() / static_cast<float>(V) - log_sum;
+      logprob = (1 - smoothing) * logprob + smoothing * mean;
+    }
+    op.logprob.Row<float>(0)[n] = logprob;
     if (!op.hit.empty()) op.hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
     if (op.row_scale.empty()) continue;
     const float scale = op.row_scale.Row<float>(0)[n];
-    // d(loss)/dx = row_scale (softmax(z) - [i = target]) dz/dx. The logits become their own
-    // gradient: no second (rows, V) matrix, the largest of a training step, is kept.
+    // d(loss)/dx = row_scale (softmax(z) - smoothing / V - (1 - smoothing) [i = target]) dz/dx. The
+    // logits become their own gradient: no second (rows, V) matrix, the largest of a training step,
+    // is kept.
     const float normalizer = scale / sum.Total();
+    const float uniform = scale * smoothing / static_cast<float>(V);
     const auto slope = [&](auto d, auto capped) HWY_ATTR {
       const auto ratio = hn::Div(capped, hn::Set(d, softcap));
       return hn::NegMulAdd(ratio, ratio, hn::Set(d, 1.0f));
@@ -53,15 +70,16 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto capped = hn::LoadU(d, c + i);
       const auto e = hn::Exp(d, hn::Sub(capped, hn::Set(d, top)));
-      auto value = hn::Mul(e, hn::Set(d, normalizer));
+      auto value = hn::Sub(hn::Mul(e, hn::Set(d, normalizer)), hn::Set(d, uniform));
       if (softcap > 0) value = hn::Mul(value, slope(d, capped));
       hn::StoreU(value, d, c + i);
     });
-    // The -1 of the target is subtracted after the loop, outside of the vectors, so that lanes need
-    // no comparison with the index of the target. `at_target` was read before the loop overwrote z.
+    // The part of the target is subtracted after the loop, outside of the vectors, so that lanes
+    // need no comparison with the index of the target. `at_target` was read before the loop
+    // overwrote z.
     const hn::CappedTag<float, 1> d1;
     const float target_slope = softcap > 0 ? hn::GetLane(slope(d1, hn::Set(d1, at_target))) : 1.0f;
-    c[target] -= scale * target_slope;
+    c[target] -= (1 - smoothing) * scale * target_slope;
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/attention.h"
 #include "backend/cuda/attention_kernels.h"
 #include "backend/cuda/workspace.h"
 

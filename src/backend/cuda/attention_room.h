@@ -8,7 +8,7 @@
 
 namespace qlora::cuda {
 
-// Elements of float32 that the two need at once.
+// Elements of float32 that AttentionForward or AttentionBackward needs at a time.
 std::int64_t AttentionRoom(const BackendLimits& limits);
 // Bytes with which a library computes the gradient of the longest sequence; 0 where none is asked
 // for gradients.

@@ -65,7 +65,8 @@ __global__ void __launch_bounds__(kWarp) ScatterRowsKernel(RowScatter scatter) {
   if (c.count > 0) LoadFrom(scatter.y_acc, c, sum);
   for (int n0 = first / kWarp * kWarp; n0 < rows; n0 += kWarp) {
     const int n = n0 + lane;
-    // votes of 32 rows: 0 1 0 0 1 0 ...   each bit is a row to add, lowest first
+    // votes of 32 rows: 0 1 0 0 1 0 ...   each bit is a row to add, lowest first. No row before the
+    // first has its target, so `n >= first` only spares a load.
     const bool same = n >= first && n < rows && scatter.to[n] == target;
     for (unsigned left = __ballot_sync(kAllLanes, same); left != 0; left &= left - 1) {
       if (c.count == 0) continue;

@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) RouteBackwardKernel(ops::RouteExpert
   }
   const float largest = NextExpert(logits, team.row, {INFINITY, -1}).logit;
   const float lse = RowLogSumExp(logits, team.row, largest);
-  __syncwarp();  // all logits have been read
+  // Each lane has read the logits that it now writes, and no others.
   for (int e = team.rank; e < static_cast<int>(logits.cols); e += kWarp) {
     float& x = Float(op.logits_inout, team.row, e);
     float gradient = op.normalize ? 0.0f : -expf(x - lse) * mean;

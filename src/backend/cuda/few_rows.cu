@@ -20,7 +20,6 @@
 #include "backend/cuda/few_rows.h"
 #include "backend/cuda/row_reduce.h"
 #include "backend/cuda/weights.h"
-#include "base/matrix.h"
 
 namespace qlora::cuda {
 namespace {

@@ -144,7 +144,9 @@ __global__ void __launch_bounds__(kThreads)
     v = LoadMoment(v_part, v_map, i);
     UpdateOne(f, gradient[i], param[i], m, v);
   }
-  __syncthreads();  // the scales have been read
+  // The scales have been read. StoreMoment joins a block before it stores one, which waits as well;
+  // the barrier here does not depend on that.
+  __syncthreads();
   StoreMoment(m_part, m_map, i, inside, m);
   StoreMoment(v_part, v_map, i, inside, v);
 }

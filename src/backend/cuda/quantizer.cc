@@ -14,9 +14,6 @@
 namespace qlora::cuda {
 namespace {
 
-// Bytes of a weight that are on the device at a time.
-constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;
-
 EncodeRule RuleOf(QuantType type) {
   const EncodeTable& table = EncodeTableOf(type);
   EncodeRule rule = {};
@@ -63,12 +60,12 @@ QuantizedView QuantizeOnHost(Context& context, Device& device, const ConstMatrix
 
 // Values in parts of whole blocks, so that no two parts share a byte. Returns the scales.
 MatrixView EncodeValues(Device& device, const ConstMatrixView& w, const Stored& stored,
-                        const EncodeRule& rule, Carver& carver) {
+                        const EncodeRule& rule, std::int64_t staged_bytes, Carver& carver) {
   const QuantizedView& q = stored.view;
   const auto element = static_cast<std::int64_t>(BytesOf(w.dtype, 1));
   // Whole blocks of an even size (IsForKernels) are whole bytes.
   const std::int64_t per_part =
-      std::max<std::int64_t>(1, kStagedBytes / element / q.block_size) * q.block_size;
+      std::max<std::int64_t>(1, staged_bytes / element / q.block_size) * q.block_size;
   const MatrixView staged = carver.Matrix(w.dtype, 1, std::min(per_part, q.size()));
   const MatrixView scales = carver.Matrix(DType::kF32, 1, q.blocks());
   // The call of the plan: it counts the room and queues nothing.
@@ -98,7 +95,7 @@ bool IsForKernels(const ConstMatrixView& w, const QuantizeOptions& options) {
 
 QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
                          const ConstMatrixView& w, const QuantizeOptions& options,
-                         const MatrixView& storage) {
+                         const MatrixView& storage, std::int64_t staged_bytes) {
   CheckQuantizeOptions(w.rows, w.cols, options);
   CheckDType(w, options.name);
   CheckStorage(
@@ -111,10 +108,10 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
   const EncodeRule rule = RuleOf(options.type);
   Carver plan;
   // A Carver without an arena: this call adds up the room.
-  EncodeValues(device, w, stored, rule, plan);
+  EncodeValues(device, w, stored, rule, staged_bytes, plan);
   Arena arena(plan.bytes(), device.memory());
   Carver carver(arena);
-  const MatrixView scales = EncodeValues(device, w, stored, rule, carver);
+  const MatrixView scales = EncodeValues(device, w, stored, rule, staged_bytes, carver);
   // The scales come to the host, which looks for values that are not finite and adds up the mean.
   const std::vector<float> host = Download<float>(device.memory(), scales);
   if (!std::ranges::all_of(host, [](float scale) { return std::isfinite(scale); })) {
@@ -143,7 +140,7 @@ QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
                 .map = tables.signed_map(),
                 .codes = reinterpret_cast<std::uint8_t*>(stored.scales),
                 .absmax = reinterpret_cast<float*>(stored.nested_absmax)});
-  device.runtime().Synchronize();  // before the arena goes
+  device.runtime().Synchronize();  // before the arena goes, whatever freeing it waits for
   return q;
 }
 

@@ -2,6 +2,8 @@
 #ifndef QLORA_BACKEND_CUDA_QUANTIZER_H_
 #define QLORA_BACKEND_CUDA_QUANTIZER_H_
 
+#include <cstdint>
+
 #include "backend/cuda/device.h"
 #include "backend/cuda/tables.h"
 #include "qlora/context.h"
@@ -9,11 +11,14 @@
 
 namespace qlora::cuda {
 
+// Bytes of a weight that are on the device at a time.
+inline constexpr std::int64_t kStagedBytes = std::int64_t{64} << 20;
+
 // Backend::Quantize: the bits of QuantizeInto, with codebooks from `tables`. Scale search, odd
 // block sizes and weights with padded rows are quantized by the host.
 QuantizedView QuantizeOn(Context& context, Device& device, const Tables& tables,
                          const ConstMatrixView& host, const QuantizeOptions& options,
-                         const MatrixView& storage);
+                         const MatrixView& storage, std::int64_t staged_bytes = kStagedBytes);
 
 }  // namespace qlora::cuda
 

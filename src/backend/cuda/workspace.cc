@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "backend/cuda/attention.h"
 #include "backend/cuda/attention_room.h"
 #include "backend/cuda/kernels.h"
 #include "base/check.h"

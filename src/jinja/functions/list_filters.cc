@@ -150,12 +150,17 @@ Value Join(Call& call) {
   const BoundArguments args = call.Take({"d", "attribute"});
   const std::string separator = args.Has(0) ? Str(call.runtime, args[0]) : "";
   std::string out;
+  Marks marks;
   Joiner joiner(call.runtime, separator);
   for (const Value& item : Elements(call.runtime, call.self)) {
     joiner.BeginPart(out);
-    AppendStr(call.runtime, PartOf(call.runtime, item, args.Or(1, None())), out);
+    const Value part = PartOf(call.runtime, item, args.Or(1, None()));
+    if (const Marks* of_part = MarksOf(call.runtime, part)) marks.Append(*of_part, out.size());
+    AppendStr(call.runtime, part, out);
   }
-  return call.runtime.NewText(std::move(out));
+  Value text = call.runtime.NewText(std::move(out));
+  SetMarks(call.runtime, text, std::move(marks));
+  return text;
 }
 
 // Also of a text and of a dict. Takes one item from a generator.

@@ -162,13 +162,17 @@ Value IsCased(Call& call) {
 Value JoinTexts(Call& call) {
   const BoundArguments args = call.Take({"iterable"}, 1);
   std::string out;
+  Marks marks;
   Joiner joiner(call.runtime, *AsText(call.self));
   for (const Value& item : Elements(call.runtime, args[0])) {
     joiner.BeginPart(out);
     const Value text = IsMarkup(call.self) ? Escaped(call.runtime, item) : item;
+    if (const Marks* of_part = MarksOf(call.runtime, text)) marks.Append(*of_part, out.size());
     call.runtime.Append(out, NeedText(text, call.name));
   }
-  return call.runtime.NewTextLike(call.self, std::move(out));
+  Value joined = call.runtime.NewTextLike(call.self, std::move(out));
+  SetMarks(call.runtime, joined, std::move(marks));
+  return joined;
 }
 
 Value Format(Call& call) { return FormatBraces(call.runtime, *AsText(call.self), call.arguments); }

@@ -1,6 +1,9 @@
 // Matrices of any form: their size, and the way to and from the layout of bitsandbytes.
+#include <array>
 #include <utility>
 
+#include "base/check.h"
+#include "base/shape.h"
 #include "quant/compat/layout.h"
 
 namespace qlora::compat {
@@ -64,6 +67,15 @@ std::optional<QuantizedMatrix> ConvertToBnb(const Matrix& matrix) {
   with_floats.scales = owner->second.data();
   with_floats.nested = {};
   return QuantizedMatrix(*AsBnb(with_floats), std::move(owner));
+}
+
+Matrix::Matrix(View view, std::shared_ptr<const void> storage)
+    : view_(view), storage_(std::move(storage)) {
+  CountValues("compat::Matrix", std::array{view.rows, view.cols});
+  for (const std::int64_t size : {view.block_size, view.nested.block_size}) {
+    if (size >= 1 && size <= kMostValues) continue;
+    ThrowInvalidInput("compat::Matrix: expected block sizes from 1 to 2^48, found {}", size);
+  }
 }
 
 Matrix::Matrix(const QuantizedMatrix& matrix)

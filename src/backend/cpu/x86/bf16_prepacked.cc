@@ -1,14 +1,11 @@
 // Dot products of few rows of x with prepacked 4-bit weights, in pairs of bfloat16 (AVX512_BF16 and
 // AVX512_VBMI). Values are rounded to bfloat16 before they are scaled instead of afterwards: the
 // same relative error.
-#include <algorithm>
 #include <limits>
 
-#include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_lanes-inl.h"
-#include "base/check.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16,avx512vbmi")
 // With these target options.

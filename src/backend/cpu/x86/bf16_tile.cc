@@ -6,7 +6,6 @@
 //
 //   pair 0: | lane 0: k0 k1 | lane 1: k0 k1 | ...      one step multiplies 16 lanes with a pair of
 //   pair 1: | lane 0: k2 k3 | lane 1: k2 k3 | ...      a row that is broadcast, and adds to 16 sums
-#include <algorithm>
 
 #include "backend/cpu/x86/avx512-inl.h"
 #include "backend/cpu/x86/bf16.h"

@@ -14,7 +14,6 @@
 
 #include "backend/cpu/views.h"
 #include "backend/cpu/x86/avx512-inl.h"
-#include "base/check.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512vbmi")
 // With these target options.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -193,6 +192,11 @@ class DeviceBlas final : public Blas {
         lib_.heuristic(handle_, d.product, d.b, d.a, d.base, d.c, preference, timed ? kChoices : 1,
                        choices.data(), &found);
     lib_.preference_destroy(preference);
+    // The library says of each choice whether it has an algorithm.
+    const auto usable_end =
+        std::remove_if(choices.begin(), choices.begin() + found,
+                       [](const auto& choice) { return choice.state != CUBLAS_STATUS_SUCCESS; });
+    found = static_cast<int>(usable_end - choices.begin());
     if (status != CUBLAS_STATUS_SUCCESS || found == 0) {
       ThrowRuntime(
           "cuda: cuBLASLt has no algorithm for a product ({}, {}, {}) of {} into {}, strides {}, "

@@ -29,6 +29,9 @@ class CudnnAttention final : public AttentionLibrary {
       cudnn_.destroy(target_.handle);
       throw Error(ErrorCode::kOutOfMemory, "cuda: no memory for the offsets of cuDNN");
     }
+    int reads_host = 0;
+    cudaDeviceGetAttribute(&reads_host, cudaDevAttrPageableMemoryAccess, 0);
+    reads_host_ = reads_host != 0;
     for (std::int64_t i = 0; i < 2; ++i) {
       numbers_[i].device = static_cast<std::byte*>(numbers) + i * kNumbersBytes;
     }
@@ -133,19 +136,23 @@ class CudnnAttention final : public AttentionLibrary {
 
   // All layers of a pass have the same sequences and strides: the first one copies, the others
   // compare. Plans queued before have read the old numbers when the stream comes to the copy.
-  static void Upload(Stream stream, Numbers& numbers, std::vector<std::int32_t> host) {
+  void Upload(Stream stream, Numbers& numbers, std::vector<std::int32_t> host) const {
     if (host == numbers.host) return;
-    numbers.host = std::move(host);
+    const auto queue = static_cast<cudaStream_t>(stream);
+    numbers.host.clear();  // until the copy is known to have succeeded
     CheckCuda("copy the offsets of attention",
-              cudaMemcpyAsync(numbers.device, numbers.host.data(),
-                              numbers.host.size() * sizeof(std::int32_t), cudaMemcpyHostToDevice,
-                              static_cast<cudaStream_t>(stream)));
+              cudaMemcpyAsync(numbers.device, host.data(), host.size() * sizeof(std::int32_t),
+                              cudaMemcpyHostToDevice, queue));
+    // Otherwise the numbers are copied to a staging buffer before the call returns (CopyIn).
+    if (reads_host_) CheckCuda("wait for the device", cudaStreamSynchronize(queue));
+    numbers.host = std::move(host);
   }
 
   const Cudnn cudnn_;
   const bool required_;
   std::mutex mutex_;
   AttentionTarget target_;
+  bool reads_host_ = false;         // the device reads memory of the host that is not locked
   std::array<Numbers, 2> numbers_;  // forward, backward
   std::map<AttentionPlanShape, Planned> plans_;
 };

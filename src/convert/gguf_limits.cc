@@ -1,0 +1,158 @@
+#include "convert/gguf_limits.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+// Below the resolution of the float32 that llama.cpp reads.
+constexpr double kSame = 1e-6;
+
+bool IsOneOf(const std::string& name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool HasUsualYarn(const RopeConfig& rope) {
+  return rope.beta_fast == 32 && rope.beta_slow == 1 && rope.truncate && rope.factor >= 1;
+}
+
+class Limits {
+ public:
+  Limits(const DecoderConfig& config, const std::string& architecture)
+      : config_(config), architecture_(architecture) {}
+
+  void Check(bool tied) const {
+    CheckRopes();
+    CheckShapes();
+    CheckBiases();
+    if (architecture_ == "smollm3") CheckSmolLayers();
+    if (architecture_ == "gemma2") {
+      if (!tied) {
+        Refuse("an output head of its own", "ties the head to the embedding");
+      }
+      if (config_.attention_softcap == 0) {
+        Refuse("attn_logit_softcapping null", "caps scores at 50");
+      }
+      if (config_.final_softcap == 0) Refuse("final_logit_softcapping null", "caps logits at 30");
+    }
+  }
+
+ private:
+  [[noreturn]] void Refuse(std::string_view setting, std::string_view instead) const {
+    ThrowInvalidInput(
+        "GGUF export of {}: {} cannot be written: llama.cpp {} in its architecture {}; export the "
+        "model with --format hf instead",
+        config_.model_type, setting, instead, architecture_);
+  }
+
+  void CheckRopes() const {
+    const RopeConfig& rope = config_.ropes[0];
+    const bool is_llama = architecture_ == "llama";
+    if (rope.type == RopeType::kLlama3 && !is_llama) {
+      Refuse("rope_type llama3", "reads no factors of frequencies");
+    }
+    if (rope.type == RopeType::kLongrope && !is_llama && architecture_ != "phi3") {
+      Refuse("rope_type longrope", "reads no factors of frequencies");
+    }
+    if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
+    const bool partial = rope.rotary_dim != config_.head_dim;
+    if (partial && IsOneOf(architecture_, {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3"})) {
+      Refuse("partial_rotary_factor", "rotates whole heads");
+    }
+    const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
+                                       [](const LayerConfig& layer) { return layer.rope == 1; });
+    if (has_local && config_.ropes[1].type != RopeType::kDefault) {
+      Refuse("a rope scaling of the layers with a window", "leaves their positions unscaled");
+    }
+  }
+
+  void CheckYarn(const RopeConfig& rope) const {
+    if (!HasUsualYarn(rope)) {
+      Refuse(fmt::format("rope_type yarn with beta_fast {}, beta_slow {}, truncate {}, factor {}",
+                         rope.beta_fast, rope.beta_slow, rope.truncate, rope.factor),
+             "computes YaRN with beta_fast 32, beta_slow 1 and truncate true");
+    }
+    const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
+                                       [](const LayerConfig& layer) { return layer.rope == 1; });
+    if (has_local && std::abs(GgufYarnFactor(rope) - 1) > kSame) {
+      Refuse(fmt::format("attention_factor {} of yarn", rope.attention_factor),
+             "would apply it to the layers with a window too");
+    }
+  }
+
+  void CheckShapes() const {
+    const bool derived = IsOneOf(architecture_, {"qwen2", "phi3"});
+    if (derived && config_.q_features() != config_.hidden_size) {
+      Refuse(fmt::format("head_dim {} with {} heads and hidden_size {}", config_.head_dim,
+                         config_.num_attention_heads, config_.hidden_size),
+             "expects heads of hidden_size / num_attention_heads");
+    }
+  }
+
+  void CheckBiases() const {
+    if (architecture_ == "llama") return;
+    if (config_.o_bias) Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
+    if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
+  }
+
+  void CheckSmolLayers() const {
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      if ((config_.layers[l].rope < 0) == (l % 4 == 3)) continue;
+      Refuse("no_rope_layers other than every fourth layer", "rotates in all but those");
+    }
+  }
+
+  const DecoderConfig& config_;
+  const std::string& architecture_;
+};
+
+}  // namespace
+
+void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied) {
+  Limits(config, architecture).Check(tied);
+}
+
+float GgufScoreFactor(const DecoderConfig& config) {
+  // llama.cpp takes the number of layers for the size of the model.
+  const bool is_27b = (config.model_type == "gemma2" && config.num_hidden_layers == 46) ||
+                      (config.model_type == "gemma3_text" && config.num_hidden_layers == 62);
+  const std::int64_t divisor =
+      is_27b ? config.hidden_size / config.num_attention_heads : config.head_dim;
+  const auto root = std::sqrt(static_cast<double>(divisor));
+  if (config.attention_scale == static_cast<float>(1 / root)) return 1;
+  return config.attention_scale * static_cast<float>(root);
+}
+
+bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture) {
+  return rope.type == RopeType::kYarn && architecture == "llama" && !HasUsualYarn(rope);
+}
+
+float GgufYarnFactor(const RopeConfig& rope) {
+  const double factor = rope.attention_factor / (1 + 0.1 * std::log(rope.factor));
+  return std::abs(factor - 1) > kSame ? static_cast<float>(factor) : 1.0F;
+}
+
+std::uint32_t GgufWindowPeriod(const DecoderConfig& config) {
+  // A layer is local by its window, or in Gemma 3 by its table of frequencies.
+  const auto is_local = [&](std::int64_t l) {
+    return config.layers[l].window > 0 || config.layers[l].rope == 1;
+  };
+  const std::int64_t layers = config.num_hidden_layers;
+  std::int64_t first = 0;
+  while (first < layers && is_local(first)) ++first;
+  const std::int64_t period = first + 1;
+  for (std::int64_t l = 0; l < layers; ++l) {
+    if (is_local(l) == (l % period < period - 1)) continue;
+    ThrowInvalidInput(
+        "GGUF export of {}: llama.cpp expects layers with a window in one period, which layer {} "
+        "breaks; export the model with --format hf instead",
+        config.model_type, l);
+  }
+  return first == layers ? 0 : static_cast<std::uint32_t>(period);
+}
+
+}  // namespace qlora

@@ -1,0 +1,34 @@
+// What llama.cpp computes otherwise than config.json says, for lack of a key that it reads.
+#ifndef QLORA_CONVERT_GGUF_LIMITS_H_
+#define QLORA_CONVERT_GGUF_LIMITS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "model/config.h"
+
+namespace qlora {
+
+// architecture: llama.cpp's. tied: the head is the embedding. Errors: InvalidInput, with the
+// setting and what llama.cpp would compute, where no file makes it compute the same.
+void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied);
+
+// The factor between the scores that config.json asks for and those of llama.cpp, which has no key
+// for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
+// 1/sqrt(hidden_size / heads), rounded down.
+float GgufScoreFactor(const DecoderConfig& config);
+
+// YaRN: the divisors of the frequencies are written as a tensor, in place of the parameters that
+// llama.cpp does not read (betas, truncate). Only its llama graph reads such a tensor.
+bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture);
+
+// The factor of cos and sin beside llama.cpp's own for YaRN, 1 + 0.1 ln(factor).
+float GgufYarnFactor(const RopeConfig& rope);
+
+// The period n of attention.sliding_window_pattern: layer i has the window when i % n < n - 1; 0:
+// every layer. Errors: InvalidInput for windows in another order.
+std::uint32_t GgufWindowPeriod(const DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_GGUF_LIMITS_H_

@@ -1,0 +1,56 @@
+#include "data/format_example.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "prompt/field_template.h"
+#include "records/record_error.h"
+
+namespace qlora {
+namespace {
+
+// True when a template lays out this record: the user's, or one that an adapter was trained with.
+bool HasTemplateFor(const OrderedJson& record, const LayoutRules& rules) {
+  if (!rules.prompt_template.empty()) return true;
+  if (!rules.recorded || rules.recorded->format != RecordFormat::kTemplate) return false;
+  const FieldTemplate recorded(rules.recorded->prompt_template, "prompt_template");
+  return record.contains(recorded.main_field());
+}
+
+// Returns record i, or nothing when it cannot be read: AddRecords counts such records.
+std::optional<OrderedJson> TryRead(const RecordFile& records, std::int64_t i) {
+  try {
+    return records.Read(i);
+  } catch (const Error&) {
+    records.file().CheckUnchanged();
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+FormatExample FindFormatExample(const RecordFile& records, RecordFormat format,
+                                const LayoutRules& rules) {
+  constexpr std::int64_t kRecordsTried = 64;
+  const bool detects = format == RecordFormat::kAuto;
+  std::optional<std::int64_t> first;  // that can be read
+  std::int64_t tried = 0;
+  for (std::int64_t i = 0; tried < kRecordsTried && i < records.size(); ++i) {
+    std::optional<OrderedJson> record = TryRead(records, i);
+    if (!record) continue;
+    if (!first) first = i;
+    ++tried;
+    auto detected = detects ? DetectRecordFormat(*record, HasTemplateFor(*record, rules))
+                            : DetectFieldNames(*record, format);
+    if (detected) return {std::move(*record), std::move(*detected)};
+  }
+  // Without a record that can be read, the error is that of the first.
+  OrderedJson record = records.Read(first.value_or(0));
+  if (detects)
+    NamePlace([&] { return records.Where(*first); }, [&] { ThrowUnknownFormat(record); });
+  return {std::move(record), {format, {}}};
+}
+
+}  // namespace qlora

@@ -1,0 +1,78 @@
+#include "data/lost_text.h"
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/printable.h"
+#include "prompt/prompt_layout.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kRecords = 16;
+constexpr std::size_t kMostBytes = 4096;  // of one text
+
+// Without white space, each character in one form.
+std::string Essence(std::string_view text) {
+  const std::string normal = Normalize(text, NormalForm::kNfc);
+  std::string out;
+  for (const char* p = normal.data(); p < normal.data() + normal.size();) {
+    const char* const begin = p;
+    if (!IsWhitespace(NextCharacter(p))) out.append(begin, p);
+  }
+  return out;
+}
+
+// At most `most` bytes, whole characters.
+std::string_view Start(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
+}  // namespace
+
+std::string LostText(const Tokenizer& tokenizer, std::string_view text) {
+  std::string storage;
+  const std::string_view valid = ValidUtf8(Start(text, kMostBytes), &storage);
+  const std::string before = Essence(valid);
+  const std::vector<std::int32_t> ids = tokenizer.Encode(valid, /*add_special_tokens=*/false);
+  const std::string after = Essence(tokenizer.Decode(ids, /*skip_special_tokens=*/false));
+  if (before == after) return {};
+  std::size_t at = static_cast<std::size_t>(
+      std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first -
+      before.begin());
+  // The start of the character that differs.
+  while (at > 0 && at < before.size() && (static_cast<unsigned char>(before[at]) & 0xC0) == 0x80) {
+    --at;
+  }
+  return std::string(Start(std::string_view(before).substr(at), 16));
+}
+
+std::string WarnOfLostText(const Dataset& dataset, const Tokenizer& tokenizer) {
+  std::string lost;
+  const std::function<void(const OrderedJson&)> look = [&](const OrderedJson& value) {
+    if (!lost.empty()) return;
+    if (value.is_string()) {
+      lost = LostText(tokenizer, value.get_ref<const std::string&>());
+    } else if (value.is_structured()) {
+      for (const OrderedJson& item : value) look(item);
+    }
+  };
+  for (std::int64_t i = 0; i < std::min(kRecords, dataset.size()); ++i) {
+    const std::optional<OrderedJson> record = dataset.ReadRecord(i);
+    if (!record || !record->is_object()) continue;
+    const RecordLayout layout(dataset.LayoutOf(i));
+    for (const auto& [name, value] : record->items()) {
+      if (layout.Uses(name)) look(value);
+    }
+  }
+  if (lost.empty()) return {};
+  return "the tokenizer loses text of the data: encoded and decoded again, '" + Printable(lost) +
+         "' does not come back; is tokenizer.json complete, and made for these data?";
+}
+
+}  // namespace qlora

@@ -1,0 +1,90 @@
+// Rules that several trainers, or the command line, share.
+#include <optional>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "foreign/rules.h"
+#include "qlora/options.h"
+
+namespace qlora {
+
+bool IsCheckpointingWord(std::string_view text) {
+  return text == "unsloth" || text == "offload" || text == "offload_disk";
+}
+
+void MigrateCheckpointing(const YAML::Node& value, MigrationTarget& target) {
+  // Unsloth's and Axolotl's words all mean that activations are recomputed.
+  const bool is_word = IsCheckpointingWord(TextOf(value));
+  target.Carry("gradient_checkpointing", is_word ? YAML::Node("true") : value);
+}
+
+void MigrateBf16(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = BoolText(value);
+  if (text == "true" || text == "full") {
+    target.Carry("compute_dtype", YAML::Node("bfloat16"));
+  } else if (text == "auto") {
+    target.Carry("compute_dtype", YAML::Node("auto"));
+  } else {
+    target.NotNeeded("compute_dtype says what products are computed in");
+  }
+}
+
+void MigrateFp16(const YAML::Node& value, MigrationTarget& target) {
+  if (BoolText(value) == "true") {
+    target.Unsupported(kNoFloat16);
+  } else {
+    target.NotNeeded("compute_dtype says what products are computed in");
+  }
+}
+
+void MigrateThinking(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  const std::optional<bool> thinks = ParseBool(text);
+  if (value.IsNull()) {
+    target.Unsupported(
+        "null masks empty thoughts and keeps those of the data; write enable_thinking: true or "
+        "false");
+  } else if (!thinks) {
+    target.Unsupported("expected true or false");
+  } else {
+    target.Carry("chat_template_kwargs", YAML::Node(*thinks ? R"({"enable_thinking": true})"
+                                                            : R"({"enable_thinking": false})"));
+  }
+}
+
+void RefusePreferences(std::string_view key, const YAML::Node& value) {
+  constexpr std::string_view kMethods =
+      "dpo ipo kto orpo simpo cpo bco grpo gspo ppo rloo rm reward prm online_dpo";
+  const std::string method = LowerText(value);
+  if (!HasWord(kMethods, method)) return;
+  ThrowInvalidInput(
+      "{}: {} is training by preferences or rewards; qlora trains on examples (SFT) alone", key,
+      method);
+}
+
+// transformers 5 takes a share of the run as warmup_steps, too.
+void MigrateWarmup(const YAML::Node& value, MigrationTarget& target) {
+  double number = 0;
+  const bool is_number = YAML::convert<double>::decode(value, number);
+  const bool is_share = is_number && number > 0 && number < 1;
+  if (is_number && number <= 0) return target.NotNeeded("warmup_ratio says how long");
+  target.Carry(is_share ? "warmup_ratio" : "warmup_steps", value);
+}
+
+void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = BoolText(value);
+  if (text.empty()) return target.NotNeeded("prompts are masked where there are completions");
+  // The opposite question: completion_only_loss: true masks the prompts.
+  target.Carry("train_on_inputs", YAML::Node(text == "false" ? "true" : "false"));
+}
+
+void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  // One algorithm in several implementations; values with our own names are carried as they are.
+  const bool is_adamw = text == "adamw_hf" || text == "adamw_apex_fused" ||
+                        text == "adamw_torch_xla" || text == "adamw_torch_npu_fused";
+  target.Carry("optim", is_adamw ? YAML::Node("adamw") : value);
+}
+
+}  // namespace qlora

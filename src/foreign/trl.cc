@@ -1,0 +1,84 @@
+// TRL: the YAML files of `trl sft`, and SFTConfig, LoraConfig and BitsAndBytesConfig spelled as
+// YAML or JSON.
+#include <array>
+
+#include "foreign/rules.h"
+
+namespace qlora {
+namespace {
+
+// sft.py reads its arguments from ScriptArguments and ModelConfig.
+constexpr KeyRule kTrlRules[] = {
+    rule::NotNeeded("of PyTorch", "gradient_checkpointing_use_reentrant"),
+    rule::NotNeeded("of distributed PyTorch", "ignore_bias_buffers"),
+    rule::NotNeeded("files are always read as they are needed", "streaming"),
+    rule::Unsupported("of online training", "use_vllm"),
+    rule::Unsupported("migrate that file too", "config"),
+    rule::Unsupported("set environment variables in the shell", "env"),
+    rule::Unsupported("give the files as dataset", "datasets"),
+};
+
+constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
+    // The first default of a key decides: defaults of the classes go before TRL's.
+    {"lora_r", "8", "LoraConfig", "PEFT"},
+    {"lora_alpha", "8", "LoraConfig", "PEFT"},
+    {"lora_dropout", "0", "LoraConfig", "PEFT"},
+    {"lora_target_modules", "q_proj,v_proj", "LoraConfig", "PEFT"},
+    {"load_in_4bit", "false", "BitsAndBytesConfig", "transformers"},
+    {"bnb_4bit_quant_type", "fp4", "BitsAndBytesConfig", "transformers"},
+    {"bnb_4bit_use_double_quant", "false", "BitsAndBytesConfig", "transformers"},
+    // TRL's defaults where ours differ, for keys that the file does not set.
+    {"load_in_4bit", "false"},
+    {"learning_rate", "2e-5"},
+    {"lr_scheduler_type", "linear"},
+    {"warmup_ratio", "0"},
+    {"num_train_epochs", "3"},
+    {"per_device_train_batch_size", "8"},
+    {"gradient_accumulation_steps", "1"},
+    {"max_length", "1024"},
+    {"over_long", "truncate"},
+    {"prompt_layout", "text"},
+    {"assistant_only_loss", "false"},
+    {"save_steps", "500"},
+    {"lora_r", "16"},
+    {"lora_alpha", "32"},
+    {"lora_dropout", "0.05"},
+    {"lora_target_modules", "q_proj,v_proj"},
+});
+
+constexpr auto kTrlMarks = std::to_array<std::string_view>(
+    {"use_peft", "dataset_name", "dataset_train_split", "dataset_test_split", "dataset_text_field",
+     "lora_target_modules", "attn_implementation", "task_type", "target_modules",
+     "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
+     "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
+
+void CompleteTrl(MigrationTarget& target) {
+  if (Squeezed(target.ValueOf("load_in_4bit")) == "true") {
+    target.SetDefault("bnb_4bit_use_double_quant", "false");
+  }
+  // Our train_on_inputs is about records of all formats, completion_only_loss about completions.
+  if (target.ValueOf("train_on_inputs") != "true" ||
+      target.ValueOf("assistant_only_loss") != "true") {
+    return;
+  }
+  target.Part("completion_only_loss with assistant_only_loss", YAML::Node("false, true"));
+  target.Unsupported(
+      "train_on_inputs trains on every token of conversations as well: leave out one of the two");
+}
+
+}  // namespace
+
+const ForeignTrainer& TrlTrainer() {
+  static const ForeignTrainer kTrainer = {
+      .name = "TRL",
+      .from = "trl",
+      .rules = kTrlRules,
+      .more_rules = TransformersRules(),
+      .defaults = kTrlDefaults,
+      .marks = kTrlMarks,
+      .complete = CompleteTrl,
+  };
+  return kTrainer;
+}
+
+}  // namespace qlora

@@ -1,0 +1,235 @@
+#include "foreign/yaml_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "io/json.h"
+#include "qlora/options.h"
+
+namespace qlora {
+namespace {
+
+// True for the text behind an opening quote that closes it again.
+bool IsClosed(std::string_view text, char quote) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (quote == '"' && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == quote) {
+      const bool doubled = quote == '\'' && i + 1 < text.size() && text[i + 1] == quote;
+      if (!doubled) return true;
+      ++i;
+    }
+  }
+  return false;
+}
+
+// Refuses mistakes that yaml-cpp accepts.
+class YamlChecker {
+ public:
+  YamlChecker(std::string_view text, const std::string& file)
+      : text_(text), file_(file), visits_left_(2 * std::ssize(text) + 2) {
+    for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n', end + 1)) {
+      lines_.push_back(end + 1);
+    }
+  }
+
+  // An alias (*name) may repeat a value, or hold itself, so that a short text stands for a value
+  // without end: no value may be deep, nor may all values be more than the text has characters.
+  void Check(const YAML::Node& node, int depth = 0) {
+    if (depth > kMaxDepth) Fail(node, fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (--visits_left_ < 0) Fail(node, "aliases (*name) repeat too much");
+    if (node.IsScalar()) {
+      CheckQuote(node);
+    } else if (node.IsSequence()) {
+      for (const YAML::Node& item : node) Check(item, depth + 1);
+    } else if (node.IsMap()) {
+      for (const auto& entry : node) {
+        Check(entry.first, depth + 1);
+        Check(entry.second, depth + 1);
+      }
+      CheckKeys(node);
+    }
+  }
+
+ private:
+  // Refuses a key that a map has twice. Other readers take the last value without a word.
+  void CheckKeys(const YAML::Node& map) const {
+    std::map<std::string, int> lines;
+    for (const auto& entry : map) {
+      // Several merge keys merge several maps.
+      if (!entry.first.IsScalar() || entry.first.Scalar() == "<<") continue;
+      const int line = entry.first.Mark().line + 1;
+      const auto [earlier, is_new] = lines.emplace(entry.first.Scalar(), line);
+      if (is_new) continue;
+      ThrowInvalidInput("{0}:{1}: {2} is given twice, the first time at {0}:{3}; keep one", file_,
+                        line, earlier->first, earlier->second);
+    }
+  }
+
+  static constexpr int kMaxDepth = 64;  // as of JSON (io/json.h)
+
+  // Refuses a quote that is never closed. yaml-cpp takes the end of the file for the closing quote,
+  // so that all options behind the open quote would silently become part of one text.
+  void CheckQuote(const YAML::Node& node) const {
+    const std::string_view rest = TextFrom(node.Mark());
+    const bool quoted = rest.starts_with('"') || rest.starts_with('\'');
+    if (quoted && !IsClosed(rest.substr(1), rest.front())) {
+      Fail(node, fmt::format("the quote {} is not closed", rest.front()));
+    }
+  }
+
+  // Returns the text from a place on, columns counted in bytes; "" beyond the end.
+  std::string_view TextFrom(const YAML::Mark& mark) const {
+    if (mark.line < 0 || mark.line >= std::ssize(lines_)) return {};
+    const std::string_view rest = text_.substr(lines_[mark.line]);
+    return rest.substr(std::min<std::size_t>(mark.column, rest.size()));
+  }
+
+  [[noreturn]] void Fail(const YAML::Node& node, std::string_view reason) const {
+    ThrowInvalidInput("{}:{}: not valid YAML: {}", file_, node.Mark().line + 1, reason);
+  }
+
+  std::string_view text_;
+  const std::string& file_;
+  std::int64_t visits_left_;
+  std::vector<std::size_t> lines_ = {0};  // where each begins
+};
+
+constexpr const char* kMergeKey = "<<";
+
+// The maps that a merge key names: one, or a list of them.
+std::vector<YAML::Node> MergedMaps(const YAML::Node& value, const std::string& file) {
+  std::vector<YAML::Node> maps;
+  if (value.IsMap()) maps.push_back(value);
+  if (value.IsSequence()) {
+    for (const YAML::Node& item : value) maps.push_back(item);
+  }
+  const bool are_maps =
+      !maps.empty() &&
+      std::all_of(maps.begin(), maps.end(), [](const YAML::Node& map) { return map.IsMap(); });
+  if (are_maps) return maps;
+  ThrowInvalidInput("{}:{}: << merges a map or a list of maps", file, value.Mark().line + 1);
+}
+
+bool HasMergeKey(const YAML::Node& map) {
+  return std::any_of(map.begin(), map.end(), [](const auto& entry) {
+    return entry.first.IsScalar() && entry.first.Scalar() == kMergeKey;
+  });
+}
+
+// Puts the keys of the maps behind << into the map, as PyYAML and OmegaConf do: a key that the map
+// has itself wins, then the first of several maps. yaml-cpp leaves << as a key.
+YAML::Node Merged(const YAML::Node& node, const std::string& file) {
+  if (node.IsSequence()) {
+    for (std::size_t i = 0; i < node.size(); ++i) {
+      YAML::Node item = node[i];
+      if (const YAML::Node merged = Merged(item, file); !merged.is(item)) item = merged;
+    }
+  }
+  if (!node.IsMap()) return node;
+  if (!HasMergeKey(node)) {
+    for (const auto& entry : node) {
+      YAML::Node value = entry.second;
+      if (const YAML::Node merged = Merged(value, file); !merged.is(value)) value = merged;
+    }
+    return node;
+  }
+  std::set<std::string> seen;
+  std::vector<std::pair<YAML::Node, YAML::Node>> entries;
+  const auto take = [&](const YAML::Node& map) {
+    for (const auto& entry : map) {
+      const bool is_merge = entry.first.IsScalar() && entry.first.Scalar() == kMergeKey;
+      const bool is_new = !entry.first.IsScalar() || seen.insert(entry.first.Scalar()).second;
+      if (!is_merge && is_new) entries.emplace_back(entry.first, Merged(entry.second, file));
+    }
+  };
+  take(node);
+  for (const auto& entry : node) {
+    if (!entry.first.IsScalar() || entry.first.Scalar() != kMergeKey) continue;
+    for (const YAML::Node& map : MergedMaps(entry.second, file)) take(Merged(map, file));
+  }
+  YAML::Node merged(YAML::NodeType::Map);
+  for (auto& [key, value] : entries) merged.force_insert(key, value);
+  return merged;
+}
+
+// The columns before the first word of a line, counted from 0.
+std::size_t IndentOf(std::string_view text, int line) {
+  for (; line > 0; --line) text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
+  return std::min(text.find_first_not_of(' '), text.size());
+}
+
+// yaml-cpp's reason, in words that name what is seen in the line.
+std::string Explained(const YAML::Exception& error, std::string_view text) {
+  const int line = error.mark.line;
+  if (error.msg != "illegal map value" || line < 0) return error.msg;
+  return line > 0 && IndentOf(text, line) > IndentOf(text, line - 1)
+             ? "this line is indented more than the one above"
+             : "a value that holds ': ' needs quotes";
+}
+
+}  // namespace
+
+YAML::Node ParseYaml(const std::string& text, const std::string& file) {
+  try {
+    YAML::Node root;
+    for (const YAML::Node& document : YAML::LoadAll(text)) {
+      // "---" at the end of a file begins a document without content.
+      if (document.IsNull()) continue;
+      if (!root.IsNull()) {
+        ThrowInvalidInput(
+            "{}:{}: a second document begins behind '---'; a file holds one configuration", file,
+            document.Mark().line + 1);
+      }
+      root.reset(document);
+    }
+    YamlChecker(text, file).Check(root);
+    return Merged(root, file);
+  } catch (const YAML::Exception& error) {
+    ThrowInvalidInput(
+        "{}:{}: not valid YAML: {}; expected lines of 'key: value', indented by spaces alike", file,
+        error.mark.line + 1, Explained(error, text));
+  }
+}
+
+namespace {
+
+// true, false, null, a number, or a text.
+OrderedJson ScalarToJson(const YAML::Node& scalar) {
+  const std::string& text = scalar.Scalar();
+  if (scalar.Tag() == "!") return text;  // in quotes
+  // The words of YAML 1.1 for true and false, but not 0 and 1.
+  const bool is_digit = text == "0" || text == "1";
+  if (const std::optional<bool> flag = ParseBool(text); flag && !is_digit) return *flag;
+  Json number;
+  const bool is_json = !TryParseJson(text, number).has_value();
+  return is_json && number.is_number() ? OrderedJson(number) : OrderedJson(text);
+}
+
+OrderedJson ToJson(const YAML::Node& value) {
+  if (value.IsScalar()) return ScalarToJson(value);
+  if (value.IsSequence()) {
+    OrderedJson list = OrderedJson::array();
+    for (const YAML::Node& item : value) list.push_back(ToJson(item));
+    return list;
+  }
+  if (!value.IsMap()) return nullptr;
+  OrderedJson map = OrderedJson::object();
+  for (const auto& entry : value) {
+    map[entry.first.IsScalar() ? entry.first.Scalar() : ""] = ToJson(entry.second);
+  }
+  return map;
+}
+
+}  // namespace
+
+std::string JsonText(const YAML::Node& value) { return FormatJson(ToJson(value)); }
+
+}  // namespace qlora

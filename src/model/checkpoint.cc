@@ -1,0 +1,470 @@
+#include "model/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "io/bnb.h"
+#include "io/checkpoint_names.h"
+#include "io/float_encoding.h"
+#include "io/safetensors.h"
+#include "model/linear_shapes.h"
+
+namespace qlora {
+namespace {
+
+// Elements [first, first + count) of a stored tensor.
+struct Piece {
+  const TensorInfo* source = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// A tensor as the layers ask for it: its pieces one after the other. transposed: the single piece
+// is a matrix whose columns, from `first_column` on, are the rows of this one.
+struct View {
+  TensorInfo info;
+  std::vector<Piece> pieces;
+  bool transposed = false;
+  std::int64_t first_column = 0;
+};
+
+class CheckpointReader : public TensorReader {
+ public:
+  CheckpointReader(std::unique_ptr<TensorReader> stored, std::vector<View> views,
+                   std::vector<UnreadTensor> unread)
+      : stored_(std::move(stored)), views_(std::move(views)), unread_(std::move(unread)) {
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+      const TensorInfo& info = views_[i].info;
+      const auto [other, is_new] = numbers_.emplace(info.name, i);
+      if (!is_new) {
+        ThrowInvalidInput("{}: tensors '{}' and '{}' both are '{}'", FileOf(info),
+                          views_[other->second].pieces[0].source->name,
+                          views_[i].pieces[0].source->name, info.name);
+      }
+      tensors_.push_back(info);
+    }
+  }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view name) const override {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? nullptr : &tensors_[found->second];
+  }
+  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
+    const View& view = ViewOf(tensor);
+    if (!IsCopied(tensor)) return StoredBytes(view.pieces[0]);
+    std::vector<std::byte>& copy = copies_[tensor.name];
+    if (copy.empty()) copy = Copied(view);
+    return copy;
+  }
+  bool IsCopied(const TensorInfo& tensor) const override {
+    const View& view = ViewOf(tensor);
+    return view.transposed || view.pieces.size() > 1;
+  }
+  void Release(const TensorInfo& tensor) const override {
+    copies_.erase(tensor.name);
+    for (const Piece& piece : ViewOf(tensor).pieces) stored_->Release(*piece.source);
+  }
+  std::string FileOf(const TensorInfo& tensor) const override {
+    return stored_->FileOf(*ViewOf(tensor).pieces[0].source);
+  }
+  const StringMap& metadata() const override { return stored_->metadata(); }
+  const std::vector<UnreadTensor>& unread() const override { return unread_; }
+
+ private:
+  const View& ViewOf(const TensorInfo& tensor) const {
+    const auto found = numbers_.find(tensor.name);
+    QLORA_DCHECK(found != numbers_.end());
+    return views_[found->second];
+  }
+
+  std::span<const std::byte> StoredBytes(const Piece& piece) const {
+    const DType dtype = piece.source->dtype;
+    return stored_->Bytes(*piece.source)
+        .subspan(BytesOf(dtype, piece.first), BytesOf(dtype, piece.count));
+  }
+
+  std::vector<std::byte> Copied(const View& view) const {
+    std::vector<std::byte> copy;
+    copy.reserve(view.info.bytes());
+    for (const Piece& piece : view.pieces) {
+      const std::span<const std::byte> bytes = StoredBytes(piece);
+      copy.insert(copy.end(), bytes.begin(), bytes.end());
+    }
+    if (!view.transposed) return copy;
+    const std::int64_t rows = view.info.shape[0];
+    const std::int64_t cols = view.info.shape[1];
+    const std::int64_t stride = view.pieces[0].count / cols;
+    const std::size_t size = BytesOf(view.info.dtype, 1);
+    std::vector<std::byte> out(view.info.bytes());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        std::memcpy(out.data() + (r * cols + c) * size,
+                    copy.data() + (c * stride + view.first_column + r) * size, size);
+      }
+    }
+    return out;
+  }
+
+  std::unique_ptr<TensorReader> stored_;
+  std::vector<View> views_;
+  std::vector<TensorInfo> tensors_;  // of views_
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+  std::vector<UnreadTensor> unread_;
+  mutable std::map<std::string, std::vector<std::byte>> copies_;
+};
+
+// ---- Names.
+
+// Refuses the weights of a PEFT model that was saved whole: its linears are split into a base and
+// an adapter.
+void CheckMerged(const std::vector<std::string>& names, const std::filesystem::path& model_dir) {
+  for (const std::string& name : names) {
+    for (const char* part : {".lora_A.", ".lora_B.", ".lora_embedding_A", ".base_layer.",
+                             ".modules_to_save.", ".original_module."}) {
+      if (name.find(part) == std::string::npos) continue;
+      ThrowInvalidInput(
+          "{}: holds a model with an adapter that was not merged (tensor '{}'); save it once in "
+          "Python with model.merge_and_unload().save_pretrained(DIR), or give the base model and "
+          "the adapter's own folder",
+          model_dir.string(), name);
+    }
+  }
+}
+
+// Gives the stored names the form that the header describes.
+class Renaming {
+ public:
+  Renaming(const std::vector<std::string>& stored, const DecoderConfig& config)
+      : is_mixtral_(config.model_type == "mixtral") {
+    std::vector<std::string> names;
+    for (const std::string& name : stored) names.push_back(WithoutWrappers(name));
+    decoder_ = DecoderPrefixOf(names);
+    if (decoder_) head_ = HeadPrefixOf(names, *decoder_);
+    renames_ = decoder_ && !IsUsualPrefix(*decoder_);
+  }
+
+  std::string operator()(const std::string& stored) const {
+    std::string name = WithoutWrappers(stored);
+    if (renames_ && name.starts_with(*decoder_)) {
+      const std::string rest = "model." + name.substr(decoder_->size());
+      if (const auto split = SplitDecoderName(rest); split && split->prefix == "model.") {
+        name = rest;
+      }
+    }
+    if (renames_ && head_ && name.starts_with(*head_ + "lm_head.")) name.erase(0, head_->size());
+    return is_mixtral_ ? WithMixtralBlock(std::move(name)) : name;
+  }
+
+ private:
+  // transformers 5 calls the block with router and experts "mlp", as in other families.
+  static std::string WithMixtralBlock(std::string name) {
+    const std::size_t layers = name.find("layers.");
+    if (layers == std::string::npos) return name;
+    const std::size_t dot = name.find('.', layers + 7);
+    if (dot != std::string::npos && name.compare(dot, 5, ".mlp.") == 0) {
+      name.replace(dot + 1, 3, "block_sparse_moe");
+    }
+    return name;
+  }
+
+  bool is_mixtral_;
+  std::optional<std::string> decoder_;
+  std::optional<std::string> head_;
+  bool renames_ = false;
+};
+
+// The prefix of the decoder among renamed tensors.
+template <typename Has>
+std::string PrefixAmong(const Has& has) {
+  for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
+    if (has(std::string(prefix) + "embed_tokens.weight")) return prefix;
+  }
+  return "model.";  // named in the message about the missing tensor
+}
+
+// ---- Weights that are stored in another cut.
+
+// Adds views of the pieces of joined weights, and takes the joined ones away.
+class Cutter {
+ public:
+  Cutter(const DecoderConfig& config, std::vector<View>& views) : config_(config), views_(views) {
+    for (std::size_t i = 0; i < views.size(); ++i) numbers_.emplace(views[i].info.name, i);
+    prefix_ = PrefixAmong([&](const std::string& name) { return numbers_.count(name) > 0; });
+  }
+
+  // Returns false where nothing was to be cut or joined.
+  bool Run() {
+    const PerLinear<std::string> names = LinearNames(config_);
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      layer_ = fmt::format("{}layers.{}.", prefix_, l);
+      if (config_.fused_linears) {
+        Join(names.qkv[0], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
+        Join(names.gate_up[0], {"mlp.gate_proj", "mlp.up_proj"});
+        continue;
+      }
+      Cut("self_attn.qkv_proj", names.qkv, shapes.qkv);
+      if (config_.moe.num_experts == 0) {
+        Cut("mlp.gate_up_proj", names.gate_up, shapes.gate_up);
+      } else {
+        CutExperts(names, shapes);
+      }
+    }
+    if (removed_.empty()) return false;
+    std::vector<View> kept;
+    for (std::size_t i = 0; i < views_.size(); ++i) {
+      if (removed_.count(i) == 0) kept.push_back(std::move(views_[i]));
+    }
+    views_ = std::move(kept);
+    return true;
+  }
+
+ private:
+  // The view of a tensor of this layer, or null.
+  const View* Find(const std::string& name) const {
+    const auto it = numbers_.find(layer_ + name);
+    return it == numbers_.end() ? nullptr : &views_[it->second];
+  }
+
+  void Replace(const std::string& old, std::vector<View> by) {
+    removed_.insert(numbers_.at(layer_ + old));
+    for (View& view : by) views_.push_back(std::move(view));
+  }
+
+  // Rows of one weight, or values of one bias, to several linears.
+  void Cut(const std::string& joined, const std::vector<std::string>& names,
+           const std::vector<LinearShape>& shapes) {
+    for (const char* kind : {".weight", ".bias"}) {
+      const View* whole = Find(joined + kind);
+      std::int64_t rows = 0;
+      for (const LinearShape& shape : shapes) rows += shape.out;
+      if (whole == nullptr || whole->pieces.size() != 1 || Find(names[0] + kind) != nullptr) {
+        continue;
+      }
+      const std::vector<std::int64_t>& shape = whole->info.shape;
+      // Another shape, as of packed 4-bit values, is not cut; the linears are then missing.
+      if (shape.empty() || shape[0] != rows || !IsFloat(whole->info.dtype)) continue;
+      const std::int64_t width = whole->info.elements() / rows;
+      std::vector<View> parts;
+      std::int64_t row = 0;
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        TensorInfo info = whole->info;
+        info.name = layer_ + names[i] + kind;
+        info.shape[0] = shapes[i].out;
+        parts.push_back({info, {{whole->pieces[0].source, row * width, shapes[i].out * width}}});
+        row += shapes[i].out;
+      }
+      Replace(joined + kind, std::move(parts));
+    }
+  }
+
+  // Several weights, or biases, to one.
+  void Join(const std::string& joined, const std::vector<std::string>& names) {
+    for (const char* kind : {".weight", ".bias"}) {
+      if (Find(joined + kind) != nullptr) continue;
+      View whole;
+      for (const std::string& name : names) {
+        const View* part = Find(name + kind);
+        if (part == nullptr || part->info.shape.empty() || !IsFloat(part->info.dtype)) return;
+        if (whole.pieces.empty()) {
+          whole.info = part->info;
+          whole.info.shape[0] = 0;
+        }
+        // Parts of different widths are no rows of one matrix; the joined linear is then missing.
+        std::vector<std::int64_t> shape = part->info.shape;
+        shape[0] = whole.info.shape[0];
+        if (part->info.dtype != whole.info.dtype || shape != whole.info.shape) return;
+        whole.info.shape[0] += part->info.shape[0];
+        whole.pieces.push_back({part->pieces[0].source, 0, part->info.elements()});
+      }
+      whole.info.name = layer_ + joined + kind;
+      for (const std::string& name : names) Replace(name + kind, {});
+      views_.push_back(std::move(whole));
+    }
+  }
+
+  // The stored experts of a layer under one of the usual names, or null.
+  const View* FindStack(const std::string& block, const std::string& name, std::string* found) {
+    for (const char* group : {".experts.", ".switch_mlp."}) {
+      for (const char* end : {"", ".weight"}) {
+        *found = block + group + name + end;
+        const View* stack = Find(*found);
+        if (stack != nullptr && stack->info.shape.size() == 3) return stack;
+      }
+    }
+    return nullptr;
+  }
+
+  void CutExperts(const PerLinear<std::string>& names, const PerLinear<LinearShape>& shapes) {
+    if (Find(names.down[0] + ".weight") != nullptr) return;
+    const std::string router = RouterName(config_);
+    const std::string block = router.substr(0, router.rfind('.'));
+    const std::int64_t f = shapes.down[0].in;
+    const std::int64_t d = shapes.down[0].out;
+    // names.gate_up: gate 0, up 0, gate 1 ...
+    std::vector<std::string> gate;
+    std::vector<std::string> up;
+    for (std::size_t i = 0; i < names.gate_up.size(); i += 2) {
+      gate.push_back(names.gate_up[i]);
+      up.push_back(names.gate_up[i + 1]);
+    }
+    const auto last = [](const std::string& path) { return path.substr(path.rfind('.') + 1); };
+    std::string found;
+    std::optional<bool> transposed;
+    // Both matrices of a file have one layout; where hidden_size makes one of them square, the
+    // other tells.
+    const auto layout_of = [&](const View& stack, std::int64_t out, std::int64_t in) {
+      const std::vector<std::int64_t>& s = stack.info.shape;
+      const bool rows_first = s[1] == out && s[2] == in;
+      const bool columns_first = s[1] == in && s[2] == out;
+      if (s[0] != config_.moe.num_experts || (!rows_first && !columns_first)) {
+        ThrowInvalidInput(
+            "tensor '{}' has shape [{}], config.json expects [{}, {}, {}] or [{}, {}, {}]",
+            stack.info.name, fmt::join(s, ", "), config_.moe.num_experts, out, in,
+            config_.moe.num_experts, in, out);
+      }
+      if (rows_first != columns_first) transposed = columns_first;
+    };
+    const View* joined = FindStack(block, "gate_up_proj", &found);
+    const std::string joined_name = found;
+    const View* down = FindStack(block, "down_proj", &found);
+    if (down == nullptr) down = FindStack(block, last(names.down[0]), &found);
+    const std::string down_name = found;
+    if (joined != nullptr) layout_of(*joined, 2 * f, d);
+    if (down != nullptr) layout_of(*down, d, f);
+    const bool columns_first = transposed.value_or(false);
+    if (joined != nullptr) {
+      // Gate and up are halves of the rows, which are columns of a transposed matrix.
+      const View stack = *joined;
+      Slice(stack, joined_name, gate, 2 * f, d, 0, f, columns_first);
+      Slice(stack, joined_name, up, 2 * f, d, f, f, columns_first);
+    } else {
+      for (const auto& [linears, plain] :
+           {std::pair(&gate, "gate_proj"), std::pair(&up, "up_proj")}) {
+        const View* stack = FindStack(block, plain, &found);
+        if (stack == nullptr) stack = FindStack(block, last((*linears)[0]), &found);
+        if (stack == nullptr) continue;
+        layout_of(*stack, f, d);
+        const View copy = *stack;
+        Slice(copy, found, *linears, f, d, 0, f, columns_first);
+      }
+    }
+    if (down != nullptr) {
+      const View stack = *Find(down_name);
+      Slice(stack, down_name, names.down, d, f, 0, d, columns_first);
+    }
+  }
+
+  // Rows [first, first + rows) of each of the matrices (out, in) of a stack become linears.
+  void Slice(const View& stack, const std::string& name, const std::vector<std::string>& linears,
+             std::int64_t out, std::int64_t in, std::int64_t first, std::int64_t rows,
+             bool transposed) {
+    std::vector<View> parts;
+    for (std::size_t e = 0; e < linears.size(); ++e) {
+      const std::int64_t begin = static_cast<std::int64_t>(e) * out * in;
+      View part;
+      part.info = {layer_ + linears[e] + ".weight", stack.info.dtype, {rows, in}};
+      part.transposed = transposed;
+      if (transposed) {
+        part.pieces = {{stack.pieces[0].source, begin, out * in}};
+        part.first_column = first;
+      } else {
+        part.pieces = {{stack.pieces[0].source, begin + first * in, rows * in}};
+      }
+      parts.push_back(std::move(part));
+    }
+    Replace(name, std::move(parts));
+  }
+
+  const DecoderConfig& config_;
+  std::vector<View>& views_;
+  std::string prefix_;
+  std::string layer_;
+  std::map<std::string, std::size_t> numbers_;
+  std::set<std::size_t> removed_;
+};
+
+// ---- The head.
+
+// Rows [first, first + count) of a table as float32.
+std::vector<float> RowsOf(const TensorReader& reader, const TensorInfo& table, std::int64_t first,
+                          std::int64_t count) {
+  const std::int64_t cols = table.shape[1];
+  std::vector<float> values(static_cast<std::size_t>(count * cols));
+  DecodeFloats(table.dtype,
+               reader.Bytes(table).subspan(BytesOf(table.dtype, first * cols),
+                                           BytesOf(table.dtype, count * cols)),
+               values);
+  return values;
+}
+
+bool AreEqual(const TensorReader& reader, const TensorInfo& a, const TensorInfo& b) {
+  if (a.shape != b.shape || a.shape.size() != 2) return false;
+  const std::int64_t cols = std::max<std::int64_t>(1, a.shape[1]);
+  const std::int64_t step = std::max<std::int64_t>(1, (1 << 20) / cols);
+  for (std::int64_t row = 0; row < a.shape[0]; row += step) {
+    const std::int64_t count = std::min(step, a.shape[0] - row);
+    // The same values may be stored in two types.
+    if (RowsOf(reader, a, row, count) != RowsOf(reader, b, row, count)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
+                                             const DecoderConfig& config) {
+  std::unique_ptr<TensorReader> stored = OpenSafetensorsInPart(model_dir);
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : stored->tensors()) names.push_back(tensor.name);
+  for (const UnreadTensor& tensor : stored->unread()) names.push_back(tensor.name);
+  CheckMerged(names, model_dir);
+  const Renaming renamed(names, config);
+  std::vector<View> views;
+  bool is_changed = false;
+  for (const TensorInfo& tensor : stored->tensors()) {
+    View view{tensor, {{&tensor, 0, tensor.elements()}}};
+    view.info.name = renamed(tensor.name);
+    is_changed = is_changed || view.info.name != tensor.name;
+    views.push_back(std::move(view));
+  }
+  is_changed = Cutter(config, views).Run() || is_changed;
+  // A checkpoint as transformers writes it needs no views.
+  if (!is_changed) return stored;
+  std::vector<UnreadTensor> unread = stored->unread();
+  for (UnreadTensor& tensor : unread) tensor.name = renamed(tensor.name);
+  return std::make_unique<CheckpointReader>(std::move(stored), std::move(views), std::move(unread));
+}
+
+std::string DecoderPrefix(const TensorReader& reader) {
+  return PrefixAmong([&](const std::string& name) { return reader.Find(name) != nullptr; });
+}
+
+std::string HeadName(const TensorReader& reader) {
+  // A multimodal checkpoint keeps the head next to its language model.
+  const std::string nested = "language_model.lm_head.weight";
+  return reader.Find(nested) != nullptr ? nested : "lm_head.weight";
+}
+
+bool HoldsOwnHead(const TensorReader& reader) {
+  const TensorInfo* head = reader.Find(HeadName(reader));
+  const TensorInfo* embedding = reader.Find(DecoderPrefix(reader) + "embed_tokens.weight");
+  if (head == nullptr || embedding == nullptr) return false;
+  // An embedding is never in 4 bits.
+  if (HasQuantState(reader, head->name)) return true;
+  // Leftovers of other programs, such as packed integers, are no head.
+  if (!IsFloat(head->dtype) || !IsFloat(embedding->dtype)) return false;
+  const bool equal = AreEqual(reader, *head, *embedding);
+  reader.Release(*head);
+  reader.Release(*embedding);
+  return !equal;
+}
+
+}  // namespace qlora

@@ -1,0 +1,41 @@
+// The tensors of a model's folder under the names, and in the pieces, that the layers ask for.
+//
+// The names are those of transformers' ...ForCausalLM: "model.layers.0.mlp.up_proj.weight". Other
+// prefixes are replaced (io/checkpoint_names.h), except the two of multimodal models, which keep
+// their own. Weights that another program joined are shown apart, as pieces of the stored tensor:
+//
+//   mlp.experts.gate_up_proj (E, 2F, D)   -> mlp.experts.0.gate_proj.weight (F, D), ...up_proj ...
+//   mlp.experts.down_proj    (E, D, F)    -> mlp.experts.0.down_proj.weight (D, F), ...
+//       or with the last two dims exchanged; also gate_proj and up_proj, one by one
+//   self_attn.qkv_proj, mlp.gate_up_proj  -> q_proj, k_proj, v_proj; gate_proj, up_proj
+//   q_proj, k_proj, v_proj ...            -> self_attn.qkv_proj, where the family has it (Phi-3)
+#ifndef QLORA_MODEL_CHECKPOINT_H_
+#define QLORA_MODEL_CHECKPOINT_H_
+
+#include <filesystem>
+#include <memory>
+
+#include "io/tensor_file.h"
+#include "model/config.h"
+
+namespace qlora {
+
+// Opens the checkpoint of a model; tensors that cannot be read are in TensorReader::unread. Errors:
+// InvalidInput as OpenSafetensors, for two tensors that get one name, and for a checkpoint of a
+// model with an adapter that was not merged.
+std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
+                                             const DecoderConfig& config);
+
+// The name of the output head in a checkpoint that OpenCheckpoint opened: "lm_head.weight", or
+// beside the language model of a multimodal checkpoint.
+std::string HeadName(const TensorReader& reader);
+// "model.", or what a multimodal checkpoint has instead.
+std::string DecoderPrefix(const TensorReader& reader);
+
+// True when the checkpoint holds an output head with other values than the embedding: the model is
+// not tied then, whatever config.json says. Reads both matrices.
+bool HoldsOwnHead(const TensorReader& reader);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_CHECKPOINT_H_

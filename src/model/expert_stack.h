@@ -1,0 +1,42 @@
+// Adapters of experts that PEFT stores for a whole layer (target_parameters): the matrices of E
+// experts of rank R in one tensor each.
+//
+//   down_proj      A (E R, F), B (D, E R)
+//   gate_up_proj   A (E R, D), B (2 F, E R): the rows of gate, then those of up; both read one A
+//   column r E + e of B belongs to expert e
+#ifndef QLORA_MODEL_EXPERT_STACK_H_
+#define QLORA_MODEL_EXPERT_STACK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/backend.h"
+#include "io/peft.h"
+#include "model/lora.h"
+
+namespace qlora {
+
+class ExpertStackReader {
+ public:
+  // experts: of a layer of the model. All references must outlive the reader.
+  ExpertStackReader(const Adapter& peft, std::int64_t experts, Memory& memory)
+      : peft_(peft), experts_(experts), memory_(memory) {}
+
+  // Reads A (R, I) and B (O, R) of one linear of an expert out of the stack of its layer, which is
+  // returned; null where there is none. Errors: InvalidInput for shapes of another model, NaN or
+  // Inf.
+  const ExpertStack* Read(const LoraLinear& lora);
+
+ private:
+  const Adapter& peft_;
+  std::int64_t experts_;
+  Memory& memory_;
+  // The values of the stack that was read last: its linears follow each other.
+  const ExpertStack* last_ = nullptr;
+  std::vector<float> a_;
+  std::vector<float> b_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_EXPERT_STACK_H_

@@ -1,0 +1,34 @@
+// The content of a message as a list of parts: text, thoughts, calls of tools and their results.
+#ifndef QLORA_PROMPT_CONTENT_PARTS_H_
+#define QLORA_PROMPT_CONTENT_PARTS_H_
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+// A content, taken apart.
+struct ContentParts {
+  std::optional<std::string> text;  // none: the content is null or has no part of text
+  std::string thoughts = {};
+  OrderedJson calls = OrderedJson::array();    // {type, id, function {name, arguments}}
+  OrderedJson results = OrderedJson::array();  // messages {role: tool, content, tool_call_id}
+  bool has_hidden_thoughts = false;            // encrypted ones, which no template shows
+};
+
+// Reads null, text, a number (as JSON writes it), true or false, or a list of parts: OpenAI's
+// text, and Anthropic's text, thinking, redacted_thinking, tool_use and tool_result. `where` names
+// the message, `key` its field. Errors: InvalidInput, naming a part that is no text.
+ContentParts ReadContent(const OrderedJson& content, const std::string& where,
+                         std::string_view key = "content");
+
+// Returns a text, or a number, true or false as text. Errors: InvalidInput for other values.
+std::string TextOfValue(const OrderedJson& value, std::string_view where, std::string_view key);
+
+}  // namespace qlora
+
+#endif  // QLORA_PROMPT_CONTENT_PARTS_H_

@@ -1,0 +1,130 @@
+#include "prompt/known_fields.h"
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "base/text.h"
+
+namespace qlora {
+namespace {
+
+using Meaning = FieldMeaning;
+
+constexpr std::string_view kSystem = "the system text, for which this layout has no place";
+constexpr std::string_view kTools = "descriptions of tools";
+constexpr std::string_view kVariables =
+    "variables of a chat template, and these records are not laid out by one";
+constexpr std::string_view kThoughts = "thoughts of the assistant";
+constexpr std::string_view kFlag =
+    "whether to train, which is a field of messages; take records out of the file, or weigh files";
+constexpr std::string_view kMedia = "pictures, sound or video; only text is trained on";
+constexpr std::string_view kPair = "an answer of a preference pair; only one answer is trained on";
+constexpr std::string_view kMask = "which tokens are trained on, for which there must be input_ids";
+
+// Of one meaning, the most usual name first.
+constexpr KnownField kFields[] = {
+    {"system", Meaning::kSystem, kSystem},
+    {"system_prompt", Meaning::kSystem, kSystem},
+    {"system_message", Meaning::kSystem, kSystem},
+    {"tools", Meaning::kTools, kTools},
+    {"functions", Meaning::kTools, kTools},
+    {"chat_template_kwargs", Meaning::kVariables, kVariables},
+    {"enable_thinking", Meaning::kVariable, kVariables},
+    {"reasoning_content", Meaning::kThoughts, kThoughts},
+    {"thinking", Meaning::kThoughts, kThoughts},
+    {"reasoning", Meaning::kThoughts, kThoughts},
+    {"weight", Meaning::kFlag, kFlag},
+    {"loss", Meaning::kFlag, kFlag},
+    {"train", Meaning::kFlag, kFlag},
+    {"training", Meaning::kFlag, kFlag},
+    {"trainable", Meaning::kFlag, kFlag},
+    {"loss_mask", Meaning::kFlag, kFlag},
+    {"tool_calls", Meaning::kCalls, "calls of tools"},
+    {"function_call", Meaning::kCalls, "a call of a tool"},
+    {"completion_mask", Meaning::kMask, kMask},
+    {"assistant_masks", Meaning::kMask, kMask},
+    {"train_detail", Meaning::kPartMask, "which parts of an answer are trained on"},
+    {"training_detail", Meaning::kPartMask, "which parts of an answer are trained on"},
+    {"labels", Meaning::kOther, kMask},
+    {"attention_mask", Meaning::kOther, "hidden tokens, for which there must be input_ids"},
+    {"position_ids", Meaning::kOther, "positions of tokens, which are counted from 0 here"},
+    {"history", Meaning::kOther, "earlier turns, which only the format alpaca has"},
+    {"documents", Meaning::kOther, "texts to answer from; write them into a message"},
+    {"chosen", Meaning::kOther, kPair},
+    {"rejected", Meaning::kOther, kPair},
+    {"image", Meaning::kOther, kMedia},
+    {"images", Meaning::kOther, kMedia},
+    {"audio", Meaning::kOther, kMedia},
+    {"audios", Meaning::kOther, kMedia},
+    {"video", Meaning::kOther, kMedia},
+    {"videos", Meaning::kOther, kMedia},
+    {"tool_call_id", Meaning::kOther, "which call a tool answers", false},
+    {"name", Meaning::kOther, "the name of a speaker or tool", false},
+};
+
+struct RoleNames {
+  std::string_view role;
+  std::string_view names;      // separated by spaces; they are read as the role
+  std::string_view kept = {};  // names that some templates know
+};
+constexpr RoleNames kRoles[] = {
+    {"user", "human"},
+    {"assistant", "gpt chatgpt bing bard model bot ai"},
+    {"tool", "", "observation function function_response tool_response ipython"},
+    {"system", "", "developer"},
+    {kCallRole, "tool_call"},
+};
+
+}  // namespace
+
+const KnownField* FindKnownField(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kFields), std::end(kFields),
+                                   [name](const KnownField& field) { return field.name == name; });
+  return found == std::end(kFields) ? nullptr : found;
+}
+
+bool IsKnownAs(std::string_view name, FieldMeaning meaning) {
+  const KnownField* known = FindKnownField(name);
+  return known != nullptr && known->meaning == meaning;
+}
+
+std::vector<std::string> NamesOf(FieldMeaning meaning) {
+  std::vector<std::string> names;
+  for (const KnownField& field : kFields) {
+    if (field.meaning == meaning) names.emplace_back(field.name);
+  }
+  return names;
+}
+
+FoundField FindByMeaning(const OrderedJson& object, FieldMeaning meaning) {
+  FoundField found;
+  for (const KnownField& field : kFields) {
+    if (field.meaning != meaning) continue;
+    const auto value = object.find(field.name);
+    if (value == object.end() || SaysNothing(*value)) continue;
+    if (found && *found.value != *value) {
+      ThrowInvalidInput("the fields '{}' and '{}' mean the same and differ; keep one of them",
+                        found.name, field.name);
+    }
+    if (!found) found = {std::string(field.name), &*value};
+  }
+  return found;
+}
+
+bool SaysNothing(const OrderedJson& value) { return value.empty() || value == ""; }
+
+std::string_view RoleOfTemplates(std::string_view role) {
+  for (const RoleNames& known : kRoles) {
+    if (HasWord(known.names, role) || HasWord(known.kept, role)) return known.role;
+  }
+  return role;
+}
+
+bool IsRoleOfSomeTemplates(std::string_view role) {
+  return std::any_of(std::begin(kRoles), std::end(kRoles),
+                     [role](const RoleNames& known) { return HasWord(known.kept, role); });
+}
+
+}  // namespace qlora

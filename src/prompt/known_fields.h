@@ -1,0 +1,72 @@
+// The fields that mean something in records and messages, whatever their format, and the roles.
+//
+// The rule of all formats: a field is used, or a warning names it and says what it would mean, or
+// it is refused. Fields that are not in this table are named: in a message as one that the chat
+// template does not read, in a record as one that is not read.
+#ifndef QLORA_PROMPT_KNOWN_FIELDS_H_
+#define QLORA_PROMPT_KNOWN_FIELDS_H_
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+enum class FieldMeaning {
+  kSystem,     // the system text of a record
+  kTools,      // the tools of a record
+  kVariables,  // variables of the chat template, for one record: an object
+  kVariable,   // one such variable
+  kThoughts,   // what the assistant thought before it spoke
+  kFlag,       // whether an answer is trained on
+  kCalls,      // calls of tools of a message
+  kMask,       // which of the tokens of a record are trained on
+  kPartMask,   // which parts of an answer are trained on
+  kOther,      // used by one format at most
+};
+
+struct KnownField {
+  std::string_view name;
+  FieldMeaning meaning;
+  std::string_view text;   // for people: what it means, and why it is not used where it is not
+  bool in_records = true;  // false: this is known of messages alone
+};
+
+// null: the table does not have the field.
+const KnownField* FindKnownField(std::string_view name);
+// True for a field of this meaning; of one meaning, all names are synonyms.
+bool IsKnownAs(std::string_view name, FieldMeaning meaning);
+
+// The names of one meaning, the most usual first.
+std::vector<std::string> NamesOf(FieldMeaning meaning);
+
+struct FoundField {
+  std::string name;
+  const OrderedJson* value = nullptr;  // null: there is none
+
+  explicit operator bool() const { return value != nullptr; }
+};
+// Returns the field of `object` with this meaning, under any of its names, that says something.
+// Errors: InvalidInput when two of them say different things.
+FoundField FindByMeaning(const OrderedJson& object, FieldMeaning meaning);
+
+// True for null, an empty text, list or object: the same as no field.
+bool SaysNothing(const OrderedJson& value);
+
+// The roles that templates know. Of every other role, the names that people use:
+//   user       human
+//   assistant  gpt chatgpt bing bard model bot ai
+//   tool       observation function function_response tool_response ipython
+//   system     developer
+//   function_call   an assistant's message whose content is a call, as JSON: tool_call
+// Returns `role` itself when it is none of these.
+std::string_view RoleOfTemplates(std::string_view role);
+// True for a name that some templates know as well, so that it is kept where the template shows it.
+bool IsRoleOfSomeTemplates(std::string_view role);
+inline constexpr std::string_view kCallRole = "function_call";
+
+}  // namespace qlora
+
+#endif  // QLORA_PROMPT_KNOWN_FIELDS_H_

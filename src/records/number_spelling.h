@@ -1,0 +1,18 @@
+// Numbers of a record that are texts to the trainer: an answer 2.50.
+#ifndef QLORA_RECORDS_NUMBER_SPELLING_H_
+#define QLORA_RECORDS_NUMBER_SPELLING_H_
+
+#include <string_view>
+
+#include "io/json_fwd.h"
+
+namespace qlora {
+
+// Replaces numbers by their own text where a field of the record, or `content` or `value` of a
+// message, is a number that is written otherwise than the program would write it: 2.50, 1e3.
+// text: the JSON that the record was parsed from.
+void KeepSpelling(std::string_view text, OrderedJson& record);
+
+}  // namespace qlora
+
+#endif  // QLORA_RECORDS_NUMBER_SPELLING_H_

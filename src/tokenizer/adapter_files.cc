@@ -1,0 +1,103 @@
+#include "tokenizer/adapter_files.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "tokenizer/chat_template_files.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kFiles = std::to_array<const char*>(
+    {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"});
+
+// "<|tool|> (320), <|end|> (321)", of tokens that the model has not; some of many.
+std::string NewTokens(const Tokenizer& model, const Tokenizer& adapter) {
+  constexpr std::int64_t kMost = 4;
+  std::string text;
+  std::int64_t count = 0;
+  for (std::int32_t id = 0; id < adapter.vocab_size(); ++id) {
+    const std::string token = adapter.TokenText(id);
+    if (token == model.TokenText(id)) continue;
+    if (++count <= kMost) text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", token, id);
+  }
+  if (count > kMost) text += fmt::format(" and {} more", count - kMost);
+  return text.empty() ? "" : "; tokens that the model's does not have: " + text;
+}
+
+}  // namespace
+
+fs::path TokenizerFile(const fs::path& model_dir, const fs::path& adapter_dir,
+                       const std::string& name) {
+  std::error_code ignored;
+  const bool own = !adapter_dir.empty() && fs::exists(adapter_dir / name, ignored);
+  return (own ? adapter_dir : model_dir) / name;
+}
+
+std::vector<std::string> TokenizerFileNames() {
+  std::vector<std::string> names(kFiles.begin(), kFiles.end());
+  names.emplace_back(kChatTemplateFile);
+  return names;
+}
+
+void CopyTokenizerFiles(const fs::path& model_dir, const fs::path& adapter_dir,
+                        const fs::path& to) {
+  for (const std::string& name : TokenizerFileNames()) {
+    const fs::path from = TokenizerFile(model_dir, adapter_dir, name);
+    std::error_code error;
+    if (!fs::exists(from, error) || fs::equivalent(from, to / name, error)) continue;
+    if (name == kChatTemplateFile && fs::exists(to / name, error)) continue;
+    WriteTextFile(to / name, ReadTextFile(from));
+  }
+}
+
+std::size_t TokenizerFileBytes(const fs::path& model_dir, const fs::path& adapter_dir) {
+  std::size_t bytes = 0;
+  for (const std::string& name : TokenizerFileNames()) {
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(TokenizerFile(model_dir, adapter_dir, name), error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
+std::string NoteOtherTokenizer(const fs::path& model_dir, const fs::path& adapter_dir) {
+  if (adapter_dir.empty()) return "";
+  bool differs = false;
+  std::error_code ignored;
+  for (const char* name : kFiles) {
+    const fs::path own = adapter_dir / name;
+    if (!fs::exists(own, ignored)) continue;
+    const fs::path base = model_dir / name;
+    differs = differs || !fs::exists(base, ignored) || ReadTextFile(own) != ReadTextFile(base);
+  }
+  if (!differs) return "";
+  const Tokenizer model = Tokenizer::Load(model_dir);
+  const Tokenizer adapter = Tokenizer::Load(model_dir, adapter_dir);
+  const TokenizerSpec& a = adapter.spec();
+  const TokenizerSpec& m = model.spec();
+  const bool same_texts = a.pieces == m.pieces && a.merges == m.merges &&
+                          a.normalizer == m.normalizer && a.pre_tokenizer == m.pre_tokenizer &&
+                          adapter.eos_ids() == model.eos_ids() &&
+                          adapter.bos_id() == model.bos_id();
+  if (!same_texts) {
+    return fmt::format("the tokenizer of {} is used, which differs from the model's{}",
+                       adapter_dir.string(), NewTokens(model, adapter));
+  }
+  const auto text_of = [](const TokenizerSpec& spec) {
+    return spec.chat_templates.empty() ? std::string() : spec.chat_templates.front().text;
+  };
+  // chat_template.jinja of an adapter is used without a word: its layout is shown.
+  const bool config_decides = !fs::exists(adapter_dir / kChatTemplateFile, ignored);
+  if (!config_decides || text_of(a) == text_of(m)) return "";
+  return fmt::format("the chat template of {} is used, which differs from the model's",
+                     (adapter_dir / "tokenizer_config.json").string());
+}
+
+}  // namespace qlora

@@ -1,0 +1,180 @@
+// Values of other trainers that mean something else than the default here: null, false, -1.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "cli/test_util.h"
+#include "migrate/migrate.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class MigrateValuesTest : public ScratchTest {
+ protected:
+  static std::string Yaml(const std::string& text, const std::string& from) {
+    return Migrate(text, "their.yaml", from).yaml;
+  }
+  static Fate FateOf(const std::string& text, const std::string& from, const std::string& key) {
+    for (const MigratedKey& known : Migrate(text, "their.yaml", from).keys) {
+      if (known.key == key) return known.fate;
+    }
+    ADD_FAILURE() << key << " is not accounted for";
+    return Fate::kUnsupported;
+  }
+};
+
+TEST_F(MigrateValuesTest, NoneCutsNothingInTrl) {
+  for (const char* none : {"null", "None", "~", ""}) {
+    const std::string yaml = Yaml(fmt::format("use_peft: true\nmax_length: {}\n", none), "trl");
+    EXPECT_THAT(yaml, HasSubstr("max_length: 0\n")) << none;
+    EXPECT_THAT(yaml, HasSubstr("over_long: error\n")) << none;
+  }
+  // The default of the older name.
+  EXPECT_THAT(Yaml("use_peft: true\nmax_seq_length: null\n", "trl"),
+              HasSubstr("max_length: 1024  # the default of TRL"));
+}
+
+TEST_F(MigrateValuesTest, NoneAndNumbersBelowOne) {
+  EXPECT_THAT(Yaml("use_peft: true\nmax_grad_norm: null\n", "trl"), HasSubstr("max_grad_norm: 0"));
+  EXPECT_THAT(Yaml("use_peft: true\nmax_grad_norm: -1\n", "trl"), HasSubstr("max_grad_norm: 0"));
+  EXPECT_THAT(Yaml("base_model: m\nmax_grad_norm:\n", "axolotl"),
+              Not(HasSubstr("\nmax_grad_norm: 0")));
+  EXPECT_THAT(Yaml("use_peft: true\nsave_total_limit: -1\n", "trl"),
+              HasSubstr("save_total_limit: 0"));
+  EXPECT_EQ(FateOf("use_peft: true\nlogging_steps: 0\n", "trl", "logging_steps"),
+            Fate::kUnsupported);
+  EXPECT_EQ(FateOf("use_peft: null\nlora_r: 4\n", "trl", "use_peft"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("use_peft: true\neval_strategy: null\n", "trl", "eval_strategy"),
+            Fate::kNotNeeded);
+  EXPECT_THAT(Yaml("stage: sft\nquantization_bit: null\n", "llama-factory"),
+              HasSubstr("load_in_4bit: false"));
+  EXPECT_THAT(Yaml("stage: sft\ndouble_quantization: null\n", "llama-factory"),
+              HasSubstr("bnb_4bit_use_double_quant: false"));
+  EXPECT_THAT(Yaml("base_model: m\nshuffle_merged_datasets: false\n", "axolotl"),
+              Not(HasSubstr("shuffle: false")));
+  EXPECT_THAT(Yaml("base_model: m\nwarmup_steps: 0\n", "axolotl"), HasSubstr("warmup_ratio: 0\n"));
+  EXPECT_THAT(Yaml("use_peft: true\nbf16: yes\n", "trl"), HasSubstr("compute_dtype: bfloat16"));
+  EXPECT_THAT(Yaml("use_peft: true\ncompletion_only_loss: no\n", "trl"),
+              HasSubstr("train_on_inputs: true"));
+  EXPECT_THAT(Yaml("base_model: m\nval_set_size: 0.1\neval_strategy: steps\nevals_per_epoch: 4\n",
+                   "axolotl"),
+              AllOf(HasSubstr("evals_per_epoch: 4"), Not(HasSubstr("eval_steps:"))));
+  EXPECT_EQ(FateOf("use_peft: true\nmetric_for_best_model: null\n", "trl", "metric_for_best_model"),
+            Fate::kNotNeeded);
+}
+
+TEST_F(MigrateValuesTest, Thinking) {
+  for (const char* flag : {"false", "true"}) {
+    EXPECT_THAT(Yaml(fmt::format("stage: sft\nenable_thinking: {}\n", flag), "llama-factory"),
+                HasSubstr(fmt::format(R"(\"enable_thinking\": {})", flag)));
+  }
+  EXPECT_EQ(FateOf("stage: sft\nenable_thinking: null\n", "llama-factory", "enable_thinking"),
+            Fate::kUnsupported);
+}
+
+TEST_F(MigrateValuesTest, PreferenceTrainingIsRefused) {
+  EXPECT_THROW(Yaml("stage: dpo\ntemplate: llama3\n", "llama-factory"), Error);
+  EXPECT_THROW(Yaml("base_model: m\nrl: dpo\n", "axolotl"), Error);
+  EXPECT_NO_THROW(Yaml("base_model: m\nrl: false\n", "axolotl"));
+}
+
+TEST_F(MigrateValuesTest, FilesOfDataSets) {
+  fs::create_directories(scratch_ / "folder");
+  const std::string yaml = Yaml(fmt::format("base_model: m\n"
+                                            "datasets:\n"
+                                            "  - path: json\n"
+                                            "    data_files: [a.jsonl, b.jsonl]\n"
+                                            "    type: alpaca\n"
+                                            "  - path: c.jsonl\n"
+                                            "    type: alpaca\n"
+                                            "    split: train[:10%]\n"
+                                            "    weight: 0.5\n"
+                                            "  - path: {}\n"
+                                            "    data_files: d.jsonl\n"
+                                            "    type: alpaca\n",
+                                            (scratch_ / "folder").string()),
+                                "axolotl");
+  EXPECT_THAT(yaml, HasSubstr("a.jsonl, b.jsonl, "));
+  EXPECT_THAT(yaml, HasSubstr("c.jsonl[:10%]:0.5"));
+  EXPECT_THAT(yaml, HasSubstr("folder/d.jsonl"));
+  EXPECT_EQ(FateOf("base_model: m\ndatasets:\n  - path: a.jsonl\n    split: test\n", "axolotl",
+                   "datasets[0].split"),
+            Fate::kUnsupported);
+  EXPECT_THAT(Yaml("stage: sft\ndataset: a.jsonl\nmax_samples: 100\n", "llama-factory"),
+              HasSubstr("a.jsonl[:100]"));
+}
+
+TEST_F(MigrateValuesTest, StrategiesAndSchedules) {
+  const std::string epochs = Yaml(
+      "use_peft: true\nsave_strategy: epoch\nsave_steps: 100\neval_strategy: epoch\n"
+      "eval_steps: 7\n",
+      "trl");
+  EXPECT_THAT(epochs, HasSubstr("saves_per_epoch: 1\n"));
+  EXPECT_THAT(epochs, Not(HasSubstr("\nsave_steps:")));
+  EXPECT_THAT(epochs, Not(HasSubstr("\neval_steps:")));
+  EXPECT_THAT(Yaml("use_peft: true\nsave_steps: 0.1\n", "trl"), HasSubstr("save_ratio: 0.1"));
+  EXPECT_THAT(Yaml("base_model: m\nsaves_per_epoch: 2\n", "axolotl"),
+              HasSubstr("saves_per_epoch: 2"));
+  const std::string decays = Yaml(
+      "use_peft: true\nlr_scheduler_type: warmup_stable_decay\n"
+      "lr_scheduler_kwargs: {num_decay_steps: 10, min_lr_ratio: 0.1, decay_type: linear}\n",
+      "trl");
+  for (const char* line : {"lr_decay_steps: 10", "min_lr_rate: 0.1", "lr_decay_type: linear"}) {
+    EXPECT_THAT(decays, HasSubstr(line));
+  }
+  EXPECT_EQ(FateOf("base_model: m\nspecial_tokens: {pad_token: x, eos_token: y}\n", "axolotl",
+                   "special_tokens.pad_token"),
+            Fate::kNotNeeded);
+  EXPECT_EQ(FateOf("base_model: m\nspecial_tokens: {pad_token: x, eos_token: y}\n", "axolotl",
+                   "special_tokens.eos_token"),
+            Fate::kUnsupported);
+}
+
+TEST_F(MigrateValuesTest, MlxLm) {
+  const std::string yaml = Yaml(
+      "model: m\ntrain: true\ndata: d.jsonl\niters: 600\nbatch_size: 2\nsteps_per_eval: 50\n"
+      "num_layers: -1\nadapter_path: out\nlora_parameters: {rank: 4, alpha: 16, scale: 10.0, "
+      "dropout: 0.1}\n"
+      "lr_schedule: {name: cosine_decay, warmup: 5, arguments: [1e-4, 600, 1e-6]}\n",
+      "auto");
+  for (const char* line :
+       {"max_steps: 600", "per_device_train_batch_size: 2", "output_dir: out", "lora_r: 4",
+        "lora_alpha: 40", "lora_dropout: 0.1", "learning_rate: 1e-4", "min_lr: 1e-6",
+        "warmup_steps: 5", "lr_scheduler_type: cosine", "train_on_inputs: true", "max_grad_norm: 0",
+        "load_in_4bit: false"}) {
+    EXPECT_THAT(yaml, HasSubstr(line));
+  }
+}
+
+TEST_F(MigrateValuesTest, IterationsOfMlxLmAreMicroBatches) {
+  const std::string yaml = Yaml(
+      "model: m\ndata: d.jsonl\niters: 600\ngrad_accumulation_steps: 4\nsave_every: 100\n"
+      "steps_per_report: 2\nmask_prompt: True\noptimizer: adamw\n"
+      "optimizer_config: {adam: {betas: [0.5, 0.5]}, adamw: {eps: 1e-6}}\n"
+      "lr_schedule: {name: cosine_decay, arguments: [1e-4, 150]}\n",
+      "mlx-lm");
+  for (const char* line :
+       {"max_steps: 150", "save_steps: 25", "logging_steps: 1", "warmup_ratio: 0",
+        "train_on_inputs: false", "weight_decay: 0.01", "adam_epsilon: 1e-6"}) {
+    EXPECT_THAT(yaml, HasSubstr(line));
+  }
+  EXPECT_THAT(yaml, Not(HasSubstr("adam_beta1")));
+  EXPECT_THAT(yaml, Not(HasSubstr("the rate falls until")));
+  EXPECT_THAT(
+      Yaml("model: m\ndata: d.jsonl\ngrad_accumulation_steps: 4\nnum_layers: -1\n", "mlx-lm"),
+      HasSubstr("max_steps: 250"));
+}
+
+TEST_F(MigrateValuesTest, ASliceOfSeveralFilesIsNotOneOfEach) {
+  const std::string of_two =
+      "base_model: m\ndatasets:\n  - path: json\n    data_files: [a.jsonl, b.jsonl]\n"
+      "    split: train[:1000]\n    weight: 0\n    type: alpaca\n";
+  EXPECT_THAT(Yaml(of_two, "axolotl"), HasSubstr("dataset: [a.jsonl, b.jsonl]"));
+  EXPECT_EQ(FateOf(of_two, "axolotl", "datasets[0].weight"), Fate::kUnsupported);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,108 @@
+// Records that cannot be read or laid out.
+#include <gmock/gmock.h>
+
+#include "data/data_test_util.h"
+#include "prompt/chat_template_load.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kLines =
+    "{\"prompt\": \"a\", \"completion\": \"b\"\n"           // cut
+    "{\"prompt\": \"a\", \"completion\": \"b \\ud83d\"}\n"  // half of a character
+    "{\"prompt\": \"c\", \"completion\": \"d\"}\n"
+    "{\"prompt\": \"e\", \"completion\": null}\n"
+    "{\"prompt\": [\"f\"], \"completion\": {\"g\": 1}}\n"
+    "[\"prompt\", \"completion\"]\n"
+    "{\"prompt\": \"h\", \"completion\": \"i\"}\n";
+
+class BadRecordsTest : public testing::Test {
+ protected:
+  Dataset Open(const DataOptions& options) { return Dataset::Open(options, tokenizer_, nullptr); }
+  DataOptions Dropping(const std::string& name, const std::string& text) {
+    DataOptions options = folder_.With(name, text);
+    options.bad_records = BadRecords::kDrop;
+    return options;
+  }
+
+  const Tokenizer tokenizer_ = MakeTestTokenizer();
+  DataFolder folder_;
+};
+
+TEST_F(BadRecordsTest, TheErrorCountsThemAndShowsTheFirst) {
+  const DataOptions options = folder_.With("d.jsonl", kLines);
+  const std::string message = ErrorOf([&] { Open(options); }).what();
+  EXPECT_THAT(message, AllOf(HasSubstr("d.jsonl:1:"), HasSubstr("\n"), HasSubstr("d.jsonl:2:"),
+                             HasSubstr("d.jsonl:4:"), Not(HasSubstr("d.jsonl:5:"))));
+  EXPECT_THAT(message, HasSubstr("5 of 7 records of "));
+  EXPECT_THAT(message, EndsWith("cannot be read; to train on the others: bad_records drop"));
+  ExpectRefused([&] { Open(folder_.With("d.jsonl", "{\"text\": {}}\n{\"text\": []}\n")); },
+                "2 of 2 records of ");
+}
+
+TEST_F(BadRecordsTest, TheyAreDroppedAndCountedOnRequest) {
+  const Dataset data = Open(Dropping("d.jsonl", kLines));
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_TRUE(data.Where(1).ends_with("d.jsonl:7"));
+  const DataReport& report = data.report();
+  EXPECT_EQ(report.dropped_bad, 5);
+  EXPECT_THAT(report.bad_reasons, ElementsAre(HasSubstr("d.jsonl:1:"), HasSubstr("d.jsonl:2:"),
+                                              HasSubstr("d.jsonl:4:")));
+  EXPECT_THAT(RenderReport(report), AllOf(HasSubstr("2 of 7 records kept"),
+                                          HasSubstr("records dropped, they cannot be read: 5\n"),
+                                          HasSubstr("d.jsonl:4: field 'completion'")));
+  EXPECT_THAT(WarnOfLostRecords(report), HasSubstr("5 are dropped as unreadable"));
+  EXPECT_EQ(ReportToJson(report).at("dropped_bad"), 5);
+}
+
+TEST_F(BadRecordsTest, EveryContainerMayHaveThem) {
+  EXPECT_EQ(Open(Dropping("d.json", R"([{"text": "a"}, {"text": tru}, 5, {"text": "b"}])")).size(),
+            2);
+  EXPECT_EQ(Open(Dropping("d.csv", "text,n\na,1\nb\n\"c\" x,2\nd,3,4\ne,5\n")).size(), 2);
+}
+
+TEST_F(BadRecordsTest, ATemplateThatRaisesRefusesARecord) {
+  const Tokenizer chatty = MakeTestTokenizer(
+      {.chat_template = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) "
+                        "%}{{ raise_exception('roles must alternate') }}{% endif %}"
+                        "<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"});
+  const auto chat = LoadChatTemplate({}, chatty, ChatClock::kFixed);
+  const std::string question = R"({"role": "user", "content": "Q"})";
+  const std::string answer = R"({"role": "assistant", "content": "A"})";
+  const auto line = [](const std::string& a, const std::string& b) {
+    return "{\"messages\": [" + a + ", " + b + "]}\n";
+  };
+  const Dataset data = Dataset::Open(
+      Dropping("d.jsonl", line(question, question) + line(question, answer)), chatty, chat.get());
+  EXPECT_EQ(data.size(), 1);
+  EXPECT_THAT(data.report().bad_reasons, ElementsAre(HasSubstr("roles must alternate")));
+}
+
+TEST_F(BadRecordsTest, AnIndexOnDiskRemembersThem) {
+  const TemporaryFolder index;
+  DataOptions options = Dropping("d.jsonl", kLines);
+  options.index_folder = index.path();
+  const DataReport first = Open(options).report();
+  EXPECT_EQ(ReportToJson(Open(options).report()), ReportToJson(first));
+  EXPECT_EQ(Open(options).report().bad_reasons, first.bad_reasons);
+  options.bad_records = BadRecords::kError;
+  ExpectRefused([&] { Open(options); }, "5 of 7 records");
+}
+
+TEST_F(BadRecordsTest, NoRecordAtAllIsAnError) {
+  ExpectRefused([&] { Open(Dropping("d.jsonl", "{\n{\n")); }, "d.jsonl:1:");
+  ExpectRefused([&] { Open(Dropping("d.jsonl", "{\"text\": {}}\n{\"text\": \"\"}\n")); },
+                "2 cannot be read, the first: ");
+  ExpectRefused(
+      [&] { Open(Dropping("d.jsonl", "{\"input_ids\": [\"a\"]}\n{\"input_ids\": [5]}\n")); },
+      "the first at ");
+}
+
+}  // namespace
+}  // namespace qlora

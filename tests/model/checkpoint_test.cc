@@ -1,0 +1,194 @@
+// Checkpoints whose names, pieces and heads are not those that transformers writes.
+#include "model/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "io/json.h"
+#include "io/safetensors_writer.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+struct Stored {
+  std::vector<std::int64_t> shape;
+  std::vector<float> values;
+};
+using Tensors = std::map<std::string, Stored>;
+
+// A tensor whose values count up from `first`.
+Stored Counting(std::vector<std::int64_t> shape, float first) {
+  Stored stored{std::move(shape), {}};
+  std::int64_t count = 1;
+  for (const std::int64_t size : stored.shape) count *= size;
+  for (std::int64_t i = 0; i < count; ++i) {
+    stored.values.push_back(first + static_cast<float>(i));
+  }
+  return stored;
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest()
+      : dir_(fs::path(testing::TempDir()) /
+             ("qlora-checkpoint-" +
+              std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+  }
+  ~CheckpointTest() override { fs::remove_all(dir_); }
+
+  static Json Config(const char* model_type) {
+    return {{"model_type", model_type},
+            {"vocab_size", 6},
+            {"hidden_size", 4},
+            {"intermediate_size", 3},
+            {"moe_intermediate_size", 3},
+            {"num_experts", 2},
+            {"num_experts_per_tok", 1},
+            {"num_hidden_layers", 1},
+            {"num_attention_heads", 2},
+            {"num_key_value_heads", 1},
+            {"head_dim", 2},
+            {"tie_word_embeddings", true}};
+  }
+
+  void Write(const Json& config, const Tensors& tensors) const {
+    WriteTextFile(dir_ / "config.json", config.dump());
+    std::vector<TensorInfo> infos;
+    for (const auto& [name, stored] : tensors) infos.push_back({name, DType::kF32, stored.shape});
+    const auto writer = CreateSafetensors(dir_ / "model.safetensors", infos, {});
+    for (const auto& [name, stored] : tensors)
+      writer->Write(std::as_bytes(std::span(stored.values)));
+    writer->Finish();
+  }
+
+  std::unique_ptr<TensorReader> Open() const {
+    return OpenCheckpoint(dir_, LoadDecoderConfig(dir_));
+  }
+
+  static std::vector<float> Values(const TensorReader& reader, const std::string& name) {
+    const TensorInfo* tensor = reader.Find(name);
+    if (tensor == nullptr) {
+      ADD_FAILURE() << "no " << name;
+      return {};
+    }
+    std::vector<float> values(static_cast<std::size_t>(tensor->elements()));
+    std::memcpy(values.data(), reader.Bytes(*tensor).data(), tensor->bytes());
+    return values;
+  }
+
+  fs::path dir_;
+};
+
+TEST_F(CheckpointTest, NamesGetThePrefixOfTransformers) {
+  for (const char* prefix : {"", "transformer.", "language_model.", "module.model.",
+                             "_orig_mod.model.", "base_model.model.model.", "model.model."}) {
+    SCOPED_TRACE(prefix);
+    const std::string p = prefix;
+    Write(Config("qwen3"), {{p + "embed_tokens.weight", Counting({6, 4}, 0)},
+                            {p + "layers.0.mlp.up_proj.weight", Counting({3, 4}, 1)},
+                            {p + "norm.weight", Counting({4}, 2)},
+                            {"other.weight", Counting({1}, 3)}});
+    const auto reader = Open();
+    EXPECT_EQ(Values(*reader, "model.norm.weight"), (std::vector<float>{2, 3, 4, 5}));
+    EXPECT_NE(reader->Find("model.embed_tokens.weight"), nullptr);
+    EXPECT_NE(reader->Find("model.layers.0.mlp.up_proj.weight"), nullptr);
+    EXPECT_NE(reader->Find("other.weight"), nullptr);
+  }
+}
+
+TEST_F(CheckpointTest, AnAdapterThatWasNotMergedIsNamed) {
+  Write(Config("llama"),
+        {{"base_model.model.model.layers.0.mlp.up_proj.base_layer.weight", Counting({1}, 0)}});
+  try {
+    OpenCheckpoint(dir_, ParseDecoderConfig(Config("llama"), "config.json"));
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("merge_and_unload"));
+  }
+}
+
+TEST_F(CheckpointTest, ExpertsInOneTensorAreShownApart) {
+  const std::string experts = "model.layers.0.mlp.experts.";
+  Write(Config("qwen3_moe"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                              {experts + "gate_up_proj", Counting({2, 6, 4}, 0)},
+                              {experts + "down_proj", Counting({2, 4, 3}, 100)}});
+  const auto reader = Open();
+  EXPECT_EQ(Values(*reader, experts + "0.gate_proj.weight").front(), 0);
+  EXPECT_EQ(Values(*reader, experts + "0.up_proj.weight").front(), 12);
+  EXPECT_EQ(Values(*reader, experts + "1.up_proj.weight").front(), 36);
+  EXPECT_EQ(Values(*reader, experts + "1.down_proj.weight").front(), 112);
+  EXPECT_EQ(reader->Find(experts + "gate_up_proj"), nullptr);
+  EXPECT_FALSE(reader->IsCopied(*reader->Find(experts + "1.up_proj.weight")));
+}
+
+TEST_F(CheckpointTest, ExpertsMayBeTransposed) {
+  const std::string experts = "model.layers.0.mlp.experts.";
+  Write(Config("qwen3_moe"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                              {experts + "gate_up_proj", Counting({2, 4, 6}, 0)},
+                              {experts + "down_proj", Counting({2, 3, 4}, 100)}});
+  const auto reader = Open();
+  // Row 0 of up is column 3 of the stored matrix of 6 columns.
+  const std::vector<float> up = Values(*reader, experts + "1.up_proj.weight");
+  EXPECT_EQ(std::vector<float>(up.begin(), up.begin() + 4), (std::vector<float>{27, 33, 39, 45}));
+  const std::vector<float> down = Values(*reader, experts + "0.down_proj.weight");
+  EXPECT_EQ(std::vector<float>(down.begin(), down.begin() + 3),
+            (std::vector<float>{100, 104, 108}));
+  EXPECT_TRUE(reader->IsCopied(*reader->Find(experts + "1.up_proj.weight")));
+}
+
+TEST_F(CheckpointTest, JoinedLinearsAreCutAndSeparateOnesJoined) {
+  const std::string layer = "model.layers.0.";
+  Write(Config("llama"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                          {layer + "self_attn.qkv_proj.weight", Counting({8, 4}, 0)},
+                          {layer + "mlp.gate_up_proj.weight", Counting({6, 4}, 0)}});
+  auto reader = Open();
+  EXPECT_EQ(Values(*reader, layer + "self_attn.k_proj.weight").front(), 16);
+  EXPECT_EQ(Values(*reader, layer + "self_attn.v_proj.weight").front(), 24);
+  EXPECT_EQ(Values(*reader, layer + "mlp.up_proj.weight").front(), 12);
+
+  Write(Config("phi3"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                         {layer + "self_attn.q_proj.weight", Counting({4, 4}, 0)},
+                         {layer + "self_attn.k_proj.weight", Counting({2, 4}, 50)},
+                         {layer + "self_attn.v_proj.weight", Counting({2, 4}, 90)}});
+  reader = Open();
+  const std::vector<float> qkv = Values(*reader, layer + "self_attn.qkv_proj.weight");
+  ASSERT_EQ(qkv.size(), 32u);
+  EXPECT_EQ(qkv[16], 50);
+  EXPECT_EQ(qkv[24], 90);
+
+  // A part with fewer columns: the joined linear is missing, which loading reports by its name.
+  Write(Config("phi3"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                         {layer + "self_attn.q_proj.weight", Counting({4, 4}, 0)},
+                         {layer + "self_attn.k_proj.weight", Counting({2, 2}, 50)},
+                         {layer + "self_attn.v_proj.weight", Counting({2, 4}, 90)}});
+  reader = Open();
+  EXPECT_EQ(reader->Find(layer + "self_attn.qkv_proj.weight"), nullptr);
+  EXPECT_EQ(Values(*reader, layer + "self_attn.k_proj.weight").size(), 4u);
+}
+
+TEST_F(CheckpointTest, AHeadThatDiffersUntiesTheModel) {
+  const Stored table = Counting({6, 4}, 0);
+  Write(Config("qwen3"), {{"model.embed_tokens.weight", table}, {"lm_head.weight", table}});
+  EXPECT_TRUE(LoadDecoderConfig(dir_).tie_word_embeddings);
+  Write(Config("qwen3"),
+        {{"model.embed_tokens.weight", table}, {"lm_head.weight", Counting({6, 4}, 1)}});
+  const DecoderConfig config = LoadDecoderConfig(dir_);
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_TRUE(config.has_own_head);
+}
+
+}  // namespace
+}  // namespace qlora

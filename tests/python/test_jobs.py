@@ -1,0 +1,189 @@
+"""Records in memory, names of other trainers, runs that a callback stops, plans and exports."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import qlora_cpp as q
+
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
+TINY = GOLDEN / "llama-tiny"
+DATA = GOLDEN / "train-20" / "data.jsonl"
+OPTIONS = {"max_steps": 4, "max_length": 64, "over_long": "truncate",
+           "per_device_train_batch_size": 1, "gradient_accumulation_steps": 2}
+
+
+def records():
+    return [json.loads(line) for line in DATA.read_text().splitlines()]
+
+
+def adapter_of(summary):
+    return pathlib.Path(summary.adapter_dir, "adapter_model.safetensors").read_bytes()
+
+
+def test_records_train_like_a_file(tmp_path):
+    from_file = q.train(TINY, DATA, tmp_path / "file", **OPTIONS)
+    evaluations = []
+    from_list = q.train(TINY, records(), tmp_path / "list", eval_dataset=records()[:5], eval_steps=2,
+                        on_eval=lambda step, report: evaluations.append(report.loss), **OPTIONS)
+    from_generator = q.train(TINY, iter(records()), tmp_path / "generator", **OPTIONS)
+    assert adapter_of(from_file) == adapter_of(from_list) == adapter_of(from_generator)
+    trained = q.Model.load(TINY, adapter=from_list.adapter_dir)
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(json.dumps(record) + "\n" for record in records()[:5]))
+    held_out = trained.eval(records()[:5])
+    assert held_out.loss == trained.eval(few).loss == pytest.approx(evaluations[-1], rel=1e-3)
+    assert "records: JSON Lines" in held_out.data
+    config = json.loads((tmp_path / "list" / "train_config.json").read_text())
+    assert (config["dataset"], config["eval_dataset"]) == ("records", "eval_records")
+
+
+def test_a_run_on_records_resumes(tmp_path):
+    whole = q.train(TINY, records(), tmp_path / "whole", **OPTIONS)
+    q.train(TINY, records(), tmp_path / "parts",
+            on_step=lambda step: "stop" if step.step == 2 else None, **OPTIONS)
+    rest = q.train(TINY, records(), tmp_path / "parts", resume_from_checkpoint="auto", **OPTIONS)
+    assert rest.resumed_step == 2 and adapter_of(rest) == adapter_of(whole)
+    with pytest.raises(q.Error, match="the samples of dataset"):
+        q.train(TINY, records()[1:], tmp_path / "parts", resume_from_checkpoint="auto",
+                **{**OPTIONS, "max_steps": 6})
+
+
+def test_records_hold_values_of_numpy(tmp_path):
+    data = [{"input_ids": np.arange(3, 11), "labels": np.arange(3, 11)}] * 4
+    assert q.plan(TINY, data, **OPTIONS)["data"]["samples"] == 4
+
+
+@pytest.mark.parametrize("data, kind, message", [
+    ([{"text": "a b c"}, {"text": None}], q.Error, "records:2"),
+    ([{"text": "a"}, ["a"]], TypeError, "records:2: expected a dict, found list"),
+    ([{"text": "a"}, {"text": object()}], q.Error, "records:2: object is no value of JSON"),
+    ([{"text": "a", "n": float("nan")}], q.Error, "records:1: "),
+    ([], q.Error, "records: there are no records"),
+    (iter(()), q.Error, "records: there are no records"),
+    ({"text": "a"}, TypeError, "records are a list of dicts"),
+    ({"train": []}, TypeError, "records are a list of dicts"),
+])
+def test_bad_records_are_named(tmp_path, data, kind, message):
+    with pytest.raises(kind) as caught:
+        q.train(TINY, data, tmp_path / "out", **OPTIONS)
+    assert message in str(caught.value) and not (tmp_path / "out").exists()
+
+
+def test_records_are_given_as_dataset():
+    with pytest.raises(TypeError, match="train_file: records are given as dataset or eval_dataset"):
+        q.plan(TINY, DATA, train_file=[{"text": "a"}], **OPTIONS)
+
+
+def test_a_callback_stops_a_run(tmp_path):
+    seen = []
+
+    def on_step(step):
+        seen.append(step.step)
+        return "stop" if step.step == 2 else False  # other values mean nothing
+
+    summary = q.train(TINY, DATA, tmp_path / "out", on_step=on_step, **OPTIONS)
+    assert seen == [1, 2] and summary.steps == 2 and summary.stopped_early
+    assert summary.adapter_dir == str(tmp_path / "out") and adapter_of(summary)
+    assert (tmp_path / "out" / "checkpoint-2").is_dir()
+
+
+@pytest.mark.parametrize("event", ["on_eval", "on_checkpoint"])
+def test_other_callbacks_stop_a_run_too(tmp_path, event):
+    summary = q.train(TINY, DATA, tmp_path / "out", eval_dataset=DATA, eval_steps=2, save_steps=2,
+                      progress=True, **{event: lambda *arguments: "stop"}, **OPTIONS)
+    assert summary.steps == 2 and summary.stopped_early
+
+
+def test_a_callback_ends_a_text():
+    model = q.Model.load(TINY)
+    report = model.generate("a", max_new_tokens=50, on_text=lambda piece: "stop")
+    assert report.new_tokens < 50 and report.stop_reason == "caller"
+
+
+def test_names_of_other_trainers(tmp_path):
+    with pytest.warns(UserWarning) as caught:
+        q.train(TINY, DATA, tmp_path / "out", bf16=True, use_peft=True, fp16=False, r=2,
+                eval_strategy="no", push_to_hub=False, gradient_checkpointing="unsloth",
+                dataset_text_field="text", iters=1, max_seq_length=64, over_long="truncate")
+    notes = [str(warning.message) for warning in caught]
+    assert any(note.startswith("push_to_hub is not needed") for note in notes)
+    assert not any("--" in note for note in notes)
+    assert all(warning.filename == __file__ for warning in caught)
+    config = json.loads((tmp_path / "out" / "train_config.json").read_text())
+    assert (config["lora_r"], config["max_steps"], config["compute_dtype"]) == ("2", "1", "bfloat16")
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"peft_config": object()}, "peft_config: not an option of qlora: write its values as options: lora_r"),
+    ({"args": object()}, "args: not an option of qlora: write its values as options: learning_rate"),
+    ({"tokenizer": object()}, "tokenizer: not an option of qlora: the tokenizer is that of the model"),
+    ({"num_layers": 8}, "num_layers: not an option of qlora: write layers_to_transform, such as 16-31"),
+    ({"push_to_hub": True}, "push_to_hub: not an option of qlora: nothing leaves this machine"),
+    ({"hf_file": "x.gguf"}, "models are folders: write `qlora pull ORG/NAME`, then model ORG/NAME"),
+    ({"batch_size": 2, "bogus": 1}, "bogus: unknown option 'bogus'"),
+    ({"max_steps": 4, "iters": 5}, "max_steps and iters both set max_steps"),
+    ({"max_new_tokens": 4}, "max_new_tokens"),
+])
+def test_what_is_not_there_says_what_to_write(tmp_path, options, message):
+    with pytest.raises(q.Error) as caught:
+        q.train(TINY, DATA, tmp_path / "out", **options)
+    assert message in str(caught.value) and "--" not in str(caught.value)
+
+
+def test_warnings_name_options_of_python(tmp_path):
+    with pytest.warns(UserWarning, match=": save_steps N"):
+        q.train(TINY, DATA, tmp_path / "out", **{**OPTIONS, "max_steps": 1001},
+                on_step=lambda step: "stop")
+
+
+def test_names_of_generation():
+    model = q.Model.load(TINY)
+    assert model.generate("a", max_tokens=5).text == model.generate("a", max_new_tokens=5).text
+    with pytest.raises(q.Error, match="learning_rate: this function has no such option; it is an option of `qlora train`"):
+        model.generate("a", learning_rate=1)
+    other = q.Model.load(TINY, chat_template="plain", chat_template_kwargs={"enable_thinking": False})
+    assert other.has_chat_template
+    with pytest.raises(q.Error, match="ids: 1099511627776 is not a token id"):
+        model.detokenize([2**40])
+    # As text, too, which is the form of the command line.
+    q.Model.load(TINY, chat_template="plain", chat_template_kwargs='{"enable_thinking": false}')
+
+
+def test_plan(tmp_path):
+    plan = q.plan(TINY, DATA, output_dir=tmp_path / "out", **OPTIONS)
+    assert plan["steps"] == 4 and plan["shortage"] == "" and plan["memory"]["peak"] > 0
+    assert plan["data"]["samples"] == 40
+    assert q.plan(TINY, DATA, eval_dataset=[], output_dir=tmp_path / "out", **OPTIONS)["data"]["samples"] == 40
+    small = q.plan(TINY, DATA, max_memory="1MB", output_dir=tmp_path / "out", **OPTIONS)
+    assert "max_memory" in small["shortage"]
+    shape = q.plan("Llama-3.1-8B", max_length=2048)
+    assert shape["parameters"] > 8e9 and not shape["has_weights"]
+    with pytest.raises(q.Error, match="no-such-model"):
+        q.plan("no-such-model", DATA)
+    assert not (tmp_path / "out").exists()
+
+
+def test_export(tmp_path):
+    summary = q.train(TINY, DATA, tmp_path / "adapter", **OPTIONS)
+    report = q.export(TINY, tmp_path / "merged", summary.adapter_dir, format="hf", outtype="f32")
+    assert report.merge_base == "nf4" and all(pathlib.Path(file).is_file() for file in report.files)
+    assert repr(report).startswith("ExportReport(files=[")
+    trained = q.Model.load(TINY, adapter=summary.adapter_dir)
+    merged = q.Model.load(tmp_path / "merged", load_in_4bit=False)
+    assert merged.eval(DATA, max_length=64, over_long="truncate").loss == pytest.approx(
+        trained.eval(DATA, max_length=64, over_long="truncate").loss, rel=1e-3)
+    with pytest.raises(q.Error, match="overwrite"):
+        q.export(TINY, tmp_path / "merged", format="hf")
+    with pytest.raises(q.Error, match="format"):
+        q.export(TINY, tmp_path / "x", format="onnx")
+
+
+def test_tokens():
+    model = q.Model.load(TINY)
+    ids = model.tokenize("a b c")
+    assert len(ids) == model.count_tokens("a b c") and all(isinstance(i, int) for i in ids)
+    plain = model.tokenize("a b c", special=False)
+    assert model.detokenize(plain) == "a b c" and model.detokenize(ids, special=False).strip() == "a b c"

@@ -1,0 +1,105 @@
+// The tokenizer in the folder of an adapter.
+#include "tokenizer/adapter_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+json Small() {
+  return json::parse(R"({
+    "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+    "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})");
+}
+
+class AdapterFilesTest : public testing::Test {
+ protected:
+  AdapterFilesTest() {
+    root_ = fs::path(testing::TempDir()) / "qlora-adapter-files";
+    fs::remove_all(root_);
+    for (const char* name : {"model", "adapter", "copy"}) fs::create_directories(root_ / name);
+    Write("model/tokenizer.json", Small());
+    Write("model/tokenizer_config.json", {{"eos_token", "b"}, {"chat_template", "base"}});
+  }
+  ~AdapterFilesTest() override { fs::remove_all(root_); }
+
+  void Write(const std::string& name, const json& value) {
+    WriteTextFile(root_ / name, value.dump());
+  }
+  std::string Template() const {
+    return Tokenizer::Load(root_ / "model", root_ / "adapter").spec().chat_templates.front().text;
+  }
+
+  fs::path root_;
+};
+
+TEST_F(AdapterFilesTest, ReadsTheTokenizerOfTheAdapter) {
+  const fs::path model = root_ / "model";
+  const fs::path adapter = root_ / "adapter";
+  EXPECT_EQ(NoteOtherTokenizer(model, adapter), "");
+  EXPECT_EQ(NoteOtherTokenizer(model, {}), "");
+  // The same tokenizer, written otherwise.
+  WriteTextFile(adapter / "tokenizer.json", Small().dump(2));
+  EXPECT_EQ(NoteOtherTokenizer(model, adapter), "");
+
+  json other = Small();
+  for (const char* token : {"<|tool|>", "<|end|>"}) {
+    other["added_tokens"].push_back({{"id", 3 + std::ssize(other["added_tokens"])},
+                                     {"content", token},
+                                     {"special", true},
+                                     {"normalized", false},
+                                     {"lstrip", false},
+                                     {"rstrip", false},
+                                     {"single_word", false}});
+  }
+  Write("adapter/tokenizer.json", other);
+  Write("adapter/tokenizer_config.json", {{"eos_token", "<|end|>"}});
+  EXPECT_THAT(NoteOtherTokenizer(model, adapter),
+              testing::AllOf(HasSubstr("<|tool|> (3)"), HasSubstr("<|end|> (4)")));
+  const Tokenizer tokenizer = Tokenizer::Load(model, adapter);
+  EXPECT_THAT(tokenizer.Encode("ab<|tool|>"), ElementsAre(2, 3));
+  EXPECT_EQ(tokenizer.eos_id(), 4);
+  EXPECT_EQ(Template(), "base");
+
+  CopyTokenizerFiles(model, adapter, root_ / "copy");
+  EXPECT_EQ(ReadTextFile(root_ / "copy/tokenizer.json"), other.dump());
+}
+
+TEST_F(AdapterFilesTest, ReadsTheAddedTokensOfTheAdapter) {
+  const fs::path model = root_ / "model";
+  const fs::path adapter = root_ / "adapter";
+  Write("adapter/added_tokens.json", {{"<|tool|>", 3}});
+  EXPECT_THAT(NoteOtherTokenizer(model, adapter), HasSubstr("<|tool|> (3)"));
+  CopyTokenizerFiles(model, adapter, root_ / "copy");
+  EXPECT_THAT(Tokenizer::Load(root_ / "copy").Encode("a<|tool|>"), ElementsAre(0, 3));
+}
+
+TEST_F(AdapterFilesTest, TakesTheTemplateOfTheAdaptersConfiguration) {
+  WriteTextFile(root_ / "model/chat_template.jinja", "model's");
+  EXPECT_EQ(Template(), "model's");
+  Write("adapter/tokenizer_config.json", {{"eos_token", "b"}, {"chat_template", "adapter's"}});
+  EXPECT_EQ(Template(), "adapter's");
+  EXPECT_THAT(NoteOtherTokenizer(root_ / "model", root_ / "adapter"),
+              HasSubstr("the chat template of"));
+  WriteTextFile(root_ / "adapter/chat_template.jinja", "file");
+  EXPECT_EQ(Template(), "file");
+  // This one shows other programs a layout that is not chat.
+  Write("adapter/qlora_base.json", {{"prompt_layout", {{"kind", "text"}}}});
+  EXPECT_EQ(Template(), "model's");
+}
+
+}  // namespace
+}  // namespace qlora
