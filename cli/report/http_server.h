@@ -23,12 +23,12 @@ struct HttpResponse {
 void CheckPort(std::int64_t port);
 
 // Serves 127.0.0.1 from one thread, until it is destroyed, which no client can delay. Whatever a
-// client sends or leaves unread costs a few kilobytes and a connection for some seconds: the head
+// client sends or leaves unread costs at most 128 KiB and a connection for some seconds: the head
 // of a request is limited in bytes and time, a body is not read, and a client too many takes the
-// place of the one that has waited longest. Of large answers one is in memory: requests of the same
-// second share it, and whoever has not read it when it is made again is cut off. Requests whose
-// Host header does not name this machine are refused, so that pages of other sites cannot read
-// anything under a name of theirs.
+// place of the one that has waited longest. Larger answers are shared: requests of the same second
+// get one, and whoever has not read it when it is made again is cut off, so that at most two are in
+// memory, while one is made. Requests whose Host header does not name this machine are refused, so
+// that pages of other sites cannot read anything under a name of theirs.
 class HttpServer {
  public:
   using Handler = std::function<HttpResponse(std::string_view path)>;

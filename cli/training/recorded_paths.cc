@@ -130,8 +130,20 @@ void RecordedPaths::CheckInside() const {
   if (outside_.empty()) return;
   ThrowInvalidInput(
       "{}: the record names files outside of the folder of the run, which it may not choose: a "
-      "folder can come from someone else; if they are yours, give them again: qlora resume {} {}",
-      (dir_ / kTrainConfig).string(), ShellQuote(dir_), fmt::join(outside_, " "));
+      "folder can come from someone else; if they are yours, add to the command: {}",
+      (dir_ / kTrainConfig).string(), fmt::join(outside_, " "));
+}
+
+std::string ResumeCommand(const TrainOptions& options) {
+  const fs::path dir = WithoutLinks(options.output_dir);
+  std::string command = "qlora resume " + ShellQuote(options.output_dir);
+  const auto add = [&](std::string_view option, const fs::path& path) {
+    if (path.empty() || Contains(dir, WithoutLinks(path))) return;
+    command += fmt::format(" --{} {}", option, ShellQuote(path));
+  };
+  if (ParseReportTo(options.report_to).tensorboard) add("logging_dir", LoggingDir(options));
+  add("dataset_prepared_path", options.dataset_prepared_path);
+  return command;
 }
 
 }  // namespace qlora

@@ -44,6 +44,10 @@ class RecordedPaths {
   std::vector<std::string> outside_ = {};  // "--logging_dir /var/log"
 };
 
+// Returns the command that resumes the run of these options, with the paths that a record may not
+// choose.
+std::string ResumeCommand(const TrainOptions& options);
+
 }  // namespace qlora
 
 #endif  // QLORA_CLI_TRAINING_RECORDED_PATHS_H_

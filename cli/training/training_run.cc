@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "backend/backend.h"
+#include "base/file.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "io/json.h"
@@ -15,14 +16,11 @@
 #include "terminal/progress.h"
 #include "terminal/terminal.h"
 #include "training/generate_command.h"
+#include "training/recorded_paths.h"
 #include "training/train_display.h"
 
 namespace qlora {
 namespace {
-
-std::string ResumeCommand(const TrainOptions& options) {
-  return "qlora resume " + ShellQuote(options.output_dir);
-}
 
 TrainPlan PlanUntilInterrupted(Context& context, const Console& console,
                                const TrainOptions& options) {
@@ -70,8 +68,8 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
     return Train(context, plan, display);
   } catch (const Error& error) {
     // Wrong input and lack of memory would fail again on resume; a full disk or a diverged loss
-    // need not.
-    if (error.code() != ErrorCode::kRuntime || display.last_checkpoint().empty()) throw;
+    // need not. A folder that was renamed took the checkpoint along.
+    if (error.code() != ErrorCode::kRuntime || !Exists(display.last_checkpoint())) throw;
     throw Error(error.code(),
                 fmt::format("{}\nthe last checkpoint is {}; to resume from it: {}", error.what(),
                             display.last_checkpoint(), ResumeCommand(plan.options)));

@@ -12,8 +12,10 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "command/common.h"
+#include "pull/http.h"
 #include "terminal/interrupt.h"
 #include "verbs/verbs.h"
 
@@ -69,22 +71,34 @@ class PullDisplay {
   PullClock::time_point shown_ = PullClock::now();
 };
 
-// The path in an address of the hub; nothing for a text that is no address.
-std::optional<std::string> PathIn(std::string_view text, const std::string& endpoint) {
-  const auto without_scheme = [](std::string_view address) {
-    for (const std::string_view scheme : {"https://", "http://"}) {
-      if (address.starts_with(scheme)) return address.substr(scheme.size());
+// Returns host and path of an address, with a port that is not the usual one of http or https. The
+// two schemes count as one: pages link to a hub by either. Errors: InvalidInput for an address that
+// cannot be read.
+std::string PlaceOf(const std::string& address) {
+  try {
+    std::string place = OriginOf(address);
+    place.erase(0, place.find("://") + 3);
+    for (const std::string_view port : {":80", ":443"}) {
+      if (place.ends_with(port)) place.erase(place.size() - port.size());
     }
-    return address;
-  };
-  const std::string_view rest = without_scheme(text);
-  for (const std::string_view host :
-       {without_scheme(endpoint), std::string_view("huggingface.co"), std::string_view("hf.co")}) {
-    if (rest.starts_with(host) && rest.substr(host.size()).starts_with('/')) {
-      return std::string(rest.substr(host.size() + 1));
-    }
+    const std::size_t path = address.find('/', address.find("://") + 3);
+    return LowerCase(place) + (path == std::string::npos ? "/" : address.substr(path));
+  } catch (const Error& error) {
+    ThrowInvalidInput("{}", error.what());
   }
-  if (rest.size() == text.size()) return {};
+}
+
+// The path in an address of the hub; nothing for a text that is no address. The scheme may be left
+// out for the hub that everyone knows.
+std::optional<std::string> PathIn(const std::string& text, const std::string& endpoint) {
+  const bool has_scheme = text.find("://") != std::string::npos;
+  const std::string start = LowerCase(text.substr(0, text.find('/') + 1));
+  if (!has_scheme && start != "huggingface.co/" && start != "hf.co/") return {};
+  const std::string place = PlaceOf(has_scheme ? text : "https://" + text);
+  for (const std::string& hub :
+       {PlaceOf(endpoint + "/"), std::string("huggingface.co/"), std::string("hf.co/")}) {
+    if (place.starts_with(hub)) return place.substr(hub.size());
+  }
   ThrowInvalidInput("{}: no address of {}; write org/name (HF_ENDPOINT names another hub)", text,
                     WithoutPassword(endpoint));
 }

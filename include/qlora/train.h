@@ -96,8 +96,8 @@ class TrainObserver {
   virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }
-  // Asked after every step; once true, it stays true. Ends the run there as early stopping does,
-  // with the result of a finished run.
+  // Asked after every step and after the evaluation before the first; once true, it stays true.
+  // Ends the run there as early stopping does, with the result of a finished run.
   virtual bool ShouldFinish() { return false; }
 };
 

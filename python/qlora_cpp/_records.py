@@ -67,5 +67,7 @@ def given(settings):
             settings[key], files[name] = name, file.fileno()
         for key, value in settings.items():
             if isinstance(value, (list, tuple)) and value and all(isinstance(v, dict) for v in value):
-                raise TypeError(f"{key}: records are given as dataset or eval_dataset")
+                raise TypeError(f"{key}: expected plain values, found a list of dicts; records are "
+                                "given as dataset or eval_dataset, files by their names, with "
+                                "dataset_format")
         yield settings, files

@@ -15,7 +15,8 @@ struct FormatExample {
 };
 
 // The first of some records whose fields tell the format, as a table may have null in its first
-// rows. format: as the user names it, or kAuto. Errors: InvalidInput when no record tells it.
+// rows. format: as the user names it, or kAuto. Errors: InvalidInput when `format` is kAuto and no
+// record tells it; the error of the first record when none can be read.
 FormatExample FindFormatExample(const RecordFile& records, RecordFormat format,
                                 const LayoutRules& rules);
 

@@ -1,10 +1,13 @@
 #include "foreign/yaml_text.h"
 
+#include <yaml-cpp/eventhandler.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -28,6 +31,38 @@ bool IsClosed(std::string_view text, char quote) {
     }
   }
   return false;
+}
+
+// Refuses a text that yaml-cpp 0.7 takes for documents without end, all of which begin at one
+// place: a comma at the start.
+class DocumentsAdvance : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (mark.pos <= last_) throw YAML::ParserException(mark, "a value cannot begin here");
+    last_ = mark.pos;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+ private:
+  int last_ = -1;
+};
+
+void CheckDocumentsEnd(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  DocumentsAdvance advance;
+  while (parser.HandleNextDocument(advance)) {
+  }
 }
 
 // Refuses mistakes that yaml-cpp accepts.
@@ -179,6 +214,7 @@ std::string Explained(const YAML::Exception& error, std::string_view text) {
 
 YAML::Node ParseYaml(const std::string& text, const std::string& file) {
   try {
+    CheckDocumentsEnd(text);
     YAML::Node root;
     for (const YAML::Node& document : YAML::LoadAll(text)) {
       // "---" at the end of a file begins a document without content.

@@ -97,8 +97,12 @@ void CheckRanges(const TrainOptions& o) {
   positive("sample_max_new_tokens", o.sample_max_new_tokens);
   positive("max_skipped_steps", o.max_skipped_steps);
   not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
+  share("label_smoothing_factor", o.label_smoothing_factor);
   // The loss computes with float32, in which a number just below 1 is 1.
-  share("label_smoothing_factor", static_cast<float>(o.label_smoothing_factor));
+  if (static_cast<float>(o.label_smoothing_factor) == 1) {
+    ThrowInvalidInput("label_smoothing_factor must be below 1 as float32, found {}",
+                      o.label_smoothing_factor);
+  }
 }
 
 void CheckIdle(const TrainOptions& options) {

@@ -13,7 +13,7 @@ namespace qlora {
 namespace {
 
 // Pages of the program's own code and small tables, which a run touches after its plan.
-constexpr std::size_t kLaterPages = std::size_t{512} << 10;
+constexpr std::size_t kLaterPages = std::size_t{1} << 20;
 
 // The memory of a training pass.
 PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,

@@ -52,6 +52,12 @@ class UrlParts {
       ThrowRuntime("'{}' is not an http or https URL: its protocol is refused",
                    Abridged(WithoutPassword(url)));
     }
+    // Hosts appear in messages, which must not steer a terminal.
+    const std::string host = Part(CURLUPART_HOST);
+    if (Printable(host) != host) {
+      ThrowRuntime("'{}' is not an http or https URL: its host has control characters",
+                   Abridged(WithoutPassword(url)));
+    }
   }
   std::string Part(CURLUPart part) const {
     char* text = nullptr;

@@ -43,27 +43,35 @@ void CheckpointSaver::Save(const TrainPosition& at) {
   try {
     Write(at);
   } catch (const Error& error) {  // a full disk, or a NaN, which cannot be stored
+    if (!HasFolder()) ThrowMoved();
     const std::string& run_dir = plan_.options.output_dir;
     if (error.code() != ErrorCode::kRuntime || ListCheckpoints(run_dir).empty()) throw;
-    throw Error(error.code(), fmt::format("{}. If the disk is full, free some space; qlora resume "
-                                          "{} continues from the last checkpoint",
+    throw Error(error.code(), fmt::format("{}. If the disk is full, free some space; the "
+                                          "checkpoints so far stay in {}",
                                           error.what(), run_dir));
   }
 }
 
+bool CheckpointSaver::HasFolder() const {
+  return (moved_ ? new_lock_ : lock_).IsAt(plan_.options.output_dir);
+}
+
+void CheckpointSaver::ThrowMoved() const {
+  ThrowRuntime(
+      "output_dir {} was renamed, removed or replaced while the run wrote to it, and the run "
+      "cannot "
+      "go on under that name; if it was renamed, its checkpoints so far are in the renamed folder, "
+      "from which the run can resume",
+      plan_.options.output_dir);
+}
+
 void CheckpointSaver::FollowFolder(const TrainPosition& at) {
+  if (HasFolder()) return;
   const std::string& run_dir = plan_.options.output_dir;
-  if ((moved_ ? new_lock_ : lock_).IsAt(run_dir)) return;
   // The folder that has the name now may be of another run, and the best checkpoint went with the
   // old one.
   const bool needs_old = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
-  if (moved_ || needs_old || std::filesystem::exists(run_dir)) {
-    ThrowRuntime(
-        "output_dir {} was renamed, removed or replaced while the run wrote to it, and the run "
-        "cannot go on under that name; its checkpoints so far are in the folder that was renamed, "
-        "from which qlora resume continues",
-        run_dir);
-  }
+  if (moved_ || needs_old || std::filesystem::exists(run_dir)) ThrowMoved();
   moved_ = true;
   observer_.OnWarning(fmt::format(
       "output_dir {} was renamed, removed or replaced while the run writes to it; checkpoints from "

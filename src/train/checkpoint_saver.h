@@ -40,6 +40,9 @@ class CheckpointSaver {
   // Goes on in a new folder, with a warning, where output_dir was renamed or removed. Errors:
   // Runtime where a folder of that name is there again, or the best checkpoint is out of reach.
   void FollowFolder(const TrainPosition& at);
+  // True while output_dir is the folder that the run holds.
+  bool HasFolder() const;
+  [[noreturn]] void ThrowMoved() const;
   // Copies the files of the tokenizer that the run reads.
   void CopyTokenizer(const std::filesystem::path& dir) const;
   bool KeepsBest() const { return plan_.options.load_best_model_at_end; }

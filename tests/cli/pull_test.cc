@@ -42,10 +42,14 @@ TEST_F(PullProgramTest, AddressesOfABrowserAreNames) {
   EXPECT_THAT(Refused({"pull", "https://example.com/org/name"}),
               HasSubstr("no address of https://huggingface.co; write org/name"));
   setenv("HF_ENDPOINT", "http://127.0.0.1:9/hub", 1);
-  for (const char* hub : {"http://127.0.0.1:9/hub/", "huggingface.co/"}) {
+  for (const char* hub : {"http://127.0.0.1:9/hub/", "HTTPS://me@127.0.0.1:9/hub/", "HF.co/",
+                          "https://huggingface.co:443/"}) {
     EXPECT_THAT(Refused({"pull", hub + std::string("datasets/org/name/blob/main/a.jsonl")}),
                 HasSubstr("write qlora pull --dataset org/name@main"));
   }
+  EXPECT_THAT(Refused({"pull", "http://127.0.0.1:9/hubs/org/name"}), HasSubstr("no address of"));
+  EXPECT_THAT(Refused({"pull", "https://huggingface.co.evil.org/org/name"}),
+              HasSubstr("no address of"));
   unsetenv("HF_ENDPOINT");
 }
 

@@ -199,8 +199,6 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
   EXPECT_EQ(StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")), 405);
 }
 
-// Clients that send or read nothing do not lock others out, nor do they keep the server from
-// ending.
 // However many clients leave it unread, a large answer is in memory once.
 TEST_F(ReportTest, LargeAnswersAreShared) {
   const int port = FreePort();
@@ -230,6 +228,8 @@ TEST_F(ReportTest, LargeAnswersAreShared) {
   }
 }
 
+// Clients that send or read nothing do not lock others out, nor do they keep the server from
+// ending.
 TEST_F(ReportTest, DashboardEndsWhateverItsClientsDo) {
   const int port = FreePort();
   std::vector<int> idle;

@@ -198,7 +198,7 @@ TEST_F(ResumeVerbTest, ARecordDoesNotChooseWhereToWrite) {
     record(key, (scratch_ / "elsewhere").string());
     EXPECT_THAT(Refused({"resume", "out"}),
                 AllOf(HasSubstr("outside of the folder of the run"),
-                      HasSubstr("qlora resume out --" + std::string(key) + " " +
+                      HasSubstr("add to the command: --" + std::string(key) + " " +
                                 (scratch_ / "elsewhere").string())));
   }
   fs::create_directory(scratch_ / "elsewhere");

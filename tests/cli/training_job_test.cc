@@ -125,6 +125,11 @@ TEST_F(TrainingJobTest, TheResultOfARunAsJson) {
   const nlohmann::json info = nlohmann::json::parse(ReadAll(scratch_ / "out" / "run_info.json"));
   if (!Sanitized()) {
     EXPECT_LE(run.at("peak_memory_bytes"), info.at("memory").at("peak"));
+    const nlohmann::json longer = RunJson(TrainWords(
+        {"--threads=1", "--max_steps=20", "--output_dir=longer", "--dataset",
+         std::string(QLORA_SOURCE_DIR) + "/tests/golden/train-20/data.jsonl", "type=auto"}));
+    const auto plan = nlohmann::json::parse(ReadAll(scratch_ / "longer" / "run_info.json"));
+    EXPECT_LE(longer.at("peak_memory_bytes"), plan.at("memory").at("peak"));
   }
   EXPECT_FALSE(run.at("interrupted").get<bool>());
   EXPECT_THAT(trained.LastErrorLine(), "to try it: " + run.at("to_try_it").get<std::string>());

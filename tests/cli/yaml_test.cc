@@ -48,6 +48,8 @@ TEST_F(YamlTest, OneDocumentWithoutDuplicates) {
   EXPECT_THAT(ErrorOf("lora_r: 4\n---\nlora_r: 8\n"), HasSubstr("run.yaml:3: a second document"));
   EXPECT_THAT(ErrorOf("rank_pattern: {q_proj: 4, q_proj: 8}\n"),
               HasSubstr("q_proj is given twice"));
+  EXPECT_THAT(ErrorOf(", lora_r: 4\n"), HasSubstr("run.yaml:1: not valid YAML: a value cannot"));
+  EXPECT_THAT(ErrorOf("lora_r: 4\n---\n,\n"), HasSubstr("run.yaml:3: not valid YAML"));
 }
 
 TEST_F(YamlTest, VariablesAreNotFilledIn) {

@@ -59,6 +59,7 @@ TEST(HubApiTest, UrlsKeepTheirOrigin) {
   EXPECT_NE(OriginOf("https://hub.co/a"), OriginOf("http://hub.co/a"));
   EXPECT_NE(OriginOf("https://hub.co/a"), OriginOf("https://hub.co:444/a"));
   EXPECT_EQ(ResolveUrl("https://h/a/b", "/c"), "https://h/c");
+  EXPECT_THROW(ResolveUrl("https://h/a", "http://odd\x8d.example/"), Error);
   EXPECT_EQ(EncodeSegment("tool use #1+\xC3\xA9%20"), "tool%20use%20%231%2B%C3%A9%2520");
   EXPECT_EQ(Abridged("a\x1b[2J\nb"), "a\\x1b[2J b");
 }

@@ -73,8 +73,11 @@ def test_bad_records_are_named(tmp_path, data, kind, message):
 
 
 def test_records_are_given_as_dataset():
-    with pytest.raises(TypeError, match="train_file: records are given as dataset or eval_dataset"):
-        q.plan(TINY, DATA, train_file=[{"text": "a"}], **OPTIONS)
+    for key, items in {"train_file": [{"text": "a"}], "datasets": [{"path": DATA, "type": "text"}],
+                       "target_modules": [{"q_proj": 4}]}.items():
+        with pytest.raises(TypeError, match=f"{key}: expected plain values, found a list of dicts; "
+                                            "records are given as dataset or eval_dataset, files "):
+            q.plan(TINY, DATA, **{key: items}, **OPTIONS)
 
 
 def test_a_callback_stops_a_run(tmp_path):

@@ -272,6 +272,7 @@ TEST_F(RobustnessTest, ARenamedFolderIsSaidAndLosesNothing) {
   options.max_steps = Options("whole").max_steps;
   PlanAndTrain(context, options, observer);
   EXPECT_EQ(ListCheckpoints(root_ / "run").back(), root_ / "run" / "checkpoint-12");
+  EXPECT_TRUE(Adapter("whole") == Adapter("run"));
 }
 
 // The run of another process may have the name by then.
