@@ -142,7 +142,7 @@ std::string ResumeCommand(const TrainOptions& options) {
     command += fmt::format(" --{} {}", option, ShellQuote(path));
   };
   if (ParseReportTo(options.report_to).tensorboard) add("logging_dir", LoggingDir(options));
-  add("dataset_prepared_path", options.dataset_prepared_path);
+  add("dataset_prepared_path", options.data.dataset_prepared_path);
   return command;
 }
 

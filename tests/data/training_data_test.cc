@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "data/data_test_util.h"
+#include "io/test_util.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -59,8 +60,7 @@ TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {
 
 TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
   namespace fs = std::filesystem;
-  const fs::path folder = fs::path(testing::TempDir()) / "qlora-data-sources";
-  fs::remove_all(folder);
+  const TemporaryFolder folder;
   fs::create_directories(folder / "inner.jsonl");
   for (const char* name :
        {"b.jsonl", "a.jsonl", "c.csv", "d.parquet", "notes.md", ".hidden.jsonl"}) {
@@ -73,14 +73,13 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
     }
     return found;
   };
-  const std::string dir = folder.string();
+  const std::string dir = folder.path().string();
   using Found = std::vector<std::string>;
   EXPECT_EQ(names(dir), (Found{"a.jsonl:1", "b.jsonl:1", "c.csv:1", "d.parquet:1"}));
   EXPECT_EQ(names(dir + "/?.jsonl:2"), (Found{"a.jsonl:2", "b.jsonl:2"}));
   EXPECT_EQ(names(dir + "/absent.jsonl"), Found{"absent.jsonl:1"});
   EXPECT_THROW(FindDataSources(dir + "/*.tsv"), Error);
   EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
-  fs::remove_all(folder);
 }
 
 // A folder as mlx-lm wants it.

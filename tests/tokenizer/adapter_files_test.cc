@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "io/test_util.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -28,13 +29,10 @@ json Small() {
 class AdapterFilesTest : public testing::Test {
  protected:
   AdapterFilesTest() {
-    root_ = fs::path(testing::TempDir()) / "qlora-adapter-files";
-    fs::remove_all(root_);
     for (const char* name : {"model", "adapter", "copy"}) fs::create_directories(root_ / name);
     Write("model/tokenizer.json", Small());
     Write("model/tokenizer_config.json", {{"eos_token", "b"}, {"chat_template", "base"}});
   }
-  ~AdapterFilesTest() override { fs::remove_all(root_); }
 
   void Write(const std::string& name, const json& value) {
     WriteTextFile(root_ / name, value.dump());
@@ -43,7 +41,7 @@ class AdapterFilesTest : public testing::Test {
     return Tokenizer::Load(root_ / "model", root_ / "adapter").spec().chat_templates.front().text;
   }
 
-  fs::path root_;
+  TemporaryFolder root_;
 };
 
 TEST_F(AdapterFilesTest, ReadsTheTokenizerOfTheAdapter) {
