@@ -114,6 +114,8 @@ class Backend {
   // Makes room for ops within these limits and within the limits of earlier calls.
   virtual void Reserve(const BackendLimits& limits) = 0;
 
+  // Whether ops read weights of this format.
+  virtual bool Reads(BlockFormat format) const = 0;
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
   virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;

@@ -31,6 +31,7 @@ class BackendDecorator : public Backend {
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
     return inner_.Adopt(host, bytes, use, carver);
   }
+  bool Reads(BlockFormat format) const override { return inner_.Reads(format); }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return inner_.PrepackedBytes(q);
   }

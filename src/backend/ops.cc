@@ -9,24 +9,49 @@ namespace qlora {
 
 // ---- Checks that several ops share.
 
-void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
-  const WeightView& weight = linear.weight;
-  const std::int64_t out_features = weight.rows();
-  if (weight.is_dense()) {
-    check.Frozen("weight", weight.dense, out_features, in_features);
-  } else {
-    const QuantizedView& q = weight.quantized;
-    check.Equal("columns of weight", in_features, q.cols);
-    check.AtLeast("rows of weight", 1, q.rows);
-    check.AtLeast("block size of weight", 1, q.block_size);
-    if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
-      check.Fail("weight", "dense values, or 4-bit values with code and scales", "neither");
-    }
-    if (q.scale_type == ScaleType::kDoubleBnb &&
-        (q.nested.absmax == nullptr || q.nested.map == nullptr || q.nested.block_size < 1)) {
-      check.Fail("weight", "nested scales for a double-quantized weight", "none");
-    }
+namespace {
+
+void CheckFourBit(const Checker& check, const char* name, const QuantizedView& q,
+                  std::int64_t cols) {
+  check.Equal("columns of weight", cols, q.cols);
+  check.AtLeast("rows of weight", 1, q.rows);
+  check.AtLeast("block size of weight", 1, q.block_size);
+  if (q.packed == nullptr || q.code == nullptr || q.scales == nullptr) {
+    check.Fail(name, "dense values, blocks, or 4-bit values with code and scales", "neither");
   }
+  if (q.scale_type == ScaleType::kDoubleBnb &&
+      (q.nested.absmax == nullptr || q.nested.map == nullptr || q.nested.block_size < 1)) {
+    check.Fail(name, "nested scales for a double-quantized weight", "none");
+  }
+}
+
+void CheckBlocks(const Checker& check, const char* name, const BlockView& blocks,
+                 std::int64_t cols) {
+  check.Equal("columns of weight", cols, blocks.cols);
+  const BlockFormatInfo& info = InfoOf(blocks.format);
+  if (blocks.data == nullptr || cols % info.values != 0) {
+    check.Fail(name, fmt::format("rows of whole {} blocks of {} values", info.name, info.values),
+               fmt::format("{} columns", cols));
+  }
+}
+
+// A frozen weight (rows, cols).
+void CheckWeight(Checker& check, const char* name, const WeightView& weight, std::int64_t cols) {
+  switch (weight.form()) {
+    case WeightForm::kDense:
+      return check.Frozen(name, weight.dense, weight.dense.rows, cols);
+    case WeightForm::kFourBit:
+      return CheckFourBit(check, name, weight.quantized, cols);
+    case WeightForm::kBlocks:
+      return CheckBlocks(check, name, weight.blocks, cols);
+  }
+}
+
+}  // namespace
+
+void CheckLinear(Checker& check, const LinearView& linear, std::int64_t in_features) {
+  const std::int64_t out_features = linear.weight.rows();
+  CheckWeight(check, "weight", linear.weight, in_features);
   if (!linear.bias.empty()) check.Wide("bias", linear.bias, 1, out_features);
   const LoraView& lora = linear.lora;
   if (!lora.a.empty()) {
@@ -110,9 +135,9 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
 // it. Element-wise ops may write over an operand, where each element is read before it is written;
 // products and reductions may not.
 void Check(Checker& check, const ops::Embed& op) {
-  check.Activation("y", op.y, op.ids.size, op.table.cols);
-  check.Frozen("table", op.table, op.table.rows, op.table.cols);
-  check.Apart("y", op.y, "table", op.table);
+  check.Activation("y", op.y, op.ids.size, op.table.cols());
+  CheckWeight(check, "table", op.table, op.table.cols());
+  check.Apart("y", op.y, "table", op.table.dense);
 }
 
 void Check(Checker& check, const ops::EmbedBackward& op) {

@@ -29,8 +29,8 @@
 #include <variant>
 #include <vector>
 
+#include "backend/weight.h"
 #include "base/random.h"
-#include "qlora/nf4.h"
 #include "qlora/tensor.h"
 
 namespace qlora {
@@ -38,19 +38,6 @@ namespace qlora {
 struct Precision {
   DType activation = DType::kF32;
   DType wide = DType::kF32;
-};
-
-// A frozen weight (O, I): dense float32/float16/bfloat16 (or the wide type), or 4-bit.
-struct WeightView {
-  ConstMatrixView dense;
-  QuantizedView quantized;  // read when dense is empty
-  // `quantized` once more, in the order of the backend that adopted the weight; or null. Linear
-  // then reads the packed values and the scale of each block here; all other ops read `quantized`.
-  const std::byte* prepacked = nullptr;
-
-  bool is_dense() const { return !dense.empty(); }
-  std::int64_t rows() const { return is_dense() ? dense.rows : quantized.rows; }
-  std::int64_t cols() const { return is_dense() ? dense.cols : quantized.cols; }
 };
 
 // A low-rank adapter; absent when a is empty. Wide type.
@@ -170,8 +157,8 @@ namespace ops {
 // y(N, D) = scale * table[ids].
 struct Embed {
   static constexpr const char* kName = "Embed";
-  IndexView ids;          // (N) in [0, V)
-  ConstMatrixView table;  // (V, D): float32, float16, bfloat16 or the wide type
+  IndexView ids;     // (N) in [0, V)
+  WeightView table;  // (V, D), not in 4 bits
   float scale = 1;
   MatrixView y;  // (N, D)
 };

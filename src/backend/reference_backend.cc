@@ -78,16 +78,25 @@ T Widened(const ConstMatrixView& m, std::int64_t r, std::int64_t c) {
   }
 }
 
-// All (rows, cols) values of a weight. A 4-bit value is code * scale, computed in float32.
+// All (rows, cols) values of a weight. A 4-bit value is code * scale, computed in float32; values of
+// ggml's blocks are defined in float32, too.
 template <typename T>
 std::vector<T> Widened(const WeightView& weight) {
   std::vector<T> values;
   values.reserve(weight.rows() * weight.cols());
-  if (weight.is_dense()) {
+  if (weight.form() == WeightForm::kDense) {
     for (std::int64_t r = 0; r < weight.rows(); ++r) {
       for (std::int64_t c = 0; c < weight.cols(); ++c) {
         values.push_back(Widened<T>(weight.dense, r, c));
       }
+    }
+    return values;
+  }
+  if (weight.form() == WeightForm::kBlocks) {
+    std::vector<float> row(weight.cols());
+    for (std::int64_t r = 0; r < weight.rows(); ++r) {
+      ReadRow(weight, r, 0, weight.cols(), row.data());
+      values.insert(values.end(), row.begin(), row.end());
     }
     return values;
   }
@@ -133,9 +142,10 @@ std::span<const std::int32_t> Indices(IndexView view) {
 void Run(const ops::Embed& op) {
   Dispatch(op.kName, op.y.dtype, [&]<typename T>() {
     const Mat<T> y = Typed<T>(op.y);
+    const std::vector<T> table = Widened<T>(op.table);
     for (std::int64_t n = 0; n < y.rows; ++n) {
       for (std::int64_t d = 0; d < y.cols; ++d) {
-        y(n, d) = static_cast<T>(op.scale) * Widened<T>(op.table, op.ids.data[n], d);
+        y(n, d) = static_cast<T>(op.scale) * table[op.ids.data[n] * y.cols + d];
       }
     }
   });
@@ -443,6 +453,7 @@ class ReferenceBackend final : public Backend {
   void Reserve(const BackendLimits&) override {}
   // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
+  bool Reads(BlockFormat) const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }

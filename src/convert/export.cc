@@ -286,7 +286,7 @@ class Exporter {
   Divergence CompareModel() {
     DecoderConfig config = config_;
     // An adapter that trained the head has untied it; config.json of the model does not count.
-    config.tie_word_embeddings = weights_.head.data == weights_.embed.data;
+    config.tie_word_embeddings = weights_.is_tied();
     BaseRecord dense;
     dense.load_in_4bit = false;
     // Reports of progress, without which a signal would not end the comparison.

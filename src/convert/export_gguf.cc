@@ -137,7 +137,7 @@ class ModelPlan {
     Table("token_embd.weight", weights_.embed, table_type);
     Vector("output_norm.weight", weights_.final_norm);
     // Without output.weight llama.cpp uses token_embd as the head.
-    if (weights_.head.data != weights_.embed.data) {
+    if (!weights_.is_tied()) {
       Table("output.weight", weights_.head, table_type);
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
@@ -153,13 +153,11 @@ class ModelPlan {
     return {lora};
   }
 
-  void Table(const std::string& name, const ConstMatrixView& table, DType dtype) {
-    plan_.Matrix(name, dtype, table.rows, table.cols,
+  void Table(const std::string& name, const WeightView& table, DType dtype) {
+    plan_.Matrix(name, dtype, table.rows(), table.cols(),
                  [this, table](std::int64_t first, std::int64_t count, float* out) {
-                   const std::int64_t values = count * table.cols;
-                   const HostBytes rows(memory_, Rows(table, first, count).data,
-                                        BytesOf(table.dtype, values));
-                   WidenToFloat(rows.data(), table.dtype, values, out);
+                   const HostWeight rows(memory_, table, first, count);
+                   for (std::int64_t r = 0; r < count; ++r) rows.Read(r, out + r * table.cols());
                  });
   }
 
@@ -291,7 +289,7 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
                      const LoraAdapter* adapter, const std::string& name,
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes) {
-  CheckGgufLimits(config, GgufArchitecture(config), weights.head.data == weights.embed.data);
+  CheckGgufLimits(config, GgufArchitecture(config), weights.is_tied());
   GgufMetadata metadata;
   const std::string own_name = NameForTokenizer(name, tokenizer, notes);
   AddModelMetadata(config, own_name, FileType(target.outtype), metadata);

@@ -49,10 +49,8 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
   return linears;
 }
 
-bool IsTied(const DecoderWeights& weights) { return weights.head.data == weights.embed.data; }
-
 // Returns the embeddings or the head under the name of their tensor; nullptr for other tensors.
-const ConstMatrixView* TableOf(const std::string& name, const DecoderWeights& weights) {
+const WeightView* TableOf(const std::string& name, const DecoderWeights& weights) {
   const TensorReader& reader = *weights.reader;
   if (name == DecoderPrefix(reader) + "embed_tokens.weight") return &weights.embed;
   if (name == HeadName(reader)) return &weights.head;
@@ -121,9 +119,9 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     if (IsQuantPiece(tensor.name, linears, weights)) continue;
     // Nothing to convert, and rows = elements / cols below would divide by 0.
     if (tensor.elements() == 0) continue;
-    const ConstMatrixView* table = TableOf(tensor.name, weights);
+    const WeightView* table = TableOf(tensor.name, weights);
     const bool is_head = table == &weights.head;
-    if (is_head && IsTied(weights)) continue;  // a tied head is not stored twice
+    if (is_head && weights.is_tied()) continue;  // a tied head is not stored twice
     if (!IsFloat(tensor.dtype) && linears.count(tensor.name) == 0 && table == nullptr) {
       infos.push_back(tensor);  // an integer buffer: copied as it is
       continue;
@@ -133,12 +131,12 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     if (const auto it = linears.find(tensor.name); it != linears.end()) {
       info.shape = {it->second.frozen->weight.rows(), it->second.frozen->weight.cols()};
     }
-    if (table != nullptr) info.shape = {table->rows, table->cols};
+    if (table != nullptr) info.shape = {table->rows(), table->cols()};
     infos.push_back(std::move(info));
   }
   // Trained apart, embeddings and head are no longer one matrix.
-  if (!has_head && !IsTied(weights)) {
-    infos.push_back({"lm_head.weight", outtype, {weights.head.rows, weights.head.cols}});
+  if (!has_head && !weights.is_tied()) {
+    infos.push_back({"lm_head.weight", outtype, {weights.head.rows(), weights.head.cols()}});
   }
 
   NewModelFolder dir(target.path, target.mode);
@@ -149,7 +147,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
   std::int64_t done = 0;
   for (const TensorInfo& info : infos) {
     const TensorInfo* source = reader.Find(info.name);  // nullptr: a head that was tied
-    const ConstMatrixView* table = TableOf(info.name, weights);
+    const WeightView* table = TableOf(info.name, weights);
     const std::int64_t cols = info.shape.empty() ? 1 : info.shape.back();
     const std::int64_t rows = info.elements() / cols;
     const std::int64_t chunk = std::max<std::int64_t>(1, kPieceValues / cols);
@@ -177,9 +175,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
         // Rows in the order of the checkpoint. GGUF has another order.
         merged->Read(context, order, values.data());
       } else if (table != nullptr) {
-        const HostBytes host(memory, Rows(*table, first, count).data,
-                             BytesOf(table->dtype, count * cols));
-        WidenToFloat(host.data(), table->dtype, count * cols, values.data());
+        const HostWeight host(memory, *table, first, count);
+        for (std::int64_t r = 0; r < count; ++r) host.Read(r, values.data() + r * cols);
       } else {
         const std::byte* bytes =
             reader.Bytes(*source).data() + BytesOf(source->dtype, first * cols);
@@ -190,7 +187,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     finish_tensor();
   }
   file->Finish();
-  WriteConfig(model_dir, dir.path(), outtype, IsTied(weights), weights.embed.rows);
+  WriteConfig(model_dir, dir.path(), outtype, weights.is_tied(), weights.embed.rows());
   dir.CopyCompanions(model_dir);
   if (!prompts.tokenizer_dir.empty()) {
     CopyTokenizerFiles(model_dir, prompts.tokenizer_dir, dir.path());

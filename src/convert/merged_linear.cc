@@ -12,28 +12,12 @@ void WidenToFloat(const void* data, DType dtype, std::int64_t count, float* out)
 }
 
 MergedLinear::MergedLinear(Memory& memory, const WeightView& weight, const LoraLinear* lora)
-    : weight_(weight) {
-  const auto copy = [&]<typename T>(const T*& data, std::size_t bytes) {
-    copies_.emplace_back(memory, data, bytes);
-    data = static_cast<const T*>(static_cast<const void*>(copies_.back().data()));
-  };
+    : weight_(memory, weight), cols_(weight.cols()) {
   const auto copy_matrix = [&](ConstMatrixView m) {
-    copy(m.data, BytesOf(m.dtype, m.rows * m.cols));
+    copies_.emplace_back(memory, m.data, BytesOf(m.dtype, m.rows * m.cols));
+    m.data = copies_.back().data();
     return m;
   };
-  if (weight.is_dense()) {
-    weight_.dense = copy_matrix(weight.dense);
-  } else {
-    QuantizedView& q = weight_.quantized;
-    // Weights may be in the memory of a GPU: a copy of this one linear is decoded on the host.
-    copy(q.packed, PackedBytes(q.size()));
-    copy(q.scales, q.blocks() * ScaleBytes(q.scale_type));
-    copy(q.code, 16 * sizeof(float));
-    if (q.scale_type == ScaleType::kDoubleBnb) {
-      copy(q.nested.map, 256 * sizeof(float));
-      copy(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float));
-    }
-  }
   if (lora == nullptr || lora->rank == 0) return;
   rank_ = lora->rank;
   scale_ = lora->scale;
@@ -45,11 +29,7 @@ MergedLinear::MergedLinear(Memory& memory, const WeightView& weight, const LoraL
 
 void MergedLinear::ReadRow(std::int64_t row, float* out) const {
   const std::int64_t n = cols();
-  if (weight_.is_dense()) {
-    WidenToFloat(Rows(weight_.dense, row, 1).data, weight_.dense.dtype, n, out);
-  } else {
-    DequantizeRows(weight_.quantized, row, MakeView(out, 1, n));
-  }
+  weight_.Read(row, out);
   if (rank_ == 0) return;
   // The sum over ranks is kept in double: one rounding for the whole update.
   // B A row by row: (O, I) values are never held, only one row of them.

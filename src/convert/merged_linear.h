@@ -19,7 +19,7 @@ class MergedLinear {
   // cannot read in place are copied.
   MergedLinear(Memory& memory, const WeightView& weight, const LoraLinear* lora);
 
-  std::int64_t cols() const { return weight_.cols(); }
+  std::int64_t cols() const { return cols_; }
 
   // Reads out (rows.size(), cols): the named rows, in that order.
   void Read(Context& context, std::span<const std::int64_t> rows, float* out) const;
@@ -27,8 +27,9 @@ class MergedLinear {
  private:
   void ReadRow(std::int64_t row, float* out) const;
 
-  std::vector<HostBytes> copies_;  // data that the views point into
-  WeightView weight_;              // (O, I)
+  HostWeight weight_;  // (O, I)
+  std::int64_t cols_;
+  std::vector<HostBytes> copies_;  // data that the views of the adapter point into
   std::int64_t rank_ = 0;          // R
   float scale_ = 1;
   ConstMatrixView a_;          // (R, I)

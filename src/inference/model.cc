@@ -178,7 +178,7 @@ class Model::Impl {
     memory_->Free();  // an evaluation has memory of its own
     DecoderConfig config = config_;
     // The base's own tables may have fewer rows, or more, than those of the adapter.
-    if (options.without_adapter) config.vocab_size = weights_.embed.rows;
+    if (options.without_adapter) config.vocab_size = weights_.embed.rows();
     const DataLimits limits{config.vocab_size, config.max_position_embeddings};
     const bool keeps = !options.raw && !template_given_;
     const DataOptions data =

@@ -278,21 +278,9 @@ class QLoraLinear::Impl {
   // Each array of the weight in the memory of the backend, or in place. With a carver that counts,
   // the result is not used.
   WeightView Adopt(WeightView weight, Carver& carver) {
-    const auto adopt = [&]<typename T>(const T*& data, std::size_t bytes) {
+    ForEachPart(weight, [&]<typename T>(const T*& data, std::size_t bytes) {
       data = static_cast<const T*>(backend_->Adopt(data, bytes, WeightUse::kTraining, carver));
-    };
-    if (weight.is_dense()) {
-      adopt(weight.dense.data, BytesOf(DType::kF32, out() * in()));
-      return weight;
-    }
-    QuantizedView& q = weight.quantized;
-    adopt(q.packed, PackedBytes(q.size()));
-    adopt(q.scales, q.blocks() * ScaleBytes(q.scale_type));
-    adopt(q.code, kNf4Codebook.size() * sizeof(float));
-    if (q.scale_type == ScaleType::kDoubleBnb) {
-      adopt(q.nested.map, 256 * sizeof(float));
-      adopt(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float));
-    }
+    });
     return weight;
   }
 

@@ -59,6 +59,22 @@ auto* FindModule(Modules& modules, std::string_view name) {
   return module == modules.end() ? nullptr : &*module;
 }
 
+// Copies the first rows of a table (V, D) to out (rows, D), with a change or none. A piece of rows at
+// a time: a table of a large vocabulary is not held twice.
+void CopyTable(Memory& from, const WeightView& table, Memory& to, const MatrixView& out,
+               const TableChange* change = nullptr) {
+  const std::int64_t hidden = out.cols;
+  const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / hidden);
+  for (std::int64_t first = 0; first < out.rows; first += piece) {
+    const std::int64_t rows = std::min(piece, out.rows - first);
+    const HostWeight source(from, table, first, rows);
+    std::vector<float> values(rows * hidden);
+    for (std::int64_t r = 0; r < rows; ++r) source.Read(r, values.data() + r * hidden);
+    if (change != nullptr) ApplyChange(*change, first, hidden, values);
+    UploadWide(to, values, Rows(out, first, rows));
+  }
+}
+
 }  // namespace
 
 // ---- Construction.
@@ -215,33 +231,20 @@ void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (TrainedModule& module : modules_) {
     // The embedding may be in a file in host memory while everything else is on the device.
     const bool embeds = &module == embedding();
-    const ConstMatrixView& base = embeds ? weights.embed : weights.head;
-    Memory& from = embeds && weights.host_embedding ? HostMemory() : *memory_;
-    const HostBytes values(from, base.data, BytesOf(base.dtype, vocab_ * hidden_));
-    UploadWide(*memory_, values.data(), base.dtype, 0, module.weight);
+    CopyTable(embeds && weights.host_embedding ? HostMemory() : *memory_,
+              embeds ? weights.embed : weights.head, *memory_, module.weight);
   }
 }
 
-// A piece of rows at a time: a table of a large vocabulary is not held twice.
 void LoraAdapter::FoldTables(const DecoderWeights& weights) {
   for (const TableChange& change : changes_) {
     const TrainedModule& module = *Find(change.name);
     const bool embeds = change.name == kEmbedding;
-    const ConstMatrixView base = !change.from_base ? ConstMatrixView(module.weight)
-                                 : embeds          ? weights.embed
-                                                   : weights.head;
+    const WeightView base = !change.from_base ? WeightView(module.weight)
+                            : embeds          ? weights.embed
+                                              : weights.head;
     const bool in_host = change.from_base && weights.host_embedding && embeds;
-    Memory& from = in_host ? HostMemory() : *memory_;
-    const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / hidden_);
-    for (std::int64_t first = 0; first < module.rows; first += piece) {
-      const std::int64_t rows = std::min(piece, module.rows - first);
-      const HostBytes bytes(from, Rows(base, first, rows).data,
-                            BytesOf(base.dtype, rows * hidden_));
-      std::vector<float> values(rows * hidden_);
-      ConvertToWide(bytes.data(), base.dtype, 0, MakeView(values.data(), 1, rows * hidden_));
-      ApplyChange(change, first, hidden_, values);
-      UploadWide(*memory_, values, Rows(module.weight, first, rows));
-    }
+    CopyTable(in_host ? HostMemory() : *memory_, base, *memory_, module.weight, &change);
   }
   changes_.clear();
 }
@@ -346,13 +349,13 @@ bool ReadsBaseEmbedding(const LoraAdapter* adapter) {
   return adapter == nullptr || adapter->embedding() == nullptr;
 }
 
-ConstMatrixView EmbeddingOf(const ConstMatrixView& base, const LoraAdapter* adapter) {
-  return ReadsBaseEmbedding(adapter) ? base : adapter->embedding()->weight;
+WeightView EmbeddingOf(const WeightView& base, const LoraAdapter* adapter) {
+  return ReadsBaseEmbedding(adapter) ? base : WeightView(adapter->embedding()->weight);
 }
 
-ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
   const TrainedModule* module = adapter == nullptr ? nullptr : adapter->head();
-  return module == nullptr ? weights.head : module->weight;
+  return module == nullptr ? weights.head : WeightView(module->weight);
 }
 
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,

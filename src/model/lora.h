@@ -177,8 +177,8 @@ Adapters AdaptersOf(const LoraAdapter* adapter);
 
 // The tables that rows with `adapter` (or null) read: its trained tables, otherwise the tables of
 // the base. A head that is tied to the embeddings stays the base's when the embeddings are trained.
-ConstMatrixView EmbeddingOf(const ConstMatrixView& base, const LoraAdapter* adapter);
-ConstMatrixView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
+WeightView EmbeddingOf(const WeightView& base, const LoraAdapter* adapter);
+WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 bool ReadsBaseEmbedding(const LoraAdapter* adapter);
 
 }  // namespace qlora

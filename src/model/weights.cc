@@ -305,7 +305,7 @@ class Loader {
     if (HasQuantState(reader_, name)) return Stored(name, shape);
     const TensorInfo& tensor = Get(name, {shape.out, shape.in});
     if (!options_.load_in_4bit || is_4bit_) {
-      return {Dense(tensor, shape.out, shape.in, options_.use), {}};
+      return Dense(tensor, shape.out, shape.in, options_.use);
     }
     QuantizeOptions quantize = options_.quantize;
     quantize.name = name;
@@ -321,7 +321,7 @@ class Loader {
     const QuantizedView view = backend_.Quantize(dense, quantize, storage);
     // The dense values are not needed again: one dense tensor at a time is in memory.
     reader_.Release(tensor);
-    return {{}, view, CopyPrepacked(view).value_or(nullptr)};
+    return {view, CopyPrepacked(view).value_or(nullptr)};
   }
 
   // A copy of a 4-bit weight in the order of the backend, if it has one; null in the first run.
@@ -362,7 +362,7 @@ class Loader {
       view.nested.absmax = Adopt(view.nested.absmax, nested * sizeof(float), WeightUse::kTraining);
       view.nested.map = Adopt(view.nested.map, 256 * sizeof(float), WeightUse::kTraining);
     }
-    WeightView weight{{}, view, CopyPrepacked(view).value_or(nullptr)};
+    WeightView weight(view, CopyPrepacked(view).value_or(nullptr));
     // Pages that were not copied are small and are read again, as are rows that DoRA reads, once.
     if (read_ && generates()) ReleaseBnb(reader_, name);
     return weight;

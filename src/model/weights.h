@@ -75,11 +75,13 @@ struct WeightSizes {
 };
 
 struct DecoderWeights {
-  ConstMatrixView embed;        // (V, D) float32, float16 or bfloat16, as in the file
+  WeightView embed;             // (V, D) as in the file
   bool host_embedding = false;  // `embed` is in host memory, and everything else is not
-  ConstMatrixView head;         // (V, D); the same matrix as embed when tied
+  WeightView head;              // (V, D); the same matrix as embed when tied
   ConstMatrixView final_norm;   // (1, D) wide
   std::vector<LayerWeights> layers;
+
+  bool is_tied() const { return HaveOnePlace(embed, head); }
 
   WeightSizes sizes;
   // The owners of the bytes that the views point into.

@@ -22,11 +22,11 @@ namespace {
 // The token embedding of the base as Embed reads it. A table in host memory stays there, and its
 // rows are uploaded to the scratch of norms, which is free before the first layer: row n belongs to
 // token n of the pass.
-ConstMatrixView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
-                                Activations& activations) {
+WeightView GatherEmbedding(const Decoder& decoder, const PassInputs& inputs,
+                           Activations& activations) {
   constexpr std::int64_t kPiece = 512;  // rows that are gathered while the rows before are copied
-  const ConstMatrixView& table = decoder.weights().embed;
-  if (!decoder.weights().host_embedding) return table;
+  if (!decoder.weights().host_embedding) return decoder.weights().embed;
+  const ConstMatrixView& table = decoder.weights().embed.dense;
   QLORA_DCHECK(BytesOf(table.dtype, 1) <= BytesOf(activations.norm.dtype, 1));
   const MatrixView rows = {activations.norm.data, table.dtype, inputs.rows, table.cols, table.cols};
   const std::size_t row_bytes = BytesOf(table.dtype, table.cols);
@@ -106,8 +106,8 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
-  const ConstMatrixView base =
-      reads_base ? GatherEmbedding(decoder, inputs, activations) : ConstMatrixView{};
+  const WeightView base =
+      reads_base ? GatherEmbedding(decoder, inputs, activations) : WeightView{};
   for (const AdapterRows& range : inputs.adapters) {
     const IndexView ids(inputs.ids.data + range.begin, range.rows);
     decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),

@@ -24,7 +24,7 @@ void MultiplyHeads(const Decoder& decoder, const PassInputs& inputs, std::int64_
     const std::int64_t first = std::max(range.begin, begin) - begin;
     const std::int64_t last = std::min(range.begin + range.rows, begin + norm.rows) - begin;
     if (first >= last) continue;
-    const LinearView head{{HeadOf(decoder.weights(), range.adapter), {}}, {}, {}};
+    const LinearView head{HeadOf(decoder.weights(), range.adapter), {}, {}};
     const LinearOutput out{Rows(logits, first, last - first), {}};
     decoder.backend().Run(ops::Linear{{&head, 1}, Rows(norm, first, last - first), {&out, 1}});
   }
@@ -36,7 +36,7 @@ void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixV
   Backend& backend = decoder.backend();
   const MatrixView norm = Rows(activations.head_norm, 0, rows.size);
   const MatrixView dx = Rows(activations.head_dx, 0, rows.size);
-  const LinearView head{{HeadOf(decoder.weights(), &trained), {}}, {}, {}};
+  const LinearView head{HeadOf(decoder.weights(), &trained), {}, {}};
   const LinearGradient d_head{d_logits, {}, {}, {}};
   backend.Run(ops::LinearBackward{{&head, 1}, norm, {&d_head, 1}, dx});
   if (trained.head() != nullptr) {

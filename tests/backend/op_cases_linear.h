@@ -96,6 +96,25 @@ inline std::vector<LinearCase> LinearCases() {
   return cases;
 }
 
+// Weights in ggml's blocks: few rows and many, panels that end inside a block of 256, parts of k.
+inline std::vector<LinearCase> BlockCases(const Backend& backend) {
+  using enum WeightKind;
+  if (!backend.Reads(BlockFormat::kQ4_K)) return {};
+  std::vector<LinearCase> cases = {
+      {"q8_0_one", 1, 96, {40}, kQ8_0, 4},
+      {"q8_0_few", 7, 160, {33, 16}, kQ8_0, 4, true},
+      {"q8_0_many", 67, 160, {50}, kQ8_0, 4, false, 0.25f},
+      {"mxfp4_many", 33, 1120, {50}, kMxfp4, 3},
+      {"q4_k_one", 1, 512, {40}, kQ4_K, 4},
+      {"q4_k_few", 9, 768, {33, 16}, kQ4_K, 4, true},
+      {"q4_k_many", 70, 1280, {60, 7}, kQ4_K, 4},
+      {"q4_k_many_rows", 300, 256, {259}, kQ4_K},
+      {"q6_k_many", 130, 768, {24}, kQ6_K, 2, true},
+  };
+  for (std::size_t i = 0; i < cases.size(); i += 2) cases[i].store = Store::kAdd;
+  return cases;
+}
+
 // Groups of chunks that are not full; nested blocks that end within a row, between two chunks of a
 // group; several batches of rows of x; panels of x, one and several; a weight that cannot be
 // prepacked beside one that can. Prepacked beforehand, or on the way by backends that do so.
@@ -152,6 +171,7 @@ TEST_P(OpTest, Linear) {
   std::uint64_t seed = 100;
   std::vector<LinearCase> cases = LinearCases();
   std::ranges::copy(PrepackedCases(), std::back_inserter(cases));
+  std::ranges::copy(BlockCases(backend()), std::back_inserter(cases));
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
@@ -185,7 +205,9 @@ TEST_P(OpTest, Linear) {
 
 TEST_P(OpTest, LinearBackward) {
   std::uint64_t seed = 200;
-  for (const LinearCase& c : LinearCases()) {
+  std::vector<LinearCase> cases = LinearCases();
+  std::ranges::copy(BlockCases(backend()), std::back_inserter(cases));
+  for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
     const LinearGroup before = group;
@@ -253,9 +275,12 @@ TEST_P(OpTest, WeightGradient) {
 
 TEST_P(OpTest, RowNorms) {
   std::uint64_t seed = 350;
-  for (const WeightKind kind : {WeightKind::kF32, WeightKind::kF16, WeightKind::kBF16,
-                                WeightKind::kNf4, WeightKind::kNf4DoubleBnb}) {
+  std::vector<WeightKind> kinds = {WeightKind::kF32, WeightKind::kF16, WeightKind::kBF16,
+                                   WeightKind::kNf4, WeightKind::kNf4DoubleBnb};
+  if (backend().Reads(BlockFormat::kQ8_0)) kinds.push_back(WeightKind::kQ8_0);
+  for (const WeightKind kind : kinds) {
     for (const std::int64_t in : {1, 33, 64, 320, 2100}) {
+      if (kind == WeightKind::kQ8_0 && in % 32 != 0) continue;
       for (const std::int64_t rank : {0, 3}) {
         constexpr std::int64_t kOut = 9;
         constexpr float kScale = 0.7f;

@@ -7,6 +7,7 @@
 #include "backend/op_cases.h"
 #include "backend/test_rows.h"
 #include "backend/test_util.h"
+#include "backend/test_weight.h"
 #include "base/matrix.h"
 
 namespace qlora::testing_util {
@@ -26,6 +27,24 @@ TEST_P(OpTest, Embed) {
         reference().Run(ops::Embed{ids, table.view(), 5.5f, expected.view()});
         ExpectWithin(y, expected, Scaled(UnitRoundoff(wide()), Abs(expected)), "y");
       }
+    }
+  }
+}
+
+TEST_P(OpTest, EmbedOfBlocks) {
+  if (!backend().Reads(BlockFormat::kQ4_K)) GTEST_SKIP() << "dense tables alone";
+  std::uint64_t seed = 1050;
+  for (const WeightKind kind : {WeightKind::kQ8_0, WeightKind::kQ4_K, WeightKind::kNf4DoubleBnb}) {
+    for (const std::int64_t cols : {256, 768}) {
+      Random random(++seed);
+      const TestWeight table(kind, wide(), 29, cols, DType::kF64, random);
+      const std::vector<std::int32_t> ids = RandomIndices(random, 7, 29);
+      Matrix y(activation(), 7, cols);
+      Matrix expected(DType::kF64, 7, cols);
+      backend().Reserve({.rows = 7, .features = cols});
+      backend().Run(ops::Embed{ids, table.view(), 5.5f, y.view()});
+      reference().Run(ops::Embed{ids, table.view(), 5.5f, expected.view()});
+      ExpectWithin(y, expected, Scaled(UnitRoundoff(wide()), Abs(expected)), "y");
     }
   }
 }

@@ -104,17 +104,9 @@ class OperandVisitor {
   void One(const MatrixView& m) { One(ConstMatrixView(m)); }
   void One(const IndexView& indices) { see_(indices.data, indices.size * sizeof(std::int32_t)); }
   void One(const IndexSpan& indices) { One(IndexView(indices)); }
-  void One(const QuantizedView& q) {
-    see_(q.packed, PackedBytes(q.size()));
-    see_(q.scales, q.blocks() * ScaleBytes(q.scale_type));
-    see_(q.code, 16 * sizeof(float));
-    if (q.scale_type != ScaleType::kDoubleBnb) return;
-    see_(q.nested.map, 256 * sizeof(float));
-    see_(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float));
-  }
-  void One(const WeightView& weight) {
-    if (weight.is_dense()) return One(weight.dense);
-    One(weight.quantized);
+  void One(WeightView weight) {
+    if (weight.empty()) return;
+    ForEachPart(weight, see_);
     if (weight.prepacked != nullptr) see_(weight.prepacked, 1);
   }
   void One(const LoraView& lora) { All(lora.a, lora.b); }

@@ -65,7 +65,7 @@ TEST_F(ReferenceBackendTest, LinearAddsBiasAndScaledAdapter) {
   Matrix y = Make({{1, 1, 1}});
   Matrix u(DType::kF64, 1, 1);
   const LinearView linear = {
-      .weight = {.dense = w.view(), .quantized = {}},
+      .weight = w.view(),
       .bias = bias.view(),
       .lora = {.a = a.view(), .b = b.view(), .scale = 0.5f, .dropout_key = {}}};
   const LinearOutput output = {y.view(), u.view()};
@@ -88,7 +88,7 @@ TEST_F(ReferenceBackendTest, FourBitWeightIsCodeTimesScaleHighNibbleFirst) {
   q.scales = scales.data();
   const Matrix x = Make({{1, 0, 0}, {0, 1, 0}, {0, 0, 1}});
   Matrix y(DType::kF64, 3, 3);
-  const LinearView linear = {.weight = {.dense = {}, .quantized = q}, .bias = {}, .lora = {}};
+  const LinearView linear = {.weight = q, .bias = {}, .lora = {}};
   const LinearOutput output = {y.view(), {}};
   backend_->Run(ops::Linear{{&linear, 1}, x.view(), {&output, 1}, Store::kSet});
   const auto& code = kNf4Codebook;  // W = {{-2, 2, 0}, {2 c14, 10, -10}, {10 c13, 10 c5, c3 / 2}}

@@ -81,7 +81,7 @@ TEST_F(ChecksTest, Shapes) {
 }
 
 TEST_F(ChecksTest, RangesOfExperts) {
-  const LinearView linear{{z_.view(), {}}, {}, {}};
+  const LinearView linear{z_.view(), {}, {}};
   const std::vector<LinearView> linears = {linear, linear};
   Matrix y(DType::kF32, 4, 4);
   const LinearOutput out{y.view(), {}};

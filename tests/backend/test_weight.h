@@ -2,10 +2,12 @@
 #ifndef QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
 #define QLORA_TESTS_BACKEND_TEST_WEIGHT_H_
 
+#include <stdexcept>
 #include <vector>
 
 #include "backend/backend.h"
 #include "backend/test_util.h"
+#include "ggml/encode.h"
 
 namespace qlora::testing_util {
 
@@ -18,10 +20,14 @@ enum class WeightKind {
   kNf4DoubleBnb,
   kNf4DoubleBnb100,  // nested blocks of 100 scales
   kNf4Block128,
+  kQ8_0,  // ggml's blocks: of 32 values
+  kMxfp4,
+  kQ4_K,  // of 256
+  kQ6_K,
 };
 
 // A weight (O, I) with its storage. The 4-bit kinds have random nibbles and random scales, not the
-// image of some dense weight: the decoded values are what matters here.
+// image of some dense weight: the decoded values are what matters here. Blocks are encoded.
 class TestWeight {
  public:
   TestWeight(WeightKind kind, DType wide, std::int64_t rows, std::int64_t cols, DType precise,
@@ -38,6 +44,18 @@ class TestWeight {
         return;
       case WeightKind::kBF16:
         dense_ = random.Normal(DType::kBF16, rows, cols, 0.2, precise);
+        return;
+      case WeightKind::kQ8_0:
+        MakeBlocks(BlockFormat::kQ8_0, rows, cols, random);
+        return;
+      case WeightKind::kMxfp4:
+        MakeBlocks(BlockFormat::kMXFP4, rows, cols, random);
+        return;
+      case WeightKind::kQ4_K:
+        MakeBlocks(BlockFormat::kQ4_K, rows, cols, random);
+        return;
+      case WeightKind::kQ6_K:
+        MakeBlocks(BlockFormat::kQ6_K, rows, cols, random);
         return;
       default:
         MakeQuantized(kind, rows, cols, random);
@@ -57,14 +75,19 @@ class TestWeight {
   bool quantized() const { return dense_.empty(); }
   std::int64_t rows() const { return view().rows(); }
   WeightView view() const {
-    if (!quantized()) return {.dense = dense_.view(), .quantized = {}};
+    if (!quantized()) return dense_.view();
+    if (!block_bytes_.empty()) {
+      BlockView blocks = blocks_;
+      blocks.data = block_bytes_.data() + 1;  // of any alignment
+      return blocks;
+    }
     QuantizedView q = shape_;
     q.packed = packed_.data();
     q.code = kNf4Codebook.data();
     q.scales = scales_.data();
     if (!nested_code_.empty()) q.nested.map = nested_code_.data();
     if (!nested_scales_.empty()) q.nested.absmax = nested_scales_.data();
-    return {.dense = {}, .quantized = q};
+    return q;
   }
 
   // All values (O, I) in float64.
@@ -72,7 +95,9 @@ class TestWeight {
     if (!quantized()) return Convert(dense_, DType::kF64);
     const WeightView weight = view();
     Matrix values(DType::kF32, weight.rows(), weight.cols());
-    DequantizeRows(weight.quantized, 0, values.view());
+    for (std::int64_t r = 0; r < weight.rows(); ++r) {
+      ReadRow(weight, r, 0, weight.cols(), values.view().Row<float>(r));
+    }
     return Convert(values, DType::kF64);
   }
 
@@ -105,6 +130,19 @@ class TestWeight {
     }
   }
 
+  void MakeBlocks(BlockFormat format, std::int64_t rows, std::int64_t cols, Random& random) {
+    blocks_ = {.format = format, .rows = rows, .cols = cols};
+    block_bytes_.resize(1 + BytesOf(blocks_));
+    std::vector<float> row(cols);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (float& value : row) value = static_cast<float>(0.2 * random.Normal());
+      std::byte* to = block_bytes_.data() + 1 + r * blocks_.row_bytes();
+      const std::int64_t bad =
+          EncodeBlocks(format, row.data(), cols / InfoOf(format).values, nullptr, to);
+      if (bad >= 0) throw std::logic_error("a value of a test does not fit into its format");
+    }
+  }
+
   template <typename T>
   void Append(T value) {
     const std::size_t at = scales_.size();
@@ -118,6 +156,8 @@ class TestWeight {
   std::vector<unsigned char> scales_;
   std::vector<float> nested_code_;
   std::vector<float> nested_scales_;
+  BlockView blocks_;  // without the pointer
+  std::vector<std::byte> block_bytes_;
 };
 
 }  // namespace qlora::testing_util

@@ -52,7 +52,7 @@ TEST(CudaDecodeSpeed, ALargeWeightHasTheBitsOfTheCpu) {
   const std::vector<MatrixView> m = layout(carver);
   const QuantizedView q = backend->Quantize(MakeView(values.data(), size, size), options, m[0]);
 
-  const cuda::WeightPart part = {.weight = {.dense = {}, .quantized = q}, .out = m[1]};
+  const cuda::WeightPart part = {.weight = q, .out = m[1]};
   cuda::Runtime& runtime = device->runtime();
   const double decode = SecondsOf(runtime, [&] { cuda::DecodeWeight(runtime.stream(), part); });
   const double copy = SecondsOf(runtime, [&] { backend->Run(ops::Copy{m[1], m[2]}); });

@@ -97,16 +97,10 @@ class OperandPointers {
   void One(MatrixView& m) { Matrix(m.data, m, true); }
   void One(IndexView& indices) { leaf_(indices.data, indices.size * sizeof(std::int32_t), false); }
   void One(IndexSpan& indices) { leaf_(indices.data, indices.size * sizeof(std::int32_t), true); }
-  void One(QuantizedView& q) {
-    if (q.packed == nullptr) return;
-    leaf_(q.packed, PackedBytes(q.size()), false);
-    leaf_(q.scales, q.blocks() * ScaleBytes(q.scale_type), false);
-    leaf_(q.code, 16 * sizeof(float), false);
-    if (q.scale_type != ScaleType::kDoubleBnb) return;
-    leaf_(q.nested.map, 256 * sizeof(float), false);
-    leaf_(q.nested.absmax, BlockCount(q.blocks(), q.nested.block_size) * sizeof(float), false);
+  void One(WeightView& weight) {
+    if (weight.empty()) return;
+    ForEachPart(weight, [this](auto& data, std::size_t bytes) { leaf_(data, bytes, false); });
   }
-  void One(WeightView& weight) { All(weight.dense, weight.quantized); }
   void One(LoraView& lora) { All(lora.a, lora.b); }
   void One(LinearView& linear) { All(linear.weight, linear.bias, linear.lora); }
   void One(LinearOutput& out) { All(out.y, out.u, out.base); }

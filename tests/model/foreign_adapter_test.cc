@@ -71,7 +71,7 @@ class ForeignAdapterTest : public ::testing::Test {
     weights_.embed = MakeView(embed_.data(), kVocab, kHidden);
     weights_.head = config.tie_word_embeddings
                         ? weights_.embed
-                        : ConstMatrixView(MakeView(head_.data(), kVocab, kHidden));
+                        : WeightView(MakeView(head_.data(), kVocab, kHidden));
     adapter.FoldTables(weights_);
     return adapter;
   }
@@ -98,8 +98,8 @@ TEST_F(ForeignAdapterTest, AddsALoraOnTheHead) {
     const auto b = Add("lm_head.lora_B.weight", {kVocab, 2});
     const LoraAdapter adapter = Load(Config(tied), {{"target_modules", {"lm_head"}}});
     EXPECT_EQ(adapter.embedding(), nullptr);
-    const ConstMatrixView head = HeadOf(weights_, &adapter);
-    EXPECT_NE(head.data, weights_.embed.data);
+    const ConstMatrixView head = HeadOf(weights_, &adapter).dense;
+    EXPECT_NE(head.data, weights_.embed.dense.data);
     const std::vector<float>& base = tied ? embed_ : head_;
     for (std::int64_t v = 0; v < kVocab; ++v) {
       std::vector<double> row(base.begin() + v * kHidden, base.begin() + (v + 1) * kHidden);
@@ -116,13 +116,13 @@ TEST_F(ForeignAdapterTest, AddsALoraOnTheEmbeddings) {
   const auto b = Add("model.embed_tokens.lora_embedding_B", {kHidden, 2});
   const LoraAdapter adapter = Load(Config(true), {{"target_modules", {"embed_tokens"}}});
   // PEFT leaves a head that was tied to the embeddings as it is.
-  EXPECT_EQ(HeadOf(weights_, &adapter).data, weights_.head.data);
+  EXPECT_EQ(HeadOf(weights_, &adapter).dense.data, weights_.head.dense.data);
   for (std::int64_t v = 0; v < kVocab; ++v) {
     std::vector<double> row(embed_.begin() + v * kHidden, embed_.begin() + (v + 1) * kHidden);
     for (std::int64_t i = 0; i < kHidden; ++i) {
       for (std::int64_t r = 0; r < 2; ++r) row[i] += 2.0 * b[i * 2 + r] * a[r * kVocab + v];
     }
-    ExpectRow(EmbeddingOf(weights_.embed, &adapter), v, row);
+    ExpectRow(EmbeddingOf(weights_.embed, &adapter).dense, v, row);
   }
 }
 
@@ -132,11 +132,11 @@ TEST_F(ForeignAdapterTest, ReplacesRowsOfTokens) {
     values_.clear();
     const auto rows = Add("model.embed_tokens.token_adapter.trainable_tokens_delta", {2, kHidden});
     const LoraAdapter adapter = Load(Config(tied), {{"trainable_token_indices", {5, 1}}});
-    const ConstMatrixView embed = EmbeddingOf(weights_.embed, &adapter);
+    const ConstMatrixView embed = EmbeddingOf(weights_.embed, &adapter).dense;
     ExpectRow(embed, 5, {rows.begin(), rows.begin() + kHidden});
     ExpectRow(embed, 1, {rows.begin() + kHidden, rows.end()});
     ExpectRow(embed, 0, {embed_.begin(), embed_.begin() + kHidden});
-    EXPECT_EQ(HeadOf(weights_, &adapter).data == embed.data, tied);
+    EXPECT_EQ(HeadOf(weights_, &adapter).dense.data == embed.data, tied);
   }
   ExpectRefused([&] { Load(Config(true), {{"trainable_token_indices", {5, 6}}}); }, "token id 6");
 }

@@ -60,6 +60,7 @@ class CpuBackend final : public Backend {
     return copy;
   }
 
+  bool Reads(BlockFormat) const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return cpu::PrepackedBytes(kernels_, q);
   }
@@ -131,7 +132,8 @@ class CpuBackend final : public Backend {
   }
 
   void Call(const ops::Embed& op) {
-    CopyRows({.x = op.table, .from = op.ids, .y = op.y, .scale = op.scale});
+    if (op.table.form() != WeightForm::kDense) return ForRows(op.y, op, cpu::EmbedDecodedRows);
+    CopyRows({.x = op.table.dense, .from = op.ids, .y = op.y, .scale = op.scale});
   }
   // Ranges of columns, as for ScatterAddRows: two rows of dy may be added to the row of the same
   // token.

@@ -15,13 +15,7 @@ void RowNorms(const ops::RowNorms& op, float* values, Range rows) {
   const auto& [weight, lora, norm, inverse] = op;
   const std::int64_t I = weight.cols();
   for (std::int64_t o = rows.begin; o < rows.end; ++o) {
-    if (weight.is_dense()) {
-      const ConstRow row(weight.dense, o);
-      ForEachVector(
-          I, [&](auto d, std::int64_t i) HWY_ATTR { hn::StoreU(row.Load(d, i), d, values + i); });
-    } else {
-      DequantizeRows(weight.quantized, o, MakeView(values, 1, weight.cols()));
-    }
+    ReadRow(weight, o, 0, I, values);
     for (std::int64_t r = 0; r < lora.a.rows; ++r) {
       // Row o of B A is the sum over r of B(o, r) A(r, :): R passes over one row that stays in the
       // cache.

@@ -1,7 +1,24 @@
-// The gradient of the embedding table, and the noise that NEFTune adds to rows of the table.
+// The embedding of a table that is not dense, the gradient of the table, and the noise that NEFTune
+// adds to rows of the table.
 #include "backend/cpu/row_ops.h"
 
 namespace qlora::cpu {
+
+// Row by row, in pieces that stay in registers and the first-level cache.
+void EmbedDecodedRows(const ops::Embed& op, Range rows) {
+  constexpr std::int64_t kPiece = kMaxBlockValues;
+  float values[kPiece];
+  for (std::int64_t n = rows.begin; n < rows.end; ++n) {
+    for (std::int64_t d = 0; d < op.y.cols; d += kPiece) {
+      const std::int64_t count = std::min(kPiece, op.y.cols - d);
+      ReadRow(op.table, op.ids.data[n], d, count, values);
+      CopyRows({.x = MakeView<float>(values, 1, count),
+                .y = Block(op.y, n, 1, d, count),
+                .scale = op.scale},
+               {0, 1});
+    }
+  }
+}
 
 void EmbedBackwardColumns(const ops::EmbedBackward& op, Range columns) {
   for (std::int64_t n = 0; n < op.dy.rows; ++n) {

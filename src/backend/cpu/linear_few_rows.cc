@@ -99,8 +99,7 @@ class FewRowsRun : LinearRun {
                 [&](std::int64_t l, std::int64_t part, int worker) {
                   const MatrixView& u = outputs_[l].u;
                   const std::int64_t r = part * kRankRows;
-                  const WeightView a = {.dense = lora(l).a, .quantized = {}};
-                  DotWeightRows(x, a, r, std::min(kRankRows, u.cols - r), Scratch(worker).weight,
+                  DotWeightRows(x, lora(l).a, r, std::min(kRankRows, u.cols - r), Scratch(worker).weight,
                                 u.Row<float>(0) + r, u.stride);
                 });
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {

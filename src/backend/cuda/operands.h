@@ -101,7 +101,7 @@ inline ConstMatrixView Operand(const Machine& machine, const ConstMatrixView& m,
 // Rows and columns of a weight, in place where the library can read them, otherwise decoded.
 inline ConstMatrixView WeightOperand(const Machine& machine, const WeightView& weight,
                                      const Part& rows, const Part& cols, std::int64_t used = 0) {
-  if (weight.is_dense()) {
+  if (weight.form() == WeightForm::kDense) {
     const ConstMatrixView part = ColumnsOf(RowsOf(weight.dense, rows), cols);
     if (CanMultiply(machine, part)) return part;
   }

@@ -138,7 +138,7 @@ ConstMatrixView PartOf(const ConstMatrixView& m, std::int64_t row, std::int64_t 
 
 void DecodeWeight(Stream stream, const WeightPart& part) {
   const PackedWeight packed = PackedWeightOf(part.weight.quantized);
-  if (!part.weight.is_dense() && IsWholeWords(packed, part)) {
+  if (part.weight.form() == WeightForm::kFourBit && IsWholeWords(packed, part)) {
     const std::int64_t rows = (part.out.rows + kDecodeRows - 1) / kDecodeRows;
     const Tiling fours = TilingOf(rows, part.out.cols);
     const auto begin = static_cast<std::uint32_t>(part.row * packed.q.cols + part.col);
@@ -150,7 +150,7 @@ void DecodeWeight(Stream stream, const WeightPart& part) {
     return;
   }
   const Tiling tiling = TilingOf(part.out.rows, part.out.cols);
-  if (part.weight.is_dense()) {
+  if (part.weight.form() == WeightForm::kDense) {
     Launch("DecodeWeight", ConvertKernel, tiling.blocks(), kThreads, 0, stream,
            PartOf(part.weight.dense, part.row, part.col, part.out), part.out, tiling);
     return;

@@ -68,7 +68,7 @@ void DotValueRows(const DotTask& task) {
   const ConstMatrixView& dense = task.weight.dense;
   const bool as_it_is =
       dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && kernels.reads_float_rows);
-  if (task.weight.is_dense() && as_it_is) {
+  if (task.weight.form() == WeightForm::kDense && as_it_is) {
     const ConstMatrixView rows = Rows(dense, task.row, task.rows);
     return task.EachBatch(DotForm::kRows, 0, task.rows,
                           [&](const DotProduct& product) { kernels.dot_rows(rows, product); });

@@ -5,7 +5,6 @@
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/prepacked.h"
 #include "base/check.h"
-#include "quant/decode.h"
 #include "quant/double_quant.h"
 #include "quant/kernels.h"
 #include "quant/layout.h"
@@ -63,25 +62,6 @@ QuantizedChunks Chunks(const QuantizedView& q, std::int64_t row, std::int64_t ro
           .chunks = cols / kChunk};
 }
 
-// Any part of a row of any 4-bit matrix, in float32.
-void DecodeRange(const QuantizedView& q, std::int64_t row, std::int64_t col, std::int64_t cols,
-                 float* out) {
-  std::int64_t begin = row * q.cols + col;
-  const std::int64_t end = begin + cols;
-  while (begin < end) {
-    const std::int64_t block = BlockOfIndex(q, begin);
-    // A block of scales may cross the ends of rows (cols not a multiple of the block size), so a
-    // row is decoded as pieces, each with the scale of one block.
-    const BlockRange range = RangeOfBlock(q, block);
-    const std::int64_t stop = std::min(end, range.begin + range.count);
-    float scale;
-    LoadScales(q, block, 1, &scale);
-    DecodeSpan(q.packed, begin, stop - begin, BlockValues(q.code, scale), out);
-    out += stop - begin;
-    begin = stop;
-  }
-}
-
 // Rows of a weight that are decoded to panels at a time. Chunks have more, so that kernels can
 // decode ahead of their products; their scales fill `values`.
 constexpr std::int64_t kScaledRows = 2048;
@@ -91,7 +71,8 @@ static_assert(2 * kScaledRows <= kDecodedRows * 2 * kChunk);
 
 bool IsChunked(const WeightView& weight) {
   const QuantizedView& q = weight.quantized;
-  return !weight.is_dense() && q.cols % kChunk == 0 && q.block_size % kChunk == 0;
+  return weight.form() == WeightForm::kFourBit && q.cols % kChunk == 0 &&
+         q.block_size % kChunk == 0;
 }
 
 WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t rows, float* scales)
@@ -104,7 +85,7 @@ WeightRows::WeightRows(const WeightView& weight, std::int64_t row, std::int64_t 
 
 void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t cols, float* values,
                       void* out, std::int64_t stride) const {
-  if (weight_.is_dense()) {
+  if (weight_.form() == WeightForm::kDense) {
     return kernels.pack_rows(Block(weight_.dense, row_, rows_, col, cols), 1, out, stride);
   }
   if (weight_.prepacked != nullptr) return PackPrepacked(kernels, col, cols, out, stride);
@@ -118,7 +99,7 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
   }
   auto* to = static_cast<std::byte*>(out);
   for (std::int64_t r = 0; r < rows_; ++r, to += stride * kernels.bytes) {
-    DecodeRange(weight_.quantized, row_ + r, col, cols, values);
+    ReadRow(weight_, row_ + r, col, cols, values);
     kernels.pack_rows(MakeView<float>(values, 1, cols), 1, to, stride);
   }
 }
@@ -157,7 +138,6 @@ void WeightRows::PackPrepacked(const Kernels& kernels, std::int64_t col, std::in
 void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns, float* values,
                            void* panels, const Product& product) {
   const auto& [weight, col, cols] = columns;
-  const QuantizedView& q = weight.quantized;
   const bool chunked = IsChunked(weight);
   const std::int64_t most = chunked ? kScaledRows : kDecodedRows;
   for (std::int64_t row = 0; row < weight.rows(); row += most) {
@@ -167,16 +147,19 @@ void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns,
     part.a = static_cast<const std::byte*>(product.a) + row * kernels.bytes;
     part.add = product.add || row > 0;
     if (chunked) {
-      QuantizedChunks chunks = Chunks(q, row, rows, col, cols);
-      LoadChunkScales(q, row, rows, col, chunks.chunks, values);
+      QuantizedChunks chunks = Chunks(weight.quantized, row, rows, col, cols);
+      LoadChunkScales(weight.quantized, row, rows, col, chunks.chunks, values);
       chunks.scales = {.values = values, .stride = chunks.chunks};
       kernels.multiply_decoded_panels(chunks, panels, part);
       continue;
     }
     ConstMatrixView in = MakeView<float>(values, rows, cols);
-    if (weight.is_dense()) in = Block(weight.dense, row, rows, col, cols);
-    for (std::int64_t r = 0; r < rows && !weight.is_dense(); ++r) {
-      DecodeRange(q, row + r, col, cols, values + r * cols);
+    if (weight.form() == WeightForm::kDense) {
+      in = Block(weight.dense, row, rows, col, cols);
+    } else {
+      for (std::int64_t r = 0; r < rows; ++r) {
+        ReadRow(weight, row + r, col, cols, values + r * cols);
+      }
     }
     PackPanels(kernels, in, panels);
     part.panel = panels;
