@@ -16,6 +16,7 @@
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_peak.h"
+#include "ggml/encode.h"
 #include "machine/simd_target.h"
 #include "model/shared_options.h"
 #include "qlora/nf4.h"
@@ -103,20 +104,65 @@ class Bench {
     for (const std::string& rows : options.rows) rows_.push_back(ParseSizes("rows", rows, 1)[0]);
   }
 
-  void Run(std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
+  void Run(const std::string& format, std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
+    format_ = format;
+    if (format == "nf4") return RunNf4(N, K, rows);
+    const BlockFormatInfo* info = FindBlockFormat(std::string_view(format));
+    if (info == nullptr || !info->encodable) {
+      ThrowInvalidInput(
+          "weight_formats: expected nf4 or a format of ggml that is written here, "
+          "such as Q4_K, found '{}'",
+          format);
+    }
+    BlockView blocks = {.format = info->format, .rows = N, .cols = K / info->values * info->values};
+    const std::size_t bytes = BytesOf(blocks);
+    const std::size_t count = Copies(bytes);
+    Arena storage(bytes * count);
+    // All rows are the same row: encoding takes long, and products do not depend on the values.
+    std::vector<float> row(static_cast<std::size_t>(K));
+    Fill(MakeView(row.data(), 1, K), 0);
+    std::vector<std::byte> encoded(blocks.row_bytes());
+    if (EncodeBlocks(info->format, row.data(), K / info->values, nullptr, encoded.data()) >= 0) {
+      ThrowInvalidInput("weight_formats: {} cannot hold values below 1", format);
+    }
+    std::vector<WeightView> weights;
+    for (std::size_t i = 0; i < count; ++i) {
+      std::byte* to = storage.data() + i * bytes;
+      for (std::int64_t r = 0; r < N; ++r) {
+        std::ranges::copy(encoded, to + static_cast<std::size_t>(r) * encoded.size());
+      }
+      blocks.data = to;
+      weights.emplace_back(blocks);
+    }
+    RunAll(N, blocks.cols, weights, {}, rows);
+  }
+
+ private:
+  // Copies of a weight, read in turn, so that each comes from memory as in a model of many layers.
+  std::size_t Copies(std::size_t bytes) const {
+    return std::ranges::min(rows_) < kManyRows ? 1 + kBeyondCaches / bytes : 1;
+  }
+
+  void RunAll(std::int64_t N, std::int64_t K, std::span<const WeightView> weights,
+              std::span<const WeightView> prepacked, std::vector<BenchRow>* rows) {
+    for (const std::int64_t M : rows_) {
+      const std::size_t used = M < kManyRows ? weights.size() : 1;
+      RunRows(M, N, K, weights.first(used), prepacked.first(std::min(used, prepacked.size())),
+              rows);
+    }
+  }
+
+  void RunNf4(std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
     Arena values(static_cast<std::size_t>(N * K) * 4);
     const MatrixView dense = {values.data(), DType::kF32, N, K, K};
     Fill(dense, 0);
     // In one arena, as the weights of a model are.
     const std::size_t bytes = StorageBytes(N, K, QuantizeOptions());
-    // Many copies of the weight, read in turn, so that each comes from memory as in a model of many
-    // layers.
-    const bool few = std::ranges::min(rows_) < kManyRows;
-    const std::size_t count = few ? 1 + kBeyondCaches / bytes : 1;
+    const std::size_t count = Copies(bytes);
     Arena storage(bytes * count);
     const auto quantized = [&](std::size_t i) {
       const std::span<std::byte> memory(storage.data() + i * bytes, bytes);
-      return WeightView{{}, QuantizeInto(context_, dense, QuantizeOptions(), memory)};
+      return WeightView(QuantizeInto(context_, dense, QuantizeOptions(), memory));
     };
     std::vector<WeightView> row_major;
     for (std::size_t i = 0; i < count; ++i) row_major.push_back(quantized(i));
@@ -126,16 +172,11 @@ class Bench {
     for (std::size_t i = 0; i < count && prepacked_bytes > 0; ++i) {
       std::byte* memory = prepacked_storage.data() + i * prepacked_bytes;
       backend_->Prepack(row_major[i].quantized, memory);
-      prepacked.push_back({{}, row_major[i].quantized, memory});
+      prepacked.emplace_back(row_major[i].quantized, memory);
     }
-    for (const std::int64_t M : rows_) {
-      const std::size_t used = M < kManyRows ? count : 1;
-      RunRows(M, N, K, std::span(row_major).first(used),
-              std::span(prepacked).first(std::min(used, prepacked.size())), rows);
-    }
+    RunAll(N, K, row_major, prepacked, rows);
   }
 
- private:
   // A product that is measured without and with an adapter.
   struct Measured {
     const char* name;
@@ -220,11 +261,11 @@ class Bench {
     }
     // Limits and measurements in turn, in one run: a clock that is lowered meets both.
     const std::vector<double> seconds = BestSeconds(repetitions_, runs);
-    const double weight_bytes = static_cast<double>(BytesOf(weights[0].quantized));
+    const double weight_bytes = static_cast<double>(BytesOf(weights[0]));
     for (std::size_t i = 0; i < measured.size(); ++i) {
       const double plain = seconds[2 * i] / calls;
       const double adapted = seconds[2 * i + 1] / calls;
-      BenchRow row = {.op = fmt::format("nf4 {}", measured[i].name),
+      BenchRow row = {.op = fmt::format("{} {}", format_, measured[i].name),
                       .shape = fmt::format("{}x{}x{}", M, N, K),
                       .dtype = ShortName(activation),
                       .threads = context_.threads(),
@@ -265,6 +306,7 @@ class Bench {
   const std::int64_t lora_r_;
   const DType compute_;
   std::vector<std::int64_t> rows_;
+  std::string format_;
   std::unique_ptr<Backend> backend_;
   Arena memory_;  // for the read bandwidth
 };
@@ -274,6 +316,8 @@ class Bench {
 void BenchGemmOptions::Declare(OptionTable& table) {
   table.Section("nf4-matmul");
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
+  table.Add("weight_formats", &weight_formats,
+            "formats of the weights: nf4, Q4_0, Q4_K and other blocks of ggml, comma-separated");
   table.Add("rows", &rows, "numbers of activation rows, comma-separated");
   table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }
@@ -283,7 +327,11 @@ std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& o
   for (const std::string& shape : options.shapes) shapes.push_back(ParseSizes("shapes", shape, 2));
   std::vector<BenchRow> rows;
   Bench bench(context, options);
-  for (const std::vector<std::int64_t>& shape : shapes) bench.Run(shape[0], shape[1], &rows);
+  for (const std::string& format : options.weight_formats) {
+    for (const std::vector<std::int64_t>& shape : shapes) {
+      bench.Run(format, shape[0], shape[1], &rows);
+    }
+  }
   return rows;
 }
 

@@ -17,6 +17,8 @@ struct BenchGemmOptions {
   std::vector<std::string> shapes = {"2048x2048", "8192x2048", "2048x8192", "4096x4096",
                                      "5632x2048"};
   std::vector<std::string> rows = {"1", "4", "16", "128", "512"};  // M
+  // nf4, or blocks of ggml by their names: "Q4_K".
+  std::vector<std::string> weight_formats = {"nf4"};
   std::int64_t repetitions = 5;
   // Declared by ModelBenchOptions.
   std::string compute_dtype = "auto";
@@ -25,13 +27,14 @@ struct BenchGemmOptions {
   void Declare(OptionTable& table);
 };
 
-// For each shape and number of rows: y = x W^T and, from 16 rows on, dx = dy W with W in NF4 with
-// double quantization, and both with an adapter. From 128 rows on they are compared with the
-// dense product of oneDNN with pre-packed weights, where this machine has it, in the type that ours
-// multiply; fewer rows are compared with the lower of the measured arithmetic peak and the measured
-// read bandwidth, 4.127 bits per weight counted. The rows with an adapter have the time without as
-// their limit. Weights of fewer than 128 rows are taken in turn from enough copies to leave the
-// caches. Errors: InvalidInput for shapes and rows that are not numbers.
+// For each format, shape and number of rows: y = x W^T and, from 16 rows on, dx = dy W with W in
+// NF4 with double quantization or in blocks of ggml, and both with an adapter. From 128 rows on
+// they are compared with the dense product of oneDNN with pre-packed weights, where this machine
+// has it, in the type that ours multiply; fewer rows are compared with the lower of the measured
+// arithmetic peak and the measured read bandwidth, for NF4 4.127 bits per weight counted. The rows
+// with an adapter have the time without as their limit. Weights of fewer than 128 rows are taken in
+// turn from enough copies to leave the caches. Errors: InvalidInput for shapes and rows that are
+// not numbers.
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options);
 
 }  // namespace qlora::bench

@@ -42,7 +42,7 @@ double ProductFlops(Backend& backend, DType compute) {
   FillRandom(backend.memory(), x);
   FillRandom(backend.memory(), w);
   backend.Reserve({.rows = kSide, .features = kSide});
-  const std::vector<LinearView> linears = {{.weight = {w, {}}, .bias = {}, .lora = {}}};
+  const std::vector<LinearView> linears = {{.weight = w, .bias = {}, .lora = {}}};
   const std::vector<LinearOutput> outputs = {{y, {}}};
   // Ops are queued: without waiting, only the launch would be timed.
   const QueueEnd end(backend.memory());

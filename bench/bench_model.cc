@@ -104,7 +104,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
 }
 
 std::size_t RandomModel::head_bytes() const {
-  return BytesOf(weights_.head.dtype, weights_.head.rows * weights_.head.cols);
+  return BytesOf(weights_.head);
 }
 
 std::vector<BFloat16> RandomModel::Values(std::int64_t rows, std::int64_t cols) const {
@@ -143,7 +143,7 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
     if (dense.data != nullptr) {
       linear_bytes_ += BytesOf(dense.dtype, shape.out * shape.in);
     }
-    return {dense, {}};
+    return dense;
   }
   const QuantizeOptions options;
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
@@ -162,10 +162,10 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
       backend_.Quantize(MakeView(dense.data(), shape.out, shape.in), options, storage);
   // The bytes that one pass over the weights reads: codes and scales, without the prepacked copy.
   linear_bytes_ += BytesOf(view);
-  if (prepacked_bytes == 0) return {{}, view};
+  if (prepacked_bytes == 0) return view;
   auto* data = static_cast<std::byte*>(prepacked.data);
   backend_.Prepack(view, data);
-  return {{}, view, data};
+  return {view, data};
 }
 
 LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config,

@@ -45,7 +45,7 @@ void BM_LinearNf4(benchmark::State& state, DType compute, std::int64_t rows) {
       Quantize(setup.context, MakeView(w.data(), kFeatures, kFeatures));
   const std::vector<float> x = Values(rows * kFeatures, 2);
   std::vector<float> y(x.size());
-  const LinearView linear{{{}, quantized.view()}, {}, {}};
+  const LinearView linear{quantized.view(), {}, {}};
   const LinearOutput out{MakeView(y.data(), rows, kFeatures), {}};
   for (auto _ : state) {
     setup.backend->Run(

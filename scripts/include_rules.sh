@@ -23,7 +23,7 @@ declare -A below=(
   [src/records]="parquet tokenizer unicode hub io base"
   [src/prompt]="records tokenizer jinja io base"
   [src/data]="prompt records tokenizer unicode io base"
-  [src/backend]="quant machine base gpu_host"
+  [src/backend]="ggml quant machine base gpu_host"
   [src/linear]="backend io quant base"
   [src/model]="backend prompt tokenizer io quant base"
   [src/pass]="model backend base"
@@ -36,7 +36,7 @@ declare -A below=(
   [src/convert]="inference pass model backend data prompt tokenizer gguf hub io quant base"
   [src/foreign]="data io base"
   [cli]="bench foreign plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
-  [bench]="plan step inference pass model backend tokenizer quant machine base"
+  [bench]="ggml plan step inference pass model backend tokenizer quant machine base"
   [python/src]="foreign base"
   [examples]=""
 )
@@ -44,7 +44,7 @@ declare -A below=(
 # what they share knows neither. Kernels know gpu.h, operands, and no memory, stream of ops or device.
 kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|row_reduce|stream|weights)\.h'
 declare -A only=(
-  ['src/backend/[a-z_]+\.']='(backend/[a-z_]+\.h|quant/|machine/|base/)'
+  ['src/backend/[a-z_]+\.']='(ggml/|backend/[a-z_]+\.h|quant/|machine/|base/)'
   ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|machine/|base/)'
   ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|machine/|base/|gpu_host/)'
   ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/(matrix|random)\.h|gpu_host/)"

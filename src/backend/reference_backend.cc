@@ -78,8 +78,8 @@ T Widened(const ConstMatrixView& m, std::int64_t r, std::int64_t c) {
   }
 }
 
-// All (rows, cols) values of a weight. A 4-bit value is code * scale, computed in float32; values of
-// ggml's blocks are defined in float32, too.
+// All (rows, cols) values of a weight. A 4-bit value is code * scale, computed in float32; values
+// of ggml's blocks are defined in float32, too.
 template <typename T>
 std::vector<T> Widened(const WeightView& weight) {
   std::vector<T> values;

@@ -80,8 +80,8 @@ void ForEachPart(WeightView& weight, const Visit& visit);
 void ReadRow(const WeightView& weight, std::int64_t row, std::int64_t col, std::int64_t cols,
              float* out);
 
-// Rows [first, first + count) of a weight as the host reads them: in place in host memory, otherwise
-// a copy. A 4-bit weight is copied whole.
+// Rows [first, first + count) of a weight as the host reads them: in place in host memory,
+// otherwise a copy. A 4-bit weight is copied whole.
 class HostWeight {
  public:
   HostWeight(Memory& memory, const WeightView& weight, std::int64_t first, std::int64_t count);

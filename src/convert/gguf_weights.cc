@@ -134,7 +134,7 @@ class Loader {
       Decode(reader_, info, static_cast<std::int64_t>(expert) * shape.out, rows.order,
              1 / rows.factor, memory_, weight);
     }
-    FrozenLinear frozen{name, {weight, {}}, {}};
+    FrozenLinear frozen{name, weight, {}};
     if (reader_.Find(name + ".bias") != nullptr) {
       frozen.bias = Bias(name + ".bias", shape.out, rows);
     }

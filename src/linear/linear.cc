@@ -207,7 +207,7 @@ class QLoraLinear::Impl {
     // again through a linear with a weight of zeros (1, I), whose output nobody reads.
     const MatrixView u = Rows(u_, 0, x.rows);
     LinearView probe = linear;
-    probe.weight = {zeros_, {}};
+    probe.weight = zeros_;
     probe.bias = {};
     probe.lora.b = Rows(linear.lora.b, 0, 1);
     const LinearOutput output = {Rows(probe_, 0, x.rows), u};
@@ -254,13 +254,13 @@ class QLoraLinear::Impl {
 
   // The weight in host memory. Forms that have no layout of bitsandbytes are decoded first.
   WeightView HostWeight() {
-    if (merged_) return {Dense(), {}};
-    if (read_weight_) return {{}, read_weight_->view()};
+    if (merged_) return Dense();
+    if (read_weight_) return read_weight_->view();
     if (dense_.data() == nullptr) {
       dense_ = Arena(BytesOf(DType::kF32, out() * in()));
       compat::Dequantize(context_, weight_.view(), Dense());
     }
-    return {Dense(), {}};
+    return Dense();
   }
 
   // The weight as the backend reads it.

@@ -59,8 +59,8 @@ auto* FindModule(Modules& modules, std::string_view name) {
   return module == modules.end() ? nullptr : &*module;
 }
 
-// Copies the first rows of a table (V, D) to out (rows, D), with a change or none. A piece of rows at
-// a time: a table of a large vocabulary is not held twice.
+// Copies the first rows of a table (V, D) to out (rows, D), with a change or none. A piece of rows
+// at a time: a table of a large vocabulary is not held twice.
 void CopyTable(Memory& from, const WeightView& table, Memory& to, const MatrixView& out,
                const TableChange* change = nullptr) {
   const std::int64_t hidden = out.cols;

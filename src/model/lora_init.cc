@@ -168,7 +168,7 @@ class OriginalWeight {
     Carver carver(arena_);
     const void* data = backend.Adopt(host, tensor_.bytes(), WeightUse::kTraining, carver);
     const std::int64_t cols = frozen.weight.cols();
-    weight_ = {{data, tensor_.dtype, frozen.weight.rows(), cols, cols}, {}};
+    weight_ = ConstMatrixView{data, tensor_.dtype, frozen.weight.rows(), cols, cols};
   }
   ~OriginalWeight() { reader_.Release(tensor_); }
   OriginalWeight(const OriginalWeight&) = delete;

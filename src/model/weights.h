@@ -4,10 +4,13 @@
 // one tensor at a time, so that memory holds one dense tensor beyond the weights that are kept:
 //
 //   tensor of the file -> stored 4-bit blocks (io/bnb.h), as they are
+//                      -> stored blocks of ggml (ggml/block_format.h), as they are
 //                      -> dense values -> Backend::Quantize -> NF4 blocks
 //                      -> dense values, as they are (load_in_4bit false, embedding, head)
 //   -> Backend::Adopt: the mapped file in place, or a copy; a prepacked copy to generate
 //   -> WeightView, which linears read
+//
+// checkpoint_tensors.h finds the tensors, weight_placement.h has the places of their parts.
 //
 // The same walk without reading (PlanWeights) gives the sizes. A plan carves memory with the code
 // that later fills it (base/arena.h), so that both agree. Training and evaluation use stored 4-bit
@@ -56,7 +59,7 @@ struct LayerWeights {
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
   ConstMatrixView q_norm;          // (1, K) or empty
   ConstMatrixView k_norm;          // (1, K) or empty
-  ConstMatrixView router;          // (E, D) as in the file; empty without experts
+  WeightView router;               // (E, D) as in the file; empty without experts
 };
 
 // Bytes that LoadWeights takes, from the headers alone.

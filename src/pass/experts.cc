@@ -17,7 +17,7 @@ namespace {
 // The adapter of all rows.
 const LoraAdapter* AdapterOf(const PassInputs& inputs) { return inputs.adapters.front().adapter; }
 
-LinearView Router(const LayerWeights& weights) { return {{weights.router, {}}, {}, {}}; }
+LinearView Router(const LayerWeights& weights) { return {weights.router, {}, {}}; }
 
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,

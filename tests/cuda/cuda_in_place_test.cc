@@ -49,7 +49,7 @@ TEST(CudaInPlace, OneProductOfAGroup) {
     const auto wide = [&](std::int64_t rows, std::int64_t cols) {
       return carver.Matrix(DType::kF32, rows, cols);
     };
-    linears.push_back({.weight = {carver.Matrix(DType::kBF16, kOut, kIn), {}},
+    linears.push_back({.weight = carver.Matrix(DType::kBF16, kOut, kIn),
                        .bias = {},
                        .lora = {.a = wide(kRank, kIn),
                                 .b = wide(kOut, kRank),
@@ -105,7 +105,7 @@ TEST(CudaInPlace, TheFirstProductOfAShapeAddsOnce) {
       return m;
     };
     const MatrixView x = filled(1.0f / static_cast<float>(size));
-    const std::vector<LinearView> linears = {{.weight = {filled(1), {}}, .bias = {}, .lora = {}}};
+    const std::vector<LinearView> linears = {{.weight = filled(1), .bias = {}, .lora = {}}};
     const MatrixView y = filled(2);
     const MatrixView base = filled(4);
     const std::vector<LinearOutput> outputs = {{y, {}, apart ? base : MatrixView{}}};

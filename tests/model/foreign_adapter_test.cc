@@ -150,7 +150,7 @@ TEST_F(ForeignAdapterTest, TakesTablesOfAResizedVocabulary) {
   ExpectRefused([&] { Load(Config(false), targets); }, "resized vocabulary");
   Add("lm_head.weight", {kVocab + 2, kHidden});
   const LoraAdapter adapter = Load(Config(false), targets);
-  EXPECT_EQ(HeadOf(weights_, &adapter).rows, kVocab + 2);
+  EXPECT_EQ(HeadOf(weights_, &adapter).rows(), kVocab + 2);
 }
 
 // A[e] is rows e r ... of lora_A, B[e] columns e, E + e ... of lora_B; gate has the first rows of

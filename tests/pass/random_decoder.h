@@ -51,10 +51,10 @@ class RandomWeights {
                               [&](const std::string& path, const LinearShape& shape) {
                                 const ConstMatrixView dense =
                                     Dense(shape.out, shape.in, 1 / std::sqrt(double(shape.in)));
-                                FrozenLinear linear{path, {dense, {}}, {}};
+                                FrozenLinear linear{path, dense, {}};
                                 if (quantize_) {
                                   quantized_.push_back(Quantize(context_, dense));
-                                  linear.weight = {{}, quantized_.back().view()};
+                                  linear.weight = quantized_.back().view();
                                 }
                                 return linear;
                               });

@@ -1,0 +1,149 @@
+#include "model/checkpoint_tensors.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "io/checkpoint_names.h"
+#include "model/checkpoint.h"
+
+namespace qlora {
+namespace {
+
+// Replaces the files of a checkpoint when only its shape is known.
+class NoFiles : public TensorReader {
+ public:
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view) const override { return nullptr; }
+  std::span<const std::byte> Bytes(const TensorInfo&) const override { return {}; }
+  void Release(const TensorInfo&) const override {}
+  std::string FileOf(const TensorInfo&) const override { return ""; }
+  const StringMap& metadata() const override { return metadata_; }
+
+ private:
+  std::vector<TensorInfo> tensors_;
+  StringMap metadata_;
+};
+
+// True if the checkpoint has tensors in blocks. Norms and biases never are.
+bool HoldsBlocks(const TensorReader& reader) {
+  return std::ranges::any_of(reader.tensors(),
+                             [](const TensorInfo& tensor) { return tensor.dtype.is_blocks(); });
+}
+
+// One line for many: a checkpoint may have such a tensor in each layer.
+void Shorten(std::vector<std::string>& notes) {
+  constexpr std::size_t kMost = 4;
+  if (notes.size() <= kMost) return;
+  const std::size_t more = notes.size() - kMost;
+  notes.resize(kMost);
+  notes.back() += fmt::format(" (and {} more tensors)", more);
+}
+
+}  // namespace
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+CheckpointTensors::CheckpointTensors(const TensorReader& reader)
+    : reader_(reader),
+      prefix_(DecoderPrefix(reader)),
+      is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader)) {}
+
+CheckpointTensors::CheckpointTensors()
+    : no_files_(std::make_unique<NoFiles>()),
+      reader_(*no_files_),
+      prefix_(DecoderPrefix(reader_)) {}
+
+void CheckpointTensors::Begin(Progress progress) {
+  progress_ = std::move(progress);
+  parameters_ = 0;
+  total_ = std::exchange(done_, 0);
+}
+
+void CheckpointTensors::Count(const std::string& name, std::int64_t values) {
+  used_.insert(name);
+  parameters_ += values;
+  ++done_;
+  if (progress_) progress_(done_, total_);
+}
+
+const TensorInfo& CheckpointTensors::Get(const std::string& name,
+                                         const std::vector<std::int64_t>& shape) {
+  if (no_files_ != nullptr) {
+    imagined_ = {.name = name, .dtype = DType::kBF16, .shape = shape};
+    Count(name, imagined_.elements());
+    return imagined_;
+  }
+  const TensorInfo* tensor = reader_.Find(name);
+  if (tensor == nullptr) ThrowMissing(name, shape);
+  if (tensor->shape != shape) {
+    ThrowInvalidInput("{}: tensor '{}' has shape {}, config.json expects {}",
+                      reader_.FileOf(*tensor), name, ShapeText(tensor->shape), ShapeText(shape));
+  }
+  if (!IsFloat(tensor->dtype) && !tensor->dtype.is_blocks()) {
+    ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16 or BF16", reader_.FileOf(*tensor),
+                      name, NameOf(tensor->dtype));
+  }
+  Count(name, tensor->elements());
+  return *tensor;
+}
+
+BnbMatrix CheckpointTensors::GetFourBit(const std::string& name, std::int64_t rows,
+                                        std::int64_t cols) {
+  BnbMatrix stored = ReadBnb(reader_, name);
+  const QuantizedView& view = stored.matrix.view();
+  Count(name, view.size());
+  if (view.rows == rows && view.cols == cols) return stored;
+  ThrowInvalidInput("{}: the 4-bit tensor '{}' has shape [{}, {}], config.json expects [{}, {}]",
+                    reader_.FileOf(*reader_.Find(name)), name, view.rows, view.cols, rows, cols);
+}
+
+void CheckpointTensors::ThrowMissing(const std::string& name,
+                                     const std::vector<std::int64_t>& shape) const {
+  for (const UnreadTensor& tensor : reader_.unread()) {
+    if (tensor.name == name) ThrowInvalidInput("{}; the model needs it", tensor.reason);
+  }
+  const auto& tensors = reader_.tensors();
+  ThrowInvalidInput(
+      "tensor '{}' is missing from the checkpoint, expected with shape {}; is config.json of "
+      "the same model, and the download complete?{}",
+      name, ShapeText(shape),
+      tensors.empty() ? "" : fmt::format(" A tensor that it has: '{}'", tensors.front().name));
+}
+
+std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) const {
+  std::vector<std::string> notes;
+  if (config.has_own_head) {
+    notes.push_back(fmt::format(
+        "config.json says tie_word_embeddings, but '{}' of the checkpoint differs from "
+        "'{}embed_tokens.weight': the head of the checkpoint is used, as transformers 5 does",
+        HeadName(reader_), prefix_));
+  }
+  std::vector<std::string> unused;
+  for (const TensorInfo& tensor : reader_.tensors()) {
+    if (!tensor.name.starts_with(prefix_) || !SplitDecoderName(tensor.name)) continue;
+    const std::string_view weight = BnbWeightOf(tensor.name);
+    const bool used = used_.contains(weight.empty() ? tensor.name : std::string(weight));
+    // The frequencies of old Llama checkpoints follow from config.json.
+    if (!used && !tensor.name.ends_with("rotary_emb.inv_freq")) unused.push_back(tensor.name);
+  }
+  if (!unused.empty()) {
+    const std::size_t shown = std::min<std::size_t>(unused.size(), 3);
+    notes.push_back(fmt::format(
+        "the model does not use {} tensors of the checkpoint: {}{}", unused.size(),
+        fmt::join(unused.begin(), unused.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+        unused.size() > shown ? " ..." : ""));
+  }
+  for (const UnreadTensor& tensor : reader_.unread()) {
+    if (reader_.Find(tensor.name) != nullptr) continue;
+    notes.push_back("not read, and not needed: " + tensor.reason);
+  }
+  Shorten(notes);
+  return notes;
+}
+
+}  // namespace qlora
