@@ -16,8 +16,8 @@ struct Float16 {
   std::uint16_t bits;  // IEEE 754 binary16
 };
 
-// kC128 exists for the complex-step gradient checks. The last three are GGUF block types, in which
-// a row of values is stored in blocks of 32 (see BytesOf).
+// kC128 exists for the complex-step gradient checks. kBlocks: bytes of blocks, which hold many
+// values each; a format beside it says how many, and where (src/ggml).
 enum class DType : std::uint8_t {
   kF64,
   kF32,
@@ -30,15 +30,13 @@ enum class DType : std::uint8_t {
   kI8,
   kU8,
   kBool,
-  kQ8_0,
-  kQ4_0,
-  kIQ4_NL,
+  kBlocks,
 };
 
-// "F32", "BF16", ...: the names of the safetensors format; "Q8_0" ... for the GGUF types.
+// "F32", "BF16", ...: the names of the safetensors format.
 const char* NameOf(DType dtype);
 
-// Bytes of `count` elements. For block types count must be a multiple of 32.
+// Bytes of `count` elements.
 std::size_t BytesOf(DType dtype, std::size_t count);
 
 template <typename T>

@@ -13,49 +13,43 @@
 namespace qlora {
 namespace {
 
-// How values of a type are stored. Types that are not GGUF's have blocks of one element.
+// How values of a type are stored.
 struct DTypeTraits {
   const char* name;
-  std::size_t block;  // elements stored together
-  std::size_t bytes;  // bytes of one block
+  std::size_t bytes;  // of one element
 };
 
 constexpr DTypeTraits TraitsOf(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-      return {"F64", 1, 8};
+      return {"F64", 8};
     case DType::kF32:
-      return {"F32", 1, 4};
+      return {"F32", 4};
     case DType::kF16:
-      return {"F16", 1, 2};
+      return {"F16", 2};
     case DType::kBF16:
-      return {"BF16", 1, 2};
+      return {"BF16", 2};
     case DType::kC128:
-      return {"C128", 1, 16};
+      return {"C128", 16};
     case DType::kI64:
-      return {"I64", 1, 8};
+      return {"I64", 8};
     case DType::kI32:
-      return {"I32", 1, 4};
+      return {"I32", 4};
     case DType::kI16:
-      return {"I16", 1, 2};
+      return {"I16", 2};
     case DType::kI8:
-      return {"I8", 1, 1};
+      return {"I8", 1};
     case DType::kU8:
-      return {"U8", 1, 1};
+      return {"U8", 1};
     case DType::kBool:
-      return {"BOOL", 1, 1};
-    case DType::kQ8_0:
-      return {"Q8_0", 32, 34};
-    case DType::kQ4_0:
-      return {"Q4_0", 32, 18};
-    case DType::kIQ4_NL:
-      return {"IQ4_NL", 32, 18};
+      return {"BOOL", 1};
+    case DType::kBlocks:
+      return {"BLOCKS", 1};
   }
-  return {"?", 1, 0};
+  return {"?", 0};
 }
 
-// Row `begin` is begin * stride elements after row 0. Block types have no bytes for one element and
-// no such rows.
+// Row `begin` is begin * stride elements after row 0.
 template <typename View>
 View RowsOf(const View& m, std::int64_t begin, std::int64_t count) {
   QLORA_DCHECK(begin >= 0 && count >= 0 && begin + count <= m.rows);
@@ -81,11 +75,7 @@ View ReshapeOf(const View& m, std::int64_t new_cols) {
 
 const char* NameOf(DType dtype) { return TraitsOf(dtype).name; }
 
-std::size_t BytesOf(DType dtype, std::size_t count) {
-  const DTypeTraits traits = TraitsOf(dtype);
-  QLORA_DCHECK(count % traits.block == 0);
-  return count / traits.block * traits.bytes;
-}
+std::size_t BytesOf(DType dtype, std::size_t count) { return count * TraitsOf(dtype).bytes; }
 
 MatrixView Rows(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   return RowsOf(m, begin, count);

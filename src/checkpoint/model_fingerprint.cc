@@ -16,7 +16,10 @@ constexpr std::size_t kSampleBytes = 256;
 std::uint64_t HashTensor(const TensorReader& reader, const TensorInfo& tensor) {
   const std::span<const std::byte> bytes = reader.Bytes(tensor);
   const std::span<const std::byte> sample = bytes.first(std::min(kSampleBytes, bytes.size()));
-  std::uint64_t hash = MixBits(HashBytes(tensor.name) ^ static_cast<std::uint64_t>(tensor.dtype));
+  const TensorType& type = tensor.dtype;
+  auto kind = static_cast<std::uint64_t>(type.dtype);
+  if (type.is_blocks()) kind |= static_cast<std::uint64_t>(type.format) << 8;
+  std::uint64_t hash = MixBits(HashBytes(tensor.name) ^ kind);
   for (const std::int64_t extent : tensor.shape) {
     hash = MixBits(hash ^ static_cast<std::uint64_t>(extent));
   }

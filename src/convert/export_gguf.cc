@@ -19,18 +19,17 @@ namespace qlora {
 namespace {
 
 // Returns LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
-std::uint32_t FileType(DType dtype) {
-  switch (dtype) {
+std::uint32_t FileType(const TensorType& type) {
+  if (type == BlockFormat::kQ8_0) return 7;
+  switch (type) {
     case DType::kF32:
       return 0;
     case DType::kF16:
       return 1;
-    case DType::kQ8_0:
-      return 7;
     case DType::kBF16:
       return 32;
     default:
-      ThrowInvalidInput("GGUF export as {} is not supported", NameOf(dtype));
+      ThrowInvalidInput("GGUF export as {} is not supported", NameOf(type));
   }
 }
 
@@ -43,21 +42,21 @@ struct PlannedTensor {
 
 class Plan {
  public:
-  void Matrix(const std::string& name, DType dtype, std::int64_t rows, std::int64_t cols,
+  void Matrix(const std::string& name, TensorType type, std::int64_t rows, std::int64_t cols,
               std::function<void(std::int64_t, std::int64_t, float*)> produce) {
-    // Block types need whole blocks in a row.
-    if (dtype == DType::kQ8_0 && cols % kGgufBlock != 0) dtype = DType::kF16;
-    tensors_.push_back({{name, dtype, {rows, cols}}, std::move(produce)});
+    // A row is a whole number of blocks.
+    if (cols % type.block_values() != 0) type = DType::kF16;
+    tensors_.push_back({{name, type, {rows, cols}}, std::move(produce)});
   }
 
   // One tensor (E, rows, cols) of the matrices of E experts; producers[e] writes rows of matrix e.
   // A single matrix keeps two dimensions.
   using Producer = std::function<void(std::int64_t, std::int64_t, float*)>;
-  void Stack(const std::string& name, DType dtype, std::int64_t rows, std::int64_t cols,
+  void Stack(const std::string& name, TensorType type, std::int64_t rows, std::int64_t cols,
              std::vector<Producer> producers) {
     const auto experts = static_cast<std::int64_t>(producers.size());
     Matrix(
-        name, dtype, experts * rows, cols,
+        name, type, experts * rows, cols,
         [=, producers = std::move(producers)](std::int64_t first, std::int64_t count, float* out) {
           for (std::int64_t row = first; row < first + count;) {
             const std::int64_t begin = row % rows;
@@ -122,7 +121,7 @@ class Plan {
 class ModelPlan {
  public:
   ModelPlan(Context& context, Memory& memory, const DecoderConfig& config,
-            const DecoderWeights& weights, const LoraAdapter* adapter, DType outtype)
+            const DecoderWeights& weights, const LoraAdapter* adapter, TensorType outtype)
       : context_(context),
         memory_(memory),
         config_(config),
@@ -133,7 +132,7 @@ class ModelPlan {
   const Plan& Build() {
     // Under Q8_0 the embedding and the head stay F16: they are a small part of most models, and the
     // head's rounding goes straight into the logits.
-    const DType table_type = outtype_ == DType::kQ8_0 ? DType::kF16 : outtype_;
+    const TensorType table_type = outtype_.is_blocks() ? TensorType(DType::kF16) : outtype_;
     Table("token_embd.weight", weights_.embed, table_type);
     Vector("output_norm.weight", weights_.final_norm);
     // Without output.weight llama.cpp uses token_embd as the head.
@@ -153,8 +152,8 @@ class ModelPlan {
     return {lora};
   }
 
-  void Table(const std::string& name, const ConstMatrixView& table, DType dtype) {
-    plan_.Matrix(name, dtype, table.rows, table.cols,
+  void Table(const std::string& name, const ConstMatrixView& table, TensorType type) {
+    plan_.Matrix(name, type, table.rows, table.cols,
                  [this, table](std::int64_t first, std::int64_t count, float* out) {
                    const std::int64_t values = count * table.cols;
                    const HostBytes rows(memory_, Rows(table, first, count).data,
@@ -260,7 +259,7 @@ class ModelPlan {
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   const LoraAdapter* adapter_;
-  DType outtype_;
+  TensorType outtype_;
   const FrozenLinear* current_ = nullptr;
   std::optional<MergedLinear> merged_;
   Plan plan_;
@@ -278,11 +277,11 @@ void AddBaseModel(const std::string& name, const std::string& repository, GgufMe
 
 }  // namespace
 
-DType ParseOuttype(const std::string& name) {
+TensorType ParseOuttype(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "f16") return DType::kF16;
   if (name == "bf16") return DType::kBF16;
-  if (name == "q8_0") return DType::kQ8_0;
+  if (name == "q8_0") return BlockFormat::kQ8_0;
   ThrowInvalidInput("outtype expects f32, f16, bf16 or q8_0, found '{}'", name);
 }
 
@@ -373,11 +372,11 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
 
 void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,
                 const std::string& outtype) {
-  const DType dtype = ParseOuttype(outtype);
+  const TensorType type = ParseOuttype(outtype);
   Plan plan;
   for (const NamedMatrix& tensor : tensors) {
     const compat::Matrix& matrix = tensor.matrix;
-    plan.Matrix(tensor.name, dtype, matrix.rows(), matrix.cols(),
+    plan.Matrix(tensor.name, type, matrix.rows(), matrix.cols(),
                 [&matrix](std::int64_t first, std::int64_t count, float* out) {
                   compat::DequantizeRows(matrix.view(), first, MakeView(out, count, matrix.cols()));
                 });

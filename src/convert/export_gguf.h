@@ -15,7 +15,7 @@
 namespace qlora {
 
 // Errors: InvalidInput for a word that names no type of tensors in GGUF.
-DType ParseOuttype(const std::string& name);
+TensorType ParseOuttype(const std::string& name);
 
 // Writes weights, with the adapter (may be null) merged in. memory: of weights and adapter. name:
 // of the model, for `general.name`.

@@ -111,8 +111,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
                                   const ExportTarget& target, const MergedPrompts& prompts,
                                   const ProgressFn& progress) {
   const DType outtype = target.outtype;
-  // Blocks of Q8_0 are a format of GGUF; safetensors has no such type.
-  if (outtype == DType::kQ8_0) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
+  // Blocks are a format of GGUF; safetensors has no such type.
+  if (target.outtype.is_blocks()) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
   const TensorReader& reader = *weights.reader;
   std::vector<TensorInfo> infos;

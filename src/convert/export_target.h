@@ -5,14 +5,14 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "qlora/tensor.h"
+#include "io/tensor_type.h"
 
 namespace qlora {
 
 struct ExportTarget {
   std::filesystem::path path;          // of a GGUF file, or of a Hugging Face folder
   OpenMode mode = OpenMode::kReplace;  // kCreate: a file that appears meanwhile is not replaced
-  DType outtype = DType::kF16;         // of matrices: F32, F16, BF16; in GGUF also Q8_0
+  TensorType outtype = DType::kF16;    // of matrices: F32, F16, BF16; in GGUF also Q8_0
 };
 
 }  // namespace qlora

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "ggml/block_format.h"
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -131,22 +132,22 @@ void ReadInto(HeadCursor& head, GgufArray& out) {
   ReadAlternative(head, code, out);
 }
 
-std::string GgmlNameOf(std::uint32_t code) {
-  constexpr const char* kNames[] = {
-      "F32",     "F16",    "Q4_0",    "Q4_1",  "",       "",      "Q5_0",  "Q5_1",
-      "Q8_0",    "Q8_1",   "Q2_K",    "Q3_K",  "Q4_K",   "Q5_K",  "Q6_K",  "Q8_K",
-      "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS",
-      "I8",      "I16",    "I32",     "I64",   "F64",    "IQ1_M", "BF16"};
-  return code < std::size(kNames) && kNames[code][0] != '\0' ? kNames[code]
-                                                             : fmt::format("number {}", code);
-}
+// Types that ggml once had, or has in memory only.
+constexpr std::pair<std::uint32_t, const char*> kForeignTypes[] = {
+    {4, "Q4_2"},      {5, "Q4_3"},      {9, "Q8_1"},        {15, "Q8_K"},       {31, "Q4_0_4_4"},
+    {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {36, "IQ4_NL_4_4"}, {37, "IQ4_NL_4_8"}, {38, "IQ4_NL_8_8"}};
 
-DType DTypeOf(std::uint32_t code, const std::string& place) {
-  for (const internal::GgufTypeRow& row : internal::kGgufTypes) {
-    if (row.code == code) return row.dtype;
+TensorType TypeOf(std::uint32_t code, const std::string& place) {
+  if (const std::optional<TensorType> type = internal::TypeOfCode(code)) return *type;
+  for (const auto& [number, name] : kForeignTypes) {
+    if (number != code) continue;
+    ThrowInvalidInput(
+        "{}: type {} is not supported: llama.cpp no longer reads it from files; convert the "
+        "original model again",
+        place, name);
   }
-  ThrowInvalidInput("{}: type {} is not supported; use a file of F32, F16, BF16 or Q8_0 tensors",
-                    place, GgmlNameOf(code));
+  ThrowInvalidInput("{}: type number {} is unknown (damaged, or newer than this program)", place,
+                    code);
 }
 
 // One tensor as the head states it.
@@ -172,17 +173,17 @@ TensorEntry ReadEntry(HeadCursor& head) {
   for (std::uint32_t i = 0; i < dims; ++i) entry.info.shape.push_back(head.Read<std::int64_t>());
   // GGUF lists the innermost dimension first: ne = [cols, rows].
   std::reverse(entry.info.shape.begin(), entry.info.shape.end());
-  entry.info.dtype = DTypeOf(head.Read<std::uint32_t>(), place);
+  entry.info.dtype = TypeOf(head.Read<std::uint32_t>(), place);
   entry.offset = head.Read<std::uint64_t>();
   if (CheckedElements(entry.info.shape) < 0) {
     ThrowInvalidInput("{}: shape [{}] is negative or too large", place,
                       fmt::join(entry.info.shape, ", "));
   }
-  // Blocks of 32 values do not cross the ends of rows.
+  // Blocks do not cross the ends of rows.
   const std::int64_t row = entry.info.shape.empty() ? 1 : entry.info.shape.back();
-  if (internal::IsBlockType(entry.info.dtype) && row % 32 != 0) {
-    ThrowInvalidInput("{}: {} needs rows of a multiple of 32 values, found {}", place,
-                      NameOf(entry.info.dtype), row);
+  if (row % entry.info.dtype.block_values() != 0) {
+    ThrowInvalidInput("{}: {} needs rows of a multiple of {} values, found {}", place,
+                      NameOf(entry.info.dtype), entry.info.dtype.block_values(), row);
   }
   return entry;
 }
@@ -198,7 +199,28 @@ void CheckMagic(HeadCursor& head) {
                     (version & 0xffff) == 0 ? " (a big-endian file)" : "");
 }
 
+// Types of single values; the blocks' numbers are in ggml/block_format.h.
+constexpr std::pair<std::uint32_t, DType> kSingleTypes[] = {
+    {0, DType::kF32}, {1, DType::kF16},  {30, DType::kBF16}, {28, DType::kF64},
+    {24, DType::kI8}, {25, DType::kI16}, {26, DType::kI32},  {27, DType::kI64}};
+
 }  // namespace
+
+std::optional<TensorType> internal::TypeOfCode(std::uint32_t code) {
+  if (const BlockFormatInfo* blocks = FindBlockFormat(code)) return blocks->format;
+  for (const auto& [number, type] : kSingleTypes) {
+    if (number == code) return type;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint32_t> internal::CodeOfType(const TensorType& type) {
+  if (type.is_blocks()) return InfoOf(type.format).ggml_type;
+  for (const auto& [number, single] : kSingleTypes) {
+    if (single == type.dtype) return number;
+  }
+  return std::nullopt;
+}
 
 GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::size_t number = AddFile(MappedFile(path));

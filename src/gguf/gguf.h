@@ -8,6 +8,7 @@
 #ifndef QLORA_GGUF_GGUF_H_
 #define QLORA_GGUF_GGUF_H_
 
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -48,7 +49,7 @@ class GgufMetadata {
 };
 
 // Tensors are given with HF's shape (outermost size first), so a linear weight is [out, in].
-// Errors: InvalidInput for anything outside the file, inconsistent, or of a type that DType lacks.
+// Errors: InvalidInput for anything outside the file, inconsistent, or of an unknown type.
 class GgufReader : public MappedTensors {
  public:
   explicit GgufReader(const std::filesystem::path& path);
@@ -77,22 +78,12 @@ class GgufReader : public MappedTensors {
 std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
 
 namespace internal {
-struct GgufTypeRow {
-  std::uint32_t code;
-  DType dtype;
-};
-// The tensor types that can be read and written. Q4_0 and IQ4_NL are here for `inspect`; there are
-// no ops for them.
-inline constexpr GgufTypeRow kGgufTypes[] = {
-    {0, DType::kF32},  {1, DType::kF16},     {30, DType::kBF16}, {8, DType::kQ8_0},
-    {2, DType::kQ4_0}, {20, DType::kIQ4_NL}, {28, DType::kF64},  {24, DType::kI8},
-    {25, DType::kI16}, {26, DType::kI32},    {27, DType::kI64}};
+// The number of a tensor type in files; nothing where one side lacks the other's type.
+std::optional<TensorType> TypeOfCode(std::uint32_t code);
+std::optional<std::uint32_t> CodeOfType(const TensorType& type);
 inline constexpr std::uint64_t kGgufAlignment = 32;
 inline constexpr std::size_t kGgufMaxName = 63;
 inline constexpr std::size_t kGgufMaxDims = 4;
-constexpr bool IsBlockType(DType dtype) {
-  return dtype == DType::kQ8_0 || dtype == DType::kQ4_0 || dtype == DType::kIQ4_NL;
-}
 }  // namespace internal
 
 template <typename T>

@@ -50,9 +50,7 @@ void Append(std::string& out, const GgufArray& array) {
 }
 
 std::uint32_t CodeOf(const TensorInfo& tensor, const std::string& where) {
-  for (const internal::GgufTypeRow& row : internal::kGgufTypes) {
-    if (row.dtype == tensor.dtype) return row.code;
-  }
+  if (const auto code = internal::CodeOfType(tensor.dtype)) return *code;
   ThrowInvalidInput("{}: tensor '{}': GGUF has no type {}", where, tensor.name,
                     NameOf(tensor.dtype));
 }
@@ -68,9 +66,9 @@ void CheckTensor(const TensorInfo& tensor, const std::string& where) {
     ThrowInvalidInput("{}: shape [{}] is not possible in GGUF", place,
                       fmt::join(tensor.shape, ", "));
   }
-  if (internal::IsBlockType(tensor.dtype) && tensor.shape.back() % 32 != 0) {
-    ThrowInvalidInput("{}: {} needs rows of a multiple of 32 values, found {}", place,
-                      NameOf(tensor.dtype), tensor.shape.back());
+  if (tensor.shape.back() % tensor.dtype.block_values() != 0) {
+    ThrowInvalidInput("{}: {} needs rows of a multiple of {} values, found {}", place,
+                      NameOf(tensor.dtype), tensor.dtype.block_values(), tensor.shape.back());
   }
 }
 

@@ -12,10 +12,9 @@
 
 namespace qlora {
 
-// Takes the bytes of F32, F16, BF16, Q8_0, Q4_0, IQ4_NL (and F64, I8..I64) tensors; shapes are
-// HF's. Errors: InvalidInput for files that llama.cpp's reader refuses: names of 64 bytes and more,
-// more than 4 dimensions, rows of block types whose length is not a multiple of 32, repeated names
-// or keys.
+// Takes the bytes of F32, F16, BF16 (and F64, I8..I64) tensors and of all blocks of ggml; shapes
+// are HF's. Errors: InvalidInput for files that llama.cpp's reader refuses: names of 64 bytes and
+// more, more than 4 dimensions, rows that are no whole number of blocks, repeated names or keys.
 std::unique_ptr<TensorWriter> CreateGguf(const std::filesystem::path& path,
                                          const GgufMetadata& metadata,
                                          std::vector<TensorInfo> tensors,

@@ -14,13 +14,13 @@
 #include <string_view>
 #include <vector>
 
-#include "qlora/tensor.h"
+#include "io/tensor_type.h"
 
 namespace qlora {
 
 struct TensorInfo {
   std::string name;
-  DType dtype = DType::kF32;
+  TensorType dtype;
   std::vector<std::int64_t> shape;  // row-major, outermost first; {} is a scalar
   // Writers only: the shape is {most}; TensorWriter::Shrink sets the true size.
   bool upper_bound = false;
@@ -31,7 +31,7 @@ struct TensorInfo {
 };
 
 // False where reading values of this type in place is undefined: files may put a tensor at any
-// byte.
+// byte. Blocks are read from any byte.
 bool IsAligned(const void* data, DType dtype);
 // The same values where they are aligned: in place, or copied to `copy`.
 const std::byte* AlignedValues(std::span<const std::byte> bytes, DType dtype,

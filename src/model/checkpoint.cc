@@ -85,9 +85,9 @@ class CheckpointReader : public TensorReader {
   }
 
   std::span<const std::byte> StoredBytes(const Piece& piece) const {
-    const DType dtype = piece.source->dtype;
+    const TensorType type = piece.source->dtype;
     return stored_->Bytes(*piece.source)
-        .subspan(BytesOf(dtype, piece.first), BytesOf(dtype, piece.count));
+        .subspan(BytesOf(type, piece.first), BytesOf(type, piece.count));
   }
 
   std::vector<std::byte> Copied(const View& view) const {

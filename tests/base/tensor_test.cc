@@ -16,15 +16,12 @@ TEST(Tensor, NamesAndSizesOfElementTypes) {
   EXPECT_STREQ(NameOf(DType::kF32), "F32");
   EXPECT_STREQ(NameOf(DType::kBF16), "BF16");
   EXPECT_STREQ(NameOf(DType::kBool), "BOOL");
-  EXPECT_STREQ(NameOf(DType::kIQ4_NL), "IQ4_NL");
   EXPECT_EQ(BytesOf(DType::kF64, 3), 24u);
   EXPECT_EQ(BytesOf(DType::kF32, 3), 12u);
   EXPECT_EQ(BytesOf(DType::kF16, 3), 6u);
   EXPECT_EQ(BytesOf(DType::kBF16, 3), 6u);
   EXPECT_EQ(BytesOf(DType::kC128, 3), 48u);
   EXPECT_EQ(BytesOf(DType::kU8, 3), 3u);
-  EXPECT_EQ(BytesOf(DType::kQ8_0, 64), 68u);
-  EXPECT_EQ(BytesOf(DType::kQ4_0, 64), 36u);
   EXPECT_EQ(BytesOf(DType::kF32, 0), 0u);
 }
 

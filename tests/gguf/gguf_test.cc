@@ -79,9 +79,9 @@ GgufMetadata AllTypes() {
 }
 
 const std::vector<TensorInfo> kTensors = {
-    {"norm.weight", DType::kF32, {5}},  {"q8", DType::kQ8_0, {3, 64}},
-    {"half", DType::kF16, {2, 3}},      {"q4", DType::kQ4_0, {2, 32}},
-    {"iq4", DType::kIQ4_NL, {1, 32}},   {"brain", DType::kBF16, {7}},
+    {"norm.weight", DType::kF32, {5}},      {"q8", BlockFormat::kQ8_0, {3, 64}},
+    {"half", DType::kF16, {2, 3}},          {"q4", BlockFormat::kQ4_0, {2, 32}},
+    {"iq4", BlockFormat::kIQ4_NL, {1, 32}}, {"brain", DType::kBF16, {7}},
     {"four", DType::kF32, {2, 1, 3, 2}}};
 
 TEST_F(GgufTest, RoundTripKeepsMetadataAndTensors) {
@@ -119,6 +119,28 @@ TEST_F(GgufTest, RoundTripKeepsMetadataAndTensors) {
   for (const TensorInfo& tensor : reader->tensors()) again->Write(reader->Bytes(tensor));
   again->Finish();
   EXPECT_TRUE(ReadTextFile(path) == ReadTextFile(folder_ / "b.gguf"));
+}
+
+TEST_F(GgufTest, EveryBlockFormatIsReadAndWritten) {
+  const fs::path path = folder_ / "a.gguf";
+  std::vector<TensorInfo> tensors;
+  std::vector<std::string> contents;
+  for (const BlockFormatInfo& info : BlockFormats()) {
+    tensors.push_back({info.name, info.format, {3, 2 * info.values}});
+    contents.emplace_back(6 * info.bytes, static_cast<char>('a' + tensors.size()));
+  }
+  const auto writer = CreateGguf(path, {}, tensors);
+  for (const std::string& content : contents) writer->Write(BytesOfVector(content));
+  writer->Finish();
+  const auto reader = OpenGguf(path);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorInfo& tensor = reader->tensors()[i];
+    EXPECT_STREQ(NameOf(tensor.dtype), BlockFormats()[i].name);
+    EXPECT_EQ(tensor.dtype, DType::kBlocks);
+    EXPECT_EQ(tensor.dtype, tensors[i].dtype);
+    EXPECT_EQ(tensor.bytes(), contents[i].size());
+    EXPECT_EQ(AsString(reader->Bytes(tensor)), contents[i]);
+  }
 }
 
 TEST_F(GgufTest, BytesAreThoseOfTheFormat) {
@@ -221,12 +243,14 @@ TEST_F(GgufTest, RefusesBrokenTensors) {
   };
   refused({TensorEntry(std::string(64, 'n'), {1}, 0, 0)}, "its name has 64 bytes, at most 63");
   refused({TensorEntry("w", {1, 1, 1, 1, 1}, 0, 0)}, "has 5 dimensions, at most 4");
-  refused({TensorEntry("w", {1}, 12, 0)}, "type Q4_K is not supported");
-  refused({TensorEntry("w", {1}, 4, 0)}, "type number 4 is not supported");
-  refused({TensorEntry("w", {1}, 99, 0)}, "type number 99 is not supported");
+  refused({TensorEntry("w", {1}, 4, 0)}, "type Q4_2 is not supported");
+  refused({TensorEntry("w", {1}, 9, 0)}, "type Q8_1 is not supported");
+  refused({TensorEntry("w", {1}, 33, 0)}, "type Q4_0_8_8 is not supported: llama.cpp no longer");
+  refused({TensorEntry("w", {1}, 99, 0)}, "type number 99 is unknown");
   refused({TensorEntry("w", {~std::uint64_t{0}}, 0, 0)}, "negative or too large");
   refused({TensorEntry("w", {1ull << 32, 1ull << 32}, 0, 0)}, "negative or too large");
   refused({TensorEntry("w", {33}, 8, 0)}, "Q8_0 needs rows of a multiple of 32 values, found 33");
+  refused({TensorEntry("w", {128}, 12, 0)}, "Q4_K needs rows of a multiple of 256 values");
   refused({TensorEntry("w", {}, 8, 0)}, "found 1");
   refused({TensorEntry("w", {17}, 0, 0)}, "tensor 'w' ends at byte");
   refused({TensorEntry("w", {1ull << 50}, 0, 0)}, "(incomplete download?)");
@@ -263,7 +287,7 @@ TEST_F(GgufTest, WriterRefusesWhatReadersRefuse) {
   refused({}, {{"w", DType::kF32, {}}}, "shape []");
   refused({}, {{"w", DType::kF32, {1, 1, 1, 1, 1}}}, "shape [1, 1, 1, 1, 1]");
   refused({}, {{"w", DType::kF32, {1}, true}}, "is not possible in GGUF");
-  refused({}, {{"w", DType::kIQ4_NL, {64, 16}}}, "IQ4_NL needs rows of a multiple of 32");
+  refused({}, {{"w", BlockFormat::kIQ4_NL, {64, 16}}}, "IQ4_NL needs rows of a multiple of 32");
 }
 
 TEST_F(GgufTest, NothingIsLeftWithoutFinish) {

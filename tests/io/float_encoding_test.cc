@@ -24,19 +24,19 @@ std::vector<float> Normal(std::size_t count, float scale = 1) {
   return values;
 }
 
-std::vector<std::byte> Encoded(DType dtype, std::span<const float> values) {
+std::vector<std::byte> Encoded(TensorType dtype, std::span<const float> values) {
   std::vector<std::byte> bytes(BytesOf(dtype, values.size()), std::byte{0xcc});
   EXPECT_EQ(EncodeFloats(dtype, values, bytes), -1);
   return bytes;
 }
 
-std::vector<float> Decoded(DType dtype, std::span<const std::byte> bytes, std::size_t count) {
+std::vector<float> Decoded(TensorType dtype, std::span<const std::byte> bytes, std::size_t count) {
   std::vector<float> values(count, std::numeric_limits<float>::quiet_NaN());
   DecodeFloats(dtype, bytes, values);
   return values;
 }
 
-double RelativeRms(DType dtype, std::span<const float> values) {
+double RelativeRms(TensorType dtype, std::span<const float> values) {
   const std::vector<float> decoded = Decoded(dtype, Encoded(dtype, values), values.size());
   double error = 0;
   double power = 0;
@@ -55,7 +55,7 @@ float HalfAt(const std::byte* bytes) {
 
 TEST(GgufBlocks, Q8BytesFollowTheFormula) {
   const std::vector<float> values = Normal(32 * 50, 0.3f);
-  const auto bytes = Encoded(DType::kQ8_0, values);
+  const auto bytes = Encoded(BlockFormat::kQ8_0, values);
   for (std::size_t b = 0; b < 50; ++b) {
     const float* x = values.data() + b * 32;
     float largest = 0;
@@ -77,7 +77,7 @@ TEST(GgufBlocks, Q8RoundsHalfAwayFromZero) {
   values[3] = 2.5f;
   values[4] = std::nextafter(0.5f, 0.0f);
   values[5] = -126.5f;
-  const auto decoded = Decoded(DType::kQ8_0, Encoded(DType::kQ8_0, values), 32);
+  const auto decoded = Decoded(BlockFormat::kQ8_0, Encoded(BlockFormat::kQ8_0, values), 32);
   EXPECT_THAT(std::vector<float>(decoded.begin(), decoded.begin() + 6),
               ::testing::ElementsAre(127, 1, -1, 3, 0, -127));
 }
@@ -87,7 +87,7 @@ TEST(GgufBlocks, DecodesAByHandBlock) {
   bytes[1] = std::byte{0x40};   // f16 2.0
   bytes[2] = std::byte{0x03};   // code 3
   bytes[33] = std::byte{0x81};  // code -127
-  const auto q8 = Decoded(DType::kQ8_0, bytes, 32);
+  const auto q8 = Decoded(BlockFormat::kQ8_0, bytes, 32);
   EXPECT_EQ(q8[0], 2.0f * 3);
   EXPECT_EQ(q8[1], 0.0f);
   EXPECT_EQ(q8[31], 2.0f * -127);
@@ -95,7 +95,7 @@ TEST(GgufBlocks, DecodesAByHandBlock) {
 
 TEST(GgufBlocks, ErrorOnGaussianWeights) {
   // The figure of llama.cpp's own quantizer on N(0, 1).
-  EXPECT_NEAR(RelativeRms(DType::kQ8_0, Normal(32 * 4000)), 0.0054, 0.0001);
+  EXPECT_NEAR(RelativeRms(BlockFormat::kQ8_0, Normal(32 * 4000)), 0.0054, 0.0001);
 }
 
 TEST(GgufBlocks, EncodingWhatWasDecodedChangesNothing) {
@@ -109,15 +109,16 @@ TEST(GgufBlocks, EncodingWhatWasDecodedChangesNothing) {
 TEST(GgufBlocks, ZeroAndTinyBlocksDecodeToZero) {
   for (const float value : {0.0f, 1e-42f, -1e-38f, 1e-20f}) {
     const std::vector<float> values(32, value);
-    const auto bytes = Encoded(DType::kQ8_0, values);
-    for (const float x : Decoded(DType::kQ8_0, bytes, 32)) EXPECT_EQ(x, 0.0f);
+    const auto bytes = Encoded(BlockFormat::kQ8_0, values);
+    for (const float x : Decoded(BlockFormat::kQ8_0, bytes, 32)) EXPECT_EQ(x, 0.0f);
   }
 }
 
 TEST(GgufBlocks, NamesTheValueThatCannotBeStored) {
   const float kInf = std::numeric_limits<float>::infinity();
   const float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+  for (const TensorType dtype : std::initializer_list<TensorType>{
+           DType::kF32, DType::kF16, DType::kBF16, BlockFormat::kQ8_0}) {
     for (const float bad : {kInf, -kInf, kNan}) {
       std::vector<float> values(96, 0.5f);
       values[67] = bad;
@@ -125,7 +126,8 @@ TEST(GgufBlocks, NamesTheValueThatCannotBeStored) {
       EXPECT_EQ(EncodeFloats(dtype, values, bytes), 67) << NameOf(dtype) << " " << bad;
     }
   }
-  for (const DType dtype : {DType::kF16, DType::kQ8_0}) {
+  for (const TensorType dtype :
+       std::initializer_list<TensorType>{DType::kF16, BlockFormat::kQ8_0}) {
     for (const float big : {3e38f, -1e8f}) {
       std::vector<float> values(64, 0.5f);
       values[40] = big;
@@ -143,7 +145,8 @@ TEST(GgufBlocks, RefusesOtherTypes) {
 }
 
 TEST(GgufBlocks, UnalignedBytesDecode) {
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+  for (const TensorType dtype : std::initializer_list<TensorType>{
+           DType::kF32, DType::kF16, DType::kBF16, BlockFormat::kQ8_0}) {
     const auto bytes = Encoded(dtype, Normal(64));
     std::vector<std::byte> shifted(bytes.size() + 1);
     std::copy(bytes.begin(), bytes.end(), shifted.begin() + 1);

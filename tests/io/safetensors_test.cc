@@ -227,7 +227,7 @@ TEST_F(SafetensorsTest, WriterRefusesWhatTheFormatCannotHold) {
   refused({{"x", DType::kU8, {1}}, {"x", DType::kU8, {1}}}, "'x' is declared twice");
   refused({{"", DType::kU8, {1}}}, "cannot be named ''");
   refused({{"__metadata__", DType::kU8, {1}}}, "cannot be named '__metadata__'");
-  refused({{"x", DType::kQ8_0, {32}}}, "no type Q8_0");
+  refused({{"x", BlockFormat::kQ8_0, {32}}}, "no type Q8_0");
   refused({{"x", DType::kF32, {-1}}}, "shape [-1]");
   refused({{"x", DType::kF32, {std::int64_t{1} << 40, std::int64_t{1} << 40}}}, "is not possible");
   refused({{"\xff", DType::kF32, {1}}}, "not valid UTF-8");
