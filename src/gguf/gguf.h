@@ -69,7 +69,6 @@ class GgufReader : public MappedTensors {
   const GgufMetadata& values() const { return values_; }
   // The file with the keys, for messages.
   std::string where() const { return file(0).path().string(); }
-  const GgufValue* FindValue(std::string_view key) const { return values_.Find(key); }
 
   template <typename T>
   const T* Get(std::string_view key) const {
