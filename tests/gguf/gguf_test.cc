@@ -1,5 +1,7 @@
 #include "gguf/gguf.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "base/file.h"
