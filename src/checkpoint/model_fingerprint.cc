@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "io/safetensors.h"
 #include "io/tensor_file.h"
+#include "model/checkpoint.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
@@ -33,7 +33,7 @@ std::uint64_t HashTensor(const TensorReader& reader, const TensorInfo& tensor) {
 // Each hash holds the name of its tensor, so that a sum tells which tensors there are and does not
 // depend on their order, which shards and file formats decide.
 std::uint64_t ModelFingerprint(const std::filesystem::path& model_dir) {
-  const std::unique_ptr<TensorReader> reader = OpenSafetensorsInPart(model_dir);
+  const std::unique_ptr<TensorReader> reader = OpenStoredTensors(model_dir);
   std::uint64_t sum = 0;
   for (const TensorInfo& tensor : reader->tensors()) sum += HashTensor(*reader, tensor);
   return sum;

@@ -8,11 +8,12 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "convert/gguf_limits.h"
-#include "convert/gguf_names.h"
+#include "convert/gguf_metadata.h"
 #include "convert/gguf_tokenizer.h"
 #include "convert/merged_linear.h"
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
+#include "model/gguf_names.h"
 #include "qlora/export_gguf.h"
 
 namespace qlora {
@@ -288,7 +289,7 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
                      const LoraAdapter* adapter, const std::string& name,
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes) {
-  CheckGgufLimits(config, GgufArchitecture(config), weights.is_tied());
+  CheckGgufLimits(config, GgufArchitectureOf(config), weights.is_tied());
   GgufMetadata metadata;
   const std::string own_name = NameForTokenizer(name, tokenizer, notes);
   AddModelMetadata(config, own_name, FileType(target.outtype), metadata);
@@ -300,11 +301,11 @@ void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& conf
 void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, const std::string& repository,
                        const ExportTarget& target) {
-  CheckGgufLimits(config, GgufArchitecture(config), config.tie_word_embeddings);
+  CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
   Memory& memory = adapter.memory();
   const double alpha = adapter.config().lora_alpha;
   GgufMetadata metadata;
-  metadata.Add("general.architecture", GgufArchitecture(config));
+  metadata.Add("general.architecture", GgufArchitectureOf(config));
   metadata.Add("general.type", std::string("adapter"));
   metadata.Add("general.name", name);
   AddBaseModel(name, repository, metadata);

@@ -4,9 +4,10 @@
 
 #include "base/check.h"
 #include "convert/gguf_limits.h"
-#include "convert/gguf_names.h"
+#include "convert/gguf_metadata.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
+#include "model/gguf_names.h"
 
 namespace qlora {
 namespace {

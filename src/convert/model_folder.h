@@ -5,7 +5,7 @@
 // by row, and streams the result to a GGUF file (export_gguf.h) or to safetensors (export_hf.h).
 // verify.h reads the result back and compares its log-probabilities with the source.
 //
-//   gguf_names.h      names, order of rows and metadata of llama.cpp; one row per architecture
+//   gguf_metadata.h   the keys that describe a decoder; model/gguf_names.h has llama.cpp's names
 //   gguf_tokenizer.h  the tokenizer as GGUF keys
 //   gguf_weights.h    reads a GGUF model again, to verify it
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization

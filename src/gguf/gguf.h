@@ -4,7 +4,7 @@
 // padding; data, every tensor padded to the alignment. A name is u64 length and bytes.
 //
 // This folder knows bytes, keys and tensors (gguf.h reads, gguf_writer.h writes, both as
-// io/tensor_file.h). The names that llama.cpp gives to weights are in convert/gguf_names.h.
+// io/tensor_file.h). The names that llama.cpp gives to weights are in model/gguf_names.h.
 #ifndef QLORA_GGUF_GGUF_H_
 #define QLORA_GGUF_GGUF_H_
 
@@ -42,40 +42,57 @@ class GgufMetadata {
     entries_.push_back(GgufEntry{std::move(key), std::move(value)});
   }
   const std::vector<GgufEntry>& entries() const { return entries_; }
+  const GgufValue* Find(std::string_view key) const;  // nullptr when there is no such key
   bool operator==(const GgufMetadata&) const = default;
 
  private:
   std::vector<GgufEntry> entries_;
 };
 
-// Tensors are given with HF's shape (outermost size first), so a linear weight is [out, in].
-// Errors: InvalidInput for anything outside the file, inconsistent, or of an unknown type.
+// "u32", "array of string", ...: the type of a value, for messages.
+std::string TypeNameOf(const GgufValue& value);
+
+// Returns the value of a key; T is an alternative of GgufValue or GgufArray. nullptr when there is
+// no such key; InvalidInput when it has another type. where: the file, for messages.
+template <typename T>
+const T* GetGguf(const GgufMetadata& values, std::string_view key, const std::string& where);
+
+// Tensors are given with HF's shape (outermost size first), so a linear weight is [out, in]. A
+// model in several files (NAME-00001-of-00003.gguf, ...) is read from any of them. Errors:
+// InvalidInput for anything outside the file, inconsistent, or of an unknown type, and for a
+// missing part.
 class GgufReader : public MappedTensors {
  public:
   explicit GgufReader(const std::filesystem::path& path);
 
+  // Of several files, the first one's.
   const GgufMetadata& values() const { return values_; }
-  const GgufValue* FindValue(std::string_view key) const;  // nullptr when there is no such key
+  // The file with the keys, for messages.
+  std::string where() const { return file(0).path().string(); }
 
-  // T is an alternative of GgufValue or GgufArray. nullptr when there is no such key; InvalidInput
-  // when it has another type.
   template <typename T>
-  const T* Get(std::string_view key) const;
+  const T* Get(std::string_view key) const {
+    return GetGguf<T>(values_, key, where());
+  }
   // Returns the value of a key. Errors: InvalidInput when there is no such key.
   template <typename T>
-  const T& Require(std::string_view key) const;
+  const T& Require(std::string_view key) const {
+    const T* value = Get<T>(key);
+    if (value == nullptr) ThrowMissing(key);
+    return *value;
+  }
 
  private:
   [[noreturn]] void ThrowMissing(std::string_view key) const;
-  [[noreturn]] void ThrowType(std::string_view key, const GgufValue& found,
-                              const GgufValue& expected) const;
 
   GgufMetadata values_;
-  std::map<std::string, std::size_t, std::less<>> value_numbers_;
 };
 
 // Opens a GGUF file, with the checks that OpenSafetensors makes of its format.
 std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
+
+// The keys of a file alone; its tensors are checked all the same.
+GgufMetadata ReadGgufMetadata(const std::filesystem::path& path);
 
 namespace internal {
 // The number of a tensor type in files; nothing where one side lacks the other's type.
@@ -84,29 +101,28 @@ std::optional<std::uint32_t> CodeOfType(const TensorType& type);
 inline constexpr std::uint64_t kGgufAlignment = 32;
 inline constexpr std::size_t kGgufMaxName = 63;
 inline constexpr std::size_t kGgufMaxDims = 4;
+[[noreturn]] void ThrowGgufType(const std::string& where, std::string_view key,
+                                const GgufValue& found, const GgufValue& expected);
 }  // namespace internal
 
 template <typename T>
-const T* GgufReader::Get(std::string_view key) const {
-  const GgufValue* value = FindValue(key);
+const T* GetGguf(const GgufMetadata& values, std::string_view key, const std::string& where) {
+  const GgufValue* value = values.Find(key);
   if (value == nullptr) return nullptr;
   if constexpr (std::is_constructible_v<GgufArray, std::in_place_type_t<T>>) {
     const auto* array = std::get_if<GgufArray>(value);
     const T* found = array == nullptr ? nullptr : std::get_if<T>(array);
-    if (found == nullptr) ThrowType(key, *value, GgufArray(std::in_place_type<T>));
+    if (found == nullptr) {
+      internal::ThrowGgufType(where, key, *value, GgufArray(std::in_place_type<T>));
+    }
     return found;
   } else {
     const T* found = std::get_if<T>(value);
-    if (found == nullptr) ThrowType(key, *value, GgufValue(std::in_place_type<T>));
+    if (found == nullptr) {
+      internal::ThrowGgufType(where, key, *value, GgufValue(std::in_place_type<T>));
+    }
     return found;
   }
-}
-
-template <typename T>
-const T& GgufReader::Require(std::string_view key) const {
-  const T* value = Get<T>(key);
-  if (value == nullptr) ThrowMissing(key);
-  return *value;
 }
 
 }  // namespace qlora

@@ -12,6 +12,7 @@
 #include "base/spelling.h"
 #include "base/text.h"
 #include "hub/known_models.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
 
 namespace qlora {
@@ -154,8 +155,8 @@ void CheckIsNoRepository(const fs::path& folder) {
       (folder / "snapshots").string());
 }
 
-// Refuses a snapshot that a broken download or a removed blob left without its files.
-void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
+// Refuses a snapshot of which a cleaning tool removed a blob.
+void CheckLinks(const fs::path& snapshot, const std::string& name) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(snapshot, ignored)) {
     // Snapshots are links into blobs/, which cleaning tools remove one by one.
@@ -164,6 +165,10 @@ void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
                         entry.path().string(), PullCommand(ParseHubRepository(name)));
     }
   }
+}
+
+// Refuses a snapshot that a broken download left without its files.
+void CheckSnapshot(const fs::path& snapshot, const std::string& name) {
   if (!IsModelDir(snapshot) && Exists(snapshot / "adapter_config.json")) {
     ThrowInvalidInput("{0}: is an adapter, not a model: give its model here, and {0} as --adapter",
                       name);
@@ -282,21 +287,23 @@ fs::path ResolveModelDir(const std::string& name) {
   CheckMayBeRead(name);
   if (fs::is_directory(name, ignored)) {
     if (IsModelDir(name)) return name;
+    if (const std::optional<fs::path> gguf = FindGguf(name)) return *gguf;
     CheckIsNoRepository(name);
-    ThrowInvalidInput("{}: no config.json in this directory; expected a Hugging Face model{}", name,
-                      fs::exists(fs::path(name) / "adapter_config.json", ignored)
-                          ? ", found an adapter: give its model here, and the folder as --adapter"
-                          : "");
+    ThrowInvalidInput(
+        "{}: no config.json in this directory, and no GGUF file; expected a Hugging Face model{}",
+        name,
+        fs::exists(fs::path(name) / "adapter_config.json", ignored)
+            ? ", found an adapter: give its model here, and the folder as --adapter"
+            : "");
   }
   if (fs::exists(name, ignored)) {
-    const bool gguf = fs::path(name).extension() == ".gguf";
-    ThrowInvalidInput("{}: expected a Hugging Face model directory, found a file{}", name,
-                      gguf
-                          ? "; GGUF files are written, not read: give the checkpoint that the file "
-                            "was made from"
-                          : "");
+    if (const std::optional<fs::path> gguf = FindGguf(name)) return *gguf;
+    ThrowInvalidInput("{}: expected a Hugging Face model directory or a GGUF file, found a file",
+                      name);
   }
   const fs::path snapshot = FindSnapshot(name);
+  CheckLinks(snapshot, name);
+  if (const std::optional<fs::path> gguf = FindGguf(snapshot)) return *gguf;
   CheckSnapshot(snapshot, name);
   return snapshot;
 }

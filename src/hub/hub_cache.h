@@ -46,9 +46,10 @@ std::filesystem::path ExpandPath(const std::string& text);
 // Returns "org/name" of every model in the cache that has a snapshot.
 std::vector<std::string> CachedModels();
 
-// Returns the folder of a model. name: a directory, or org/name[@revision] in the cache. A
-// directory of that name wins. Errors: InvalidInput that names the search, the missing files, and
-// the command that gets them.
+// Returns the folder of a model, or its GGUF file. name: a directory, a GGUF file, or
+// org/name[@revision] in the cache; a directory may hold one GGUF model in the place of a Hugging
+// Face one (FindGguf). A directory of that name wins. Errors: InvalidInput that names the search,
+// the missing files, and the command that gets them.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
 // Resolves as ResolveModelDir, but accepts a folder with a tokenizer.json alone.

@@ -1,7 +1,6 @@
 #include "model/checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,113 +11,14 @@
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
+#include "model/gguf_checkpoint.h"
 #include "model/linear_shapes.h"
+#include "model/tensor_views.h"
 
 namespace qlora {
 namespace {
-
-// Elements [first, first + count) of a stored tensor.
-struct Piece {
-  const TensorInfo* source = nullptr;
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
-// A tensor as the layers ask for it: its pieces one after the other. transposed: the single piece
-// is a matrix whose columns, from `first_column` on, are the rows of this one.
-struct View {
-  TensorInfo info;
-  std::vector<Piece> pieces;
-  bool transposed = false;
-  std::int64_t first_column = 0;
-};
-
-class CheckpointReader : public TensorReader {
- public:
-  CheckpointReader(std::unique_ptr<TensorReader> stored, std::vector<View> views,
-                   std::vector<UnreadTensor> unread)
-      : stored_(std::move(stored)), views_(std::move(views)), unread_(std::move(unread)) {
-    for (std::size_t i = 0; i < views_.size(); ++i) {
-      const TensorInfo& info = views_[i].info;
-      const auto [other, is_new] = numbers_.emplace(info.name, i);
-      if (!is_new) {
-        ThrowInvalidInput("{}: tensors '{}' and '{}' both are '{}'", FileOf(info),
-                          views_[other->second].pieces[0].source->name,
-                          views_[i].pieces[0].source->name, info.name);
-      }
-      tensors_.push_back(info);
-    }
-  }
-
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override {
-    const auto found = numbers_.find(name);
-    return found == numbers_.end() ? nullptr : &tensors_[found->second];
-  }
-  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
-    const View& view = ViewOf(tensor);
-    if (!IsCopied(tensor)) return StoredBytes(view.pieces[0]);
-    std::vector<std::byte>& copy = copies_[tensor.name];
-    if (copy.empty()) copy = Copied(view);
-    return copy;
-  }
-  bool IsCopied(const TensorInfo& tensor) const override {
-    const View& view = ViewOf(tensor);
-    return view.transposed || view.pieces.size() > 1;
-  }
-  void Release(const TensorInfo& tensor) const override {
-    copies_.erase(tensor.name);
-    for (const Piece& piece : ViewOf(tensor).pieces) stored_->Release(*piece.source);
-  }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return stored_->FileOf(*ViewOf(tensor).pieces[0].source);
-  }
-  const StringMap& metadata() const override { return stored_->metadata(); }
-  const std::vector<UnreadTensor>& unread() const override { return unread_; }
-
- private:
-  const View& ViewOf(const TensorInfo& tensor) const {
-    const auto found = numbers_.find(tensor.name);
-    QLORA_DCHECK(found != numbers_.end());
-    return views_[found->second];
-  }
-
-  std::span<const std::byte> StoredBytes(const Piece& piece) const {
-    const TensorType type = piece.source->dtype;
-    return stored_->Bytes(*piece.source)
-        .subspan(BytesOf(type, piece.first), BytesOf(type, piece.count));
-  }
-
-  std::vector<std::byte> Copied(const View& view) const {
-    std::vector<std::byte> copy;
-    copy.reserve(view.info.bytes());
-    for (const Piece& piece : view.pieces) {
-      const std::span<const std::byte> bytes = StoredBytes(piece);
-      copy.insert(copy.end(), bytes.begin(), bytes.end());
-    }
-    if (!view.transposed) return copy;
-    const std::int64_t rows = view.info.shape[0];
-    const std::int64_t cols = view.info.shape[1];
-    const std::int64_t stride = view.pieces[0].count / cols;
-    const std::size_t size = BytesOf(view.info.dtype, 1);
-    std::vector<std::byte> out(view.info.bytes());
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t c = 0; c < cols; ++c) {
-        std::memcpy(out.data() + (r * cols + c) * size,
-                    copy.data() + (c * stride + view.first_column + r) * size, size);
-      }
-    }
-    return out;
-  }
-
-  std::unique_ptr<TensorReader> stored_;
-  std::vector<View> views_;
-  std::vector<TensorInfo> tensors_;  // of views_
-  std::map<std::string, std::size_t, std::less<>> numbers_;
-  std::vector<UnreadTensor> unread_;
-  mutable std::map<std::string, std::vector<std::byte>> copies_;
-};
 
 // ---- Names.
 
@@ -194,7 +94,8 @@ std::string PrefixAmong(const Has& has) {
 // Adds views of the pieces of joined weights, and takes the joined ones away.
 class Cutter {
  public:
-  Cutter(const DecoderConfig& config, std::vector<View>& views) : config_(config), views_(views) {
+  Cutter(const DecoderConfig& config, std::vector<TensorView>& views)
+      : config_(config), views_(views) {
     for (std::size_t i = 0; i < views.size(); ++i) numbers_.emplace(views[i].info.name, i);
     prefix_ = PrefixAmong([&](const std::string& name) { return numbers_.count(name) > 0; });
   }
@@ -218,7 +119,7 @@ class Cutter {
       }
     }
     if (removed_.empty()) return false;
-    std::vector<View> kept;
+    std::vector<TensorView> kept;
     for (std::size_t i = 0; i < views_.size(); ++i) {
       if (removed_.count(i) == 0) kept.push_back(std::move(views_[i]));
     }
@@ -228,21 +129,21 @@ class Cutter {
 
  private:
   // The view of a tensor of this layer, or null.
-  const View* Find(const std::string& name) const {
+  const TensorView* Find(const std::string& name) const {
     const auto it = numbers_.find(layer_ + name);
     return it == numbers_.end() ? nullptr : &views_[it->second];
   }
 
-  void Replace(const std::string& old, std::vector<View> by) {
+  void Replace(const std::string& old, std::vector<TensorView> by) {
     removed_.insert(numbers_.at(layer_ + old));
-    for (View& view : by) views_.push_back(std::move(view));
+    for (TensorView& view : by) views_.push_back(std::move(view));
   }
 
   // Rows of one weight, or values of one bias, to several linears.
   void Cut(const std::string& joined, const std::vector<std::string>& names,
            const std::vector<LinearShape>& shapes) {
     for (const char* kind : {".weight", ".bias"}) {
-      const View* whole = Find(joined + kind);
+      const TensorView* whole = Find(joined + kind);
       std::int64_t rows = 0;
       for (const LinearShape& shape : shapes) rows += shape.out;
       if (whole == nullptr || whole->pieces.size() != 1 || Find(names[0] + kind) != nullptr) {
@@ -252,7 +153,7 @@ class Cutter {
       // Another shape, as of packed 4-bit values, is not cut; the linears are then missing.
       if (shape.empty() || shape[0] != rows || !IsFloat(whole->info.dtype)) continue;
       const std::int64_t width = whole->info.elements() / rows;
-      std::vector<View> parts;
+      std::vector<TensorView> parts;
       std::int64_t row = 0;
       for (std::size_t i = 0; i < names.size(); ++i) {
         TensorInfo info = whole->info;
@@ -269,9 +170,9 @@ class Cutter {
   void Join(const std::string& joined, const std::vector<std::string>& names) {
     for (const char* kind : {".weight", ".bias"}) {
       if (Find(joined + kind) != nullptr) continue;
-      View whole;
+      TensorView whole;
       for (const std::string& name : names) {
-        const View* part = Find(name + kind);
+        const TensorView* part = Find(name + kind);
         if (part == nullptr || part->info.shape.empty() || !IsFloat(part->info.dtype)) return;
         if (whole.pieces.empty()) {
           whole.info = part->info;
@@ -291,11 +192,12 @@ class Cutter {
   }
 
   // The stored experts of a layer under one of the usual names, or null.
-  const View* FindStack(const std::string& block, const std::string& name, std::string* found) {
+  const TensorView* FindStack(const std::string& block, const std::string& name,
+                              std::string* found) {
     for (const char* group : {".experts.", ".switch_mlp."}) {
       for (const char* end : {"", ".weight"}) {
         *found = block + group + name + end;
-        const View* stack = Find(*found);
+        const TensorView* stack = Find(*found);
         if (stack != nullptr && stack->info.shape.size() == 3) return stack;
       }
     }
@@ -320,7 +222,7 @@ class Cutter {
     std::optional<bool> transposed;
     // Both matrices of a file have one layout; where hidden_size makes one of them square, the
     // other tells.
-    const auto layout_of = [&](const View& stack, std::int64_t out, std::int64_t in) {
+    const auto layout_of = [&](const TensorView& stack, std::int64_t out, std::int64_t in) {
       const std::vector<std::int64_t>& s = stack.info.shape;
       const bool rows_first = s[1] == out && s[2] == in;
       const bool columns_first = s[1] == in && s[2] == out;
@@ -332,9 +234,9 @@ class Cutter {
       }
       if (rows_first != columns_first) transposed = columns_first;
     };
-    const View* joined = FindStack(block, "gate_up_proj", &found);
+    const TensorView* joined = FindStack(block, "gate_up_proj", &found);
     const std::string joined_name = found;
-    const View* down = FindStack(block, "down_proj", &found);
+    const TensorView* down = FindStack(block, "down_proj", &found);
     if (down == nullptr) down = FindStack(block, last(names.down[0]), &found);
     const std::string down_name = found;
     if (joined != nullptr) layout_of(*joined, 2 * f, d);
@@ -342,34 +244,34 @@ class Cutter {
     const bool columns_first = transposed.value_or(false);
     if (joined != nullptr) {
       // Gate and up are halves of the rows, which are columns of a transposed matrix.
-      const View stack = *joined;
+      const TensorView stack = *joined;
       Slice(stack, joined_name, gate, 2 * f, d, 0, f, columns_first);
       Slice(stack, joined_name, up, 2 * f, d, f, f, columns_first);
     } else {
       for (const auto& [linears, plain] :
            {std::pair(&gate, "gate_proj"), std::pair(&up, "up_proj")}) {
-        const View* stack = FindStack(block, plain, &found);
+        const TensorView* stack = FindStack(block, plain, &found);
         if (stack == nullptr) stack = FindStack(block, last((*linears)[0]), &found);
         if (stack == nullptr) continue;
         layout_of(*stack, f, d);
-        const View copy = *stack;
+        const TensorView copy = *stack;
         Slice(copy, found, *linears, f, d, 0, f, columns_first);
       }
     }
     if (down != nullptr) {
-      const View stack = *Find(down_name);
+      const TensorView stack = *Find(down_name);
       Slice(stack, down_name, names.down, d, f, 0, d, columns_first);
     }
   }
 
   // Rows [first, first + rows) of each of the matrices (out, in) of a stack become linears.
-  void Slice(const View& stack, const std::string& name, const std::vector<std::string>& linears,
-             std::int64_t out, std::int64_t in, std::int64_t first, std::int64_t rows,
-             bool transposed) {
-    std::vector<View> parts;
+  void Slice(const TensorView& stack, const std::string& name,
+             const std::vector<std::string>& linears, std::int64_t out, std::int64_t in,
+             std::int64_t first, std::int64_t rows, bool transposed) {
+    std::vector<TensorView> parts;
     for (std::size_t e = 0; e < linears.size(); ++e) {
       const std::int64_t begin = static_cast<std::int64_t>(e) * out * in;
-      View part;
+      TensorView part;
       part.info = {layer_ + linears[e] + ".weight", stack.info.dtype, {rows, in}};
       part.transposed = transposed;
       if (transposed) {
@@ -384,7 +286,7 @@ class Cutter {
   }
 
   const DecoderConfig& config_;
-  std::vector<View>& views_;
+  std::vector<TensorView>& views_;
   std::string prefix_;
   std::string layer_;
   std::map<std::string, std::size_t> numbers_;
@@ -419,18 +321,24 @@ bool AreEqual(const TensorReader& reader, const TensorInfo& a, const TensorInfo&
 
 }  // namespace
 
+std::unique_ptr<TensorReader> OpenStoredTensors(const std::filesystem::path& model_dir) {
+  if (const auto gguf = FindGguf(model_dir)) return OpenGguf(*gguf);
+  return OpenSafetensorsInPart(model_dir);
+}
+
 std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
                                              const DecoderConfig& config) {
+  if (const auto gguf = FindGguf(model_dir)) return OpenGgufCheckpoint(OpenGguf(*gguf), config);
   std::unique_ptr<TensorReader> stored = OpenSafetensorsInPart(model_dir);
   std::vector<std::string> names;
   for (const TensorInfo& tensor : stored->tensors()) names.push_back(tensor.name);
   for (const UnreadTensor& tensor : stored->unread()) names.push_back(tensor.name);
   CheckMerged(names, model_dir);
   const Renaming renamed(names, config);
-  std::vector<View> views;
+  std::vector<TensorView> views;
   bool is_changed = false;
   for (const TensorInfo& tensor : stored->tensors()) {
-    View view{tensor, {{&tensor, 0, tensor.elements()}}};
+    TensorView view{tensor, {{&tensor, 0, tensor.elements()}}};
     view.info.name = renamed(tensor.name);
     is_changed = is_changed || view.info.name != tensor.name;
     views.push_back(std::move(view));
@@ -440,7 +348,7 @@ std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_
   if (!is_changed) return stored;
   std::vector<UnreadTensor> unread = stored->unread();
   for (UnreadTensor& tensor : unread) tensor.name = renamed(tensor.name);
-  return std::make_unique<CheckpointReader>(std::move(stored), std::move(views), std::move(unread));
+  return std::make_unique<TensorViews>(std::move(stored), std::move(views), std::move(unread));
 }
 
 std::string DecoderPrefix(const TensorReader& reader) {

@@ -1,4 +1,5 @@
-// The tensors of a model's folder under the names, and in the pieces, that the layers ask for.
+// The tensors of a model's folder, or of its GGUF file (gguf_checkpoint.h), under the names, and in
+// the pieces, that the layers ask for.
 //
 // The names are those of transformers' ...ForCausalLM: "model.layers.0.mlp.up_proj.weight". Other
 // prefixes are replaced (io/checkpoint_names.h), except the two of multimodal models, which keep
@@ -20,11 +21,14 @@
 
 namespace qlora {
 
-// Opens the checkpoint of a model; tensors that cannot be read are in TensorReader::unread. Errors:
-// InvalidInput as OpenSafetensors, for two tensors that get one name, and for a checkpoint of a
-// model with an adapter that was not merged.
+// Opens the checkpoint of a model, a folder or a GGUF file; tensors that cannot be read are in
+// TensorReader::unread. Errors: InvalidInput as OpenSafetensors, for two tensors that get one name,
+// and for a checkpoint of a model with an adapter that was not merged.
 std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
                                              const DecoderConfig& config);
+
+// The tensors of a model as its files name them.
+std::unique_ptr<TensorReader> OpenStoredTensors(const std::filesystem::path& model_dir);
 
 // The name of the output head in a checkpoint that OpenCheckpoint opened: "lm_head.weight", or
 // beside the language model of a multimodal checkpoint.

@@ -4,11 +4,13 @@
 #include <cmath>
 
 #include "io/bnb.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 #include "model/config_keys.h"
 #include "model/config_layers.h"
 #include "model/families.h"
+#include "model/gguf_config.h"
 
 namespace qlora {
 namespace {
@@ -121,12 +123,16 @@ void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
   }
 }
 
+}  // namespace
+
+// ---- The decoder.
+
 // The limits are far above any model and keep products of sizes within int64, whatever a damaged or
 // hostile file says.
-void CheckSizes(const ConfigKeys& keys, const DecoderConfig& c) {
+void CheckSizes(const DecoderConfig& c, const std::string& where) {
   const auto positive = [&](const char* key, std::int64_t value, std::int64_t limit) {
     if (value < 1 || value > limit) {
-      ThrowInvalidInput("{}: {} is {}, expected 1 ... {}", keys.where(), key, value, limit);
+      ThrowInvalidInput("{}: {} is {}, expected 1 ... {}", where, key, value, limit);
     }
   };
   positive("vocab_size", c.vocab_size, std::int64_t{1} << 24);
@@ -141,27 +147,24 @@ void CheckSizes(const ConfigKeys& keys, const DecoderConfig& c) {
     positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
   }
   if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
-    ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more, and at most 1", keys.where(),
+    ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more, and at most 1", where,
                       c.rms_norm_eps);
   }
   for (const float softcap : {c.attention_softcap, c.final_softcap}) {
     if (softcap >= 0 && std::isfinite(softcap)) continue;
-    ThrowInvalidInput("{}: a logit softcap is {}, expected 0 or more", keys.where(), softcap);
+    ThrowInvalidInput("{}: a logit softcap is {}, expected 0 or more", where, softcap);
   }
   if (!std::isfinite(c.attention_scale)) {
-    ThrowInvalidInput("{}: query_pre_attn_scalar must be positive", keys.where());
+    ThrowInvalidInput("{}: query_pre_attn_scalar must be positive", where);
   }
   if (c.num_attention_heads % c.num_key_value_heads != 0) {
     ThrowInvalidInput("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}",
-                      keys.where(), c.num_attention_heads, c.num_key_value_heads);
+                      where, c.num_attention_heads, c.num_key_value_heads);
   }
 }
 
-}  // namespace
-
-// ---- The decoder.
-
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
+  if (const auto gguf = FindGguf(model_dir)) return ParseGgufConfig(*OpenGguf(*gguf));
   const std::filesystem::path path = model_dir / "config.json";
   DecoderConfig config = ParseDecoderConfig(ReadJsonFile(path), path.string());
   if (!config.tie_word_embeddings || !HoldsModel(model_dir)) return config;
@@ -210,7 +213,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   config.hidden_act = ActivationOf(keys, family);
   ParseBlocks(keys, family, config);
   if (family.moe) ParseMoe(keys, config);
-  CheckSizes(keys, config);
+  CheckSizes(config, where);
   ParseLayers(keys, family, config);
   CheckQuantization(top);
   return config;

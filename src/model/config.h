@@ -1,5 +1,5 @@
-// A checkpoint's config.json as data: one parametrised decoder, of which a family is a row of
-// values.
+// A model's config.json, or the keys of its GGUF file, as data: one parametrised decoder, of which
+// a family is a row of values.
 #ifndef QLORA_MODEL_CONFIG_H_
 #define QLORA_MODEL_CONFIG_H_
 
@@ -25,12 +25,15 @@ struct RopeConfig {
   double high_freq_factor = 4;  // llama3
   double beta_fast = 32;        // yarn
   double beta_slow = 1;         // yarn
-  double attention_factor = 1;  // multiplies cos and sin (yarn, longrope)
+  double attention_factor = 1;  // multiplies cos and sin (yarn, longrope; in GGUF all types)
   bool truncate = true;         // yarn: correction range rounded outwards to whole dims
   std::int64_t original_max_position_embeddings = 0;
   std::vector<double>
       short_factor;  // (rotary_dim / 2) longrope, sequences up to the original length
   std::vector<double> long_factor;  // (rotary_dim / 2) longrope, longer sequences
+  // (rotary_dim / 2) beside any type: divides the frequencies once more (GGUF's rope_freqs).
+  // Empty: 1.
+  std::vector<double> divisors;
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -88,19 +91,27 @@ struct DecoderConfig {
   std::vector<LayerConfig> layers;  // L
   MoeConfig moe;
 
+  // Remarks for the user: settings of the file that are not followed.
+  std::vector<std::string> notes;
+
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
   std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
 };
 
-// Reads <model_dir>/config.json (Hugging Face transformers 4 and 5 spellings; the text part of a
-// multimodal Gemma 3). Errors: InvalidInput naming the file and the key: unknown architecture, rope
-// type or activation, a quantization_config other than bitsandbytes 4-bit, settings that contradict
-// each other, missing or absurd sizes. Where config.json ties the head to the embedding, the
-// weights of the folder are looked at (HoldsOwnHead in model/checkpoint.h).
+// Reads a GGUF file (gguf_config.h), or <model_dir>/config.json (Hugging Face transformers 4 and 5
+// spellings; the text part of a multimodal Gemma 3). Errors: InvalidInput naming the file and the
+// key: unknown architecture, rope type or activation, a quantization_config other than bitsandbytes
+// 4-bit, settings that contradict each other, missing or absurd sizes. Where config.json ties the
+// head to the embedding, the weights of the folder are looked at (HoldsOwnHead in
+// model/checkpoint.h).
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
 // The same from the content of a config.json. where: the file, for messages.
 DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where);
+
+// Errors: InvalidInput for sizes, caps and scales that no decoder has, whatever file they come
+// from.
+void CheckSizes(const DecoderConfig& config, const std::string& where);
 
 }  // namespace qlora
 

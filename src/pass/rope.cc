@@ -126,6 +126,7 @@ std::vector<double> RopeFrequencies(const RopeConfig& rope, bool beyond_original
         break;
       }
     }
+    if (!rope.divisors.empty()) frequency /= rope.divisors[i];
     frequencies.push_back(frequency);
   }
   return frequencies;

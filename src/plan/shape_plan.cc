@@ -9,6 +9,7 @@
 #include "hub/hub_cache.h"
 #include "hub/known_models.h"
 #include "inference/dataset_loss.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "machine/simd_target.h"
@@ -37,18 +38,18 @@ struct ModelShape {
 // The directory may have a config.json and no weights, for example before they are downloaded.
 ModelShape ShapeOfDirectory(const fs::path& dir) {
   ModelShape shape{dir.string(), LoadDecoderConfig(dir), std::nullopt};
-  if (HoldsModel(dir)) shape.weights = dir;
+  if (HoldsModel(dir) || FindGguf(dir)) shape.weights = dir;
   return shape;
 }
 
-// A directory with config.json, a config.json itself, a model in the cache, or a well-known name,
-// in this order.
+// A directory with config.json, a GGUF file, a config.json itself, a model in the cache, or a
+// well-known name, in this order.
 ModelShape FindShape(const std::string& name) {
   std::error_code ignored;
-  if (fs::is_regular_file(name, ignored)) {
+  if (fs::is_regular_file(name, ignored) && !FindGguf(name)) {
     return {name, ParseDecoderConfig(ReadJsonFile(name), name), std::nullopt};
   }
-  if (fs::is_directory(name, ignored)) return ShapeOfDirectory(ResolveModelDir(name));
+  if (fs::exists(name, ignored)) return ShapeOfDirectory(ResolveModelDir(name));
   try {
     return ShapeOfDirectory(ResolveModelDir(name));
   } catch (const Error& error) {

@@ -169,11 +169,9 @@ TEST_F(BadModelTest, TokenizerOfSentencePieceAlone) {
                         "in Python"));
 }
 
-TEST_F(BadModelTest, AGgufFileInThePlaceOfTheModel) {
+TEST_F(BadModelTest, ABrokenGgufFile) {
   Write("model.gguf", "GGUF");
-  EXPECT_THAT(Refused({"generate", "model.gguf", "Hi"}),
-              HasSubstr("found a file; GGUF files are written, not read: give the checkpoint that "
-                        "the file was made from"));
+  EXPECT_THAT(Refused({"generate", "model.gguf", "Hi"}), HasSubstr("model.gguf: ends at byte 4"));
   EXPECT_THAT(Refused({"export", "model", "m.gguf", "--outtype", "q4_k_m"}),
               HasSubstr("outtype expects"));
 }

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string>
 
-#include "convert/gguf_names.h"
+#include "convert/gguf_metadata.h"
 #include "io/json.h"
 #include "qlora/error.h"
 
@@ -31,7 +31,7 @@ DecoderConfig Config(const char* model_type, const Json& more) {
 // "" where the model can be written.
 std::string Refusal(const DecoderConfig& config) {
   try {
-    CheckGgufLimits(config, GgufArchitecture(config), config.tie_word_embeddings);
+    CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
     return error.what();

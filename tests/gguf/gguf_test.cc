@@ -1,5 +1,7 @@
 #include "gguf/gguf.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "base/file.h"
@@ -223,6 +225,8 @@ TEST_F(GgufTest, RefusesBrokenHeads) {
       FileOf({array + Raw(std::uint32_t{8}) + Raw(std::uint64_t{1}) + Raw(~std::uint64_t{0})}, {},
              ""),
       "are expected from byte");
+  ExpectFileRefused(FileOf({RawName("") + Raw(std::uint32_t{0}) + "x"}, {}, ""),
+                    "a key has no name");
   const std::string one = key + Raw(std::uint32_t{0}) + "x";
   ExpectFileRefused(FileOf({one, one}, {}, ""), "key 'k' appears twice");
   for (const std::uint32_t alignment : {0u, 33u}) {
@@ -242,6 +246,7 @@ TEST_F(GgufTest, RefusesBrokenTensors) {
     ExpectFileRefused(FileOf({}, tensors, data), message);
   };
   refused({TensorEntry(std::string(64, 'n'), {1}, 0, 0)}, "its name has 64 bytes, at most 63");
+  refused({TensorEntry("", {1}, 0, 0)}, "a tensor has no name");
   refused({TensorEntry("w", {1, 1, 1, 1, 1}, 0, 0)}, "has 5 dimensions, at most 4");
   refused({TensorEntry("w", {1}, 4, 0)}, "type Q4_2 is not supported");
   refused({TensorEntry("w", {1}, 9, 0)}, "type Q8_1 is not supported");
@@ -257,6 +262,50 @@ TEST_F(GgufTest, RefusesBrokenTensors) {
   refused({TensorEntry("w", {1}, 0, 32)}, "begins at 32, expected 0");
   refused({TensorEntry("w", {1}, 0, 0), TensorEntry("v", {1}, 0, 4)}, "begins at 4, expected 32");
   refused({TensorEntry("w", {1}, 0, 0), TensorEntry("w", {1}, 0, 32)}, "tensor 'w' appears twice");
+}
+
+TEST_F(GgufTest, PartsAreReadAsOneFromAnyOfThem) {
+  const auto name = [&](int part) { return folder_ / fmt::format("m-0000{}-of-00003.gguf", part); };
+  const auto write = [&](int part, std::uint16_t number, std::uint16_t count, std::int32_t tensors,
+                         const std::vector<TensorInfo>& infos) {
+    GgufMetadata metadata;
+    if (part == 1) metadata.Add("general.architecture", std::string("llama"));
+    metadata.Add("split.no", number);
+    metadata.Add("split.count", count);
+    metadata.Add("split.tensors.count", tensors);
+    const auto writer = CreateGguf(name(part), metadata, infos);
+    for (const TensorInfo& info : infos)
+      writer->Write(BytesOfVector(std::string(info.bytes(), 'a' + part)));
+    writer->Finish();
+  };
+  // The first part often has keys alone.
+  write(1, 0, 3, 3, {});
+  write(2, 1, 3, 3, {{"b", DType::kF32, {2}}, {"c", BlockFormat::kQ4_K, {256}}});
+  ExpectRefused([&] { OpenGguf(name(2)); }, "part 2 of 3 of a model, and part 3 is missing: ");
+  write(3, 2, 3, 3, {{"d", DType::kF32, {1}}});
+  for (const int part : {1, 2, 3}) {
+    const auto reader = OpenGguf(name(part));
+    EXPECT_EQ(reader->Require<std::string>("general.architecture"), "llama");
+    EXPECT_EQ(*std::get_if<std::string>(ReadGgufMetadata(name(part)).Find("general.architecture")),
+              "llama");
+    ASSERT_EQ(reader->tensors().size(), 3u);
+    EXPECT_EQ(AsString(reader->Bytes(*reader->Find("c"))), std::string(144, 'c'));
+    EXPECT_EQ(AsString(reader->Bytes(*reader->Find("d"))), "dddd");
+    EXPECT_EQ(reader->FileOf(*reader->Find("d")), name(3).string());
+  }
+  // A part under another name, of another model, or with a tensor of another part.
+  fs::copy_file(name(2), folder_ / "b.gguf");
+  ExpectRefused([&] { OpenGguf(folder_ / "b.gguf"); },
+                "its keys say part 2 of 3, its name says part 1 of 1");
+  write(3, 1, 3, 3, {{"d", DType::kF32, {1}}});
+  ExpectRefused([&] { OpenGguf(name(1)); }, "its keys say part 2 of 3, its name says part 3 of 3");
+  write(3, 2, 4, 3, {{"d", DType::kF32, {1}}});
+  ExpectRefused([&] { OpenGguf(name(1)); }, "its keys say part 3 of 4, its name says part 3 of 3");
+  write(3, 2, 3, 3, {});
+  ExpectRefused([&] { OpenGguf(name(1)); },
+                "split.tensors.count is 3, but the 3 files hold 2 tensors");
+  write(3, 2, 3, 3, {{"b", DType::kF32, {1}}});
+  ExpectRefused([&] { OpenGguf(name(1)); }, "tensor 'b' appears twice, it is also in");
 }
 
 TEST_F(GgufTest, EveryTruncationIsRefused) {

@@ -66,6 +66,19 @@ TEST_F(HubTest, NamesResolveToSnapshots) {
   EXPECT_THAT(CachedModels(), ElementsAre("org/tiny"));
 }
 
+TEST_F(HubTest, AGgufFileIsAModel) {
+  const fs::path folder = cache_ / "gguf";
+  fs::create_directories(folder);
+  WriteTextFile(folder / "m.gguf", "GGUF");
+  EXPECT_EQ(ResolveModelDir((folder / "m.gguf").string()), folder / "m.gguf");
+  EXPECT_EQ(ResolveModelDir(folder.string()), folder / "m.gguf");
+  // A repository of GGUF files has no config.json.
+  fs::remove(Snapshot("abc") / "config.json");
+  fs::remove(Snapshot("abc") / "model.safetensors");
+  WriteTextFile(Snapshot("abc") / "m.gguf", "GGUF");
+  EXPECT_EQ(ResolveModelDir("org/tiny"), Snapshot("abc") / "m.gguf");
+}
+
 TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
   EXPECT_THAT(Refusal("org/other"),
               AllOf(HasSubstr(cache_.string()), HasSubstr("qlora pull org/other")));

@@ -1,6 +1,6 @@
-// llama.cpp's names and orders, from Hugging Face's.
-#ifndef QLORA_CONVERT_GGUF_NAMES_H_
-#define QLORA_CONVERT_GGUF_NAMES_H_
+// What a GGUF file says of a decoder: its keys, and how its linears are written.
+#ifndef QLORA_CONVERT_GGUF_METADATA_H_
+#define QLORA_CONVERT_GGUF_METADATA_H_
 
 #include <cstdint>
 #include <string>
@@ -8,18 +8,13 @@
 
 #include "gguf/gguf.h"
 #include "model/config.h"
-#include "model/weights.h"
-#include "tokenizer/tokenizer.h"
+#include "model/linear_shapes.h"
 
 namespace qlora {
 
 // Returns the llama.cpp architecture of a model family. Errors: InvalidInput when llama.cpp lacks
 // the family, or computes it differently from Hugging Face.
-std::string GgufArchitecture(const DecoderConfig& config);
-
-// Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
-// are stacked: gate_up then holds two names and down one, of tensors (E, O, I).
-PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
+std::string GgufArchitectureOf(const DecoderConfig& config);
 
 // Returns the linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number
 // `place` of `places`: one, or all experts'.
@@ -30,10 +25,9 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
   return stack;
 }
 
-// The order of a linear's rows in GGUF. The llama graph rotates neighbouring pairs, Hugging Face
-// rotates dims i and i + K/2, so the rows of q_proj and k_proj change places.
+// How the rows of a linear are written.
 struct LinearRows {
-  std::vector<std::int64_t> order;  // the source row of each output row; empty: the same
+  std::vector<std::int64_t> order;  // GgufRowOrder: the source row of each output row
   // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
   // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
   float factor = 1;
@@ -53,4 +47,4 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config);
 
 }  // namespace qlora
 
-#endif  // QLORA_CONVERT_GGUF_NAMES_H_
+#endif  // QLORA_CONVERT_GGUF_METADATA_H_

@@ -1,42 +1,14 @@
-#include "convert/gguf_names.h"
+#include "convert/gguf_metadata.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/check.h"
 #include "convert/gguf_limits.h"
+#include "model/gguf_names.h"
 #include "pass/rope.h"
 
 namespace qlora {
 namespace {
-
-struct Architecture {
-  std::string_view model_type;
-  std::string_view name;
-  bool interleaved_rotary;  // neighbouring pairs are rotated
-};
-
-// Which of the two pairings llama.cpp uses is part of its architecture (llama_model_rope_type: NORM
-// or NEOX).
-constexpr auto kArchitectures = std::to_array<Architecture>({
-    {"llama", "llama", true},
-    {"mistral", "llama", true},
-    {"smollm3", "smollm3", true},
-    {"qwen2", "qwen2", false},
-    {"qwen3", "qwen3", false},
-    {"gemma2", "gemma2", false},
-    {"gemma3_text", "gemma3", false},
-    {"phi3", "phi3", false},
-    {"qwen3_moe", "qwen3moe", false},
-    {"mixtral", "llama", true},
-});
-
-const Architecture& Find(const DecoderConfig& config) {
-  for (const Architecture& architecture : kArchitectures) {
-    if (architecture.model_type == config.model_type) return architecture;
-  }
-  ThrowInvalidInput("GGUF export of model_type '{}' is not supported", config.model_type);
-}
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
@@ -54,20 +26,6 @@ std::int64_t ContextLength(const DecoderConfig& config) {
     if (layer.window > 0) length = std::min(length, layer.window);
   }
   return length;
-}
-
-// checkpoint  rotates (i, i + K / 2):   0 1 2 3 | 4 5 6 7     K = 8
-// llama.cpp   rotates (2 i, 2 i + 1):   0 4 | 1 5 | 2 6 | 3 7
-// Rows of q and k in this order give the same scores: both change places alike.
-std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head_dim) {
-  std::vector<std::int64_t> order;
-  for (std::int64_t h = 0; h < heads; ++h) {
-    for (std::int64_t i = 0; i < head_dim / 2; ++i) {
-      order.push_back(h * head_dim + i);
-      order.push_back(h * head_dim + head_dim / 2 + i);
-    }
-  }
-  return order;
 }
 
 // Gemma: layers with a window.
@@ -109,7 +67,7 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
       add("rope.scaling.factor", static_cast<float>(rope.factor));
       break;
     case RopeType::kYarn:
-      if (WritesYarnAsFactors(rope, GgufArchitecture(config))) {
+      if (WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
         add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
         break;
       }
@@ -130,45 +88,31 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
 
 }  // namespace
 
-std::string GgufArchitecture(const DecoderConfig& config) {
+std::string GgufArchitectureOf(const DecoderConfig& config) {
   if (config.moe.num_experts > 0 && !config.moe.norm_topk_prob) {
     ThrowInvalidInput(
         "GGUF export of {} needs norm_topk_prob true in config.json: llama.cpp always divides the "
         "weights of a token's experts by their sum",
         config.model_type);
   }
-  return std::string(Find(config).name);
-}
-
-PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config) {
-  PerLinear<std::string> names = {
-      {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
-  // Phi-3 has q, k and v in one matrix, and gate and up in another, which llama.cpp calls ffn_up.
-  if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, {"ffn_down"}};
-  if (config.moe.num_experts > 0) {
-    names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
-    names.down = {"ffn_down_exps"};
+  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
+  if (architecture == nullptr) {
+    ThrowInvalidInput("GGUF export of model_type '{}' is not supported", config.model_type);
   }
-  names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
-  return names;
+  return std::string(architecture->name);
 }
 
 PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config) {
-  PerLinear<LinearRows> rows;
-  rows.qkv.resize(config.fused_linears ? 1 : 3);
-  rows.gate_up.resize(config.fused_linears ? 1 : 2);
-  rows.down.resize(1);
+  const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(config);
+  PerLinear<LinearRows> rows =
+      Combine(order, order, [](const auto& linear, const auto&) { return LinearRows{linear}; });
   if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);
-  if (Find(config).interleaved_rotary) {
-    rows.qkv[0].order = InterleavedOrder(config.num_attention_heads, config.head_dim);
-    rows.qkv[1].order = InterleavedOrder(config.num_key_value_heads, config.head_dim);
-  }
   return rows;
 }
 
 void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
                       GgufMetadata& out) {
-  const std::string architecture = GgufArchitecture(config);
+  const std::string architecture = GgufArchitectureOf(config);
   const std::string prefix = architecture + ".";
   out.Add("general.architecture", architecture);
   out.Add("general.type", std::string("model"));
@@ -212,7 +156,7 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
     return {{"rope_factors_long.weight", narrow(rope.long_factor)},
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
   }
-  if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitecture(config))) {
+  if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
     return {};
   }
   RopeConfig plain = rope;

@@ -1,0 +1,268 @@
+#include "model/gguf_checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "model/gguf_names.h"
+#include "model/linear_shapes.h"
+#include "model/tensor_views.h"
+
+namespace qlora {
+namespace {
+
+// The number of the block in "blk.12.attn_q.weight"; -1 for other names.
+std::int64_t BlockOf(std::string_view name) {
+  if (!name.starts_with("blk.")) return -1;
+  std::int64_t block = -1;
+  std::from_chars(name.data() + 4, name.data() + name.size(), block);
+  return block;
+}
+
+std::vector<std::int64_t> Inverse(const std::vector<std::int64_t>& order) {
+  std::vector<std::int64_t> inverse(order.size());
+  for (std::int64_t i = 0; i < std::ssize(order); ++i) inverse[order[i]] = i;
+  return inverse;
+}
+
+// Linears of a layer that one tensor may hold together.
+struct Group {
+  std::vector<std::string> stored;  // "blk.0.attn_q", ...
+  std::vector<std::string> names;   // "model.layers.0.self_attn.q_proj", ...
+  std::vector<LinearShape> shapes;
+  std::vector<std::vector<std::int64_t>> orders;  // GgufRowOrder
+  bool bias = false;
+};
+
+class Builder {
+ public:
+  Builder(const GgufReader& file, const DecoderConfig& config) : file_(file), config_(config) {}
+
+  std::vector<TensorView> Run() {
+    const std::int64_t d = config_.hidden_size;
+    Rows("token_embd.weight", 0, {config_.vocab_size, d}, {}, "model.embed_tokens.weight");
+    Vector("output_norm.weight", d, "model.norm.weight");
+    if (!config_.tie_word_embeddings) {
+      Rows("output.weight", 0, {config_.vocab_size, d}, {}, "lm_head.weight");
+    }
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
+    CheckAllRead();
+    return std::move(views_);
+  }
+
+ private:
+  bool Has(const std::string& name) const { return file_.Find(name) != nullptr; }
+
+  // The tensor of this many rows and columns, of whatever dimensions.
+  const TensorInfo& Get(const std::string& name, std::int64_t rows, std::int64_t cols) {
+    const TensorInfo* tensor = file_.Find(name);
+    if (tensor == nullptr) {
+      ThrowInvalidInput("{}: tensor '{}' is missing, which a {} of {} layers has", file_.where(),
+                        name, config_.model_type, config_.num_hidden_layers);
+    }
+    read_.insert(name);
+    const bool has_columns = !tensor->shape.empty() && tensor->shape.back() == cols;
+    if (tensor->elements() != rows * cols || (!has_columns && rows != 1)) {
+      ThrowInvalidInput("{}: tensor '{}' has the shape [{}], its keys expect {} rows of {}",
+                        file_.FileOf(*tensor), name, fmt::join(tensor->shape, ", "), rows, cols);
+    }
+    return *tensor;
+  }
+
+  // The number that products with matrix `expert` of `experts` of a weight are multiplied by.
+  float ScaleOf(const std::string& weight, std::int64_t expert, std::int64_t experts) {
+    const std::string name = weight.substr(0, weight.rfind('.')) + ".scale";
+    // llama.cpp scales no embedding, and a head of this type alone.
+    const bool is_head = weight == "output.weight";
+    if (!Has(name) || weight == "token_embd.weight" ||
+        (is_head && file_.Find(weight)->dtype != BlockFormat::kNVFP4)) {
+      return 1;
+    }
+    const std::int64_t count = file_.Find(name)->elements();
+    const TensorInfo& tensor = Get(name, 1, count == experts ? experts : 1);
+    float scale = 0;
+    if (tensor.dtype == DType::kF32) {
+      const std::int64_t place = count == 1 ? 0 : expert;
+      std::memcpy(&scale, file_.Bytes(tensor).data() + place * sizeof(scale), sizeof(scale));
+    }
+    if (scale == 0 || !std::isfinite(scale)) {
+      ThrowInvalidInput("{}: tensor '{}': expected numbers of F32 other than 0",
+                        file_.FileOf(tensor), name);
+    }
+    return scale;
+  }
+
+  void Vector(const std::string& stored, std::int64_t size, const std::string& name) {
+    const TensorInfo& tensor = Get(stored, 1, size);
+    views_.push_back({{name, tensor.dtype, {size}}, {{&tensor, 0, size}}});
+  }
+
+  // Matrix number `expert` of a tensor of several. order: of the file's rows.
+  void Rows(const std::string& stored, std::int64_t expert, const LinearShape& shape,
+            const std::vector<std::int64_t>& order, const std::string& name,
+            std::int64_t experts = 1) {
+    const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
+    const std::int64_t size = shape.out * shape.in;
+    TensorView view{{name, tensor.dtype, {shape.out, shape.in}},
+                    {{&tensor, expert * size, size, Inverse(order)}}};
+    view.SetFactor(ScaleOf(stored, expert, experts));
+    views_.push_back(std::move(view));
+  }
+
+  void Bias(const std::string& stored, std::int64_t size, const std::vector<std::int64_t>& order,
+            const std::string& name) {
+    const TensorInfo& tensor = Get(stored, 1, size);
+    views_.push_back({{name, tensor.dtype, {size}}, {{&tensor, 0, size, Inverse(order)}}});
+  }
+
+  // One tensor for each linear.
+  void Linears(const Group& group) {
+    for (std::size_t i = 0; i < group.names.size(); ++i) {
+      Rows(group.stored[i] + ".weight", 0, group.shapes[i], group.orders[i],
+           group.names[i] + ".weight");
+      if (!group.bias) continue;
+      Bias(group.stored[i] + ".bias", group.shapes[i].out, group.orders[i],
+           group.names[i] + ".bias");
+    }
+  }
+
+  // One tensor for all linears of a group.
+  void Cut(const std::string& joined, const Group& group) {
+    std::int64_t rows = 0;
+    for (const LinearShape& shape : group.shapes) rows += shape.out;
+    for (const auto& [kind, cols] :
+         {std::pair(".weight", group.shapes[0].in), std::pair(".bias", std::int64_t{1})}) {
+      const bool is_weight = std::string_view(kind) == ".weight";
+      if (!is_weight && !group.bias) continue;
+      const TensorInfo& tensor =
+          is_weight ? Get(joined + kind, rows, cols) : Get(joined + kind, 1, rows);
+      std::int64_t row = 0;
+      for (std::size_t i = 0; i < group.names.size(); ++i) {
+        const std::int64_t out = group.shapes[i].out;
+        TensorView view{{group.names[i] + kind, tensor.dtype, {out}},
+                        {{&tensor, row * cols, out * cols, Inverse(group.orders[i])}}};
+        if (is_weight) {
+          view.info.shape.push_back(cols);
+          view.SetFactor(ScaleOf(joined + kind, 0, 1));
+        }
+        views_.push_back(std::move(view));
+        row += out;
+      }
+    }
+  }
+
+  // Several tensors for one linear of Phi-3.
+  void JoinQkv(const std::string& block, const std::string& name) {
+    const std::int64_t d = config_.hidden_size;
+    const std::int64_t parts[] = {config_.q_features(), config_.kv_features(),
+                                  config_.kv_features()};
+    const char* const stored[] = {"attn_q", "attn_k", "attn_v"};
+    for (const bool is_weight : {true, false}) {
+      if (!is_weight && !config_.qkv_bias) continue;
+      const std::string kind = is_weight ? ".weight" : ".bias";
+      TensorView view;
+      view.info = {name + kind, DType::kF32, {config_.qkv_features()}};
+      if (is_weight) view.info.shape.push_back(d);
+      for (std::size_t i = 0; i < std::size(parts); ++i) {
+        const std::string part = block + stored[i] + kind;
+        const TensorInfo& tensor = is_weight ? Get(part, parts[i], d) : Get(part, 1, parts[i]);
+        if (i == 0) view.info.dtype = tensor.dtype;
+        if (tensor.dtype != view.info.dtype || (is_weight && ScaleOf(part, 0, 1) != 1)) {
+          ThrowInvalidInput(
+              "{}: tensor '{}': q, k and v of a {} are one weight and need one type, and no scales",
+              file_.FileOf(tensor), part, config_.model_type);
+        }
+        view.pieces.push_back({&tensor, 0, tensor.elements()});
+      }
+      views_.push_back(std::move(view));
+    }
+  }
+
+  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts.
+  void Experts(const std::string& stored, const Group& group, std::size_t first,
+               std::size_t places) {
+    const std::int64_t experts = config_.moe.num_experts;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::size_t i = first + static_cast<std::size_t>(e) * places;
+      Rows(stored + ".weight", e, group.shapes[i], {}, group.names[i] + ".weight", experts);
+    }
+  }
+
+  void Layer(std::int64_t l) {
+    const std::string block = fmt::format("blk.{}.", l);
+    const std::string layer = fmt::format("model.layers.{}.", l);
+    for (const GgufNorm& norm : GgufNorms(config_)) {
+      const bool of_head = norm.hugging_face.starts_with("self_attn.");
+      Vector(fmt::format("{}{}.weight", block, norm.gguf),
+             of_head ? config_.head_dim : config_.hidden_size,
+             fmt::format("{}{}.weight", layer, norm.hugging_face));
+    }
+    const PerLinear<std::string> stored = GgufLinearNames(l, config_);
+    PerLinear<std::string> names = LinearNames(config_);
+    names.ForEach([&](std::string& name) { name = layer + name; });
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
+    const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(config_);
+
+    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, config_.qkv_bias};
+    const std::string joined = block + "attn_qkv";
+    if (config_.fused_linears && !Has(joined + ".weight")) {
+      JoinQkv(block, names.qkv[0]);
+    } else if (!config_.fused_linears && Has(joined + ".weight")) {
+      Cut(joined, qkv);
+    } else {
+      Linears(qkv);
+    }
+    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, config_.o_bias});
+    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
+                        config_.mlp_bias};
+    const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
+    if (config_.moe.num_experts == 0) {
+      Linears(gate_up);
+      Linears(down);
+      return;
+    }
+    Rows(block + "ffn_gate_inp.weight", 0, {config_.moe.num_experts, config_.hidden_size}, {},
+         layer + RouterName(config_) + ".weight");
+    Experts(stored.gate_up[0], gate_up, 0, 2);
+    Experts(stored.gate_up[1], gate_up, 1, 2);
+    Experts(stored.down[0], down, 0, 1);
+  }
+
+  void CheckAllRead() const {
+    const RopeConfig& rope = config_.ropes[0];
+    for (const TensorInfo& tensor : file_.tensors()) {
+      const std::string& name = tensor.name;
+      if (read_.contains(name)) continue;
+      if (name == "rope_freqs.weight" && !rope.divisors.empty()) continue;
+      if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
+      // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
+      if (BlockOf(name) >= config_.num_hidden_layers || name.ends_with(".input_scale")) continue;
+      ThrowInvalidInput(
+          "{}: tensor '{}' is none of a {} of {} layers that is supported; without it, the model "
+          "would be another one",
+          file_.FileOf(tensor), name, config_.model_type, config_.num_hidden_layers);
+    }
+  }
+
+  const GgufReader& file_;
+  const DecoderConfig& config_;
+  std::vector<TensorView> views_;
+  std::set<std::string> read_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorReader> OpenGgufCheckpoint(std::unique_ptr<GgufReader> file,
+                                                 const DecoderConfig& config) {
+  std::vector<TensorView> views = Builder(*file, config).Run();
+  return std::make_unique<TensorViews>(std::move(file), std::move(views),
+                                       std::vector<UnreadTensor>());
+}
+
+}  // namespace qlora

@@ -1,0 +1,176 @@
+#include "model/gguf_config.h"
+
+#include <cmath>
+#include <optional>
+
+#include "base/check.h"
+#include "model/families.h"
+#include "model/gguf_config_layers.h"
+#include "model/gguf_keys.h"
+#include "model/gguf_names.h"
+
+namespace qlora {
+namespace {
+
+// "llama, qwen2, ...": what general.architecture may be.
+std::string SupportedArchitectures() {
+  std::string names;
+  for (const GgufArchitecture& row : GgufArchitectures()) {
+    // Several model types have one architecture; the first row of a name stands for all.
+    if (FindGgufArchitectureNamed(row.name) != &row) continue;
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return names;
+}
+
+const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
+  if (const auto* type = file.Get<std::string>("general.type"); type && *type != "model") {
+    ThrowInvalidInput(
+        "{}: holds a part that is no model by itself (general.type '{}'){}", file.where(), *type,
+        *type == "adapter" ? "; give its model here" : "; give the file of the model");
+  }
+  const auto& name = file.Require<std::string>("general.architecture");
+  if (name == "clip") {
+    ThrowInvalidInput(
+        "{}: holds an image encoder (general.architecture clip, an mmproj file); give the file of "
+        "its language model",
+        file.where());
+  }
+  if (const GgufArchitecture* row = FindGgufArchitectureNamed(name)) return *row;
+  ThrowInvalidInput("{}: general.architecture '{}' is not supported; supported: {}", file.where(),
+                    name, SupportedArchitectures());
+}
+
+const TensorInfo& Table(const GgufReader& file, const char* name) {
+  const TensorInfo* tensor = file.Find(name);
+  if (tensor == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), name);
+  if (tensor->shape.size() != 2) {
+    ThrowInvalidInput("{}: tensor '{}' has {} dimensions, expected 2", file.FileOf(*tensor), name,
+                      tensor->shape.size());
+  }
+  return *tensor;
+}
+
+// The embedding has a row for each token, which llama.cpp demands.
+std::int64_t VocabularySize(const GgufReader& file) {
+  const std::int64_t rows = Table(file, "token_embd.weight").shape[0];
+  const auto* tokens = file.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
+  if (tokens != nullptr && std::ssize(*tokens) != rows) {
+    ThrowInvalidInput("{}: tokenizer.ggml.tokens has {} tokens, and token_embd.weight {} rows",
+                      file.where(), tokens->size(), rows);
+  }
+  return rows;
+}
+
+void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
+  config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);
+  config.num_key_value_heads =
+      keys.IntOfLayers("attention.head_count_kv", blocks, config.num_attention_heads);
+  if (config.num_attention_heads < 1) {
+    ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
+  }
+  const std::int64_t share = config.hidden_size / config.num_attention_heads;
+  config.head_dim = keys.Int("attention.key_length", share);
+  const std::int64_t value_length = keys.Int("attention.value_length", share);
+  if (value_length != config.head_dim) {
+    ThrowInvalidInput(
+        "{}: attention.key_length {} and attention.value_length {} differ, which is not supported",
+        keys.where(), config.head_dim, value_length);
+  }
+}
+
+void CheckDerivedHeads(const DecoderConfig& config, const std::string& where) {
+  // The graphs of these have no head size of their own.
+  const bool derived = config.model_type == "qwen2" || config.model_type == "phi3";
+  if (derived && config.q_features() != config.hidden_size) {
+    ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
+                      where, config.num_attention_heads, config.head_dim, config.hidden_size,
+                      config.model_type);
+  }
+}
+
+void ParseExperts(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
+  config.moe.num_experts = keys.Int("expert_count");
+  config.moe.num_experts_per_tok = keys.IntOfLayers("expert_used_count", blocks);
+  // llama.cpp always divides the weights of a token's experts by their sum.
+  config.moe.norm_topk_prob = true;
+  if (config.model_type == "mixtral") return;  // feed_forward_length is an expert's
+  if (config.moe.num_experts_per_tok < 1) {
+    ThrowInvalidInput("{}: expert_used_count must be positive", keys.where());
+  }
+  config.intermediate_size = keys.Int("expert_feed_forward_length",
+                                      config.intermediate_size / config.moe.num_experts_per_tok);
+}
+
+// What the architecture decides without a key.
+void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  const GgufReader& file = keys.file();
+  const auto has = [&](const char* name) { return file.Find(name) != nullptr; };
+  config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
+  config.o_bias = has("blk.0.attn_output.bias");
+  config.mlp_bias = has("blk.0.ffn_up.bias");
+  config.qk_norm = family.qk_norm;
+  config.post_norms = family.gemma;
+  config.fused_linears = family.fused_linears;
+  std::int64_t divisor = config.head_dim;
+  if (family.gemma) {
+    config.hidden_act = Activation::kGeluTanh;
+    config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
+    // The number of layers tells which Gemma it is: there is no key for the scale of scores.
+    const std::int64_t layers_of_27b = config.model_type == "gemma2" ? 46 : 62;
+    if (config.num_hidden_layers == layers_of_27b) {
+      divisor = config.hidden_size / config.num_attention_heads;
+    }
+    const bool capped = config.model_type == "gemma2";
+    if (capped) {
+      config.attention_softcap =
+          static_cast<float>(keys.Double("attn_logit_softcapping", family.attention_softcap));
+    }
+    config.final_softcap =
+        static_cast<float>(keys.Double("final_logit_softcapping", family.final_softcap));
+    if (capped && !(config.attention_softcap > 0 && config.final_softcap > 0)) {
+      ThrowInvalidInput("{}: attn_logit_softcapping and final_logit_softcapping must be positive",
+                        keys.where());
+    }
+  }
+  config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(divisor)));
+}
+
+}  // namespace
+
+DecoderConfig ParseGgufConfig(const GgufReader& file) {
+  const GgufArchitecture& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.name);
+  DecoderConfig config;
+  config.model_type = architecture.model_type;
+  // Llama, Mistral and Mixtral are one architecture; experts have other names of modules.
+  if (config.model_type == "llama" && keys.Int("expert_count", 0) > 0) {
+    config.model_type = "mixtral";
+  }
+  const Family& family = FamilyOf(config.model_type, file.where());
+  config.architecture = family.architecture;
+
+  const std::int64_t blocks = keys.Int("block_count");
+  // Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
+  config.num_hidden_layers = blocks - keys.Int("nextn_predict_layers", 0);
+  config.max_position_embeddings = keys.Int("context_length");
+  config.hidden_size = keys.Int("embedding_length");
+  config.intermediate_size = keys.IntOfLayers("feed_forward_length", blocks);
+  config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));
+  config.vocab_size = VocabularySize(file);
+  // Gemma 2 is tied in any case: a head of its own is a tensor too many.
+  config.tie_word_embeddings =
+      config.model_type == "gemma2" || file.Find("output.weight") == nullptr;
+  ParseHeads(keys, blocks, config);
+  if (family.moe) ParseExperts(keys, blocks, config);
+  ParseBlocks(keys, family, config);
+  CheckSizes(config, file.where());
+  CheckDerivedHeads(config, file.where());
+  if (config.max_position_embeddings < 1) {
+    ThrowInvalidInput("{}: context_length must be positive", file.where());
+  }
+  ParseGgufLayers(keys, blocks, config);
+  return config;
+}
+
+}  // namespace qlora

@@ -1,0 +1,59 @@
+// How the keys of a GGUF file are read, with the types that llama.cpp demands. Used by
+// gguf_config.cc and gguf_config_layers.cc.
+#ifndef QLORA_MODEL_GGUF_KEYS_H_
+#define QLORA_MODEL_GGUF_KEYS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "gguf/gguf.h"
+
+namespace qlora {
+
+// The keys of an architecture: "block_count" is "llama.block_count". Errors: InvalidInput naming
+// the file and the key, for another type, and where a key is missing that has no default.
+class GgufKeys {
+ public:
+  GgufKeys(const GgufReader& file, std::string_view architecture)
+      : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  const GgufReader& file() const { return file_; }
+  std::string where() const { return file_.where(); }
+  bool Has(std::string_view key) const { return file_.values().Find(Name(key)) != nullptr; }
+
+  std::int64_t Int(std::string_view key) const { return file_.Require<std::uint32_t>(Name(key)); }
+  std::int64_t Int(std::string_view key, std::int64_t otherwise) const {
+    const auto* value = file_.Get<std::uint32_t>(Name(key));
+    return value == nullptr ? otherwise : *value;
+  }
+  double Double(std::string_view key) const { return file_.Require<float>(Name(key)); }
+  double Double(std::string_view key, double otherwise) const {
+    const auto* value = file_.Get<float>(Name(key));
+    return value == nullptr ? otherwise : double{*value};
+  }
+  std::string String(std::string_view key, const std::string& otherwise) const {
+    const auto* value = file_.Get<std::string>(Name(key));
+    return value == nullptr ? otherwise : *value;
+  }
+
+  // One number for all layers, or a list of one for each of `blocks`, which must be the same.
+  std::int64_t IntOfLayers(std::string_view key, std::int64_t blocks,
+                           std::optional<std::int64_t> otherwise = {}) const;
+  // The list of a key; empty where the key is no list of whole numbers or bools. Errors: another
+  // length than `blocks`.
+  std::vector<std::int64_t> List(std::string_view key, std::int64_t blocks) const;
+
+ private:
+  std::string Name(std::string_view key) const { return prefix_ + std::string(key); }
+
+  const GgufReader& file_;
+  std::string prefix_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_GGUF_KEYS_H_

@@ -1,0 +1,50 @@
+// llama.cpp's names of architectures and tensors, beside those of Hugging Face. The export to GGUF
+// and the reading of GGUF share this table; what llama.cpp computes otherwise is in
+// gguf_config.h, for files that are read, and convert/gguf_limits.h, for files that are written.
+#ifndef QLORA_MODEL_GGUF_NAMES_H_
+#define QLORA_MODEL_GGUF_NAMES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "model/linear_shapes.h"
+
+namespace qlora {
+
+struct GgufArchitecture {
+  std::string_view model_type;  // of Hugging Face
+  std::string_view name;        // of llama.cpp: the value of general.architecture
+  // Neighbouring dims of a head rotate together, not dims i and i + K/2. Which of the two pairings
+  // llama.cpp uses is part of its architecture.
+  bool interleaved_rotary;
+};
+
+// Model types of one architecture stand with the one that files without further keys are, first.
+std::span<const GgufArchitecture> GgufArchitectures();
+// Return nullptr when there is none.
+const GgufArchitecture* FindGgufArchitecture(std::string_view model_type);
+const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
+
+// Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
+// are stacked: gate_up then holds two names and down one, of tensors (E, O, I).
+PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
+
+// A norm of a layer: "attn_norm" and "input_layernorm", without ".weight".
+struct GgufNorm {
+  std::string_view gguf;
+  std::string_view hugging_face;
+};
+// The norms that a layer of this decoder has.
+std::vector<GgufNorm> GgufNorms(const DecoderConfig& config);
+
+// Where the rows of q_proj and k_proj change places (interleaved_rotary): the row of Hugging Face
+// that is row i of the file. Empty for linears whose rows stay.
+PerLinear<std::vector<std::int64_t>> GgufRowOrder(const DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_GGUF_NAMES_H_

@@ -1,0 +1,115 @@
+#include "model/tensor_views.h"
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "io/float_encoding.h"
+
+namespace qlora {
+
+void TensorView::SetFactor(float value) {
+  if (value != 1) info.dtype = DType::kF32;
+  factor = value;
+}
+
+namespace {
+
+// The values of `bytes`, which are of the type of the view's source, times its factor.
+std::vector<std::byte> Scaled(const TensorView& view, std::span<const std::byte> bytes) {
+  std::vector<float> values(static_cast<std::size_t>(view.info.elements()));
+  DecodeFloats(view.pieces[0].source->dtype, bytes, values);
+  for (float& value : values) value *= view.factor;
+  const std::span<const std::byte> out = std::as_bytes(std::span(values));
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+TensorViews::TensorViews(std::unique_ptr<TensorReader> stored, std::vector<TensorView> views,
+                         std::vector<UnreadTensor> unread)
+    : stored_(std::move(stored)), views_(std::move(views)), unread_(std::move(unread)) {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    const TensorInfo& info = views_[i].info;
+    const auto [other, is_new] = numbers_.emplace(info.name, i);
+    if (!is_new) {
+      ThrowInvalidInput("{}: tensors '{}' and '{}' both are '{}'", FileOf(info),
+                        views_[other->second].pieces[0].source->name,
+                        views_[i].pieces[0].source->name, info.name);
+    }
+    tensors_.push_back(info);
+  }
+}
+
+const TensorInfo* TensorViews::Find(std::string_view name) const {
+  const auto found = numbers_.find(name);
+  return found == numbers_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
+  const TensorView& view = ViewOf(tensor);
+  if (!IsCopied(tensor)) return StoredBytes(view.pieces[0]);
+  std::vector<std::byte>& copy = copies_[tensor.name];
+  if (copy.empty()) copy = Copied(view);
+  return copy;
+}
+
+bool TensorViews::IsCopied(const TensorInfo& tensor) const {
+  const TensorView& view = ViewOf(tensor);
+  return view.transposed || view.factor != 1 || view.pieces.size() > 1 ||
+         !view.pieces[0].rows.empty();
+}
+
+void TensorViews::Release(const TensorInfo& tensor) const {
+  copies_.erase(tensor.name);
+  for (const TensorPiece& piece : ViewOf(tensor).pieces) stored_->Release(*piece.source);
+}
+
+std::string TensorViews::FileOf(const TensorInfo& tensor) const {
+  return stored_->FileOf(*ViewOf(tensor).pieces[0].source);
+}
+
+const TensorView& TensorViews::ViewOf(const TensorInfo& tensor) const {
+  const auto found = numbers_.find(tensor.name);
+  QLORA_DCHECK(found != numbers_.end());
+  return views_[found->second];
+}
+
+std::span<const std::byte> TensorViews::StoredBytes(const TensorPiece& piece) const {
+  const TensorType type = piece.source->dtype;
+  return stored_->Bytes(*piece.source)
+      .subspan(BytesOf(type, piece.first), BytesOf(type, piece.count));
+}
+
+std::vector<std::byte> TensorViews::Copied(const TensorView& view) const {
+  std::vector<std::byte> copy;
+  copy.reserve(view.info.bytes());
+  for (const TensorPiece& piece : view.pieces) {
+    const std::span<const std::byte> bytes = StoredBytes(piece);
+    if (piece.rows.empty()) {
+      copy.insert(copy.end(), bytes.begin(), bytes.end());
+      continue;
+    }
+    const std::size_t row_bytes = bytes.size() / piece.rows.size();
+    for (const std::int64_t row : piece.rows) {
+      const std::span<const std::byte> one = bytes.subspan(row * row_bytes, row_bytes);
+      copy.insert(copy.end(), one.begin(), one.end());
+    }
+  }
+  if (view.factor != 1) return Scaled(view, copy);
+  if (!view.transposed) return copy;
+  const std::int64_t rows = view.info.shape[0];
+  const std::int64_t cols = view.info.shape[1];
+  const std::int64_t stride = view.pieces[0].count / cols;
+  const std::size_t size = BytesOf(view.info.dtype, 1);
+  std::vector<std::byte> out(view.info.bytes());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      std::memcpy(out.data() + (r * cols + c) * size,
+                  copy.data() + (c * stride + view.first_column + r) * size, size);
+    }
+  }
+  return out;
+}
+
+}  // namespace qlora

@@ -1,0 +1,69 @@
+// A file's tensors under other names and in other pieces: joined, cut, scaled, or with rows in
+// another order. What lies in one piece of the file is read in place; the rest is copied when it is
+// read, one tensor at a time.
+#ifndef QLORA_MODEL_TENSOR_VIEWS_H_
+#define QLORA_MODEL_TENSOR_VIEWS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/tensor_file.h"
+
+namespace qlora {
+
+// Elements [first, first + count) of a stored tensor; of blocks, whole rows.
+struct TensorPiece {
+  const TensorInfo* source = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  // Where not empty: row i of the view is row `rows[i]` of the piece.
+  std::vector<std::int64_t> rows = {};
+};
+
+// A tensor as the layers ask for it: its pieces one after the other. transposed: the single piece
+// is a matrix whose columns, from `first_column` on, are the rows of this one.
+struct TensorView {
+  TensorInfo info;
+  std::vector<TensorPiece> pieces;
+  bool transposed = false;
+  std::int64_t first_column = 0;
+  // Values are multiplied by it; if it is not 1, they are F32 in the view.
+  float factor = 1;
+
+  void SetFactor(float value);
+};
+
+class TensorViews : public TensorReader {
+ public:
+  // The pieces point into `stored`. Errors: InvalidInput for two views of one name.
+  TensorViews(std::unique_ptr<TensorReader> stored, std::vector<TensorView> views,
+              std::vector<UnreadTensor> unread);
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view name) const override;
+  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
+  bool IsCopied(const TensorInfo& tensor) const override;
+  void Release(const TensorInfo& tensor) const override;
+  std::string FileOf(const TensorInfo& tensor) const override;
+  const StringMap& metadata() const override { return stored_->metadata(); }
+  const std::vector<UnreadTensor>& unread() const override { return unread_; }
+
+ private:
+  const TensorView& ViewOf(const TensorInfo& tensor) const;
+  std::span<const std::byte> StoredBytes(const TensorPiece& piece) const;
+  std::vector<std::byte> Copied(const TensorView& view) const;
+
+  std::unique_ptr<TensorReader> stored_;
+  std::vector<TensorView> views_;
+  std::vector<TensorInfo> tensors_;  // of views_
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+  std::vector<UnreadTensor> unread_;
+  mutable std::map<std::string, std::vector<std::byte>> copies_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_TENSOR_VIEWS_H_
