@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
 
 #include "base/check.h"
 
@@ -14,12 +15,6 @@ namespace {
 constexpr const char* kValueTypes[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                        "bool", "string", "array", "u64", "i64", "f64"};
 static_assert(std::size(kValueTypes) == std::variant_size_v<GgufValue>);
-
-std::string TypeNameOf(const GgufValue& value) {
-  const auto* array = std::get_if<GgufArray>(&value);
-  return array == nullptr ? kValueTypes[value.index()]
-                          : fmt::format("array of {}", kValueTypes[array->index()]);
-}
 
 // Reads forward through the head of a file and never past its end.
 class HeadCursor {
@@ -198,27 +193,68 @@ void CheckMagic(HeadCursor& head) {
                     (version & 0xffff) == 0 ? " (a big-endian file)" : "");
 }
 
+// The numbers at the front of a file, behind which its keys stand.
+struct Counts {
+  std::uint64_t tensors = 0;
+  std::uint64_t keys = 0;
+};
+
+Counts ReadCounts(HeadCursor& head) {
+  CheckMagic(head);
+  Counts counts;
+  // The least bytes of an entry: length of the name, dimensions, type, offset.
+  counts.tensors = head.ReadCount("tensors", 8 + 4 + 4 + 8);
+  // Length of the key, type, a value of one byte.
+  counts.keys = head.ReadCount("keys", 8 + 4 + 1);
+  return counts;
+}
+
+GgufMetadata ReadKeys(HeadCursor& head, std::uint64_t count) {
+  GgufMetadata metadata;
+  std::set<std::string> names;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::string key = head.ReadString();
+    GgufValue value;
+    ReadAlternative(head, head.Read<std::uint32_t>(), value);
+    // Readers of llama.cpp take the first of two, others the last.
+    if (!names.insert(key).second) {
+      ThrowInvalidInput("{}: key '{}' appears twice", head.where(), key);
+    }
+    metadata.Add(std::move(key), std::move(value));
+  }
+  return metadata;
+}
+
 }  // namespace
+
+std::string TypeNameOf(const GgufValue& value) {
+  const auto* array = std::get_if<GgufArray>(&value);
+  return array == nullptr ? kValueTypes[value.index()]
+                          : fmt::format("array of {}", kValueTypes[array->index()]);
+}
+
+const GgufValue* GgufMetadata::Find(std::string_view key) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const GgufEntry& entry) { return entry.key == key; });
+  return found == entries_.end() ? nullptr : &found->value;
+}
+
+GgufMetadata ReadGgufMetadata(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  HeadCursor head(file.bytes(), path.string());
+  return ReadKeys(head, ReadCounts(head).keys);
+}
 
 GgufReader::GgufReader(const std::filesystem::path& path) {
   const std::size_t number = AddFile(MappedFile(path));
   const std::span<const std::byte> bytes = file(number).bytes();
   HeadCursor head(bytes, path.string());
-  CheckMagic(head);
-  // The least bytes of an entry: length of the name, dimensions, type, offset.
-  const std::uint64_t tensors = head.ReadCount("tensors", 8 + 4 + 4 + 8);
-  // Length of the key, type, a value of one byte.
-  const std::uint64_t keys = head.ReadCount("keys", 8 + 4 + 1);
-  for (std::uint64_t i = 0; i < keys; ++i) {
-    std::string key = head.ReadString();
-    GgufValue value;
-    ReadAlternative(head, head.Read<std::uint32_t>(), value);
-    // Readers of llama.cpp take the first of two, others the last.
-    if (!value_numbers_.emplace(key, values_.entries().size()).second) {
-      ThrowInvalidInput("{}: key '{}' appears twice", head.where(), key);
-    }
+  const auto [tensors, keys] = ReadCounts(head);
+  values_ = ReadKeys(head, keys);
+  for (std::size_t i = 0; i < values_.entries().size(); ++i) {
+    const auto& [key, value] = values_.entries()[i];
+    value_numbers_.emplace(key, i);
     if (const auto* text = std::get_if<std::string>(&value)) AddMetadata(key, *text);
-    values_.Add(std::move(key), std::move(value));
   }
   std::uint64_t alignment = internal::kGgufAlignment;
   // After all keys: this one may be the last.

@@ -41,6 +41,7 @@ class GgufMetadata {
     entries_.push_back(GgufEntry{std::move(key), std::move(value)});
   }
   const std::vector<GgufEntry>& entries() const { return entries_; }
+  const GgufValue* Find(std::string_view key) const;  // nullptr when there is no such key
   bool operator==(const GgufMetadata&) const = default;
 
  private:
@@ -72,6 +73,12 @@ class GgufReader : public MappedTensors {
   GgufMetadata values_;
   std::map<std::string, std::size_t, std::less<>> value_numbers_;
 };
+
+// The keys of a file alone, whatever its tensors are. Errors: InvalidInput for a malformed head.
+GgufMetadata ReadGgufMetadata(const std::filesystem::path& path);
+
+// "u32", "array of string", ...: the type of a value, for errors.
+std::string TypeNameOf(const GgufValue& value);
 
 // Opens a GGUF file, with the checks that OpenSafetensors makes of its format.
 std::unique_ptr<GgufReader> OpenGguf(const std::filesystem::path& path);
