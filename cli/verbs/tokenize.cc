@@ -57,7 +57,7 @@ class TokenizeVerb : public Verb {
   void Declare(OptionTable& table) override {
     table.Section("Input");
     table.AddPath("model_name_or_path", &model_,
-                  "directory with tokenizer.json, or org/name in the local cache",
+                  "directory with tokenizer.json, GGUF file, or org/name in the local cache",
                   {"base_model", "model"});
     table.Add("text", &text_, "text to turn into ids");
     table.AddPath("jsonl", &jsonl_, "file with one JSON string per line; -: standard input");

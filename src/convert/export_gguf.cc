@@ -9,7 +9,7 @@
 #include "base/matrix.h"
 #include "convert/gguf_limits.h"
 #include "convert/gguf_metadata.h"
-#include "convert/gguf_tokenizer.h"
+#include "convert/gguf_tokenizer_keys.h"
 #include "convert/merged_linear.h"
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"

@@ -6,7 +6,7 @@
 // verify.h reads the result back and compares its log-probabilities with the source.
 //
 //   gguf_metadata.h   the keys that describe a decoder; model/gguf_names.h has llama.cpp's names
-//   gguf_tokenizer.h  the tokenizer as GGUF keys
+//   gguf_tokenizer_keys.h the tokenizer as GGUF keys
 //   gguf_weights.h    reads a GGUF model again, to verify it
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
 //   merged_linear.h   the rows of a weight with its adapter merged in

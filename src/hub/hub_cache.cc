@@ -312,6 +312,8 @@ fs::path ResolveTokenizerDir(const std::string& name) {
   std::error_code ignored;
   // A folder with a tokenizer alone is enough here; a model is not asked for.
   if (fs::exists(fs::path(name) / "tokenizer.json", ignored)) return name;
+  // A GGUF file holds its tokenizer.
+  if (fs::path(name).extension() == ".gguf" && fs::is_regular_file(name, ignored)) return name;
   if (!name.empty() && !fs::exists(name, ignored)) {
     const fs::path snapshot = FindSnapshot(name);
     if (fs::exists(snapshot / "tokenizer.json", ignored)) return snapshot;

@@ -52,7 +52,7 @@ std::vector<std::string> CachedModels();
 // the missing files, and the command that gets them.
 std::filesystem::path ResolveModelDir(const std::string& name);
 
-// Resolves as ResolveModelDir, but accepts a folder with a tokenizer.json alone.
+// Resolves as ResolveModelDir, but accepts a folder with a tokenizer.json alone, and a GGUF file.
 std::filesystem::path ResolveTokenizerDir(const std::string& name);
 
 }  // namespace qlora

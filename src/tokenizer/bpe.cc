@@ -35,7 +35,8 @@ Bpe::Bpe(const BpeConfig& config)
       fuse_unk_(config.fuse_unk),
       byte_fallback_(config.byte_fallback),
       ignore_merges_(config.ignore_merges),
-      byte_level_(config.byte_level) {
+      byte_level_(config.byte_level),
+      late_fallback_(config.late_fallback) {
   fallback_.fill(-1);
   PieceTable bytes_of(byte_fallback_ ? 256 : 0);
   if (byte_fallback_) {
@@ -58,8 +59,11 @@ Bpe::Bpe(const BpeConfig& config)
     const char c = static_cast<char>(byte);
     single_[byte] = pieces_.Find({&c, 1});
   }
-  std::uint32_t rank = 0;
-  for (const auto& [left, right, id] : config.merges) merges_.Insert(left, right, {rank++, id});
+  for (std::int64_t i = 0; i < std::ssize(config.merges); ++i) {
+    const auto& [left, right, id] = config.merges[i];
+    const auto place = static_cast<std::uint32_t>(i);
+    merges_.Insert(left, right, {config.ranks.empty() ? place : config.ranks[i], id});
+  }
 }
 
 std::int32_t Bpe::UnknownId() const {
@@ -85,6 +89,23 @@ bool Bpe::AppendFallback(std::string_view character, std::vector<std::int32_t>* 
   return true;
 }
 
+// The pieces of the bytes of an unknown character that no merge has taken.
+void Bpe::AppendBytes(std::int32_t unknown_symbol, std::vector<std::int32_t>* ids) const {
+  if (!byte_fallback_) return;
+  std::string character;
+  AppendUtf8(static_cast<char32_t>(-2 - unknown_symbol), &character);
+  for (const char c : character) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (fallback_[byte] < 0) {
+      ThrowInvalidInput(
+          "{}: has no token for the character '{}' and none for its byte: <0x{:02X}>; expected the "
+          "256 byte tokens <0x00> ... <0xFF>",
+          where_, character, byte);
+    }
+    ids->push_back(fallback_[byte]);
+  }
+}
+
 // Ids around unknown characters have the order of Hugging Face: an unknown token waits until the
 // next known character, byte-fallback tokens overtake it.
 void Bpe::AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const {
@@ -100,6 +121,12 @@ void Bpe::AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbol
       if (waiting) symbols->push_back(UnknownId());
       waiting = false;
       symbols->push_back(id);
+      continue;
+    }
+    if (late_fallback_) {
+      const char* at = character.data();
+      symbols->push_back(
+          UnknownSymbol(byte_level_ ? static_cast<unsigned char>(*at) : NextCharacter(at)));
       continue;
     }
     if (byte_fallback_ && AppendFallback(character, symbols)) continue;
@@ -124,7 +151,17 @@ void Bpe::Encode(std::string_view word, BpeScratch* scratch, std::vector<std::in
   } else {
     MergeLong(scratch);
   }
-  ids->insert(ids->end(), scratch->symbols.begin(), scratch->symbols.end());
+  if (!late_fallback_) {
+    ids->insert(ids->end(), scratch->symbols.begin(), scratch->symbols.end());
+    return;
+  }
+  for (const std::int32_t symbol : scratch->symbols) {
+    if (symbol >= 0) {
+      ids->push_back(symbol);
+    } else {
+      AppendBytes(symbol, ids);
+    }
+  }
 }
 
 // Time n^2, but of a few nanoseconds each, without allocation.

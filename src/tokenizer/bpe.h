@@ -20,14 +20,22 @@ struct BpeConfig {
   std::string where;  // "dir/tokenizer.json: model", for errors
   // Text and id; with byte_level, a piece is written with the 256 byte characters.
   const std::vector<std::pair<std::string, std::int32_t>>* pieces = nullptr;
-  // Ids of left, right and result, in order of rank.
+  // Ids of left, right and result, in order of rank. Left and right may be unknown characters (see
+  // UnknownSymbol).
   std::vector<std::array<std::int32_t, 3>> merges;
+  std::vector<std::uint32_t> ranks;  // of the merges, where some share one; empty: their places
   std::optional<std::string> unk_token;
   bool fuse_unk = false;       // neighbouring unknown characters give one unknown token
   bool byte_fallback = false;  // an unknown character becomes the pieces <0x..> of its bytes
   bool ignore_merges = false;  // a word that is a piece is that piece, whatever merges say
   bool byte_level = false;     // words arrive as raw bytes, each of which means its character
+  // As llama.cpp: unknown characters take part in merges. Those that are left become bytes
+  // (byte_fallback) or nothing at the end.
+  bool late_fallback = false;
 };
+
+// The symbol of a character without a piece, with late_fallback: less than -1.
+inline std::int32_t UnknownSymbol(char32_t c) { return -2 - static_cast<std::int32_t>(c); }
 
 // Buffers that Encode reuses; one per thread.
 struct BpeScratch {
@@ -49,7 +57,8 @@ class Bpe {
 
   // Appends the ids of `word` (valid UTF-8, or any bytes with byte_level) to ids. Takes time
   // n log n in the length of the word.
-  // Errors: InvalidInput when a character is unknown and unk_token is not in the vocabulary.
+  // Errors: InvalidInput when a character is unknown and unk_token is not in the vocabulary; with
+  // late_fallback and byte_fallback, when the piece of one of its bytes is not.
   void Encode(std::string_view word, BpeScratch* scratch, std::vector<std::int32_t>* ids) const;
 
   // The id of a whole word, or -1.
@@ -59,6 +68,7 @@ class Bpe {
   void AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbols) const;
   bool AppendFallback(std::string_view character, std::vector<std::int32_t>* symbols) const;
   std::int32_t UnknownId() const;
+  void AppendBytes(std::int32_t unknown_symbol, std::vector<std::int32_t>* ids) const;
   void MergeShort(BpeScratch* scratch) const;
   void MergeLong(BpeScratch* scratch) const;
 
@@ -73,6 +83,7 @@ class Bpe {
   bool byte_fallback_;
   bool ignore_merges_;
   bool byte_level_;
+  bool late_fallback_;
 };
 
 }  // namespace qlora

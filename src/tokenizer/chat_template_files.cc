@@ -1,6 +1,7 @@
 #include "tokenizer/chat_template_files.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -20,46 +21,26 @@ bool ShowsText(const std::filesystem::path& adapter_dir) {
   return !kind.IsNull() && (kind.String() == "text" || kind.String() == "whole");
 }
 
-}  // namespace
-
-std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
-                                                const std::filesystem::path& adapter,
-                                                TemplateUse use) {
-  std::vector<ChatTemplateText> templates;
-  const bool has_own = !adapter.empty() && (use == TemplateUse::kShow || !ShowsText(adapter));
-  const std::filesystem::path adapter_dir = has_own ? adapter : std::filesystem::path();
-  const std::filesystem::path adapter_config = adapter_dir / "tokenizer_config.json";
-  const bool own_config = has_own && std::filesystem::exists(adapter_config) &&
-                          OptionalFile(adapter_config).Root().Has("chat_template");
-  // The template of an adapter serves conversations with tools too.
-  const bool from_adapter =
-      own_config || (has_own && std::filesystem::exists(adapter_dir / kChatTemplateFile));
-  // The first template of a name counts, so the places are read in order of precedence.
-  const auto add = [&](const std::string& name, std::string text) {
-    const bool known = std::any_of(templates.begin(), templates.end(),
-                                   [&](const ChatTemplateText& t) { return t.name == name; });
-    if (known || (from_adapter && name == kToolTemplate)) return;
-    templates.push_back({name, std::move(text)});
-  };
-  const auto add_file = [&](const std::filesystem::path& dir) {
-    const std::filesystem::path file = dir / kChatTemplateFile;
-    if (!dir.empty() && std::filesystem::exists(file)) add("default", ReadOwnText(file));
-  };
-  const auto add_config = [&](const std::filesystem::path& path) {
-    const OptionalFile config(path);
-    const JsonValue value = config.Root()["chat_template"];
-    if (value.IsArray()) {
-      for (const JsonValue& item : value.Array()) {
-        add(item["name"].String(), item["template"].String());
-      }
-    } else if (!value.IsNull()) {
-      add("default", value.String());
+// The templates of a tokenizer_config.json.
+void AddConfigTemplates(const std::filesystem::path& path,
+                        std::vector<ChatTemplateText>* templates) {
+  const OptionalFile config(path);
+  const JsonValue value = config.Root()["chat_template"];
+  if (value.IsArray()) {
+    for (const JsonValue& item : value.Array()) {
+      templates->push_back({item["name"].String(), item["template"].String()});
     }
-  };
-  // Before transformers 4.52, trainers saved the template in tokenizer_config.json alone.
-  add_file(adapter_dir);
-  if (own_config) add_config(adapter_config);
-  add_file(model_dir);
+  } else if (!value.IsNull()) {
+    templates->push_back({"default", value.String()});
+  }
+}
+
+// In order of precedence; a name may come several times.
+std::vector<ChatTemplateText> ModelTemplates(const std::filesystem::path& model_dir) {
+  std::vector<ChatTemplateText> templates;
+  if (const auto file = model_dir / kChatTemplateFile; std::filesystem::exists(file)) {
+    templates.push_back({"default", ReadOwnText(file)});
+  }
   const std::filesystem::path folder = model_dir / "additional_chat_templates";
   if (std::filesystem::is_directory(folder)) {
     std::vector<std::filesystem::path> files;
@@ -68,9 +49,45 @@ std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& mod
     }
     // Directories list files in no order; the list of templates must not depend on the file system.
     std::sort(files.begin(), files.end());
-    for (const auto& path : files) add(path.stem().string(), ReadOwnText(path));
+    for (const auto& path : files) templates.push_back({path.stem().string(), ReadOwnText(path)});
   }
-  add_config(model_dir / "tokenizer_config.json");
+  AddConfigTemplates(model_dir / "tokenizer_config.json", &templates);
+  return templates;
+}
+
+}  // namespace
+
+std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& model_dir,
+                                                const std::filesystem::path& adapter,
+                                                TemplateUse use) {
+  return WithAdapterTemplates(ModelTemplates(model_dir), adapter, use);
+}
+
+std::vector<ChatTemplateText> WithAdapterTemplates(std::vector<ChatTemplateText> of_model,
+                                                   const std::filesystem::path& adapter,
+                                                   TemplateUse use) {
+  std::vector<ChatTemplateText> in_order;
+  bool from_adapter = false;
+  if (!adapter.empty() && (use == TemplateUse::kShow || !ShowsText(adapter))) {
+    const std::filesystem::path file = adapter / kChatTemplateFile;
+    if (std::filesystem::exists(file)) in_order.push_back({"default", ReadOwnText(file)});
+    // Before transformers 4.52, trainers saved the template in tokenizer_config.json alone.
+    const std::filesystem::path config = adapter / "tokenizer_config.json";
+    const bool own =
+        std::filesystem::exists(config) && OptionalFile(config).Root().Has("chat_template");
+    from_adapter = own || !in_order.empty();
+    if (own) AddConfigTemplates(config, &in_order);
+  }
+  std::move(of_model.begin(), of_model.end(), std::back_inserter(in_order));
+  // The first template of a name counts.
+  std::vector<ChatTemplateText> templates;
+  for (ChatTemplateText& added : in_order) {
+    const bool known = std::any_of(templates.begin(), templates.end(),
+                                   [&](const ChatTemplateText& t) { return t.name == added.name; });
+    // The template of an adapter serves conversations with tools too.
+    if (known || (from_adapter && added.name == kToolTemplate)) continue;
+    templates.push_back(std::move(added));
+  }
   std::stable_partition(templates.begin(), templates.end(),
                         [](const ChatTemplateText& t) { return t.name == "default"; });
   return templates;

@@ -16,6 +16,12 @@ std::vector<ChatTemplateText> ReadChatTemplates(const std::filesystem::path& mod
                                                 const std::filesystem::path& adapter_dir,
                                                 TemplateUse use);
 
+// The same with templates of a model that are known already, each name once: "default" first, and
+// those of adapter_dir take precedence.
+std::vector<ChatTemplateText> WithAdapterTemplates(std::vector<ChatTemplateText> of_model,
+                                                   const std::filesystem::path& adapter_dir,
+                                                   TemplateUse use);
+
 // As Hugging Face names them: the file, and the template for conversations with tools.
 inline constexpr const char* kChatTemplateFile = "chat_template.jinja";
 inline constexpr const char* kToolTemplate = "tool_use";

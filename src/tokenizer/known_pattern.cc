@@ -21,6 +21,14 @@ constexpr std::string_view kQwen2Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
+// As GGUF's readers spell them, where the long s is no s.
+constexpr std::string_view kLlama3Ascii =
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2Ascii =
+    R"((?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|)"
+    R"(\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 // A place in the text.
 struct Cursor {
   const char* p;
@@ -54,10 +62,17 @@ struct Cursor {
 
 char LowerAscii(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 
+// Which letters count as those of a contraction.
+enum class Letters {
+  kSmall,
+  kAscii,    // in both cases
+  kUnicode,  // and U+017F, the long s, which is an s in another case
+};
+
 // The end of the English contraction at p ('s 't 're 've 'm 'll 'd), or null.
-const char* Contraction(const char* p, const char* end, bool any_case) {
+const char* Contraction(const char* p, const char* end, Letters letters) {
   if (*p != '\'' || end - p < 2) return nullptr;
-  const auto letter = [&](int i) { return any_case ? LowerAscii(p[i]) : p[i]; };
+  const auto letter = [&](int i) { return letters == Letters::kSmall ? p[i] : LowerAscii(p[i]); };
   switch (letter(1)) {
     case 's':
     case 't':
@@ -69,8 +84,8 @@ const char* Contraction(const char* p, const char* end, bool any_case) {
       return end - p >= 3 && letter(2) == 'e' ? p + 3 : nullptr;
     case 'l':
       return end - p >= 3 && letter(2) == 'l' ? p + 3 : nullptr;
-    case '\xC5':  // U+017F, long s, is an s in another case
-      return any_case && end - p >= 3 && p[2] == '\xBF' ? p + 3 : nullptr;
+    case '\xC5':  // the long s
+      return letters == Letters::kUnicode && end - p >= 3 && p[2] == '\xBF' ? p + 3 : nullptr;
     default:
       return nullptr;
   }
@@ -96,7 +111,7 @@ const char* SpaceRun(const char* p, const char* end, bool line_ends) {
 struct Gpt2Rule {
   // The end of the match at p < end.
   const char* Next(const char* p, const char* end) const {
-    if (const char* stop = Contraction(p, end, false)) return stop;
+    if (const char* stop = Contraction(p, end, Letters::kSmall)) return stop;
     Cursor at = {p, end};
     if (*p == ' ') at.Step();
     const unsigned c = at.ClassHere();
@@ -114,9 +129,10 @@ struct Gpt2Rule {
 
 struct Llama3Rule {
   int max_digits;  // 3, or 1 for Qwen 2
+  Letters letters = Letters::kUnicode;
 
   const char* Next(const char* p, const char* end) const {
-    if (const char* stop = Contraction(p, end, true)) return stop;
+    if (const char* stop = Contraction(p, end, letters)) return stop;
     Cursor at = {p, end};
     const unsigned first = at.ClassHere();
     at.Step();
@@ -166,6 +182,12 @@ std::unique_ptr<SplitPattern> MakeKnownPattern(std::string_view regex) {
   if (regex == kGpt2Regex) return std::make_unique<KnownPattern<Gpt2Rule>>(Gpt2Rule{});
   if (regex == kLlama3Regex) return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{3});
   if (regex == kQwen2Regex) return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{1});
+  if (regex == kLlama3Ascii) {
+    return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{3, Letters::kAscii});
+  }
+  if (regex == kQwen2Ascii) {
+    return std::make_unique<KnownPattern<Llama3Rule>>(Llama3Rule{1, Letters::kAscii});
+  }
   return nullptr;
 }
 

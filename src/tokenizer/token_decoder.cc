@@ -38,13 +38,11 @@ class FuseDecoder final : public DecoderStep {
   void Push(std::string_view token) override { next->Push(token); }
 };
 
-// Joins the bytes that tokens represent, as UTF-8; ill-formed bytes become U+FFFD.
-class ByteLevelDecoder final : public DecoderStep {
+// Joins the bytes of tokens, as UTF-8; ill-formed bytes become U+FFFD.
+class BytesDecoder : public DecoderStep {
  public:
   void Push(std::string_view token) override {
-    // Added tokens hold other characters than byte characters; such a token is its own text.
-    const auto bytes = BytesOfByteCharacters(token);
-    pending_.append(bytes ? std::string_view(*bytes) : token);
+    pending_.append(token);
     std::string_view rest = pending_;
     std::string text;
     while (!rest.empty()) {
@@ -63,6 +61,16 @@ class ByteLevelDecoder final : public DecoderStep {
 
  private:
   std::string pending_;  // the beginning of a character
+};
+
+// The same of the bytes that tokens represent.
+class ByteLevelDecoder final : public BytesDecoder {
+ public:
+  void Push(std::string_view token) override {
+    // Added tokens hold other characters than byte characters; such a token is its own text.
+    const auto bytes = BytesOfByteCharacters(token);
+    BytesDecoder::Push(bytes ? std::string_view(*bytes) : token);
+  }
 };
 
 // The value of a hexadecimal digit, or -1.
@@ -253,6 +261,15 @@ TokenDecoder TokenDecoder::Parse(const JsonValue& config) {
     double factor = 1;
     decoder.steps_.push_back(ParseDecoderStep(step, &joined, &factor));
     growth.Multiply(factor, step);
+  }
+  return decoder;
+}
+
+TokenDecoder TokenDecoder::OfBytes(bool strips_space) {
+  TokenDecoder decoder;
+  decoder.steps_.emplace_back([] { return std::make_unique<BytesDecoder>(); });
+  if (strips_space) {
+    decoder.steps_.emplace_back([] { return std::make_unique<StripDecoder>(U' ', 1, 0, true); });
   }
   return decoder;
 }

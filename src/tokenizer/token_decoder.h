@@ -57,6 +57,10 @@ class TokenDecoder {
   // tokens with spaces. Errors: InvalidInput for others, naming the key.
   static TokenDecoder Parse(const JsonValue& config);
 
+  // Joins tokens that arrive as their bytes, as UTF-8. strips_space: without one space at the
+  // start.
+  static TokenDecoder OfBytes(bool strips_space);
+
  private:
   std::vector<DecoderStepFactory> steps_;
 };

@@ -78,23 +78,35 @@ void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Wor
       [out](std::int32_t id) { out->push_back(id); });
 }
 
+void Tokenizer::Impl::EncodeText(std::string_view text, bool at_start, Workspace& workspace,
+                                 std::vector<std::int32_t>* out) const {
+  if (normalizer_.IsIdentity()) {
+    EncodeNormalized(text, at_start, workspace, out);
+    return;
+  }
+  NormalizedText normalized = {std::string(text), at_start};
+  normalizer_.Apply(&normalized);
+  EncodeNormalized(normalized.text, normalized.at_start, workspace, out);
+}
+
 // The stages in the order of the drawing in tokenizer.h.
 void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
                              std::vector<std::int32_t>* out) const {
   if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
   std::string storage;  // of the repaired text, when it is ill-formed
-  added_.Split(
-      ValidUtf8(text, &storage),
-      [&](std::string_view piece, std::int64_t begin) {
-        if (normalizer_.IsIdentity()) {
-          EncodeNormalized(piece, begin == 0, workspace, out);
-          return;
-        }
-        NormalizedText normalized = {std::string(piece), begin == 0};
-        normalizer_.Apply(&normalized);
-        EncodeNormalized(normalized.text, normalized.at_start, workspace, out);
-      },
-      [out](std::int32_t id) { out->push_back(id); });
+  const std::string_view valid = ValidUtf8(text, &storage);
+  const auto on_token = [out](std::int32_t id) { out->push_back(id); };
+  if (partition_) {
+    partition_->Split(
+        valid, [&](std::string_view piece) { EncodeText(piece, false, workspace, out); }, on_token);
+  } else {
+    added_.Split(
+        valid,
+        [&](std::string_view piece, std::int64_t begin) {
+          EncodeText(piece, begin == 0, workspace, out);
+        },
+        on_token);
+  }
   if (add_special_tokens) out->insert(out->end(), post.after.begin(), post.after.end());
 }
 
@@ -102,6 +114,10 @@ std::optional<std::string_view> Tokenizer::Impl::DecoderText(std::int32_t id,
                                                              bool skip_special_tokens) const {
   // Models have more rows than the tokenizer has ids, so a sampled id may have no text.
   if (id < 0 || id >= std::ssize(spec.pieces) || spec.pieces[id].empty()) return std::nullopt;
+  if (!byte_pieces_.empty()) {
+    if (skip_special_tokens && special[id]) return std::nullopt;
+    return byte_pieces_[id];
+  }
   const auto changed = std::lower_bound(decoder_texts_.begin(), decoder_texts_.end(), id,
                                         [](const std::pair<std::int32_t, std::string>& entry,
                                            std::int32_t value) { return entry.first < value; });
@@ -118,6 +134,10 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
                           const std::filesystem::path& adapter_dir, TemplateUse use) {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(model_dir, ignored)) {
+    return Tokenizer(Impl::OfGguf(model_dir, adapter_dir, use));
+  }
   return Tokenizer(std::make_unique<const Impl>(model_dir, adapter_dir, use));
 }
 

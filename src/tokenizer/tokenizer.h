@@ -57,6 +57,10 @@ struct TokenizerSpec {
   bool byte_fallback = false;
   bool add_prefix_space = false;  // a space (or its stand-in) is put before the text
   std::vector<ChatTemplateText> chat_templates;
+  // Of a GGUF file's tokenizer; empty otherwise.
+  std::string gguf_pre;                   // the name of its pre-tokenizer
+  std::vector<float> scores;              // of each id, with which kSentencePieceBpe merges
+  std::vector<std::int32_t> token_types;  // of each id, in the numbers of the format
 };
 
 // What the chat templates are read for. An adapter that was trained on a layout of plain text may
@@ -77,6 +81,13 @@ class Tokenizer {
   // chat_template.jinja that is there takes the place of the model's; chat_template_files.h says
   // which template counts. Errors: InvalidInput with file and key when something is missing,
   // malformed or not supported.
+  //
+  // model_dir may be a GGUF file instead. Its tokenizer encodes as llama.cpp does with special
+  // tokens in the text (parse_special), and decodes as it does, but that the space before a text
+  // is always removed where the tokenizer puts one there, and that the result is valid UTF-8.
+  // Roles and ends are llama.cpp's (gguf_vocabulary.h). Of adapter_dir, tokenizer.json replaces the
+  // whole tokenizer, together with its tokenizer_config.json and special_tokens_map.json, and chat
+  // templates count as above.
   static Tokenizer Load(const std::filesystem::path& model_dir,
                         const std::filesystem::path& adapter_dir = {},
                         TemplateUse use = TemplateUse::kRender);

@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::int32_t kMaxId = 1 << 22;  // far above any vocabulary
 
-// True when U+2581 appears behind another character.
-bool HasInnerMetaspace(std::string_view text) {
-  std::size_t run = 0;
-  while (text.substr(run).starts_with(kMetaspace)) run += kMetaspace.size();
-  return text.find(kMetaspace, run) != std::string_view::npos;
-}
-
 void RejectAffix(const JsonValue& value) {
   if (!value.IsNull() && !value.String().empty()) {
     value.Fail("null (word affixes are not supported)");

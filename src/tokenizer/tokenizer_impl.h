@@ -1,4 +1,5 @@
-// The parts of a Tokenizer. Included by tokenizer.cc and tokenizer_impl.cc only.
+// The parts of a Tokenizer. Included by tokenizer.cc, tokenizer_impl.cc (tokenizer.json) and
+// gguf_tokenizer.cc only.
 #ifndef QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 #define QLORA_TOKENIZER_TOKENIZER_IMPL_H_
 
@@ -19,10 +20,12 @@
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/chat_template_files.h"
+#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/special_partition.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/token_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -32,6 +35,13 @@ namespace qlora {
 
 // U+2581, which SentencePiece writes in place of a space.
 inline constexpr std::string_view kMetaspace = "\xE2\x96\x81";
+
+// True when U+2581 appears behind another character.
+inline bool HasInnerMetaspace(std::string_view text) {
+  std::size_t run = 0;
+  while (text.substr(run).starts_with(kMetaspace)) run += kMetaspace.size();
+  return text.find(kMetaspace, run) != std::string_view::npos;
+}
 
 // A memory of words that were encoded before: most words of a text are among a few thousand. One
 // per thread, so that it needs no lock. Each word has two places, where the latest two words that
@@ -83,6 +93,11 @@ class Tokenizer::Impl {
  public:
   Impl(const std::filesystem::path& model_dir, const std::filesystem::path& adapter_dir,
        TemplateUse use);
+  explicit Impl(GgufVocabulary vocabulary);  // without chat templates
+  // The tokenizer of a GGUF file, or of an adapter that has its own.
+  static std::unique_ptr<const Impl> OfGguf(const std::filesystem::path& path,
+                                            const std::filesystem::path& adapter_dir,
+                                            TemplateUse use);
 
   // The memory of one thread while it encodes.
   struct Workspace {
@@ -131,7 +146,12 @@ class Tokenizer::Impl {
                       const std::filesystem::path& adapter_dir);
   void SetPiece(std::int32_t id, const std::string& text, const std::string& where);
   void CheckPostProcessor(const std::string& file) const;
+  void LoadGgufModel(const GgufVocabulary& vocabulary);
+  void LoadGgufSpecials(const GgufVocabulary& vocabulary);
 
+  // A text between added tokens.
+  void EncodeText(std::string_view text, bool at_start, Workspace& workspace,
+                  std::vector<std::int32_t>* ids) const;
   void EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
                         std::vector<std::int32_t>* ids) const;
   void EncodeWord(std::string_view word, Workspace& workspace,
@@ -142,10 +162,12 @@ class Tokenizer::Impl {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   std::optional<Bpe> model_;
-  AddedTokenMatcher added_;             // looked for in the user's text
-  AddedTokenMatcher added_normalized_;  // looked for in the normalized text
+  std::optional<SpecialPartition> partition_;  // of GGUF files, in place of the next two
+  AddedTokenMatcher added_;                    // looked for in the user's text
+  AddedTokenMatcher added_normalized_;         // looked for in the normalized text
   // The normalized form of added tokens, where it differs; decoders receive this form.
   std::vector<std::pair<std::int32_t, std::string>> decoder_texts_;
+  std::vector<std::string> byte_pieces_;  // of GGUF files: per id, what the decoder receives
   // True when no merge continues with U+2581 after another character, so that words may be cut
   // there.
   bool cuts_at_metaspace_ = false;

@@ -1,12 +1,18 @@
-// Attacks the GGUF reader; what it accepts must be written again and read back as the same.
+// Attacks the GGUF reader, and that of the tokenizer in its keys; what the former accepts must be
+// written again and read back as the same.
 #include "fuzz_util.h"
 #include "gguf/gguf.h"
 #include "gguf/gguf_writer.h"
+#include "tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;
   static const FuzzFolder folder;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
+  Attack([&] {
+    const Tokenizer tokenizer = Tokenizer::Load(folder.Put("a.gguf", input));
+    tokenizer.Decode(tokenizer.Encode("It's <s> 2024 </s>\n\u00e9"));
+  });
   Attack([&] {
     const auto reader = OpenGguf(folder.Put("a.gguf", input));
     ReadAll(*reader);

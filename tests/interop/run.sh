@@ -29,6 +29,7 @@ else
 fi
 run tests/interop/prompt_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
+run tests/interop/gguf_tokens.mjs --qlora "$qlora"
 run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/data_tests"
 run tests/interop/tokenizer_bench.mjs --qlora "$qlora"
 /usr/bin/python3 tests/docs/run_documents.py docs/performance.md --bin "$(dirname "$qlora")"

@@ -1,6 +1,6 @@
-// Tokenizers as keys of GGUF.
-#ifndef QLORA_CONVERT_GGUF_TOKENIZER_H_
-#define QLORA_CONVERT_GGUF_TOKENIZER_H_
+// Writes tokenizers as keys of GGUF; tokenizer/gguf_vocabulary.h reads them.
+#ifndef QLORA_CONVERT_GGUF_TOKENIZER_KEYS_H_
+#define QLORA_CONVERT_GGUF_TOKENIZER_KEYS_H_
 
 #include <cstdint>
 
@@ -23,4 +23,4 @@ std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer
 
 }  // namespace qlora
 
-#endif  // QLORA_CONVERT_GGUF_TOKENIZER_H_
+#endif  // QLORA_CONVERT_GGUF_TOKENIZER_KEYS_H_

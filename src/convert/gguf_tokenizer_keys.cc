@@ -1,5 +1,5 @@
 // Writes the tokenizer into GGUF metadata, in the form that llama.cpp expects.
-#include "convert/gguf_tokenizer.h"
+#include "convert/gguf_tokenizer_keys.h"
 
 #include <algorithm>
 #include <array>
@@ -41,6 +41,8 @@ constexpr std::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 std::string PreTokenizerName(const TokenizerSpec& spec) {
+  // Of a GGUF file: its name.
+  if (!spec.gguf_pre.empty()) return spec.gguf_pre;
   for (const PreTokenizer& known : kPreTokenizers) {
     // Letter by letter: two expressions that look alike may split digits in another way.
     if (spec.split_regex == known.regex) return std::string(known.name);
@@ -65,7 +67,8 @@ bool IsByteToken(const std::string& piece) {
 
 // llama.cpp merges the pair whose result has the highest score; the order of the merges, negated,
 // gives the same sequence.
-std::vector<float> ScoresFromMerges(const TokenizerSpec& spec) {
+std::vector<float> ScoresOf(const TokenizerSpec& spec) {
+  if (!spec.scores.empty()) return spec.scores;
   std::map<std::string, float> rank;
   for (std::size_t i = 0; i < spec.merges.size(); ++i) {
     // emplace keeps the first: of two merges with one result, the earlier one counts.
@@ -81,6 +84,7 @@ std::vector<float> ScoresFromMerges(const TokenizerSpec& spec) {
 }
 
 std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const TokenizerSpec& spec) {
+  if (!spec.token_types.empty()) return spec.token_types;
   std::vector<std::int32_t> types;
   for (const std::string& piece : spec.pieces) {
     const bool byte = spec.kind != TokenizerKind::kByteLevelBpe && IsByteToken(piece);
@@ -88,8 +92,10 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
   }
   for (const AddedToken& token : spec.added_tokens) {
     // Added tokens override the type that their text suggests. llama.cpp prints user-defined
-    // tokens, but no control tokens.
-    types[token.id] = token.special ? kControl : kUserDefined;
+    // tokens as they are, U+2581 too, but no control tokens.
+    const bool spaces = spec.kind != TokenizerKind::kByteLevelBpe &&
+                        token.content.find("\xE2\x96\x81") != std::string::npos;
+    types[token.id] = token.special ? kControl : spaces ? kNormal : kUserDefined;
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {
     types[*tokenizer.unk_id()] = kUnknown;
@@ -198,7 +204,7 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
       CheckByteTokens(spec);
       add("ggml.model", std::string("llama"));
       add("ggml.pre", std::string("default"));
-      std::vector<float> scores = ScoresFromMerges(spec);
+      std::vector<float> scores = ScoresOf(spec);
       scores.resize(pieces.size(), -static_cast<float>(spec.merges.size()));
       add("ggml.scores", GgufArray(std::move(scores)));
       add("ggml.add_space_prefix", spec.add_prefix_space);

@@ -1,0 +1,109 @@
+// Tokenizers written as keys of GGUF and read again give the ids of the tokenizer.json.
+#include "convert/gguf_tokenizer_keys.h"
+
+#include <gmock/gmock.h>
+
+#include "base/file.h"
+#include "gguf/gguf_writer.h"
+#include "tokenizer/tokenizer_test_util.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+GgufMetadata KeysOf(const Tokenizer& tokenizer) {
+  GgufMetadata metadata;
+  std::vector<std::string> notes;
+  AddTokenizerMetadata(tokenizer, tokenizer.vocab_size(), metadata, notes);
+  return metadata;
+}
+
+Tokenizer ReadBack(const GgufMetadata& keys) {
+  const ScratchDir dir;
+  CreateGguf(dir.path() / "model.gguf", keys, {})->Finish();
+  return Tokenizer::Load(dir.path() / "model.gguf");
+}
+
+std::vector<std::string> Texts(const Tokenizer& tokenizer) {
+  std::vector<std::string> texts = {
+      "",
+      " ",
+      "   leading and trailing   ",
+      "two  spaces\n\nand\r\nlines\n",
+      "\ttabs\t\tand \v\f",
+      "it's we'LL I'd 'tis",
+      "1 12 123 1234 12345 3.14159 1,000,000",
+      "int main() { return x[i] += 0x1F; }  // code",
+      "caf\u00e9 na\u00efve \u0434\u0430 \u4e2d\u6587 \u65e5\u672c\u8a9e \ud55c\uad6d\uc5b4",
+      "\U0001F600\U0001F44D\U0001F3FD \u2764\uFE0F",
+      "\u00a0\u2003\u3000 wide spaces",
+      "<0x41> \u2581 \uFFFD \u0001",
+  };
+  for (const AddedToken& token : tokenizer.spec().added_tokens) {
+    if (!token.special) continue;
+    const std::string& text = token.content;
+    texts.insert(texts.end(), {text, "a" + text + "b", text + text, "x " + text + " y",
+                               text.substr(0, text.size() - 1), "\n" + text + "\n"});
+  }
+  for (std::uint64_t seed = 0; seed < 300; ++seed) texts.push_back(RandomText(seed, 12));
+  if (tokenizer.spec().normalizer.find("NFC") != std::string::npos) {
+    // GGUF has no key for the normal form, which nearly all texts have.
+    std::erase_if(texts, [](const std::string& text) {
+      std::string storage;
+      const std::string_view valid = ValidUtf8(text, &storage);
+      return Normalize(valid, NormalForm::kNfc) != valid;
+    });
+  }
+  return texts;
+}
+
+void ExpectSameIds(const fs::path& folder) {
+  const Tokenizer tokenizer = Tokenizer::Load(folder);
+  const Tokenizer again = ReadBack(KeysOf(tokenizer));
+  for (const std::string& text : Texts(tokenizer)) {
+    const auto ids = tokenizer.Encode(text);
+    EXPECT_EQ(again.Encode(text), ids) << folder << ": '" << text << "'";
+    EXPECT_EQ(again.Decode(ids), tokenizer.Decode(ids)) << folder << ": '" << text << "'";
+  }
+  EXPECT_EQ(again.bos_id(), tokenizer.bos_id());
+  EXPECT_EQ(again.adds_bos(), tokenizer.adds_bos());
+  EXPECT_EQ(again.adds_eos(), tokenizer.adds_eos());
+  for (const std::int32_t end : tokenizer.eos_ids()) {
+    EXPECT_THAT(again.eos_ids(), testing::Contains(end)) << folder;
+  }
+  // With the defaults of missing keys written out, nothing changes any more.
+  const GgufMetadata whole = KeysOf(again);
+  EXPECT_TRUE(KeysOf(ReadBack(whole)) == whole) << folder;
+}
+
+TEST(GgufTokenizerKeys, GoldenModelsComeBack) {
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(fs::path(QLORA_SOURCE_DIR) / "tests/golden")) {
+    if (!fs::exists(entry.path() / "tokenizer.json")) continue;
+    ExpectSameIds(entry.path());
+    ++count;
+  }
+  EXPECT_GE(count, 10);
+}
+
+// Real kinds of tokenizers. Others split or prefix in ways that GGUF has no key for.
+TEST(GgufTokenizerKeys, FixturesComeBack) {
+  for (const char* name : {"gpt2", "llama2", "llama3", "qwen2", "smollm2", "phi4", "gemma"}) {
+    ExpectSameIds(FixtureDir() / name);
+  }
+}
+
+// Two spaces, which Gemma has as an added token, are a token of text in GGUF: llama.cpp would print
+// a user-defined one with U+2581.
+TEST(GgufTokenizerKeys, AddedTokensOfSpacesAreText) {
+  const Tokenizer gemma = Tokenizer::Load(FixtureDir() / "gemma");
+  const auto spaces = gemma.IdOf("\u2581\u2581");
+  ASSERT_TRUE(spaces.has_value());
+  const Tokenizer again = ReadBack(KeysOf(gemma));
+  EXPECT_EQ(again.Decode(std::vector<std::int32_t>{*gemma.IdOf("a"), *spaces}), "a  ");
+}
+
+}  // namespace
+}  // namespace qlora
