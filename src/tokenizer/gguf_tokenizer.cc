@@ -161,7 +161,7 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
     config.byte_level = true;
     config.ignore_merges = vocabulary.pre_tokenizer.ignore_merges;
     config.merges.reserve(vocabulary.merges.size());
-    std::set<std::pair<std::int32_t, std::int32_t>> seen;
+    MergeTable seen(vocabulary.merges.size());
     for (std::int64_t place = 0; place < std::ssize(vocabulary.merges); ++place) {
       const auto& [left, right] = vocabulary.merges[place];
       const std::string result = left + right;
@@ -173,7 +173,9 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
                fmt::format("'{}' is not in tokenizer.ggml.tokens; expected a token", *texts[i]));
       }
       // Of two merges of one pair the first counts.
-      if (seen.emplace(merge[0], merge[1]).second) config.merges.push_back(merge);
+      if (seen.Find(merge[0], merge[1]).rank != Merge::kNone) continue;
+      seen.Insert(merge[0], merge[1], {0, merge[2]});
+      config.merges.push_back(merge);
     }
   }
   model_.emplace(config);

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <map>
 #include <string_view>
 
 #include "base/text.h"
 #include "tokenizer/gguf_roles.h"
+#include "tokenizer/lookup_tables.h"
 #include "tokenizer/tokenizer_keys.h"
 #include "unicode/unicode.h"
 
@@ -51,18 +51,17 @@ std::vector<std::string> ReadTexts(const TokenizerKeys& keys) {
   if (texts.empty() || std::ssize(texts) > kMaxTokens) {
     keys.Fail(kKey, fmt::format("expected 1 to {} tokens, found {}", kMaxTokens, texts.size()));
   }
-  std::map<std::string_view, std::int64_t> ids;
-  for (std::int64_t id = 0; id < std::ssize(texts); ++id) {
+  PieceTable ids(texts.size());
+  for (std::int32_t id = 0; id < std::ssize(texts); ++id) {
     std::string& text = texts[id];
     if (text.empty()) text = fmt::format("[EMPTY_{}]", id);
     std::string storage;
     if (ValidUtf8(text, &storage).data() != text.data()) {
       keys.Fail(kKey, fmt::format("token {} is not UTF-8 ('{}'); expected text", id, storage));
     }
-    const auto [first, is_new] = ids.emplace(text, id);
-    if (!is_new) {
+    if (!ids.Insert(text, id)) {
       keys.Fail(kKey,
-                fmt::format("'{}' has two ids, {} and {}; expected one", text, first->second, id));
+                fmt::format("'{}' has two ids, {} and {}; expected one", text, ids.Find(text), id));
     }
   }
   return texts;

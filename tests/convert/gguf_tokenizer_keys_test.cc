@@ -62,7 +62,14 @@ std::vector<std::string> Texts(const Tokenizer& tokenizer) {
 void ExpectSameIds(const fs::path& folder) {
   const Tokenizer tokenizer = Tokenizer::Load(folder);
   const Tokenizer again = ReadBack(KeysOf(tokenizer));
+  // llama.cpp takes any token </s> for an end, though Qwen 2 has it as a piece of text.
+  const auto holds_end_of_gguf_alone = [&](const std::string& text) {
+    return std::any_of(again.eos_ids().begin(), again.eos_ids().end(), [&](std::int32_t id) {
+      return !tokenizer.IsSpecial(id) && text.find(tokenizer.TokenText(id)) != std::string::npos;
+    });
+  };
   for (const std::string& text : Texts(tokenizer)) {
+    if (holds_end_of_gguf_alone(text)) continue;
     const auto ids = tokenizer.Encode(text);
     EXPECT_EQ(again.Encode(text), ids) << folder << ": '" << text << "'";
     EXPECT_EQ(again.Decode(ids), tokenizer.Decode(ids)) << folder << ": '" << text << "'";
@@ -92,6 +99,15 @@ TEST(GgufTokenizerKeys, GoldenModelsComeBack) {
 TEST(GgufTokenizerKeys, FixturesComeBack) {
   for (const char* name : {"gpt2", "llama2", "llama3", "qwen2", "smollm2", "phi4", "gemma"}) {
     ExpectSameIds(FixtureDir() / name);
+  }
+}
+
+// Those of real models, where the folder beside the repository is there.
+TEST(GgufTokenizerKeys, RealTokenizersComeBack) {
+  const fs::path folder = SharedFolder() / "data/tokenizers";
+  if (!fs::is_directory(folder)) GTEST_SKIP() << "no " << folder;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (fs::exists(entry.path() / "tokenizer.json")) ExpectSameIds(entry.path());
   }
 }
 
