@@ -47,6 +47,11 @@ void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMeta
   }
 }
 
+// Of scalings that have none of their own: a file that was read may have one.
+void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& out) {
+  if (factor != 1) out.Add(prefix + "rope.scaling.attn_factor", static_cast<float>(factor));
+}
+
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   // The local layers of Gemma 3 have a base of their own, 10000 without a key.
   const RopeConfig& rope = config.ropes[0];
@@ -61,8 +66,10 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   switch (rope.type) {
     case RopeType::kDefault:
     case RopeType::kLlama3:  // a tensor of divisors
+      AddAttentionFactor(rope.attention_factor, prefix, out);
       break;
     case RopeType::kLinear:
+      AddAttentionFactor(rope.attention_factor, prefix, out);
       add("rope.scaling.type", std::string("linear"));
       add("rope.scaling.factor", static_cast<float>(rope.factor));
       break;
@@ -157,10 +164,12 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
   }
   if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
-    return {};
+    if (rope.divisors.empty()) return {};
+    return {{"rope_freqs.weight", narrow(rope.divisors)}};
   }
   RopeConfig plain = rope;
   plain.type = RopeType::kDefault;
+  plain.divisors.clear();
   const std::vector<double> unscaled = RopeFrequencies(plain, false);
   const std::vector<double> scaled = RopeFrequencies(rope, false);
   std::vector<double> divisors;

@@ -17,6 +17,7 @@
 #include "gguf/gguf.h"
 #include "hub/hub_cache.h"
 #include "io/bnb.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/peft.h"
 #include "model/checkpoint.h"
@@ -110,32 +111,40 @@ void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
   if (!parts.empty()) text += fmt::format("  checkpoint of {}\n", fmt::join(parts, ", "));
 }
 
+Json SizesToJson(const DecoderConfig& c) {
+  return {{"model_type", c.model_type},
+          {"hidden_size", c.hidden_size},
+          {"intermediate_size", c.intermediate_size},
+          {"num_hidden_layers", c.num_hidden_layers},
+          {"num_attention_heads", c.num_attention_heads},
+          {"num_key_value_heads", c.num_key_value_heads},
+          {"head_dim", c.head_dim},
+          {"vocab_size", c.vocab_size},
+          {"max_position_embeddings", c.max_position_embeddings},
+          {"tie_word_embeddings", c.tie_word_embeddings}};
+}
+
+std::string SizesToText(const DecoderConfig& c) {
+  return fmt::format(
+      "{} layers, hidden_size {}, intermediate_size {}, {} heads ({} key/value) of {}, vocab_size "
+      "{}, context {}{}",
+      c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads,
+      c.num_key_value_heads, c.head_dim, c.vocab_size, c.max_position_embeddings,
+      c.tie_word_embeddings ? ", tied head" : "");
+}
+
 Inspection InspectModel(const fs::path& dir) {
   // Reads embedding and head where both are stored though they are tied, and no other weight.
   const DecoderConfig c = LoadDecoderConfig(dir);
   // Maps the files and reads their headers.
   const std::unique_ptr<TensorReader> reader = OpenCheckpoint(dir, c);
   const bool four_bit = HoldsBnb(*reader);
-  Json json = {{"kind", "model"},
-               {"path", dir.string()},
-               {"model_type", c.model_type},
-               {"hidden_size", c.hidden_size},
-               {"intermediate_size", c.intermediate_size},
-               {"num_hidden_layers", c.num_hidden_layers},
-               {"num_attention_heads", c.num_attention_heads},
-               {"num_key_value_heads", c.num_key_value_heads},
-               {"head_dim", c.head_dim},
-               {"vocab_size", c.vocab_size},
-               {"max_position_embeddings", c.max_position_embeddings},
-               {"tie_word_embeddings", c.tie_word_embeddings},
-               {"quantized_4bit", four_bit}};
-  std::string text = fmt::format(
-      "model {}: {}\n  {} layers, hidden_size {}, intermediate_size {}, {} heads ({} key/value) of "
-      "{}, vocab_size {}, context {}{}{}\n",
-      dir.string(), c.model_type, c.num_hidden_layers, c.hidden_size, c.intermediate_size,
-      c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.vocab_size,
-      c.max_position_embeddings, c.tie_word_embeddings ? ", tied head" : "",
-      four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
+  Json json = {{"kind", "model"}, {"path", dir.string()}};
+  json.update(SizesToJson(c));
+  json["quantized_4bit"] = four_bit;
+  std::string text =
+      fmt::format("model {}: {}\n  {}{}\n", dir.string(), c.model_type, SizesToText(c),
+                  four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
   AddTokenizer(dir, json, text);
   AddTotals(*reader, json, text);
   for (const UnreadTensor& tensor : reader->unread()) {
@@ -194,6 +203,24 @@ Json ValueToJson(const GgufValue& value) {
       value);
 }
 
+// Adds the decoder of a GGUF file, or why it is none that can be trained.
+void AddGgufModel(const fs::path& path, Json& json, std::string& text) {
+  try {
+    const DecoderConfig config = LoadDecoderConfig(path);
+    // Checks that the file has the tensors that its keys promise.
+    OpenCheckpoint(path, config);
+    json["model"] = SizesToJson(config);
+    text += fmt::format("  a model to train, {}: {}\n", config.model_type, SizesToText(config));
+    for (const std::string& note : config.notes) {
+      json["notes"].push_back(note);
+      text += fmt::format("  note: {}\n", note);
+    }
+  } catch (const Error& error) {
+    json["model_error"] = error.what();
+    text += fmt::format("  not a model to train: {}\n", error.what());
+  }
+}
+
 Inspection InspectGguf(const fs::path& path) {
   const std::unique_ptr<GgufReader> reader = OpenGguf(path);
   Json json = {{"kind", "gguf"}, {"path", path.string()}, {"metadata", Json::object()}};
@@ -203,6 +230,8 @@ Inspection InspectGguf(const fs::path& path) {
     text += fmt::format("  {} = {}\n", entry.key, FormatJson(json["metadata"][entry.key], -1));
   }
   AddTotals(*reader, json, text);
+  // Files of single matrices name no architecture.
+  if (reader->values().Find("general.architecture") != nullptr) AddGgufModel(path, json, text);
   return {text, FormatJson(json, 2)};
 }
 
@@ -220,7 +249,8 @@ Inspection Inspect(const std::string& path) {
   // Before the model: a folder with both files is an adapter whose saver added the model's
   // config.json.
   if (fs::exists(fs::path(path) / "adapter_config.json", ignored)) return InspectAdapter(path);
-  return InspectModel(ResolveModelDir(path));
+  const fs::path model = ResolveModelDir(path);
+  return FindGguf(model) ? InspectGguf(model) : InspectModel(model);
 }
 
 Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,

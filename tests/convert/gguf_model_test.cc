@@ -2,10 +2,12 @@
 // of rows, for every family, against PyTorch's values.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <optional>
 
 #include "convert/convert_fixture.h"
+#include "convert/gguf_metadata.h"
 #include "io/json.h"
 #include "model/checkpoint.h"
 #include "model/golden.h"
@@ -139,6 +141,35 @@ TEST_F(GgufModelTest, ConfigurationOfEveryFamilyIsThatOfConfigJson) {
     ASSERT_EQ(config.ropes.size(), expected.ropes.size());
     for (std::size_t r = 0; r < config.ropes.size(); ++r) {
       ExpectSameRope(config.ropes[r], expected.ropes[r]);
+    }
+  }
+}
+
+// What is read from a file can be written to the next one.
+TEST_F(GgufModelTest, KeysOfEveryFamilyAreWrittenAsTheyWereRead) {
+  for (const std::string& model : kGoldenModels) {
+    SCOPED_TRACE(model);
+    const fs::path path = WriteGguf(model);
+    const DecoderConfig config = LoadDecoderConfig(path);
+    const std::unique_ptr<GgufReader> file = OpenGguf(path);
+    GgufMetadata again;
+    AddModelMetadata(config, model, 0, again);
+    for (const auto& [key, value] : again.entries()) {
+      if (key == "general.name") continue;
+      ASSERT_NE(file->values().Find(key), nullptr) << key;
+      EXPECT_TRUE(*file->values().Find(key) == value) << key;
+    }
+    std::vector<std::string> names;
+    for (const RopeFactors& factors : GgufRopeFactors(config)) {
+      names.push_back(factors.name);
+      const TensorInfo* tensor = file->Find(factors.name);
+      ASSERT_NE(tensor, nullptr) << factors.name;
+      EXPECT_EQ(std::memcmp(factors.values.data(), file->Bytes(*tensor).data(), tensor->bytes()),
+                0);
+    }
+    for (const char* name :
+         {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}) {
+      EXPECT_EQ(file->Find(name) != nullptr, std::ranges::count(names, name) == 1) << name;
     }
   }
 }

@@ -51,5 +51,24 @@ TEST_F(InspectTest, ModelsWhoseTokenizerCannotBeUsed) {
   EXPECT_THAT(json.at("tokenizer_error").get<std::string>(), HasSubstr("tokenizer.json"));
 }
 
+TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
+  ExportOptions options = ExportTo("m.gguf");
+  options.verify = false;
+  Export(context_, options);
+  EXPECT_THAT(Inspect(options.output).text,
+              HasSubstr("  a model to train, llama: 2 layers, hidden_size 64"));
+  // Of a folder, its only file.
+  const Json json = JsonOf(root_);
+  EXPECT_EQ(json.at("kind"), "gguf");
+  EXPECT_EQ(json.at("model").at("vocab_size"), 288);
+  EXPECT_FALSE(json.contains("model_error"));
+  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.format = "gguf-adapter";
+  options.output = root_ / "a.gguf";
+  Export(context_, options);
+  EXPECT_THAT(Inspect(options.output).text,
+              HasSubstr("no model by itself (general.type 'adapter')"));
+}
+
 }  // namespace
 }  // namespace qlora
