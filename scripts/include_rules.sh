@@ -45,7 +45,7 @@ declare -A below=(
 kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|row_reduce|stream|weights)\.h'
 declare -A only=(
   ['src/backend/[a-z_]+\.']='(ggml/|backend/[a-z_]+\.h|quant/|machine/|base/)'
-  ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|quant/|machine/|base/)'
+  ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|ggml/|quant/|machine/|base/)'
   ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|machine/|base/|gpu_host/)'
   ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/(matrix|random)\.h|gpu_host/)"
 )

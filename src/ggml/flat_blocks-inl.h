@@ -69,12 +69,6 @@ inline void DecodeIQ4_NL(const std::byte* HWY_RESTRICT block, float* HWY_RESTRIC
   DecodeCodebook<16>(kIq4Values, HalfAt(block), block + 2, values);
 }
 
-// 2^(e - 128), exact also where it is subnormal; e = 255 is 2^127, no NaN.
-inline float HalfOfE8m0(std::byte scale) {
-  const auto e = std::to_integer<std::uint32_t>(scale);
-  return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
-}
-
 // MXFP4: u8 e, 16 bytes of nibbles. value = table[code] * 2^(e - 128)
 inline void DecodeMXFP4(const std::byte* HWY_RESTRICT block, float* HWY_RESTRICT values) {
   DecodeCodebook<16>(kE2m1Values, HalfOfE8m0(block[0]), block + 1, values);

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "base/random.h"
+#include "ggml/block_bytes.h"
 #include "ggml/golden.h"
 #include "machine/simd_target.h"
 #include "test_build.h"
@@ -47,6 +48,17 @@ std::vector<std::byte> RandomBlocks(const BlockFormatInfo& info, std::int64_t co
     blocks[i] = static_cast<std::byte>(RandomWord(key, i) & 255);
   }
   return blocks;
+}
+
+TEST(GgmlBytes, EveryHalf) {
+  for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<std::uint16_t>(bits);
+    std::byte bytes[2];
+    StoreAt(bytes, half);
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(HalfAt(bytes)),
+              std::bit_cast<std::uint32_t>(ToFloat(Float16{half})))
+        << bits;
+  }
 }
 
 TEST_P(GgmlDecode, EqualsGgml) {

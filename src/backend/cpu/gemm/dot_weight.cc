@@ -62,6 +62,16 @@ void DotChunkRows(const DotTask& task) {
   }
 }
 
+// All rows for one batch of x, then for the next: blocks come from the caches again.
+void DotBlockRows(const DotTask& task) {
+  BlockView rows = task.weight.blocks;
+  rows.data = rows.Row(task.row);
+  rows.rows = task.rows;
+  const DotBlocks dot = task.x.kernels.dot_blocks(rows.format);
+  task.EachBatch(DotForm::kBlocks, 0, task.rows,
+                 [&](const DotProduct& product) { dot(rows, product); });
+}
+
 // Rows of values: read as they are stored, or packed as many at a time as fit into the scratch.
 void DotValueRows(const DotTask& task) {
   const Kernels& kernels = task.x.kernels;
@@ -92,6 +102,9 @@ void DotValueRows(const DotTask& task) {
 
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
   if (weight.prepacked != nullptr) return DotForm::kPrepacked;
+  if (weight.form() == WeightForm::kBlocks && kernels.dot_blocks(weight.blocks.format) != nullptr) {
+    return DotForm::kBlocks;
+  }
   if (!IsChunked(weight)) return DotForm::kRows;
   const bool repack = PrepackedBytes(kernels, weight.quantized) > 0 &&
                       count >= kernels.prepacked->fewest_repacked_rows;
@@ -104,6 +117,7 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
     case DotForm::kRows:
       return kDotBatch;
     case DotForm::kChunks:
+    case DotForm::kBlocks:
       return 3 * kDotBatch;
     case DotForm::kPrepacked:
       return kernels.prepacked == nullptr ? 0 : kMostBatches * kernels.prepacked->batch;
@@ -112,9 +126,9 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
 }
 
 void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
-  const auto pack = form == DotForm::kRows     ? kernels.pack_dot_rows
-                    : form == DotForm::kChunks ? kernels.pack_dot_chunks
-                                               : kernels.prepacked->pack_x;
+  const auto pack = form == DotForm::kPrepacked ? kernels.prepacked->pack_x
+                    : form == DotForm::kChunks  ? kernels.pack_dot_chunks
+                                                : kernels.pack_dot_rows;
   const auto task = [&](std::int64_t b, int) {
     const std::int64_t first = First(form, b);
     pack(Rows(x, first, First(form, b + 1) - first), Batch(form, b));
@@ -139,6 +153,8 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
       return DotValueRows(task);
     case DotForm::kChunks:
       return DotChunkRows(task);
+    case DotForm::kBlocks:
+      return DotBlockRows(task);
     case DotForm::kPrepacked:
       return DotPanels(task);
   }

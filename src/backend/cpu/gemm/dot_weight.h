@@ -15,9 +15,11 @@ namespace qlora::cpu {
 // The form in which a weight is read, and x is packed for dot products with it:
 //   kRows       rows of values; weights that kernels cannot read are packed or decoded row by row
 //   kChunks     row-major 4-bit chunks
+//   kBlocks     rows of ggml's blocks
 //   kPrepacked  panels of 16 rows (prepacked.h), stored or packed as they are needed
-enum class DotForm : std::uint8_t { kRows, kChunks, kPrepacked };
-inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotForm::kPrepacked};
+enum class DotForm : std::uint8_t { kRows, kChunks, kBlocks, kPrepacked };
+inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotForm::kBlocks,
+                                        DotForm::kPrepacked};
 inline constexpr int kDotFormCount = std::size(kDotForms);
 
 // The form for dot products of a weight with `count` rows of x.

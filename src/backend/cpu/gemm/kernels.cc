@@ -7,6 +7,7 @@
 
 #include "backend/cpu/gemm/kernels.h"
 // Once per target.
+#include "backend/cpu/gemm/f32_blocks-inl.h"
 #include "backend/cpu/gemm/f32_decoded-inl.h"
 #include "backend/cpu/gemm/f32_dot-inl.h"
 #include "backend/cpu/gemm/f32_pack-inl.h"
@@ -35,6 +36,7 @@ Kernels MakeTable() {
       .multiply_decoded_panels = MultiplyDecodedPanels<kRound>,
       .pack_dot_rows = PackDotRows<kRound>,
       .dot_rows = DotRows,
+      .dot_blocks = DotBlocksOf,
       .pack_dot_chunks = PackDotChunks<kRound>,
       .dot_chunks = DotChunks,
       .prepacked = HWY_TARGET == HWY_AVX3 ? FloatPrepackedKernels(kRound) : nullptr,

@@ -24,12 +24,18 @@
 #include <utility>
 
 #include "backend/cpu/gemm/format.h"
+#include "backend/weight.h"
 #include "qlora/nf4.h"
 #include "qlora/tensor.h"
 
 namespace qlora::cpu {
 
 struct PrepackedRows;
+struct DotProduct;
+
+// Dot products with rows of ggml's blocks as they are stored. blocks.rows == product.rows,
+// blocks.cols == product.k; x is packed by Kernels::pack_dot_rows.
+using DotBlocks = void (*)(const BlockView& blocks, const DotProduct& product);
 
 struct Product {
   std::int64_t rows = 0;   // > 0
@@ -123,6 +129,8 @@ struct Kernels {
   // chunks may be rounded before they are scaled or not at all. x is packed by the function before.
   void (*pack_dot_rows)(const ConstMatrixView& x, void* out);
   void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
+  // The kernel for weights in a format of ggml; null: their rows are decoded first.
+  DotBlocks (*dot_blocks)(BlockFormat format);
   void (*pack_dot_chunks)(const ConstMatrixView& x, void* out);
   // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);
