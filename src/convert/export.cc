@@ -64,7 +64,7 @@ void CheckOutput(const ExportOptions& options) {
   if (options.format == "hf") {
     // The output must not be one of the sources: replacing a folder removes it before the new one
     // is complete.
-    std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
+    std::vector<fs::path> sources = {ResolveModelFolder(options.model_name_or_path)};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckModelFolder(options.output, options.overwrite, sources);
     return;

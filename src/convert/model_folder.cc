@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "base/folder_lock.h"
 #include "base/text.h"
+#include "hub/hub_cache.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
 
 namespace qlora {
@@ -141,6 +143,15 @@ bool RecoverAll(const fs::path& target) {
 }
 
 }  // namespace
+
+fs::path ResolveModelFolder(const std::string& name) {
+  fs::path model = ResolveModelDir(name);
+  if (!FindGguf(model)) return model;
+  ThrowInvalidInput(
+      "{}: is a GGUF file; for a folder in Hugging Face's format give the folder of the model that "
+      "the file was made from",
+      model.string());
+}
 
 void CheckModelFolder(const fs::path& target, bool overwrite,
                       const std::vector<fs::path>& sources) {

@@ -25,6 +25,10 @@
 
 namespace qlora {
 
+// Returns the Hugging Face folder of a model, as ResolveModelDir. Errors: InvalidInput also for a
+// GGUF file, which has no config.json and no other files to copy.
+std::filesystem::path ResolveModelFolder(const std::string& name);
+
 // Finishes the replacement that a killed command began: the earlier checkpoint is put back in
 // `target`, or, where the new checkpoint was in place already, the rest of the replacement is done.
 // Errors: InvalidInput unless a checkpoint may be written to `target`: `target` is new or empty, or

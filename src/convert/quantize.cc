@@ -15,7 +15,6 @@
 #include "convert/calibration.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
-#include "hub/hub_cache.h"
 #include "io/bnb.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
@@ -104,7 +103,7 @@ class Conversion {
         backends_(BackendFactory::ForJob(context, options.device)),
         options_(options),
         progress_(progress),
-        model_dir_(ResolveModelDir(options.model_name_or_path)),
+        model_dir_(ResolveModelFolder(options.model_name_or_path)),
         config_(LoadDecoderConfig(model_dir_)),
         reader_(OpenCheckpoint(model_dir_, config_)),
         linears_(LinearWeights(config_, *reader_)) {
@@ -378,7 +377,7 @@ class Conversion {
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
   CheckModelFolder(options.output_dir, options.overwrite_output_dir,
-                   {ResolveModelDir(options.model_name_or_path)});
+                   {ResolveModelFolder(options.model_name_or_path)});
   return Conversion(context, options, progress).Run();
 }
 

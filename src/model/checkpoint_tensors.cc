@@ -116,7 +116,7 @@ void CheckpointTensors::ThrowMissing(const std::string& name,
 }
 
 std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) const {
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = config.notes;
   if (config.has_own_head) {
     notes.push_back(fmt::format(
         "config.json says tie_word_embeddings, but '{}' of the checkpoint differs from "

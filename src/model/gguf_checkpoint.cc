@@ -51,6 +51,13 @@ class Builder {
     if (!config_.tie_word_embeddings) {
       Rows("output.weight", 0, {config_.vocab_size, d}, {}, "lm_head.weight");
     }
+    // The file bounds the memory for orders of rows, which its keys alone would not.
+    if (Has("blk.0.attn_qkv.weight")) {
+      Get("blk.0.attn_qkv.weight", config_.qkv_features(), d);
+    } else {
+      Get("blk.0.attn_q.weight", config_.q_features(), d);
+    }
+    orders_ = GgufRowOrder(config_);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     CheckAllRead();
     return std::move(views_);
@@ -207,9 +214,8 @@ class Builder {
     PerLinear<std::string> names = LinearNames(config_);
     names.ForEach([&](std::string& name) { name = layer + name; });
     const PerLinear<LinearShape> shapes = ShapeLinears(config_);
-    const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(config_);
 
-    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, config_.qkv_bias};
+    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders_.qkv, config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
     if (config_.fused_linears && !Has(joined + ".weight")) {
       JoinQkv(block, names.qkv[0]);
@@ -218,10 +224,10 @@ class Builder {
     } else {
       Linears(qkv);
     }
-    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, config_.o_bias});
-    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
+    Linears({{stored.o}, {names.o}, {shapes.o}, {orders_.o}, config_.o_bias});
+    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders_.gate_up,
                         config_.mlp_bias};
-    const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
+    const Group down{stored.down, names.down, shapes.down, orders_.down, config_.mlp_bias};
     if (config_.moe.num_experts == 0) {
       Linears(gate_up);
       Linears(down);
@@ -252,6 +258,7 @@ class Builder {
 
   const GgufReader& file_;
   const DecoderConfig& config_;
+  PerLinear<std::vector<std::int64_t>> orders_;
   std::vector<TensorView> views_;
   std::set<std::string> read_;
 };

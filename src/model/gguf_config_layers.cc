@@ -49,10 +49,11 @@ void NoteYarn(const GgufKeys& keys, DecoderConfig& config) {
        {Parameter{"rope.scaling.yarn_beta_fast", 32}, Parameter{"rope.scaling.yarn_beta_slow", 1},
         Parameter{"rope.scaling.yarn_ext_factor", 1},
         Parameter{"rope.scaling.yarn_attn_factor", 1}}) {
-    const double value = keys.Double(key, used);
-    if (value == used) continue;
+    // Of any type: a key that is not followed cannot be wrong.
+    const auto* value = keys.Unchecked<float>(key);
+    if (value == nullptr || *value == static_cast<float>(used)) continue;
     config.notes.push_back(
-        fmt::format("{} is {} and is taken for {}, as llama.cpp takes it", key, value, used));
+        fmt::format("{} is {} and is taken for {}, as llama.cpp takes it", key, *value, used));
   }
 }
 

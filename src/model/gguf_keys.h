@@ -25,6 +25,13 @@ class GgufKeys {
   std::string where() const { return file_.where(); }
   bool Has(std::string_view key) const { return file_.values().Find(Name(key)) != nullptr; }
 
+  // nullptr also for a value of another type.
+  template <typename T>
+  const T* Unchecked(std::string_view key) const {
+    const GgufValue* value = file_.values().Find(Name(key));
+    return value == nullptr ? nullptr : std::get_if<T>(value);
+  }
+
   std::int64_t Int(std::string_view key) const { return file_.Require<std::uint32_t>(Name(key)); }
   std::int64_t Int(std::string_view key, std::int64_t otherwise) const {
     const auto* value = file_.Get<std::uint32_t>(Name(key));

@@ -9,6 +9,7 @@
 #include "convert/convert_fixture.h"
 #include "convert/gguf_metadata.h"
 #include "io/json.h"
+#include "io/test_util.h"
 #include "model/checkpoint.h"
 #include "model/golden.h"
 #include "pass/rope.h"
@@ -143,6 +144,16 @@ TEST_F(GgufModelTest, ConfigurationOfEveryFamilyIsThatOfConfigJson) {
       ExpectSameRope(config.ropes[r], expected.ropes[r]);
     }
   }
+}
+
+TEST_F(GgufModelTest, AFolderIsNotMadeOfAFile) {
+  const fs::path path = WriteGguf("llama-tiny");
+  ExpectRefused([&] { Quantize(path, "nf4"); }, "llama-tiny.gguf: is a GGUF file");
+  ExportOptions options = ExportTo("merged");
+  options.model_name_or_path = path;
+  options.format = "hf";
+  options.outtype = "f16";
+  ExpectRefused([&] { Export(context_, options); }, "llama-tiny.gguf: is a GGUF file");
 }
 
 // What is read from a file can be written to the next one.

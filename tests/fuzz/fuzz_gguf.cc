@@ -1,8 +1,10 @@
-// Attacks the GGUF reader, and that of the tokenizer in its keys; what the former accepts must be
-// written again and read back as the same.
+// Attacks the GGUF reader, the tokenizer in its keys, and the reading of a model from what it
+// accepts, which must also be written again and read back as the same.
 #include "fuzz_util.h"
 #include "gguf/gguf.h"
 #include "gguf/gguf_writer.h"
+#include "model/gguf_checkpoint.h"
+#include "model/gguf_config.h"
 #include "tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -10,12 +12,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const FuzzFolder folder;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   Attack([&] {
-    const Tokenizer tokenizer = Tokenizer::Load(folder.Put("a.gguf", input));
-    tokenizer.Decode(tokenizer.Encode("It's <s> 2024 </s>\n\u00e9"));
-  });
-  Attack([&] {
-    const auto reader = OpenGguf(folder.Put("a.gguf", input));
+    const std::filesystem::path path = folder.Put("a.gguf", input);
+    Attack([&] {
+      const Tokenizer tokenizer = Tokenizer::Load(path);
+      tokenizer.Decode(tokenizer.Encode("It's <s> 2024 </s>\n\u00e9"));
+    });
+    const auto reader = OpenGguf(path);
     ReadAll(*reader);
+    Attack([&] {
+      const DecoderConfig config = ParseGgufConfig(*reader);
+      ReadAll(*OpenGgufCheckpoint(OpenGguf(path), config));
+    });
     for (const GgufEntry& entry : reader->values().entries()) {
       Attack([&] { reader->Get<std::uint32_t>(entry.key); });
       Attack([&] { reader->Get<std::vector<std::string>>(entry.key); });

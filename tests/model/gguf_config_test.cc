@@ -211,6 +211,8 @@ TEST(GgufConfig, YarnHasTheParametersOfLlamaCpp) {
   EXPECT_EQ(config.ropes[0].original_max_position_embeddings, 32);
   EXPECT_DOUBLE_EQ(config.ropes[0].attention_factor, 0.5 * (1 + 0.1 * std::log(4.0)));
   EXPECT_EQ(config.ropes[0].beta_fast, 32);
+  model.Key("rope.scaling.yarn_beta_slow", std::uint32_t{2});  // not read, whatever its type
+  EXPECT_EQ(Parsed(model).ropes, config.ropes);
   EXPECT_THAT(config.notes, ElementsAre(HasSubstr("yarn_beta_fast is 64 and is taken for 32")));
 }
 
