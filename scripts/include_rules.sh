@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that every folder includes only the folders that it may, as docs/architecture.md says, and
-# that no index is cast. Prints every line that breaks a rule; exit code 1 when there is one.
+# that no index is cast, and who names forms of weights. Prints every line that breaks a rule; exit code 1 when there is one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -64,6 +64,18 @@ while IFS=: read -r file line include; do
 done < <(grep -rnoE '^#include "[a-z0-9_]+/[^"]+' include src cli bench python/src examples | grep -v '"qlora/')
 if grep -rnE '(\[|\.at\()static_cast<std::(size_t|int64_t)>' src cli python/src; then
   echo "an index needs no cast (CONTRIBUTING.md)"
+  broken=1
+fi
+# The form of a weight is a matter of backends, and a block format is named in few places: a new one
+# touches no others (CONTRIBUTING.md, "Add a weight format").
+if grep -rnE 'WeightForm::|\.form\(\)' src cli python/src | grep -v '^src/backend/'; then
+  echo "only src/backend asks for the form of a weight"
+  broken=1
+fi
+places='^src/(ggml/(block_format|encode|decode)|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_blocks)|(model|convert)/(gguf_|export_gguf))'
+if grep -rnE 'BlockFormat::k(Q|IQ|TQ|MX|NV)' src cli python/src |
+  grep -vE "$places|BlockFormat format = BlockFormat::kQ8_0"; then
+  echo "a block format is named outside of the places that know it"
   broken=1
 fi
 exit $broken

@@ -1,11 +1,14 @@
 #include "backend/weight.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/matrix.h"
 #include "ggml/decode.h"
 #include "quant/decode.h"
+#include "quant/first_non_finite.h"
 
 namespace qlora {
 namespace {
@@ -74,6 +77,28 @@ std::size_t BytesOf(const WeightView& weight) {
       return BytesOf(weight.blocks);
   }
   return 0;
+}
+
+std::int64_t FirstNonFinite(Context& context, const WeightView& weight) {
+  if (weight.form() == WeightForm::kDense) return FirstNonFinite(context, weight.dense);
+  std::atomic<std::int64_t> first = weight.rows();
+  context.ParallelFor(weight.rows(), [&](std::int64_t row, int) {
+    std::vector<float> values(weight.cols());
+    ReadRow(weight, row, 0, weight.cols(), values.data());
+    if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
+    std::int64_t earlier = first;
+    while (row < earlier && !first.compare_exchange_weak(earlier, row)) {
+    }
+  });
+  return first < weight.rows() ? first * weight.cols() : -1;
+}
+
+bool IsAligned(const WeightView& weight) {
+  // 4-bit values and blocks are read byte by byte; arrays beside them were aligned as they were
+  // read.
+  if (weight.form() != WeightForm::kDense) return true;
+  const auto address = reinterpret_cast<std::uintptr_t>(weight.dense.data);
+  return address % BytesOf(weight.dense.dtype, 1) == 0;
 }
 
 bool HaveOnePlace(const WeightView& a, const WeightView& b) {

@@ -6,8 +6,8 @@
 //   kBlocks    25 formats of ggml             inside a row       ggml/block_format.h
 //
 // Each backend has one door through which any form becomes numbers, and faster paths for forms that
-// it knows (CONTRIBUTING.md, "a weight format"). Outside of src/backend nobody asks for the form
-// to compute: ReadRow is the door of the host.
+// it knows (CONTRIBUTING.md, "a weight format"). Outside of src/backend nobody asks for the form:
+// ReadRow is the door of the host.
 #ifndef QLORA_BACKEND_WEIGHT_H_
 #define QLORA_BACKEND_WEIGHT_H_
 
@@ -67,6 +67,14 @@ struct WeightView {
 
 // The bytes of all values, scales and tables, without a prepacked copy.
 std::size_t BytesOf(const WeightView& weight);
+
+// The flat index of a NaN or Inf of a weight in host memory, or -1. Of a dense weight the first
+// one; of 4-bit values and blocks, whose scales spoil many at once, the start of the first such
+// row.
+std::int64_t FirstNonFinite(Context& context, const WeightView& weight);
+
+// False where reading the weight in place is undefined: files may put a dense tensor at any byte.
+bool IsAligned(const WeightView& weight);
 
 // True for two views of one weight.
 bool HaveOnePlace(const WeightView& a, const WeightView& b);

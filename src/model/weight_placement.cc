@@ -1,6 +1,5 @@
 #include "model/weight_placement.h"
 
-#include "io/tensor_file.h"
 #include "quant/layout.h"
 
 namespace qlora {
@@ -16,9 +15,7 @@ void WeightPlacement::Adopt(const T*& data, std::size_t bytes, WeightUse use) {
 
 WeightView WeightPlacement::Place(const WeightView& host, WeightUse use) {
   WeightView placed = host;
-  if (host.form() == WeightForm::kDense && !IsAligned(host.dense.data, host.dense.dtype)) {
-    use = WeightUse::kGeneration;
-  }
+  if (!IsAligned(host)) use = WeightUse::kGeneration;
   ForEachPart(placed, [&](auto& data, std::size_t bytes) { Adopt(data, bytes, use); });
   return placed;
 }

@@ -1,7 +1,6 @@
 #include "model/weights.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -12,7 +11,6 @@
 #include "model/checkpoint.h"
 #include "model/checkpoint_tensors.h"
 #include "model/weight_placement.h"
-#include "quant/first_non_finite.h"
 #include "quant/layout.h"
 
 namespace qlora {
@@ -86,28 +84,11 @@ class Loader {
   // loss.
   void CheckFinite(const WeightView& weight, const TensorInfo& tensor) {
     if (!read()) return;
-    const std::int64_t bad = weight.form() == WeightForm::kDense
-                                 ? FirstNonFinite(context_, weight.dense)
-                                 : FirstNonFiniteRow(weight) * weight.cols();
+    const std::int64_t bad = FirstNonFinite(context_, weight);
     if (bad < 0) return;
-    ThrowInvalidInput(
-        "{}: tensor '{}' holds a NaN or Inf at row {}{}", reader_.FileOf(tensor), tensor.name,
-        bad / weight.cols(),
-        weight.form() == WeightForm::kDense ? fmt::format(", column {}", bad % weight.cols()) : "");
-  }
-
-  // -1: there is none.
-  std::int64_t FirstNonFiniteRow(const WeightView& weight) {
-    std::atomic<std::int64_t> first = weight.rows();
-    context_.ParallelFor(weight.rows(), [&](std::int64_t row, int) {
-      std::vector<float> values(weight.cols());
-      ReadRow(weight, row, 0, weight.cols(), values.data());
-      if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
-      std::int64_t earlier = first;
-      while (row < earlier && !first.compare_exchange_weak(earlier, row)) {
-      }
-    });
-    return first < weight.rows() ? first.load() : -1;
+    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at row {}, column {}{}",
+                      reader_.FileOf(tensor), tensor.name, bad / weight.cols(), bad % weight.cols(),
+                      tensor.dtype.is_blocks() ? " or behind it" : "");
   }
 
   // (rows, D), in place. Its pages come back as its rows are used.
