@@ -94,6 +94,8 @@ void RunQueue(Queue queue);
 void RunUntil(const Event& event);
 // Calls of these that found work: the times that the host waited for the device.
 std::int64_t Waits();
+// True where all that was queued has run.
+bool IsIdle();
 bool HasFinding();
 // The finding since the last call, or "".
 std::string TakeFinding();
