@@ -105,6 +105,9 @@ std::string TakeFinding();
 std::byte* Allocate(std::size_t bytes);
 void Free(void* data);
 bool IsDeviceMemory(const void* data, std::size_t bytes);
+// Leaves so many addresses out between the last allocation and the next, so that two small ones are
+// as far apart as the ends of a large one. Freeing an allocation before them takes them back.
+void SkipAddresses(std::size_t bytes);
 std::size_t AllocatedBytes();
 class Access {
  public:
