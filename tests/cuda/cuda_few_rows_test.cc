@@ -132,5 +132,20 @@ TEST_F(CudaFewRows, OtherWeightsAreDecoded) {
   EXPECT_FALSE(cuda::IsForFewRows(dense.view(), 1));
 }
 
+// Elements are counted in 32 bits, and read 16 at a time.
+TEST_F(CudaFewRows, LargeWeightsAndOtherAddressesAreDecoded) {
+  const auto is_for = [](std::int64_t out, std::uintptr_t packed) {
+    QuantizedView q;
+    q.packed = reinterpret_cast<const std::uint8_t*>(packed);
+    q.rows = out;
+    q.cols = 64;
+    return cuda::IsForFewRows({{}, q}, 1);
+  };
+  constexpr std::int64_t kRows = std::int64_t{1} << 26;
+  EXPECT_TRUE(is_for(kRows, 8));
+  EXPECT_FALSE(is_for(kRows + 1, 8));
+  EXPECT_FALSE(is_for(kRows, 4));
+}
+
 }  // namespace
 }  // namespace qlora::testing_util

@@ -1,8 +1,11 @@
 // Every op of the CUDA backend against the reference backend in float64.
 #include <chrono>
 #include <iostream>
+#include <numeric>
+#include <vector>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/kernels.h"
 #include "backend/op_cases.h"
 #include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
@@ -65,6 +68,29 @@ TEST(CudaOps, RowsAreAddedWithTheSameBitsInEveryOrder) {
     sums.push_back(before);
     backend->Run(ops::ScatterAddRows{x.view(), to, sums.back().view()});
     ExpectEqual(sums.back(), sums.front(), "sums");
+  }
+}
+
+// More copies than a launch takes.
+TEST(CudaOps, CopiesOfOneCallAreAllMade) {
+  constexpr std::int64_t kCopies = 20;
+  constexpr std::int64_t kValues = 40;
+  const std::shared_ptr<cuda::Device> device = MakeTestDevice(5);
+  Memory& memory = device->memory();
+  Arena arena((kCopies + 1) * kValues * sizeof(float), memory);
+  const MatrixView all = MakeView(reinterpret_cast<float*>(arena.data()), kCopies + 1, kValues);
+  std::vector<float> x(kValues);
+  std::iota(x.begin(), x.end(), 1.0f);
+  Upload(memory, std::span<const float>(x), Rows(all, 0, 1));
+  std::vector<cuda::ScaledCopy> copies;
+  for (std::int64_t i = 1; i <= kCopies; ++i) {
+    copies.push_back({Rows(all, 0, 1), static_cast<float>(i), Rows(all, i, 1)});
+  }
+  cuda::CopyAll(device->runtime().stream(), copies);
+  for (std::int64_t i = 1; i <= kCopies; ++i) {
+    std::vector<float> expected = x;
+    for (float& value : expected) value *= static_cast<float>(i);
+    EXPECT_EQ(Download<float>(memory, Rows(all, i, 1)), expected) << i;
   }
 }
 

@@ -160,7 +160,8 @@ TEST_F(CudaQuantize, ValuesThatAreNotFiniteAreErrors) {
   }
 }
 
-// Any part of a weight, in float32 and rounded to bfloat16; and parts of whole words of 8 values.
+// Any part of a weight, in float32 and rounded to bfloat16; and parts of whole words of 8 values,
+// also of weights that begin between words.
 TEST_F(CudaQuantize, DecodedBitsOfTheCpu) {
   std::uint64_t seed = 5200;
   for (const WeightKind kind : {WeightKind::kNf4, WeightKind::kNf4DoubleBnb,
@@ -183,7 +184,11 @@ TEST_F(CudaQuantize, DecodedBitsOfTheCpu) {
           return arenas_.back().data();
         };
         QuantizedView q = weight.view().quantized;
-        q.packed = reinterpret_cast<const std::uint8_t*>(upload(q.packed, PackedBytes(q.size())));
+        const std::size_t shift = 2 * (seed % 2);
+        std::vector<std::uint8_t> packed(shift + PackedBytes(q.size()));
+        std::memcpy(packed.data() + shift, q.packed, PackedBytes(q.size()));
+        q.packed =
+            reinterpret_cast<const std::uint8_t*>(upload(packed.data(), packed.size())) + shift;
         q.scales = upload(q.scales, q.blocks() * ScaleBytes(q.scale_type));
         q.code = reinterpret_cast<const float*>(upload(q.code, 16 * sizeof(float)));
         if (q.scale_type == ScaleType::kDoubleBnb) {
@@ -209,6 +214,23 @@ TEST_F(CudaQuantize, DecodedBitsOfTheCpu) {
       }
     }
   }
+}
+
+// Elements of whole words are counted in 32 bits.
+TEST_F(CudaQuantize, OnlyWeightsOfAtMost32BitsAreDecodedByWords) {
+  const auto by_words = [&](std::int64_t rows, std::uintptr_t packed) {
+    QuantizedView q;
+    q.packed = reinterpret_cast<const std::uint8_t*>(packed);
+    q.rows = rows;
+    q.cols = 64;
+    const MatrixView out = {reinterpret_cast<std::byte*>(std::uintptr_t{256}), DType::kBF16, 1, 64,
+                            64};
+    return cuda::DecodesWords({{{}, q}, rows - 1, 0, out});
+  };
+  constexpr std::int64_t kRows = std::int64_t{1} << 26;
+  EXPECT_TRUE(by_words(kRows, 4));
+  EXPECT_FALSE(by_words(kRows + 1, 4));
+  EXPECT_FALSE(by_words(kRows, 2));
 }
 
 }  // namespace

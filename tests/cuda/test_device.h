@@ -1,6 +1,7 @@
 // The device that the tests of the CUDA backend run on. Two programs link the same test objects:
-// cuda_tests with a model of a GPU (gpu_host/test_device.cc), cuda_device_tests with the GPU of
-// this machine (cuda/gpu_test_device.cc).
+// cuda_tests with a model of a GPU (gpu_host/test_device.cc, test_runtime.cc), cuda_device_tests
+// with the GPU of this machine (cuda/gpu_test_device.cc). device_tests runs some of them on the
+// model through the code of device/ (device_runtime_test.cc).
 #ifndef QLORA_TESTS_CUDA_TEST_DEVICE_H_
 #define QLORA_TESTS_CUDA_TEST_DEVICE_H_
 

@@ -48,6 +48,8 @@ class DeviceMemory {
     return data;
   }
 
+  void Skip(std::size_t bytes) { used_ += RoundUp(bytes, kPage); }
+
   void Free(void* p) {
     const auto block = blocks_.find(static_cast<std::byte*>(p));
     if (block == blocks_.end()) std::abort();
@@ -110,6 +112,7 @@ std::byte* Allocate(std::size_t bytes) {
   return Device().Allocate(std::max<std::size_t>(1, bytes));
 }
 void Free(void* data) { Device().Free(data); }
+void SkipAddresses(std::size_t bytes) { Device().Skip(bytes); }
 bool IsDeviceMemory(const void* data, std::size_t bytes) { return Device().Holds(data, bytes); }
 std::size_t AllocatedBytes() { return Device().allocated(); }
 Access::Access() { Device().Open(1); }

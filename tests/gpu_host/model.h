@@ -94,6 +94,8 @@ void RunQueue(Queue queue);
 void RunUntil(const Event& event);
 // Calls of these that found work: the times that the host waited for the device.
 std::int64_t Waits();
+// True where all that was queued has run.
+bool IsIdle();
 bool HasFinding();
 // The finding since the last call, or "".
 std::string TakeFinding();
@@ -103,6 +105,9 @@ std::string TakeFinding();
 std::byte* Allocate(std::size_t bytes);
 void Free(void* data);
 bool IsDeviceMemory(const void* data, std::size_t bytes);
+// Leaves so many addresses out between the last allocation and the next, so that two small ones are
+// as far apart as the ends of a large one. Freeing an allocation before them takes them back.
+void SkipAddresses(std::size_t bytes);
 std::size_t AllocatedBytes();
 class Access {
  public:

@@ -95,8 +95,10 @@ std::vector<std::function<void()>> TakeCaptured() {
   return taken;
 }
 
+bool IsIdle() { return WorkOf(Queue::kOps).empty() && WorkOf(Queue::kCopies).empty(); }
+
 void RunQueue() {
-  if (WorkOf(Queue::kOps).empty() && WorkOf(Queue::kCopies).empty()) return;
+  if (IsIdle()) return;
   Wait([] {
     RunAll(Queue::kOps);
     RunAll(Queue::kCopies);

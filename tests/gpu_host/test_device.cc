@@ -5,11 +5,6 @@
 
 namespace qlora::testing_util {
 
-std::unique_ptr<cuda::Runtime> MakeTestRuntime(std::uint64_t seed) {
-  gpu_host::options.seed = seed;
-  return gpu_host::MakeHostRuntime();
-}
-
 std::unique_ptr<cuda::Blas> MakeTestBlas() { return gpu_host::MakeHostBlas(); }
 
 std::unique_ptr<cuda::AttentionLibrary> MakeTestAttention() {

@@ -61,6 +61,9 @@ struct WeightPart {
   MatrixView out;
 };
 void DecodeWeight(Stream stream, const WeightPart& part);
+// True where DecodeWeight reads and writes whole words: where every chunk of the part is a word of
+// one block, and is stored as 16 bytes of bfloat16, and elements can be counted in 32 bits.
+bool DecodesWords(const WeightPart& part);
 
 // The dropout factors of an adapter's input, and a factor of all values. Row 0 of a matrix
 // is row `first_row` of the input, column 0 its column `first_col`.

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads)
   StoreTo(out, c, v);
 }
 
-// The same for a part that IsWholeWords. A thread has one chunk in each of four rows, each a word
+// The same for a part that DecodesWords. A thread has one chunk in each of four rows, each a word
 // of the weight and 16 bytes of `out`, so that a warp reads 128 and writes 512 consecutive bytes.
 constexpr int kDecodeRows = 4;
 constexpr int kMapSize = 256;
@@ -75,17 +75,6 @@ __global__ void __launch_bounds__(kThreads)
     DecodeWord(words[i], code, scale, v);
     if (there && i < rows) StoreVector(to + i * out.stride, v);
   }
-}
-
-// True where every chunk of the part is a word of one block, and is stored as 16 bytes of bfloat16,
-// and elements can be counted in 32 bits.
-bool IsWholeWords(const PackedWeight& w, const WeightPart& part) {
-  const bool shifts = w.block.magic == 0 && w.nested.magic == 0 && w.q.block_size >= kChunk;
-  const bool words = w.q.cols % kChunk == 0 && part.col % kChunk == 0 &&
-                     part.out.cols % kChunk == 0 &&
-                     reinterpret_cast<std::uintptr_t>(w.q.packed) % 4 == 0;
-  const bool counts = w.q.size() <= std::int64_t{1} << 32;
-  return shifts && words && counts && part.out.dtype == DType::kBF16 && IsBlasOperand(part.out);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -136,9 +125,20 @@ ConstMatrixView PartOf(const ConstMatrixView& m, std::int64_t row, std::int64_t 
 
 }  // namespace
 
+bool DecodesWords(const WeightPart& part) {
+  if (part.weight.form() != WeightForm::kFourBit) return false;
+  const PackedWeight w = PackedWeightOf(part.weight.quantized);
+  const bool shifts = w.block.magic == 0 && w.nested.magic == 0 && w.q.block_size >= kChunk;
+  const bool words = w.q.cols % kChunk == 0 && part.col % kChunk == 0 &&
+                     part.out.cols % kChunk == 0 &&
+                     reinterpret_cast<std::uintptr_t>(w.q.packed) % 4 == 0;
+  const bool counts = w.q.size() <= std::int64_t{1} << 32;
+  return shifts && words && counts && part.out.dtype == DType::kBF16 && IsBlasOperand(part.out);
+}
+
 void DecodeWeight(Stream stream, const WeightPart& part) {
   const PackedWeight packed = PackedWeightOf(part.weight.quantized);
-  if (part.weight.form() == WeightForm::kFourBit && IsWholeWords(packed, part)) {
+  if (DecodesWords(part)) {
     const std::int64_t rows = (part.out.rows + kDecodeRows - 1) / kDecodeRows;
     const Tiling fours = TilingOf(rows, part.out.cols);
     const auto begin = static_cast<std::uint32_t>(part.row * packed.q.cols + part.col);
