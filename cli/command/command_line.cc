@@ -67,7 +67,10 @@ bool IsPath(const std::string& argument) {
   return std::filesystem::exists(argument, ignored);
 }
 
-void Append(YAML::Node& list, const std::string& word) {
+void Append(YAML::Node& list, const std::string& word, const std::string& origin) {
+  if (const auto items = list.IsScalar() ? ItemsOfJson(list.Scalar(), origin) : std::nullopt) {
+    list.reset(YAML::Node(*items));
+  }
   if (list.IsSequence()) {
     list.push_back(word);
   } else {
@@ -149,7 +152,7 @@ class Scanner {
         Add(keys[i], bare_[i], fmt::format("'{}'", bare_[i]));
         found_.back().bare = true;
       } else if (is_list(keys)) {
-        Append(found_.back().value, bare_[i]);
+        Append(found_.back().value, bare_[i], found_.back().origin);
       } else {
         ThrowTooMany(bare_[i]);
       }
@@ -283,7 +286,8 @@ class Scanner {
     const std::int64_t items = std::max<std::int64_t>(std::ssize(loose_) - std::ssize(missing), 0);
     for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {
       if (i < items) {
-        Append(found_[loose_[i].list].value, loose_[i].word);
+        Argument& list = found_[loose_[i].list];
+        Append(list.value, loose_[i].word, list.origin);
       } else {
         Add(missing[i - items], loose_[i].word, fmt::format("'{}'", loose_[i].word));
       }

@@ -67,7 +67,8 @@ class Reader {
       if (entry.second.IsNull()) continue;
       if (entry.second.IsScalar()) {
         // The text of the file: YAML's own types would turn 1e-4 into a string and 010 into 8.
-        table_.Set(key, Plain(*table_.Find(key), entry.second.Scalar(), place), place);
+        const std::string text = Plain(*table_.Find(key), entry.second.Scalar(), place);
+        SetFromNode(table_, key, YAML::Node(text), place);
       } else if (entry.second.IsSequence()) {
         table_.Set(key, Items(key, entry.second), place);
       } else {

@@ -121,16 +121,18 @@ std::string VerbHelp(const VerbText& text, const OptionTable& table, std::int64_
     const Option& option = table.options()[i];
     out += OptionHelp(option, IsRequired(text, option.name), columns);
   }
-  out += "\n" +
-         Wrap(
-             "Defaults are in [brackets]. Dashes and underscores in keys are interchangeable. A "
-             "flag needs no value; --no-flag switches it off. --config reads the same keys from a "
-             "YAML file; the command line wins. An option is given once: two values are an error, "
-             "not the last one. Names that other programs give an option (TRL, PEFT, Axolotl, "
-             "LLaMA-Factory, mlx-lm, llama.cpp) work as well, or are answered with what to write "
-             "instead.",
-             columns) +
-         "\n";
+  out +=
+      "\n" +
+      Wrap(
+          "Defaults are in [brackets]. Dashes and underscores in keys are interchangeable. A "
+          "flag needs no value; --no-flag switches it off. Items of a list (A,B) that have "
+          "commas are written as JSON: '[\"a, b\", \"c\"]'. --config reads the same keys from "
+          "a YAML file; the command line wins. An option is given once: two values are an "
+          "error, not the last one. Names that other programs give an option (TRL, PEFT, "
+          "Axolotl, LLaMA-Factory, mlx-lm, llama.cpp) work as well, or are answered with what to "
+          "write instead.",
+          columns) +
+      "\n";
   return out;
 }
 

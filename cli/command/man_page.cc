@@ -100,10 +100,12 @@ std::string VerbPage(const VerbText& text, const OptionTable& table) {
   out += "[\\-\\-config run.yaml] [\\-\\-key value]...\n";
   out += ".SH DESCRIPTION\n" + Roff(text.explanation) + "\n";
   if (!table.options().empty()) {
-    out += ".PP\n" + Roff(
-                         "Defaults are in [brackets]. Dashes and underscores in keys are the "
-                         "same. A flag needs no value, and --no-flag switches it off. --config "
-                         "reads the same keys from a YAML file; the command line wins.\n");
+    out += ".PP\n" +
+           Roff(
+               "Defaults are in [brackets]. Dashes and underscores in keys are the "
+               "same. A flag needs no value, and --no-flag switches it off. Items of a "
+               "list (A,B) that have commas are written as JSON: '[\"a, b\", \"c\"]'. --config "
+               "reads the same keys from a YAML file; the command line wins.\n");
   }
   out += ManOptions(text, table) + ManExamples(text.examples) + kExitStatus;
   return out + ".SH SEE ALSO\n.BR qlora (1)\n";

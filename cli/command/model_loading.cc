@@ -9,43 +9,14 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/text.h"
-#include "checkpoint/model_fingerprint.h"
 #include "command/common.h"
-#include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
-#include "io/json.h"
 #include "io/peft_config.h"
+#include "qlora/other_base.h"
 
 namespace qlora {
-namespace {
 
 namespace fs = std::filesystem;
-
-// Returns "name" of "/models/name/", "org/name" and "org/name@revision".
-std::string LastName(const fs::path& path) {
-  const std::string name = (path / "").lexically_normal().parent_path().filename().string();
-  return name.substr(0, name.find('@'));
-}
-
-constexpr const char* kAdapterConfig = "adapter_config.json";
-
-// Returns the base that the adapter records; "" where it records none.
-std::string BaseOf(const fs::path& adapter) {
-  const fs::path file = adapter / kAdapterConfig;
-  std::vector<std::string> unknown_keys;
-  return ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys)
-      .base_model_name_or_path;
-}
-
-// The fingerprint of the weights that the adapter was trained on; "" where none is recorded.
-std::string FingerprintOf(const fs::path& adapter) {
-  std::error_code ignored;
-  const fs::path file = adapter / "qlora_base.json";
-  if (!fs::exists(file, ignored)) return "";
-  return JsonGetOr<std::string>(ReadJsonFile(file), "model_fingerprint", "", file.string());
-}
-
-}  // namespace
 
 void DeclareGenerator(ModelOptions& model, OptionTable& table) {
   // Generation is limited by reading weights: large pages and the order of kernels are worth a
@@ -84,7 +55,7 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
   const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
   // A folder with both is a model that brings its adapter's configuration along.
   if (!is_adapter || fs::exists(fs::path(folder) / "config.json", ignored)) return;
-  const std::string base = BaseOf(folder);
+  const std::string base = BaseOfAdapter(folder);
   std::string command =
       fmt::format("qlora {} {}", text.name, base.empty() ? "MODEL" : ShellQuote(base));
   for (std::int64_t i = 1; i < std::ssize(words); ++i) {
@@ -95,29 +66,9 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
                     command, ShellQuote(given));
 }
 
-void NoteOtherBase(const std::string& model, const std::string& name, const Console& console) {
-  std::error_code error;
-  const std::string adapter = ResolveAdapterDir(name);
-  // A file that is missing or cannot be read is reported by the code that needs it.
-  if (adapter.empty() || !fs::exists(fs::path(adapter) / kAdapterConfig, error)) return;
-  const std::string base = BaseOf(adapter);
-  // The weights themselves tell, where this program recorded them.
-  if (const std::string trained = FingerprintOf(adapter); !trained.empty()) {
-    if (trained == fmt::format("{:016x}", ModelFingerprint(ResolveModelDir(model)))) return;
-    Say(console, fmt::format("note: the weights of {} are not those that {} was trained on ({}); "
-                             "its answers may be of no use, unless the one was quantized from the "
-                             "other",
-                             model, name, base));
-    return;
-  }
-  const std::string last = LastName(base);
-  const bool tells = !last.empty() && last != "." && last != "..";
-  // Last names alone: org/name, a folder of the cache and a copy are one model.
-  if (!tells || last == LastName(fs::absolute(model, error))) return;
-  Say(console,
-      fmt::format("note: {} was trained on {}, as its configuration says, not on {}; copies "
-                  "of one model may have different names",
-                  name, base, model));
+void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
+  const std::string note = DescribeOtherBase(model, adapter);
+  if (!note.empty()) Say(console, "note: " + note);
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {

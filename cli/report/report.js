@@ -322,6 +322,9 @@ function update() {
   }
   const thinned = runs.filter((run) => run.every > 1);
   const notes = thinned.map((run) => `${run.name} shows every ${run.every}th step`);
+  for (const run of runs.filter((run) => run.samples_left_out > 0)) {
+    notes.push(`${run.name}: ${count(run.samples_left_out)} samples are left out, see samples.jsonl`);
+  }
   byId('state').textContent = [record.live ? liveState(runs[0]) : '', ...notes].filter(Boolean).join(' · ');
 }
 

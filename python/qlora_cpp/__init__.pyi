@@ -332,8 +332,8 @@ def export_gguf(
     tensors: Iterable[tuple[str, NF4Tensor]], path: Path,
     outtype: Literal["f32", "f16", "bf16", "q8_0"] = "f16") -> None: ...
 def train(
-    model: Path, dataset: Dataset, output_dir: Path = "qlora-out", *,
-    on_step: Optional[Callable[[StepReport], Any]] = None,
+    model: Path, dataset: Optional[Dataset] = None, output_dir: Path = "qlora-out", *,
+    train_dataset: Optional[Dataset] = None, on_step: Optional[Callable[[StepReport], Any]] = None,
     on_eval: Optional[Callable[[int, EvalReport], Any]] = None,
     on_checkpoint: Optional[Callable[[str], Any]] = None,
     on_sample: Optional[Callable[[SampleReport], Any]] = None,

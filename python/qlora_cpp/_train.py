@@ -31,11 +31,11 @@ def _print_eval(step, report):
           file=sys.stderr, flush=True)
 
 
-def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
+def train(model, dataset=None, output_dir="qlora-out", *, train_dataset=None, on_step=None, on_eval=None,
           on_checkpoint=None, on_sample=None, on_load=None, on_resume=None, progress=False,
           save_quantized=None, context=None, **options):
-    """train(model: str, dataset: str | list | Iterable[dict], output_dir: str = "qlora-out", *, on_step: Callable,
-    on_eval: Callable, on_checkpoint: Callable, on_sample: Callable, on_load: Callable,
+    """train(model: str, dataset: str | list | Iterable[dict], output_dir: str = "qlora-out", *,
+    train_dataset: str | list | Iterable[dict], on_step: Callable, on_eval: Callable, on_checkpoint: Callable, on_sample: Callable, on_load: Callable,
     on_resume: Callable, progress: bool = False, save_quantized: str, context: Context,
     **options: Any) -> TrainSummary
 
@@ -44,6 +44,7 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
     model: a folder of a Hugging Face model.
     dataset: a file or a list of files; or records, a list or another iterable of dicts, which
         messages call "records", as the option eval_dataset does too ("eval_records").
+    train_dataset: TRL's name of dataset.
     options: those of `qlora help train`, by name: learning_rate=2e-4, max_steps=100,
         lora_target_modules=["q_proj", "v_proj"], rank_pattern={"down_proj": 8}. Names of TRL,
         transformers, PEFT, Axolotl, LLaMA-Factory and mlx-lm are taken too, or answered with what to
@@ -61,6 +62,13 @@ def train(model, dataset, output_dir="qlora-out", *, on_step=None, on_eval=None,
     Raises Error: an option, the model or the data are wrong; OutOfMemoryError: the run does not
     fit; RunError: it failed or diverged; KeyboardInterrupt.
     """
+    if train_dataset is not None:
+        if dataset is not None:
+            raise TypeError("train() has dataset and train_dataset, two names of one argument; "
+                            "keep one")
+        dataset = train_dataset
+    if dataset is None:
+        raise TypeError("train() needs a dataset: the name of a file, or records")
     if progress:
         every = max(1, int(options.get("logging_steps") or 1))
         on_step = _chain(_print_step(every), on_step)

@@ -7,6 +7,7 @@
 #include "nf4_tensor.h"
 #include "python_calls.h"
 #include "qlora/export.h"
+#include "qlora/other_base.h"
 #include "qlora/quantized_base.h"
 #include "qlora/shape_plan.h"
 #include "report_class.h"
@@ -55,10 +56,14 @@ ExportReport ExportFromPython(const py::dict& options, const ContextPtr& context
   settings.Declare(table);
   SetOptions(options, table);
   PythonCalls python;
+  std::string other_base;
   ExportReport report = RunWithCalls(python, [&] {
-    return ContextOr(context)->Run(
-        [&](Context& c) { return Export(c, settings, Breakable(python)); });
+    return ContextOr(context)->Run([&](Context& c) {
+      other_base = DescribeOtherBase(settings.model_name_or_path, settings.adapter);
+      return Export(c, settings, Breakable(python));
+    });
   });
+  if (!other_base.empty()) Warn(other_base);
   for (const std::string& note : report.notes) Warn(note);
   return report;
 }

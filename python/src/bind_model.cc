@@ -6,6 +6,7 @@
 #include "nf4_tensor.h"
 #include "python_calls.h"
 #include "qlora/model.h"
+#include "qlora/other_base.h"
 #include "report_class.h"
 #include "shared_context.h"
 
@@ -120,8 +121,10 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
   // The model keeps its threads: later calls compute with the same ones.
   const ContextPtr used = ContextFor(context, threads);
   PythonCalls python;
+  std::string other_base;
   std::unique_ptr<LoadedModel> loaded = RunWithCalls(python, [&] {
     return used->Run([&](Context& c) {
+      other_base = DescribeOtherBase(settings.model_name_or_path, settings.adapter);
       const auto progress = [&](std::int64_t done, std::int64_t total) {
         python([&] {
           if (!on_load.is_none()) on_load(done, total);
@@ -132,6 +135,7 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
       return std::make_unique<LoadedModel>(used, Model::Load(c, settings, progress));
     });
   });
+  if (!other_base.empty()) Warn(other_base);
   for (const std::string& note : loaded->model().notes()) Warn(note);
   return loaded;
 }

@@ -3,6 +3,7 @@
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
+#include "qlora/other_base.h"
 #include "qlora/quantized_base.h"
 #include "qlora/train.h"
 #include "report_class.h"
@@ -110,6 +111,9 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
     return ContextFor(context, keywords.options.threads)->Run([&](Context& c) {
       const TrainPlan plan = PlanRun(c, keywords.options, keywords.save_quantized, python);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
+      const TrainOptions& chosen = keywords.options;
+      const std::string other_base = DescribeOtherBase(chosen.model_name_or_path, chosen.adapter);
+      if (!other_base.empty()) observer.Warn({other_base});
       observer.Warn(plan.warnings);
       if (python.Interrupted()) throw Stopped();
       return Train(c, plan, observer);

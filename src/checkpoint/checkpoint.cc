@@ -190,7 +190,7 @@ fs::path SaveCheckpoint(const fs::path& run_dir, const LoraAdapter& adapter, con
     Json state = PositionToJson(position);
     state[kTotalSteps] = total_steps;
     state["options"] = options;
-    state[kCheckedFiles] = FileChecksums(unfinished);
+    AddChecksums(unfinished, state);
     WriteTextFile(unfinished / kTrainerState, FormatJson(state, 2) + "\n");
     PutInPlace(unfinished, finished);
     SyncFolder(run_dir);

@@ -61,7 +61,20 @@ void CheckFile(const fs::path& path, const Json& record, const std::string& wher
   }
 }
 
+// The checksum of the record without its own key, in the one form in which values are written.
+std::string Crc32OfState(Json state) {
+  state.erase(kStateChecksum);
+  const std::string text = FormatJson(state);
+  const auto* bytes = reinterpret_cast<const Bytef*>(text.data());
+  return fmt::format("{:08x}", crc32_z(crc32_z(0, nullptr, 0), bytes, text.size()));
+}
+
 }  // namespace
+
+void AddChecksums(const fs::path& folder, Json& state) {
+  state[kCheckedFiles] = FileChecksums(folder);
+  state[kStateChecksum] = Crc32OfState(state);
+}
 
 Json FileChecksums(const fs::path& folder) {
   Json files = Json::object();
@@ -75,6 +88,16 @@ Json FileChecksums(const fs::path& folder) {
 // Walks over the files that are there: a record may be a stranger's, and no path of it is opened.
 void CheckFileChecksums(const fs::path& checkpoint, const Json& state) {
   const std::string where = (checkpoint / kTrainerState).string();
+  if (FindJson(state, kStateChecksum, where) != nullptr) {
+    const auto crc = JsonGet<std::string>(state, kStateChecksum, where);
+    const std::string found = Crc32OfState(state);
+    if (found != crc) {
+      ThrowInvalidInput(
+          "{}: expected the CRC-32 {} of its other keys, as its key '{}' says, found {}: the file "
+          "has changed since it was written",
+          where, crc, kStateChecksum, found);
+    }
+  }
   const Json* recorded = FindJson(state, kCheckedFiles, where);
   if (recorded == nullptr) return;
   if (!recorded->is_object()) {

@@ -355,7 +355,7 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
   if (bad == 0 || bad_records == BadRecords::kDrop) return;
   std::string text = fmt::format("{}", fmt::join(counts_.bad_reasons, "\n"));
   if (records() > 1) {
-    text += fmt::format("\n{} of {} records of {} cannot be read", bad, records(), name_);
+    text += fmt::format("\n{}: {} of {} records cannot be read", name_, bad, records());
     if (bad < records()) text += "; to train on the others: bad_records drop";
   }
   ThrowInvalidInput("{}", text);

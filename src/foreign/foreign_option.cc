@@ -73,6 +73,12 @@ class CommandTarget : public MigrationTarget {
   // our_key: the name that the option has where a verb has it.
   [[noreturn]] void ThrowAbsent(const std::string& our_key) const {
     const bool is_of_training = IsTrainingOption(our_key);
+    if (our_key == "max_length" && Has("max_new_tokens")) {
+      ThrowInvalidInput(
+          "{}: counts the prompt and the answer together, and is no option here; write "
+          "--max_new_tokens, the length of the answer",
+          origin_);
+    }
     if (our_key == Underscored(key_)) {
       ThrowInvalidInput("{}: this verb has no such option{}", origin_,
                         is_of_training ? "; it is an option of `qlora train`" : "");

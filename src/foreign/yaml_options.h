@@ -4,16 +4,25 @@
 
 #include <yaml-cpp/yaml.h>
 
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "qlora/options.h"
 
 namespace qlora {
 
-// Sets an option from a scalar, a list of scalars, or a map where it TakesPairs or TakesJson.
-// Errors: as OptionTable::Set.
+// Sets an option from a scalar, a list of scalars, or a map where it TakesPairs or TakesJson. The
+// scalar of a list option is comma-separated, or a JSON list, whose items may have commas.
+// Errors: as OptionTable::Set and ItemsOfJson.
 void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
                  const std::string& origin);
+
+// Returns the items of ["a, b", "c"], numbers and truth values as they are written; nothing for a
+// text that is no JSON list of plain values. Errors (InvalidInput): a text that begins with [" and
+// ends with ] without being one.
+std::optional<std::vector<std::string>> ItemsOfJson(std::string_view text, std::string_view origin);
 
 // True when the text is JSON, which may be written as a map.
 bool TakesJson(const Option& option);

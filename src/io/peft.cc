@@ -21,7 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kConfigName = "adapter_config.json";
 constexpr const char* kWeightsName = "adapter_model.safetensors";
 // PeftModel holds LoraModel as base_model, which holds the base as model.
 constexpr std::string_view kPrefix = "base_model.model.";
@@ -142,7 +141,7 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
     ThrowInvalidInput(
         "{}: has adapter weights, but target_modules of {} do not name it, so PEFT "
         "would silently ignore them",
-        place, kConfigName);
+        place, kAdapterConfig);
   }
   if (config.use_dora && IsTable(module.path)) {
     ThrowInvalidInput(
@@ -216,7 +215,7 @@ TokenRows TokenRowsOf(const std::string& path, const TensorInfo& tensor,
     return {path, ids, &tensor};
   }
   ThrowInvalidInput("{}: tensor '{}': trainable_token_indices of {} do not name its module", where,
-                    tensor.name, kConfigName);
+                    tensor.name, kAdapterConfig);
 }
 
 // Every module of trainable_token_indices needs its rows, but for a head, which PEFT stores only
@@ -334,7 +333,7 @@ void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m,
 
 Adapter OpenAdapter(const fs::path& directory) {
   const fs::path weights = WeightsPathOf(directory);
-  const fs::path config_path = directory / kConfigName;
+  const fs::path config_path = directory / kAdapterConfig;
   if (!Exists(config_path)) {
     ThrowInvalidInput("{}: is missing; without it rank, scale and modules are unknown",
                       config_path.string());
@@ -462,7 +461,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   MakeDirectories(directory);
   const auto writer = CreateSafetensors(directory / kWeightsName, std::move(infos), {});
   for (const Item& item : items) WriteMatrix(*writer, memory, item.matrix, dtype, item.name);
-  const fs::path config_path = directory / kConfigName;
+  const fs::path config_path = directory / kAdapterConfig;
   AtomicFile config_file(config_path);
   config_file.Write(text);
   // Between the two renames there must be no old configuration next to new weights.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "io/json.h"
 #include "io/pattern.h"
@@ -317,6 +318,13 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
     }
   }
   return config;
+}
+
+std::string BaseOfAdapter(const std::filesystem::path& directory) {
+  const std::filesystem::path file = directory / kAdapterConfig;
+  std::vector<std::string> unknown_keys;
+  return ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys)
+      .base_model_name_or_path;
 }
 
 std::string FormatAdapterConfig(const AdapterConfig& config) {

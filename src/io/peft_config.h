@@ -4,6 +4,7 @@
 #define QLORA_IO_PEFT_CONFIG_H_
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +57,13 @@ std::string SpelledPath(const AdapterConfig& config, std::string_view module);
 // and key, for wrong types and for unsupported settings that change the result of the adapter.
 AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& where,
                                  std::vector<std::string>& unknown_keys);
+
+// The file in the folder of an adapter.
+inline constexpr const char* kAdapterConfig = "adapter_config.json";
+
+// Returns base_model_name_or_path of the adapter in a folder; "" where it is not recorded. Errors:
+// as ReadTextFile and ParseAdapterConfig.
+std::string BaseOfAdapter(const std::filesystem::path& directory);
 
 // Returns the text of adapter_config.json as PEFT writes it: indent 2, sorted keys.
 std::string FormatAdapterConfig(const AdapterConfig& config);

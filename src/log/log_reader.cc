@@ -76,6 +76,11 @@ std::int64_t CountLines(const fs::path& path) {
   return lines;
 }
 
+// The smallest n with which every n-th of `count` stays within the limit.
+std::int64_t EveryOf(std::int64_t count, std::int64_t limit) {
+  return std::max<std::int64_t>(1, (count + limit - 1) / limit);
+}
+
 // Appends the values of one line to the columns of their names.
 void AddToColumns(const Json& line, Json& columns) {
   for (const auto& [key, value] : line.items()) columns[key].push_back(value);
@@ -89,6 +94,58 @@ std::int64_t TokensOf(const Json& line) {
   if (found == line.end() || !found->is_number_integer()) return 0;
   const auto tokens = found->get<std::int64_t>();
   return tokens >= 0 && tokens <= kMost ? tokens : 0;
+}
+
+// Counts the rounds of samples: lines of one step that follow each other.
+class RoundCounter {
+ public:
+  // Returns the number of the round of the next line, from 0.
+  std::int64_t Next(const Json& line) {
+    const auto step = line.find("step");
+    const Json now = step == line.end() ? Json() : *step;
+    const bool is_new = round_ < 0 || now != step_;
+    round_ += is_new;
+    in_round_ = is_new ? 0 : in_round_ + 1;
+    step_ = now;
+    return round_;
+  }
+  // The place of that line in its round.
+  std::int64_t in_round() const { return in_round_; }
+  std::int64_t rounds() const { return round_ + 1; }
+
+ private:
+  Json step_;
+  std::int64_t round_ = -1;
+  std::int64_t in_round_ = 0;
+};
+
+struct Samples {
+  Json lines = Json::array();
+  std::int64_t left_out = 0;
+  std::int64_t damaged = 0;
+};
+
+// Reads the texts that the page shows. A run may have any number of prompts and of rounds, and the
+// page is made in the memory of the trainer.
+Samples ReadSamples(const fs::path& log) {
+  Samples samples;
+  RoundCounter all;
+  ForEachObject(log, [&](std::int64_t, const Json& line) { all.Next(line); });
+  const std::int64_t every = EveryOf(all.rounds(), kMaxSampleRounds);
+  RoundCounter round;
+  std::int64_t bytes = 0;
+  samples.damaged = ForEachObject(log, [&](std::int64_t, const Json& line) {
+    const std::int64_t number = round.Next(line);
+    const bool shown = number % every == 0 || number == all.rounds() - 1;
+    const std::int64_t size = std::ssize(FormatJson(line));
+    if (!shown || round.in_round() >= kMaxRoundSamples || bytes + size > kMaxSampleBytes) {
+      ++samples.left_out;
+      return;
+    }
+    bytes += size;
+    samples.lines.push_back(line);
+  });
+  return samples;
 }
 
 // Reads the JSON object of a file of the run; an empty object when the file is missing.
@@ -116,8 +173,7 @@ std::string ReadRunLogs(const fs::path& dir) {
   const std::int64_t lines = CountLines(log);
   // Every n-th line with the smallest n that stays within the limit, and the last line, which shows
   // where the run is now. Tokens are summed over all lines, so every line is parsed.
-  const std::int64_t every =
-      std::max<std::int64_t>(1, (lines + kMaxRecordedSteps - 1) / kMaxRecordedSteps);
+  const std::int64_t every = EveryOf(lines, kMaxRecordedSteps);
   Json steps = Json::object();
   std::int64_t tokens = 0;
   std::int64_t damaged = ForEachObject(log, [&](std::int64_t number, const Json& line) {
@@ -128,12 +184,15 @@ std::string ReadRunLogs(const fs::path& dir) {
     ThrowInvalidInput("{}: no line is a JSON object; expected the log of a training run",
                       log.string());
   }
+  const fs::path eval_log = LogPath(dir, kEvalLog);
+  const std::int64_t eval_lines = CountLines(eval_log);
+  const std::int64_t every_eval = EveryOf(eval_lines, kMaxRecordedSteps);
   Json evals = Json::object();
-  damaged += ForEachObject(LogPath(dir, kEvalLog),
-                           [&](std::int64_t, const Json& line) { AddToColumns(line, evals); });
-  Json samples = Json::array();
-  damaged += ForEachObject(LogPath(dir, kSampleLog),
-                           [&](std::int64_t, const Json& line) { samples.push_back(line); });
+  damaged += ForEachObject(eval_log, [&](std::int64_t number, const Json& line) {
+    if (number % every_eval == 0 || number == eval_lines - 1) AddToColumns(line, evals);
+  });
+  Samples samples = ReadSamples(LogPath(dir, kSampleLog));
+  damaged += samples.damaged;
 
   const fs::path absolute = fs::weakly_canonical(dir);
   Json record = {{"name", absolute.filename().string()},
@@ -141,7 +200,8 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"every", every},
                  {"tokens", tokens},
                  {"evals", std::move(evals)},
-                 {"samples", std::move(samples)},
+                 {"samples", std::move(samples.lines)},
+                 {"samples_left_out", samples.left_out},
                  {"total_steps", lines},
                  {"damaged_lines", damaged}};
   record["options"] = ObjectIn(dir / kTrainConfig);

@@ -8,16 +8,22 @@
 
 namespace qlora {
 
-// The most steps of one run that are read; of longer runs every n-th step is taken.
+// The most steps of one run that are read, and the most evaluations; of more every n-th is taken.
 inline constexpr std::int64_t kMaxRecordedSteps = 10000;
+// The most rounds of samples that are read: the texts of one step. Of more every n-th is taken, of
+// a round the first texts, and of the text of all as many bytes.
+inline constexpr std::int64_t kMaxSampleRounds = 100;
+inline constexpr std::int64_t kMaxRoundSamples = 100;
+inline constexpr std::int64_t kMaxSampleBytes = std::int64_t{4} << 20;
 
 // A JSON object about the run in `dir`, which may still be training:
 //   name       name of the folder
 //   steps      columns of train_log.jsonl: {"step": [...], "loss": [...], ...}; NaN is null
 //   every      n: `steps` holds every n-th step and the last
 //   tokens     trained tokens of all steps
-//   evals      columns of eval_log.jsonl
-//   samples    lines of samples.jsonl
+//   evals      columns of eval_log.jsonl: every n-th evaluation and the last
+//   samples    lines of samples.jsonl: those of every n-th step that has some and of the last
+//   samples_left_out   the number of the other lines
 //   options    train_config.json
 //   total_steps, memory, data, eval_data   of run_info.json, if it exists
 //   damaged_lines   lines of the logs that are not JSON objects, which are left out

@@ -25,14 +25,19 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   const std::int64_t r = lora.rank;
   const bool down = stack->parameter == "down_proj";
   const std::int64_t out = down ? lora.out : 2 * lora.out;
-  const bool fits = stack->a->shape == std::vector<std::int64_t>{experts_ * r, lora.in} &&
-                    stack->b->shape == std::vector<std::int64_t>{out, experts_ * r};
-  if (!fits) {
+  const std::int64_t columns = experts_ * r;  // of lora_B
+  const auto has_sides = [&](std::int64_t a_side, std::int64_t b_side) {
+    return stack->a->shape == std::vector<std::int64_t>{columns, a_side} &&
+           stack->b->shape == std::vector<std::int64_t>{b_side, columns};
+  };
+  // A square parameter fits both; then it is read as newer versions of PEFT write it.
+  const bool is_direct = has_sides(lora.in, out);
+  if (!is_direct && !has_sides(out, lora.in)) {
     ThrowInvalidInput(
-        "{}: '{}' has the shapes [{}] and [{}], expected [{}, {}] and [{}, {}] for {} experts of "
-        "rank {}",
+        "{}: '{}' has the shapes [{}] and [{}], expected [{}, {}] and [{}, {}], or the last two "
+        "sides exchanged, for {} experts of rank {}",
         peft_.tensors->FileOf(*stack->a), stack->a->name, fmt::join(stack->a->shape, ", "),
-        fmt::join(stack->b->shape, ", "), experts_ * r, lora.in, out, experts_ * r, experts_, r);
+        fmt::join(stack->b->shape, ", "), columns, lora.in, out, columns, experts_, r);
   }
   // "....experts.3.gate_proj"
   const std::size_t end = lora.path.rfind('.');
@@ -44,14 +49,26 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
     a_ = FiniteValues(peft_, *stack->a);
     b_ = FiniteValues(peft_, *stack->b);
   }
-  UploadWide(memory_, std::span<const float>(a_).subspan(expert * r * lora.in, r * lora.in),
-             lora.a);
-  std::vector<float> mine(lora.out * r);
-  for (std::int64_t o = 0; o < lora.out; ++o) {
-    const float* row = b_.data() + (o + (second ? lora.out : 0)) * experts_ * r;
-    for (std::int64_t i = 0; i < r; ++i) mine[o * r + i] = row[i * experts_ + expert];
+  // The rows of this expert in A (R, side), and its columns in B (side, R).
+  const std::int64_t first = second ? lora.out : 0;  // row of the linear in the parameter
+  const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t sides) {
+    return a_[(expert * r + i) * sides + side];
+  };
+  const auto b_at = [&](std::int64_t side, std::int64_t i) {
+    return b_[side * columns + i * experts_ + expert];
+  };
+  std::vector<float> a(r * lora.in);
+  std::vector<float> b(lora.out * r);
+  for (std::int64_t i = 0; i < r; ++i) {
+    for (std::int64_t x = 0; x < lora.in; ++x) {
+      a[i * lora.in + x] = is_direct ? a_at(i, x, lora.in) : b_at(x, i);
+    }
+    for (std::int64_t y = 0; y < lora.out; ++y) {
+      b[y * r + i] = is_direct ? b_at(first + y, i) : a_at(i, first + y, out);
+    }
   }
-  UploadWide(memory_, mine, lora.b);
+  UploadWide(memory_, a, lora.a);
+  UploadWide(memory_, b, lora.b);
   return &*stack;
 }
 

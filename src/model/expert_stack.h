@@ -4,6 +4,13 @@
 //   down_proj      A (E R, F), B (D, E R)
 //   gate_up_proj   A (E R, D), B (2 F, E R): the rows of gate, then those of up; both read one A
 //   column r E + e of B belongs to expert e
+//
+// PEFT takes the sides of a parameter (E, x, y) for inputs and outputs. Up to version 0.18 x is the
+// inputs of every parameter, so that those of the families here, (E, out, in), have A and B with
+// the sides exchanged: W[e] += (B[e] A[e])^T. The shapes tell.
+//
+//   down_proj      A (E R, D), B (F, E R)
+//   gate_up_proj   A (E R, 2 F), B (D, E R): the columns of gate, then those of up
 #ifndef QLORA_MODEL_EXPERT_STACK_H_
 #define QLORA_MODEL_EXPERT_STACK_H_
 

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kMaxPageBytes = std::size_t{16} << 20;
 constexpr std::int64_t kMaxPages = 1000;
 constexpr std::size_t kMaxListBytes = std::size_t{256} << 20;  // of all pages
-constexpr std::int64_t kMaxFiles = 200'000;
+constexpr std::int64_t kMaxFiles = 200'000;                    // and as many folders
 constexpr std::int64_t kMaxFileBytes = std::int64_t{1} << 53;  // JSON's integers end there
 constexpr std::size_t kMaxPathBytes = 1024;
 constexpr std::size_t kMaxNameBytes = 255;
@@ -167,15 +167,19 @@ bool IsSafePath(std::string_view path) {
   }
 }
 
-std::vector<HubFile> ParseListing(std::string_view text) {
+HubPage ParseListing(std::string_view text) {
   const Json entries = ParseJson(text, "file list of the hub");
   if (!entries.is_array()) ThrowRuntime("file list of the hub: expected a list");
-  std::vector<HubFile> files;
+  HubPage page;
   for (const Json& entry : entries) {
     const auto type = JsonGet<std::string>(entry, "type", "file list of the hub");
-    if (type == "file") files.push_back(ParseEntry(entry));
+    if (type == "file") {
+      page.files.push_back(ParseEntry(entry));
+    } else {
+      ++page.others;
+    }
   }
-  return files;
+  return page;
 }
 
 // Link: <https://host/api/...?cursor=...>; rel="next"
@@ -227,6 +231,7 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
   const std::string origin = OriginOf(url);
   std::set<std::string> seen;
   std::size_t bytes = 0;
+  std::int64_t others = 0;
   std::vector<HubFile> files;
   while (!url.empty()) {
     if (OriginOf(url) != origin) {
@@ -240,10 +245,12 @@ std::vector<HubFile> HubApi::List(const std::string& commit) {
     if (bytes > kMaxListBytes) {
       ThrowRuntime("{}: the file list has more than {} bytes", origin, kMaxListBytes);
     }
-    const auto more = AsServerError(origin, [&] { return ParseListing(page.text); });
-    files.insert(files.end(), more.begin(), more.end());
-    if (std::ssize(files) > kMaxFiles) {
-      ThrowRuntime("{} has more than {} files", repository_.name, kMaxFiles);
+    const HubPage more = AsServerError(origin, [&] { return ParseListing(page.text); });
+    files.insert(files.end(), more.files.begin(), more.files.end());
+    others += more.others;
+    if (std::ssize(files) > kMaxFiles || others > kMaxFiles) {
+      ThrowRuntime("{} has more than {} {}", repository_.name, kMaxFiles,
+                   others > kMaxFiles ? "folders" : "files");
     }
     url = page.next.empty() ? "" : ResolveUrl(url, page.next);
   }

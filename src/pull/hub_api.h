@@ -55,7 +55,11 @@ class HubApi {
 };
 
 // One page of a listing. Errors: Runtime that names the entry, for anything unexpected.
-std::vector<HubFile> ParseListing(std::string_view text);
+struct HubPage {
+  std::vector<HubFile> files;
+  std::int64_t others = 0;  // entries that are no files: folders
+};
+HubPage ParseListing(std::string_view text);
 // The URL of `Link: <URL>; rel="next"`, or "".
 std::string NextPage(std::string_view link_header);
 // Seconds to wait after status 429, from RateLimit or Retry-After; 0: not said.

@@ -51,6 +51,31 @@ class CommandLineTest : public ScratchTest {
   Words notes_;
 };
 
+// Commas part the items of a list, so an item with a comma is written as JSON.
+TEST_F(CommandLineTest, ReadsAJsonListWhoseItemsHaveCommas) {
+  Parse({"--model", "m", "--dataset", R"(["a, b", "c"])"});
+  EXPECT_THAT(dataset_, ElementsAre("a, b", "c"));
+  Parse({"--model", "m", R"(dataset= [ "say \"hi\", then é", 4, true ] )"});
+  EXPECT_THAT(dataset_, ElementsAre("say \"hi\", then é", "4", "true"));
+  Parse({"--model", "m", "--dataset", "[]"});
+  EXPECT_THAT(dataset_, ElementsAre());
+  // Words behind it are items, too, and a bare word may be the list.
+  Parse({"--model", "m", "--dataset", R"(["a, b"])", "c"});
+  EXPECT_THAT(dataset_, ElementsAre("a, b", "c"));
+  Parse({"m", R"(["a, b"])", "c"}, {"model_name_or_path", "dataset"});
+  EXPECT_THAT(dataset_, ElementsAre("a, b", "c"));
+  Parse({"--model", "m", "--config", Write("run.yaml", R"(dataset: '["a, b", "c"]')")});
+  EXPECT_THAT(dataset_, ElementsAre("a, b", "c"));
+  // Texts in brackets that are no JSON are texts, and a text option takes JSON as it is.
+  Parse({"--model", R"(["a, b"])", "--dataset", "[a-c]x,[d]"});
+  EXPECT_THAT(dataset_, ElementsAre("[a-c]x", "[d]"));
+  EXPECT_EQ(model_, R"(["a, b"])");
+  EXPECT_THAT(ErrorOf({"--model", "m", "--dataset", R"(["a, b", c])"}),
+              HasSubstr(R"(--dataset: expected a JSON list of texts, ["a, b", "c"], found ["a)"));
+  EXPECT_THAT(ErrorOf({"--model", "m", "--dataset", R"(["a", ["b"]])"}),
+              HasSubstr("expected a JSON list of texts"));
+}
+
 TEST_F(CommandLineTest, TakesEveryForm) {
   EXPECT_FALSE(Parse({"--model", "a b", "--max-steps=-1", "lr=1e-3", "--packing", "--no-shuffle",
                       "--dataset", "x,y", "scheduler=linear"}));

@@ -321,6 +321,9 @@ TEST_F(ForeignOptionTest, OtherPrograms) {
                   "`qlora train`"),
         {"--lora-rank=4",
          "--lora-rank: this verb has no such option; it is lora_r of `qlora train`"},
+        {"--max-length=5",
+         "--max-length: counts the prompt and the answer together, and is no option here; write "
+         "--max_new_tokens, the length of the answer"},
         {"-o", "-o: this verb has no such option; it is output where a verb has it"}}) {
     EXPECT_EQ(InputError([&, flag = flag] { generate({flag}); }), answer);
   }

@@ -40,10 +40,10 @@ TEST_F(BadRecordsTest, TheErrorCountsThemAndShowsTheFirst) {
   const std::string message = ErrorOf([&] { Open(options); }).what();
   EXPECT_THAT(message, AllOf(HasSubstr("d.jsonl:1:"), HasSubstr("\n"), HasSubstr("d.jsonl:2:"),
                              HasSubstr("d.jsonl:4:"), Not(HasSubstr("d.jsonl:5:"))));
-  EXPECT_THAT(message, HasSubstr("5 of 7 records of "));
+  EXPECT_THAT(message, HasSubstr("d.jsonl: 5 of 7 records cannot be read"));
   EXPECT_THAT(message, EndsWith("cannot be read; to train on the others: bad_records drop"));
   ExpectRefused([&] { Open(folder_.With("d.jsonl", "{\"text\": {}}\n{\"text\": []}\n")); },
-                "2 of 2 records of ");
+                "d.jsonl: 2 of 2 records cannot be read");
 }
 
 TEST_F(BadRecordsTest, TheyAreDroppedAndCountedOnRequest) {

@@ -182,6 +182,44 @@ TEST_F(RunLogTest, SamplesChangeNothingAndAreTheSameEachTime) {
   EXPECT_EQ(samples, Lines(root_ / "again" / "samples.jsonl"));
 }
 
+// The live page is made in the memory of the trainer, which no log may fill.
+TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
+  const fs::path dir = root_ / "long";
+  fs::create_directories(dir);
+  const auto write = [&](const char* log, std::int64_t count, const auto& line) {
+    std::string text;
+    for (std::int64_t i = 0; i < count; ++i) text += line(i) + "\n";
+    WriteTextFile(dir / (std::string(log) + ".jsonl"), text);
+  };
+  const auto of_step = [](std::int64_t i) {
+    return fmt::format(R"({{"step":{},"loss":1.5,"tokens":2}})", i + 1);
+  };
+  write("train_log", 25001, of_step);
+  write("eval_log", 25001, of_step);
+  // 250 rounds of 2 texts.
+  write("samples", 500, [](std::int64_t i) {
+    return fmt::format(R"({{"step":{},"prompt":"p{}","text":"t"}})", i / 2, i % 2);
+  });
+  Json record = Json::parse(ReadRunLogs(dir));
+  EXPECT_EQ(record.at("steps").at("step").size(), 8335u);  // every third, and the last
+  EXPECT_EQ(record.at("evals").at("step").size(), 8335u);
+  EXPECT_EQ(record.at("evals").at("step").back(), 25001);
+  EXPECT_EQ(record.at("tokens"), 50002);
+  EXPECT_EQ(record.at("samples").size(), 2u * 85);  // every third round, and the last
+  EXPECT_EQ(record.at("samples_left_out"), 500 - 2 * 85);
+  EXPECT_EQ(record.at("samples").back().at("step"), 249);
+  EXPECT_EQ(record.at("samples").back().at("prompt"), "p1");
+  // More texts of one step, and longer ones, than a page shows.
+  write("samples", 300, [](std::int64_t) { return std::string(R"({"step":0,"text":"t"})"); });
+  record = Json::parse(ReadRunLogs(dir));
+  EXPECT_EQ(record.at("samples").size(), 100u);
+  EXPECT_EQ(record.at("samples_left_out"), 200);
+  write("samples", 9, [](std::int64_t i) {
+    return fmt::format(R"({{"step":{},"text":"{}"}})", i, std::string(1 << 20, 't'));
+  });
+  EXPECT_EQ(Json::parse(ReadRunLogs(dir)).at("samples").size(), 3u);
+}
+
 TEST_F(RunLogTest, RunInfoHoldsPlanAndData) {
   const TrainOptions options = Options("run");
   Run(options);

@@ -182,6 +182,44 @@ TEST_F(ForeignAdapterTest, SplitsStacksOfExperts) {
   }
 }
 
+// As PEFT up to 0.18 writes them: W[e] += (B[e] A[e])^T, so that A is what others call B.
+TEST_F(ForeignAdapterTest, SplitsStacksOfExpertsWithTheirSidesExchanged) {
+  constexpr std::int64_t kExperts = 3;
+  constexpr std::int64_t kF = 3;
+  const std::string experts = "model.layers.0.mlp.experts";
+  const auto a1 = Add(experts + ".base_layer.lora_A.weight", {kExperts * 2, 2 * kF});
+  const auto b1 = Add(experts + ".base_layer.lora_B.weight", {kHidden, kExperts * 2});
+  const auto a2 = Add(experts + ".lora_A.weight", {kExperts * 2, kHidden});
+  const auto b2 = Add(experts + ".lora_B.weight", {kF, kExperts * 2});
+  const Json targets = {{"target_parameters", {"experts.gate_up_proj", "experts.down_proj"}}};
+  const LoraAdapter adapter = Load(Config(false, kExperts), targets);
+  const PerLinear<LoraLinear>& layer = adapter.layers()[0];
+  for (std::int64_t e = 0; e < kExperts; ++e) {
+    for (std::int64_t r = 0; r < 2; ++r) {
+      for (std::int64_t half = 0; half < 2; ++half) {
+        const LoraLinear& lora = layer.gate_up[2 * e + half];
+        for (std::int64_t x = 0; x < kHidden; ++x) {
+          EXPECT_EQ(lora.a.Row<float>(r)[x], b1[x * kExperts * 2 + r * kExperts + e]);
+        }
+        for (std::int64_t y = 0; y < kF; ++y) {
+          EXPECT_EQ(lora.b.Row<float>(y)[r], a1[(e * 2 + r) * 2 * kF + half * kF + y]);
+        }
+      }
+      EXPECT_EQ(layer.down[e].a.Row<float>(r)[2], b2[2 * kExperts * 2 + r * kExperts + e]);
+      EXPECT_EQ(layer.down[e].b.Row<float>(3)[r], a2[(e * 2 + r) * kHidden + 3]);
+    }
+  }
+  tensors_.clear();
+  values_.clear();
+  Add(experts + ".lora_A.weight", {kExperts * 2, kHidden + 1});
+  Add(experts + ".lora_B.weight", {kF, kExperts * 2});
+  ExpectRefused(
+      [&] {
+        Load(Config(false, kExperts), {{"target_parameters", {"experts.down_proj"}}});
+      },
+      "or the last two sides exchanged");
+}
+
 TEST_F(ForeignAdapterTest, RefusesStacksThatNoLinearReads) {
   constexpr std::int64_t kExperts = 3;
   const Json targets = {{"target_parameters", {"experts.down_proj"}}};

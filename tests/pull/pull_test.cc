@@ -224,6 +224,19 @@ TEST_F(PullTest, HostileListingsAreRefused) {
   EXPECT_FALSE(fs::exists(folder() / "snapshots"));
 }
 
+TEST_F(PullTest, FoldersWithoutEndAreRefused) {
+  const auto with_folders = [&](int count) {
+    hub_.edit_listing = [count](nlohmann::json& listing) {
+      const nlohmann::json folder = {{"type", "directory"}, {"path", "a"}};
+      listing.insert(listing.end(), static_cast<std::size_t>(count), folder);
+    };
+  };
+  with_folders(200'001);
+  EXPECT_THAT(Failure().what(), HasSubstr("has more than 200000 folders"));
+  with_folders(1000);
+  Run();
+}
+
 TEST_F(PullTest, ADiskThatIsTooSmallIsFoundFirst) {
   hub_.edit_listing = [](nlohmann::json& listing) {
     for (nlohmann::json& entry : listing) {

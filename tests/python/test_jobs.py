@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -80,6 +82,45 @@ def test_records_are_given_as_dataset():
             q.plan(TINY, DATA, **{key: items}, **OPTIONS)
 
 
+def test_train_dataset_is_dataset(tmp_path):
+    options = {"max_steps": 1, "max_length": 32}
+    records = [{"prompt": "a", "completion": "b"}] * 4
+    first = q.train(TINY, records, tmp_path / "a", **options)
+    second = q.train(TINY, train_dataset=records, output_dir=tmp_path / "b", **options)
+    assert second.train_loss == first.train_loss
+    with pytest.raises(TypeError, match="dataset and train_dataset, two names of one argument"):
+        q.train(TINY, records, tmp_path / "c", train_dataset=records)
+    with pytest.raises(TypeError, match="needs a dataset"):
+        q.train(TINY)
+
+
+def test_bad_records_are_counted_by_name(tmp_path):
+    records = [{"prompt": "a", "completion": "b"}, {"prompt": "c"}]
+    with pytest.raises(q.Error, match=r"\nrecords: 1 of 2 records cannot be read; to train"):
+        q.train(TINY, records, tmp_path / "a")
+
+
+def test_another_base_is_a_warning(tmp_path):
+    adapter = q.train(TINY, [{"prompt": "a", "completion": "b"}] * 4, tmp_path / "adapter",
+                      max_steps=1, max_length=32).adapter_dir
+    other = tmp_path / "other"
+    shutil.copytree(TINY, other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a copy of the base is the base
+        q.Model.load(other, adapter=adapter)
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[8 + int.from_bytes(weights[:8], "little")] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    message = "the weights of .*other are not those that .*adapter was trained on"
+    with pytest.warns(UserWarning, match=message):
+        q.Model.load(other, adapter=adapter)
+    with pytest.warns(UserWarning, match=message):
+        q.export(other, tmp_path / "m.gguf", adapter=adapter)
+    with pytest.warns(UserWarning, match=message):
+        q.train(other, [{"prompt": "a", "completion": "b"}] * 4, tmp_path / "on", adapter=adapter,
+                max_steps=1, max_length=32)
+
+
 def test_a_callback_stops_a_run(tmp_path):
     seen = []
 
@@ -145,6 +186,8 @@ def test_warnings_name_options_of_python(tmp_path):
 def test_names_of_generation():
     model = q.Model.load(TINY)
     assert model.generate("a", max_tokens=5).text == model.generate("a", max_new_tokens=5).text
+    with pytest.raises(q.Error, match="max_length: counts the prompt and .* write max_new_tokens"):
+        model.generate("a", max_length=5)
     with pytest.raises(q.Error, match="learning_rate: this function has no such option; it is an option of `qlora train`"):
         model.generate("a", learning_rate=1)
     other = q.Model.load(TINY, chat_template="plain", chat_template_kwargs={"enable_thinking": False})

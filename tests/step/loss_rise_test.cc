@@ -142,6 +142,7 @@ TEST_F(LossRiseTest, IsReportedAndTheAdapterIsSaved) {
   ASSERT_EQ(json.erase("loss_start"), 1u);
   ASSERT_EQ(json.erase("loss_start_count"), 1u);
   ASSERT_EQ(json.erase("loss_newest"), 1u);
+  ASSERT_EQ(json.erase("state_crc32"), 1u);
   WriteTextFile(state, json.dump());
   Rises older;
   EXPECT_EQ(PlanAndTrain(context, resumed, older).steps, 24);

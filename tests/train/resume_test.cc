@@ -6,6 +6,7 @@
 
 #include "base/folder_lock.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/file_checksums.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
 
@@ -79,6 +80,7 @@ TEST_F(ResumeTest, ACheckpointWithoutANewOptionHasItsDefault) {
   const fs::path state = root_ / "run" / "checkpoint-4" / "trainer_state.json";
   Json json = Json::parse(ReadTextFile(state));
   ASSERT_EQ(json["options"].erase("min_lr"), 1u);
+  json.erase(kStateChecksum);
   WriteTextFile(state, json.dump());
   options.resume_from_checkpoint = "auto";
   options.min_lr = 1e-4;
@@ -174,6 +176,7 @@ TEST_F(ResumeTest, OlderCheckpointsResumeWithTheirTexts) {
   const fs::path state = root_ / "old" / "checkpoint-3" / "trainer_state.json";
   Json json = ReadJsonFile(state);
   json["options"].erase("prompt_layout");
+  json.erase(kStateChecksum);
   WriteTextFile(state, json.dump());
 
   options.resume_from_checkpoint = "auto";
@@ -189,6 +192,7 @@ TEST_F(ResumeTest, OlderCheckpointsOfOtherDataResume) {
   const fs::path state = root_ / "old" / "checkpoint-3" / "trainer_state.json";
   Json json = ReadJsonFile(state);
   json["options"].erase("prompt_layout");
+  json.erase(kStateChecksum);
   WriteTextFile(state, json.dump());
   options.resume_from_checkpoint = "auto";
   Run(options);
@@ -368,6 +372,7 @@ TEST_F(ResumeTest, RefusesValuesThatNoRunWrites) {
   const auto with = [&](const char* key, const Json& value) {
     Json json = Json::parse(good);
     json[key] = value;
+    json.erase(kStateChecksum);
     WriteTextFile(state, json.dump());
   };
   for (const auto& [key, value, reason] :
@@ -435,6 +440,20 @@ TEST_F(ResumeTest, ChangedBytesOfACheckpointAreFound) {
     EXPECT_NE(plan.warnings[0].find("checkpoint-9 is damaged and passed over"), std::string::npos);
     WriteTextFile(newest / name, good);
   }
+  // The record of the checksums has one of its own: a value of it that a run might have written.
+  const std::string record = ReadTextFile(newest / "trainer_state.json");
+  Json changed = Json::parse(record);
+  changed["loss_deviation"] = 0.0078125;
+  WriteTextFile(newest / "trainer_state.json", FormatJson(changed, 2) + "\n");
+  options.resume_from_checkpoint = newest;
+  ExpectRefused(options, "trainer_state.json: expected the CRC-32 ");
+  options.resume_from_checkpoint = "auto";
+  {
+    Context context(1);
+    EXPECT_EQ(PlanTraining(context, options).resume->step, 8);
+  }
+  // Its layout does not count.
+  WriteTextFile(newest / "trainer_state.json", Json::parse(record).dump());
   const std::string base = ReadTextFile(newest / "qlora_base.json");
   options.resume_from_checkpoint = newest;
   WriteTextFile(newest / "qlora_base.json", base + " ");
@@ -453,6 +472,7 @@ TEST_F(ResumeTest, CheckpointsWithoutChecksumsAreReadAndChecked) {
   const fs::path newest = root_ / "run" / "checkpoint-9";
   Json state = ReadJsonFile(newest / "trainer_state.json");
   state.erase("files");
+  state.erase(kStateChecksum);
   WriteTextFile(newest / "trainer_state.json", state.dump());
   options.resume_from_checkpoint = newest;
   Context context(1);

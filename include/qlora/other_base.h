@@ -1,0 +1,17 @@
+// Adapters on other weights than those that they were trained on.
+#ifndef QLORA_OTHER_BASE_H_
+#define QLORA_OTHER_BASE_H_
+
+#include <string>
+
+namespace qlora {
+
+// A remark for people where the records of an adapter say that it was trained on another base than
+// `model`; "" where they do not, and without an adapter (""). The weights tell, where they are
+// recorded, otherwise the last part of the name. Both are folders, or names in the Hugging Face
+// cache. Errors: InvalidInput for a name that is not in the cache, and records that cannot be read.
+std::string DescribeOtherBase(const std::string& model, const std::string& adapter);
+
+}  // namespace qlora
+
+#endif  // QLORA_OTHER_BASE_H_
