@@ -139,7 +139,7 @@ TEST_F(CudaFewRows, LargeWeightsAndOtherAddressesAreDecoded) {
     q.packed = reinterpret_cast<const std::uint8_t*>(packed);
     q.rows = out;
     q.cols = 64;
-    return cuda::IsForFewRows({{}, q}, 1);
+    return cuda::IsForFewRows(q, 1);
   };
   constexpr std::int64_t kRows = std::int64_t{1} << 26;
   EXPECT_TRUE(is_for(kRows, 8));

@@ -202,7 +202,7 @@ TEST_F(CudaQuantize, DecodedBitsOfTheCpu) {
         void* on_device = upload(out.data, bytes);
         void* on_host = out.data;
         out.data = on_device;
-        cuda::DecodeWeight(device_->runtime().stream(), {{{}, q}, row, col, out});
+        cuda::DecodeWeight(device_->runtime().stream(), {q, row, col, out});
         memory().Download(on_device, on_host, bytes);
         EXPECT_TRUE(part.GuardsIntact());
         for (std::int64_t r = 0; r < part.rows(); ++r) {
@@ -225,7 +225,7 @@ TEST_F(CudaQuantize, OnlyWeightsOfAtMost32BitsAreDecodedByWords) {
     q.cols = 64;
     const MatrixView out = {reinterpret_cast<std::byte*>(std::uintptr_t{256}), DType::kBF16, 1, 64,
                             64};
-    return cuda::DecodesWords({{{}, q}, rows - 1, 0, out});
+    return cuda::DecodesWords({q, rows - 1, 0, out});
   };
   constexpr std::int64_t kRows = std::int64_t{1} << 26;
   EXPECT_TRUE(by_words(kRows, 4));
