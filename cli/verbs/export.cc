@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "checkpoint/run_info.h"
 #include "command/common.h"
 #include "command/model_loading.h"
@@ -86,6 +88,12 @@ class ExportVerb : public Verb {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
         json["max_logprob_difference"] = report.max_logprob_difference;
       }
+      if (report.kept_change) {
+        json["kept_change"] = *report.kept_change;
+        for (const KeptShare& tensor : report.kept_by_tensor) {
+          json["kept_by_tensor"][tensor.tensor] = tensor.share;
+        }
+      }
       if (!report.notes.empty()) json["notes"] = report.notes;
       PrintJson(console.out, json);
       return 0;
@@ -95,6 +103,11 @@ class ExportVerb : public Verb {
     if (!report.merge_base.empty()) {
       Say(console, fmt::format("adapter merged into the {} weights",
                                report.merge_base == "nf4" ? "dequantized 4-bit" : "original"));
+    }
+    if (report.kept_change) {
+      const auto least = std::ranges::min_element(report.kept_by_tensor, {}, &KeptShare::share);
+      Say(console, fmt::format("rounding keeps {:.1f} % of the adapter's change, {:.1f} % in {}",
+                               100 * *report.kept_change, 100 * least->share, least->tensor));
     }
     if (options_.format == "hf") {
       // The usual next step is to look at the result.

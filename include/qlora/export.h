@@ -3,7 +3,9 @@
 #define QLORA_EXPORT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,15 @@ struct ExportOptions {
   std::string output;   // a file for GGUF, a directory otherwise
   bool overwrite = false;
   std::string format = "gguf";  // gguf, gguf-adapter, hf
-  std::string outtype = "f16";  // f32, f16, bf16, q8_0; hf: f32, f16, bf16
+  // The kind of a GGUF file by llama.cpp's names, in any case: f16, q8_0, q4_k_m ...; auto: as the
+  // model is stored. hf: f32, f16, bf16; gguf-adapter: these and q8_0.
+  std::string outtype = "f16";
+  // For types of blocks: an importance matrix of llama.cpp (.gguf, .dat), or a text or data to make
+  // one from.
+  std::string imatrix;
+  std::int64_t imatrix_tokens = 65536;  // of the text, at most
+  std::string write_imatrix;            // a GGUF file for the importance matrix
+  bool force = false;                   // also where rounding to blocks undoes much of the adapter
   // The base that the adapter is merged into: nf4, original, or auto: the form that the adapter was
   // trained on; original without an adapter.
   std::string merge_base = "auto";
@@ -30,6 +40,13 @@ struct ExportOptions {
   void Declare(OptionTable& table);
 };
 
+// How much of the adapter's change of a tensor is left after its rounding to blocks: 1 all, 0
+// nothing.
+struct KeptShare {
+  std::string tensor;
+  double share = 1;
+};
+
 struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
@@ -38,6 +55,9 @@ struct ExportReport {
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;
   bool verified = false;
+  // Of an adapter that was merged into a file of blocks: in all, and by tensor.
+  std::optional<double> kept_change = {};
+  std::vector<KeptShare> kept_by_tensor = {};
   double seconds = 0;
   std::vector<std::string> notes = {};  // as Model::notes, and what the file lacks or has otherwise
 };

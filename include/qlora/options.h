@@ -23,6 +23,7 @@ struct Option {
   Value value;                       // where it lives
   std::vector<std::string> aliases;  // other accepted keys
   std::vector<std::string> choices;  // allowed values of a string; empty: any
+  bool any_case = false;             // choices, which are in small letters, may be in capitals
   std::string hint = {};             // ends the message about a value that is not a choice
   bool is_path = false;              // "~" at the start is the home folder
   bool set = false;                  // given by the user

@@ -67,13 +67,13 @@ std::optional<std::int64_t> ParseInteger(std::string_view text) {
   return static_cast<std::int64_t>(*value);
 }
 
-// Returns `text` when it is among the choices, or when there are no fixed choices.
-std::optional<std::string_view> ParseChoice(std::string_view text,
-                                            const std::vector<std::string>& choices) {
-  if (choices.empty() || std::find(choices.begin(), choices.end(), text) != choices.end()) {
-    return text;
-  }
-  return std::nullopt;
+// Returns the choice that `text` names, or `text` when there are no fixed choices.
+std::optional<std::string_view> ParseChoice(std::string_view text, const Option& option) {
+  if (option.choices.empty()) return text;
+  const std::string wanted = option.any_case ? LowerCase(text) : std::string(text);
+  const auto found = std::ranges::find(option.choices, wanted);
+  if (found == option.choices.end()) return std::nullopt;
+  return *found;
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -151,9 +151,7 @@ bool Option::Takes(std::string_view text) const {
     bool operator()(const bool*) const { return ParseBool(text).has_value(); }
     bool operator()(const std::int64_t*) const { return ParseInteger(text).has_value(); }
     bool operator()(const double*) const { return ParseFinite(text).has_value(); }
-    bool operator()(const std::string*) const {
-      return ParseChoice(text, option.choices).has_value();
-    }
+    bool operator()(const std::string*) const { return ParseChoice(text, option).has_value(); }
     bool operator()(const std::vector<std::string>*) const { return true; }
   };
   return std::visit(Parser{*this, text}, value);
@@ -231,7 +229,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
                                              : "a number");
   } else if (std::string** string = std::get_if<std::string*>(&option->value)) {
     const std::string expected = fmt::format("one of {}", fmt::join(option->choices, ", "));
-    const std::string_view value = parsed(ParseChoice(text, option->choices), expected);
+    const std::string_view value = parsed(ParseChoice(text, *option), expected);
     **string = option->is_path ? ExpandHome(value) : std::string(value);
   } else {
     SetList(*option, ItemsOf(*option, text));

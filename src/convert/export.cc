@@ -14,13 +14,14 @@
 #include "base/text.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
+#include "convert/gguf_mix.h"
 #include "convert/gguf_weights.h"
+#include "convert/imatrix.h"
 #include "convert/model_folder.h"
 #include "convert/verify.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "model/base_record.h"
-#include "model/shared_options.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
@@ -138,8 +139,8 @@ class Exporter {
         model_dir_(ResolveModelDir(options.model_name_or_path)),
         config_(LoadDecoderConfig(model_dir_)),
         target_{.path = options.output,
-                .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate,
-                .outtype = ParseOuttype(options.outtype)} {
+                .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate} {
+    CheckOuttype();
     if (!options.adapter.empty()) {
       adapter_ = LoraAdapter::Load(options.adapter, config_, backend.memory());
     }
@@ -151,6 +152,8 @@ class Exporter {
     // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
     // alone.
     if (!adapter_only() || options_.verify) LoadSource(base);
+    file_type_ = &ChooseFileType();
+    target_.outtype = file_type_->base;
     ExportReport report;
     if (adapter_ && !adapter_only()) {
       notes_.push_back(NoteOtherTokenizer(model_dir_, options_.adapter));
@@ -158,7 +161,7 @@ class Exporter {
       std::erase(notes_, "");
       config_.vocab_size = adapter_->vocab_size();
     }
-    report.files = Write();
+    report.files = Write(report);
     if (adapter_ && !adapter_only()) {
       const bool quantized = base.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
@@ -174,6 +177,46 @@ class Exporter {
  private:
   bool adapter_only() const { return options_.format == "gguf-adapter"; }
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
+
+  // Errors: InvalidInput for a type that the format cannot hold or that needs what is not given.
+  void CheckOuttype() const {
+    if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
+      ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
+    }
+    if (!options_.imatrix.empty() && options_.format != "gguf") {
+      ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
+                        options_.format);
+    }
+    if (options_.outtype == "auto") return;
+    const GgufFileType& file = ParseOuttype(options_.outtype);
+    if (!file.base.is_blocks()) return;
+    const bool is_model = options_.format == "gguf";
+    if (!is_model && !(adapter_only() && file.base == BlockFormat::kQ8_0)) {
+      ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16",
+                        options_.format, file.name, adapter_only() ? ", q8_0 or" : " or");
+    }
+    if (file.needs_importance && options_.imatrix.empty()) {
+      ThrowInvalidInput(
+          "{} has too few bits for a rounding that weighs all columns alike; give --imatrix a "
+          "text like those that the model shall write, or an importance matrix of llama.cpp",
+          file.name);
+    }
+  }
+
+  // The type of the output; auto: the nearest to the form in which the model is stored.
+  const GgufFileType& ChooseFileType() const {
+    if (options_.outtype != "auto") return ParseOuttype(options_.outtype);
+    if (adapter_only()) return ParseOuttype("f16");
+    const WeightView& first = weights_.layers.at(0).linears.o.weight;
+    if (first.form() == WeightForm::kBlocks && options_.format == "gguf") {
+      const auto* number = ReadGgufMetadata(model_dir_).Find("general.file_type");
+      const auto* stored = number == nullptr ? nullptr : std::get_if<std::uint32_t>(number);
+      for (const GgufFileType& file : GgufFileTypes()) {
+        if (stored != nullptr && file.number == *stored) return file;
+      }
+    }
+    return ParseOuttype(first.dense.dtype == DType::kBF16 && !first.dense.empty() ? "bf16" : "f16");
+  }
 
   // Errors: InvalidInput when there is no adapter, or a GGUF adapter cannot hold this one.
   void CheckAdapterOnly() const {
@@ -216,18 +259,69 @@ class Exporter {
   }
 
   // Returns the files that were written.
-  std::vector<std::string> Write() {
+  std::vector<std::string> Write(ExportReport& report) {
     if (options_.format == "hf") return WriteHf();
     const std::string name = NameOf(options_.model_name_or_path);
     if (adapter_only()) {
-      ExportGgufAdapter(config_, *adapter_, name, RepositoryOf(options_.model_name_or_path),
-                        target_);
-    } else {
-      ExportGgufModel(context_, backend_.memory(), config_,
-                      Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow), weights_,
-                      adapter(), name, target_, progress_, notes_);
+      ExportGgufAdapter(context_, config_, *adapter_, name,
+                        RepositoryOf(options_.model_name_or_path), target_);
+      return {options_.output};
     }
+    const std::optional<ImportanceMatrix> importance = Importance();
+    const Tokenizer tokenizer = Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow);
+    ExportGgufModel(context_, backend_.memory(),
+                    {.config = config_,
+                     .tokenizer = tokenizer,
+                     .weights = weights_,
+                     .adapter = adapter(),
+                     .name = name,
+                     .file = *file_type_,
+                     .importance = importance ? &*importance : nullptr,
+                     .check = [&](const auto& kept) { CheckKept(kept, report); }},
+                    target_, progress_, notes_);
     return {options_.output};
+  }
+
+  // Reads the importance matrix, or makes it, and writes it where that is asked for.
+  std::optional<ImportanceMatrix> Importance() {
+    if (options_.imatrix.empty()) return std::nullopt;
+    const bool is_file = IsImatrixFile(options_.imatrix);
+    ImportanceMatrix matrix =
+        is_file ? ReadImatrix(options_.imatrix)
+                : CollectImatrix(context_, backend_, model_dir_, LoadDecoderConfig(model_dir_),
+                                 weights_, options_.imatrix, options_.imatrix_tokens);
+    if (!options_.write_imatrix.empty()) {
+      WriteImatrix(matrix, options_.write_imatrix, target_.mode);
+    }
+    return matrix;
+  }
+
+  // Reports what rounding to blocks leaves of the adapter. Errors: InvalidInput where it leaves
+  // little, and nobody asked for that.
+  void CheckKept(const std::vector<KeptChange>& kept, ExportReport& report) {
+    if (kept.empty()) return;
+    KeptChange all;
+    for (const KeptChange& tensor : kept) {
+      all.wanted += tensor.wanted;
+      all.achieved += tensor.achieved;
+      report.kept_by_tensor.push_back({tensor.tensor, tensor.share()});
+    }
+    report.kept_change = all.share();
+    constexpr double kWarnBelow = 0.9;
+    constexpr double kRefuseBelow = 0.7;
+    // Negated, so that NaN counts as too little.
+    if (all.share() >= kWarnBelow) return;
+    const std::string found =
+        fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights",
+                    file_type_->name, 100 * all.share());
+    constexpr const char* kAdvice =
+        "merge into the 16-bit model, choose an outtype of more bits, or keep the adapter apart: "
+        "--format gguf-adapter";
+    if (!(all.share() >= kRefuseBelow) && !options_.force) {
+      ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options_.output, found,
+                        kAdvice);
+    }
+    notes_.push_back(fmt::format("{}; {}", found, kAdvice));
   }
 
   std::vector<std::string> WriteHf() {
@@ -304,6 +398,7 @@ class Exporter {
   fs::path model_dir_;
   DecoderConfig config_;
   ExportTarget target_;
+  const GgufFileType* file_type_ = nullptr;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::vector<std::string> notes_;
@@ -322,33 +417,6 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   ExportReport report = Exporter(context, *backend, resolved, progress).Run();
   report.seconds = watch.seconds();
   return report;
-}
-
-// The names follow llama.cpp's converter (outfile, outtype).
-void ExportOptions::Declare(OptionTable& table) {
-  table.Section("Export");
-  DeclareModelPath(table, &model_name_or_path);
-  // The names of LLaMA-Factory and Axolotl are aliases, so that their files work unchanged.
-  table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
-                {"adapter_name_or_path", "lora_model_dir"});
-  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
-                {"outfile", "output_dir"});
-  table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
-  table.Choice(
-      "format", &format, {"gguf", "gguf-adapter", "hf"},
-      "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
-  // Users often ask for types that only llama.cpp's own tool writes: the error says how.
-  table
-      .Choice("outtype", &outtype, {"f32", "f16", "bf16", "q8_0"},
-              "element type of the weights in the GGUF file")
-      .hint = "for Q4_K_M and other types, export f16 and run llama-quantize on the file";
-  table.Choice(
-      "merge_base", &merge_base, {"auto", "nf4", "original"},
-      "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
-      "16-bit weights; auto: those that it was trained on");
-  table.Add("verify", &verify,
-            "read the output back and compare its log-probabilities with those of the source");
-  DeclareDevice(table, &device);
 }
 
 }  // namespace qlora

@@ -7,138 +7,43 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "base/text.h"
 #include "convert/gguf_limits.h"
 #include "convert/gguf_metadata.h"
+#include "convert/gguf_plan.h"
 #include "convert/gguf_tokenizer_keys.h"
 #include "convert/merged_linear.h"
-#include "gguf/gguf_writer.h"
-#include "io/float_encoding.h"
 #include "model/gguf_names.h"
 #include "qlora/export_gguf.h"
 
 namespace qlora {
 namespace {
 
-// Returns LLAMA_FTYPE of llama.cpp, which readers show; the types of tensors decide.
-std::uint32_t FileType(const TensorType& type) {
-  if (type == BlockFormat::kQ8_0) return 7;
-  switch (type) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kBF16:
-      return 32;
-    default:
-      ThrowInvalidInput("GGUF export as {} is not supported", NameOf(type));
-  }
-}
-
-// A tensor that is declared now and produced, rows at a time, when its turn comes.
-struct PlannedTensor {
-  TensorInfo info;
-  // Writes rows [first, first + count) to out (count, cols).
-  std::function<void(std::int64_t first, std::int64_t count, float* out)> rows;
-};
-
-class Plan {
- public:
-  void Matrix(const std::string& name, TensorType type, std::int64_t rows, std::int64_t cols,
-              std::function<void(std::int64_t, std::int64_t, float*)> produce) {
-    // A row is a whole number of blocks.
-    if (cols % type.block_values() != 0) type = DType::kF16;
-    tensors_.push_back({{name, type, {rows, cols}}, std::move(produce)});
-  }
-
-  // One tensor (E, rows, cols) of the matrices of E experts; producers[e] writes rows of matrix e.
-  // A single matrix keeps two dimensions.
-  using Producer = std::function<void(std::int64_t, std::int64_t, float*)>;
-  void Stack(const std::string& name, TensorType type, std::int64_t rows, std::int64_t cols,
-             std::vector<Producer> producers) {
-    const auto experts = static_cast<std::int64_t>(producers.size());
-    Matrix(
-        name, type, experts * rows, cols,
-        [=, producers = std::move(producers)](std::int64_t first, std::int64_t count, float* out) {
-          for (std::int64_t row = first; row < first + count;) {
-            const std::int64_t begin = row % rows;
-            const std::int64_t part = std::min(rows - begin, first + count - row);
-            // (E, rows, cols) as rows:  | expert 0: 0 ... rows - 1 | expert 1: rows ... | ...
-            // A piece may begin in one expert and end in the next.
-            producers[row / rows](begin, part, out + (row - first) * cols);
-            row += part;
-          }
-        });
-    if (experts > 1) tensors_.back().info.shape = {experts, rows, cols};
-  }
-
-  void Vector(const std::string& name, std::vector<float> values) {
-    // Families without this norm have no such tensor.
-    if (values.empty()) return;
-    const std::int64_t size = std::ssize(values);
-    // llama.cpp expects norms and biases in float32 for weights of every type.
-    tensors_.push_back({{name, DType::kF32, {size}},
-                        [values = std::move(values)](std::int64_t, std::int64_t, float* out) {
-                          std::ranges::copy(values, out);
-                        }});
-  }
-
-  void Write(const std::filesystem::path& path, OpenMode mode, const GgufMetadata& metadata,
-             const ProgressFn& progress) const {
-    std::vector<TensorInfo> infos;
-    for (const PlannedTensor& tensor : tensors_) infos.push_back(tensor.info);
-    // GGUF states all sizes before the first value, hence the plan: first all shapes, then the
-    // values, never the whole model.
-    const std::unique_ptr<TensorWriter> writer = CreateGguf(path, metadata, infos, mode);
-    std::vector<float> values;
-    std::vector<std::byte> bytes;
-    std::int64_t done = 0;
-    for (const PlannedTensor& tensor : tensors_) {
-      const std::int64_t cols = tensor.info.shape.back();
-      const std::int64_t rows = tensor.info.elements() / cols;
-      const std::int64_t chunk = std::max<std::int64_t>(1, kPieceValues / cols);
-      for (std::int64_t first = 0; first < rows; first += chunk) {
-        const std::int64_t count = std::min(chunk, rows - first);
-        values.resize(count * cols);
-        tensor.rows(first, count, values.data());
-        // Pieces of whole rows are pieces of whole blocks (Matrix).
-        bytes.resize(BytesOf(tensor.info.dtype, values.size()));
-        const std::int64_t bad = EncodeFloats(tensor.info.dtype, values, bytes);
-        if (bad >= 0) {
-          ThrowInvalidInput("tensor '{}': value {} at row {} does not fit into {}; use f32 or bf16",
-                            tensor.info.name, values[bad], first + bad / cols,
-                            NameOf(tensor.info.dtype));
-        }
-        writer->Write(bytes);
-      }
-      if (progress) progress(++done, static_cast<std::int64_t>(tensors_.size()));
-    }
-    writer->Finish();
-  }
-
- private:
-  std::vector<PlannedTensor> tensors_;
-};
-
 class ModelPlan {
  public:
-  ModelPlan(Context& context, Memory& memory, const DecoderConfig& config,
-            const DecoderWeights& weights, const LoraAdapter* adapter, TensorType outtype)
+  ModelPlan(Context& context, Memory& memory, const GgufModelSource& model)
       : context_(context),
         memory_(memory),
-        config_(config),
-        weights_(weights),
-        adapter_(adapter),
-        outtype_(outtype) {}
+        config_(model.config),
+        weights_(model.weights),
+        adapter_(model.adapter),
+        file_(model.file),
+        importance_(model.importance),
+        mix_{.architecture = GgufArchitectureOf(config_),
+             .layers = config_.num_hidden_layers,
+             .heads = config_.num_attention_heads,
+             .kv_heads = config_.num_key_value_heads,
+             .experts = config_.moe.num_experts,
+             .tied = weights_.is_tied(),
+             .has_importance = importance_ != nullptr} {}
 
-  const Plan& Build() {
-    // Under Q8_0 the embedding and the head stay F16: they are a small part of most models, and the
-    // head's rounding goes straight into the logits.
-    const TensorType table_type = outtype_.is_blocks() ? TensorType(DType::kF16) : outtype_;
-    Table("token_embd.weight", weights_.embed, table_type);
+  const GgufPlan& Build() {
+    Weigh(Table("token_embd.weight", weights_.embed,
+                TypeOf("token_embd.weight", weights_.embed.cols())));
     Vector("output_norm.weight", weights_.final_norm);
     // Without output.weight llama.cpp uses token_embd as the head.
     if (!weights_.is_tied()) {
-      Table("output.weight", weights_.head, table_type);
+      Weigh(Table("output.weight", weights_.head, TypeOf("output.weight", weights_.head.cols())));
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
       plan_.Vector(factors.name, factors.values);
@@ -153,12 +58,44 @@ class ModelPlan {
     return {lora};
   }
 
-  void Table(const std::string& name, const WeightView& table, TensorType type) {
-    plan_.Matrix(name, type, table.rows(), table.cols(),
-                 [this, table](std::int64_t first, std::int64_t count, float* out) {
-                   const HostWeight rows(memory_, table, first, count);
-                   for (std::int64_t r = 0; r < count; ++r) rows.Read(r, out + r * table.cols());
-                 });
+  TensorType TypeOf(const std::string& name, std::int64_t cols) const {
+    return GgufTensorType(file_, mix_, name, cols);
+  }
+
+  // Gives the tensor that was added last its importance.
+  void Weigh(GgufTensor& tensor) const {
+    if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
+    const std::string& name = tensor.info.name;
+    const bool is_embedding = name == "token_embd.weight";
+    const auto found = importance_->entries.find(name);
+    if (found == importance_->entries.end()) {
+      // Tables have none, since a lookup multiplies nothing.
+      if (!file_.needs_importance || is_embedding || tensor.info.dtype != file_.base) return;
+      ThrowInvalidInput(
+          "the importance matrix has no '{}', which {} needs: make one of this model, or choose "
+          "another outtype",
+          name, file_.name);
+    }
+    const std::int64_t cols = tensor.info.shape.back();
+    const std::int64_t matrices = tensor.info.shape.size() > 2 ? tensor.info.shape[0] : 1;
+    const std::vector<float>& weights = found->second.mean_squares;
+    if (std::ssize(weights) == matrices * cols) {
+      tensor.importance = weights;
+    } else if (!is_embedding) {
+      ThrowInvalidInput(
+          "the importance matrix has {} values for '{}', where the model has {} matrices of {} "
+          "columns; it is of another model",
+          weights.size(), name, matrices, cols);
+    }
+  }
+
+  GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type) {
+    return plan_.Matrix(name, type, table.rows(), table.cols(),
+                        [this, table](std::int64_t first, std::int64_t count, float* out) {
+                          const HostWeight rows(memory_, table, first, count);
+                          for (std::int64_t r = 0; r < count; ++r)
+                            rows.Read(r, out + r * table.cols());
+                        });
   }
 
   // Writes a vector of the wide type as it is.
@@ -195,19 +132,31 @@ class ModelPlan {
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
     if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
-    std::vector<Plan::Producer> producers;
+    const std::int64_t out_rows = first_linear.weight.rows();
+    const std::int64_t cols = first_linear.weight.cols();
+    std::vector<GgufRows> merged;
+    std::vector<GgufRows> unchanged;
+    bool changes = false;
     for (std::size_t e = 0; e < stack.size(); ++e) {
-      producers.push_back([this, frozen = stack[e], lora = loras.empty() ? nullptr : loras[e],
-                           order, factor](std::int64_t first, std::int64_t count, float* out) {
-        const MergedLinear& merged = Merged(frozen, lora);
-        merged.Read(context_, std::span(order).subspan(first, count), out);
-        if (factor == 1) return;
-        std::transform(out, out + count * merged.cols(), out,
-                       [factor](float value) { return value * factor; });
-      });
+      const LoraLinear* lora = loras.empty() ? nullptr : loras[e];
+      changes |= lora != nullptr && lora->rank > 0;
+      const auto read = [this, frozen = stack[e], lora, order, factor](auto method) {
+        return [=, this](std::int64_t first, std::int64_t count, float* out) {
+          const MergedLinear& linear = Merged(frozen, lora);
+          (linear.*method)(context_, std::span(order).subspan(first, count), out);
+          if (factor == 1) return;
+          std::transform(out, out + count * linear.cols(), out,
+                         [factor](float value) { return value * factor; });
+        };
+      };
+      merged.push_back(read(&MergedLinear::Read));
+      unchanged.push_back(read(&MergedLinear::ReadWithoutAdapter));
     }
-    plan_.Stack(name + ".weight", outtype_, first_linear.weight.rows(), first_linear.weight.cols(),
-                std::move(producers));
+    const std::string weight = name + ".weight";
+    GgufTensor& tensor =
+        plan_.Stack(weight, TypeOf(weight, cols), out_rows, cols, std::move(merged));
+    if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
+    Weigh(tensor);
   }
 
   void Bias(const std::string& name, const ConstMatrixView& bias,
@@ -258,10 +207,12 @@ class ModelPlan {
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   const LoraAdapter* adapter_;
-  TensorType outtype_;
+  const GgufFileType& file_;
+  const ImportanceMatrix* importance_;
+  GgufMixModel mix_;
   const FrozenLinear* current_ = nullptr;
   std::optional<MergedLinear> merged_;
-  Plan plan_;
+  GgufPlan plan_;
 };
 
 // Names the base of an adapter as llama.cpp's convert_lora_to_gguf.py does.
@@ -276,29 +227,26 @@ void AddBaseModel(const std::string& name, const std::string& repository, GgufMe
 
 }  // namespace
 
-TensorType ParseOuttype(const std::string& name) {
-  if (name == "f32") return DType::kF32;
-  if (name == "f16") return DType::kF16;
-  if (name == "bf16") return DType::kBF16;
-  if (name == "q8_0") return BlockFormat::kQ8_0;
-  ThrowInvalidInput("outtype expects f32, f16, bf16 or q8_0, found '{}'", name);
+const GgufFileType& ParseOuttype(const std::string& name) {
+  if (const GgufFileType* file = FindGgufFileType(name)) return *file;
+  std::vector<std::string> names;
+  for (const GgufFileType& file : GgufFileTypes()) names.push_back(LowerCase(file.name));
+  ThrowInvalidInput("outtype expects one of {}, found '{}'", fmt::join(names, ", "), name);
 }
 
-void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
-                     const Tokenizer& tokenizer, const DecoderWeights& weights,
-                     const LoraAdapter* adapter, const std::string& name,
+void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes) {
-  CheckGgufLimits(config, GgufArchitectureOf(config), weights.is_tied());
+  CheckGgufLimits(model.config, GgufArchitectureOf(model.config), model.weights.is_tied());
   GgufMetadata metadata;
-  const std::string own_name = NameForTokenizer(name, tokenizer, notes);
-  AddModelMetadata(config, own_name, FileType(target.outtype), metadata);
-  AddTokenizerMetadata(tokenizer, config.vocab_size, metadata, notes);
-  ModelPlan plan(context, memory, config, weights, adapter, target.outtype);
-  plan.Build().Write(target.path, target.mode, metadata, progress);
+  const std::string own_name = NameForTokenizer(model.name, model.tokenizer, notes);
+  AddModelMetadata(model.config, own_name, model.file.number, metadata);
+  AddTokenizerMetadata(model.tokenizer, model.config.vocab_size, metadata, notes);
+  ModelPlan plan(context, memory, model);
+  plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
 }
 
-void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
+void ExportGgufAdapter(Context& context, const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, const std::string& repository,
                        const ExportTarget& target) {
   CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
@@ -311,13 +259,13 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
   AddBaseModel(name, repository, metadata);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
-  Plan plan;
+  GgufPlan plan;
   const PerLinear<LinearRows> rows = GgufLinearRows(config);
   const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
                        const LinearRows& linear_rows) {
     const LoraLinear& lora = *stack[0];
-    std::vector<Plan::Producer> as;
-    std::vector<Plan::Producer> bs;
+    std::vector<GgufRows> as;
+    std::vector<GgufRows> bs;
     for (const LoraLinear* expert : stack) {
       // One tensor (E, R, in) has one R.
       if (expert->rank != lora.rank) {
@@ -366,13 +314,13 @@ void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
     add_all(names.gate_up, loras.gate_up, rows.gate_up);
     add_all(names.down, loras.down, rows.down);
   }
-  plan.Write(target.path, target.mode, metadata, {});
+  plan.Write(context, target.path, target.mode, metadata, {});
 }
 
 void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,
                 const std::string& outtype) {
-  const TensorType type = ParseOuttype(outtype);
-  Plan plan;
+  const TensorType type = ParseOuttype(outtype).base;
+  GgufPlan plan;
   for (const NamedMatrix& tensor : tensors) {
     const compat::Matrix& matrix = tensor.matrix;
     plan.Matrix(tensor.name, type, matrix.rows(), matrix.cols(),
@@ -380,7 +328,8 @@ void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::pat
                   compat::DequantizeRows(matrix.view(), first, MakeView(out, count, matrix.cols()));
                 });
   }
-  plan.Write(path, OpenMode::kReplace, {}, {});
+  Context context;
+  plan.Write(context, path, OpenMode::kReplace, {}, {});
 }
 
 }  // namespace qlora

@@ -6,6 +6,9 @@
 #include <vector>
 
 #include "convert/export_target.h"
+#include "convert/gguf_mix.h"
+#include "convert/gguf_plan.h"
+#include "convert/imatrix.h"
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
@@ -14,24 +17,32 @@
 
 namespace qlora {
 
-// Errors: InvalidInput for a word that names no type of tensors in GGUF.
-TensorType ParseOuttype(const std::string& name);
+// Errors: InvalidInput for a word that names no type of GGUF files.
+const GgufFileType& ParseOuttype(const std::string& name);
 
-// Writes weights, with the adapter (may be null) merged in. memory: of weights and adapter. name:
-// of the model, for `general.name`.
-// notes: receives what the file lacks or has otherwise, for the user. Errors: InvalidInput for a
-// model that llama.cpp would compute otherwise, naming the setting.
-// Rows that Q8_0 does not divide stay F16, norms and biases F32, as llama.cpp expects them.
-void ExportGgufModel(Context& context, Memory& memory, const DecoderConfig& config,
-                     const Tokenizer& tokenizer, const DecoderWeights& weights,
-                     const LoraAdapter* adapter, const std::string& name,
+// What a file for llama.cpp is made from.
+struct GgufModelSource {
+  const DecoderConfig& config;
+  const Tokenizer& tokenizer;
+  const DecoderWeights& weights;
+  const LoraAdapter* adapter;  // merged in; or null
+  std::string name;            // of the model, for general.name
+  const GgufFileType& file;    // decides the type of each matrix; norms and biases are F32
+  const ImportanceMatrix* importance = nullptr;  // for the rounding to blocks; or null
+  GgufPlan::Check check = {};                    // of what rounding leaves of the adapter
+};
+
+// Writes a model. memory: of weights and adapter. notes: receives what the file lacks or has
+// otherwise, for the user. Errors: InvalidInput for a model that llama.cpp would compute otherwise,
+// naming the setting, and for an importance matrix of another model.
+void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes);
 
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives the trained
 // scale, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
 // repository is org/name, or "" where it is not known.
-void ExportGgufAdapter(const DecoderConfig& config, const LoraAdapter& adapter,
+void ExportGgufAdapter(Context& context, const DecoderConfig& config, const LoraAdapter& adapter,
                        const std::string& name, const std::string& repository,
                        const ExportTarget& target);
 

@@ -12,7 +12,7 @@ namespace qlora {
 struct ExportTarget {
   std::filesystem::path path;          // of a GGUF file, or of a Hugging Face folder
   OpenMode mode = OpenMode::kReplace;  // kCreate: a file that appears meanwhile is not replaced
-  TensorType outtype = DType::kF16;    // of matrices: F32, F16, BF16; in GGUF also Q8_0
+  TensorType outtype = DType::kF16;  // of matrices and adapters; GgufModelSource has a mix instead
 };
 
 }  // namespace qlora

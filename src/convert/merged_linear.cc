@@ -61,4 +61,10 @@ void MergedLinear::Read(Context& context, std::span<const std::int64_t> rows, fl
                       [&](std::int64_t i, int) { ReadRow(rows[i], out + i * cols()); });
 }
 
+void MergedLinear::ReadWithoutAdapter(Context& context, std::span<const std::int64_t> rows,
+                                      float* out) const {
+  context.ParallelFor(static_cast<std::int64_t>(rows.size()),
+                      [&](std::int64_t i, int) { weight_.Read(rows[i], out + i * cols()); });
+}
+
 }  // namespace qlora

@@ -23,6 +23,8 @@ class MergedLinear {
 
   // Reads out (rows.size(), cols): the named rows, in that order.
   void Read(Context& context, std::span<const std::int64_t> rows, float* out) const;
+  // The same rows of the weight alone.
+  void ReadWithoutAdapter(Context& context, std::span<const std::int64_t> rows, float* out) const;
 
  private:
   void ReadRow(std::int64_t row, float* out) const;

@@ -34,8 +34,8 @@ void DecodeHalves(std::span<const std::byte> bytes, std::span<float> out) {
 
 }  // namespace
 
-std::int64_t EncodeFloats(TensorType type, std::span<const float> values,
-                          std::span<std::byte> out) {
+std::int64_t EncodeFloats(TensorType type, std::span<const float> values, std::span<std::byte> out,
+                          const float* importance) {
   QLORA_DCHECK(out.size() == BytesOf(type, values.size()));
   switch (type) {
     case DType::kF32: {
@@ -51,7 +51,7 @@ std::int64_t EncodeFloats(TensorType type, std::span<const float> values,
       return EncodeHalves<BFloat16>(values, out, ToBFloat16);
     case DType::kBlocks:
       return EncodeBlocks(type.format, values.data(), std::ssize(values) / type.block_values(),
-                          nullptr, out.data());
+                          importance, out.data());
     default:
       ThrowInvalidInput("floats cannot be stored as {}", NameOf(type));
   }

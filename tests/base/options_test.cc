@@ -113,6 +113,15 @@ TEST_F(OptionsTest, DropsBlanksAroundItems) {
   EXPECT_THAT(list_, ElementsAre("a.jsonl", "b c.jsonl"));
 }
 
+TEST_F(OptionsTest, ChoicesMayBeInCapitals) {
+  EXPECT_THROW(table_.Set("format", "HF", "here"), Error);
+  table_.Find("format")->any_case = true;
+  table_.Set("format", "Hf", "here");
+  EXPECT_EQ(choice_, "hf");
+  EXPECT_TRUE(table_.Find("format")->Takes("GGUF"));
+  EXPECT_THROW(table_.Set("format", "HG", "here"), Error);
+}
+
 TEST_F(OptionsTest, AHintEndsTheMessageAboutAChoice) {
   table_.Find("format")->hint = "see the manual";
   EXPECT_THAT(ErrorOf("format", "onnx"), HasSubstr("found 'onnx'; see the manual"));

@@ -1,0 +1,45 @@
+// The options of `export` for tables of options.
+#include "base/text.h"
+#include "convert/gguf_mix.h"
+#include "model/shared_options.h"
+#include "qlora/export.h"
+
+namespace qlora {
+
+// The names follow llama.cpp's converter (outfile, outtype).
+void ExportOptions::Declare(OptionTable& table) {
+  table.Section("Export");
+  DeclareModelPath(table, &model_name_or_path);
+  // The names of LLaMA-Factory and Axolotl are aliases, so that their files work unchanged.
+  table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
+                {"adapter_name_or_path", "lora_model_dir"});
+  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
+                {"outfile", "output_dir"});
+  table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
+  table.Choice(
+      "format", &format, {"gguf", "gguf-adapter", "hf"},
+      "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
+  std::vector<std::string> outtypes;
+  for (const GgufFileType& file : GgufFileTypes()) outtypes.push_back(LowerCase(file.name));
+  outtypes.insert(outtypes.end(), {"mxfp4", "auto"});
+  Option& type = table.Choice("outtype", &outtype, std::move(outtypes),
+                              "type of the weights in the GGUF file; auto: as the model is stored");
+  type.any_case = true;
+  type.hint = "for IQ1, IQ2, IQ3 and other types, export f16 and run llama-quantize on the file";
+  table.AddPath("imatrix", &imatrix,
+                "importance of the weights for types of few bits: a file of llama.cpp (.gguf, "
+                ".dat), or a text or data to compute it from");
+  table.Add("imatrix_tokens", &imatrix_tokens, "tokens of that text, at most");
+  table.AddPath("write_imatrix", &write_imatrix, "GGUF file for the importance matrix");
+  table.Add("force", &force,
+            "write the file also where rounding undoes more than 30 % of the adapter");
+  table.Choice(
+      "merge_base", &merge_base, {"auto", "nf4", "original"},
+      "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
+      "16-bit weights; auto: those that it was trained on");
+  table.Add("verify", &verify,
+            "read the output back and compare its log-probabilities with those of the source");
+  DeclareDevice(table, &device);
+}
+
+}  // namespace qlora
