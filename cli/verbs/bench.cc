@@ -2,6 +2,7 @@
 // machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
 // can be compared between machines, a time cannot.
 #include "base/check.h"
+#include "bench/bench_blocks.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
@@ -27,7 +28,10 @@ class BenchVerb : public Verb {
             "times products with 4-bit weights, forward and backward, compared with dense products "
             "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
             "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
-            "times encoding and decoding text. Limits are measured in the same run. The table is "
+            "times encoding and decoding text. `blocks` rounds random weights to the types of "
+            "GGUF, "
+            "and compares the errors with those of llama.cpp. Limits are measured in the same run. "
+            "The table is "
             "wider than 80 columns; --json prints the same figures.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
                      "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
@@ -42,7 +46,7 @@ class BenchVerb : public Verb {
     // CheckNumbers looks at the options of all measurements.
     table_ = &table;
     table.Section("Measurement");
-    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer"},
+    table.Choice("what", &what_, {"step", "decode", "nf4-matmul", "nf4", "tokenizer", "blocks"},
                  "measurement to make");
     model_.Declare(table);
     step_.Declare(table);
@@ -64,6 +68,7 @@ class BenchVerb : public Verb {
   std::vector<bench::BenchRow> Measure(Context& context) {
     CheckNumbers();
     if (what_ == "tokenizer") return MeasureTokenizer(context);
+    if (what_ == "blocks") return bench::BenchBlocks(context);
     if (what_ == "nf4") return bench::BenchNf4(context);
     if (what_ == "step") {
       // One set of options for the shape of the model, which three measurements share.

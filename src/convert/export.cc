@@ -18,6 +18,7 @@
 #include "convert/gguf_weights.h"
 #include "convert/imatrix.h"
 #include "convert/model_folder.h"
+#include "convert/modelfile.h"
 #include "convert/verify.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -116,9 +117,17 @@ std::string NameOf(std::string model) {
   return fs::absolute(model).lexically_normal().filename().string();
 }
 
-// Returns org/name of a model that was found in the cache of the hub; "" of a folder.
+// Returns org/name of a model that was found in the cache of the hub; "" of a folder or a file.
 std::string RepositoryOf(const std::string& model) {
-  return fs::is_directory(model) ? "" : ParseHubRepository(model).name;
+  return fs::exists(model) ? "" : ParseHubRepository(model).name;
+}
+
+// Returns the greatest mean difference of log-probabilities that is expected of a file. Blocks of
+// few bits change those of a small model by 0.4 (Q4_K_M) to 1 (Q2_K).
+double MostExpected(const GgufFileType& file) {
+  if (!file.base.is_blocks() || file.base == BlockFormat::kQ8_0) return MostExpectedMean(file.base);
+  const BlockFormatInfo& info = InfoOf(file.base.format);
+  return 8 * info.bytes >= 4 * info.values ? 2 : 4;
 }
 
 std::uint64_t BytesOnDisk(const fs::path& path) {
@@ -183,6 +192,12 @@ class Exporter {
     if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
       ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
     }
+    if (options_.modelfile && options_.format != "gguf") {
+      ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options_.format);
+    }
+    if (options_.modelfile && !options_.overwrite && Exists(ModelfilePath())) {
+      ThrowInvalidInput("{} exists; give --overwrite to replace it", ModelfilePath().string());
+    }
     if (!options_.imatrix.empty() && options_.format != "gguf") {
       ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
                         options_.format);
@@ -207,15 +222,16 @@ class Exporter {
   const GgufFileType& ChooseFileType() const {
     if (options_.outtype != "auto") return ParseOuttype(options_.outtype);
     if (adapter_only()) return ParseOuttype("f16");
-    const WeightView& first = weights_.layers.at(0).linears.o.weight;
-    if (first.form() == WeightForm::kBlocks && options_.format == "gguf") {
-      const auto* number = ReadGgufMetadata(model_dir_).Find("general.file_type");
+    if (!fs::is_directory(model_dir_) && options_.format == "gguf") {
+      const GgufMetadata metadata = ReadGgufMetadata(model_dir_);
+      const GgufValue* number = metadata.Find("general.file_type");
       const auto* stored = number == nullptr ? nullptr : std::get_if<std::uint32_t>(number);
       for (const GgufFileType& file : GgufFileTypes()) {
         if (stored != nullptr && file.number == *stored) return file;
       }
     }
-    return ParseOuttype(first.dense.dtype == DType::kBF16 && !first.dense.empty() ? "bf16" : "f16");
+    // The dtype of the embedding, which is dense in models of 4 bits too.
+    return ParseOuttype(weights_.embed.dense.dtype == DType::kBF16 ? "bf16" : "f16");
   }
 
   // Errors: InvalidInput when there is no adapter, or a GGUF adapter cannot hold this one.
@@ -275,12 +291,22 @@ class Exporter {
                      .weights = weights_,
                      .adapter = adapter(),
                      .name = name,
+                     .repository = RepositoryOf(options_.model_name_or_path),
+                     .folder = model_dir_,
                      .file = *file_type_,
                      .importance = importance ? &*importance : nullptr,
+                     .importance_file = options_.imatrix,
                      .check = [&](const auto& kept) { CheckKept(kept, report); }},
                     target_, progress_, notes_);
-    return {options_.output};
+    if (!options_.modelfile) return {options_.output};
+    const fs::path modelfile = ModelfilePath();
+    AtomicFile file(modelfile, target_.mode);
+    file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings));
+    file.Commit();
+    return {options_.output, modelfile.string()};
   }
+
+  fs::path ModelfilePath() const { return fs::path(options_.output).replace_filename("Modelfile"); }
 
   // Reads the importance matrix, or makes it, and writes it where that is asked for.
   std::optional<ImportanceMatrix> Importance() {
@@ -357,7 +383,7 @@ class Exporter {
     } catch (const Error& error) {
       ThrowRuntime("{} was written, but could not be verified: {}", options_.output, error.what());
     }
-    const double most = MostExpectedMean(target_.outtype);
+    const double most = MostExpected(*file_type_);
     // Negated, so that NaN counts as too much.
     if (!(divergence.mean <= most)) {
       ThrowRuntime(

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "convert/gguf_limits.h"
 #include "convert/gguf_metadata.h"
+#include "convert/gguf_origin.h"
 #include "convert/gguf_plan.h"
 #include "convert/gguf_tokenizer_keys.h"
 #include "convert/merged_linear.h"
@@ -215,16 +216,6 @@ class ModelPlan {
   GgufPlan plan_;
 };
 
-// Names the base of an adapter as llama.cpp's convert_lora_to_gguf.py does.
-void AddBaseModel(const std::string& name, const std::string& repository, GgufMetadata& metadata) {
-  metadata.Add("general.base_model.count", std::uint32_t{1});
-  metadata.Add("general.base_model.0.name", name);
-  const std::size_t slash = repository.find('/');
-  if (slash == std::string::npos) return;
-  metadata.Add("general.base_model.0.organization", repository.substr(0, slash));
-  metadata.Add("general.base_model.0.repo_url", "https://huggingface.co/" + repository);
-}
-
 }  // namespace
 
 const GgufFileType& ParseOuttype(const std::string& name) {
@@ -241,6 +232,9 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   GgufMetadata metadata;
   const std::string own_name = NameForTokenizer(model.name, model.tokenizer, notes);
   AddModelMetadata(model.config, own_name, model.file.number, metadata);
+  AddOrigin(model.folder, model.adapter == nullptr, metadata);
+  if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
+  AddQuantizer(model.file, model.importance, model.importance_file, metadata);
   AddTokenizerMetadata(model.tokenizer, model.config.vocab_size, metadata, notes);
   ModelPlan plan(context, memory, model);
   plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);

@@ -2,6 +2,7 @@
 #ifndef QLORA_CONVERT_EXPORT_GGUF_H_
 #define QLORA_CONVERT_EXPORT_GGUF_H_
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,13 @@ struct GgufModelSource {
   const DecoderConfig& config;
   const Tokenizer& tokenizer;
   const DecoderWeights& weights;
-  const LoraAdapter* adapter;  // merged in; or null
-  std::string name;            // of the model, for general.name
-  const GgufFileType& file;    // decides the type of each matrix; norms and biases are F32
+  const LoraAdapter* adapter;    // merged in; or null
+  std::string name;              // of the model, for general.name
+  std::string repository;        // org/name of the model, or ""
+  std::filesystem::path folder;  // or GGUF file of the model, for its license
+  const GgufFileType& file;      // decides the type of each matrix; norms and biases are F32
   const ImportanceMatrix* importance = nullptr;  // for the rounding to blocks; or null
+  std::string importance_file = {};              // its name
   GgufPlan::Check check = {};                    // of what rounding leaves of the adapter
 };
 

@@ -31,6 +31,7 @@ void ExportOptions::Declare(OptionTable& table) {
                 ".dat), or a text or data to compute it from");
   table.Add("imatrix_tokens", &imatrix_tokens, "tokens of that text, at most");
   table.AddPath("write_imatrix", &write_imatrix, "GGUF file for the importance matrix");
+  table.Add("modelfile", &modelfile, "write a Modelfile for Ollama beside the GGUF file");
   table.Add("force", &force,
             "write the file also where rounding undoes more than 30 % of the adapter");
   table.Choice(

@@ -229,9 +229,16 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   }
   add("ggml.add_bos_token", tokenizer.adds_bos());
   add("ggml.add_eos_token", tokenizer.adds_eos());
+  std::vector<std::string> names;
   for (const ChatTemplateText& chat : spec.chat_templates) {
-    if (chat.name == "default") add("chat_template", chat.text);
+    if (chat.name == "default") {
+      add("chat_template", chat.text);
+    } else {
+      add(("chat_template." + chat.name).c_str(), chat.text);
+      names.push_back(chat.name);
+    }
   }
+  if (!names.empty()) add("chat_templates", GgufArray(names));
 }
 
 }  // namespace qlora
