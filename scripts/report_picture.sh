@@ -34,7 +34,7 @@ PYTHON
   PATH=$(dirname "$qlora"):$PATH bash -eu commands.sh
   run=$scratch/sailor
 fi
-"$qlora" report "$run" --out "$scratch/page.html" --overwrite
+"$qlora" report "$run" --out "$scratch/page.html"
 # A window of two screens of a laptop; the page is a file and needs no network.
 "$chromium" --headless --no-sandbox --disable-gpu --hide-scrollbars --force-color-profile=srgb \
   --user-data-dir="$scratch/browser" --window-size=1100,900 --virtual-time-budget=4000 \

@@ -185,17 +185,15 @@ class Reader {
   std::string format_;  // of the datasets that name one
 };
 
-// Returns advice on a file that is no configuration of this verb, or "".
-std::string AdviceOn(const fs::path& path, const YAML::Node& root, OptionTable& table) {
-  if (table.Find("learning_rate") != nullptr && IsForeignConfiguration(root)) {
-    return "a configuration of another trainer: qlora migrate " + path.string();
-  }
-  // JSON may also be a configuration.
-  if (table.Find("dataset") != nullptr && HasDataExtension(path) &&
-      !(path.extension() == ".json" && root.IsMap())) {
-    return "data are given as --dataset " + path.string();
-  }
-  return "";
+// True for a file of another trainer.
+bool IsOfOtherTrainer(const YAML::Node& root, OptionTable& table) {
+  return table.Find("learning_rate") != nullptr && IsForeignConfiguration(root);
+}
+
+// True for a file of data. JSON may also be a configuration.
+bool HoldsData(const fs::path& path, const YAML::Node& root, OptionTable& table) {
+  return table.Find("dataset") != nullptr && HasDataExtension(path) &&
+         !(path.extension() == ".json" && root.IsMap());
 }
 
 }  // namespace
@@ -209,9 +207,17 @@ void ReadConfigFile(const fs::path& path, OptionTable& table, std::vector<std::s
     root.reset(ParseYaml(text, path.string()));
     Reader(path, table, notes).Read(root);
   } catch (const Error& error) {
-    const std::string advice = AdviceOn(path, root, table);
-    if (advice.empty()) throw;
-    ThrowInvalidInput("{} ({})", error.what(), advice);
+    if (IsOfOtherTrainer(root, table)) {
+      ThrowInvalidInput("{} (a configuration of another trainer: qlora migrate {})", error.what(),
+                        path.string());
+    }
+    // What is wrong with it as YAML would not help.
+    if (HoldsData(path, root, table)) {
+      ThrowInvalidInput(
+          "{0}: expected a configuration, found data; data are given as --dataset {0}",
+          path.string());
+    }
+    throw;
   }
 }
 

@@ -1,4 +1,7 @@
-// The live page of a training run, for browsers on this machine only.
+// The live page of a training run, for browsers on this machine only. An answer has a bounded
+// number of points and of bytes of texts (log/log_reader.h), large ones are made once for all
+// clients (http_server.h), and none is made unless a browser asks; the memory plan does not count
+// them.
 #ifndef QLORA_CLI_REPORT_DASHBOARD_H_
 #define QLORA_CLI_REPORT_DASHBOARD_H_
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "command/common.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -11,6 +12,11 @@ namespace {
 // "-".
 bool IsPlainWord(const std::string& text) {
   return !text.starts_with('-') && text.find('=') == std::string::npos;
+}
+
+// True for a text that stands for others: of tokens that are no text (data of token ids).
+bool HasReplacements(const std::string& text) {
+  return text.find(kReplacementCharacter) != std::string::npos;
 }
 
 // Returns "--key text", with = where the text could be taken for an option.
@@ -23,7 +29,7 @@ std::string Given(const char* key, const std::string& text) {
 std::string GenerateCommand(const std::string& model, const std::string& adapter,
                             const PromptExample& example) {
   std::string command = fmt::format("qlora generate {}", ShellQuote(model));
-  if (!example.found()) {
+  if (!example.found() || HasReplacements(example.prompt) || HasReplacements(example.record)) {
     // Data whose prompts cannot be typed on a line: the user fills in one.
     command += " \"your prompt\"";
   } else if (!example.record.empty()) {

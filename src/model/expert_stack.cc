@@ -10,6 +10,26 @@
 #include "model/table_change.h"
 
 namespace qlora {
+namespace {
+
+// What the sides of A and B fit.
+struct Sides {
+  bool direct = false;     // A (E R, in), B (out, E R)
+  bool exchanged = false;  // A (E R, out), B (in, E R)
+};
+
+// hidden, intermediate: sizes of an expert.
+Sides SidesOf(const ExpertStack& stack, std::int64_t hidden, std::int64_t intermediate) {
+  if (stack.a->shape.size() != 2 || stack.b->shape.size() != 2) return {};
+  const bool down = stack.parameter == "down_proj";
+  const std::int64_t in = down ? intermediate : hidden;
+  const std::int64_t out = down ? hidden : 2 * intermediate;
+  const std::int64_t of_a = stack.a->shape[1];
+  const std::int64_t of_b = stack.b->shape[0];
+  return {of_a == in && of_b == out, of_a == out && of_b == in};
+}
+
+}  // namespace
 
 const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   const auto stack =
@@ -26,13 +46,21 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   const bool down = stack->parameter == "down_proj";
   const std::int64_t out = down ? lora.out : 2 * lora.out;
   const std::int64_t columns = experts_ * r;  // of lora_B
-  const auto has_sides = [&](std::int64_t a_side, std::int64_t b_side) {
-    return stack->a->shape == std::vector<std::int64_t>{columns, a_side} &&
-           stack->b->shape == std::vector<std::int64_t>{b_side, columns};
-  };
-  // A square parameter fits both; then it is read as newer versions of PEFT write it.
-  const bool is_direct = has_sides(lora.in, out);
-  if (!is_direct && !has_sides(out, lora.in)) {
+  const std::int64_t hidden = down ? lora.out : lora.in;
+  const std::int64_t intermediate = down ? lora.in : lora.out;
+  Sides sides = SidesOf(*stack, hidden, intermediate);
+  if (sides.direct && sides.exchanged) {
+    // A square parameter: one that is not tells, of the same version of PEFT. Where all are square,
+    // the newer version is assumed.
+    for (const ExpertStack& other : peft_.stacks) {
+      const Sides told = SidesOf(other, hidden, intermediate);
+      if (told.direct != told.exchanged) sides = told;
+    }
+  }
+  const bool is_direct = sides.direct;
+  const bool fits = (sides.direct || sides.exchanged) && stack->a->shape[0] == columns &&
+                    stack->b->shape[1] == columns;
+  if (!fits) {
     ThrowInvalidInput(
         "{}: '{}' has the shapes [{}] and [{}], expected [{}, {}] and [{}, {}], or the last two "
         "sides exchanged, for {} experts of rank {}",
@@ -51,8 +79,8 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   }
   // The rows of this expert in A (R, side), and its columns in B (side, R).
   const std::int64_t first = second ? lora.out : 0;  // row of the linear in the parameter
-  const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t sides) {
-    return a_[(expert * r + i) * sides + side];
+  const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t width) {
+    return a_[(expert * r + i) * width + side];
   };
   const auto b_at = [&](std::int64_t side, std::int64_t i) {
     return b_[side * columns + i * experts_ + expert];

@@ -454,7 +454,13 @@ TEST_F(MigrateTest, TrainNamesTheVerbForTheFile) {
               AllOf(HasSubstr("unknown option 'bogus'"), HasSubstr(advice)));
   EXPECT_THAT(refused("nested.yaml", "SFTConfig:\n  max_length: 64\n"), HasSubstr(advice));
   EXPECT_THAT(refused("run.yaml", "task_type: CAUSAL_LM\nbogus: 1\n"), Not(HasSubstr(advice)));
-  EXPECT_THAT(refused("d.jsonl", R"({"prompt": "a"})"), HasSubstr("(data are given as --dataset "));
+  // Two lines of JSON are two documents of YAML, which is not what is wrong.
+  for (const char* data : {R"({"prompt": "a"})", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n"}) {
+    EXPECT_THAT(refused("d.jsonl", data),
+                AllOf(HasSubstr("d.jsonl: expected a configuration, found data; data are given as "
+                                "--dataset "),
+                      Not(HasSubstr("document"))));
+  }
   EXPECT_THAT(refused("method.yaml", "quantization_method: bnb\nbogus: 1\n"),
               AllOf(HasSubstr("unknown option 'bogus'"), Not(HasSubstr("outtype"))));
   EXPECT_THAT(refused("method.yaml", "quantization_method: hqq\n"), HasSubstr("--load_in_4bit"));

@@ -447,6 +447,8 @@ TEST(GenerateCommandTest, ShellsTakeThePromptForNothingElse) {
             R"(qlora generate 'my model' --record '{"a":"b"}' --adapter out)");
   EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "x", .raw = true}),
             "qlora generate m x --raw --adapter out");
+  EXPECT_EQ(GenerateCommand("m", "out", {.prompt = "a\xEF\xBF\xBD"}),
+            "qlora generate m \"your prompt\" --adapter out");
   EXPECT_EQ(GenerateCommand("m", "out", {}), "qlora generate m \"your prompt\" --adapter out");
 }
 

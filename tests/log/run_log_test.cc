@@ -1,6 +1,7 @@
 // CSV, TensorBoard event files and samples beside the JSON Lines of a run.
 #include "log/run_log.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -196,8 +197,8 @@ TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
   };
   write("train_log", 25001, of_step);
   write("eval_log", 25001, of_step);
-  // 250 rounds of 2 texts.
-  write("samples", 500, [](std::int64_t i) {
+  // 251 rounds of 2 texts.
+  write("samples", 502, [](std::int64_t i) {
     return fmt::format(R"({{"step":{},"prompt":"p{}","text":"t"}})", i / 2, i % 2);
   });
   Json record = Json::parse(ReadRunLogs(dir));
@@ -206,8 +207,8 @@ TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
   EXPECT_EQ(record.at("evals").at("step").back(), 25001);
   EXPECT_EQ(record.at("tokens"), 50002);
   EXPECT_EQ(record.at("samples").size(), 2u * 85);  // every third round, and the last
-  EXPECT_EQ(record.at("samples_left_out"), 500 - 2 * 85);
-  EXPECT_EQ(record.at("samples").back().at("step"), 249);
+  EXPECT_EQ(record.at("samples_left_out"), 502 - 2 * 85);
+  EXPECT_EQ(record.at("samples").back().at("step"), 250);
   EXPECT_EQ(record.at("samples").back().at("prompt"), "p1");
   // More texts of one step, and longer ones, than a page shows.
   write("samples", 300, [](std::int64_t) { return std::string(R"({"step":0,"text":"t"})"); });

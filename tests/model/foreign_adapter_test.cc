@@ -24,7 +24,7 @@ class ForeignAdapterTest : public ::testing::Test {
     }
   }
 
-  static DecoderConfig Config(bool tied, std::int64_t experts = 0) {
+  static DecoderConfig Config(bool tied, std::int64_t experts = 0, std::int64_t intermediate = 3) {
     Json json = {{"model_type", experts > 0 ? "qwen3_moe" : "qwen3"},
                  {"architectures", {experts > 0 ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM"}},
                  {"hidden_size", kHidden},
@@ -41,7 +41,7 @@ class ForeignAdapterTest : public ::testing::Test {
     if (experts > 0) {
       json.update({{"num_experts", experts},
                    {"num_experts_per_tok", 1},
-                   {"moe_intermediate_size", 3},
+                   {"moe_intermediate_size", intermediate},
                    {"norm_topk_prob", true}});
     }
     return ParseDecoderConfig(json, "config.json");
@@ -218,6 +218,29 @@ TEST_F(ForeignAdapterTest, SplitsStacksOfExpertsWithTheirSidesExchanged) {
         Load(Config(false, kExperts), {{"target_parameters", {"experts.down_proj"}}});
       },
       "or the last two sides exchanged");
+}
+
+// With twice the intermediate size equal to the hidden size gate_up_proj is square, and the shapes
+// of down_proj tell.
+TEST_F(ForeignAdapterTest, TheSidesOfASquareStackAreThoseOfTheOther) {
+  constexpr std::int64_t kExperts = 3;
+  constexpr std::int64_t kF = kHidden / 2;
+  const std::string experts = "model.layers.0.mlp.experts";
+  const Json targets = {{"target_parameters", {"experts.gate_up_proj", "experts.down_proj"}}};
+  for (const bool exchanged : {false, true}) {
+    tensors_.clear();
+    values_.clear();
+    const auto a = Add(experts + ".base_layer.lora_A.weight", {kExperts * 2, kHidden});
+    const auto b = Add(experts + ".base_layer.lora_B.weight", {kHidden, kExperts * 2});
+    Add(experts + ".lora_A.weight", {kExperts * 2, exchanged ? kHidden : kF});
+    Add(experts + ".lora_B.weight", {exchanged ? kF : kHidden, kExperts * 2});
+    const LoraAdapter adapter = Load(Config(false, kExperts, kF), targets);
+    const LoraLinear& up = adapter.layers()[0].gate_up[2 * 1 + 1];
+    const float of_a = a[(1 * 2 + 1) * kHidden + 3];
+    const float of_b = b[3 * kExperts * 2 + 1 * kExperts + 1];
+    EXPECT_EQ(up.a.Row<float>(1)[3], exchanged ? of_b : of_a);
+    EXPECT_EQ(up.b.Row<float>(1)[1], exchanged ? of_a : of_b);
+  }
 }
 
 TEST_F(ForeignAdapterTest, RefusesStacksThatNoLinearReads) {
