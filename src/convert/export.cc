@@ -125,9 +125,8 @@ std::string RepositoryOf(const std::string& model) {
 // Returns the greatest mean difference of log-probabilities that is expected of a file. Blocks of
 // few bits change those of a small model by 0.4 (Q4_K_M) to 1 (Q2_K).
 double MostExpected(const GgufFileType& file) {
-  if (!file.base.is_blocks() || file.base == BlockFormat::kQ8_0) return MostExpectedMean(file.base);
-  const BlockFormatInfo& info = InfoOf(file.base.format);
-  return 8 * info.bytes >= 4 * info.values ? 2 : 4;
+  if (BitsOf(file) >= 8) return MostExpectedMean(file.base);
+  return BitsOf(file) >= 4 ? 2 : 4;
 }
 
 std::uint64_t BytesOnDisk(const fs::path& path) {
@@ -192,6 +191,9 @@ class Exporter {
     if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
       ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
     }
+    if (options_.imatrix_tokens < 1) {
+      ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
+    }
     if (options_.modelfile && options_.format != "gguf") {
       ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options_.format);
     }
@@ -204,9 +206,12 @@ class Exporter {
     }
     if (options_.outtype == "auto") return;
     const GgufFileType& file = ParseOuttype(options_.outtype);
+    if (!file.base.is_blocks() && !options_.imatrix.empty() && options_.write_imatrix.empty()) {
+      ThrowInvalidInput("imatrix has no effect on {}; choose a type of fewer bits", file.name);
+    }
     if (!file.base.is_blocks()) return;
     const bool is_model = options_.format == "gguf";
-    if (!is_model && !(adapter_only() && file.base == BlockFormat::kQ8_0)) {
+    if (!is_model && !(adapter_only() && BitsOf(file) >= 8)) {
       ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16",
                         options_.format, file.name, adapter_only() ? ", q8_0 or" : " or");
     }

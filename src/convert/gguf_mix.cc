@@ -184,6 +184,11 @@ const GgufFileType* FindGgufFileType(std::string_view name) {
   return found == std::end(kFileTypes) ? nullptr : &*found;
 }
 
+double BitsOf(const GgufFileType& file) {
+  const std::int64_t values = file.base.block_values();
+  return 8.0 * static_cast<double>(BytesOf(file.base, values)) / static_cast<double>(values);
+}
+
 TensorType GgufTensorType(const GgufFileType& file, const GgufMixModel& model,
                           std::string_view name, std::int64_t cols) {
   if (!file.base.is_blocks()) return file.base;

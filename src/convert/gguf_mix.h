@@ -27,6 +27,9 @@ std::span<const GgufFileType> GgufFileTypes();
 // In any case of letters; nullptr when there is none.
 const GgufFileType* FindGgufFileType(std::string_view name);
 
+// Bits of a weight of the base type, with its share of the scales: 16, 8.5, 4.5 ...
+double BitsOf(const GgufFileType& file);
+
 // What the rules ask of a model.
 struct GgufMixModel {
   std::string architecture;  // llama.cpp's

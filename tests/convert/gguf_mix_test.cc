@@ -32,6 +32,8 @@ TEST(GgufMix, FindsNamesInAnyCase) {
   }
   EXPECT_EQ(FindGgufFileType("mxfp4"), FindGgufFileType("MXFP4_MOE"));
   EXPECT_EQ(FindGgufFileType("q9_k"), nullptr);
+  EXPECT_EQ(BitsOf(*FindGgufFileType("bf16")), 16);
+  EXPECT_EQ(BitsOf(*FindGgufFileType("q6_k")), 6.5625);
 }
 
 // The layers of 32 in which a tensor has the type.

@@ -173,10 +173,23 @@ TEST_F(GgufTypesTest, RefusesAMissingOrForeignImportanceMatrix) {
   matrix.entries["blk.0.attn_q.weight"] = {std::vector<float>(64, 1.0f), {1}};
   WriteImatrix(matrix, options.imatrix, OpenMode::kReplace);
   EXPECT_THAT(Refusal(options), HasSubstr("64 values for 'blk.0.attn_q.weight'"));
+  options.outtype = "f16";
+  EXPECT_THAT(Refusal(options), HasSubstr("imatrix has no effect on F16"));
+  options.imatrix_tokens = 0;
+  EXPECT_THAT(Refusal(options), HasSubstr("imatrix_tokens must be positive, found 0"));
+  options.imatrix_tokens = 1;
   options.format = "hf";
   options.output = root_ / "folder";
-  options.outtype = "f16";
   EXPECT_THAT(Refusal(options), HasSubstr("has no use for imatrix"));
+}
+
+// Of blocks of few bits, verification expects what they can give.
+TEST_F(GgufTypesTest, FilesOfFewBitsAreVerified) {
+  for (const char* outtype : {"q4_k_m", "q2_k"}) {
+    ExportOptions options = To("a.gguf", outtype);
+    options.verify = true;
+    EXPECT_TRUE(Export(context_, options).verified) << outtype;
+  }
 }
 
 // Rounding of a 16-bit model knows nothing of the adapter, and cannot undo it.
