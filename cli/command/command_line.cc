@@ -27,8 +27,17 @@ struct Argument {
   bool bare = false;
 };
 
+// True for flags, and for choices that are flags or left to the program: auto, true, false.
 bool IsBool(const Option* option) {
-  return option != nullptr && std::holds_alternative<bool*>(option->value);
+  if (option == nullptr) return false;
+  const auto has = [&](const char* choice) {
+    return std::ranges::find(option->choices, choice) != option->choices.end();
+  };
+  return std::holds_alternative<bool*>(option->value) || (has("true") && has("false"));
+}
+
+bool IsChoice(const Option& option, const std::string& word) {
+  return std::ranges::find(option.choices, word) != option.choices.end();
 }
 
 bool IsList(const Option* option) {
@@ -204,6 +213,7 @@ class Scanner {
       // A flag takes the next word only if it is a truth value: "--packing ./data" leaves the path
       // alone.
       const bool given = more && (ParseBool(arguments_[next_]).has_value() ||
+                                  IsChoice(*option, arguments_[next_]) ||
                                   IsForeignFlagValue(key, arguments_[next_]));
       Add(key, given ? arguments_[next_++] : "true", origin);
       // --no-key of a flag, unless an option is really called so.

@@ -55,7 +55,7 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
   const bool is_adapter = !folder.empty() && fs::exists(fs::path(folder) / kAdapterConfig, ignored);
   // A folder with both is a model that brings its adapter's configuration along.
   if (!is_adapter || fs::exists(fs::path(folder) / "config.json", ignored)) return;
-  const std::string base = BaseOfAdapter(folder);
+  const std::string base = TrainedBase(folder);
   std::string command =
       fmt::format("qlora {} {}", text.name, base.empty() ? "MODEL" : ShellQuote(base));
   for (std::int64_t i = 1; i < std::ssize(words); ++i) {

@@ -12,6 +12,10 @@ namespace qlora {
 // cache. Errors: InvalidInput for a name that is not in the cache, and records that cannot be read.
 std::string DescribeOtherBase(const std::string& model, const std::string& adapter);
 
+// The model that the adapter in a folder was trained on: as this program recorded it, since PEFT's
+// record may name the checkpoint that a GGUF file was made from; otherwise as PEFT's record says.
+std::string TrainedBase(const std::string& folder);
+
 }  // namespace qlora
 
 #endif  // QLORA_OTHER_BASE_H_

@@ -98,7 +98,9 @@ class Model::Impl {
         load.use = WeightUse::kTraining;
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
-    AdoptStoredForm(base, weights_.sizes);
+    // A form that the adapter's record has, and a file in blocks has not, was not asked for.
+    const bool is_asked = options.load_in_4bit != "auto" || options.adapter.empty();
+    if (is_asked || weights_.sizes.block_formats.empty()) AdoptStoredForm(base, weights_.sizes);
     if (adapter_) {
       adapter_->FoldTables(weights_);
       // The tables of an adapter may have rows for more tokens, or for fewer.
@@ -304,6 +306,9 @@ class Model::Impl {
     notes_ = weights_.sizes.notes;
     notes_.push_back(NoteOtherTokenizer(dir_, options.adapter));
     if (adapter_) notes_.push_back(adapter_->note());
+    if (options.load_in_4bit != "auto" && !weights_.sizes.block_formats.empty()) {
+      notes_.push_back(NoteIdle4bit(weights_.sizes));
+    }
     if (options.adapter.empty() && UsesMerged(options, dir_) && !weights_.sizes.stored_4bit) {
       notes_.push_back(
           "an adapter was merged into these weights, which are therefore not quantized; with "

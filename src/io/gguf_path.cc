@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,10 +42,17 @@ std::string FirstPart(std::string name) {
 
 }  // namespace
 
+bool HasGgufMagic(const fs::path& file) {
+  // Zeros where the file is shorter, which no magic number equals.
+  char magic[4] = {};
+  std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
+  return std::string_view(magic, sizeof magic) == "GGUF";
+}
+
 std::optional<fs::path> FindGguf(const fs::path& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) {
-    return IsGgufName(path) ? std::optional(path) : std::nullopt;
+    return IsGgufName(path) || HasGgufMagic(path) ? std::optional(path) : std::nullopt;
   }
   if (!fs::is_directory(path, ignored) || Exists(path / "config.json")) return std::nullopt;
   std::set<std::string> models;

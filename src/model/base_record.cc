@@ -1,5 +1,7 @@
 #include "model/base_record.h"
 
+#include <fmt/ranges.h>
+
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
@@ -11,6 +13,28 @@ namespace qlora {
 namespace {
 
 constexpr const char* kFileName = "qlora_base.json";
+
+// The blocks of a file are used as they are, so that no option gives them another form.
+void AdoptBlocks(BaseRecord& base) {
+  const QuantizationFields defaults;
+  const auto check = [&](const char* key, auto field) {
+    if (base.quantization.*field == defaults.*field) return;
+    ThrowInvalidInput(
+        "{} {} would have no effect: {} holds its linears in blocks of {}, which are used as they "
+        "are; leave the option out, or give the 16-bit checkpoint",
+        key, base.quantization.*field, base.model_name_or_path,
+        fmt::join(base.block_formats, ", "));
+  };
+  // Without load_in_4bit these options have no effect on any checkpoint.
+  if (base.load_in_4bit) {
+    check("bnb_4bit_quant_type", &QuantizationFields::bnb_4bit_quant_type);
+    check("bnb_4bit_use_double_quant", &QuantizationFields::bnb_4bit_use_double_quant);
+    check("bnb_4bit_blocksize", &QuantizationFields::bnb_4bit_blocksize);
+    check("scale_search", &QuantizationFields::scale_search);
+  }
+  base.load_in_4bit = false;
+  base.quantization = defaults;
+}
 
 }  // namespace
 
@@ -24,6 +48,8 @@ LoadOptions LoadOptionsOf(const BaseRecord& base) {
 // Takes over the form in which the checkpoint stores its linears. An option at its default is not
 // a request for a form, so only a value that differs from the default is compared.
 void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes) {
+  base.block_formats = sizes.block_formats;
+  if (!base.block_formats.empty()) return AdoptBlocks(base);
   if (!sizes.stored_4bit) return;
   if (!base.load_in_4bit) {
     ThrowInvalidInput(
@@ -48,6 +74,12 @@ void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes) {
   base.quantization = stored;
 }
 
+std::string NoteIdle4bit(const WeightSizes& sizes) {
+  return fmt::format(
+      "load_in_4bit has no effect: the linears are used as the file holds them, in blocks of {}",
+      fmt::join(sizes.block_formats, ", "));
+}
+
 // qlora_base.json has the fields of BaseRecord under the names of the options. The template is a
 // separate file, which other programs read as well.
 void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base) {
@@ -60,6 +92,7 @@ void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& 
       {"scale_search", base.quantization.scale_search},
   };
   if (!base.model_fingerprint.empty()) json["model_fingerprint"] = base.model_fingerprint;
+  if (!base.block_formats.empty()) json["block_formats"] = base.block_formats;
   AddPromptRecord(base.prompts, json);
   WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
   if (!base.chat_template.empty()) {
@@ -82,6 +115,7 @@ std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_di
   base.quantization.bnb_4bit_blocksize = JsonGet<std::int64_t>(json, "bnb_4bit_blocksize", where);
   base.quantization.scale_search = JsonGet<bool>(json, "scale_search", where);
   base.model_fingerprint = JsonGetOr<std::string>(json, "model_fingerprint", "", where);
+  base.block_formats = JsonGetOr<std::vector<std::string>>(json, "block_formats", {}, where);
   base.prompts = PromptRecordOf(json, where);
   return base;
 }

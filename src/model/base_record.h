@@ -25,15 +25,21 @@ struct BaseRecord {
   PromptRecord prompts = {};
   // In 16 hexadecimal digits (checkpoint/model_fingerprint.h); "" in records of older versions.
   std::string model_fingerprint = {};
+  // WeightSizes::block_formats of a GGUF file. load_in_4bit is then false: on the checkpoint that
+  // the file was made from, the adapter runs on the weights of 16 bits.
+  std::vector<std::string> block_formats = {};
 };
 
 // Returns how the weights of a base of this form are loaded. Errors: InvalidInput for a
 // quantization that does not exist.
 LoadOptions LoadOptionsOf(const BaseRecord& base);
 
-// Records the form in which the weights were loaded. Errors: InvalidInput when a 4-bit checkpoint
-// has another form than the record asked for.
+// Records the form in which the weights were loaded. Errors: InvalidInput when a checkpoint that is
+// quantized itself has another form than the record asked for.
 void AdoptStoredForm(BaseRecord& base, const WeightSizes& sizes);
+
+// Says that load_in_4bit, which was given, has no effect on a file in blocks.
+std::string NoteIdle4bit(const WeightSizes& sizes);
 
 void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& base);
 // Returns nothing when another program trained the adapter.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -42,8 +43,13 @@ class Loader {
     // A tied head is the embedding itself, in the file and in memory.
     out.head = config_.tie_word_embeddings ? out.embed : Head();
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
-    out.sizes = {carver.bytes(), place_->mapped(),      embedding_,
-                 stored_4bit_,   tensors_.parameters(), tensors_.Notes(config_)};
+    out.sizes = {carver.bytes(),
+                 place_->mapped(),
+                 embedding_,
+                 stored_4bit_,
+                 tensors_.parameters(),
+                 {block_formats_.begin(), block_formats_.end()},
+                 tensors_.Notes(config_)};
   }
 
   std::vector<std::shared_ptr<const void>> TakeOwners() { return std::move(owners_); }
@@ -187,6 +193,7 @@ class Loader {
     const std::string name = path + ".weight";
     if (HasQuantState(reader_, name)) return Stored(name, shape);
     const TensorInfo& tensor = tensors_.Get(name, {shape.out, shape.in});
+    if (tensor.dtype.is_blocks()) block_formats_.insert(NameOf(tensor.dtype));
     if (!options_.load_in_4bit || tensors_.is_quantized()) {
       return AsStored(tensor, shape.out, shape.in, options_.use);
     }
@@ -273,6 +280,7 @@ class Loader {
   std::optional<WeightPlacement> place_;  // of the current run
   std::size_t embedding_ = 0;
   std::optional<QuantizationFields> stored_4bit_;
+  std::set<std::string> block_formats_;
   std::vector<std::shared_ptr<const void>> owners_;
 };
 

@@ -72,6 +72,8 @@ struct WeightSizes {
   std::size_t embedding = 0;
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
   std::int64_t parameters = 0;                         // of the model, norms and biases included
+  // Of a checkpoint whose linears are in ggml's blocks: their formats, by name ("Q4_K"), sorted.
+  std::vector<std::string> block_formats = {};
   // Remarks for the user: tensors that are not used, a head that the file has and config.json
   // denies.
   std::vector<std::string> notes = {};

@@ -37,6 +37,8 @@ using OptionValues = std::vector<std::pair<const char*, std::vector<std::string>
 
 // Adds the form of the base that the adapter was trained on.
 void AddBaseRecord(const BaseRecord& base, OptionValues& values) {
+  // The form of a GGUF file is the file's; on another base the options decide.
+  if (!base.block_formats.empty()) return;
   const auto add = [&](const char* key, std::string value) {
     values.push_back({key, {std::move(value)}});
   };

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "io/peft.h"
+#include "model/gguf_source.h"
 #include "model/linear_shapes.h"
 #include "model/lora_init.h"
 #include "plan/target_modules.h"
@@ -204,7 +205,7 @@ void CheckRank(const char* key, std::int64_t rank) {
 
 AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder) {
   AdapterConfig config;
-  config.base_model_name_or_path = options.model_name_or_path;
+  config.base_model_name_or_path = BaseNameOf(options.model_name_or_path);
   config.r = options.lora_r;
   config.lora_alpha = options.lora_alpha;
   config.lora_dropout = options.lora_dropout;

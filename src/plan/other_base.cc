@@ -22,15 +22,27 @@ std::string LastName(const fs::path& path) {
   return name.substr(0, name.find('@'));
 }
 
+constexpr const char* kBaseRecord = "qlora_base.json";
+
 // The fingerprint of the weights that the adapter was trained on; "" where none is recorded.
 std::string FingerprintOf(const fs::path& adapter) {
   std::error_code ignored;
-  const fs::path file = adapter / "qlora_base.json";
+  const fs::path file = adapter / kBaseRecord;
   if (!fs::exists(file, ignored)) return "";
   return JsonGetOr<std::string>(ReadJsonFile(file), "model_fingerprint", "", file.string());
 }
 
 }  // namespace
+
+std::string TrainedBase(const std::string& folder) {
+  std::error_code ignored;
+  const fs::path record = fs::path(folder) / kBaseRecord;
+  const std::string given =
+      fs::exists(record, ignored)
+          ? JsonGetOr<std::string>(ReadJsonFile(record), "model_name_or_path", "", record.string())
+          : "";
+  return given.empty() ? BaseOfAdapter(folder) : given;
+}
 
 std::string DescribeOtherBase(const std::string& model, const std::string& adapter) {
   std::error_code error;
@@ -44,7 +56,7 @@ std::string DescribeOtherBase(const std::string& model, const std::string& adapt
     return fmt::format(
         "the weights of {} are not those that {} was trained on ({}); its answers may be of no "
         "use, unless the one was quantized from the other",
-        model, adapter, base);
+        model, adapter, TrainedBase(folder));
   }
   const std::string last = LastName(base);
   const bool tells = !last.empty() && last != "." && last != "..";

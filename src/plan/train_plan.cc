@@ -152,8 +152,11 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   run->model_fingerprint = ModelFingerprint(run->model_dir);
   run->base.model_fingerprint = fmt::format("{:016x}", run->model_fingerprint);
   AdoptStoredForm(run->base, weights);
+  if (!options.load_in_4bit && !weights.block_formats.empty()) {
+    plan.warnings.push_back(NoteIdle4bit(weights));
+  }
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
-                run->load.load_in_4bit && !weights.stored_4bit);
+                run->base.load_in_4bit && !weights.stored_4bit);
 
   FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
                                 adapter, weights, *run->backends, *backend});

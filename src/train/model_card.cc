@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "io/json.h"
+#include "model/gguf_source.h"
 
 namespace qlora {
 namespace {
@@ -25,12 +26,13 @@ void WriteModelCard(const TrainPlan& plan, const TrainPosition& at, double mean_
     return;
   }
   // A text of JSON is one of YAML, whatever characters the path has.
-  const std::string base = FormatJson(Json(options.model_name_or_path));
+  const std::string name = BaseNameOf(options.model_name_or_path);
+  const std::string base = FormatJson(Json(name));
   std::string text = fmt::format(
       "---\nbase_model: {}\nlibrary_name: peft\npipeline_tag: text-generation\ntags:\n- lora\n- "
       "{}\n- {}\n---\n{}\n\n",
       base, options.load_in_4bit ? "qlora" : "qlora.cpp",
-      FormatJson(Json("base_model:adapter:" + options.model_name_or_path)), kMark);
+      FormatJson(Json("base_model:adapter:" + name)), kMark);
   text += fmt::format(
       "# {}\n\nA LoRA adapter of {}, trained with qlora.cpp.\n\n| | |\n|---|---|\n",
       std::filesystem::absolute(options.output_dir).lexically_normal().filename().string(),
