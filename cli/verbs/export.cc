@@ -40,10 +40,15 @@ class ExportVerb : public Verb {
         .summary = "write a GGUF for llama.cpp, an adapter GGUF, or a merged checkpoint",
         .explanation =
             "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
-            "writes the adapter alone, for use with a GGUF of the same base; hf writes a Hugging "
-            "Face directory with the adapter merged in. The adapter is merged into what it was "
-            "trained on unless --merge_base says otherwise. --verify reads the "
-            "result back and compares its log-probabilities with those of the source.",
+            "writes the adapter alone, for use with a GGUF of the same base, and is the default "
+            "for "
+            "an adapter of a GGUF file; hf writes a Hugging Face directory with the adapter merged "
+            "in. The adapter is merged into what it was "
+            "trained on unless --merge_base says otherwise. --verify, "
+            "the default below 1 GB, reads the result back as any model and compares what it "
+            "computes with the source, on --verify_text or a built-in text: the exit code is 1 "
+            "where they differ by more than the type explains, and export_report.json beside the "
+            "result has the figures.",
         .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
                      "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
                      "gguf-adapter"},
@@ -78,15 +83,18 @@ class ExportVerb : public Verb {
     }
     for (const std::string& note : report.notes) Say(console, "note: " + note);
     if (run_.json) {
-      OrderedJson json = {{"files", report.files},
-                          {"bytes", report.bytes},
-                          {"merge_base", report.merge_base},
-                          {"verified", report.verified},
-                          {"seconds", report.seconds}};
-      // The keys are absent without --verify: 0 would read like a perfect result.
+      OrderedJson json = {{"files", report.files},       {"bytes", report.bytes},
+                          {"format", report.format},     {"merge_base", report.merge_base},
+                          {"verified", report.verified}, {"seconds", report.seconds}};
+      // The keys are absent without a verification: 0 would read like a perfect result.
       if (report.verified) {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
         json["max_logprob_difference"] = report.max_logprob_difference;
+        json["mean_kl_divergence"] = report.verification.mean_kl_divergence;
+        json["max_kl_divergence"] = report.verification.max_kl_divergence;
+        json["top1_agreement"] = report.verification.top1_agreement;
+        json["source_perplexity"] = report.verification.source_perplexity;
+        json["perplexity"] = report.verification.perplexity;
       }
       if (report.kept_change) {
         json["kept_change"] = *report.kept_change;
@@ -102,7 +110,14 @@ class ExportVerb : public Verb {
     Say(console, fmt::format("{} written in {:.1f} s", FormatBytes(report.bytes), report.seconds));
     if (!report.merge_base.empty()) {
       Say(console, fmt::format("adapter merged into the {} weights",
-                               report.merge_base == "nf4" ? "dequantized 4-bit" : "original"));
+                               report.merge_base == "nf4"      ? "dequantized 4-bit"
+                               : report.merge_base == "blocks" ? "file's dequantized"
+                                                               : "original"));
+    }
+    if (options_.format == "auto" && report.format == "gguf-adapter") {
+      Say(console, fmt::format("the adapter alone, for llama.cpp beside {} (--lora); --format gguf "
+                               "merges it in",
+                               options_.model_name_or_path));
     }
     if (report.kept_change) {
       const auto least = std::ranges::min_element(report.kept_by_tensor, {}, &KeptShare::share);
@@ -117,13 +132,7 @@ class ExportVerb : public Verb {
                        : "qlora loads this checkpoint unchanged; use --load_in_4bit true to "
                          "quantize it to 4 bits");
     }
-    if (report.verified) {
-      Say(console,
-          fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
-                      "{:.2e} at most, as expected of {}",
-                      report.mean_logprob_difference, report.max_logprob_difference,
-                      options_.outtype));
-    }
+    if (report.verified) SayVerified(report.verification, console);
     if (options_.format == "hf") {
       console.err << "to try it: "
                   << GenerateCommand(options_.output, "", ExampleOf(options_.adapter)) << '\n';
@@ -132,6 +141,24 @@ class ExportVerb : public Verb {
   }
 
  private:
+  void SayVerified(const VerifyReport& report, const Console& console) const {
+    Say(console,
+        fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
+                    "{:.2e} at most, as expected of {}",
+                    report.mean_logprob_difference, report.max_logprob_difference,
+                    options_.outtype));
+    Say(console, fmt::format("KL divergence {:.2e} on average, {:.2e} at most; the most probable "
+                             "token is the same in {:.1f} % of the places",
+                             report.mean_kl_divergence, report.max_kl_divergence,
+                             100 * report.top1_agreement));
+    if (report.text_tokens == 0) return;
+    Say(console,
+        fmt::format("perplexity {:.4g} of the source, {:.4g} of the output, on {} of {}",
+                    report.source_perplexity, report.perplexity,
+                    Counted(report.text_tokens, "token"),
+                    options_.verify_text.empty() ? "a built-in text" : options_.verify_text));
+  }
+
   ExportOptions options_;
   RunFields run_;
 };

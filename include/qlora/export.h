@@ -19,7 +19,8 @@ struct ExportOptions {
   std::string adapter;  // empty: the base alone (not for gguf-adapter)
   std::string output;   // a file for GGUF, a directory otherwise
   bool overwrite = false;
-  std::string format = "gguf";  // gguf, gguf-adapter, hf
+  // gguf, gguf-adapter, hf; auto: gguf-adapter for an adapter of a GGUF file, otherwise gguf
+  std::string format = "auto";
   // The kind of a GGUF file by llama.cpp's names, in any case: f16, q8_0, q4_k_m ...; auto: as the
   // model is stored. hf: f32, f16, bf16; gguf-adapter: these and q8_0.
   std::string outtype = "f16";
@@ -33,7 +34,10 @@ struct ExportOptions {
   // The base that the adapter is merged into: nf4, original, or auto: the form that the adapter was
   // trained on; original without an adapter.
   std::string merge_base = "auto";
-  bool verify = false;          // compare logits of the source and of the written file
+  // true, false, auto (models below 1 GB): read the output back as any model, and compare what it
+  // computes with the source.
+  std::string verify = "auto";
+  std::string verify_text;      // a text file to compare on; "": a text that is built in
   std::string device = "auto";  // cpu, cuda
   // Called once the result is in place, before it is verified.
   std::function<void()> on_written;
@@ -48,17 +52,43 @@ struct KeptShare {
   double share = 1;
 };
 
+// The written file against the model as trained, over a few random sequences and a text.
+struct VerifyReport {
+  double mean_logprob_difference = 0;  // |log p - log p'| of the tokens
+  double max_logprob_difference = 0;
+  double mean_kl_divergence = 0;  // KL(source || written) of the predictions
+  double max_kl_divergence = 0;
+  double top1_agreement = 0;  // share of predictions with one most probable token
+  // Of the text; 0 where it has fewer than two tokens.
+  std::int64_t text_tokens = 0;
+  double source_perplexity = 0;
+  double perplexity = 0;
+  // The first token of the text that the tokenizer of the written file makes another of; -1: none.
+  std::int64_t other_tokens_at = -1;
+  // What is expected of the type of the written weights.
+  double max_mean_difference = 0;
+  double max_mean_kl = 0;
+
+  bool passed() const {
+    return mean_logprob_difference <= max_mean_difference && mean_kl_divergence <= max_mean_kl &&
+           other_tokens_at < 0;  // false for NaN
+  }
+};
+
 struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
-  std::string merge_base;  // the base of the merge, or "" without a merge
-  // verify: over a few prompts, between the model as trained and the written file.
+  std::string format;  // the written one: gguf, gguf-adapter, hf
+  // The base of the merge: nf4, original, or blocks, those of a GGUF file; "" without a merge.
+  std::string merge_base;
+  // Of the verification, whose report is also in export_report.json beside the output.
+  bool verified = false;
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;
-  bool verified = false;
   // Of an adapter that was merged into a file of blocks: in all, and by tensor.
   std::optional<double> kept_change = {};
   std::vector<KeptShare> kept_by_tensor = {};
+  VerifyReport verification;
   double seconds = 0;
   std::vector<std::string> notes = {};  // as Model::notes, and what the file lacks or has otherwise
 };

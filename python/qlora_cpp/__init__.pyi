@@ -118,6 +118,7 @@ class EvalResult:
 class ExportReport:
     files: list[str]
     bytes: int
+    format: str
     merge_base: str
     verified: bool
     mean_logprob_difference: float

@@ -30,8 +30,9 @@ def export(model, output, adapter=None, *, context=None, **options):
     Writes a model for other programs, with the adapter merged in, as `qlora export` does.
 
     output: a file for GGUF, a folder for format="hf".
-    options: format ("gguf", "gguf-adapter", "hf"), outtype ("f16", "q8_0",
-        "q4_k_m" ...), imatrix, merge_base, verify, overwrite ... of `qlora help export`.
+    options: format ("gguf", "gguf-adapter", "hf"; default: "gguf-adapter" for an adapter of a GGUF
+        file, otherwise "gguf"), outtype ("f16", "q8_0", "q4_k_m" ...), imatrix, merge_base, verify,
+        overwrite ... of `qlora help export`.
     Ctrl+C leaves nothing behind. Remarks on what the files lack are UserWarnings.
     Raises Error: an option, the model or the adapter are wrong; RunError: it cannot be written.
     """

@@ -74,8 +74,10 @@ void BindJobs(py::module_& module) {
   ReportClass<ExportReport>(module, "ExportReport", "Written files, as export() returns them.")
       .Add("files", &ExportReport::files, "Paths of the files.")
       .Add("bytes", &ExportReport::bytes, "Their size.")
+      .Add("format", &ExportReport::format, "\"gguf\", \"gguf-adapter\" or \"hf\".")
       .Add("merge_base", &ExportReport::merge_base,
-           "What the adapter was merged into: \"nf4\", \"original\", or \"\" without a merge.")
+           "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
+           "\"\" without a merge.")
       .Add("verified", &ExportReport::verified, "True when verify compared the log-probabilities.")
       .Add("mean_logprob_difference", &ExportReport::mean_logprob_difference,
            "With verify: between the model as trained and the file, on average.")

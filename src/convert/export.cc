@@ -1,9 +1,10 @@
 // Export: reads the model, merges the adapter, writes the output.
 #include "qlora/export.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <optional>
 #include <string_view>
 
@@ -14,15 +15,21 @@
 #include "base/text.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
+#include "convert/gguf_adapter.h"
+#include "convert/gguf_base.h"
 #include "convert/gguf_mix.h"
-#include "convert/gguf_weights.h"
 #include "convert/imatrix.h"
 #include "convert/model_folder.h"
 #include "convert/modelfile.h"
 #include "convert/verify.h"
+#include "convert/verify_report.h"
+#include "gguf/gguf.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
+#include "io/gguf_path.h"
 #include "model/base_record.h"
+#include "model/checkpoint.h"
+#include "model/gguf_source.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
@@ -30,13 +37,6 @@ namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool IsGguf(const fs::path& file) {
-  // Zeros where the file is shorter, which no magic number equals.
-  char magic[4] = {};
-  std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "GGUF";
-}
 
 // Refuses a name that suggests a format other than the written one.
 void CheckName(const ExportOptions& options) {
@@ -79,7 +79,7 @@ void CheckOutput(const ExportOptions& options) {
     if (!options.overwrite) {
       ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
     }
-    if (!IsGguf(output)) {
+    if (!HasGgufMagic(output)) {
       ThrowInvalidInput(
           "output {} is not a GGUF file, and --overwrite replaces nothing else; choose "
           "another name",
@@ -117,16 +117,9 @@ std::string NameOf(std::string model) {
   return fs::absolute(model).lexically_normal().filename().string();
 }
 
-// Returns org/name of a model that was found in the cache of the hub; "" of a folder or a file.
+// Returns org/name of a model that was found in the cache of the hub; "" of a folder or file.
 std::string RepositoryOf(const std::string& model) {
   return fs::exists(model) ? "" : ParseHubRepository(model).name;
-}
-
-// Returns the greatest mean difference of log-probabilities that is expected of a file. Blocks of
-// few bits change those of a small model by 0.4 (Q4_K_M) to 1 (Q2_K).
-double MostExpected(const GgufFileType& file) {
-  if (BitsOf(file) >= 8) return MostExpectedMean(file.base);
-  return BitsOf(file) >= 4 ? 2 : 4;
 }
 
 std::uint64_t BytesOnDisk(const fs::path& path) {
@@ -159,7 +152,8 @@ class Exporter {
     const BaseRecord base = ChooseBase(options_);
     // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
     // alone.
-    if (!adapter_only() || options_.verify) LoadSource(base);
+    const bool verifies = Verifies();
+    if (!adapter_only() || verifies) LoadSource(base);
     file_type_ = &ChooseFileType();
     target_.outtype = file_type_->base;
     ExportReport report;
@@ -173,11 +167,12 @@ class Exporter {
     if (adapter_ && !adapter_only()) {
       const bool quantized = base.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
+      if (!weights_.sizes.block_formats.empty()) report.merge_base = "blocks";
     }
     // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
     report.notes = notes_;
-    if (options_.verify) Verify(report);
+    if (verifies) Verify(report);
     for (const std::string& file : report.files) report.bytes += BytesOnDisk(file);
     return report;
   }
@@ -239,6 +234,19 @@ class Exporter {
     return ParseOuttype(weights_.embed.dense.dtype == DType::kBF16 ? "bf16" : "f16");
   }
 
+  // By default small models are verified, which takes seconds.
+  bool Verifies() const {
+    if (options_.verify != "auto") return options_.verify == "true";
+    if (!options_.verify_text.empty()) return true;
+    constexpr std::size_t kSmall = 1'000'000'000;
+    std::size_t bytes = 0;
+    const std::unique_ptr<TensorReader> reader = OpenStoredTensors(model_dir_);
+    for (const TensorInfo& tensor : reader->tensors()) {
+      bytes += BytesOf(tensor.dtype, tensor.elements());
+    }
+    return bytes < kSmall;
+  }
+
   // Errors: InvalidInput when there is no adapter, or a GGUF adapter cannot hold this one.
   void CheckAdapterOnly() const {
     if (!adapter_) ThrowInvalidInput("--format gguf-adapter needs --adapter");
@@ -254,6 +262,7 @@ class Exporter {
           "--format gguf",
           options_.adapter);
     }
+    if (const auto gguf = FindGguf(model_dir_)) CheckFitsGguf(*gguf, config_, *adapter_);
   }
 
   DecoderWeights LoadBase(const fs::path& dir, const DecoderConfig& config,
@@ -263,10 +272,21 @@ class Exporter {
     return LoadWeights(context_, backend_, dir, config, load);
   }
 
+  // The blocks of a GGUF file are the one base that there is.
+  void CheckMergeBase() const {
+    const std::vector<std::string>& formats = weights_.sizes.block_formats;
+    if (formats.empty() || options_.merge_base == "auto") return;
+    ThrowInvalidInput(
+        "--merge-base {} has no meaning for {}, which holds its linears in blocks of {}; leave it "
+        "out, or give the checkpoint that the file was made from",
+        options_.merge_base, model_dir_.string(), fmt::join(formats, ", "));
+  }
+
   // Loads the weights of the model, with whole modules of the adapter in the place of the model's.
   void LoadSource(const BaseRecord& base) {
     weights_ = LoadBase(model_dir_, config_, base);
     notes_ = weights_.sizes.notes;
+    CheckMergeBase();
     if (options_.merge_base == "original" && weights_.sizes.stored_4bit) {
       ThrowInvalidInput(
           "{} holds its linears in 4 bits only; --merge-base original needs the checkpoint that "
@@ -279,24 +299,33 @@ class Exporter {
     weights_.head = HeadOf(weights_, adapter());
   }
 
+  // The name of the model, and its repository on a hub.
+  GgufSource Source() const {
+    GgufSource source;
+    if (const auto gguf = FindGguf(model_dir_)) source = GgufSourceOf(*OpenGguf(*gguf));
+    if (source.name.empty()) source.name = NameOf(options_.model_name_or_path);
+    if (source.repository.empty()) source.repository = RepositoryOf(options_.model_name_or_path);
+    return source;
+  }
+
   // Returns the files that were written.
   std::vector<std::string> Write(ExportReport& report) {
     if (options_.format == "hf") return WriteHf();
-    const std::string name = NameOf(options_.model_name_or_path);
+    const GgufSource source = Source();
+    const std::string& name = source.name;
     if (adapter_only()) {
-      ExportGgufAdapter(context_, config_, *adapter_, name,
-                        RepositoryOf(options_.model_name_or_path), target_);
+      ExportGgufAdapter(context_, config_, *adapter_, name, source.repository, target_);
       return {options_.output};
     }
     const std::optional<ImportanceMatrix> importance = Importance();
-    const Tokenizer tokenizer = Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow);
+    const Tokenizer tokenizer = LoadTokenizer();
     ExportGgufModel(context_, backend_.memory(),
                     {.config = config_,
                      .tokenizer = tokenizer,
                      .weights = weights_,
                      .adapter = adapter(),
                      .name = name,
-                     .repository = RepositoryOf(options_.model_name_or_path),
+                     .repository = source.repository,
                      .folder = model_dir_,
                      .file = *file_type_,
                      .importance = importance ? &*importance : nullptr,
@@ -382,44 +411,87 @@ class Exporter {
   // Compares the written model with the source. Errors: Runtime, since InvalidInput would say that
   // nothing was written.
   void Verify(ExportReport& report) {
-    Divergence divergence;
+    VerifyReport found;
     try {
-      divergence = adapter_only() ? CompareAdapter() : CompareModel();
+      const std::string text = VerifyText();
+      const std::optional<Tokenizer> tokenizer = TokenizerToVerify();
+      std::vector<std::int32_t> ids;
+      if (tokenizer) ids = tokenizer->Encode(text);
+      found = adapter_only() ? CompareAdapter(ids) : CompareModel(ids);
+      if (tokenizer && !adapter_only()) {
+        const Tokenizer written = Tokenizer::Load(options_.output);
+        found.other_tokens_at = FirstOtherToken(ids, written.Encode(text));
+      }
     } catch (const Error& error) {
       ThrowRuntime("{} was written, but could not be verified: {}", options_.output, error.what());
     }
-    const double most = MostExpected(*file_type_);
-    // Negated, so that NaN counts as too much.
-    if (!(divergence.mean <= most)) {
-      ThrowRuntime(
-          "{} was written, but its log-probabilities differ from those of the source by {:.2e} on "
-          "average, where at most {:.0e} is expected of {}; do not use the output",
-          options_.output, divergence.mean, most, options_.outtype);
+    const VerifyLimits limits = LimitsOfType(target_.outtype);
+    found.max_mean_difference = limits.mean_difference;
+    found.max_mean_kl = limits.mean_kl;
+    report.mean_logprob_difference = found.mean_logprob_difference;
+    report.max_logprob_difference = found.max_logprob_difference;
+    report.verification = found;
+    report.verified = found.passed();
+    WriteVerifyReport(options_, report);
+    if (!report.verified) {
+      ThrowRuntime("{} was written, but {}; do not use the output", options_.output,
+                   DescribeFailure(found, options_.outtype));
     }
-    report.verified = true;
-    report.mean_logprob_difference = divergence.mean;
-    report.max_logprob_difference = divergence.max;
   }
 
-  Divergence CompareAdapter() {
+  std::string VerifyText() const {
+    if (options_.verify_text.empty()) return std::string(BuiltInText());
+    return ReadTextFile(options_.verify_text);
+  }
+
+  Tokenizer LoadTokenizer() const {
+    return Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow);
+  }
+
+  // Nothing where no tokenizer is written and the model has none that is read.
+  std::optional<Tokenizer> TokenizerToVerify() const {
+    try {
+      return LoadTokenizer();
+    } catch (const Error&) {
+      if (options_.format == "gguf" || !options_.verify_text.empty()) throw;
+      return {};
+    }
+  }
+
+  // Reports of progress, without which a signal would not end the comparison.
+  std::function<void()> Tick() const {
+    return [this] {
+      if (progress_) progress_(1, 1);
+    };
+  }
+
+  VerifyReport CompareAdapter(std::span<const std::int32_t> text) {
     // Loaded for its shapes; LoadGgufAdapter replaces the values by the values of the file.
     LoraAdapter written = LoraAdapter::Load(options_.adapter, config_, backend_.memory());
     LoadGgufAdapter(options_.output, config_, written);
-    return Compare(backend_, config_, {weights_, adapter()}, {weights_, &written});
+    return Compare({backend_, config_, weights_, adapter()},
+                   {backend_, config_, weights_, &written}, text, Tick());
   }
 
-  Divergence CompareModel() {
-    DecoderConfig config = config_;
-    // An adapter that trained the head has untied it; config.json of the model does not count.
-    config.tie_word_embeddings = weights_.is_tied();
+  VerifyReport CompareModel(std::span<const std::int32_t> text) {
     BaseRecord dense;
     dense.load_in_4bit = false;
-    // Reports of progress, without which a signal would not end the comparison.
-    const DecoderWeights written =
-        options_.format == "gguf"
-            ? LoadGgufWeights(options_.output, config, backend_.memory(), progress_)
-            : LoadBase(options_.output, config, dense);
-    return Compare(backend_, config_, {weights_, adapter()}, {written, nullptr});
+    const DecoderConfig config = LoadDecoderConfig(options_.output);
+    // Blocks that a card does not read are compared on the processor.
+    const bool on_host = !ReadsAll(*OpenCheckpoint(options_.output, config));
+    const std::unique_ptr<Backend> host = on_host ? MakeCpuBackend(context_, DType::kF32) : nullptr;
+    Backend& backend = on_host ? *host : backend_;
+    LoadOptions load = LoadOptionsOf(dense);
+    load.progress = progress_;
+    const DecoderWeights written = LoadWeights(context_, backend, options_.output, config, load);
+    return Compare({backend_, config_, weights_, adapter()}, {backend, config, written}, text,
+                   Tick());
+  }
+
+  bool ReadsAll(const TensorReader& reader) const {
+    return std::ranges::all_of(reader.tensors(), [&](const TensorInfo& tensor) {
+      return !tensor.dtype.is_blocks() || backend_.Reads(tensor.dtype.format);
+    });
   }
 
   Context& context_;
@@ -442,10 +514,17 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
   ExportOptions resolved = options;
   resolved.adapter = ResolveAdapterDir(options.adapter);
+  const auto gguf = FindGguf(ResolveModelDir(options.model_name_or_path));
+  // Beside a GGUF file, the adapter is all that is new.
+  if (options.format == "auto") {
+    resolved.format = gguf && !options.adapter.empty() ? "gguf-adapter" : "gguf";
+  }
+  if (gguf && resolved.format == "hf") RefuseCheckpointOf(*gguf, "export --format hf");
   CheckOutput(resolved);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);
   ExportReport report = Exporter(context, *backend, resolved, progress).Run();
+  report.format = resolved.format;
   report.seconds = watch.seconds();
   return report;
 }

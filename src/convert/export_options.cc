@@ -16,9 +16,10 @@ void ExportOptions::Declare(OptionTable& table) {
   table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
                 {"outfile", "output_dir"});
   table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
-  table.Choice(
-      "format", &format, {"gguf", "gguf-adapter", "hf"},
-      "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged checkpoint");
+  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf", "auto"},
+               "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged "
+               "checkpoint; auto: "
+               "gguf-adapter for an adapter of a GGUF file, otherwise gguf");
   std::vector<std::string> outtypes;
   for (const GgufFileType& file : GgufFileTypes()) outtypes.push_back(LowerCase(file.name));
   outtypes.insert(outtypes.end(), {"mxfp4", "auto"});
@@ -38,8 +39,11 @@ void ExportOptions::Declare(OptionTable& table) {
       "merge_base", &merge_base, {"auto", "nf4", "original"},
       "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
       "16-bit weights; auto: those that it was trained on");
-  table.Add("verify", &verify,
-            "read the output back and compare its log-probabilities with those of the source");
+  table.Choice("verify", &verify, {"auto", "true", "false"},
+               "read the output back and compare what it computes with the source; auto: models "
+               "below 1 GB");
+  table.AddPath("verify_text", &verify_text,
+                "text file to compare and measure the perplexity on, instead of a built-in text");
   DeclareDevice(table, &device);
 }
 

@@ -7,7 +7,9 @@
 //
 //   gguf_metadata.h   the keys that describe a decoder; model/gguf_names.h has llama.cpp's names
 //   gguf_tokenizer_keys.h the tokenizer as GGUF keys
-//   gguf_weights.h    reads a GGUF model again, to verify it
+//   gguf_adapter.h    reads an adapter GGUF again, to verify it
+//   gguf_base.h       what holds for a base that is a GGUF file itself
+//   verify_report.h   export_report.json
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
 //   merged_linear.h   the rows of a weight with its adapter merged in
 //   quantized_base.cc the base of --save_quantized: found, made, and planned on

@@ -13,9 +13,11 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "convert/calibration.h"
+#include "convert/gguf_base.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "io/bnb.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
 #include "model/checkpoint.h"
@@ -164,6 +166,7 @@ class Conversion {
 
   // Errors: InvalidInput.
   void CheckSource() {
+    if (const auto gguf = FindGguf(model_dir_)) RefuseCheckpointOf(*gguf, "quantize");
     if (options_.dequantize && !options_.calibration_data.empty()) {
       ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }

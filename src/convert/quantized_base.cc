@@ -4,7 +4,9 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "convert/gguf_base.h"
 #include "convert/model_folder.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "qlora/quantize.h"
 
@@ -61,6 +63,9 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
 bool FindQuantizedBase(const std::string& folder, TrainOptions& options) {
   if (folder.empty()) return false;
   if (!options.load_in_4bit) ThrowInvalidInput("save_quantized needs load_in_4bit");
+  if (const auto gguf = FindGguf(options.model_name_or_path)) {
+    RefuseCheckpointOf(*gguf, "save_quantized");
+  }
   const fs::path output = WithoutLinks(options.output_dir);
   const fs::path base = WithoutLinks(folder);
   // overwrite_output_dir would remove the base, or the base would be taken for a part of the run.

@@ -1,28 +1,43 @@
-// Checks that an exported file computes the same as the trained model.
+// Checks that an exported file computes the same as the trained model. The file is read as any
+// model is, without a look at the source: what its keys do not say, or say otherwise, is found.
 #ifndef QLORA_CONVERT_VERIFY_H_
 #define QLORA_CONVERT_VERIFY_H_
 
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "io/tensor_type.h"
 #include "pass/decoder.h"
+#include "qlora/export.h"
 
 namespace qlora {
 
-struct Divergence {
-  double mean = 0;  // of |log p - log p'| over the tokens of a few fixed random sequences
-  double max = 0;
+// The greatest differences that are expected of matrices rounded to a type: at least eight times
+// those of the models and adapters of examples/ and tests/golden.
+struct VerifyLimits {
+  double mean_difference = 0;  // VerifyReport::mean_logprob_difference
+  double mean_kl = 0;          // VerifyReport::mean_kl_divergence
 };
+VerifyLimits LimitsOfType(const TensorType& outtype);
 
-// Returns the greatest mean that is expected of matrices rounded to `outtype`: at least eight times
-// the mean of the models and adapters of examples/ and tests/golden.
-double MostExpectedMean(DType outtype);
-
-// One model in two forms, both in the memory of the backend, which runs them in float32.
+// One model in one of two forms, in the memory of its backend, which runs it in float32.
 struct ModelForm {
+  Backend& backend;
+  const DecoderConfig& config;
   const DecoderWeights& weights;
   LoraAdapter* adapter = nullptr;  // null: merged, or none
 };
 
-Divergence Compare(Backend& backend, const DecoderConfig& config, const ModelForm& a,
-                   const ModelForm& b);
+// A text of everyday English with numbers, code and letters of other scripts.
+std::string_view BuiltInText();
+
+// Compares two forms of a model with one vocabulary on fixed random tokens and on the tokens of a
+// text, of which the first few thousand count. tick: called from time to time; may throw.
+VerifyReport Compare(const ModelForm& source, const ModelForm& written,
+                     std::span<const std::int32_t> text, const std::function<void()>& tick);
 
 }  // namespace qlora
 

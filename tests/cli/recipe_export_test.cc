@@ -22,7 +22,7 @@ TEST_F(RecipeExportTest, DoraExportsMergedAndNotAsGgufAdapter) {
   out.output = root_ / "merged";
   out.format = "hf";
   out.outtype = "f32";
-  out.verify = true;
+  out.verify = "true";
   Context context(2);
   EXPECT_LT(Export(context, out).max_logprob_difference, 1e-4);
   out.format = "gguf-adapter";
@@ -49,7 +49,7 @@ TEST_F(RecipeExportTest, WholeModulesAreMergedAndUntied) {
     out.model_name_or_path = options.model_name_or_path;
     out.adapter = options.output_dir;
     out.outtype = "f32";
-    out.verify = true;
+    out.verify = "true";
     Context context(2);
     out.format = "hf";
     out.output = root_ / (std::string("merged-") + model);

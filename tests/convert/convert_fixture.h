@@ -45,7 +45,7 @@ class ConvertTest : public testing::Test {
     options.model_name_or_path = kGolden / "llama-tiny";
     options.output = root_ / name;
     options.outtype = "f32";
-    options.verify = true;
+    options.verify = "true";
     return options;
   }
 

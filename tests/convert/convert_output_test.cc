@@ -12,7 +12,7 @@ class ConvertOutputTest : public ConvertTest {};
 
 TEST_F(ConvertOutputTest, OverwriteReplacesNothingButGguf) {
   ExportOptions options = ExportTo("model.gguf");
-  options.verify = false;
+  options.verify = "false";
   Export(context_, options);
   EXPECT_THROW(Export(context_, options), Error);
   options.overwrite = true;

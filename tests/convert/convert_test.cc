@@ -76,7 +76,8 @@ std::vector<float> ValuesOf(const WeightView& weight) {
 // A copy of the same bytes, or one that the backend has prepacked.
 void ExpectCopy(const WeightView& mapped, const WeightView& copied, Backend& backend) {
   EXPECT_EQ(ValuesOf(mapped), ValuesOf(copied));
-  const std::size_t bytes = mapped.form() == WeightForm::kDense ? 0 : backend.PrepackedBytes(mapped.quantized);
+  const std::size_t bytes =
+      mapped.form() == WeightForm::kDense ? 0 : backend.PrepackedBytes(mapped.quantized);
   ASSERT_EQ(bytes > 0, copied.prepacked != nullptr);
   if (bytes == 0) return;
   Arena expected(bytes);
@@ -111,7 +112,7 @@ TEST_F(ConvertTest, AWrittenConfigurationHasTheSizeOfTheVocabulary) {
   ExportOptions options = ExportTo("written");
   options.model_name_or_path = root_ / "model";
   options.format = "hf";
-  options.verify = false;
+  options.verify = "false";
   Export(context_, options);
   EXPECT_EQ(ReadJsonFile(root_ / "written" / "config.json").at("vocab_size"), kDefault);
 }

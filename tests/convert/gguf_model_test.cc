@@ -23,7 +23,7 @@ class GgufModelTest : public ConvertTest {
   fs::path WriteGguf(const std::string& model) {
     ExportOptions options = ExportTo(model + ".gguf");
     options.model_name_or_path = kGolden / model;
-    options.verify = false;
+    options.verify = "false";
     Export(context_, options);
     return options.output;
   }

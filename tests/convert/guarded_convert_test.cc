@@ -131,7 +131,7 @@ class GuardedConvertTest : public testing::Test {
 
   void ExpectSameExports(const std::string& name, ExportOptions options) {
     SCOPED_TRACE(name);
-    options.verify = true;
+    options.verify = "true";
     Context host(2);
     options.output = root_ / (name + "-cpu");
     const ExportReport cpu = Export(host, options);

@@ -53,7 +53,7 @@ TEST_F(InspectTest, ModelsWhoseTokenizerCannotBeUsed) {
 
 TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   ExportOptions options = ExportTo("m.gguf");
-  options.verify = false;
+  options.verify = "false";
   Export(context_, options);
   EXPECT_THAT(Inspect(options.output).text,
               HasSubstr("  a model to train, llama: 2 layers, hidden_size 64"));

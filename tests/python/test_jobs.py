@@ -233,3 +233,21 @@ def test_tokens():
     assert len(ids) == model.count_tokens("a b c") and all(isinstance(i, int) for i in ids)
     plain = model.tokenize("a b c", special=False)
     assert model.detokenize(plain) == "a b c" and model.detokenize(ids, special=False).strip() == "a b c"
+
+
+def test_a_gguf_file_is_a_model(tmp_path):
+    base = tmp_path / "base.gguf"
+    assert q.export(TINY, base, outtype="q8_0", verify=True).verified
+    assert q.plan(base, DATA, **OPTIONS)["steps"] == 4
+    summary = q.train(base, DATA, tmp_path / "run", **OPTIONS)
+    record = json.loads((tmp_path / "run" / "qlora_base.json").read_text())
+    assert record["block_formats"] == ["Q8_0"]
+    model = q.Model.load(base, adapter=summary.adapter_dir)
+    assert model.eval(DATA).loss > 0
+    assert model.generate("Once", max_new_tokens=2).new_tokens <= 2
+    report = q.export(base, tmp_path / "adapter.gguf", summary.adapter_dir)
+    assert report.verified and report.format == "gguf-adapter"
+    assert q.export(base, tmp_path / "merged.gguf", summary.adapter_dir,
+                    format="gguf", verify=False).merge_base == "blocks"
+    with pytest.raises(q.Error, match="the checkpoint that it was made from"):
+        q.export(base, tmp_path / "hf", summary.adapter_dir, format="hf")

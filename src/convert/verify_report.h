@@ -1,0 +1,25 @@
+// What a verification found, as text and as export_report.json.
+#ifndef QLORA_CONVERT_VERIFY_REPORT_H_
+#define QLORA_CONVERT_VERIFY_REPORT_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "qlora/export.h"
+
+namespace qlora {
+
+// The first place at which two token sequences differ; -1 when they are equal.
+std::int64_t FirstOtherToken(std::span<const std::int32_t> a, std::span<const std::int32_t> b);
+
+// Why the report did not pass: "its log-probabilities differ ...".
+std::string DescribeFailure(const VerifyReport& report, const std::string& outtype);
+
+// Writes export_report.json into the folder of a written file, or into a written folder. A file of
+// that name that is no such report stays, with a note in report.notes.
+void WriteVerifyReport(const ExportOptions& options, ExportReport& report);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_VERIFY_REPORT_H_

@@ -1,0 +1,104 @@
+// A GGUF file as the model of every verb.
+#include "cli/tiny_model.h"
+#include "gmock/gmock.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class GgufBaseVerbsTest : public TinyModelTest {
+ protected:
+  void SetUp() override {
+    TinyModelTest::SetUp();
+    ASSERT_EQ(Run({"export", "model", "base.gguf", "--outtype", "q8_0"}).code, 0);
+    const Outcome run = Run(TrainWords({"--model", "base.gguf"}));
+    ASSERT_EQ(run.code, 0) << run.err;
+  }
+  nlohmann::json JsonOf(const std::string& name) const {
+    return nlohmann::json::parse(ReadAll(scratch_ / name));
+  }
+};
+
+TEST_F(GgufBaseVerbsTest, TheRecordHasTheFileAndItsForm) {
+  const nlohmann::json record = JsonOf("out/qlora_base.json");
+  EXPECT_EQ(record.at("model_name_or_path"), "base.gguf");
+  EXPECT_EQ(record.at("block_formats"), nlohmann::json({"Q8_0"}));
+  EXPECT_EQ(record.at("load_in_4bit"), false);
+  EXPECT_EQ(record.at("model_fingerprint").get<std::string>().size(), 16u);
+  const auto notes = [&](const std::string& model) {
+    const Outcome outcome =
+        Run({"generate", model, "Once", "--adapter", "out", "--max_new_tokens=1"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  EXPECT_THAT(notes("base.gguf"), Not(HasSubstr("note:")));
+  fs::copy_file(scratch_ / "base.gguf", scratch_ / "copy.gguf");
+  EXPECT_THAT(notes("copy.gguf"), Not(HasSubstr("note:")));
+  ASSERT_EQ(Run({"export", "model", "other.gguf", "--outtype", "f16"}).code, 0);
+  EXPECT_THAT(notes("other.gguf"), HasSubstr("note: the weights of other.gguf are not those"));
+  // The checkpoint that the file was made from.
+  EXPECT_THAT(notes("model"), HasSubstr("unless the one was quantized from the other"));
+}
+
+TEST_F(GgufBaseVerbsTest, VerbsTakeTheFileAndItsAdapter) {
+  EXPECT_EQ(Run({"chat", "base.gguf", "--adapter", "out", "--max_new_tokens=2"}, "Hello\n").code,
+            0);
+  EXPECT_EQ(Run({"eval", "base.gguf", "data.jsonl", "--adapter", "out"}).code, 0);
+  EXPECT_EQ(Run({"plan", "base.yaml", "--model", "base.gguf", "--output_dir", "new"}).code, 0);
+  EXPECT_EQ(Run({"tokenize", "base.gguf", "Once"}).code, 0);
+  const Outcome rest = Run({"resume", "out", "--max_steps", "4"});
+  EXPECT_EQ(rest.code, 0) << rest.err;
+  const Outcome further =
+      Run(TrainWords({"--model", "base.gguf", "--adapter", "out", "--output_dir", "next"}));
+  EXPECT_EQ(further.code, 0) << further.err;
+  EXPECT_THAT(Run({"eval", "out", "data.jsonl"}).err,
+              HasSubstr("qlora eval base.gguf data.jsonl --adapter out"));
+}
+
+TEST_F(GgufBaseVerbsTest, AnAdapterIsExportedForTheFile) {
+  const Outcome adapter = Run({"export", "base.gguf", "adapter.gguf", "--adapter", "out"});
+  EXPECT_EQ(adapter.code, 0) << adapter.err;
+  EXPECT_THAT(adapter.err, HasSubstr("the adapter alone, for llama.cpp beside base.gguf"));
+  EXPECT_THAT(adapter.err, HasSubstr("verified: "));
+  EXPECT_EQ(JsonOf("export_report.json").at("format"), "gguf-adapter");
+  const Outcome merged =
+      Run({"export", "base.gguf", "merged.gguf", "--adapter", "out", "--format", "gguf"});
+  EXPECT_EQ(merged.code, 0) << merged.err;
+  EXPECT_THAT(merged.err, HasSubstr("merged into the file's dequantized weights"));
+  const Outcome plain = Run({"export", "base.gguf", "plain.gguf", "--no-verify"});
+  EXPECT_EQ(plain.code, 0) << plain.err;
+  EXPECT_THAT(plain.err, Not(HasSubstr("verified")));
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"export", "base.gguf", "hf", "--adapter", "out", "--format", "hf"},
+           {"quantize", "base.gguf", "nf4"},
+           TrainWords({"--model", "base.gguf", "--output_dir", "x", "--save_quantized", "nf4"})}) {
+    const Outcome refused = Run(words);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("give the checkpoint that it was made from"));
+  }
+  // The adapter is one of the original checkpoint, too.
+  const Outcome hf = Run({"export", "model", "hf", "--adapter", "out", "--format", "hf"});
+  EXPECT_EQ(hf.code, 0) << hf.err;
+  EXPECT_TRUE(fs::exists(scratch_ / "hf/export_report.json"));
+}
+
+TEST_F(GgufBaseVerbsTest, OptionsOf4BitsHaveNoEffectOnBlocks) {
+  const Outcome off =
+      Run(TrainWords({"--model", "base.gguf", "--output_dir", "a", "--load_in_4bit", "false"}));
+  EXPECT_EQ(off.code, 0);
+  EXPECT_THAT(off.err, HasSubstr("load_in_4bit has no effect"));
+  const Outcome fp4 = Run(
+      TrainWords({"--model", "base.gguf", "--output_dir", "b", "--bnb_4bit_quant_type", "fp4"}));
+  EXPECT_EQ(fp4.code, 2);
+  EXPECT_THAT(fp4.err, HasSubstr("bnb_4bit_quant_type fp4 would have no effect"));
+  EXPECT_THAT(Run({"eval", "base.gguf", "data.jsonl", "--load_in_4bit", "true"}).err,
+              HasSubstr("load_in_4bit has no effect"));
+  // A flag without a value, as for other options of this kind.
+  EXPECT_EQ(Run({"eval", "model", "data.jsonl", "--load_in_4bit"}).code, 0);
+  EXPECT_EQ(Run({"eval", "model", "data.jsonl", "--no-load_in_4bit"}).code, 0);
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,56 @@
+// A GGUF file with other keys or tensors.
+#ifndef QLORA_TESTS_CONVERT_GGUF_REWRITE_H_
+#define QLORA_TESTS_CONVERT_GGUF_REWRITE_H_
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gguf/gguf.h"
+#include "gguf/gguf_writer.h"
+
+namespace qlora {
+
+struct GgufTensor {
+  TensorInfo info;
+  std::vector<std::byte> bytes;
+};
+
+// Writes `path` again after the edits, of which each may be empty.
+inline void RewriteGguf(const std::filesystem::path& path,
+                        const std::function<void(GgufMetadata&)>& edit_keys,
+                        const std::function<void(std::vector<GgufTensor>&)>& edit_tensors = {}) {
+  GgufMetadata keys;
+  std::vector<GgufTensor> tensors;
+  {
+    const std::unique_ptr<GgufReader> file = OpenGguf(path);
+    keys = file->values();
+    for (const TensorInfo& info : file->tensors()) {
+      const std::span<const std::byte> bytes = file->Bytes(info);
+      tensors.push_back({info, {bytes.begin(), bytes.end()}});
+    }
+  }
+  if (edit_keys) edit_keys(keys);
+  if (edit_tensors) edit_tensors(tensors);
+  std::vector<TensorInfo> infos;
+  for (const GgufTensor& tensor : tensors) infos.push_back(tensor.info);
+  const std::unique_ptr<TensorWriter> writer = CreateGguf(path, keys, infos);
+  for (const GgufTensor& tensor : tensors) writer->Write(tensor.bytes);
+  writer->Finish();
+}
+
+// `keys` with another value of one key; without the key where `value` is null.
+inline GgufMetadata WithKey(const GgufMetadata& keys, const std::string& key,
+                            const GgufValue* value) {
+  GgufMetadata changed;
+  for (const GgufEntry& entry : keys.entries()) {
+    if (entry.key != key) changed.Add(entry.key, entry.value);
+    if (entry.key == key && value != nullptr) changed.Add(key, *value);
+  }
+  return changed;
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_CONVERT_GGUF_REWRITE_H_

@@ -1,0 +1,94 @@
+// What the verification of an export finds, and what it reports.
+#include "convert/verify.h"
+
+#include <gmock/gmock.h>
+
+#include "base/file.h"
+#include "convert/convert_fixture.h"
+#include "convert/gguf_rewrite.h"
+#include "io/json.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+
+class VerifyTest : public ConvertTest {
+ protected:
+  // Verifies a file of llama3-tiny that was changed after it was written.
+  std::string Fault(const std::function<void(const fs::path&)>& change) {
+    ExportOptions options = ExportTo("model.gguf");
+    options.overwrite = true;
+    options.model_name_or_path = kGolden / "llama3-tiny";
+    options.on_written = [&] { change(options.output); };
+    try {
+      Export(context_, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRuntime);
+      return error.what();
+    }
+    return "";
+  }
+  Json Report() const { return ReadJsonFile(root_ / "export_report.json"); }
+};
+
+TEST_F(VerifyTest, KeysThatAreMissingOrMeanSomethingElseAreFound) {
+  EXPECT_EQ(Fault([](const fs::path&) {}), "");
+  EXPECT_TRUE(Report().at("verified").get<bool>());
+  const auto set = [](const char* key, const std::optional<GgufValue>& value) {
+    return [=](const fs::path& path) {
+      RewriteGguf(
+          path, [&](GgufMetadata& keys) { keys = WithKey(keys, key, value ? &*value : nullptr); });
+    };
+  };
+  // llama.cpp computes with 10000 then.
+  EXPECT_THAT(Fault(set("llama.rope.freq_base", {})), HasSubstr("do not use the output"));
+  EXPECT_FALSE(Report().at("verified").get<bool>());
+  EXPECT_THAT(Fault(set("llama.attention.layer_norm_rms_epsilon", 0.1F)),
+              HasSubstr("its log-probabilities differ"));
+  EXPECT_THAT(Fault(set("tokenizer.ggml.add_bos_token", false)),
+              HasSubstr("its tokenizer makes other tokens of the text"));
+  EXPECT_FALSE(Report().at("same_tokens").get<bool>());
+  EXPECT_THAT(Fault(set("llama.context_length", {})), HasSubstr("could not be verified"));
+}
+
+TEST_F(VerifyTest, TheReportHasTheFiguresOfTheText) {
+  WriteTextFile(root_ / "text.txt", "A short text of a few words, to compare the models on.");
+  ExportOptions options = ExportTo("model.gguf");
+  options.outtype = "q8_0";
+  options.verify = "auto";
+  options.verify_text = root_ / "text.txt";
+  const VerifyReport report = Export(context_, options).verification;
+  EXPECT_GT(report.text_tokens, 10);
+  EXPECT_GT(report.mean_kl_divergence, 0);
+  EXPECT_GE(report.max_kl_divergence, report.mean_kl_divergence);
+  EXPECT_LT(report.mean_kl_divergence, report.max_mean_kl);
+  EXPECT_GT(report.top1_agreement, 0.9);
+  EXPECT_NEAR(report.perplexity, report.source_perplexity, 0.05 * report.source_perplexity);
+  const Json json = Report();
+  EXPECT_EQ(json.at("perplexity").get<double>(), report.perplexity);
+  EXPECT_EQ(json.at("text").get<std::string>(), options.verify_text);
+}
+
+TEST_F(VerifyTest, AFileOfTheUserIsNotReplacedByTheReport) {
+  WriteTextFile(root_ / "export_report.json", "{\"mine\": 1}");
+  ExportOptions options = ExportTo("model.gguf");
+  const ExportReport report = Export(context_, options);
+  EXPECT_EQ(ReadTextFile(root_ / "export_report.json"), "{\"mine\": 1}");
+  ASSERT_FALSE(report.notes.empty());
+  EXPECT_THAT(report.notes.back(), HasSubstr("is another file and stays"));
+}
+
+TEST(VerifyLimits, FewerBitsMayDifferMore) {
+  double mean_kl = 0;
+  for (const TensorType& type : {TensorType(DType::kF32), TensorType(DType::kF16),
+                                 TensorType(DType::kBF16), TensorType(BlockFormat::kQ8_0),
+                                 TensorType(BlockFormat::kQ6_K), TensorType(BlockFormat::kQ4_K)}) {
+    EXPECT_GT(LimitsOfType(type).mean_kl, mean_kl);
+    mean_kl = LimitsOfType(type).mean_kl;
+  }
+}
+
+}  // namespace
+}  // namespace qlora
