@@ -30,7 +30,7 @@ TEST_P(CudaEmbedding, HasAllRowsOfALongPass) {
   const PassInputs inputs = PrepareInputs(decoder, batch, {}, activations);
   Embed(decoder, inputs, activations);
   const auto found = Download<float>(backend->memory(), activations.layers[0].x_in);
-  const ConstMatrixView& table = weights.get().embed;
+  const ConstMatrixView& table = weights.get().embed.dense;
   ASSERT_EQ(std::ssize(found), batch.rows() * table.cols);
   for (std::int64_t n = 0; n < batch.rows(); ++n) {
     for (std::int64_t c = 0; c < table.cols; ++c) {
