@@ -66,7 +66,8 @@ void CheckOutput(const ExportOptions& options) {
   if (options.format == "hf") {
     // The output must not be one of the sources: replacing a folder removes it before the new one
     // is complete.
-    std::vector<fs::path> sources = {ResolveModelFolder(options.model_name_or_path)};
+    std::vector<fs::path> sources = {
+        ResolveModelFolder(options.model_name_or_path, "export --format hf")};
     if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
     CheckModelFolder(options.output, options.overwrite, sources);
     return;
@@ -519,7 +520,6 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   if (options.format == "auto") {
     resolved.format = gguf && !options.adapter.empty() ? "gguf-adapter" : "gguf";
   }
-  if (gguf && resolved.format == "hf") RefuseCheckpointOf(*gguf, "export --format hf");
   CheckOutput(resolved);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);

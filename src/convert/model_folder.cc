@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/folder_lock.h"
 #include "base/text.h"
+#include "convert/gguf_base.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
 #include "io/safetensors.h"
@@ -144,13 +145,10 @@ bool RecoverAll(const fs::path& target) {
 
 }  // namespace
 
-fs::path ResolveModelFolder(const std::string& name) {
+fs::path ResolveModelFolder(const std::string& name, const std::string& verb) {
   fs::path model = ResolveModelDir(name);
-  if (!FindGguf(model)) return model;
-  ThrowInvalidInput(
-      "{}: is a GGUF file; for a folder in Hugging Face's format give the folder of the model that "
-      "the file was made from",
-      model.string());
+  if (const auto gguf = FindGguf(model)) RefuseCheckpointOf(*gguf, verb);
+  return model;
 }
 
 void CheckModelFolder(const fs::path& target, bool overwrite,

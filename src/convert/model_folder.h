@@ -28,8 +28,9 @@
 namespace qlora {
 
 // Returns the Hugging Face folder of a model, as ResolveModelDir. Errors: InvalidInput also for a
-// GGUF file, which has no config.json and no other files to copy.
-std::filesystem::path ResolveModelFolder(const std::string& name);
+// GGUF file, which has no config.json and no other files to copy. verb: "quantize", for the
+// message.
+std::filesystem::path ResolveModelFolder(const std::string& name, const std::string& verb);
 
 // Finishes the replacement that a killed command began: the earlier checkpoint is put back in
 // `target`, or, where the new checkpoint was in place already, the rest of the replacement is done.

@@ -105,7 +105,7 @@ class Conversion {
         backends_(BackendFactory::ForJob(context, options.device)),
         options_(options),
         progress_(progress),
-        model_dir_(ResolveModelFolder(options.model_name_or_path)),
+        model_dir_(ResolveModelFolder(options.model_name_or_path, "quantize")),
         config_(LoadDecoderConfig(model_dir_)),
         reader_(OpenCheckpoint(model_dir_, config_)),
         linears_(LinearWeights(config_, *reader_)) {
@@ -166,7 +166,6 @@ class Conversion {
 
   // Errors: InvalidInput.
   void CheckSource() {
-    if (const auto gguf = FindGguf(model_dir_)) RefuseCheckpointOf(*gguf, "quantize");
     if (options_.dequantize && !options_.calibration_data.empty()) {
       ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }
@@ -380,7 +379,7 @@ class Conversion {
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
   CheckModelFolder(options.output_dir, options.overwrite_output_dir,
-                   {ResolveModelFolder(options.model_name_or_path)});
+                   {ResolveModelFolder(options.model_name_or_path, "quantize")});
   return Conversion(context, options, progress).Run();
 }
 

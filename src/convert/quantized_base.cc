@@ -21,7 +21,7 @@ constexpr const char* kStamp = "qlora_quantized_from.json";
 OrderedJson SourceOf(const TrainOptions& options) {
   // Names, sizes and times instead of a hash: reading 15 GB to save the reading of 15 GB gains
   // nothing.
-  const fs::path model = ResolveModelFolder(options.model_name_or_path);
+  const fs::path model = ResolveModelFolder(options.model_name_or_path, "save_quantized");
   OrderedJson files = OrderedJson::object();
   for (const auto& entry : fs::directory_iterator(model)) {
     if (!entry.is_regular_file()) continue;

@@ -113,13 +113,14 @@ TEST_F(GgufBaseTest, CheckpointsOfHuggingFaceAreRefusedByName) {
 // q, k and v as one tensor, as some files have them.
 TEST_F(GgufBaseTest, AFileOfAnotherCutTakesNoAdapterOfItsOwn) {
   const std::string base = Base("f16");
-  RewriteGguf(base, {}, [](std::vector<GgufTensor>& tensors) {
+  RewriteGguf(base, {}, [](std::vector<RewrittenTensor>& tensors) {
     for (const std::string block : {"blk.0.", "blk.1."}) {
       const auto find = [&](const char* name) {
-        return std::ranges::find_if(
-            tensors, [&](const GgufTensor& tensor) { return tensor.info.name == block + name; });
+        return std::ranges::find_if(tensors, [&](const RewrittenTensor& tensor) {
+          return tensor.info.name == block + name;
+        });
       };
-      GgufTensor joined = *find("attn_q.weight");
+      RewrittenTensor joined = *find("attn_q.weight");
       joined.info.name = block + "attn_qkv.weight";
       for (const char* name : {"attn_k.weight", "attn_v.weight"}) {
         joined.info.shape[0] += find(name)->info.shape[0];

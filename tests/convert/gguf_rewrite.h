@@ -12,17 +12,17 @@
 
 namespace qlora {
 
-struct GgufTensor {
+struct RewrittenTensor {
   TensorInfo info;
   std::vector<std::byte> bytes;
 };
 
 // Writes `path` again after the edits, of which each may be empty.
-inline void RewriteGguf(const std::filesystem::path& path,
-                        const std::function<void(GgufMetadata&)>& edit_keys,
-                        const std::function<void(std::vector<GgufTensor>&)>& edit_tensors = {}) {
+inline void RewriteGguf(
+    const std::filesystem::path& path, const std::function<void(GgufMetadata&)>& edit_keys,
+    const std::function<void(std::vector<RewrittenTensor>&)>& edit_tensors = {}) {
   GgufMetadata keys;
-  std::vector<GgufTensor> tensors;
+  std::vector<RewrittenTensor> tensors;
   {
     const std::unique_ptr<GgufReader> file = OpenGguf(path);
     keys = file->values();
@@ -34,9 +34,9 @@ inline void RewriteGguf(const std::filesystem::path& path,
   if (edit_keys) edit_keys(keys);
   if (edit_tensors) edit_tensors(tensors);
   std::vector<TensorInfo> infos;
-  for (const GgufTensor& tensor : tensors) infos.push_back(tensor.info);
+  for (const RewrittenTensor& tensor : tensors) infos.push_back(tensor.info);
   const std::unique_ptr<TensorWriter> writer = CreateGguf(path, keys, infos);
-  for (const GgufTensor& tensor : tensors) writer->Write(tensor.bytes);
+  for (const RewrittenTensor& tensor : tensors) writer->Write(tensor.bytes);
   writer->Finish();
 }
 
