@@ -11,6 +11,7 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/file.h"
+#include "base/printable.h"
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "convert/export_gguf.h"
@@ -519,6 +520,11 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   // Beside a GGUF file, the adapter is all that is new.
   if (options.format == "auto") {
     resolved.format = gguf && !options.adapter.empty() ? "gguf-adapter" : "gguf";
+  }
+  // A bool becomes a text of one character without a word of the compiler.
+  if (options.verify != "auto" && options.verify != "true" && options.verify != "false") {
+    ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
+                      Printable(options.verify));
   }
   CheckOutput(resolved);
   // Products in float32: the comparison shall measure the output, not the backend.

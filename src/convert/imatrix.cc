@@ -10,6 +10,7 @@
 #include "gguf/gguf.h"
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
+#include "io/gguf_path.h"
 #include "model/gguf_names.h"
 
 namespace qlora {
@@ -163,10 +164,6 @@ std::string FirstBytes(const std::filesystem::path& path) {
   const std::span<const std::byte> bytes =
       file.bytes().first(std::min<std::size_t>(8, file.bytes().size()));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-bool HasGgufMagic(const std::filesystem::path& path) {
-  return FirstBytes(path).starts_with("GGUF");
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST_F(GgufTypesTest, RefusesAMissingOrForeignImportanceMatrix) {
 TEST_F(GgufTypesTest, FilesOfFewBitsAreVerified) {
   for (const char* outtype : {"q4_k_m", "q2_k"}) {
     ExportOptions options = To("a.gguf", outtype);
-    options.verify = true;
+    options.verify = "true";
     EXPECT_TRUE(Export(context_, options).verified) << outtype;
   }
 }
@@ -213,6 +213,7 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   ExportOptions options = To("a.gguf", "q4_0");
   options.model_name_or_path = root_ / "base.gguf";
   options.adapter = root_ / "adapter";
+  options.format = "gguf";
   EXPECT_THAT(Refusal(options), HasSubstr("--force writes it all the same"));
   options.force = true;
   const ExportReport report = Export(context_, options);
