@@ -143,7 +143,9 @@ const dense = ["--load-in-4bit", "false"];
 qlora("export", ...model, "--outtype", "f32", "--output", file("f32"));
 await compare("f32", file("f32"), null, dense, 1e-3);
 qlora("export", ...model, "--outtype", "q8_0", "--output", file("q8_0"));
-await compare("q8_0", file("q8_0"), null, dense, 1e-2);
+// The embedding and the head are rounded to 8 bits as well, so that the mean shifts a little.
+const kShift = 2e-2;
+await compare("q8_0", file("q8_0"), null, dense, kShift);
 qlora("export", ...model, "--merge-base", "nf4", "--outtype", "f32", "--output", file("nf4"));
 await compare("nf4 base as f32", file("nf4"), null, ["--load-in-4bit", "true"], 1e-3);
 if (options.adapter) {
@@ -151,7 +153,7 @@ if (options.adapter) {
   qlora("export", ...model, ...adapter, "--merge-base", "nf4", "--outtype", "f32", "--output", file("merged"));
   await compare("adapter merged into nf4", file("merged"), null, [...adapter, "--load-in-4bit", "true"], 1e-3);
   qlora("export", ...model, ...adapter, "--merge-base", "original", "--outtype", "q8_0", "--output", file("merged8"));
-  await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], 1e-2);
+  await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], kShift);
   qlora("export", ...model, ...adapter, "--format", "gguf-adapter", "--outtype", "f32", "--output", file("adapter"));
   await compare("adapter gguf over nf4", file("nf4"), file("adapter"), [...adapter, "--load-in-4bit", "true"], 1e-3);
 }
