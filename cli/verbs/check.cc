@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hub/known_models.h"
+#include "io/gguf_path.h"
 #include "training/run_check.h"
 #include "training/train_settings.h"
 #include "verbs/verbs.h"
@@ -19,8 +20,9 @@ bool NamesModel(const std::string& argument) {
   const std::filesystem::path path = argument;
   std::error_code ignored;
   if (path.extension() == ".yaml" || path.extension() == ".yml") return false;
-  // A .json file is a config.json; any other existing file is taken for options.
-  return path.extension() == ".json" || !std::filesystem::is_regular_file(path, ignored);
+  // A .json file is a config.json; any other existing file but GGUF is taken for options.
+  return path.extension() == ".json" || FindGguf(path) ||
+         !std::filesystem::is_regular_file(path, ignored);
 }
 
 class CheckVerb : public Verb {

@@ -47,6 +47,7 @@ TEST_F(GgufBaseVerbsTest, VerbsTakeTheFileAndItsAdapter) {
             0);
   EXPECT_EQ(Run({"eval", "base.gguf", "data.jsonl", "--adapter", "out"}).code, 0);
   EXPECT_EQ(Run({"plan", "base.yaml", "--model", "base.gguf", "--output_dir", "new"}).code, 0);
+  EXPECT_EQ(Run({"plan", "base.gguf", "--max_length", "64"}).code, 0);
   EXPECT_EQ(Run({"tokenize", "base.gguf", "Once"}).code, 0);
   const Outcome rest = Run({"resume", "out", "--max_steps", "4"});
   EXPECT_EQ(rest.code, 0) << rest.err;
