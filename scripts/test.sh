@@ -12,13 +12,18 @@ build_preset() {
   cmake --preset "$@" >/dev/null
   cmake --build --preset "$1"
 }
-# Trains, evaluates and saves a tiny model; the thread sanitizer ends the program at a race.
+# Trains, evaluates and saves a tiny model, and another in a GGUF file; the thread sanitizer ends the
+# program at a race.
 train_under_tsan() {
+  export TSAN_OPTIONS=halt_on_error=1
+  local qlora=build/tsan/bin/qlora data=tests/golden/train-20/data.jsonl gguf=build/tsan/base.gguf
   rm -rf build/tsan/run
-  TSAN_OPTIONS=halt_on_error=1 build/tsan/bin/qlora train --model tests/golden/llama-tiny \
-    --dataset tests/golden/train-20/data.jsonl --eval-dataset tests/golden/train-20/data.jsonl \
-    --over-long truncate --max-length 64 --threads 4 --max-steps 6 --save-steps 3 --eval-steps 2 \
-    --output-dir build/tsan/run
+  $qlora export tests/golden/llama-tiny $gguf --outtype q8_0 --overwrite
+  for model in tests/golden/llama-tiny $gguf; do
+    $qlora train --model $model --dataset $data --eval-dataset $data --over-long truncate \
+      --max-length 64 --threads 4 --max-steps 6 --save-steps 3 --eval-steps 2 \
+      --output-dir build/tsan/run --overwrite-output-dir
+  done
 }
 run_tests() {
   ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"

@@ -161,8 +161,8 @@ VerifyLimits LimitsOfType(const TensorType& outtype) {
   const BlockFormatInfo& info = InfoOf(outtype.format);
   const double bits = 8.0 * static_cast<double>(info.bytes) / static_cast<double>(info.values);
   const double doublings = std::max(0.0, 8.5 - bits);
-  return {std::min(bits < 4 ? 4.0 : 2.0, 0.5 * std::exp2(doublings)),
-          std::min(bits < 4 ? 4.0 : 1.0, 0.02 * std::exp2(2 * doublings))};
+  return {std::min(bits < 4 ? 4.0 : 2.0, 0.5 * std::pow(2.0, doublings)),
+          std::min(bits < 4 ? 4.0 : 1.0, 0.02 * std::pow(4.0, doublings))};
 }
 
 std::string_view BuiltInText() {
