@@ -88,7 +88,7 @@ completes() {
 completions() {
   completes train qlora tra
   completes --learning_rate qlora train --learning-r
-  completes 'f32 f16 bf16 q8_0' qlora export --outtype ''
+  completes 'q4_k_m q4_k_s q4_1 q4_0' qlora export --outtype q4
   if command -v fish >/dev/null; then
     fish --no-config -c 'source build/release/share/qlora.fish; complete -C "qlora trai"' |
       grep -q ^train || fail "fish does not complete"
