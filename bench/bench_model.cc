@@ -103,9 +103,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   layout(carver);
 }
 
-std::size_t RandomModel::head_bytes() const {
-  return BytesOf(weights_.head);
-}
+std::size_t RandomModel::head_bytes() const { return BytesOf(weights_.head); }
 
 std::vector<BFloat16> RandomModel::Values(std::int64_t rows, std::int64_t cols) const {
   std::vector<BFloat16> values(rows * cols);

@@ -106,8 +106,7 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
-  const WeightView base =
-      reads_base ? GatherEmbedding(decoder, inputs, activations) : WeightView{};
+  const WeightView base = reads_base ? GatherEmbedding(decoder, inputs, activations) : WeightView{};
   for (const AdapterRows& range : inputs.adapters) {
     const IndexView ids(inputs.ids.data + range.begin, range.rows);
     decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),

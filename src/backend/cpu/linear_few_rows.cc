@@ -99,8 +99,8 @@ class FewRowsRun : LinearRun {
                 [&](std::int64_t l, std::int64_t part, int worker) {
                   const MatrixView& u = outputs_[l].u;
                   const std::int64_t r = part * kRankRows;
-                  DotWeightRows(x, lora(l).a, r, std::min(kRankRows, u.cols - r), Scratch(worker).weight,
-                                u.Row<float>(0) + r, u.stride);
+                  DotWeightRows(x, lora(l).a, r, std::min(kRankRows, u.cols - r),
+                                Scratch(worker).weight, u.Row<float>(0) + r, u.stride);
                 });
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       if (!has_lora(l)) continue;

@@ -27,7 +27,8 @@ struct RowCopy {
 };
 void CopyRows(const RowCopy& copy, Range rows);
 
-// embedding.cc. EmbedDecodedRows reads a table that is not dense. EmbedBackward takes columns, because rows may have the same id.
+// embedding.cc. EmbedDecodedRows reads a table that is not dense. EmbedBackward takes columns,
+// because rows may have the same id.
 void EmbedDecodedRows(const ops::Embed& op, Range rows);
 void EmbedBackwardColumns(const ops::EmbedBackward& op, Range columns);
 void AddNoiseRows(const ops::AddNoise& op, Range rows);

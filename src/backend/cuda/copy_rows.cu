@@ -127,7 +127,8 @@ const float* Floats(const ConstMatrixView& m) { return static_cast<const float*>
 }  // namespace
 
 void Queue(Stream stream, const ops::Embed& op) {
-  CopyRows(stream, op.kName, {.x = op.table.dense, .y = op.y, .from = op.ids.data, .scale = op.scale});
+  CopyRows(stream, op.kName,
+           {.x = op.table.dense, .y = op.y, .from = op.ids.data, .scale = op.scale});
 }
 void Queue(Stream stream, const ops::Copy& op) {
   CopyRows(stream, op.kName, {.x = op.x, .y = op.y});

@@ -373,8 +373,9 @@ void LaunchFewRows(Stream stream, const Group& group, int multiprocessors) {
 bool IsForFewRows(const WeightView& weight, std::int64_t rows) {
   const QuantizedView& q = weight.quantized;
   const bool counts = q.size() <= std::int64_t{1} << 32;
-  return weight.form() == WeightForm::kFourBit && rows <= kMostFewRows && q.cols % kGroup == 0 && counts &&
-         q.block_size >= kGroup && std::has_single_bit(static_cast<std::uint64_t>(q.block_size)) &&
+  return weight.form() == WeightForm::kFourBit && rows <= kMostFewRows && q.cols % kGroup == 0 &&
+         counts && q.block_size >= kGroup &&
+         std::has_single_bit(static_cast<std::uint64_t>(q.block_size)) &&
          reinterpret_cast<std::uintptr_t>(q.packed) % 8 == 0;
 }
 
