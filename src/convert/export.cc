@@ -4,18 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <string_view>
 
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
-#include "base/text.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
+#include "convert/export_output.h"
 #include "convert/gguf_adapter.h"
 #include "convert/gguf_base.h"
 #include "convert/gguf_mix.h"
@@ -23,6 +21,7 @@
 #include "convert/model_folder.h"
 #include "convert/modelfile.h"
 #include "convert/verify.h"
+#include "convert/verify_output.h"
 #include "convert/verify_report.h"
 #include "gguf/gguf.h"
 #include "hub/hub_adapter.h"
@@ -38,63 +37,6 @@ namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Refuses a name that suggests a format other than the written one.
-void CheckName(const ExportOptions& options) {
-  constexpr auto kCheckpointFiles =
-      std::to_array<std::string_view>({".safetensors", ".bin", ".pt", ".pth", ".ckpt"});
-  const std::string extension = LowerCase(fs::path(options.output).extension().string());
-  const bool is_checkpoint = std::find(kCheckpointFiles.begin(), kCheckpointFiles.end(),
-                                       extension) != kCheckpointFiles.end();
-  if (options.format == "hf" && (is_checkpoint || extension == ".gguf")) {
-    ThrowInvalidInput("output {}: --format hf writes a folder; choose a name without {}",
-                      options.output, extension);
-  }
-  if (options.format != "hf" && is_checkpoint) {
-    ThrowInvalidInput(
-        "output {}: --format {} writes a GGUF file; choose a name that ends in .gguf, or write a "
-        "merged checkpoint in safetensors: --format hf and the name of a folder",
-        options.output, options.format);
-  }
-}
-
-// Errors: InvalidInput when the output exists or cannot be made.
-void CheckOutput(const ExportOptions& options) {
-  if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
-  CheckName(options);
-  std::error_code ignored;
-  const fs::path output = fs::absolute(options.output);
-  if (options.format == "hf") {
-    // The output must not be one of the sources: replacing a folder removes it before the new one
-    // is complete.
-    std::vector<fs::path> sources = {
-        ResolveModelFolder(options.model_name_or_path, "export --format hf")};
-    if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
-    CheckModelFolder(options.output, options.overwrite, sources);
-    return;
-  }
-  if (fs::is_directory(output, ignored)) {
-    ThrowInvalidInput("output {} is a directory; --format {} writes a file", options.output,
-                      options.format);
-  }
-  if (fs::exists(output, ignored)) {
-    if (!options.overwrite) {
-      ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
-    }
-    if (!HasGgufMagic(output)) {
-      ThrowInvalidInput(
-          "output {} is not a GGUF file, and --overwrite replaces nothing else; choose "
-          "another name",
-          options.output);
-    }
-  } else if (!fs::is_directory(output.parent_path(), ignored)) {
-    ThrowInvalidInput("output {}: there is no directory {}", options.output,
-                      output.parent_path().string());
-  }
-  // Makes a file in the folder of the output and removes it again: a folder that cannot be written
-  // to is found before minutes of loading.
-  AtomicFile try_it(output, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
-}
 
 // Chooses the base that the adapter is merged into.
 BaseRecord ChooseBase(const ExportOptions& options) {
@@ -144,6 +86,9 @@ class Exporter {
         target_{.path = options.output,
                 .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate} {
     CheckOuttype();
+    // Files that are needed late are read, or known to be free, before minutes of work.
+    verify_text_ = options.verify_text.empty() ? std::string(BuiltInText())
+                                               : ReadTextFile(options.verify_text);
     if (!options.adapter.empty()) {
       adapter_ = LoraAdapter::Load(options.adapter, config_, backend.memory());
     }
@@ -187,6 +132,10 @@ class Exporter {
   void CheckOuttype() const {
     if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
       ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
+    }
+    if (!options_.write_imatrix.empty() && !options_.overwrite && Exists(options_.write_imatrix)) {
+      ThrowInvalidInput("write_imatrix {} exists; give --overwrite to replace it",
+                        options_.write_imatrix);
     }
     if (options_.imatrix_tokens < 1) {
       ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
@@ -413,23 +362,16 @@ class Exporter {
   // Compares the written model with the source. Errors: Runtime, since InvalidInput would say that
   // nothing was written.
   void Verify(ExportReport& report) {
-    VerifyReport found;
-    try {
-      const std::string text = VerifyText();
-      const std::optional<Tokenizer> tokenizer = TokenizerToVerify();
-      std::vector<std::int32_t> ids;
-      if (tokenizer) ids = tokenizer->Encode(text);
-      found = adapter_only() ? CompareAdapter(ids) : CompareModel(ids);
-      if (tokenizer && !adapter_only()) {
-        const Tokenizer written = Tokenizer::Load(options_.output);
-        found.other_tokens_at = FirstOtherToken(ids, written.Encode(text));
-      }
-    } catch (const Error& error) {
-      ThrowRuntime("{} was written, but could not be verified: {}", options_.output, error.what());
-    }
-    const VerifyLimits limits = LimitsOfType(target_.outtype);
-    found.max_mean_difference = limits.mean_difference;
-    found.max_mean_kl = limits.mean_kl;
+    const VerifyReport found = VerifyOutput({.context = context_,
+                                             .backend = backend_,
+                                             .options = options_,
+                                             .model_dir = model_dir_,
+                                             .config = config_,
+                                             .weights = weights_,
+                                             .adapter = adapter(),
+                                             .type = target_.outtype,
+                                             .text = verify_text_,
+                                             .progress = progress_});
     report.mean_logprob_difference = found.mean_logprob_difference;
     report.max_logprob_difference = found.max_logprob_difference;
     report.verification = found;
@@ -441,59 +383,8 @@ class Exporter {
     }
   }
 
-  std::string VerifyText() const {
-    if (options_.verify_text.empty()) return std::string(BuiltInText());
-    return ReadTextFile(options_.verify_text);
-  }
-
   Tokenizer LoadTokenizer() const {
     return Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow);
-  }
-
-  // Nothing where no tokenizer is written and the model has none that is read.
-  std::optional<Tokenizer> TokenizerToVerify() const {
-    try {
-      return LoadTokenizer();
-    } catch (const Error&) {
-      if (options_.format == "gguf" || !options_.verify_text.empty()) throw;
-      return {};
-    }
-  }
-
-  // Reports of progress, without which a signal would not end the comparison.
-  std::function<void()> Tick() const {
-    return [this] {
-      if (progress_) progress_(1, 1);
-    };
-  }
-
-  VerifyReport CompareAdapter(std::span<const std::int32_t> text) {
-    // Loaded for its shapes; LoadGgufAdapter replaces the values by the values of the file.
-    LoraAdapter written = LoraAdapter::Load(options_.adapter, config_, backend_.memory());
-    LoadGgufAdapter(options_.output, config_, written);
-    return Compare({backend_, config_, weights_, adapter()},
-                   {backend_, config_, weights_, &written}, text, Tick());
-  }
-
-  VerifyReport CompareModel(std::span<const std::int32_t> text) {
-    BaseRecord dense;
-    dense.load_in_4bit = false;
-    const DecoderConfig config = LoadDecoderConfig(options_.output);
-    // Blocks that a card does not read are compared on the processor.
-    const bool on_host = !ReadsAll(*OpenCheckpoint(options_.output, config));
-    const std::unique_ptr<Backend> host = on_host ? MakeCpuBackend(context_, DType::kF32) : nullptr;
-    Backend& backend = on_host ? *host : backend_;
-    LoadOptions load = LoadOptionsOf(dense);
-    load.progress = progress_;
-    const DecoderWeights written = LoadWeights(context_, backend, options_.output, config, load);
-    return Compare({backend_, config_, weights_, adapter()}, {backend, config, written}, text,
-                   Tick());
-  }
-
-  bool ReadsAll(const TensorReader& reader) const {
-    return std::ranges::all_of(reader.tensors(), [&](const TensorInfo& tensor) {
-      return !tensor.dtype.is_blocks() || backend_.Reads(tensor.dtype.format);
-    });
   }
 
   Context& context_;
@@ -506,6 +397,7 @@ class Exporter {
   const GgufFileType* file_type_ = nullptr;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
+  std::string verify_text_;
   std::vector<std::string> notes_;
 };
 
@@ -526,7 +418,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
     ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
                       Printable(options.verify));
   }
-  CheckOutput(resolved);
+  CheckExportOutput(resolved);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);
   ExportReport report = Exporter(context, *backend, resolved, progress).Run();

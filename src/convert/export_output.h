@@ -1,0 +1,15 @@
+// Where an export may write: checked before the model is loaded.
+#ifndef QLORA_CONVERT_EXPORT_OUTPUT_H_
+#define QLORA_CONVERT_EXPORT_OUTPUT_H_
+
+#include "qlora/export.h"
+
+namespace qlora {
+
+// Errors: InvalidInput when the output exists, is the model itself, has the name of another format,
+// or cannot be made.
+void CheckExportOutput(const ExportOptions& options);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_EXPORT_OUTPUT_H_

@@ -1,0 +1,98 @@
+#include "convert/verify_output.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "backend/backend_factory.h"
+#include "base/check.h"
+#include "convert/gguf_adapter.h"
+#include "convert/verify.h"
+#include "convert/verify_report.h"
+#include "model/base_record.h"
+#include "model/checkpoint.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+using Ids = std::span<const std::int32_t>;
+
+// Reports of progress, without which a signal would not end the comparison.
+std::function<void()> Tick(const VerifySource& source) {
+  return [&progress = source.progress] {
+    if (progress) progress(1, 1);
+  };
+}
+
+VerifyReport CompareAdapter(const VerifySource& source, Ids text) {
+  // Loaded for its shapes; LoadGgufAdapter replaces the values by the values of the file.
+  LoraAdapter written =
+      LoraAdapter::Load(source.options.adapter, source.config, source.backend.memory());
+  LoadGgufAdapter(source.options.output, source.config, written);
+  return Compare({source.backend, source.config, source.weights, source.adapter},
+                 {source.backend, source.config, source.weights, &written}, text, Tick(source));
+}
+
+bool ReadsAll(const Backend& backend, const TensorReader& reader) {
+  return std::ranges::all_of(reader.tensors(), [&](const TensorInfo& tensor) {
+    return !tensor.dtype.is_blocks() || backend.Reads(tensor.dtype.format);
+  });
+}
+
+VerifyReport CompareModel(const VerifySource& source, Ids text) {
+  BaseRecord dense;
+  dense.load_in_4bit = false;
+  const std::string& output = source.options.output;
+  const DecoderConfig config = LoadDecoderConfig(output);
+  // Blocks that a card does not read are compared on the processor.
+  const bool on_host = !ReadsAll(source.backend, *OpenCheckpoint(output, config));
+  const std::unique_ptr<Backend> host =
+      on_host ? MakeCpuBackend(source.context, DType::kF32) : nullptr;
+  Backend& backend = on_host ? *host : source.backend;
+  LoadOptions load = LoadOptionsOf(dense);
+  load.progress = source.progress;
+  const DecoderWeights written = LoadWeights(source.context, backend, output, config, load);
+  return Compare({source.backend, source.config, source.weights, source.adapter},
+                 {backend, config, written}, text, Tick(source));
+}
+
+// Nothing where no tokenizer is written and the model has none that is read.
+std::optional<Tokenizer> SourceTokenizer(const VerifySource& source) {
+  const ExportOptions& options = source.options;
+  try {
+    return Tokenizer::Load(source.model_dir, options.adapter, TemplateUse::kShow);
+  } catch (const Error&) {
+    if (options.format == "gguf" || !options.verify_text.empty()) throw;
+    return {};
+  }
+}
+
+}  // namespace
+
+VerifyReport VerifyOutput(const VerifySource& source) {
+  const std::string& output = source.options.output;
+  VerifyReport found;
+  try {
+    const bool is_adapter = source.options.format == "gguf-adapter";
+    const std::optional<Tokenizer> tokenizer = SourceTokenizer(source);
+    std::vector<std::int32_t> ids;
+    if (tokenizer) ids = tokenizer->Encode(source.text);
+    found = is_adapter ? CompareAdapter(source, ids) : CompareModel(source, ids);
+    if (tokenizer && !is_adapter) {
+      const Tokenizer written = Tokenizer::Load(output);
+      found.other_tokens_at = FirstOtherToken(ids, written.Encode(source.text));
+    }
+  } catch (const Error& error) {
+    ThrowRuntime("{} was written, but could not be verified: {}", output, error.what());
+  }
+  const VerifyLimits limits = LimitsOfType(source.type);
+  found.max_mean_difference = limits.mean_difference;
+  found.max_mean_kl = limits.mean_kl;
+  return found;
+}
+
+}  // namespace qlora
