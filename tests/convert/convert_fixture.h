@@ -8,6 +8,7 @@
 #include <string>
 
 #include "qlora/context.h"
+#include "qlora/error.h"
 #include "qlora/export.h"
 #include "qlora/model.h"
 #include "qlora/model_options.h"
@@ -47,6 +48,19 @@ class ConvertTest : public testing::Test {
     options.outtype = "f32";
     options.verify = "true";
     return options;
+  }
+
+  // Returns the message of an export that is refused before anything is written.
+  std::string Refusal(const ExportOptions& options) {
+    try {
+      Export(context_, options);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_FALSE(fs::exists(options.output));
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return "";
   }
 
   double LossOf(const fs::path& model, const std::string& adapter, const std::string& four_bit) {

@@ -27,16 +27,6 @@ class GgufBaseTest : public ConvertTest {
     options.adapter = kGolden / "llama-tiny" / "adapter";
     return options;
   }
-  std::string Refusal(const ExportOptions& options) {
-    try {
-      Export(context_, options);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-      EXPECT_FALSE(fs::exists(options.output));
-      return error.what();
-    }
-    return "";
-  }
 };
 
 std::string Bytes(const GgufReader& file, const std::string& tensor) {

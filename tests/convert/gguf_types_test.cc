@@ -32,19 +32,6 @@ class GgufTypesTest : public ConvertTest {
     options.overwrite = true;
     return options;
   }
-
-  // Returns the message of an export that is refused.
-  std::string Refusal(const ExportOptions& options) {
-    try {
-      Export(context_, options);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-      EXPECT_FALSE(fs::exists(options.output));
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
-  }
 };
 
 std::vector<float> ValuesOf(const TensorReader& reader, const std::string& name) {

@@ -25,7 +25,7 @@ inline constexpr std::int32_t kUserType = 4;
 inline constexpr std::int32_t kByteType = 6;
 
 // The tokenizer keys of a file in the making.
-struct TokenizerKeys {
+struct KeysToWrite {
   std::string model = "gpt2";
   std::vector<std::string> tokens;
   std::vector<std::int32_t> types;
@@ -42,7 +42,7 @@ struct TokenizerKeys {
   void Set(const std::string& key, GgufValue value) { more.emplace_back(key, std::move(value)); }
 };
 
-inline Tokenizer LoadGguf(const TokenizerKeys& keys, const std::string& name = "model",
+inline Tokenizer LoadGguf(const KeysToWrite& keys, const std::string& name = "model",
                           const std::filesystem::path& adapter = {}) {
   GgufMetadata metadata;
   metadata.Add("general.name", name);
@@ -62,7 +62,7 @@ inline Tokenizer LoadGguf(const TokenizerKeys& keys, const std::string& name = "
   return Tokenizer::Load(dir.path() / "model.gguf", adapter);
 }
 
-inline std::string RefusalOf(const TokenizerKeys& keys) {
+inline std::string RefusalOf(const KeysToWrite& keys) {
   try {
     LoadGguf(keys);
   } catch (const Error& error) {
@@ -74,8 +74,8 @@ inline std::string RefusalOf(const TokenizerKeys& keys) {
 }
 
 // The 256 byte characters, ids 0 to 255 by byte.
-inline TokenizerKeys Bytes(const std::string& pre = "gpt-2") {
-  TokenizerKeys keys;
+inline KeysToWrite Bytes(const std::string& pre = "gpt-2") {
+  KeysToWrite keys;
   for (int byte = 0; byte < 256; ++byte) {
     std::string text;
     AppendUtf8(ByteCharacter(static_cast<unsigned char>(byte)), &text);
@@ -86,8 +86,8 @@ inline TokenizerKeys Bytes(const std::string& pre = "gpt-2") {
 }
 
 // <unk> <s> </s> and the 256 byte tokens: ids 0 to 258.
-inline TokenizerKeys Pieces() {
-  TokenizerKeys keys;
+inline KeysToWrite Pieces() {
+  KeysToWrite keys;
   keys.model = "llama";
   keys.Add("<unk>", kUnknownType);
   keys.Add("<s>", kControlType);

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(GgufTokenizer, MergesTheHighestScoreFirst) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   keys.Set("ggml.add_space_prefix", false);
   const auto a = keys.Add("a", kNormalType, -9);
   const auto b = keys.Add("b", kNormalType, -9);
@@ -39,7 +39,7 @@ TEST(GgufTokenizer, MergesTheHighestScoreFirst) {
 }
 
 TEST(GgufTokenizer, EqualScoresOfDifferentTokensMergeFromTheLeft) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   keys.Set("ggml.add_space_prefix", false);
   const auto x = keys.Add("x");
   const auto z = keys.Add("z");
@@ -53,7 +53,7 @@ TEST(GgufTokenizer, EqualScoresOfDifferentTokensMergeFromTheLeft) {
 }
 
 TEST(GgufTokenizer, UnknownCharactersMergeOrBecomeBytes) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   const auto space = keys.Add("\u2581");
   // "\u00e9" has no token of its own.
   const auto cafe = keys.Add("f\u00e9", kNormalType, -1);
@@ -68,7 +68,7 @@ TEST(GgufTokenizer, UnknownCharactersMergeOrBecomeBytes) {
 }
 
 TEST(GgufTokenizer, MissingByteTokensAreNamed) {
-  TokenizerKeys keys;
+  KeysToWrite keys;
   keys.model = "llama";
   keys.Add("<unk>", kUnknownType);
   keys.Add("<s>", kControlType);
@@ -86,7 +86,7 @@ TEST(GgufTokenizer, MissingByteTokensAreNamed) {
 }
 
 TEST(GgufTokenizer, SpacePrefixFollowsEverySpecialToken) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   const auto space = keys.Add("\u2581");
   const auto a = keys.Add("a");
   const Tokenizer tokenizer = LoadGguf(keys);
@@ -97,7 +97,7 @@ TEST(GgufTokenizer, SpacePrefixFollowsEverySpecialToken) {
 }
 
 TEST(GgufTokenizer, NamePhi3TakesSpaceBehindSpecialTokens) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   keys.Set("ggml.add_space_prefix", false);
   const auto a = keys.Add("a");
   const auto end = keys.Add("<|end|>", kControlType);
@@ -131,7 +131,7 @@ TEST(GgufTokenizer, FindsLongSpecialTokensFirst) {
 }
 
 TEST(GgufTokenizer, ByteLevelMergesByRank) {
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   keys.merges = {"b c", "a b", "\u0120 a", "b c"};
   const auto bc = keys.Add("bc");
   const auto ab = keys.Add("ab");
@@ -143,7 +143,7 @@ TEST(GgufTokenizer, ByteLevelMergesByRank) {
 }
 
 TEST(GgufTokenizer, BytesWithoutTokensSeparateAndVanish) {
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   keys.merges = {"a b"};
   const auto ab = keys.Add("ab");
   keys.tokens['-'] = "gone";
@@ -156,7 +156,7 @@ TEST(GgufTokenizer, BytesWithoutTokensSeparateAndVanish) {
 // Which words "It's 2024" and the like are cut into, as merges of neighbours would show it.
 TEST(GgufTokenizer, PreTokenizersSplitByName) {
   const auto digits = [](const std::string& pre) {
-    TokenizerKeys keys = Bytes(pre);
+    KeysToWrite keys = Bytes(pre);
     keys.merges = {"2 0", "2 4", "20 24"};
     for (const char* text : {"20", "24", "2024"}) keys.Add(text);
     keys.Set("ggml.add_bos_token", false);
@@ -172,7 +172,7 @@ TEST(GgufTokenizer, PreTokenizersSplitByName) {
 
 TEST(GgufTokenizer, DefaultsOfPreTokenizers) {
   const auto load = [](const std::string& pre) {
-    TokenizerKeys keys = Bytes(pre);
+    KeysToWrite keys = Bytes(pre);
     keys.Add("hello");
     keys.Set("ggml.bos_token_id", std::uint32_t{7});
     return LoadGguf(keys);

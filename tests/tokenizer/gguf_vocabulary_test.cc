@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(GgufVocabulary, DefaultIdsOfByteLevelFilesAreFalcons) {
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   keys.more.clear();  // without a pre-tokenizer
   const Tokenizer none = LoadGguf(keys);
   EXPECT_EQ(none.bos_id(), std::nullopt);
@@ -34,7 +34,7 @@ TEST(GgufVocabulary, DefaultIdsOfByteLevelFilesAreFalcons) {
 }
 
 TEST(GgufVocabulary, EndsOfGenerationByKeysAndTexts) {
-  TokenizerKeys keys = Bytes("qwen2");
+  KeysToWrite keys = Bytes("qwen2");
   const auto eot = keys.Add("<|im_end|>");
   const auto text_end = keys.Add("<|endoftext|>", kControlType);
   const auto shown = keys.Add("<|channel|>", kControlType);
@@ -53,7 +53,7 @@ TEST(GgufVocabulary, EndsOfGenerationByKeysAndTexts) {
 }
 
 TEST(GgufVocabulary, SomeEndsEndPartsOnly) {
-  TokenizerKeys keys = Bytes("gpt-4o");
+  KeysToWrite keys = Bytes("gpt-4o");
   const auto back = keys.Add("<|return|>", kControlType);
   const auto call = keys.Add("<|call|>", kControlType);
   const auto end = keys.Add("<|end|>", kControlType);
@@ -62,7 +62,7 @@ TEST(GgufVocabulary, SomeEndsEndPartsOnly) {
   EXPECT_THAT(tokenizer.eos_ids(), ElementsAre(back, call));
   EXPECT_FALSE(tokenizer.IsSpecial(end));
 
-  TokenizerKeys tools = Bytes("gpt-4o");
+  KeysToWrite tools = Bytes("gpt-4o");
   const auto slash = tools.Add("</s>", kControlType);
   const auto response = tools.Add("<|tool_response>", kControlType);
   tools.Set("ggml.eos_token_id", static_cast<std::uint32_t>(response));
@@ -73,7 +73,7 @@ TEST(GgufVocabulary, SomeEndsEndPartsOnly) {
 }
 
 TEST(GgufVocabulary, UserDefinedTokensAreShownAsTheyAre) {
-  TokenizerKeys keys = Bytes("qwen2");
+  KeysToWrite keys = Bytes("qwen2");
   // Of byte characters alone: as a normal token it would be the byte 0xE9.
   const auto user = keys.Add("\u00e9\u00e9", kUserType);
   const Tokenizer tokenizer = LoadGguf(keys);
@@ -85,7 +85,7 @@ TEST(GgufVocabulary, UserDefinedTokensAreShownAsTheyAre) {
 }
 
 TEST(GgufVocabulary, ReadsChatTemplates) {
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   keys.Set("chat_template.tool_use", std::string("tools"));
   keys.Set("chat_template", std::string("plain"));
   keys.Set("chat_templates", GgufArray(std::vector<std::string>{"tool_use"}));
@@ -105,7 +105,7 @@ TEST(GgufVocabulary, ReadsChatTemplates) {
 TEST(GgufVocabulary, AdaptersMayHaveTheirOwnTokenizer) {
   const ScratchDir adapter;
   adapter.Write("own/tokenizer.json", ReadFixture("gpt2/tokenizer.json").dump());
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   const Tokenizer own = LoadGguf(keys, "model", adapter.path() / "own");
   const Tokenizer gpt2 = Tokenizer::Load(FixtureDir() / "gpt2");
   EXPECT_EQ(own.Encode("the cat"), gpt2.Encode("the cat"));
@@ -113,18 +113,18 @@ TEST(GgufVocabulary, AdaptersMayHaveTheirOwnTokenizer) {
 }
 
 TEST(GgufVocabulary, HashTellsTokenizersApart) {
-  const TokenizerKeys keys = Bytes();
-  TokenizerKeys other = keys;
+  const KeysToWrite keys = Bytes();
+  KeysToWrite other = keys;
   other.types['a'] = kUserType;
   EXPECT_EQ(LoadGguf(keys).spec().hash, LoadGguf(keys).spec().hash);
   EXPECT_NE(LoadGguf(keys).spec().hash, LoadGguf(other).spec().hash);
-  TokenizerKeys renamed = Bytes("smollm");
+  KeysToWrite renamed = Bytes("smollm");
   EXPECT_NE(LoadGguf(keys).spec().hash, LoadGguf(renamed).spec().hash);
 }
 
 TEST(GgufVocabulary, RefusesKindsByName) {
   for (const char* model : {"bert", "t5", "gemma4", "rwkv", "plamo2", "none", "future"}) {
-    TokenizerKeys keys = Bytes();
+    KeysToWrite keys = Bytes();
     keys.model = model;
     EXPECT_THAT(RefusalOf(keys), AllOf(HasSubstr(model), HasSubstr("gpt2"), HasSubstr("give")));
   }
@@ -141,15 +141,15 @@ TEST(GgufVocabulary, RefusesKindsByName) {
 }
 
 TEST(GgufVocabulary, RefusesMetadataThatDisagrees) {
-  const auto refusal = [](const std::string& key, GgufValue value, TokenizerKeys keys) {
+  const auto refusal = [](const std::string& key, GgufValue value, KeysToWrite keys) {
     keys.Set(key, std::move(value));
     const std::string text = RefusalOf(keys);
     EXPECT_THAT(text, HasSubstr("tokenizer." + key));
     return text;
   };
   using Texts = std::vector<std::string>;
-  const TokenizerKeys keys = Bytes();
-  const TokenizerKeys pieces = Pieces();
+  const KeysToWrite keys = Bytes();
+  const KeysToWrite pieces = Pieces();
   EXPECT_THAT(refusal("ggml.model", std::uint32_t{1}, keys), HasSubstr("expected string"));
   EXPECT_THAT(refusal("ggml.tokens", std::string("a"), keys), HasSubstr("array of string"));
   EXPECT_THAT(refusal("ggml.tokens", GgufArray(Texts{}), keys), HasSubstr("1 to"));
@@ -180,29 +180,29 @@ TEST(GgufVocabulary, RefusesMetadataThatDisagrees) {
   EXPECT_THAT(refusal("chat_template.x", std::uint8_t{1}, keys), HasSubstr("string"));
   EXPECT_THAT(refusal("ggml.add_bos_token", true, Bytes("glm4")), HasSubstr("names no BOS"));
   // Padding beyond the vocabulary is common in published files.
-  TokenizerKeys padded = keys;
+  KeysToWrite padded = keys;
   padded.Set("ggml.padding_token_id", std::uint32_t{256});
   EXPECT_EQ(LoadGguf(padded).pad_id(), std::nullopt);
 }
 
 TEST(GgufVocabulary, RefusesTokensOfEndlessLength) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   keys.Add(std::string(2000, 'a'));
   EXPECT_THAT(RefusalOf(keys), HasSubstr("2000 bytes"));
-  TokenizerKeys special = Bytes();
+  KeysToWrite special = Bytes();
   special.Add(std::string(2000, '<'), kControlType);
   EXPECT_THAT(RefusalOf(special), HasSubstr("2000 bytes"));
 }
 
 TEST(GgufVocabulary, EmptyTextsAreNamedByTheirIds) {
-  TokenizerKeys keys = Bytes();
+  KeysToWrite keys = Bytes();
   const auto empty = keys.Add("");
   EXPECT_EQ(LoadGguf(keys).TokenText(empty), "[EMPTY_256]");
 }
 
 // Damaged files are refused or tokenize; nothing else happens.
 TEST(GgufVocabulary, SurvivesDamagedMetadata) {
-  TokenizerKeys keys = Pieces();
+  KeysToWrite keys = Pieces();
   keys.Add("\u2581a", kNormalType, -1);
   keys.Add("<|im_end|>", kUserType);
   keys.Set("chat_template", std::string("{{ messages }}"));

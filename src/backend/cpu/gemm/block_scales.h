@@ -75,6 +75,28 @@ struct BlockScales<BlockFormat::kQ6_K> {
   }
 };
 
+// Returns of<format>(), a kernel, or null for a format that has none.
+template <class Of>
+auto KernelForBlocks(BlockFormat format, const Of& of)
+    -> decltype(of.template operator()<BlockFormat::kQ4_0>()) {
+  switch (format) {
+    case BlockFormat::kQ4_0:
+      return of.template operator()<BlockFormat::kQ4_0>();
+    case BlockFormat::kIQ4_NL:
+      return of.template operator()<BlockFormat::kIQ4_NL>();
+    case BlockFormat::kMXFP4:
+      return of.template operator()<BlockFormat::kMXFP4>();
+    case BlockFormat::kQ8_0:
+      return of.template operator()<BlockFormat::kQ8_0>();
+    case BlockFormat::kQ4_K:
+      return of.template operator()<BlockFormat::kQ4_K>();
+    case BlockFormat::kQ6_K:
+      return of.template operator()<BlockFormat::kQ6_K>();
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace qlora::cpu
 
 #endif  // QLORA_BACKEND_CPU_GEMM_BLOCK_SCALES_H_

@@ -152,22 +152,8 @@ void DotBlocksIn(const BlockView& blocks, const DotProduct& p) {
 }  // namespace
 
 DotBlocks DotBlocksOf(BlockFormat format) {
-  switch (format) {
-    case BlockFormat::kQ4_0:
-      return DotBlocksIn<BlockFormat::kQ4_0>;
-    case BlockFormat::kIQ4_NL:
-      return DotBlocksIn<BlockFormat::kIQ4_NL>;
-    case BlockFormat::kMXFP4:
-      return DotBlocksIn<BlockFormat::kMXFP4>;
-    case BlockFormat::kQ8_0:
-      return DotBlocksIn<BlockFormat::kQ8_0>;
-    case BlockFormat::kQ4_K:
-      return DotBlocksIn<BlockFormat::kQ4_K>;
-    case BlockFormat::kQ6_K:
-      return DotBlocksIn<BlockFormat::kQ6_K>;
-    default:
-      return nullptr;
-  }
+  return KernelForBlocks(format,
+                         []<BlockFormat kFormat>() -> DotBlocks { return DotBlocksIn<kFormat>; });
 }
 
 }  // namespace qlora::cpu::bf16
