@@ -7,19 +7,14 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "tokenizer/gguf_vocabulary.h"
 
 namespace qlora {
 namespace {
 
-// llama.cpp's token types.
-enum TokenType : std::int32_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6,
-};
+using enum GgufTokenType;
+
+std::int32_t NumberOf(GgufTokenType type) { return static_cast<std::int32_t>(type); }
 
 // GGUF stores no regex: llama.cpp knows pre-tokenizers by name. A pattern of tokenizer.json, and
 // the name of the pre-tokenizer that splits the same way.
@@ -88,17 +83,17 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
   std::vector<std::int32_t> types;
   for (const std::string& piece : spec.pieces) {
     const bool byte = spec.kind != TokenizerKind::kByteLevelBpe && IsByteToken(piece);
-    types.push_back(piece.empty() ? kUnused : byte ? kByte : kNormal);
+    types.push_back(NumberOf(piece.empty() ? kUnused : byte ? kByte : kNormal));
   }
   for (const AddedToken& token : spec.added_tokens) {
     // Added tokens override the type that their text suggests. llama.cpp prints user-defined
     // tokens as they are, U+2581 too, but no control tokens.
     const bool spaces = spec.kind != TokenizerKind::kByteLevelBpe &&
                         token.content.find("\xE2\x96\x81") != std::string::npos;
-    types[token.id] = token.special ? kControl : spaces ? kNormal : kUserDefined;
+    types[token.id] = NumberOf(token.special ? kControl : spaces ? kNormal : kUserDefined);
   }
   if (tokenizer.unk_id() && spec.kind != TokenizerKind::kByteLevelBpe) {
-    types[*tokenizer.unk_id()] = kUnknown;
+    types[*tokenizer.unk_id()] = NumberOf(kUnknown);
   }
   return types;
 }
@@ -185,7 +180,7 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   // rows.
   while (static_cast<std::int64_t>(pieces.size()) < rows) {  // a padded embedding
     pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
-    types.push_back(kUnused);
+    types.push_back(NumberOf(kUnused));
   }
 
   const auto add = [&](const char* key, GgufValue value) {

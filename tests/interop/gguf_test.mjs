@@ -7,29 +7,15 @@
 //        --model DIR --text FILE [--adapter DIR] [--tokens 400]
 //
 // Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
-import {createRequire} from "node:module";
 import {spawnSync} from "node:child_process";
 import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
-import {pathToFileURL} from "node:url";
+import {load, readOptions, scratchFolder} from "./peer.mjs";
 
-let llamaCpp;
-try {
-  llamaCpp = await import(pathToFileURL(createRequire(import.meta.url).resolve("node-llama-cpp")).href);
-} catch (e) {
-  console.log("SKIPPED: npm package \"node-llama-cpp\" is not installed (npm install in tests/interop)");
-  process.exit(77);
-}
-
-const options = {tokens: 400};
-for (let i = 2; i + 1 < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, "")] = process.argv[i + 1];
-if (!options.qlora || !options.model || !options.text) {
-  console.error("usage: gguf_test.mjs --qlora PROGRAM --model DIR --text FILE [--adapter DIR]");
-  process.exit(2);
-}
-const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "qlora-gguf-"));
-process.on("exit", () => fs.rmSync(scratch, {recursive: true, force: true}));
+const llamaCpp = await load("node-llama-cpp");
+const options = readOptions({tokens: 400}, ["qlora", "model", "text"],
+  "gguf_test.mjs --qlora PROGRAM --model DIR --text FILE [--adapter DIR]");
+const scratch = scratchFolder();
 
 function qlora(...args) {
   const run = spawnSync(options.qlora, args, {encoding: "utf8", maxBuffer: 1 << 30});

@@ -6,30 +6,18 @@
 //   node tests/interop/gguf_tokens.mjs --qlora build/release/bin/qlora [--strings 400] [--seed 1] [--only NAME]
 //
 // Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
-import {createRequire} from "node:module";
 import {spawnSync} from "node:child_process";
 import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
-import {fileURLToPath, pathToFileURL} from "node:url";
+import {fileURLToPath} from "node:url";
 import {randomTexts} from "./random_texts.mjs";
+import {load, readOptions, scratchFolder} from "./peer.mjs";
 
-let llamaCpp;
-try {
-  llamaCpp = await import(pathToFileURL(createRequire(import.meta.url).resolve("node-llama-cpp")).href);
-} catch (e) {
-  console.log("SKIPPED: npm package \"node-llama-cpp\" is not installed (npm install in tests/interop)");
-  process.exit(77);
-}
-const options = {strings: 400, seed: 1, only: ""};
-for (let i = 2; i + 1 < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, "")] = process.argv[i + 1];
-if (!options.qlora) {
-  console.error("usage: gguf_tokens.mjs --qlora PROGRAM [--strings N] [--seed N] [--only NAME]");
-  process.exit(2);
-}
+const llamaCpp = await load("node-llama-cpp");
+const options = readOptions({strings: 400, seed: 1, only: ""}, ["qlora"],
+  "gguf_tokens.mjs --qlora PROGRAM [--strings N] [--seed N] [--only NAME]");
 const root = path.join(path.dirname(fileURLToPath(import.meta.url)), "../..");
-const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "qlora-tokens-"));
-process.on("exit", () => fs.rmSync(scratch, {recursive: true, force: true}));
+const scratch = scratchFolder();
 const {random, below, pick, times, piece} = randomTexts(Number(options.seed));
 
 // Values of GGUF: a type and what writes it.

@@ -7,37 +7,18 @@
 //
 // Needs `npm install --ignore-scripts` in tests/interop, or JINJA_NODE_MODULES naming a node_modules folder that has the
 // packages. Exit status: 0 equal, 1 differences, 77 skipped.
-import {createRequire} from "node:module";
 import {spawnSync} from "node:child_process";
 import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
-import {fileURLToPath, pathToFileURL} from "node:url";
+import {fileURLToPath} from "node:url";
 import {BYTES, dataPage, file as parquetFile, node, plainStrings, text} from "../golden/parquet/build.mjs";
+import {load, readOptions, scratchFolder} from "./peer.mjs";
 
-const HERE = path.dirname(fileURLToPath(import.meta.url));
-async function load(name) {
-  for (const modules of [process.env.JINJA_NODE_MODULES, path.join(HERE, "node_modules")]) {
-    if (!modules) continue;
-    try {
-      return await import(pathToFileURL(createRequire(path.join(modules, "x.js")).resolve(name)).href);
-    } catch (e) { /* the next place */ }
-  }
-  console.log(`SKIPPED: npm package "${name}" is not installed (npm install in tests/interop)`);
-  process.exit(77);
-}
 const llamaCpp = await load("node-llama-cpp");
 const {Template} = await load("@huggingface/jinja");
-
-const options = {};
-for (let i = 2; i + 1 < process.argv.length; i += 2) options[process.argv[i].replace(/^--/, "")] = process.argv[i + 1];
-if (!options.qlora || !options.model) {
-  console.error("usage: prompt_test.mjs --qlora PROGRAM --model DIR");
-  process.exit(2);
-}
+const options = readOptions({}, ["qlora", "model"], "prompt_test.mjs --qlora PROGRAM --model DIR");
 const program = path.resolve(options.qlora);
-const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "qlora-prompt-"));
-process.on("exit", () => fs.rmSync(scratch, {recursive: true, force: true}));
+const scratch = scratchFolder();
 
 function run(command, args) {
   const done = spawnSync(command, args, {encoding: "utf8", cwd: scratch,

@@ -13,18 +13,7 @@
 namespace qlora {
 namespace {
 
-class ResumeTest : public TinyRunTest {
- protected:
-  static void ExpectRefused(const TrainOptions& options, const std::string& reason) {
-    try {
-      Run(options);
-      FAIL() << reason;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-      EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
-    }
-  }
-};
+using ResumeTest = TinyRunTest;
 
 TEST_F(ResumeTest, AtEveryStep) {
   Run(Options("whole"));

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "io/json.h"
+#include "qlora/error.h"
 #include "qlora/train.h"
 #include "test_build.h"
 
@@ -68,6 +69,16 @@ class TinyRunTest : public testing::Test {
   }
   ~TinyRunTest() override { fs::remove_all(root_); }
 
+  static void ExpectRefused(const TrainOptions& options, const std::string& why,
+                            ErrorCode code = ErrorCode::kInvalidInput) {
+    try {
+      Run(options);
+      ADD_FAILURE() << "not refused: " << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  }
   TrainOptions Options(const std::string& name) const {
     TrainOptions options;
     options.model_name_or_path = kGolden / "llama-tiny";
