@@ -21,12 +21,20 @@ struct ScalesAndMins {
 //   bytes 4-7    mins 0-3 in 6 bits      the top 2 bits of mins 4-7
 //   bytes 8-11   the low nibbles of scales 4-7, then of mins 4-7
 inline ScalesAndMins UnpackScalesAndMins(const std::byte* bytes) {
+  // Four bytes at a time.
+  const auto scales = LoadAt<std::uint32_t>(bytes);
+  const auto mins = LoadAt<std::uint32_t>(bytes + 4);
+  const auto low = LoadAt<std::uint32_t>(bytes + 8);
+  constexpr std::uint32_t kSix = 0x3f3f3f3f;
+  constexpr std::uint32_t kFour = 0x0f0f0f0f;
+  constexpr std::uint32_t kTop = 0x30303030;
+  const std::array<std::uint32_t, 4> words = {scales & kSix, (low & kFour) | (scales >> 2 & kTop),
+                                              mins & kSix, (low >> 4 & kFour) | (mins >> 2 & kTop)};
+  const auto unpacked = std::bit_cast<std::array<std::uint8_t, 16>>(words);
   ScalesAndMins out;
-  for (int j = 0; j < 4; ++j) {
-    out.scales[j] = Bits(bytes[j], 0, 6);
-    out.mins[j] = Bits(bytes[4 + j], 0, 6);
-    out.scales[4 + j] = LowNibble(bytes[8 + j]) | Bits(bytes[j], 6, 2) << 4;
-    out.mins[4 + j] = HighNibble(bytes[8 + j]) | Bits(bytes[4 + j], 6, 2) << 4;
+  for (int j = 0; j < 8; ++j) {
+    out.scales[j] = unpacked[j];
+    out.mins[j] = unpacked[8 + j];
   }
   return out;
 }

@@ -10,7 +10,6 @@
 import {spawnSync} from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
-import {fileURLToPath} from "node:url";
 import {BYTES, dataPage, file as parquetFile, node, plainStrings, text} from "../golden/parquet/build.mjs";
 import {load, readOptions, scratchFolder} from "./peer.mjs";
 

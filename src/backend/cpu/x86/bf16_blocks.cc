@@ -97,14 +97,19 @@ void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
   using Scales = BlockScales<kFormat>;
   constexpr int kParts = Scales::kValues / 32;
   constexpr Index kAhead = 4096;  // bytes
+  // Independent sums: a multiply-add takes four cycles, two start in each.
+  constexpr int kSums = kCount <= 2 ? 4 : kCount <= 4 ? 2 : 1;
   const auto ones = (__m512bh)_mm512_set1_epi16(NibbleTable::Bits16(1));
   const Index count = p.k / Scales::kValues;
   const std::byte* block = blocks.data;
   for (Index r = 0; r < p.rows; ++r) {
     const auto* x = static_cast<const std::uint16_t*>(p.x);
-    __m512 sum[kCount];
+    __m512 sum[kCount][kSums];
 #pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) sum[m] = _mm512_setzero_ps();
+    for (int m = 0; m < kCount; ++m) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSums; ++s) sum[m][s] = _mm512_setzero_ps();
+    }
     for (Index b = 0; b < count; ++b, block += Scales::kBytes) {
       for (int line = 0; line < Scales::kBytes; line += 64) {
         _mm_prefetch(block + kAhead + line, _MM_HINT_T0);
@@ -129,16 +134,23 @@ void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
         for (int m = 0; m < kCount; ++m) {
           const auto row = (__m512bh)_mm512_loadu_si512(values + 64 * m);
           const __m512 products = _mm512_dpbf16_ps(_mm512_setzero_ps(), codes, row);
-          sum[m] = _mm512_fmadd_ps(products, scale, sum[m]);
+          __m512& to = sum[m][2 * part % kSums];
+          to = _mm512_fmadd_ps(products, scale, to);
           if constexpr (Scales::kHasMins) {
             const __m512 total = _mm512_dpbf16_ps(_mm512_setzero_ps(), ones, row);
-            sum[m] = _mm512_fnmadd_ps(total, _mm512_set1_ps(mins[part]), sum[m]);
+            __m512& less = sum[m][(2 * part + 1) % kSums];
+            less = _mm512_fnmadd_ps(total, _mm512_set1_ps(mins[part]), less);
           }
         }
       }
     }
 #pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(sum[m]);
+    for (int m = 0; m < kCount; ++m) {
+      __m512 total = sum[m][0];
+#pragma GCC unroll 4
+      for (int s = 1; s < kSums; ++s) total = _mm512_add_ps(total, sum[m][s]);
+      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(total);
+    }
   }
 }
 
