@@ -114,7 +114,11 @@ class Bench {
           "such as Q4_K, found '{}'",
           format);
     }
-    BlockView blocks = {.format = info->format, .rows = N, .cols = K / info->values * info->values};
+    if (K % info->values != 0) {
+      ThrowInvalidInput("shapes: rows of {} values are no whole blocks of {}, which have {}", K,
+                        format, info->values);
+    }
+    BlockView blocks = {.format = info->format, .rows = N, .cols = K};
     const std::size_t bytes = BytesOf(blocks);
     const std::size_t count = Copies(bytes);
     Arena storage(bytes * count);

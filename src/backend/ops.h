@@ -158,7 +158,7 @@ namespace ops {
 struct Embed {
   static constexpr const char* kName = "Embed";
   IndexView ids;     // (N) in [0, V)
-  WeightView table;  // (V, D), not in 4 bits
+  WeightView table;  // (V, D)
   float scale = 1;
   MatrixView y;  // (N, D)
 };

@@ -109,9 +109,6 @@ class HostWeight {
 
 // ---- Inline.
 
-// True for two views of one weight.
-bool HaveOnePlace(const WeightView& a, const WeightView& b);
-
 // Calls visit(data, bytes) with a reference to each pointer of a 4-bit matrix.
 template <typename Visit>
 void ForEachPart(QuantizedView& q, const Visit& visit) {

@@ -27,10 +27,14 @@ class NoFiles : public TensorReader {
   StringMap metadata_;
 };
 
-// True if the checkpoint has tensors in blocks. Norms and biases never are.
+// True if the checkpoint has linears in blocks. Its embedding and head may be in blocks without
+// that, and norms and biases never are.
 bool HoldsBlocks(const TensorReader& reader) {
-  return std::ranges::any_of(reader.tensors(),
-                             [](const TensorInfo& tensor) { return tensor.dtype.is_blocks(); });
+  const std::string embedding = DecoderPrefix(reader) + "embed_tokens.weight";
+  const std::string head = HeadName(reader);
+  return std::ranges::any_of(reader.tensors(), [&](const TensorInfo& tensor) {
+    return tensor.dtype.is_blocks() && tensor.name != embedding && tensor.name != head;
+  });
 }
 
 // One line for many: a checkpoint may have such a tensor in each layer.

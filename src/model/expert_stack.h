@@ -7,8 +7,8 @@
 //
 // PEFT takes the sides of a parameter (E, x, y) for inputs and outputs. Up to version 0.18 x is the
 // inputs of every parameter, so that those of the families here, (E, out, in), have A and B with
-// the sides exchanged: W[e] += (B[e] A[e])^T. The shapes tell, of the other
-// stacks where one is square.
+// the sides exchanged: W[e] += (B[e] A[e])^T. The shapes tell; of a square stack, those of the
+// others.
 //
 //   down_proj      A (E R, D), B (F, E R)
 //   gate_up_proj   A (E R, 2 F), B (D, E R): the columns of gate, then those of up

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/matrix.h"
+#include "model/gguf_keys.h"
 #include "model/gguf_names.h"
 #include "model/linear_shapes.h"
 #include "model/tensor_views.h"
@@ -74,6 +76,10 @@ class Builder {
                         name, config_.model_type, config_.num_hidden_layers);
     }
     read_.insert(name);
+    if (!tensor->dtype.is_blocks() && !IsFloat(tensor->dtype)) {
+      ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16, BF16 or blocks",
+                        file_.FileOf(*tensor), name, NameOf(tensor->dtype));
+    }
     const bool has_columns = !tensor->shape.empty() && tensor->shape.back() == cols;
     if (tensor->elements() != rows * cols || (!has_columns && rows != 1)) {
       ThrowInvalidInput("{}: tensor '{}' has the shape [{}], its keys expect {} rows of {}",
@@ -240,15 +246,24 @@ class Builder {
     Experts(stored.down[0], down, 0, 1);
   }
 
+  // The blocks of the file, drafts included.
+  std::int64_t BlockCount() const {
+    const auto& architecture = file_.Require<std::string>("general.architecture");
+    return GgufKeys(file_, architecture).Int("block_count");
+  }
+
   void CheckAllRead() const {
     const RopeConfig& rope = config_.ropes[0];
+    const std::int64_t blocks = BlockCount();
     for (const TensorInfo& tensor : file_.tensors()) {
       const std::string& name = tensor.name;
       if (read_.contains(name)) continue;
       if (name == "rope_freqs.weight" && !rope.divisors.empty()) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
-      if (BlockOf(name) >= config_.num_hidden_layers || name.ends_with(".input_scale")) continue;
+      const std::int64_t block = BlockOf(name);
+      const bool is_draft = block >= config_.num_hidden_layers && block < blocks;
+      if (is_draft || name.ends_with(".input_scale")) continue;
       ThrowInvalidInput(
           "{}: tensor '{}' is none of a {} of {} layers that is supported; without it, the model "
           "would be another one",

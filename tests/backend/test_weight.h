@@ -20,7 +20,9 @@ enum class WeightKind {
   kNf4DoubleBnb,
   kNf4DoubleBnb100,  // nested blocks of 100 scales
   kNf4Block128,
-  kQ8_0,  // ggml's blocks: of 32 values
+  kQ4_0,  // ggml's blocks: of 32 values
+  kIq4Nl,
+  kQ8_0,
   kMxfp4,
   kQ4_K,  // of 256
   kQ6_K,
@@ -44,6 +46,12 @@ class TestWeight {
         return;
       case WeightKind::kBF16:
         dense_ = random.Normal(DType::kBF16, rows, cols, 0.2, precise);
+        return;
+      case WeightKind::kQ4_0:
+        MakeBlocks(BlockFormat::kQ4_0, rows, cols, random);
+        return;
+      case WeightKind::kIq4Nl:
+        MakeBlocks(BlockFormat::kIQ4_NL, rows, cols, random);
         return;
       case WeightKind::kQ8_0:
         MakeBlocks(BlockFormat::kQ8_0, rows, cols, random);

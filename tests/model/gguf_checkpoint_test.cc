@@ -4,6 +4,7 @@
 
 #include "ggml/encode.h"
 #include "model/checkpoint.h"
+#include "model/checkpoint_tensors.h"
 #include "model/gguf_config.h"
 #include "model/gguf_file.h"
 
@@ -191,27 +192,33 @@ TEST(GgufCheckpoint, ExpertsAreSlicesOfTheirStack) {
   }
 }
 
-TEST(GgufCheckpoint, BlocksStayBlocks) {
-  Whole model("llama");
+// Widens a model to rows of one block of 32 values.
+void Widen(Whole& model) {
   model.Key("attention.key_length", std::uint32_t{32});
   model.Key("attention.value_length", std::uint32_t{32});
   model.Key("embedding_length", std::uint32_t{32});
-  // Only this tensor is looked at: 64 rows of one block each, whose scale is 0 and first code the
-  // row.
-  std::string blocks;
-  for (int row = 0; row < 64; ++row)
-    blocks += std::string(2, '\0') + std::string(32, static_cast<char>(row));
-  model.Tensor("blk.0.attn_q.weight", BlockFormat::kQ8_0, {64, 32}, blocks);
   model.Add("token_embd.weight", {10, 32}, 0);
   for (const char* norm : {"output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"}) {
     model.Add(std::string(norm) + ".weight", {32}, 0);
   }
+  model.Add("blk.0.attn_q.weight", {64, 32}, 0);
   model.Add("blk.0.attn_k.weight", {32, 32}, 0);
   model.Add("blk.0.attn_v.weight", {32, 32}, 0);
   model.Add("blk.0.attn_output.weight", {32, 64}, 0);
   model.Add("blk.0.ffn_gate.weight", {6, 32}, 0);
   model.Add("blk.0.ffn_up.weight", {6, 32}, 0);
   model.Add("blk.0.ffn_down.weight", {32, 6}, 0);
+}
+
+TEST(GgufCheckpoint, BlocksStayBlocks) {
+  Whole model("llama");
+  Widen(model);
+  // Only this tensor is looked at: 64 rows of one block each, whose scale is 0 and first code the
+  // row.
+  std::string blocks;
+  for (int row = 0; row < 64; ++row)
+    blocks += std::string(2, '\0') + std::string(32, static_cast<char>(row));
+  model.Tensor("blk.0.attn_q.weight", BlockFormat::kQ8_0, {64, 32}, blocks);
   const auto reader = model.Open();
   const TensorInfo& q = *reader->Find(std::string(kAttention) + "q_proj.weight");
   EXPECT_EQ(q.dtype, BlockFormat::kQ8_0);
@@ -221,6 +228,17 @@ TEST(GgufCheckpoint, BlocksStayBlocks) {
   EXPECT_EQ(bytes[1 * 34 + 2], 2);
   EXPECT_EQ(bytes[16 * 34 + 2], 1);
   EXPECT_EQ(bytes[63 * 34 + 2], 63);
+}
+
+// A model of 16-bit linears may hold its tables in blocks; its linears can be quantized then.
+TEST(GgufCheckpoint, LinearsInBlocksMakeItQuantized) {
+  Whole model("llama");
+  Widen(model);
+  model.Tensor("token_embd.weight", BlockFormat::kQ8_0, {10, 32}, std::string(10 * 34, '\0'));
+  model.Tensor("output.weight", BlockFormat::kQ8_0, {10, 32}, std::string(10 * 34, '\0'));
+  EXPECT_FALSE(CheckpointTensors(*model.Open()).is_quantized());
+  model.Tensor("blk.0.attn_v.weight", BlockFormat::kQ8_0, {32, 32}, std::string(32 * 34, '\0'));
+  EXPECT_TRUE(CheckpointTensors(*model.Open()).is_quantized());
 }
 
 TEST(GgufCheckpoint, ScalesOfWeightsAreMultipliedIn) {
@@ -283,6 +301,19 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.extra.weight", {8}, 0); },
       "tensor 'blk.0.extra.weight' is none of a llama of 1 layers that is supported");
+  // Layers behind the count of blocks.
+  refused(
+      "llama",
+      [](Whole& m) {
+        m.Add("blk.1.attn_q.weight", {8, 8}, 0);
+      },
+      "tensor 'blk.1.attn_q.weight' is none of a llama of 1 layers");
+  refused(
+      "llama",
+      [](Whole& m) {
+        m.Tensor("blk.0.attn_q.weight", DType::kF64, {8, 8}, std::string(512, '\0'));
+      },
+      "tensor 'blk.0.attn_q.weight' is F64, expected F32, F16, BF16 or blocks");
   // Norms of heads are qwen3's, divisors of frequencies llama's, and Gemma 2 has no head.
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.attn_q_norm.weight", {4}, 0); }, "is none of a llama");

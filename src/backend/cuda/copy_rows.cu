@@ -126,6 +126,7 @@ const float* Floats(const ConstMatrixView& m) { return static_cast<const float*>
 
 }  // namespace
 
+// Tables are dense: Backend::Reads refuses blocks, and no model has a table in 4 bits.
 void Queue(Stream stream, const ops::Embed& op) {
   CopyRows(stream, op.kName,
            {.x = op.table.dense, .y = op.y, .from = op.ids.data, .scale = op.scale});

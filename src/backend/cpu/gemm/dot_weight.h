@@ -22,6 +22,11 @@ inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotFor
                                         DotForm::kPrepacked};
 inline constexpr int kDotFormCount = std::size(kDotForms);
 
+// The form whose packed x serves dot products of `form`: blocks meet rows of x as they are.
+constexpr DotForm PackedAs(DotForm form) {
+  return form == DotForm::kBlocks ? DotForm::kRows : form;
+}
+
 // The form for dot products of a weight with `count` rows of x.
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count);
 // Up to this many rows of x, dot products are faster than panels.
@@ -32,7 +37,7 @@ struct DotOperand {
   const Kernels& kernels;
   std::int64_t count = 0;  // rows of x
   std::int64_t cols = 0;   // of x
-  // Batches, for each form that Pack was called for.
+  // Batches, for each form of PackedAs that Pack was called for.
   std::byte* packed[kDotFormCount] = {};
 
   std::int64_t batches(DotForm form) const {
@@ -43,7 +48,7 @@ struct DotOperand {
   }
   std::byte* Batch(DotForm form, std::int64_t batch) const {
     const std::int64_t elements = First(form, batch) * RoundUp(cols, kDotGroup);
-    return packed[static_cast<int>(form)] + elements * kernels.bytes;
+    return packed[static_cast<int>(PackedAs(form))] + elements * kernels.bytes;
   }
   void Pack(Context& context, DotForm form, const ConstMatrixView& x) const;
 };
