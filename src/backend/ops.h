@@ -75,10 +75,12 @@ struct LinearGradient {
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
-// cos and sin of position * frequency, (rows, K_rot / 2) each, wide.
+// cos and sin of position * frequency, (rows, K_rot / 2) each, wide. Dims i and i + K_rot / 2 of a
+// head form a pair (Hugging Face "rotate_half"); interleaved: dims 2 i and 2 i + 1.
 struct RopeTable {
   ConstMatrixView cos;
   ConstMatrixView sin;
+  bool interleaved = false;
 };
 
 struct AttentionShape {
@@ -242,8 +244,8 @@ struct ExpertLinearBackward {
   MatrixView dx;  // (S, I)
 };
 
-// Rotates the first K_rot = 2 * cos.cols dims of every head of x, in place; dims i and i + K_rot /
-// 2 form a pair (Hugging Face "rotate_half"). inverse: by the negative angle, the backward pass.
+// Rotates the pairs of the first K_rot = 2 * cos.cols dims of every head of x, in place. inverse:
+// by the negative angle, the backward pass.
 struct Rope {
   static constexpr const char* kName = "Rope";
   IndexView positions;  // (N) rows of the table

@@ -226,7 +226,8 @@ void Run(const ops::ExpertLinearBackward& op) {
 void Run(const ops::Rope& op) {
   Dispatch(op.kName, op.x_inout.dtype, [&]<typename T>() {
     reference::Rope<T>(Indices(op.positions), TypedConst<T>(op.table.cos),
-                       TypedConst<T>(op.table.sin), op.heads, op.inverse, Typed<T>(op.x_inout));
+                       TypedConst<T>(op.table.sin), op.table.interleaved, op.heads, op.inverse,
+                       Typed<T>(op.x_inout));
   });
 }
 

@@ -81,16 +81,18 @@ void RmsNormBackward(Mat<const T> dy, Mat<const T> x, Mat<const T> w, Mat<const 
 // the inverse has -sin.
 template <typename T>
 void Rope(std::span<const std::int32_t> positions, Mat<const T> cos, Mat<const T> sin,
-          std::int64_t heads, bool inverse, Mat<T> x_inout) {
+          bool interleaved, std::int64_t heads, bool inverse, Mat<T> x_inout) {
   const std::int64_t head_dim = x_inout.cols / heads;
   const std::int64_t half = cos.cols;
+  const std::int64_t step = interleaved ? 2 : 1;
+  const std::int64_t apart = interleaved ? 1 : half;
   for (std::int64_t n = 0; n < x_inout.rows; ++n) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t i = 0; i < half; ++i) {
         const T c = cos(positions[n], i);
         const T s = inverse ? -sin(positions[n], i) : sin(positions[n], i);
-        T& x1 = x_inout(n, h * head_dim + i);
-        T& x2 = x_inout(n, h * head_dim + i + half);
+        T& x1 = x_inout(n, h * head_dim + step * i);
+        T& x2 = x_inout(n, h * head_dim + step * i + apart);
         const T rotated = x1 * c - x2 * s;
         x2 = x2 * c + x1 * s;
         x1 = rotated;

@@ -155,7 +155,8 @@ TEST_F(GradTest, Linear) {
 }
 
 TEST_F(GradTest, Rope) {
-  for (const std::int64_t rotated : {8, 4}) {
+  for (const auto& [rotated, interleaved] :
+       {std::pair(8, false), {4, false}, {8, true}, {4, true}}) {
     const Matrix angle = Normal(9, rotated / 2);
     const auto table = [&](double (*fn)(double), DType dtype) {
       return Map(angle, dtype, [&](Complex x) { return fn(x.real()); });
@@ -169,10 +170,11 @@ TEST_F(GradTest, Rope) {
     Matrix dy = Normal(3, 2 * 8);
     const Matrix expected = ComplexStep(x, [&] {
       Matrix y = x;
-      backend_->Run(ops::Rope{positions, {cos_c.view(), sin_c.view()}, 2, false, y.view()});
+      backend_->Run(
+          ops::Rope{positions, {cos_c.view(), sin_c.view(), interleaved}, 2, false, y.view()});
       return Contract(dy, y);
     });
-    backend_->Run(ops::Rope{positions, {cos.view(), sin.view()}, 2, true, dy.view()});
+    backend_->Run(ops::Rope{positions, {cos.view(), sin.view(), interleaved}, 2, true, dy.view()});
     ExpectGradient(dy, expected, "dx");
   }
 }

@@ -255,13 +255,17 @@ TEST_P(OpTest, PackedAttentionEqualsSeparateCalls) {
 struct RopeCase {
   std::string name;
   std::int64_t rows, heads, head_dim, rotated;  // rotated: K_rot
+  bool interleaved = false;
 };
 
 TEST_P(OpTest, Rope) {
   std::uint64_t seed = 600;
-  for (const RopeCase& c : {RopeCase{"one", 1, 1, 2, 2}, RopeCase{"full", 19, 3, 64, 64},
-                            RopeCase{"odd_half", 7, 2, 10, 10}, RopeCase{"partial", 9, 4, 80, 32},
-                            RopeCase{"none_rotated", 3, 2, 8, 0}}) {
+  for (const RopeCase& c :
+       {RopeCase{"one", 1, 1, 2, 2}, RopeCase{"full", 19, 3, 64, 64},
+        RopeCase{"odd_half", 7, 2, 10, 10}, RopeCase{"partial", 9, 4, 80, 32},
+        RopeCase{"none_rotated", 3, 2, 8, 0}, RopeCase{"neighbours", 19, 3, 64, 64, true},
+        RopeCase{"neighbours_odd_half", 7, 2, 10, 10, true},
+        RopeCase{"neighbours_partial", 9, 4, 40, 20, true}}) {
     for (const bool inverse : {false, true}) {
       for (const DType type : {activation(), wide()}) {
         SCOPED_TRACE(c.name);
@@ -286,8 +290,9 @@ TEST_P(OpTest, Rope) {
           for (std::int64_t col = 0; col < x.cols(); ++col) {
             const std::int64_t d = col % c.head_dim;
             const bool pair = d < c.rotated;
-            const std::int64_t other =
-                d < c.rotated / 2 ? col + c.rotated / 2 : col - c.rotated / 2;
+            const std::int64_t apart = c.interleaved ? 1 : c.rotated / 2;
+            const bool is_first = c.interleaved ? d % 2 == 0 : d < c.rotated / 2;
+            const std::int64_t other = is_first ? col + apart : col - apart;
             const double size = pair ? std::abs(x(n, col)) + std::abs(x(n, other)) : 0;
             bound.Set(n, col, Gamma(3, UnitRoundoff(wide())) * size);
           }
@@ -295,9 +300,10 @@ TEST_P(OpTest, Rope) {
         Matrix cos64 = Convert(cos, DType::kF64);
         Matrix sin64 = Convert(sin, DType::kF64);
         backend().Reserve({.rows = c.rows, .heads = c.heads, .head_dim = c.head_dim});
-        backend().Run(ops::Rope{positions, {cos.view(), sin.view()}, c.heads, inverse, x.view()});
-        reference().Run(
-            ops::Rope{positions, {cos64.view(), sin64.view()}, c.heads, inverse, expected.view()});
+        const RopeTable table{cos.view(), sin.view(), c.interleaved};
+        const RopeTable table64{cos64.view(), sin64.view(), c.interleaved};
+        backend().Run(ops::Rope{positions, table, c.heads, inverse, x.view()});
+        reference().Run(ops::Rope{positions, table64, c.heads, inverse, expected.view()});
         ExpectWithin(x, expected, bound, "x");
       }
     }

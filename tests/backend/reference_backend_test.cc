@@ -137,6 +137,16 @@ TEST_F(ReferenceBackendTest, RopeRotatesPairsOfHalves) {
   ExpectWithin(x, before, Filled(DType::kF64, 2, 10, 1e-15), "inverse");
 }
 
+TEST_F(ReferenceBackendTest, RopeRotatesNeighbours) {
+  const Matrix cos = Make({{std::cos(0.3), std::cos(0.6)}});
+  const Matrix sin = Make({{std::sin(0.3), std::sin(0.6)}});
+  const std::vector<std::int32_t> positions = {0};
+  // One head of five dims: dims 0 and 1, 2 and 3 are pairs, dim 4 is left alone.
+  Matrix x = Make({{1, 0, 0, 1, 7}});
+  backend_->Run(ops::Rope{positions, {cos.view(), sin.view(), true}, 1, false, x.view()});
+  ExpectValues(x, {{std::cos(0.3), std::sin(0.3), -std::sin(0.6), std::cos(0.6), 7}});
+}
+
 // With q = 0 every visible key has the same weight, so o is the mean of the visible v.
 class AttentionMeanTest : public ReferenceBackendTest {
  protected:

@@ -1,7 +1,8 @@
-// Rotary position embedding: dims i and i + half of a head form a pair, which is rotated by an
-// angle that grows with the position.
+// Rotary position embedding: two dims of a head form a pair, which is rotated by an angle that
+// grows with the position.
 //
-//   head:  [ x1 ... (half) | x2 ... (half) | dims that are not rotated ]
+//   head:         [ x1 ... (half) | x2 ... (half) | dims that are not rotated ]
+//   interleaved:  [ x1 x2 | x1 x2 | ...           | dims that are not rotated ]
 //   x1' = x1 cos - x2 sin      x2' = x2 cos + x1 sin
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/rope.cc"
@@ -22,14 +23,23 @@ void Rope(const ops::Rope& op, Range rows) {
     const ConstRow sin(op.table.sin, op.positions.data[n]);
     const Row row(op.x_inout, n);
     for (std::int64_t first = 0; first < op.x_inout.cols; first += K) {
-      ForEachVector(half, [&](auto d, std::int64_t i) HWY_ATTR {
-        const auto c = cos.Load(d, i);
-        const auto s = inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
-        const auto x1 = row.Load(d, first + i);
-        const auto x2 = row.Load(d, first + i + half);
-        row.Store(d, hn::NegMulAdd(x2, s, hn::Mul(x1, c)), first + i);
-        row.Store(d, hn::MulAdd(x1, s, hn::Mul(x2, c)), first + i + half);
-      });
+      const auto rotate = [&](auto d, std::int64_t i, std::int64_t at, std::int64_t apart)
+                              HWY_ATTR {
+                                const auto c = cos.Load(d, i);
+                                const auto s = inverse ? hn::Neg(sin.Load(d, i)) : sin.Load(d, i);
+                                const auto x1 = row.Load(d, at);
+                                const auto x2 = row.Load(d, at + apart);
+                                row.Store(d, hn::NegMulAdd(x2, s, hn::Mul(x1, c)), at);
+                                row.Store(d, hn::MulAdd(x1, s, hn::Mul(x2, c)), at + apart);
+                              };
+      if (op.table.interleaved) {
+        // Few families pair neighbours, and the rotation is a small part of their pass.
+        const hn::CappedTag<float, 1> d1;
+        for (std::int64_t i = 0; i < half; ++i) rotate(d1, i, first + 2 * i, 1);
+      } else {
+        ForEachVector(half,
+                      [&](auto d, std::int64_t i) HWY_ATTR { rotate(d, i, first + i, half); });
+      }
     }
   }
 }
