@@ -86,7 +86,7 @@ double RealAt(const ConstMatrixView& m, std::int64_t i) {
   }
 }
 
-void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out) {
+void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out, double factor) {
   const auto* bytes = static_cast<const std::byte*>(data);
   // memcpy, because files do not align values.
   const auto read = [&]<typename T>(T value, std::int64_t i) {
@@ -108,7 +108,7 @@ void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out) 
       default:
         ThrowRuntime("ConvertToWide: {} is not supported", NameOf(dtype));
     }
-    const double sum = shift == 0 ? double{value} : double{value} + shift;  // keeps -0
+    const double sum = (shift == 0 ? double{value} : double{value} + shift) * factor;  // keeps -0
     switch (out.dtype) {
       case DType::kF32:
         out.Row<float>(0)[i] = static_cast<float>(sum);

@@ -34,9 +34,9 @@ std::vector<double> DownloadReal(Memory& memory, const ConstMatrixView& m);
 // Returns element (0, i) of a kF32, kF64 or kC128 view, the real part of a complex one.
 double RealAt(const ConstMatrixView& m, std::int64_t i);
 
-// out (1, n; kF32, kF64 or kC128) = values + shift; `data` holds n values of `dtype` (F32, F16,
-// BF16), not necessarily aligned.
-void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out);
+// out (1, n; kF32, kF64 or kC128) = (values + shift) * factor; `data` holds n values of `dtype`
+// (F32, F16, BF16), not necessarily aligned.
+void ConvertToWide(const void* data, DType dtype, double shift, MatrixView out, double factor = 1);
 
 }  // namespace qlora
 

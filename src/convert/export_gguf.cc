@@ -188,7 +188,7 @@ class ModelPlan {
         };
     add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
     std::vector<float> q_norm = FloatsOf(w.q_norm);
-    const float factor = config_.qk_norm ? GgufScoreFactor(config_) : 1;
+    const float factor = config_.qk_norm != QkNorm::kNone ? GgufScoreFactor(config_) : 1;
     for (float& value : q_norm) value *= factor;
     plan_.Vector(block + "attn_q_norm.weight", std::move(q_norm));
     Vector(block + "attn_k_norm.weight", w.k_norm);

@@ -106,13 +106,14 @@ class Cutter {
     const PerLinear<LinearShape> shapes = ShapeLinears(config_);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
       layer_ = fmt::format("{}layers.{}.", prefix_, l);
-      if (config_.fused_linears) {
+      if (config_.fused_qkv) {
         Join(names.qkv[0], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
-        Join(names.gate_up[0], {"mlp.gate_proj", "mlp.up_proj"});
-        continue;
+      } else {
+        Cut("self_attn.qkv_proj", names.qkv, shapes.qkv);
       }
-      Cut("self_attn.qkv_proj", names.qkv, shapes.qkv);
-      if (config_.moe.num_experts == 0) {
+      if (config_.fused_gate_up) {
+        Join(names.gate_up[0], {"mlp.gate_proj", "mlp.up_proj"});
+      } else if (config_.moe.num_experts == 0) {
         Cut("mlp.gate_up_proj", names.gate_up, shapes.gate_up);
       } else {
         CutExperts(names, shapes);

@@ -48,31 +48,66 @@ void ParseHeads(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   }
 }
 
+void ParseBiases(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  const bool attention_bias = keys.Bool("attention_bias", family.attention_bias);
+  config.mlp_bias = family.mlp_bias_key && keys.Bool("mlp_bias", false);
+  switch (family.bias) {
+    case BiasRule::kNone:
+      break;
+    case BiasRule::kKey:
+      config.qkv_bias = config.o_bias = attention_bias;
+      break;
+    case BiasRule::kQkvKey:
+      config.qkv_bias = attention_bias;
+      break;
+    case BiasRule::kQkvOnly:
+      config.qkv_bias = true;
+      break;
+    case BiasRule::kTwoKeys:
+      config.qkv_bias = attention_bias;
+      config.o_bias = keys.Bool("attention_out_bias", false);
+      break;
+    case BiasRule::kAllByKey:
+      config.qkv_bias = config.o_bias = config.mlp_bias = keys.Bool("use_bias", false);
+      break;
+  }
+}
+
+// Granite's. Without attention_multiplier scores are q . k as they are.
+void ParseMultipliers(const ConfigKeys& keys, DecoderConfig& config) {
+  const auto positive = [&](const char* key) {
+    const double value = keys.Double(key, 1);
+    if (!(value > 0 && value <= 1e6)) {
+      ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), key, value);
+    }
+    return static_cast<float>(value);
+  };
+  config.embed_scale = config.noise_scale = positive("embedding_multiplier");
+  config.attention_scale = positive("attention_multiplier");
+  config.residual_scale = positive("residual_multiplier");
+  config.logit_scale = 1 / positive("logits_scaling");
+}
+
 // Reads the biases, norms, scales and caps of a block.
 void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
-  const bool attention_bias = keys.Bool("attention_bias", false);
-  config.qkv_bias =
-      family.bias == BiasRule::kQkvOnly || (family.bias == BiasRule::kKey && attention_bias);
-  config.o_bias = family.bias == BiasRule::kKey && attention_bias;
-  config.mlp_bias = family.mlp_bias_key && keys.Bool("mlp_bias", false);
-  config.qk_norm = family.qk_norm;
+  ParseBiases(keys, family, config);
+  ApplyFamily(family, config);
   config.one_plus_norm = family.gemma;
-  config.post_norms = family.gemma;
-  config.fused_linears = family.fused_linears;
   // Attention scores are q . k / sqrt(head_dim), in Gemma / sqrt(query_pre_attn_scalar).
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
     // Not rounded to the dtype of the checkpoint: as transformers in float32, and llama.cpp.
     config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
-    query_scalar = keys.Double("query_pre_attn_scalar", 256.0);
   }
+  if (family.query_scalar) query_scalar = keys.Double("query_pre_attn_scalar", 256.0);
   config.attention_scale = static_cast<float>(1.0 / std::sqrt(query_scalar));
+  if (family.multipliers) ParseMultipliers(keys, config);
   // As in transformers: Gemma 3 caps logits where the key asks for a cap, and never attention.
   if (family.attention_softcap > 0) {
     config.attention_softcap = static_cast<float>(
         keys.DoubleOrNull("attn_logit_softcapping", double{family.attention_softcap}));
   }
-  if (family.gemma) {
+  if (family.query_scalar) {
     config.final_softcap = static_cast<float>(
         keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
   }
@@ -91,6 +126,24 @@ void ParseMoe(const ConfigKeys& keys, DecoderConfig& config) {
       (keys.Find("mlp_only_layers") != nullptr && !keys.Find("mlp_only_layers")->empty())) {
     ThrowInvalidInput("{}: decoder_sparse_step and mlp_only_layers are not supported",
                       keys.where());
+  }
+}
+
+// Refuses the hybrids of Granite that have more than attention and one MLP.
+void CheckGraniteHybrid(const ConfigKeys& keys) {
+  if (keys.Int("num_local_experts", 8) != 0) {
+    ThrowInvalidInput("{}: experts of a granitemoehybrid (num_local_experts) are not supported",
+                      keys.where());
+  }
+  const char* const key = keys.Find("layer_types") != nullptr ? "layer_types" : "layers_block_type";
+  const std::vector<std::string> types =
+      keys.Find(key) == nullptr ? std::vector<std::string>{"mamba"} : keys.Strings(key);
+  for (const std::string& type : types) {
+    if (type == "attention" || type == "full_attention") continue;
+    ThrowInvalidInput(
+        "{}: layers of type '{}' are not supported; supported is a granitemoehybrid whose "
+        "layer_types all are attention",
+        keys.where(), type);
   }
 }
 
@@ -183,36 +236,43 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   // both.
   const ConfigKeys top(root, where);
 
-  // A multimodal Gemma 3 keeps its decoder in text_config, with most keys left to their defaults.
-  const bool multimodal = top.String("model_type", "") == "gemma3" && top.Find("text_config");
-  const ConfigKeys keys(multimodal ? root.at("text_config") : root, where);
+  const Wrapper* wrapper = FindWrapper(top.String("model_type", ""));
+  const bool has_text = wrapper != nullptr && top.Find("text_config") != nullptr;
+  const ConfigKeys keys(has_text ? root.at("text_config") : root, where);
   DecoderConfig config;
-  config.model_type = multimodal ? "gemma3_text" : keys.String("model_type", "");
+  const bool names_itself = wrapper == nullptr || (has_text && wrapper->names_text);
+  const std::string otherwise(wrapper == nullptr ? "" : wrapper->text);
+  config.model_type = names_itself ? keys.String("model_type", otherwise) : otherwise;
   if (config.model_type.empty() && top.Find("error") != nullptr) {
     ThrowInvalidInput("{}: is the answer of a server ({}), not the file itself: download it again",
                       where, FormatJson(*top.Find("error")));
   }
   // Since transformers 4.52 a wrapper holds its decoder as language_model.
-  if (multimodal) config.module_prefix = "model.language_model.";
+  if (wrapper != nullptr) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
-  config.architecture = family.architecture;
   CheckArchitecture(top, keys);
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);
   config.hidden_size = keys.Int("hidden_size");
-  config.intermediate_size = keys.Int("intermediate_size");
+  // Granite's hybrids have a shared expert for all tokens, which is their MLP where there are no
+  // others.
+  config.intermediate_size = keys.Int(
+      config.model_type == "granitemoehybrid" ? "shared_intermediate_size" : "intermediate_size");
   config.num_hidden_layers = keys.Int("num_hidden_layers");
   ParseHeads(keys, family, config);
   config.max_position_embeddings =
       keys.Int("max_position_embeddings", family.max_position_embeddings);
   config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
   // A multimodal model may have the key at either level.
+  const bool tied_by_default =
+      wrapper != nullptr ? wrapper->tie_word_embeddings : family.tie_word_embeddings;
   config.tie_word_embeddings =
-      keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", family.tie_word_embeddings));
+      keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", tied_by_default));
 
   config.hidden_act = ActivationOf(keys, family);
   ParseBlocks(keys, family, config);
   if (family.moe) ParseMoe(keys, config);
+  if (config.model_type == "granitemoehybrid") CheckGraniteHybrid(keys);
   CheckSizes(config, where);
   ParseLayers(keys, family, config);
   CheckQuantization(top);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/backend.h"
@@ -31,6 +32,11 @@ struct RopeConfig {
   std::vector<double>
       short_factor;  // (rotary_dim / 2) longrope, sequences up to the original length
   std::vector<double> long_factor;  // (rotary_dim / 2) longrope, longer sequences
+  // Dims 2 i and 2 i + 1 of a head form a pair, not i and i + rotary_dim / 2.
+  bool interleaved = false;
+  // Not 0: cos and sin of position p are multiplied by 1 + query_scale_beta ln(1 + floor(p /
+  // original_max_position_embeddings)) (Ministral 3's llama_4_scaling_beta; a table of queries).
+  double query_scale_beta = 0;
   // (rotary_dim / 2) beside any type: divides the frequencies once more (GGUF's rope_freqs).
   // Empty: 1.
   std::vector<double> divisors;
@@ -40,7 +46,35 @@ struct RopeConfig {
 
 struct LayerConfig {
   std::int64_t window = 0;  // keys that a query sees, itself included; 0: all
-  int rope = 0;             // index into DecoderConfig::ropes; -1: no rotary embedding
+  // Indices into DecoderConfig::ropes, of keys and of queries; -1: no rotary embedding, and for
+  // queries the table of keys.
+  int rope = 0;
+  int query_rope = -1;
+
+  int rope_of_queries() const { return query_rope < 0 ? rope : query_rope; }
+};
+
+// Where the norms of queries and keys stand.
+enum class QkNorm : std::uint8_t {
+  kNone,
+  kHeads,         // of each head, before RoPE (Qwen 3, Gemma 3)
+  kRotatedHeads,  // of each head, after RoPE (Hunyuan)
+  kProjection,    // of all heads together, before RoPE (Olmo)
+};
+
+// The names of a layer's modules, which families spell differently. Unused names have no meaning.
+struct ModuleNames {
+  std::string_view input_norm = "input_layernorm";
+  std::string_view post_attn_norm = "post_attention_layernorm";  // with post_norms
+  std::string_view mlp_norm = "post_attention_layernorm";
+  std::string_view post_mlp_norm = "post_feedforward_layernorm";  // with post_norms
+  std::string_view q_norm = "self_attn.q_norm";
+  std::string_view k_norm = "self_attn.k_norm";
+  std::string_view mlp = "mlp";  // also the module that holds router and experts
+  std::string_view gate = "gate_proj";
+  std::string_view up = "up_proj";
+  std::string_view gate_up = "gate_up_proj";  // with fused_gate_up
+  std::string_view down = "down_proj";
 };
 
 inline constexpr std::int64_t kMaxLayers = 4096;
@@ -74,15 +108,21 @@ struct DecoderConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;        // RMSNorm of every query and key head before RoPE
+  QkNorm qk_norm = QkNorm::kNone;
   bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)
+  bool input_norms = true;     // RMSNorm of the input of each block (not in Olmo)
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
-  bool fused_linears = false;  // qkv_proj and gate_up_proj instead of separate linears (Phi-3)
+  bool fused_qkv = false;   // qkv_proj instead of three linears (Phi-3)
+  bool fused_gate_up = false;  // gate_up_proj instead of two linears (Phi-3, GLM-4)
   float embed_scale = 1;
+  float noise_scale = 1;        // of NEFTune's noise: embed_scale where the noise comes before it
+  float residual_scale = 1;     // of each block's output as it joins the residual (Granite); > 0
+  float logit_scale = 1;        // of logits (Granite: 1 / logits_scaling)
   float attention_scale = 0;    // multiplies q . k
   float attention_softcap = 0;  // 0: none
   float final_softcap = 0;      // 0: none
 
+  ModuleNames names;
   // What paths of modules have in the place of "model." in the class that AutoModelForCausalLM of
   // transformers gives for this config.json; adapters are written with it.
   std::string module_prefix = "model.";
@@ -97,6 +137,17 @@ struct DecoderConfig {
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
   std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
+  // Values that one norm of queries, or of keys, has.
+  std::int64_t q_norm_size() const {
+    return qk_norm == QkNorm::kProjection ? q_features() : head_dim;
+  }
+  std::int64_t k_norm_size() const {
+    return qk_norm == QkNorm::kProjection ? kv_features() : head_dim;
+  }
+  // Passes keep the residual stream divided by residual_scale, so that a block joins it as it is.
+  // RMSNorm undoes the division when its epsilon is divided as well.
+  float stream_embed_scale() const { return embed_scale / residual_scale; }
+  float stream_eps() const { return rms_norm_eps / (residual_scale * residual_scale); }
 };
 
 // Reads a GGUF file (gguf_config.h), or <model_dir>/config.json (Hugging Face transformers 4 and 5

@@ -1,5 +1,6 @@
 #include "model/config_layers.h"
 
+#include <algorithm>
 #include <cstddef>
 
 #include "model/config_rope.h"
@@ -7,15 +8,27 @@
 namespace qlora {
 namespace {
 
+// Of a Ministral 3 whose file says nothing.
+const Json& MinistralRope() {
+  static const Json rope = {{"rope_type", "yarn"},
+                            {"rope_theta", 1e6},
+                            {"factor", 16.0},
+                            {"original_max_position_embeddings", 16384},
+                            {"mscale", 1.0},
+                            {"mscale_all_dim", 1.0},
+                            {"llama_4_scaling_beta", 0.1}};
+  return rope;
+}
+
 // A model has one table of rotary frequencies, or two, [0] for layers that see all positions and
-// [1] for layers with a window (Gemma 3).
+// [1] for layers with a window (Gemma 3, Olmo 3).
 void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   const Json* parameters = keys.Find("rope_parameters");
-  const Json* full = parameters != nullptr ? parameters : keys.Find("rope_scaling");
-  const Json* sliding = nullptr;
   const Json* scaling = keys.Find("rope_scaling");
-  const bool two_tables = family.window == WindowRule::kFiveOfSix;
-  if (two_tables && parameters != nullptr && parameters->contains("full_attention")) {
+  const Json* full = parameters != nullptr ? parameters : scaling;
+  const Json* sliding = nullptr;
+  if (full == nullptr && family.model_type == "ministral3") full = &MinistralRope();
+  if (family.local_rope && parameters != nullptr && parameters->contains("full_attention")) {
     full = &parameters->at("full_attention");
     if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");
   }
@@ -24,10 +37,22 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   }
   const double theta = keys.Double("rope_theta", family.rope_theta);
   config.ropes.push_back(ParseRope(full, theta, "rope_theta", keys, family, config));
-  if (two_tables) {
-    const double local = keys.Double("rope_local_base_freq", 1e4);
-    config.ropes.push_back(ParseRope(sliding, local, "rope_local_base_freq", keys, family, config));
+  if (family.local_rope) {
+    // Gemma's key; without one the layers with a window turn as the others do, but unscaled.
+    const bool has_key = family.gemma;
+    const char* const key = has_key ? "rope_local_base_freq" : "rope_theta";
+    const double local = keys.Double(key, has_key ? 1e4 : config.ropes[0].rope_theta);
+    config.ropes.push_back(ParseRope(sliding, local, key, keys, family, config));
   }
+}
+
+// Adds the table of queries that grow with their position.
+void AddQueryRope(DecoderConfig& config) {
+  if (config.ropes[0].query_scale_beta == 0) return;
+  RopeConfig keys = config.ropes[0];
+  keys.query_scale_beta = 0;
+  config.ropes = {keys, config.ropes[0]};
+  for (LayerConfig& layer : config.layers) layer.query_rope = 1;
 }
 
 // The keys that decide which layers rotate and which have a window.
@@ -39,10 +64,12 @@ class LayerRules {
         window_(keys.IsNull("sliding_window") ? 0
                                               : keys.Int("sliding_window", family.sliding_window)),
         max_window_layers_(keys.Int("max_window_layers", 28)),
-        pattern_(keys.Int("sliding_window_pattern", 6)),
+        pattern_(
+            keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
         no_rope_interval_(keys.Int("no_rope_layer_interval", 4)),
         layer_types_(keys.Find("layer_types")),
-        no_rope_(keys.Find("no_rope_layers")) {
+        no_rope_(keys.Find("no_rope_layers")),
+        rotates_(keys.String("position_embedding_type", "") == "rope") {
     // The families in which sliding_window has an effect only with use_sliding_window.
     const bool by_use = family.window == WindowRule::kUpper ||
                         family.window == WindowRule::kAllIfUsed ||
@@ -67,13 +94,15 @@ class LayerRules {
     const bool sliding = layer_types_ != nullptr && family_.window != WindowRule::kNone
                              ? IsNamedSliding(l)
                              : IsSlidingByFamily(l, rotates);
-    const bool own_table = family_.window == WindowRule::kFiveOfSix && sliding;
+    const bool own_table = family_.local_rope && sliding;
     return {.window = sliding && used_ ? window_ : 0, .rope = !rotates ? -1 : own_table ? 1 : 0};
   }
 
  private:
-  // A layer in every four of SmolLM3 has no rotary embedding.
+  // A layer in every four of SmolLM3 has no rotary embedding, nor has any of a Granite hybrid that
+  // does not ask for one.
   bool Rotates(std::int64_t l) const {
+    if (family_.model_type == "granitemoehybrid") return rotates_;
     if (family_.model_type != "smollm3") return true;
     return no_rope_ != nullptr ? (*no_rope_)[l] != 0 : (l + 1) % no_rope_interval_ != 0;
   }
@@ -89,9 +118,7 @@ class LayerRules {
         return l >= max_window_layers_;
       case WindowRule::kNoRope:
         return !rotates;
-      case WindowRule::kEven:
-        return l % 2 == 0;
-      case WindowRule::kFiveOfSix:
+      case WindowRule::kPeriod:
         return (l + 1) % pattern_ != 0;
     }
     return false;
@@ -122,6 +149,7 @@ class LayerRules {
   std::int64_t no_rope_interval_;
   const Json* layer_types_;
   const Json* no_rope_;
+  bool rotates_;
   bool used_ = false;  // sliding_window has an effect
 };
 
@@ -133,6 +161,7 @@ void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& co
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     config.layers.push_back(rules.Layer(l));
   }
+  AddQueryRope(config);
 }
 
 }  // namespace qlora

@@ -7,10 +7,13 @@
 namespace qlora {
 namespace {
 
-// "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3.
+// "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3, "dynamic" is
+// Hunyuan's name of a default with another base.
 RopeType RopeTypeNamed(std::string name, const Family& family, const std::string& where) {
   if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
-  if (name == "default") return RopeType::kDefault;
+  if (name == "dynamic" && family.model_type == "hunyuan_v1_dense") name = "default";
+  // Positions of images have three parts, which are one number for text.
+  if (name == "default" || name == "mrope") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "yarn") return RopeType::kYarn;
@@ -33,8 +36,8 @@ RopeType RopeTypeOf(const ConfigKeys& keys, const Family& family) {
 }
 
 // Only the first dims of a head rotate in some models.
-std::int64_t RotaryDim(const ConfigKeys& keys, const DecoderConfig& config) {
-  const double partial = keys.Double("partial_rotary_factor", 1.0);
+std::int64_t RotaryDim(const ConfigKeys& keys, const DecoderConfig& config, double otherwise) {
+  const double partial = keys.Double("partial_rotary_factor", otherwise);
   if (!(partial > 0 && partial <= 1)) {
     ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1",
                       keys.where(), partial);
@@ -64,10 +67,19 @@ void ReadYarn(const ConfigKeys& keys, RopeConfig& rope) {
     return rope.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
   };
   double otherwise = magnitude(1.0);
-  if (keys.Find("mscale") != nullptr && keys.Find("mscale_all_dim") != nullptr) {
+  if (keys.Double("mscale", 0) != 0 && keys.Double("mscale_all_dim", 0) != 0) {
     otherwise = magnitude(keys.Double("mscale")) / magnitude(keys.Double("mscale_all_dim"));
   }
   rope.attention_factor = keys.Double("attention_factor", otherwise);
+  rope.query_scale_beta = keys.Double("llama_4_scaling_beta", 0);
+}
+
+// Hunyuan's "dynamic" is another base, from a setting that stands beside it. Other models mean a
+// base that grows with the text by that name.
+void ReadHunyuanBase(const ConfigKeys& keys, const DecoderConfig& config, RopeConfig& rope) {
+  const double alpha = keys.Double("alpha", 0);
+  const auto dim = static_cast<double>(config.head_dim);
+  if (alpha != 0) rope.rope_theta *= std::pow(alpha, dim / (dim - 2));
 }
 
 // keys: the scaling. model: the whole file.
@@ -80,7 +92,9 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
     }
   }
   rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
-  if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = RotaryDim(keys, config);
+  if (keys.Find("partial_rotary_factor") != nullptr)
+    rope.rotary_dim = RotaryDim(keys, config, family.partial_rotary_factor);
+  if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);
   rope.type = RopeTypeOf(keys, family);
   if (rope.type == RopeType::kDefault) return;
 
@@ -134,7 +148,8 @@ RopeConfig ParseRope(const Json* scaling, double theta, const char* theta_key,
                      const ConfigKeys& model, const Family& family, const DecoderConfig& config) {
   RopeConfig rope;
   rope.rope_theta = theta;
-  rope.rotary_dim = RotaryDim(model, config);
+  rope.rotary_dim = RotaryDim(model, config, family.partial_rotary_factor);
+  rope.interleaved = family.interleaved_rope;
   if (scaling != nullptr) {
     if (!scaling->is_object()) {
       ThrowInvalidInput("{}: the rope scaling must be an object", model.where());

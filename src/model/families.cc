@@ -1,11 +1,14 @@
 #include "model/families.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
 
 namespace qlora {
 namespace {
+
+constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 
 // The differences between families, other than sizes:
 //
@@ -20,6 +23,19 @@ namespace {
 //   smollm3       every fourth layer has no rotary embedding
 //   qwen3_moe     qwen3 with experts in place of the MLP
 //   mixtral       mistral with experts in place of the MLP
+//   gemma         one norm before each block, 1 + w
+//   ministral3    mistral whose queries grow with the position
+//   granite       llama with a multiplier of embedding, scores, blocks and logits;
+//   granitemoehybrid   the same with other names, as far as it has no mamba and no experts
+//   olmo2, olmo3  norms after each block alone, and one norm of all query heads and of all key
+//                 heads; olmo3 has a window in three layers of four, and scales the frequencies of
+//                 the fourth
+//   hunyuan_v1_dense   norms of heads come after RoPE
+//   ernie4_5      neighbouring dims rotate together
+//   seed_oss      biases on q, k and v
+//   glm4          norms before and after each block, gate and up are one linear, and the first half
+//                 of a head rotates, neighbouring dims together
+//   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
      .architecture = "LlamaForCausalLM",
@@ -51,7 +67,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .sliding_window = 4096,
      .window = WindowRule::kUpper,
      .bias = BiasRule::kKey,
-     .qk_norm = true},
+     .qk_norm = QkNorm::kHeads},
     {.model_type = "gemma2",
      .architecture = "Gemma2ForCausalLM",
      .vocab_size = 256000,
@@ -61,11 +77,15 @@ constexpr auto kFamilies = std::to_array<Family>({
      .head_dim = 256,
      .tie_word_embeddings = true,
      .sliding_window = 4096,
-     .window = WindowRule::kEven,
+     .window = WindowRule::kPeriod,
+     .window_period = 2,
      .bias = BiasRule::kKey,
      .gemma = true,
+     .query_scalar = true,
+     .post_norms = true,
      .attention_softcap = 50,
-     .final_softcap = 30},
+     .final_softcap = 30,
+     .names = kGemmaNames},
     {.model_type = "gemma3_text",
      .architecture = "Gemma3ForCausalLM",
      .vocab_size = 262208,
@@ -76,17 +96,23 @@ constexpr auto kFamilies = std::to_array<Family>({
      .rope_theta = 1e6,
      .tie_word_embeddings = true,
      .sliding_window = 4096,
-     .window = WindowRule::kFiveOfSix,
+     .window = WindowRule::kPeriod,
+     .window_period = 6,
      .bias = BiasRule::kKey,
-     .qk_norm = true,
-     .gemma = true},
+     .qk_norm = QkNorm::kHeads,
+     .gemma = true,
+     .query_scalar = true,
+     .post_norms = true,
+     .local_rope = true,
+     .names = kGemmaNames},
     {.model_type = "phi3",
      .architecture = "Phi3ForCausalLM",
      .vocab_size = 32064,
      .max_position_embeddings = 4096,
      .rms_norm_eps = 1e-5,
      .window = WindowRule::kAll,
-     .fused_linears = true},
+     .fused_qkv = true,
+     .fused_gate_up = true},
     {.model_type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
      .vocab_size = 128256,
@@ -106,7 +132,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .sliding_window = 4096,
      .window = WindowRule::kAllIfUsed,
      .bias = BiasRule::kKey,
-     .qk_norm = true,
+     .qk_norm = QkNorm::kHeads,
      .moe = true},
     {.model_type = "mixtral",
      .architecture = "MixtralForCausalLM",
@@ -116,10 +142,145 @@ constexpr auto kFamilies = std::to_array<Family>({
      .rms_norm_eps = 1e-5,
      .rope_theta = 1e6,
      .window = WindowRule::kAll,
-     .moe = true},
+     .moe = true,
+     .names = {.mlp = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"}},
+    {.model_type = "gemma",
+     .architecture = "GemmaForCausalLM",
+     .vocab_size = 256000,
+     .max_position_embeddings = 8192,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 16,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .bias = BiasRule::kKey,
+     .gemma = true},
+    {.model_type = "ministral3",
+     .architecture = "Ministral3ForCausalLM",
+     .vocab_size = 131072,
+     .max_position_embeddings = 262144,
+     .num_key_value_heads = 8,
+     .head_dim = 128,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .window = WindowRule::kAll},
+    {.model_type = "granite",
+     .architecture = "GraniteForCausalLM",
+     .vocab_size = 32000,
+     .max_position_embeddings = 2048,
+     .bias = BiasRule::kKey,
+     .mlp_bias_key = true,
+     .multipliers = true},
+    {.model_type = "granitemoehybrid",
+     .architecture = "GraniteMoeHybridForCausalLM",
+     .vocab_size = 32000,
+     .max_position_embeddings = 2048,
+     .bias = BiasRule::kKey,
+     .fused_gate_up = true,
+     .multipliers = true,
+     .names = {.mlp = "shared_mlp", .gate_up = "input_linear", .down = "output_linear"}},
+    {.model_type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .vocab_size = 50304,
+     .max_position_embeddings = 2048,
+     .rms_norm_eps = 1e-5,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kProjection,
+     .input_norms = false,
+     .post_norms = true},
+    {.model_type = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     .vocab_size = 50304,
+     .max_position_embeddings = 2048,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 5e5,
+     .sliding_window = 4096,
+     .window = WindowRule::kPeriod,
+     .window_period = 4,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kProjection,
+     .input_norms = false,
+     .post_norms = true,
+     .local_rope = true},
+    {.model_type = "hunyuan_v1_dense",
+     .architecture = "HunYuanDenseV1ForCausalLM",
+     .vocab_size = 290943,
+     .max_position_embeddings = 2048,
+     .rms_norm_eps = 1e-5,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kRotatedHeads,
+     .names = {.q_norm = "self_attn.query_layernorm", .k_norm = "self_attn.key_layernorm"}},
+    {.model_type = "ernie4_5",
+     .architecture = "Ernie4_5ForCausalLM",
+     .vocab_size = 103424,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 2,
+     .head_dim = 128,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 5e5,
+     .tie_word_embeddings = true,
+     .bias = BiasRule::kAllByKey,
+     .interleaved_rope = true},
+    {.model_type = "seed_oss",
+     .architecture = "SeedOssForCausalLM",
+     .vocab_size = 155136,
+     .max_position_embeddings = 524288,
+     .num_attention_heads = 80,
+     .num_key_value_heads = 8,
+     .head_dim = 128,
+     .bias = BiasRule::kTwoKeys,
+     .attention_bias = true,
+     .mlp_bias_key = true},
+    {.model_type = "glm4",
+     .architecture = "Glm4ForCausalLM",
+     .vocab_size = 151552,
+     .max_position_embeddings = 131072,
+     .num_key_value_heads = 2,
+     .head_dim = 128,
+     .rms_norm_eps = 1.5625e-7,
+     .bias = BiasRule::kQkvKey,
+     .attention_bias = true,
+     .post_norms = true,
+     .fused_gate_up = true,
+     .interleaved_rope = true,
+     .partial_rotary_factor = 0.5,
+     .names = {.post_attn_norm = "post_self_attn_layernorm",
+               .post_mlp_norm = "post_mlp_layernorm"}},
+    {.model_type = "qwen2_5_vl_text",
+     .architecture = "Qwen2_5_VLTextModel",
+     .vocab_size = 152064,
+     .max_position_embeddings = 32768,
+     .num_attention_heads = 64,
+     .num_key_value_heads = 8,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .sliding_window = 4096,
+     .window = WindowRule::kUpper,
+     .bias = BiasRule::kQkvOnly},
+    {.model_type = "qwen3_vl_text",
+     .architecture = "Qwen3VLTextModel",
+     .vocab_size = 151936,
+     .max_position_embeddings = 128000,
+     .num_key_value_heads = 32,
+     .head_dim = 128,
+     .rope_theta = 5e5,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads},
+});
+
+constexpr auto kWrappers = std::to_array<Wrapper>({
+    {.model_type = "gemma3", .text = "gemma3_text", .tie_word_embeddings = true},
+    {.model_type = "mistral3", .text = "mistral", .names_text = true, .tie_word_embeddings = true},
+    {.model_type = "qwen2_5_vl", .text = "qwen2_5_vl_text"},
+    {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
 });
 
 }  // namespace
+
+const Wrapper* FindWrapper(std::string_view model_type) {
+  const auto* const found = std::ranges::find(kWrappers, model_type, &Wrapper::model_type);
+  return found == kWrappers.end() ? nullptr : found;
+}
 
 const Family& FamilyOf(const std::string& model_type, const std::string& where) {
   for (const Family& family : kFamilies) {
@@ -127,6 +288,16 @@ const Family& FamilyOf(const std::string& model_type, const std::string& where) 
   }
   ThrowInvalidInput("{}: model_type '{}' is not supported; supported: {}", where, model_type,
                     SupportedModelTypes());
+}
+
+void ApplyFamily(const Family& family, DecoderConfig& config) {
+  config.architecture = family.architecture;
+  config.qk_norm = family.qk_norm;
+  config.input_norms = family.input_norms;
+  config.post_norms = family.post_norms;
+  config.fused_qkv = family.fused_qkv;
+  config.fused_gate_up = family.fused_gate_up;
+  config.names = family.names;
 }
 
 std::string SupportedModelTypes() {

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "model/config.h"
+
 namespace qlora {
 
 enum class WindowRule : std::uint8_t {
@@ -14,10 +16,16 @@ enum class WindowRule : std::uint8_t {
   kUpper,      // layers >= max_window_layers when use_sliding_window
   kAllIfUsed,  // every layer when use_sliding_window
   kNoRope,     // layers without RoPE when use_sliding_window
-  kEven,       // layers 0, 2, 4, ...
-  kFiveOfSix,  // all but every sixth (or sliding_window_pattern-th) layer
+  kPeriod,     // all but the last of each `window_period` layers
 };
-enum class BiasRule : std::uint8_t { kNone, kKey, kQkvOnly };  // kKey: as attention_bias says
+enum class BiasRule : std::uint8_t {
+  kNone,
+  kKey,       // q, k, v and o as attention_bias says
+  kQkvKey,    // q, k and v as attention_bias says
+  kQkvOnly,   // q, k and v always
+  kTwoKeys,   // q, k and v as attention_bias says, o as attention_out_bias does
+  kAllByKey,  // all linears as use_bias says
+};
 
 // One row for each family: the class defaults of transformers for keys that config.json omits, and
 // the properties that no key states. Source: the configuration and modeling files of transformers.
@@ -34,18 +42,45 @@ struct Family {
   bool tie_word_embeddings = false;
   std::int64_t sliding_window = 0;  // when the key is missing; 0: null
   WindowRule window = WindowRule::kNone;
+  std::int64_t window_period = 0;  // of kPeriod, when sliding_window_pattern is missing
   BiasRule bias = BiasRule::kNone;
+  bool attention_bias = false;  // when the key is missing
   bool mlp_bias_key = false;
-  bool qk_norm = false;
-  bool gemma = false;  // 1+w norms, gelu, scaled embedding, query_pre_attn_scalar, post norms
-  bool fused_linears = false;
+  QkNorm qk_norm = QkNorm::kNone;
+  bool gemma = false;         // 1+w norms, gelu, scaled embedding
+  bool query_scalar = false;  // scores are divided by sqrt(query_pre_attn_scalar)
+  bool input_norms = true;
+  bool post_norms = false;
+  bool fused_qkv = false;
+  bool fused_gate_up = false;
   bool moe = false;
+  bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
+  // Layers with a window have a table of rotary frequencies of their own.
+  bool local_rope = false;
+  bool interleaved_rope = false;
+  double partial_rotary_factor = 1;  // when the key is missing
   float attention_softcap = 0;
   float final_softcap = 0;
+  ModuleNames names = {};
 };
 
 // where: for the message. Errors: InvalidInput for another model type.
 const Family& FamilyOf(const std::string& model_type, const std::string& where);
+
+// A model that also sees or hears. Its decoder is in "text_config", or among its own keys.
+struct Wrapper {
+  std::string_view model_type;
+  std::string_view text;  // the model type of its decoder
+  // text_config may name another model type, which then counts: one wrapper has several decoders.
+  bool names_text = false;
+  bool tie_word_embeddings = false;  // when the key is missing
+};
+
+// nullptr for other model types.
+const Wrapper* FindWrapper(std::string_view model_type);
+
+// Copies the properties of a family that no key of a file states.
+void ApplyFamily(const Family& family, DecoderConfig& config);
 
 // The known model types, for messages: "llama, mistral, ...".
 std::string SupportedModelTypes();

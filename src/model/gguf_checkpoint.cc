@@ -211,9 +211,7 @@ class Builder {
     const std::string block = fmt::format("blk.{}.", l);
     const std::string layer = fmt::format("model.layers.{}.", l);
     for (const GgufNorm& norm : GgufNorms(config_)) {
-      const bool of_head = norm.hugging_face.starts_with("self_attn.");
-      Vector(fmt::format("{}{}.weight", block, norm.gguf),
-             of_head ? config_.head_dim : config_.hidden_size,
+      Vector(fmt::format("{}{}.weight", block, norm.gguf), norm.size,
              fmt::format("{}{}.weight", layer, norm.hugging_face));
     }
     const PerLinear<std::string> stored = GgufLinearNames(l, config_);
@@ -223,9 +221,9 @@ class Builder {
 
     const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders_.qkv, config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
-    if (config_.fused_linears && !Has(joined + ".weight")) {
+    if (config_.fused_qkv && !Has(joined + ".weight")) {
       JoinQkv(block, names.qkv[0]);
-    } else if (!config_.fused_linears && Has(joined + ".weight")) {
+    } else if (!config_.fused_qkv && Has(joined + ".weight")) {
       Cut(joined, qkv);
     } else {
       Linears(qkv);

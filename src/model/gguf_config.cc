@@ -109,9 +109,7 @@ void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& conf
   config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
   config.o_bias = has("blk.0.attn_output.bias");
   config.mlp_bias = has("blk.0.ffn_up.bias");
-  config.qk_norm = family.qk_norm;
-  config.post_norms = family.gemma;
-  config.fused_linears = family.fused_linears;
+  ApplyFamily(family, config);
   std::int64_t divisor = config.head_dim;
   if (family.gemma) {
     config.hidden_act = Activation::kGeluTanh;
@@ -148,7 +146,6 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
     config.model_type = "mixtral";
   }
   const Family& family = FamilyOf(config.model_type, file.where());
-  config.architecture = family.architecture;
 
   const std::int64_t blocks = keys.Int("block_count");
   // Blocks behind the layers predict several tokens at once, as drafts; they are no layers.

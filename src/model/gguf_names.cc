@@ -55,8 +55,9 @@ const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name) {
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::string> names = {
       {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
-  // Phi-3 has q, k and v in one matrix, and gate and up in another, which llama.cpp calls ffn_up.
-  if (config.fused_linears) names = {{"attn_qkv"}, "attn_output", {"ffn_up"}, {"ffn_down"}};
+  // Gate and up in one matrix are called ffn_up.
+  if (config.fused_qkv) names.qkv = {"attn_qkv"};
+  if (config.fused_gate_up) names.gate_up = {"ffn_up"};
   if (config.moe.num_experts > 0) {
     names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
     names.down = {"ffn_down_exps"};
@@ -66,25 +67,24 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
 }
 
 std::vector<GgufNorm> GgufNorms(const DecoderConfig& config) {
-  std::vector<GgufNorm> norms = {{"attn_norm", "input_layernorm"}};
-  if (config.qk_norm) {
-    norms.push_back({"attn_q_norm", "self_attn.q_norm"});
-    norms.push_back({"attn_k_norm", "self_attn.k_norm"});
+  const ModuleNames& of = config.names;
+  const std::int64_t d = config.hidden_size;
+  std::vector<GgufNorm> norms;
+  if (config.input_norms) norms.push_back({"attn_norm", of.input_norm, d});
+  if (config.qk_norm != QkNorm::kNone) {
+    norms.push_back({"attn_q_norm", of.q_norm, config.q_norm_size()});
+    norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size()});
   }
-  if (config.post_norms) {
-    norms.push_back({"post_attention_norm", "post_attention_layernorm"});
-    norms.push_back({"ffn_norm", "pre_feedforward_layernorm"});
-    norms.push_back({"post_ffw_norm", "post_feedforward_layernorm"});
-  } else {
-    norms.push_back({"ffn_norm", "post_attention_layernorm"});
-  }
+  if (config.post_norms) norms.push_back({"post_attention_norm", of.post_attn_norm, d});
+  if (config.input_norms) norms.push_back({"ffn_norm", of.mlp_norm, d});
+  if (config.post_norms) norms.push_back({"post_ffw_norm", of.post_mlp_norm, d});
   return norms;
 }
 
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(const DecoderConfig& config) {
   PerLinear<std::vector<std::int64_t>> order;
-  order.qkv.resize(config.fused_linears ? 1 : 3);
-  order.gate_up.resize(config.fused_linears ? 1 : 2);
+  order.qkv.resize(config.fused_qkv ? 1 : 3);
+  order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   if (architecture != nullptr && architecture->interleaved_rotary) {

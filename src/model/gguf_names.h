@@ -37,6 +37,7 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
 struct GgufNorm {
   std::string_view gguf;
   std::string_view hugging_face;
+  std::int64_t size = 0;
 };
 // The norms that a layer of this decoder has.
 std::vector<GgufNorm> GgufNorms(const DecoderConfig& config);

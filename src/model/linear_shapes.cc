@@ -5,32 +5,25 @@
 #include <algorithm>
 
 namespace qlora {
-namespace {
-
-// The module that holds router and experts.
-const char* MoeBlock(const DecoderConfig& config) {
-  return config.model_type == "mixtral" ? "block_sparse_moe" : "mlp";
-}
-
-}  // namespace
 
 PerLinear<std::string> LinearNames(const DecoderConfig& config) {
-  if (config.fused_linears) {
-    return {{"self_attn.qkv_proj"}, "self_attn.o_proj", {"mlp.gate_up_proj"}, {"mlp.down_proj"}};
-  }
-  PerLinear<std::string> names = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-                                  "self_attn.o_proj",
-                                  {"mlp.gate_proj", "mlp.up_proj"},
-                                  {"mlp.down_proj"}};
+  const ModuleNames& of = config.names;
+  const auto mlp = [&](std::string_view name) { return fmt::format("{}.{}", of.mlp, name); };
+  PerLinear<std::string> names;
+  names.qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+  if (config.fused_qkv) names.qkv = {"self_attn.qkv_proj"};
+  names.o = "self_attn.o_proj";
+  names.gate_up = {mlp(of.gate), mlp(of.up)};
+  if (config.fused_gate_up) names.gate_up = {mlp(of.gate_up)};
+  names.down = {mlp(of.down)};
   if (config.moe.num_experts == 0) return names;
   names.gate_up.clear();
   names.down.clear();
-  const bool mixtral = config.model_type == "mixtral";
   for (std::int64_t e = 0; e < config.moe.num_experts; ++e) {
-    const std::string expert = fmt::format("{}.experts.{}.", MoeBlock(config), e);
-    names.gate_up.push_back(expert + (mixtral ? "w1" : "gate_proj"));
-    names.gate_up.push_back(expert + (mixtral ? "w3" : "up_proj"));
-    names.down.push_back(expert + (mixtral ? "w2" : "down_proj"));
+    const std::string expert = fmt::format("{}.experts.{}.", of.mlp, e);
+    names.gate_up.push_back(expert + std::string(of.gate));
+    names.gate_up.push_back(expert + std::string(of.up));
+    names.down.push_back(expert + std::string(of.down));
   }
   return names;
 }
@@ -39,14 +32,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config) {
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
   const std::int64_t d = c.hidden_size;
   const std::int64_t f = c.intermediate_size;
-  if (c.fused_linears) {
-    return {{{c.qkv_features(), d}}, {d, c.q_features()}, {{2 * f, d}}, {{d, f}}};
-  }
-  PerLinear<LinearShape> shapes = {
-      {{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}},
-      {d, c.q_features()},
-      {{f, d}, {f, d}},
-      {{d, f}}};
+  PerLinear<LinearShape> shapes;
+  shapes.qkv = {{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}};
+  if (c.fused_qkv) shapes.qkv = {{c.qkv_features(), d}};
+  shapes.o = {d, c.q_features()};
+  shapes.gate_up = {{f, d}, {f, d}};
+  if (c.fused_gate_up) shapes.gate_up = {{2 * f, d}};
+  shapes.down = {{d, f}};
   if (c.moe.num_experts > 0) {
     const auto experts = static_cast<std::size_t>(c.moe.num_experts);
     shapes.gate_up.assign(2 * experts, {f, d});
@@ -82,7 +74,7 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
 }
 
 std::string RouterName(const DecoderConfig& config) {
-  return std::string(MoeBlock(config)) + ".gate";
+  return fmt::format("{}.gate", config.names.mlp);
 }
 
 }  // namespace qlora

@@ -39,7 +39,11 @@ class Loader {
     owners_.clear();
     out.layers.clear();
     Embedding(out);
-    out.final_norm = Norm(tensors_.prefix() + "norm.weight", config_.hidden_size);
+    const std::string final_norm = tensors_.prefix() + "norm.weight";
+    out.final_norm = Norm(final_norm, config_.hidden_size);
+    out.head_norm = config_.logit_scale == 1
+                        ? out.final_norm
+                        : Norm(final_norm, config_.hidden_size, config_.logit_scale);
     // A tied head is the embedding itself, in the file and in memory.
     out.head = config_.tie_word_embeddings ? out.embed : Head();
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
@@ -160,8 +164,9 @@ class Loader {
     }
   }
 
-  // A vector in the wide type, plus `shift`.
-  ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift) {
+  // A vector in the wide type, plus `shift`, times `factor`.
+  ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift = 0,
+                       double factor = 1) {
     const TensorInfo& tensor = tensors_.Get(name, {size});
     if (tensor.dtype.is_blocks()) {
       ThrowInvalidInput("{}: the vector '{}' is stored as {}, expected F32, F16 or BF16",
@@ -171,7 +176,7 @@ class Loader {
     if (!read()) return out;
     std::vector<std::byte> host(BytesOf(options_.wide, size));
     const MatrixView values{host.data(), options_.wide, 1, size, size};
-    ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values);
+    ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values, factor);
     for (std::int64_t i = 0; i < size; ++i) {
       if (!std::isfinite(RealAt(values, i))) {
         ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_.FileOf(tensor),
@@ -183,8 +188,8 @@ class Loader {
   }
 
   // Gemma stores w - 1; 1 is added here, so that the ops know one form of norm.
-  ConstMatrixView Norm(const std::string& name, std::int64_t size) {
-    return Wide(name, size, config_.one_plus_norm ? 1 : 0);
+  ConstMatrixView Norm(const std::string& name, std::int64_t size, double factor = 1) {
+    return Wide(name, size, config_.one_plus_norm ? 1 : 0, factor);
   }
 
   // A weight (O, I) of the layers: as the checkpoint stores it, or quantized here from a dense
@@ -229,34 +234,33 @@ class Loader {
   // A weight with its bias, which only some families have.
   FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias) {
     FrozenLinear linear{path, Weight(path, shape), {}};
-    if (bias) linear.bias = Wide(path + ".bias", shape.out, 0);
+    if (bias) linear.bias = Wide(path + ".bias", shape.out);
     return linear;
   }
 
-  // All tensors of one layer, in the order in which passes read them. post_attention_layernorm is
-  // the norm before the MLP, except in Gemma, where it is the norm of the attention output.
+  // All tensors of one layer, in the order in which passes read them.
   LayerWeights Layer(std::int64_t l) {
     const std::string layer = fmt::format("{}layers.{}.", tensors_.prefix(), l);
     const PerLinear<std::string> names = LinearNames(config_);
     const PerLinear<LinearShape> shapes = ShapeLinears(config_);
     LayerWeights out;
-    out.input_norm = Norm(layer + "input_layernorm.weight", config_.hidden_size);
+    const auto norm = [&](std::string_view name, std::int64_t size) {
+      return Norm(fmt::format("{}{}.weight", layer, name), size);
+    };
+    const ModuleNames& of = config_.names;
+    const std::int64_t d = config_.hidden_size;
+    if (config_.input_norms) out.input_norm = norm(of.input_norm, d);
     for (std::size_t i = 0; i < names.qkv.size(); ++i) {
       out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], config_.qkv_bias));
     }
-    if (config_.qk_norm) {
-      out.q_norm = Norm(layer + "self_attn.q_norm.weight", config_.head_dim);
-      out.k_norm = Norm(layer + "self_attn.k_norm.weight", config_.head_dim);
+    if (config_.qk_norm != QkNorm::kNone) {
+      out.q_norm = norm(of.q_norm, config_.q_norm_size());
+      out.k_norm = norm(of.k_norm, config_.k_norm_size());
     }
     out.linears.o = Linear(layer + names.o, shapes.o, config_.o_bias);
-    const std::string post_attention = layer + "post_attention_layernorm.weight";
-    if (config_.post_norms) {
-      out.post_attn_norm = Norm(post_attention, config_.hidden_size);
-      out.mlp_norm = Norm(layer + "pre_feedforward_layernorm.weight", config_.hidden_size);
-      out.post_mlp_norm = Norm(layer + "post_feedforward_layernorm.weight", config_.hidden_size);
-    } else {
-      out.mlp_norm = Norm(post_attention, config_.hidden_size);
-    }
+    if (config_.post_norms) out.post_attn_norm = norm(of.post_attn_norm, d);
+    if (config_.input_norms) out.mlp_norm = norm(of.mlp_norm, d);
+    if (config_.post_norms) out.post_mlp_norm = norm(of.post_mlp_norm, d);
     for (std::size_t i = 0; i < names.gate_up.size(); ++i) {
       out.linears.gate_up.push_back(
           Linear(layer + names.gate_up[i], shapes.gate_up[i], config_.mlp_bias));

@@ -53,12 +53,12 @@ struct FrozenLinear {
 struct LayerWeights {
   PerLinear<FrozenLinear> linears;
   // Norms are wide. 1 is added to norms that are stored as w - 1.
-  ConstMatrixView input_norm;      // (1, D)
+  ConstMatrixView input_norm;      // (1, D); empty without input norms
   ConstMatrixView post_attn_norm;  // (1, D) on the attention output; empty without post norms
-  ConstMatrixView mlp_norm;        // (1, D)
+  ConstMatrixView mlp_norm;        // (1, D); empty without input norms
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
-  ConstMatrixView q_norm;          // (1, K) or empty
-  ConstMatrixView k_norm;          // (1, K) or empty
+  ConstMatrixView q_norm;          // (1, K), (1, H*K) of all heads together, or empty
+  ConstMatrixView k_norm;          // (1, K), (1, G*K), or empty
   WeightView router;               // (E, D) as in the file; empty without experts
 };
 
@@ -84,6 +84,7 @@ struct DecoderWeights {
   bool host_embedding = false;  // `embed` is in host memory, and everything else is not
   WeightView head;              // (V, D); the same matrix as embed when tied
   ConstMatrixView final_norm;   // (1, D) wide
+  ConstMatrixView head_norm;    // (1, D) wide: final_norm times logit_scale, as passes read it
   std::vector<LayerWeights> layers;
 
   bool is_tied() const { return HaveOnePlace(embed, head); }

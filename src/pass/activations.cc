@@ -33,10 +33,11 @@ class Layout {
     m.cols = cols;
     return m;
   }
-  // Norms of heads read q and k as one row for each head.
-  bool joins_qkv() const { return c_.fused_linears || (shape_.tail > 0 && !c_.qk_norm); }
+  bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
+  // Norms of heads read q and k as one row for each norm.
+  bool joins_qkv() const { return c_.fused_qkv || (shape_.tail > 0 && !has_qk_norm()); }
   bool joins_gate_up() const {
-    return c_.fused_linears || (shape_.tail > 0 && c_.moe.num_experts == 0);
+    return c_.fused_gate_up || (shape_.tail > 0 && c_.moe.num_experts == 0);
   }
 
   // q, k and v: three matrices, or columns of one.
@@ -57,11 +58,11 @@ class Layout {
   void AttentionPart(LayerActivations& a) {
     a.attn_rstd = Wide(1, n_);
     Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
-    if (c_.qk_norm) {
+    if (has_qk_norm()) {
       a.q_pre = Act(c_.q_features());
       a.k_pre = Act(c_.kv_features());
-      a.q_rstd = Wide(1, n_ * c_.num_attention_heads);
-      a.k_rstd = Wide(1, n_ * c_.num_key_value_heads);
+      a.q_rstd = Wide(1, n_ * c_.q_features() / c_.q_norm_size());
+      a.k_rstd = Wide(1, n_ * c_.kv_features() / c_.k_norm_size());
     }
     a.attn = Tailed(c_.q_features());
     a.lse = Wide(n_, c_.num_attention_heads);
@@ -92,8 +93,8 @@ class Layout {
   // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
   // experts share theirs.
   void Lora(const Adapters& adapters, std::int64_t layer, PerLinear<MatrixView>& u) {
-    u.qkv.resize(c_.fused_linears ? 1 : 3);
-    u.gate_up.resize(c_.fused_linears ? 1 : 2);
+    u.qkv.resize(c_.fused_qkv ? 1 : 3);
+    u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
     u.down.resize(1);
     // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
     // experts, write different rows of out[j], so the largest rank is enough for all.
@@ -144,7 +145,7 @@ class Layout {
     shape(out.d_attn, n_, c_.q_features());
     // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
     // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
-    Qkv(c_.fused_linears, out.d_qkv, out.d_q, out.d_k, out.d_v);
+    Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
   // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of

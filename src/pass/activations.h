@@ -43,7 +43,7 @@ struct LayerActivations {
   MatrixView x_in_host;
   MatrixView attn_rstd;  // (1, N) wide
   MatrixView qkv;        // (N, (H+2G)K) act; empty where q, k, v have their own memory
-  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without qk_norm
+  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without norms of heads
   MatrixView k_pre;      // (N, G*K) act
   MatrixView q_rstd;     // (1, N*H) wide
   MatrixView k_rstd;     // (1, N*G) wide

@@ -110,7 +110,7 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activa
   for (const AdapterRows& range : inputs.adapters) {
     const IndexView ids(inputs.ids.data + range.begin, range.rows);
     decoder.backend().Run(ops::Embed{ids, EmbeddingOf(base, range.adapter),
-                                     decoder.config().embed_scale,
+                                     decoder.config().stream_embed_scale(),
                                      Rows(activations.layers[0].x_in, range.begin, range.rows)});
   }
 }
@@ -151,8 +151,8 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
   }
   if (embedding == nullptr) return;
-  decoder.backend().Run(ops::EmbedBackward{activations.dx, inputs.ids, decoder.config().embed_scale,
-                                           embedding->gradient});
+  decoder.backend().Run(ops::EmbedBackward{
+      activations.dx, inputs.ids, decoder.config().stream_embed_scale(), embedding->gradient});
 }
 
 }  // namespace qlora

@@ -132,7 +132,7 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
                                    a_.up});
 
   // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.
-  Run(ops::RmsNorm{a_.x_mid, w_.mlp_norm, config_.rms_norm_eps, shared_.norm, a_.mlp_rstd});
+  Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
   Run(ops::GatherRows{Reshape(s.d_slot_weights, 1), routing.slots, Reshape(s.d_pair_weights, 1)});
   Run(ops::RouteExpertsBackward{s.d_pair_weights, routing.experts, e.pair_weights,
                                 config_.moe.norm_topk_prob, e.router});
@@ -149,8 +149,7 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   Run(ops::ScatterAddRows{s.d_slot, routing.tokens, shared_.d_norm});
 
   // forward 7: norm = RMSNorm(x_mid)
-  Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.mlp_norm, a_.mlp_rstd, shared_.dx,
-                           Store::kAdd});
+  NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
 }
 
 }  // namespace qlora

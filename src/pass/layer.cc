@@ -31,17 +31,20 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
     all_k_ = Rows(cache->k[layer], 0, cache->length + inputs.rows);
     all_v_ = Rows(cache->v[layer], 0, cache->length + inputs.rows);
   }
-  if (config_.fused_linears) {
+  if (config_.fused_qkv) {
     qkv_ = {{a_.qkv, a_.u.qkv[0]}};
     d_qkv_ = {shared_.d_qkv};
-    gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
-    d_gate_up_ = {a_.gate_up};
     copies_k_v_ = cache != nullptr;
   } else {
-    const MatrixView& q = config_.qk_norm ? a_.q_pre : a_.q;
-    const MatrixView& k = config_.qk_norm ? a_.k_pre : k_;
+    const MatrixView& q = has_qk_norm() ? a_.q_pre : a_.q;
+    const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
     qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
     d_qkv_ = {shared_.d_q, shared_.d_k, shared_.d_v};
+  }
+  if (config_.fused_gate_up) {
+    gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
+    d_gate_up_ = {a_.gate_up};
+  } else {
     gate_up_ = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
     d_gate_up_ = {a_.gate, a_.up};
   }
@@ -53,9 +56,8 @@ void Layer::ForwardAttention() {
   // 2. q, k, v = norm W^T + b + LoRA
   ProjectQkv();
   // 3. q, k = RMSNorm of each head
-  NormHeads();
   // 4. q, k = RoPE(q, k)
-  Rotate(a_.q, k_, false);
+  NormAndRotate();
   // 5. attn = softmax(q k^T) v
   Run(ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
   // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
@@ -108,10 +110,8 @@ void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
   // 5
   Run(ops::AttentionBackward{shape_, context_.inputs.spans, shared_.d_attn, a_.q, a_.k, a_.v,
                              a_.attn, a_.lse, shared_.d_q, shared_.d_k, shared_.d_v});
-  // 4
-  Rotate(shared_.d_q, shared_.d_k, true);
-  // 3
-  NormHeadsBackward();
+  // 4, 3
+  NormAndRotateBackward();
   // 2. norm is computed again from x_in.
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
   BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, {}, a_.u.qkv,
@@ -121,12 +121,21 @@ void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
 }
 
 void Layer::Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd) {
-  Run(ops::RmsNorm{x, weight, config_.rms_norm_eps, shared_.norm, rstd});
+  if (weight.empty()) {
+    Run(ops::Zero{shared_.norm});
+    Run(ops::Add{x, shared_.norm});
+  } else {
+    Run(ops::RmsNorm{x, weight, config_.stream_eps(), shared_.norm, rstd});
+  }
 }
 
 void Layer::NormBackward(const MatrixView& x, const ConstMatrixView& weight,
                          const MatrixView& rstd) {
-  Run(ops::RmsNormBackward{shared_.d_norm, x, weight, rstd, shared_.dx, Store::kAdd});
+  if (weight.empty()) {
+    Run(ops::Add{shared_.d_norm, shared_.dx});
+  } else {
+    Run(ops::RmsNormBackward{shared_.d_norm, x, weight, rstd, shared_.dx, Store::kAdd});
+  }
 }
 
 void Layer::ProjectQkv() {
@@ -136,30 +145,55 @@ void Layer::ProjectQkv() {
   Run(ops::Copy{a_.v, v_});
 }
 
+void Layer::NormAndRotate() {
+  if (config_.qk_norm == QkNorm::kRotatedHeads) {
+    Rotate(a_.q_pre, a_.k_pre, false);
+    NormHeads();
+  } else {
+    NormHeads();
+    Rotate(a_.q, k_, false);
+  }
+}
+
+void Layer::NormAndRotateBackward() {
+  if (config_.qk_norm == QkNorm::kRotatedHeads) {
+    NormHeadsBackward();
+    Rotate(shared_.d_q, shared_.d_k, true);
+  } else {
+    Rotate(shared_.d_q, shared_.d_k, true);
+    NormHeadsBackward();
+  }
+}
+
 void Layer::NormHeads() {
-  if (!config_.qk_norm) return;
-  const std::int64_t dim = config_.head_dim;
+  if (!has_qk_norm()) return;
   const float epsilon = config_.rms_norm_eps;
-  Run(ops::RmsNorm{Reshape(a_.q_pre, dim), w_.q_norm, epsilon, Reshape(a_.q, dim), a_.q_rstd});
-  Run(ops::RmsNorm{Reshape(a_.k_pre, dim), w_.k_norm, epsilon, Reshape(k_, dim), a_.k_rstd});
+  const std::int64_t q = config_.q_norm_size();
+  const std::int64_t k = config_.k_norm_size();
+  Run(ops::RmsNorm{Reshape(a_.q_pre, q), w_.q_norm, epsilon, Reshape(a_.q, q), a_.q_rstd});
+  Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(k_, k), a_.k_rstd});
 }
 
 void Layer::NormHeadsBackward() {
-  if (!config_.qk_norm) return;
-  const std::int64_t dim = config_.head_dim;
-  const MatrixView d_q = Reshape(shared_.d_q, dim);
-  const MatrixView d_k = Reshape(shared_.d_k, dim);
-  Run(ops::RmsNormBackward{d_q, Reshape(a_.q_pre, dim), w_.q_norm, a_.q_rstd, d_q, Store::kSet});
-  Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, dim), w_.k_norm, a_.k_rstd, d_k, Store::kSet});
+  if (!has_qk_norm()) return;
+  const MatrixView d_q = Reshape(shared_.d_q, config_.q_norm_size());
+  const MatrixView d_k = Reshape(shared_.d_k, config_.k_norm_size());
+  Run(ops::RmsNormBackward{d_q, Reshape(a_.q_pre, d_q.cols), w_.q_norm, a_.q_rstd, d_q,
+                           Store::kSet});
+  Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, d_k.cols), w_.k_norm, a_.k_rstd, d_k,
+                           Store::kSet});
 }
 
 void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
-  const int rope = config_.layers[context_.layer].rope;
-  if (rope < 0) return;
-  const IndexView& rows = context_.inputs.rope_rows[rope];
-  const RopeTable& table = context_.decoder.ropes().table(rope);
-  Run(ops::Rope{rows, table, config_.num_attention_heads, inverse, q});
-  Run(ops::Rope{rows, table, config_.num_key_value_heads, inverse, k});
+  const LayerConfig& layer = config_.layers[context_.layer];
+  if (layer.rope < 0) return;
+  RotateHeads(q, layer.rope_of_queries(), config_.num_attention_heads, inverse);
+  RotateHeads(k, layer.rope, config_.num_key_value_heads, inverse);
+}
+
+void Layer::RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse) {
+  Run(ops::Rope{context_.inputs.rope_rows[rope], context_.decoder.ropes().table(rope), heads,
+                inverse, x});
 }
 
 void Layer::NormBranch(const Branch& branch, const MatrixView& input) {

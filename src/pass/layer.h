@@ -69,13 +69,18 @@ class Layer {
   void Run(const AnyOp& op) {
     context_.backend().Run(op);
   }
+  // shared_.norm = RMSNorm(x), or x without a weight.
   void Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
   // dx += the gradient of Norm, of d_norm.
   void NormBackward(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
   void ProjectQkv();
+  bool has_qk_norm() const { return config_.qk_norm != QkNorm::kNone; }
+  void NormAndRotate();
+  void NormAndRotateBackward();
   void NormHeads();
   void NormHeadsBackward();
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
+  void RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse);
   // norm = RMSNorm(input W^T)
   void NormBranch(const Branch& branch, const MatrixView& input);
   // x_out = x, unless they are one buffer.

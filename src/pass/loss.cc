@@ -43,7 +43,7 @@ void LogitsBackward(const Decoder& decoder, const IndexView& rows, const MatrixV
     backend.Run(ops::WeightGradient{d_logits, norm, trained.head()->gradient});
   }
   backend.Run(ops::RmsNormBackward{dx, Rows(activations.head_x, 0, rows.size),
-                                   decoder.weights().final_norm,
+                                   decoder.weights().head_norm,
                                    Columns(activations.head_rstd, 0, rows.size), dx});
   backend.Run(ops::ScatterAddRows{dx, rows, activations.dx});
 }
@@ -99,7 +99,7 @@ MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t
   const MatrixView norm = Rows(activations.head_norm, 0, count);
   const MatrixView logits = Rows(activations.logits, 0, count);
   backend.Run(ops::GatherRows{activations.x_out, Part(inputs.head_rows, begin, count), x});
-  backend.Run(ops::RmsNorm{x, decoder.weights().final_norm, decoder.config().rms_norm_eps, norm,
+  backend.Run(ops::RmsNorm{x, decoder.weights().head_norm, decoder.config().stream_eps(), norm,
                            Columns(activations.head_rstd, 0, count)});
   MultiplyHeads(decoder, inputs, begin, norm, logits);
   return logits;

@@ -183,8 +183,8 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     inputs.row_scale = scale;
   }
   if (options.dropout.enabled && options.dropout.neftune_alpha != 0) {
-    UploadWide(memory, NoiseMagnitudes(batch, options.dropout.neftune_alpha, config.hidden_size),
-               buffers.noise);
+    const double alpha = options.dropout.neftune_alpha * config.noise_scale / config.residual_scale;
+    UploadWide(memory, NoiseMagnitudes(batch, alpha, config.hidden_size), buffers.noise);
     inputs.noise = buffers.noise;
   }
   return inputs;

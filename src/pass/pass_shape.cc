@@ -28,7 +28,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   limits.heads = config.num_attention_heads;
   limits.kv_heads = config.num_key_value_heads;
   limits.head_dim = config.head_dim;
-  if (config.fused_linears) limits.qkv_stride = config.qkv_features();
+  if (config.fused_qkv) limits.qkv_stride = config.qkv_features();
   limits.gradient_rows = gradient_rows;
   limits.gradient_length = gradient_length;
   limits.work_size = size;

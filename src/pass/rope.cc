@@ -45,9 +45,17 @@ std::int64_t TableRows(const RopeConfig& rope, std::int64_t max_positions) {
   return HasLongTable(rope, max_positions) ? 2 * max_positions : max_positions;
 }
 
-// cos and sin (positions, rotary_dim / 2), computed in float64 and scaled by attention_factor.
+// What cos and sin of a position are multiplied by.
+double FactorAt(const RopeConfig& rope, std::int64_t position) {
+  if (rope.query_scale_beta == 0) return rope.attention_factor;
+  const std::int64_t rounds = position / rope.original_max_position_embeddings;
+  return rope.attention_factor *
+         (1 + rope.query_scale_beta * std::log(1 + static_cast<double>(rounds)));
+}
+
+// cos and sin (positions, rotary_dim / 2), computed in float64 and scaled by FactorAt.
 template <typename T>
-void UploadRows(Memory& memory, const std::vector<double>& frequencies, double factor,
+void UploadRows(Memory& memory, const std::vector<double>& frequencies, const RopeConfig& rope,
                 const MatrixView& cos, const MatrixView& sin) {
   constexpr std::int64_t kRows = 1024;  // at a time, to keep the host's copy small
   for (std::int64_t begin = 0; begin < cos.rows; begin += kRows) {
@@ -55,6 +63,7 @@ void UploadRows(Memory& memory, const std::vector<double>& frequencies, double f
     std::vector<T> cosines;
     std::vector<T> sines;
     for (std::int64_t p = begin; p < begin + rows; ++p) {
+      const double factor = FactorAt(rope, p);
       for (const double frequency : frequencies) {
         const double angle = static_cast<double>(p) * frequency;
         cosines.push_back(static_cast<T>(std::cos(angle) * factor));
@@ -72,11 +81,11 @@ void UploadTable(Memory& memory, const RopeConfig& rope, bool beyond_original,
   const std::vector<double> frequencies = RopeFrequencies(rope, beyond_original);
   switch (cos.dtype) {
     case DType::kF32:
-      return UploadRows<float>(memory, frequencies, rope.attention_factor, cos, sin);
+      return UploadRows<float>(memory, frequencies, rope, cos, sin);
     case DType::kF64:
-      return UploadRows<double>(memory, frequencies, rope.attention_factor, cos, sin);
+      return UploadRows<double>(memory, frequencies, rope, cos, sin);
     case DType::kC128:
-      return UploadRows<std::complex<double>>(memory, frequencies, rope.attention_factor, cos, sin);
+      return UploadRows<std::complex<double>>(memory, frequencies, rope, cos, sin);
     default:
       ThrowRuntime("rope tables cannot be {}", NameOf(cos.dtype));
   }
@@ -146,7 +155,7 @@ RopeTables::RopeTables(Memory& memory, const DecoderConfig& config, DType wide,
       UploadTable(memory, rope, first > 0, Rows(cos, first, max_positions),
                   Rows(sin, first, max_positions));
     }
-    tables_.push_back({cos, sin});
+    tables_.push_back({cos, sin, rope.interleaved});
   }
 }
 

@@ -123,7 +123,8 @@ TEST_F(GgufModelTest, ConfigurationOfEveryFamilyIsThatOfConfigJson) {
     EXPECT_EQ(config.mlp_bias, expected.mlp_bias);
     EXPECT_EQ(config.qk_norm, expected.qk_norm);
     EXPECT_EQ(config.post_norms, expected.post_norms);
-    EXPECT_EQ(config.fused_linears, expected.fused_linears);
+    EXPECT_EQ(config.fused_qkv, expected.fused_qkv);
+    EXPECT_EQ(config.fused_gate_up, expected.fused_gate_up);
     EXPECT_EQ(config.embed_scale, expected.embed_scale);
     EXPECT_EQ(config.attention_softcap, expected.attention_softcap);
     EXPECT_EQ(config.final_softcap, expected.final_softcap);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -61,7 +62,7 @@ TEST_F(ConfigTest, OmittedKeysTakeTheDefaultsOfTheFamily) {
   EXPECT_FLOAT_EQ(llama.rms_norm_eps, 1e-6f);
   const DecoderConfig qwen3 = Load(Minimal("qwen3"));
   EXPECT_EQ(qwen3.head_dim, 128);
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.qk_norm, QkNorm::kHeads);
   EXPECT_TRUE(Load(Minimal("qwen2")).qkv_bias);
   const DecoderConfig gemma2 = Load(Minimal("gemma2"));
   EXPECT_TRUE(gemma2.tie_word_embeddings);
@@ -86,6 +87,84 @@ TEST_F(ConfigTest, GemmaThreeInsideAMultimodalModel) {
   EXPECT_EQ(c.layers[4].rope, 1);
   EXPECT_EQ(c.layers[5].rope, 0);
   EXPECT_EQ(c.layers[5].window, 0);
+}
+
+TEST_F(ConfigTest, DecodersOfModelsThatSee) {
+  Json text = Minimal("mistral");
+  text.erase("model_type");
+  EXPECT_EQ(Load({{"model_type", "mistral3"}, {"text_config", text}}).model_type, "mistral");
+  text["model_type"] = "ministral3";
+  const DecoderConfig ministral = Load({{"model_type", "mistral3"}, {"text_config", text}});
+  EXPECT_EQ(ministral.model_type, "ministral3");
+  EXPECT_EQ(ministral.module_prefix, "model.language_model.");
+  EXPECT_TRUE(ministral.tie_word_embeddings);
+  ASSERT_EQ(ministral.ropes.size(), 2u);
+  EXPECT_EQ(ministral.ropes[0].attention_factor, 1);
+  EXPECT_EQ(ministral.layers[0].rope_of_queries(), 1);
+  text["model_type"] = "mistral4";
+  EXPECT_THAT(Refusal({{"model_type", "mistral3"}, {"text_config", text}}),
+              HasSubstr("model_type 'mistral4' is not supported"));
+
+  // Older files have the keys of the decoder beside the others.
+  Json flat = Minimal("qwen2_5_vl");
+  flat["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {16, 24, 24}}};
+  Json nested = Minimal("qwen2_5_vl_text");
+  nested["rope_parameters"] = {
+      {"rope_type", "default"}, {"rope_theta", 1e6}, {"mrope_section", {16, 24, 24}}};
+  for (const Json& json : {flat, Json{{"model_type", "qwen2_5_vl"}, {"text_config", nested}}}) {
+    const DecoderConfig qwen = Load(json);
+    EXPECT_EQ(qwen.model_type, "qwen2_5_vl_text");
+    EXPECT_EQ(qwen.ropes[0].type, RopeType::kDefault);
+    EXPECT_EQ(qwen.ropes[0].rope_theta, 1e6);
+    EXPECT_TRUE(qwen.qkv_bias);
+  }
+  const DecoderConfig qwen3 =
+      Load({{"model_type", "qwen3_vl"}, {"text_config", Minimal("qwen3_vl_text")}});
+  EXPECT_EQ(qwen3.qk_norm, QkNorm::kHeads);
+}
+
+TEST_F(ConfigTest, GraniteHybridsOfAttentionAlone) {
+  Json json = Minimal("granitemoehybrid");
+  json["shared_intermediate_size"] = 24;
+  EXPECT_THAT(Refusal(json), HasSubstr("num_local_experts"));
+  json["num_local_experts"] = 0;
+  EXPECT_THAT(Refusal(json), HasSubstr("layers of type 'mamba'"));
+  json["layer_types"] =
+      std::vector<std::string>(json["num_hidden_layers"].get<std::size_t>(), "attention");
+  json["residual_multiplier"] = 0.5;
+  json["logits_scaling"] = 4;
+  const DecoderConfig c = Load(json);
+  EXPECT_EQ(c.intermediate_size, 24);
+  EXPECT_EQ(c.layers[0].rope, -1);
+  EXPECT_EQ(c.attention_scale, 1);
+  EXPECT_EQ(c.stream_eps(), 4 * c.rms_norm_eps);
+  EXPECT_EQ(c.logit_scale, 0.25f);
+  json["position_embedding_type"] = "rope";
+  EXPECT_EQ(Load(json).layers[0].rope, 0);
+  json["residual_multiplier"] = 0;
+  EXPECT_THAT(Refusal(json), HasSubstr("residual_multiplier is 0, expected a positive number"));
+}
+
+TEST_F(ConfigTest, OlmoScalesTheFrequenciesOfFullLayers) {
+  Json json = Minimal("olmo3");
+  json["num_hidden_layers"] = 8;
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 8.0}};
+  const DecoderConfig c = Load(json);
+  ASSERT_EQ(c.ropes.size(), 2u);
+  EXPECT_EQ(c.ropes[0].type, RopeType::kYarn);
+  EXPECT_EQ(c.ropes[1].type, RopeType::kDefault);
+  EXPECT_EQ(c.ropes[1].rope_theta, 5e5);
+  EXPECT_EQ(c.layers[2].rope, 1);
+  EXPECT_EQ(c.layers[2].window, 4096);
+  EXPECT_EQ(c.layers[3].rope, 0);
+  EXPECT_EQ(c.layers[3].window, 0);
+}
+
+TEST_F(ConfigTest, HunyuanScalesTheBase) {
+  Json json = Minimal("hunyuan_v1_dense");
+  json["head_dim"] = 16;
+  json["rope_scaling"] = {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}};
+  EXPECT_DOUBLE_EQ(Load(json).ropes[0].rope_theta, 1e4 * std::pow(1000.0, 16.0 / 14.0));
 }
 
 TEST_F(ConfigTest, BothSpellingsOfRopeAgree) {

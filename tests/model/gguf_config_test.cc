@@ -161,7 +161,7 @@ TEST(GgufConfig, ExpertsMakeAMixtral) {
   EXPECT_EQ(Parsed(qwen).intermediate_size, 12);
   qwen.Key("expert_feed_forward_length", std::uint32_t{7});
   EXPECT_EQ(Parsed(qwen).intermediate_size, 7);
-  EXPECT_TRUE(Parsed(qwen).qk_norm);
+  EXPECT_EQ(Parsed(qwen).qk_norm, QkNorm::kHeads);
   qwen.RemoveKey("expert_feed_forward_length");
   qwen.Key("expert_used_count", std::uint32_t{0});
   ExpectConfigRefused(qwen, "expert_used_count must be positive");

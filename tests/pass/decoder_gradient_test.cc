@@ -43,7 +43,7 @@ std::vector<Family> Families() {
     for (LayerConfig& layer : c.layers) layer.window = 3;
   });
   add("Qwen2", [](DecoderConfig& c) { c.qkv_bias = true; });
-  add("Qwen3", [](DecoderConfig& c) { c.qk_norm = true; });
+  add("Qwen3", [](DecoderConfig& c) { c.qk_norm = QkNorm::kHeads; });
   add("AllBiases", [](DecoderConfig& c) { c.qkv_bias = c.o_bias = c.mlp_bias = true; });
   add("Gemma2", [](DecoderConfig& c) {
     c.post_norms = true;
@@ -54,22 +54,45 @@ std::vector<Family> Families() {
     c.layers[0].window = 4;
   });
   add("Gemma3", [](DecoderConfig& c) {
-    c.post_norms = c.qk_norm = true;
+    c.post_norms = true;
+    c.qk_norm = QkNorm::kHeads;
     c.hidden_act = Activation::kGeluTanh;
     c.ropes.push_back(c.ropes[0]);
     c.ropes[1].rope_theta = 100;
     c.layers[0] = {4, 1};
   });
   add("Phi3", [](DecoderConfig& c) {
-    c.fused_linears = true;
+    c.fused_qkv = c.fused_gate_up = true;
     c.ropes[0].rotary_dim = 4;
   });
   add("SmolLM3", [](DecoderConfig& c) { c.layers[1].rope = -1; });
   add("Qwen3Moe", [](DecoderConfig& c) {
-    c.qk_norm = true;
+    c.qk_norm = QkNorm::kHeads;
     c.moe = {5, 2, false};
   });
   add("Mixtral", [](DecoderConfig& c) { c.moe = {4, 2, true}; });
+  add("Granite", [](DecoderConfig& c) {
+    c.qkv_bias = c.o_bias = c.mlp_bias = true;
+    c.embed_scale = 3;
+    c.residual_scale = 0.3f;
+  });
+  add("Ministral3", [](DecoderConfig& c) {
+    c.ropes.push_back(c.ropes[0]);
+    c.ropes[1].query_scale_beta = 0.5;
+    c.ropes[1].original_max_position_embeddings = 3;
+    for (LayerConfig& layer : c.layers) layer.query_rope = 1;
+  });
+  add("Olmo2", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kProjection;
+    c.input_norms = false;
+    c.post_norms = true;
+  });
+  add("Hunyuan", [](DecoderConfig& c) { c.qk_norm = QkNorm::kRotatedHeads; });
+  add("Glm4", [](DecoderConfig& c) {
+    c.post_norms = c.fused_gate_up = true;
+    c.ropes[0].interleaved = true;
+    c.ropes[0].rotary_dim = 4;
+  });
   return families;
 }
 
@@ -295,7 +318,7 @@ TEST(DecoderGradient, OfDora) {
     CompareWithComplexStep(family.config, false, {}, 0, Dora());
   }
   DecoderConfig narrow = TinyConfig();  // the outputs of o and down are the widest
-  narrow.fused_linears = true;
+  narrow.fused_qkv = narrow.fused_gate_up = true;
   narrow.hidden_size = 96;
   CompareWithComplexStep(narrow, false, {}, 0, Dora());
 }

@@ -165,7 +165,7 @@ std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraA
 TEST(CachedSequenceTest, PartsEqualTheWhole) {
   std::vector<DecoderConfig> configs = {TinyConfig(), LongropeConfig()};
   configs.push_back(TinyConfig());
-  configs.back().fused_linears = true;
+  configs.back().fused_qkv = configs.back().fused_gate_up = true;
   configs.push_back(TinyConfig());
   configs.back().moe = {4, 2, true};
   for (const DecoderConfig& config : configs) {

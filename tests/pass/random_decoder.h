@@ -45,6 +45,7 @@ class RandomWeights {
     weights_.head =
         c.tie_word_embeddings ? weights_.embed : Dense(c.vocab_size, c.hidden_size, 0.4);
     weights_.final_norm = Vector(c.hidden_size, 1.0);
+    weights_.head_norm = weights_.final_norm;
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
       layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
@@ -66,15 +67,17 @@ class RandomWeights {
       for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
       for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
       if (c.moe.num_experts > 0) layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
-      layer.input_norm = Vector(c.hidden_size, 1.0);
-      layer.mlp_norm = Vector(c.hidden_size, 1.0);
+      if (c.input_norms) {
+        layer.input_norm = Vector(c.hidden_size, 1.0);
+        layer.mlp_norm = Vector(c.hidden_size, 1.0);
+      }
       if (c.post_norms) {
         layer.post_attn_norm = Vector(c.hidden_size, 1.0);
         layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
       }
-      if (c.qk_norm) {
-        layer.q_norm = Vector(c.head_dim, 1.0);
-        layer.k_norm = Vector(c.head_dim, 1.0);
+      if (c.qk_norm != QkNorm::kNone) {
+        layer.q_norm = Vector(c.q_norm_size(), 1.0);
+        layer.k_norm = Vector(c.k_norm_size(), 1.0);
       }
       weights_.layers.push_back(std::move(layer));
     }
