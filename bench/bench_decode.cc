@@ -26,16 +26,19 @@ double SecondsOf(const std::function<void()>& run) {
 
 // FLOPs of a prefill of `rows` tokens, of which the last one has logits.
 double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
-  double linear = 0;
-  ShapeLinears(config).ForEach(
-      [&](const LinearShape& shape) { linear += static_cast<double>(shape.out * shape.in); });
-  // 2 FLOPs for each weight and token; the output head sees the last token alone.
   const auto n = static_cast<double>(rows);
-  // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
-  const double attention = 2 * n * n * static_cast<double>(config.q_features());
+  double layers = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    // 2 FLOPs for each weight and token; the output head sees the last token alone.
+    ShapeLinears(config, l).ForEach([&](const LinearShape& shape) {
+      layers += 2 * n * static_cast<double>(shape.out * shape.in);
+    });
+    // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
+    layers += 2 * n * n * static_cast<double>(config.layer(l).q_features());
+  }
   const double head =
       2 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
-  return static_cast<double>(config.num_hidden_layers) * (2 * n * linear + attention) + head;
+  return layers + head;
 }
 
 // Returns the bytes that one token must read with any kernels: the linears, the output head, and
@@ -45,8 +48,10 @@ double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& conf
   // On average, prompt + new / 2 positions are before a token.
   const double positions =
       static_cast<double>(options.prompt_tokens) + static_cast<double>(options.new_tokens) / 2;
-  const std::size_t position_bytes =
-      BytesOf(precision.activation, 2 * config.num_hidden_layers * config.kv_features());
+  std::size_t position_bytes = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    position_bytes += BytesOf(precision.activation, 2 * config.layer(l).kv_features());
+  }
   return static_cast<double>(model.linear_bytes() + model.head_bytes()) +
          static_cast<double>(position_bytes) * positions;
 }

@@ -86,7 +86,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
     weights_.final_norm = Ones(c.hidden_size);
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
-      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
+      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c, l),
                               [&](const std::string& path, const LinearShape& shape) {
                                 return FrozenLinear{path, Weight(shape), {}};
                               });

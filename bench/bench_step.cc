@@ -196,10 +196,12 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
 
-double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
-                 std::int64_t length, Recompute recompute) {
-  const auto n = static_cast<double>(rows);
-  const PerLinear<LinearShape> shapes = ShapeLinears(config);
+namespace {
+
+// FLOPs of one token in layer l.
+double LayerFlops(const DecoderConfig& config, std::int64_t l, std::int64_t lora_r,
+                  std::int64_t length, Recompute recompute) {
+  const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
   const auto parameters = [](const LinearShape& s) { return static_cast<double>(s.out * s.in); };
   const auto adapter = [&](const LinearShape& s) {
     return static_cast<double>(lora_r * (s.out + s.in));
@@ -217,11 +219,21 @@ double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t 
   }
   // Causal attention of one sequence: q k^T and p v are 2 T^2 H K each, halved by the mask;
   // backward has five such products.
-  const double pairs = static_cast<double>(length) * static_cast<double>(config.q_features());
-  const double attention = pairs * (2 + 5 + (RecomputesAttention(recompute) ? 2 : 0));
-  const double head =
+  const double pairs =
+      static_cast<double>(length) * static_cast<double>(config.layer(l).q_features());
+  return products + pairs * (2 + 5 + (RecomputesAttention(recompute) ? 2 : 0));
+}
+
+}  // namespace
+
+double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
+                 std::int64_t length, Recompute recompute) {
+  double token =
       4 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
-  return n * (static_cast<double>(config.num_hidden_layers) * (products + attention) + head);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    token += LayerFlops(config, l, lora_r, length, recompute);
+  }
+  return static_cast<double>(rows) * token;
 }
 
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {

@@ -2,6 +2,7 @@
 #ifndef QLORA_BASE_ARENA_H_
 #define QLORA_BASE_ARENA_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -52,6 +53,9 @@ class Carver {
   void Align(std::size_t bytes) { used_ = (used_ + bytes - 1) / bytes * bytes; }
   // Returns a contiguous (rows, cols) matrix; while planning its data pointer is null.
   MatrixView Matrix(DType dtype, std::int64_t rows, std::int64_t cols);
+  // Goes on behind what a copy of this carver handed out: parts that are laid out by copies share
+  // their memory, and live one at a time.
+  void GoBehind(const Carver& copy) { used_ = std::max(used_, copy.used_); }
   // Returns the bytes handed out so far, padding included.
   std::size_t bytes() const { return used_; }
 

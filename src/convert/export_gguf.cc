@@ -172,7 +172,7 @@ class ModelPlan {
   void Layer(std::int64_t l) {
     const LayerWeights& w = weights_.layers[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
-    const PerLinear<LinearRows> rows = GgufLinearRows(config_);
+    const PerLinear<LinearRows> rows = GgufLinearRows(l, config_);
     const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
     const std::string block = fmt::format("blk.{}.", l);
 
@@ -254,7 +254,6 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
   GgufPlan plan;
-  const PerLinear<LinearRows> rows = GgufLinearRows(config);
   const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
                        const LinearRows& linear_rows) {
     const LoraLinear& lora = *stack[0];
@@ -295,6 +294,7 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);
+    const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
     const PerLinear<LoraLinear>& loras = adapter.layers()[l];
     const auto add_all = [&](const std::vector<std::string>& tensors,
                              const std::vector<LoraLinear>& group,

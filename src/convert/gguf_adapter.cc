@@ -56,7 +56,7 @@ void LoadGgufAdapter(const std::filesystem::path& path, const DecoderConfig& con
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     PerLinear<LoraLinear>& loras = adapter.layers()[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config);
-    const PerLinear<LinearRows> rows = GgufLinearRows(config);
+    const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
     // Linear number `expert` of `experts` in one tensor.
     const auto read = [&](const std::string& name, const LinearRows& r, LoraLinear& lora,
                           std::size_t expert, std::size_t experts) {

@@ -86,7 +86,7 @@ class Limits {
 
   void CheckShapes() const {
     const bool derived = IsOneOf(architecture_, {"qwen2", "phi3"});
-    if (derived && config_.q_features() != config_.hidden_size) {
+    if (derived && config_.layer(0).q_features() != config_.hidden_size) {
       Refuse(fmt::format("head_dim {} with {} heads and hidden_size {}", config_.head_dim,
                          config_.num_attention_heads, config_.hidden_size),
              "expects heads of hidden_size / num_attention_heads");

@@ -109,8 +109,8 @@ std::string GgufArchitectureOf(const DecoderConfig& config) {
   return std::string(architecture->name);
 }
 
-PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config) {
-  const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(config);
+PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
+  const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
   PerLinear<LinearRows> rows =
       Combine(order, order, [](const auto& linear, const auto&) { return LinearRows{linear}; });
   if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);

@@ -32,7 +32,7 @@ struct LinearRows {
   // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
   float factor = 1;
 };
-PerLinear<LinearRows> GgufLinearRows(const DecoderConfig& config);
+PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config);
 
 // Adds the keys that describe the decoder.
 void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,

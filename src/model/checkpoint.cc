@@ -103,8 +103,8 @@ class Cutter {
   // Returns false where nothing was to be cut or joined.
   bool Run() {
     const PerLinear<std::string> names = LinearNames(config_);
-    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
       layer_ = fmt::format("{}layers.{}.", prefix_, l);
       if (config_.fused_qkv) {
         Join(names.qkv[0], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});

@@ -180,6 +180,23 @@ void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
 
 // ---- The decoder.
 
+LayerConfig DecoderConfig::layer(std::int64_t l) const {
+  LayerConfig out = layers[l];
+  if (out.num_attention_heads == 0) out.num_attention_heads = num_attention_heads;
+  if (out.num_key_value_heads == 0) out.num_key_value_heads = num_key_value_heads;
+  if (out.head_dim == 0) out.head_dim = head_dim;
+  if (out.intermediate_size == 0) out.intermediate_size = intermediate_size;
+  return out;
+}
+
+std::int64_t DecoderConfig::q_norm_size(std::int64_t l) const {
+  return qk_norm == QkNorm::kProjection ? layer(l).q_features() : layer(l).head_dim;
+}
+
+std::int64_t DecoderConfig::k_norm_size(std::int64_t l) const {
+  return qk_norm == QkNorm::kProjection ? layer(l).kv_features() : layer(l).head_dim;
+}
+
 // The limits are far above any model and keep products of sizes within int64, whatever a damaged or
 // hostile file says.
 void CheckSizes(const DecoderConfig& c, const std::string& where) {

@@ -50,7 +50,16 @@ struct LayerConfig {
   // queries the table of keys.
   int rope = 0;
   int query_rope = -1;
+  // Sizes of this layer where they differ from those of DecoderConfig; 0: they do not.
+  // DecoderConfig::layer fills them in.
+  std::int64_t num_attention_heads = 0;  // H
+  std::int64_t num_key_value_heads = 0;  // G
+  std::int64_t head_dim = 0;             // K
+  std::int64_t intermediate_size = 0;    // F
 
+  std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
+  std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
+  std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
   int rope_of_queries() const { return query_rope < 0 ? rope : query_rope; }
 };
 
@@ -128,22 +137,17 @@ struct DecoderConfig {
   std::string module_prefix = "model.";
 
   std::vector<RopeConfig> ropes;
-  std::vector<LayerConfig> layers;  // L
+  std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
 
   // Remarks for the user: settings of the file that are not followed.
   std::vector<std::string> notes;
 
-  std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
-  std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
-  std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
-  // Values that one norm of queries, or of keys, has.
-  std::int64_t q_norm_size() const {
-    return qk_norm == QkNorm::kProjection ? q_features() : head_dim;
-  }
-  std::int64_t k_norm_size() const {
-    return qk_norm == QkNorm::kProjection ? kv_features() : head_dim;
-  }
+  // Layer l with all its sizes.
+  LayerConfig layer(std::int64_t l) const;
+  // Values that one norm of the queries, or of the keys, of layer l has.
+  std::int64_t q_norm_size(std::int64_t l) const;
+  std::int64_t k_norm_size(std::int64_t l) const;
   // Passes keep the residual stream divided by residual_scale, so that a block joins it as it is.
   // RMSNorm undoes the division when its epsilon is divided as well.
   float stream_embed_scale() const { return embed_scale / residual_scale; }

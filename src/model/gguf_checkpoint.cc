@@ -55,11 +55,10 @@ class Builder {
     }
     // The file bounds the memory for orders of rows, which its keys alone would not.
     if (Has("blk.0.attn_qkv.weight")) {
-      Get("blk.0.attn_qkv.weight", config_.qkv_features(), d);
+      Get("blk.0.attn_qkv.weight", config_.layer(0).qkv_features(), d);
     } else {
-      Get("blk.0.attn_q.weight", config_.q_features(), d);
+      Get("blk.0.attn_q.weight", config_.layer(0).q_features(), d);
     }
-    orders_ = GgufRowOrder(config_);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     CheckAllRead();
     return std::move(views_);
@@ -171,16 +170,15 @@ class Builder {
   }
 
   // Several tensors for one linear of Phi-3.
-  void JoinQkv(const std::string& block, const std::string& name) {
+  void JoinQkv(const std::string& block, const std::string& name, const LayerConfig& layer) {
     const std::int64_t d = config_.hidden_size;
-    const std::int64_t parts[] = {config_.q_features(), config_.kv_features(),
-                                  config_.kv_features()};
+    const std::int64_t parts[] = {layer.q_features(), layer.kv_features(), layer.kv_features()};
     const char* const stored[] = {"attn_q", "attn_k", "attn_v"};
     for (const bool is_weight : {true, false}) {
       if (!is_weight && !config_.qkv_bias) continue;
       const std::string kind = is_weight ? ".weight" : ".bias";
       TensorView view;
-      view.info = {name + kind, DType::kF32, {config_.qkv_features()}};
+      view.info = {name + kind, DType::kF32, {layer.qkv_features()}};
       if (is_weight) view.info.shape.push_back(d);
       for (std::size_t i = 0; i < std::size(parts); ++i) {
         const std::string part = block + stored[i] + kind;
@@ -210,28 +208,29 @@ class Builder {
   void Layer(std::int64_t l) {
     const std::string block = fmt::format("blk.{}.", l);
     const std::string layer = fmt::format("model.layers.{}.", l);
-    for (const GgufNorm& norm : GgufNorms(config_)) {
+    for (const GgufNorm& norm : GgufNorms(l, config_)) {
       Vector(fmt::format("{}{}.weight", block, norm.gguf), norm.size,
              fmt::format("{}{}.weight", layer, norm.hugging_face));
     }
     const PerLinear<std::string> stored = GgufLinearNames(l, config_);
     PerLinear<std::string> names = LinearNames(config_);
     names.ForEach([&](std::string& name) { name = layer + name; });
-    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
+    const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(l, config_);
 
-    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders_.qkv, config_.qkv_bias};
+    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
     if (config_.fused_qkv && !Has(joined + ".weight")) {
-      JoinQkv(block, names.qkv[0]);
+      JoinQkv(block, names.qkv[0], config_.layer(l));
     } else if (!config_.fused_qkv && Has(joined + ".weight")) {
       Cut(joined, qkv);
     } else {
       Linears(qkv);
     }
-    Linears({{stored.o}, {names.o}, {shapes.o}, {orders_.o}, config_.o_bias});
-    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders_.gate_up,
+    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, config_.o_bias});
+    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
                         config_.mlp_bias};
-    const Group down{stored.down, names.down, shapes.down, orders_.down, config_.mlp_bias};
+    const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
     if (config_.moe.num_experts == 0) {
       Linears(gate_up);
       Linears(down);
@@ -271,7 +270,6 @@ class Builder {
 
   const GgufReader& file_;
   const DecoderConfig& config_;
-  PerLinear<std::vector<std::int64_t>> orders_;
   std::vector<TensorView> views_;
   std::set<std::string> read_;
 };

@@ -82,7 +82,7 @@ void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config
 void CheckDerivedHeads(const DecoderConfig& config, const std::string& where) {
   // The graphs of these have no head size of their own.
   const bool derived = config.model_type == "qwen2" || config.model_type == "phi3";
-  if (derived && config.q_features() != config.hidden_size) {
+  if (derived && config.num_attention_heads * config.head_dim != config.hidden_size) {
     ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
                       where, config.num_attention_heads, config.head_dim, config.hidden_size,
                       config.model_type);

@@ -66,14 +66,14 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   return names;
 }
 
-std::vector<GgufNorm> GgufNorms(const DecoderConfig& config) {
+std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config) {
   const ModuleNames& of = config.names;
   const std::int64_t d = config.hidden_size;
   std::vector<GgufNorm> norms;
   if (config.input_norms) norms.push_back({"attn_norm", of.input_norm, d});
   if (config.qk_norm != QkNorm::kNone) {
-    norms.push_back({"attn_q_norm", of.q_norm, config.q_norm_size()});
-    norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size()});
+    norms.push_back({"attn_q_norm", of.q_norm, config.q_norm_size(layer)});
+    norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size(layer)});
   }
   if (config.post_norms) norms.push_back({"post_attention_norm", of.post_attn_norm, d});
   if (config.input_norms) norms.push_back({"ffn_norm", of.mlp_norm, d});
@@ -81,15 +81,16 @@ std::vector<GgufNorm> GgufNorms(const DecoderConfig& config) {
   return norms;
 }
 
-PerLinear<std::vector<std::int64_t>> GgufRowOrder(const DecoderConfig& config) {
+PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::vector<std::int64_t>> order;
   order.qkv.resize(config.fused_qkv ? 1 : 3);
   order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   if (architecture != nullptr && architecture->interleaved_rotary) {
-    order.qkv[0] = InterleavedOrder(config.num_attention_heads, config.head_dim);
-    order.qkv[1] = InterleavedOrder(config.num_key_value_heads, config.head_dim);
+    const LayerConfig sizes = config.layer(layer);
+    order.qkv[0] = InterleavedOrder(sizes.num_attention_heads, sizes.head_dim);
+    order.qkv[1] = InterleavedOrder(sizes.num_key_value_heads, sizes.head_dim);
   }
   return order;
 }

@@ -39,12 +39,12 @@ struct GgufNorm {
   std::string_view hugging_face;
   std::int64_t size = 0;
 };
-// The norms that a layer of this decoder has.
-std::vector<GgufNorm> GgufNorms(const DecoderConfig& config);
+// The norms that layer l has.
+std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config);
 
 // Where the rows of q_proj and k_proj change places (interleaved_rotary): the row of Hugging Face
 // that is row i of the file. Empty for linears whose rows stay.
-PerLinear<std::vector<std::int64_t>> GgufRowOrder(const DecoderConfig& config);
+PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config);
 
 }  // namespace qlora
 

@@ -29,18 +29,21 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config) {
 }
 
 // (O, I) of each linear, in the places of PerLinear.
-PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
-  const std::int64_t d = c.hidden_size;
-  const std::int64_t f = c.intermediate_size;
+PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l) {
+  const LayerConfig layer = config.layer(l);
+  const std::int64_t d = config.hidden_size;
+  const std::int64_t f = layer.intermediate_size;
+  const std::int64_t q = layer.q_features();
+  const std::int64_t kv = layer.kv_features();
   PerLinear<LinearShape> shapes;
-  shapes.qkv = {{c.q_features(), d}, {c.kv_features(), d}, {c.kv_features(), d}};
-  if (c.fused_qkv) shapes.qkv = {{c.qkv_features(), d}};
-  shapes.o = {d, c.q_features()};
+  shapes.qkv = {{q, d}, {kv, d}, {kv, d}};
+  if (config.fused_qkv) shapes.qkv = {{layer.qkv_features(), d}};
+  shapes.o = {d, q};
   shapes.gate_up = {{f, d}, {f, d}};
-  if (c.fused_gate_up) shapes.gate_up = {{2 * f, d}};
+  if (config.fused_gate_up) shapes.gate_up = {{2 * f, d}};
   shapes.down = {{d, f}};
-  if (c.moe.num_experts > 0) {
-    const auto experts = static_cast<std::size_t>(c.moe.num_experts);
+  if (config.moe.num_experts > 0) {
+    const auto experts = static_cast<std::size_t>(config.moe.num_experts);
     shapes.gate_up.assign(2 * experts, {f, d});
     shapes.down.assign(experts, {d, f});
   }
@@ -49,22 +52,31 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& c) {
 
 std::int64_t WidestInput(const DecoderConfig& config) {
   std::int64_t widest = 0;
-  ShapeLinears(config).ForEach(
-      [&](const LinearShape& shape) { widest = std::max(widest, shape.in); });
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ShapeLinears(config, l).ForEach(
+        [&](const LinearShape& shape) { widest = std::max(widest, shape.in); });
+  }
   return widest;
 }
 
 std::int64_t WidestLinear(const DecoderConfig& config) {
   std::int64_t widest = 0;
-  ShapeLinears(config).ForEach(
-      [&](const LinearShape& shape) { widest = std::max(widest, shape.out); });
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ShapeLinears(config, l).ForEach(
+        [&](const LinearShape& shape) { widest = std::max(widest, shape.out); });
+  }
   return widest;
 }
 
 // The outputs of o or down, of q, k and v together, or of gate and up together; F is the size of
 // one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
-  return std::max({config.hidden_size, config.qkv_features(), 2 * config.intermediate_size});
+  std::int64_t widest = config.hidden_size;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const LayerConfig layer = config.layer(l);
+    widest = std::max({widest, layer.qkv_features(), 2 * layer.intermediate_size});
+  }
+  return widest;
 }
 
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {

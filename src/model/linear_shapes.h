@@ -93,9 +93,9 @@ struct LinearShape {
   std::int64_t out = 0;
   std::int64_t in = 0;
 };
-PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config);
-// The most inputs of one linear, the most outputs of one linear, and the most outputs of all
-// linears that share an input.
+PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t layer);
+// Of all layers: the most inputs of one linear, the most outputs of one linear, and the most
+// outputs of all linears that share an input.
 std::int64_t WidestInput(const DecoderConfig& config);
 std::int64_t WidestLinear(const DecoderConfig& config);
 std::int64_t WidestGroup(const DecoderConfig& config);

@@ -110,9 +110,8 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
         "and kept apart from each other here, so this adapter would mean something else");
   }
   if (peft != nullptr) AddTables(*peft);
-  const PerLinear<LinearShape> shapes = ShapeLinears(decoder);
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    layers_.push_back(Combine(LinearPaths(decoder, l), shapes,
+    layers_.push_back(Combine(LinearPaths(decoder, l), ShapeLinears(decoder, l),
                               [&](const std::string& path, const LinearShape& shape) {
                                 LoraLinear lora;
                                 lora.path = path;

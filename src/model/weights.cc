@@ -242,7 +242,7 @@ class Loader {
   LayerWeights Layer(std::int64_t l) {
     const std::string layer = fmt::format("{}layers.{}.", tensors_.prefix(), l);
     const PerLinear<std::string> names = LinearNames(config_);
-    const PerLinear<LinearShape> shapes = ShapeLinears(config_);
+    const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
     LayerWeights out;
     const auto norm = [&](std::string_view name, std::int64_t size) {
       return Norm(fmt::format("{}{}.weight", layer, name), size);
@@ -254,8 +254,8 @@ class Loader {
       out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], config_.qkv_bias));
     }
     if (config_.qk_norm != QkNorm::kNone) {
-      out.q_norm = norm(of.q_norm, config_.q_norm_size());
-      out.k_norm = norm(of.k_norm, config_.k_norm_size());
+      out.q_norm = norm(of.q_norm, config_.q_norm_size(l));
+      out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
     }
     out.linears.o = Linear(layer + names.o, shapes.o, config_.o_bias);
     if (config_.post_norms) out.post_attn_norm = norm(of.post_attn_norm, d);

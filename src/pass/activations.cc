@@ -15,6 +15,9 @@ class Layout {
   Layout(Carver& carver, const DecoderConfig& config, const Precision& precision,
          const ActivationShape& shape)
       : carver_(carver), c_(config), precision_(precision), shape_(shape), n_(shape.rows) {}
+  // The same pass, in another carver.
+  Layout(const Layout& other, Carver& carver)
+      : Layout(carver, other.c_, other.precision_, other.shape_) {}
 
   MatrixView Act(std::int64_t cols) { return carver_.Matrix(precision_.activation, n_, cols); }
   // Rows of the MLP: tokens, or slots of experts.
@@ -27,93 +30,13 @@ class Layout {
   MatrixView Wide(std::int64_t rows, std::int64_t cols) {
     return carver_.Matrix(precision_.wide, rows, cols);
   }
+  // A residual stream.
+  MatrixView Stream() { return Wide(n_, c_.hidden_size); }
   // A matrix with a tail.
   MatrixView Tailed(std::int64_t cols) {
     MatrixView m = Act(cols + shape_.tail);
     m.cols = cols;
     return m;
-  }
-  bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
-  // Norms of heads read q and k as one row for each norm.
-  bool joins_qkv() const { return c_.fused_qkv || (shape_.tail > 0 && !has_qk_norm()); }
-  bool joins_gate_up() const {
-    return c_.fused_gate_up || (shape_.tail > 0 && c_.moe.num_experts == 0);
-  }
-
-  // q, k and v: three matrices, or columns of one.
-  void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
-    if (joins) {
-      qkv = Act(c_.qkv_features());
-      q = Columns(qkv, 0, c_.q_features());
-      k = Columns(qkv, c_.q_features(), c_.kv_features());
-      v = Columns(qkv, c_.q_features() + c_.kv_features(), c_.kv_features());
-    } else {
-      q = Act(c_.q_features());
-      k = Act(c_.kv_features());
-      v = Act(c_.kv_features());
-    }
-  }
-
-  // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
-  void AttentionPart(LayerActivations& a) {
-    a.attn_rstd = Wide(1, n_);
-    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
-    if (has_qk_norm()) {
-      a.q_pre = Act(c_.q_features());
-      a.k_pre = Act(c_.kv_features());
-      a.q_rstd = Wide(1, n_ * c_.q_features() / c_.q_norm_size());
-      a.k_rstd = Wide(1, n_ * c_.kv_features() / c_.k_norm_size());
-    }
-    a.attn = Tailed(c_.q_features());
-    a.lse = Wide(n_, c_.num_attention_heads);
-    if (c_.post_norms) {
-      a.o = Act(c_.hidden_size);
-      a.o_rstd = Wide(1, n_);
-    }
-  }
-
-  // Steps 7 to 10, without x_out.
-  void MlpPart(LayerActivations& a) {
-    a.mlp_rstd = Wide(1, n_);
-    if (joins_gate_up()) {
-      a.gate_up = Tailed(2 * c_.intermediate_size);
-      a.gate = Columns(a.gate_up, 0, c_.intermediate_size);
-      a.up = Columns(a.gate_up, c_.intermediate_size, c_.intermediate_size);
-    } else {
-      a.gate = Slots(c_.intermediate_size);
-      a.up = Slots(c_.intermediate_size);
-    }
-    a.experts = LayoutExperts(carver_, c_, precision_, n_);
-    if (c_.post_norms) {
-      a.down = Act(c_.hidden_size);
-      a.down_rstd = Wide(1, n_);
-    }
-  }
-
-  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
-  // experts share theirs.
-  void Lora(const Adapters& adapters, std::int64_t layer, PerLinear<MatrixView>& u) {
-    u.qkv.resize(c_.fused_qkv ? 1 : 3);
-    u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
-    u.down.resize(1);
-    // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
-    // experts, write different rows of out[j], so the largest rank is enough for all.
-    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
-      for (std::size_t j = 0; j < out.size(); ++j) {
-        std::int64_t rank = 0;
-        for (const LoraAdapter* adapter : adapters) {
-          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[layer], group);
-          for (std::size_t i = j; i < loras.size(); i += out.size()) {
-            rank = std::max(rank, loras[i].rank);
-          }
-        }
-        if (rank > 0) out[j] = Wide(rows, rank);
-      }
-    };
-    place(LinearGroup::kQkv, n_, u.qkv);
-    place(LinearGroup::kO, n_, {&u.o, 1});
-    place(LinearGroup::kGateUp, slots(), u.gate_up);
-    place(LinearGroup::kDown, slots(), u.down);
   }
 
   // Room for the rows of this layout: the number of head rows and targets is at most N.
@@ -127,25 +50,12 @@ class Layout {
   // Buffers of the backward pass that all layers share. d_norm is added to by the router and by
   // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
-    out.dx = Wide(n_, c_.hidden_size);
+    out.dx = Stream();
     if (c_.moe.num_experts > 0) {
-      out.d_norm = Wide(n_, c_.hidden_size);
+      out.d_norm = Stream();
     } else {
       out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
     }
-    // The gradients of act and of the attention output never live at the same time.
-    out.d_act = carver_.Matrix(precision_.activation, 1,
-                               std::max(slots() * c_.intermediate_size, n_ * c_.q_features()));
-    out.d_attn = out.d_act;
-    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
-      m.rows = rows;
-      m.cols = m.stride = cols;
-    };
-    shape(out.d_act, slots(), c_.intermediate_size);
-    shape(out.d_attn, n_, c_.q_features());
-    // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
-    // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
-    Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
   }
 
   // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of
@@ -161,7 +71,7 @@ class Layout {
     out.sums = carver_.Matrix(DType::kF64, 1, 2);
   }
 
- private:
+ protected:
   Carver& carver_;
   const DecoderConfig& c_;
   const Precision& precision_;
@@ -169,16 +79,121 @@ class Layout {
   std::int64_t n_;
 };
 
-// Copies the views that MlpPart filled.
-void ShareMlp(const LayerActivations& from, LayerActivations& to) {
-  to.mlp_rstd = from.mlp_rstd;
-  to.gate_up = from.gate_up;
-  to.gate = from.gate;
-  to.up = from.up;
-  to.down = from.down;
-  to.down_rstd = from.down_rstd;
-  to.experts = from.experts;
-}
+// Carves the buffers of one layer.
+class LayerLayout : public Layout {
+ public:
+  LayerLayout(const Layout& layout, Carver& carver, std::int64_t layer)
+      : Layout(layout, carver), l_(layer), sizes_(c_.layer(layer)) {}
+
+  // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
+  void AttentionPart(LayerActivations& a) {
+    a.attn_rstd = Wide(1, n_);
+    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+    if (has_qk_norm()) {
+      a.q_pre = Act(sizes_.q_features());
+      a.k_pre = Act(sizes_.kv_features());
+      a.q_rstd = Wide(1, n_ * sizes_.q_features() / c_.q_norm_size(l_));
+      a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
+    }
+    a.attn = Tailed(sizes_.q_features());
+    a.lse = Wide(n_, sizes_.num_attention_heads);
+    if (c_.post_norms) {
+      a.o = Act(c_.hidden_size);
+      a.o_rstd = Wide(1, n_);
+    }
+  }
+
+  // Steps 7 to 10, without x_out.
+  void MlpPart(LayerActivations& a) {
+    const std::int64_t f = sizes_.intermediate_size;
+    a.mlp_rstd = Wide(1, n_);
+    if (joins_gate_up()) {
+      a.gate_up = Tailed(2 * f);
+      a.gate = Columns(a.gate_up, 0, f);
+      a.up = Columns(a.gate_up, f, f);
+    } else {
+      a.gate = Slots(f);
+      a.up = Slots(f);
+    }
+    a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    if (c_.post_norms) {
+      a.down = Act(c_.hidden_size);
+      a.down_rstd = Wide(1, n_);
+    }
+  }
+
+  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
+  // experts share theirs.
+  void Lora(const Adapters& adapters, PerLinear<MatrixView>& u) {
+    u.qkv.resize(c_.fused_qkv ? 1 : 3);
+    u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
+    u.down.resize(1);
+    // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
+    // experts, write different rows of out[j], so the largest rank is enough for all.
+    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
+      for (std::size_t j = 0; j < out.size(); ++j) {
+        std::int64_t rank = 0;
+        for (const LoraAdapter* adapter : adapters) {
+          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[l_], group);
+          for (std::size_t i = j; i < loras.size(); i += out.size()) {
+            rank = std::max(rank, loras[i].rank);
+          }
+        }
+        if (rank > 0) out[j] = Wide(rows, rank);
+      }
+    };
+    place(LinearGroup::kQkv, n_, u.qkv);
+    place(LinearGroup::kO, n_, {&u.o, 1});
+    place(LinearGroup::kGateUp, slots(), u.gate_up);
+    place(LinearGroup::kDown, slots(), u.down);
+  }
+
+  void Scratch(LayerScratch& out) {
+    const std::int64_t f = sizes_.intermediate_size;
+    out.act = c_.moe.num_experts > 0 ? Slots(f) : Tailed(f);
+    if (!shape_.training) return;
+    // The gradients of act and of the attention output never live at the same time.
+    out.d_act =
+        carver_.Matrix(precision_.activation, 1, std::max(slots() * f, n_ * sizes_.q_features()));
+    out.d_attn = out.d_act;
+    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
+      m.rows = rows;
+      m.cols = m.stride = cols;
+    };
+    shape(out.d_act, slots(), f);
+    shape(out.d_attn, n_, sizes_.q_features());
+    // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
+    // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
+    Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
+  }
+
+ private:
+  bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
+  // Norms of heads read q and k as one row for each norm.
+  bool joins_qkv() const { return c_.fused_qkv || (shape_.tail > 0 && !has_qk_norm()); }
+  bool joins_gate_up() const {
+    return c_.fused_gate_up || (shape_.tail > 0 && c_.moe.num_experts == 0);
+  }
+
+  // q, k and v: three matrices, or columns of one.
+  void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
+    const std::int64_t q_features = sizes_.q_features();
+    const std::int64_t kv_features = sizes_.kv_features();
+    if (joins) {
+      qkv = Act(sizes_.qkv_features());
+      q = Columns(qkv, 0, q_features);
+      k = Columns(qkv, q_features, kv_features);
+      v = Columns(qkv, q_features + kv_features, kv_features);
+    } else {
+      q = Act(q_features);
+      k = Act(kv_features);
+      v = Act(kv_features);
+    }
+  }
+
+  std::int64_t l_;
+  LayerConfig sizes_;
+};
 
 }  // namespace
 
@@ -197,12 +212,14 @@ void ShareMlp(const LayerActivations& from, LayerActivations& to) {
 //   evaluation   one residual       shared             shared
 //                stream for all
 //
-// Adapters are small, so every layer keeps its own u, at every level.
+// Adapters are small, so every layer keeps its own u, at every level. All layers share the scratch.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
                               Carver* staging) {
   Layout layout(carver, config, precision, shape);
+  const std::int64_t layers = config.num_hidden_layers;
   Activations out;
+  out.layers.resize(layers);
   layout.Inputs(out.inputs);
   out.keeps_stream = shape.training;
   // The staged rows come first, so that they have one place in all passes: uploads of the pass
@@ -215,60 +232,57 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   const auto level = [&](std::int64_t l) {
     return shape.training ? shape.recompute[l] : Recompute::kLayer;
   };
-  bool share_attention = false;
-  bool share_mlp = false;
-  std::int64_t offloaded = 0;
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    share_attention |= RecomputesAttention(level(l));
-    share_mlp |= RecomputesMlp(level(l));
-    offloaded += level(l) == Recompute::kOffload ? 1 : 0;
-  }
+  const auto shares_attention = [&](std::int64_t l) { return RecomputesAttention(level(l)); };
+  const auto shares_mlp = [&](std::int64_t l) { return RecomputesMlp(level(l)); };
+  // One memory for a part of several layers, each of which lays it out for its own sizes.
+  const auto share = [&](const auto& shares, const auto& lay_out) {
+    const Carver begin = carver;
+    for (std::int64_t l = 0; l < layers; ++l) {
+      if (!shares(l)) continue;
+      Carver part = begin;
+      LayerLayout of_layer(layout, part, l);
+      lay_out(of_layer, out.layers[l]);
+      carver.GoBehind(part);
+    }
+  };
 
-  // The buffers that layers which recompute share. Outside training the residual stream is one
-  // buffer that every layer adds to.
-  LayerActivations shared;
-  const MatrixView residual =
-      shape.training ? MatrixView{} : layout.Wide(shape.rows, config.hidden_size);
-  if (share_attention) {
-    layout.AttentionPart(shared);
-    shared.x_mid = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
-  }
-  if (share_mlp) layout.MlpPart(shared);
+  // Outside training the residual stream is one buffer that every layer adds to.
+  const MatrixView residual = shape.training ? MatrixView{} : layout.Stream();
+  const auto stream = [&](Layout& where) { return shape.training ? where.Stream() : residual; };
+  const auto attention = [&](LayerLayout& of_layer, LayerActivations& a) {
+    of_layer.AttentionPart(a);
+    a.x_mid = stream(of_layer);
+  };
+  const auto mlp = [](LayerLayout& of_layer, LayerActivations& a) { of_layer.MlpPart(a); };
+  share(shares_attention, attention);
+  share(shares_mlp, mlp);
+  const std::int64_t offloaded = std::ranges::count(shape.recompute, Recompute::kOffload);
   std::vector<MatrixView> inputs;
   for (std::int64_t i = 0; i < std::min(kInputSlots, offloaded); ++i) {
-    inputs.push_back(layout.Wide(shape.rows, config.hidden_size));
+    inputs.push_back(layout.Stream());
   }
 
   std::int64_t before = 0;  // offloaded layers below layer l
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    LayerActivations a;
-    if (RecomputesAttention(level(l))) {
-      a = shared;
-    } else {
-      layout.AttentionPart(a);
-      a.x_mid = layout.Wide(shape.rows, config.hidden_size);
-    }
-    if (RecomputesMlp(level(l))) {
-      ShareMlp(shared, a);
-    } else {
-      layout.MlpPart(a);
-    }
+  for (std::int64_t l = 0; l < layers; ++l) {
+    LayerActivations& a = out.layers[l];
+    LayerLayout of_layer(layout, carver, l);
+    if (!shares_attention(l)) attention(of_layer, a);
+    if (!shares_mlp(l)) mlp(of_layer, a);
     if (level(l) == Recompute::kOffload) {
       a.x_in = inputs[before++ % kInputSlots];
       if (staging != nullptr && before <= offloaded - kInputSlots) {
         a.x_in_host = staging->Matrix(precision.wide, shape.rows, config.hidden_size);
       }
     } else {
-      a.x_in = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+      a.x_in = stream(of_layer);
     }
-    layout.Lora(adapters, l, a.u);
-    out.layers.push_back(std::move(a));
+    of_layer.Lora(adapters, a.u);
   }
-  out.x_out = shape.training ? layout.Wide(shape.rows, config.hidden_size) : residual;
+  out.x_out = stream(layout);
   out.norm = layout.Tailed(config.hidden_size);
-  out.act = config.moe.num_experts > 0 ? layout.Slots(config.intermediate_size)
-                                       : layout.Tailed(config.intermediate_size);
   if (shape.training) layout.Gradients(out);
+  share([](std::int64_t) { return true; },
+        [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a.scratch); });
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
   if (std::any_of(adapters.begin(), adapters.end(),
                   [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {

@@ -32,6 +32,18 @@ inline constexpr bool RecomputesAttention(Recompute level) {
 }
 inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
 
+// Scratch of one layer, in memory that all layers share.
+struct LayerScratch {
+  MatrixView act;  // (S, F) act, tail without experts: act(gate) * up
+  // Backward only; empty otherwise.
+  MatrixView d_act;   // (S, F) act: gradient of `act`
+  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
+  MatrixView d_qkv;   // (N, (H+2G)K) act: only where the family fuses q, k and v
+  MatrixView d_q;     // (N, H*K) act
+  MatrixView d_k;     // (N, G*K) act
+  MatrixView d_v;     // (N, G*K) act
+};
+
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
 // fuses linears, and where the backend multiplies them as one (ActivationShape::tail), q, k, v are
 // columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of a mixture of experts.
@@ -65,6 +77,7 @@ struct LayerActivations {
   // downs, (S, R) with the largest R.
   PerLinear<MatrixView> u;
   ExpertActivations experts;
+  LayerScratch scratch;
 };
 
 // The places on the device that hold the inputs of offloaded layers in turn: ops read one while
@@ -102,17 +115,10 @@ struct Activations {
   bool keeps_stream = false;
   MatrixView x_out;  // (N, D) wide: residual stream after the last layer
   MatrixView norm;   // (N, D) act, tail: scratch, the normalised input of a group of linears
-  MatrixView act;    // (S, F) act, tail without experts: scratch, act(gate) * up
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
   MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms,
                       // then with tail; wide with experts, which add to it
-  MatrixView d_act;   // (S, F) act: gradient of `act`
-  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
-  MatrixView d_qkv;   // (N, (H+2G)K) act: fused families only
-  MatrixView d_q;     // (N, H*K) act
-  MatrixView d_k;     // (N, G*K) act
-  MatrixView d_v;     // (N, G*K) act
   ExpertBuffers experts;
   DoraBuffers dora;
   // The output head, a chunk of C rows at a time.

@@ -96,16 +96,16 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
 
   // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
   // come before it; its gradient is then a dot product with act.
-  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
-  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
+  Run(ops::ScaleRows{a_.scratch.act, e.slot_weights, a_.scratch.act});
 
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
   CopyResidual(a_.x_mid, x_out);
   const std::vector<LinearView> down =
       BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
-  context_.Observe(LinearGroup::kDown, shared_.act);
+  context_.Observe(LinearGroup::kDown, a_.scratch.act);
   const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
-  Run(ops::ExpertLinear{down, e.begin, shared_.act, down_out});
+  Run(ops::ExpertLinear{down, e.begin, a_.scratch.act, down_out});
   Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
 }
 
@@ -117,18 +117,18 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
 
   // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T
   Run(ops::GatherRows{shared_.dx, routing.tokens, s.d_slot});
-  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
-  Run(ops::ScaleRows{shared_.act, e.slot_weights, shared_.act});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
+  Run(ops::ScaleRows{a_.scratch.act, e.slot_weights, a_.scratch.act});
   const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
   const ConstMatrixView d_down[] = {s.d_slot};
   const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
-  Run(ops::ExpertLinearBackward{down, e.begin, shared_.act, of_down, shared_.d_act});
+  Run(ops::ExpertLinearBackward{down, e.begin, a_.scratch.act, of_down, a_.scratch.d_act});
 
   // forward 9: act = weight * act(gate) * up.  The gradients replace gate and up.
-  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
-  Run(ops::RowDots{shared_.d_act, shared_.act, s.d_slot_weights});
-  Run(ops::ScaleRows{shared_.d_act, e.slot_weights, shared_.d_act});
-  Run(ops::GatedActivationBackward{config_.hidden_act, shared_.d_act, a_.gate, a_.up, a_.gate,
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
+  Run(ops::RowDots{a_.scratch.d_act, a_.scratch.act, s.d_slot_weights});
+  Run(ops::ScaleRows{a_.scratch.d_act, e.slot_weights, a_.scratch.d_act});
+  Run(ops::GatedActivationBackward{config_.hidden_act, a_.scratch.d_act, a_.gate, a_.up, a_.gate,
                                    a_.up});
 
   // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.

@@ -6,8 +6,9 @@ KvCache LayoutKvCache(Carver& carver, const DecoderConfig& config, const Precisi
                       std::int64_t capacity) {
   KvCache cache;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    cache.k.push_back(carver.Matrix(precision.activation, capacity, config.kv_features()));
-    cache.v.push_back(carver.Matrix(precision.activation, capacity, config.kv_features()));
+    const std::int64_t features = config.layer(l).kv_features();
+    cache.k.push_back(carver.Matrix(precision.activation, capacity, features));
+    cache.v.push_back(carver.Matrix(precision.activation, capacity, features));
   }
   return cache;
 }

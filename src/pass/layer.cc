@@ -14,9 +14,9 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
       context_{decoder, inputs, layer, observer, activations},
       w_(decoder.weights().layers[layer]),
       config_(decoder.config()),
-      shape_{
-          config_.num_attention_heads, config_.num_key_value_heads, config_.head_dim,
-          config_.attention_scale,     config_.attention_softcap,   config_.layers[layer].window},
+      sizes_(config_.layer(layer)),
+      shape_{sizes_.num_attention_heads, sizes_.num_key_value_heads, sizes_.head_dim,
+             config_.attention_scale,    config_.attention_softcap,  sizes_.window},
       o_{LinearGroup::kO, a_.o, w_.post_attn_norm, a_.o_rstd, a_.u.o},
       down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]},
       k_(a_.k),
@@ -33,13 +33,13 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
   }
   if (config_.fused_qkv) {
     qkv_ = {{a_.qkv, a_.u.qkv[0]}};
-    d_qkv_ = {shared_.d_qkv};
+    d_qkv_ = {a_.scratch.d_qkv};
     copies_k_v_ = cache != nullptr;
   } else {
     const MatrixView& q = has_qk_norm() ? a_.q_pre : a_.q;
     const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
     qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
-    d_qkv_ = {shared_.d_q, shared_.d_k, shared_.d_v};
+    d_qkv_ = {a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v};
   }
   if (config_.fused_gate_up) {
     gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
@@ -73,7 +73,7 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
   // 9. act = act(gate) * up
   Activate();
   // 10. x_out = x_mid + [RMSNorm](act Wd^T)
-  AddBranch(down_, shared_.act, a_.x_mid, x_out);
+  AddBranch(down_, a_.scratch.act, a_.x_mid, x_out);
 }
 
 void Layer::RecomputeMlp() {
@@ -85,16 +85,16 @@ void Layer::RecomputeMlp() {
   // 9, 10. The normalised values are needed, the residual stream is not.
   if (!down_.is_normalized()) return;
   Activate();
-  NormBranch(down_, shared_.act);
+  NormBranch(down_, a_.scratch.act);
 }
 
 void Layer::BackwardMlp(LoraAdapter& trained) {
   if (config_.moe.num_experts > 0) return BackwardExperts(trained);
   // 10
   Activate();
-  BranchBackward(down_, shared_.act, shared_.d_act, trained);
+  BranchBackward(down_, a_.scratch.act, a_.scratch.d_act, trained);
   // 9. The gradients replace gate and up.
-  Run(ops::GatedActivationBackward{config_.hidden_act, shared_.d_act, a_.gate, a_.up, a_.gate,
+  Run(ops::GatedActivationBackward{config_.hidden_act, a_.scratch.d_act, a_.gate, a_.up, a_.gate,
                                    a_.up});
   // 8. norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
@@ -106,10 +106,10 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
 
 void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
   // 6
-  BranchBackward(o_, a_.attn, shared_.d_attn, trained);
+  BranchBackward(o_, a_.attn, a_.scratch.d_attn, trained);
   // 5
-  Run(ops::AttentionBackward{shape_, context_.inputs.spans, shared_.d_attn, a_.q, a_.k, a_.v,
-                             a_.attn, a_.lse, shared_.d_q, shared_.d_k, shared_.d_v});
+  Run(ops::AttentionBackward{shape_, context_.inputs.spans, a_.scratch.d_attn, a_.q, a_.k, a_.v,
+                             a_.attn, a_.lse, a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v});
   // 4, 3
   NormAndRotateBackward();
   // 2. norm is computed again from x_in.
@@ -158,9 +158,9 @@ void Layer::NormAndRotate() {
 void Layer::NormAndRotateBackward() {
   if (config_.qk_norm == QkNorm::kRotatedHeads) {
     NormHeadsBackward();
-    Rotate(shared_.d_q, shared_.d_k, true);
+    Rotate(a_.scratch.d_q, a_.scratch.d_k, true);
   } else {
-    Rotate(shared_.d_q, shared_.d_k, true);
+    Rotate(a_.scratch.d_q, a_.scratch.d_k, true);
     NormHeadsBackward();
   }
 }
@@ -168,16 +168,16 @@ void Layer::NormAndRotateBackward() {
 void Layer::NormHeads() {
   if (!has_qk_norm()) return;
   const float epsilon = config_.rms_norm_eps;
-  const std::int64_t q = config_.q_norm_size();
-  const std::int64_t k = config_.k_norm_size();
+  const std::int64_t q = config_.q_norm_size(context_.layer);
+  const std::int64_t k = config_.k_norm_size(context_.layer);
   Run(ops::RmsNorm{Reshape(a_.q_pre, q), w_.q_norm, epsilon, Reshape(a_.q, q), a_.q_rstd});
   Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(k_, k), a_.k_rstd});
 }
 
 void Layer::NormHeadsBackward() {
   if (!has_qk_norm()) return;
-  const MatrixView d_q = Reshape(shared_.d_q, config_.q_norm_size());
-  const MatrixView d_k = Reshape(shared_.d_k, config_.k_norm_size());
+  const MatrixView d_q = Reshape(a_.scratch.d_q, config_.q_norm_size(context_.layer));
+  const MatrixView d_k = Reshape(a_.scratch.d_k, config_.k_norm_size(context_.layer));
   Run(ops::RmsNormBackward{d_q, Reshape(a_.q_pre, d_q.cols), w_.q_norm, a_.q_rstd, d_q,
                            Store::kSet});
   Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, d_k.cols), w_.k_norm, a_.k_rstd, d_k,
@@ -185,10 +185,9 @@ void Layer::NormHeadsBackward() {
 }
 
 void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
-  const LayerConfig& layer = config_.layers[context_.layer];
-  if (layer.rope < 0) return;
-  RotateHeads(q, layer.rope_of_queries(), config_.num_attention_heads, inverse);
-  RotateHeads(k, layer.rope, config_.num_key_value_heads, inverse);
+  if (sizes_.rope < 0) return;
+  RotateHeads(q, sizes_.rope_of_queries(), sizes_.num_attention_heads, inverse);
+  RotateHeads(k, sizes_.rope, sizes_.num_key_value_heads, inverse);
 }
 
 void Layer::RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse) {
@@ -232,7 +231,7 @@ void Layer::BranchBackward(const Branch& branch, const ConstMatrixView& input,
 }
 
 void Layer::Activate() {
-  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, shared_.act});
+  Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
 }
 
 }  // namespace qlora

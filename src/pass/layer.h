@@ -101,6 +101,7 @@ class Layer {
   LayerContext context_;
   const LayerWeights& w_;
   const DecoderConfig& config_;
+  LayerConfig sizes_;
   AttentionShape shape_;
   Branch o_;
   Branch down_;

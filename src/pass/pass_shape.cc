@@ -25,10 +25,13 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   limits.vocab_rows = head_rows;
   limits.vocab = config.vocab_size;
   limits.lora_rank = MaxGroupRank(adapters);
-  limits.heads = config.num_attention_heads;
-  limits.kv_heads = config.num_key_value_heads;
-  limits.head_dim = config.head_dim;
-  if (config.fused_qkv) limits.qkv_stride = config.qkv_features();
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const LayerConfig layer = config.layer(l);
+    limits.heads = std::max(limits.heads, layer.num_attention_heads);
+    limits.kv_heads = std::max(limits.kv_heads, layer.num_key_value_heads);
+    limits.head_dim = std::max(limits.head_dim, layer.head_dim);
+    if (config.fused_qkv) limits.qkv_stride = std::max(limits.qkv_stride, layer.qkv_features());
+  }
   limits.gradient_rows = gradient_rows;
   limits.gradient_length = gradient_length;
   limits.work_size = size;

@@ -93,6 +93,11 @@ std::vector<Family> Families() {
     c.ropes[0].interleaved = true;
     c.ropes[0].rotary_dim = 4;
   });
+  add("LayersOfTheirOwnSizes", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kHeads;
+    c.layers[0] = {.num_key_value_heads = 1, .intermediate_size = 12};
+    c.layers[1] = {.num_attention_heads = 2, .head_dim = 10};
+  });
   return families;
 }
 

@@ -168,6 +168,8 @@ TEST(CachedSequenceTest, PartsEqualTheWhole) {
   configs.back().fused_qkv = configs.back().fused_gate_up = true;
   configs.push_back(TinyConfig());
   configs.back().moe = {4, 2, true};
+  configs.push_back(TinyConfig());
+  configs.back().layers[1] = {.num_key_value_heads = 1, .head_dim = 8};
   for (const DecoderConfig& config : configs) {
     const auto backend = MakeReferenceBackend();
     const RandomWeights weights(config, DType::kF32, 3);

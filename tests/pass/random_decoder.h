@@ -48,7 +48,7 @@ class RandomWeights {
     weights_.head_norm = weights_.final_norm;
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
-      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c),
+      layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c, l),
                               [&](const std::string& path, const LinearShape& shape) {
                                 const ConstMatrixView dense =
                                     Dense(shape.out, shape.in, 1 / std::sqrt(double(shape.in)));
@@ -76,8 +76,8 @@ class RandomWeights {
         layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
       }
       if (c.qk_norm != QkNorm::kNone) {
-        layer.q_norm = Vector(c.q_norm_size(), 1.0);
-        layer.k_norm = Vector(c.k_norm_size(), 1.0);
+        layer.q_norm = Vector(c.q_norm_size(l), 1.0);
+        layer.k_norm = Vector(c.k_norm_size(l), 1.0);
       }
       weights_.layers.push_back(std::move(layer));
     }
