@@ -175,7 +175,7 @@ TEST_F(RecipesTest, WholeModulesAndDoraAreInThePlan) {
   // Magnitudes are parameters; the lengths of rows are not.
   std::map<std::string, std::size_t> dora = parts_of([](TrainOptions& o) { o.use_dora = true; });
   std::size_t lengths = 0;
-  ShapeLinears(decoder).ForEach([&](const LinearShape& shape) {
+  ShapeLinears(decoder, 0).ForEach([&](const LinearShape& shape) {
     lengths += 4 * static_cast<std::size_t>(shape.out * decoder.num_hidden_layers);
   });
   EXPECT_GT(dora["gradients"], without["gradients"]);
