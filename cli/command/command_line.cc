@@ -76,16 +76,22 @@ bool IsPath(const std::string& argument) {
   return std::filesystem::exists(argument, ignored);
 }
 
-void Append(YAML::Node& list, const std::string& word, const std::string& origin) {
-  if (const auto items = list.IsScalar() ? ItemsOfJson(list.Scalar(), origin) : std::nullopt) {
-    list.reset(YAML::Node(*items));
+// The items of a list option's value: of a text, which is a JSON list or comma-separated, or of a
+// list.
+std::vector<std::string> ItemsOf(const Option& option, const YAML::Node& value,
+                                 const std::string& origin) {
+  if (!value.IsScalar()) return value.as<std::vector<std::string>>();
+  const auto listed = ItemsOfJson(option, value.Scalar(), origin);
+  return listed ? *listed : option.Items(value.Scalar());
+}
+
+// Appends the items of a word to those of a list.
+void Append(const Option& option, const std::string& word, Argument& list) {
+  std::vector<std::string> items = ItemsOf(option, list.value, list.origin);
+  for (std::string& item : ItemsOf(option, YAML::Node(word), list.origin)) {
+    items.push_back(std::move(item));
   }
-  if (list.IsSequence()) {
-    list.push_back(word);
-  } else {
-    // The text of a list is comma-separated; ItemsOf of the table takes it apart.
-    list.reset(YAML::Node(list.Scalar() + "," + word));
-  }
+  list.value.reset(YAML::Node(items));
 }
 
 // Takes the arguments apart without setting anything.
@@ -161,7 +167,7 @@ class Scanner {
         Add(keys[i], bare_[i], fmt::format("'{}'", bare_[i]));
         found_.back().bare = true;
       } else if (is_list(keys)) {
-        Append(found_.back().value, bare_[i], found_.back().origin);
+        Append(*table_.Find(keys.back()), bare_[i], found_.back());
       } else {
         ThrowTooMany(bare_[i]);
       }
@@ -297,7 +303,7 @@ class Scanner {
     for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {
       if (i < items) {
         Argument& list = found_[loose_[i].list];
-        Append(list.value, loose_[i].word, list.origin);
+        Append(*table_.Find(list.key), loose_[i].word, list);
       } else {
         Add(missing[i - items], loose_[i].word, fmt::format("'{}'", loose_[i].word));
       }
@@ -314,8 +320,11 @@ class Scanner {
   std::size_t next_ = 0;
 };
 
-bool SameText(const YAML::Node& a, const YAML::Node& b) {
-  return a.IsScalar() && b.IsScalar() && a.Scalar() == b.Scalar();
+// True when two arguments give an option (nullptr: config) the same value.
+bool Agree(const Option* option, const Argument& a, const Argument& b) {
+  if (a.value.IsScalar() && b.value.IsScalar()) return a.value.Scalar() == b.value.Scalar();
+  return IsList(option) && !a.value.IsMap() && !b.value.IsMap() &&
+         ItemsOf(*option, a.value, a.origin) == ItemsOf(*option, b.value, b.origin);
 }
 
 }  // namespace
@@ -336,7 +345,7 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const auto [place, is_new] = given.emplace(option, &argument);
     const Argument& first = *place->second;
     // Two names of one option that say the same, such as --lora_rank 8 --r 8.
-    const bool agree = (argument.foreign || first.foreign) && SameText(argument.value, first.value);
+    const bool agree = (argument.foreign || first.foreign) && Agree(option, argument, first);
     if (!is_new && !agree) {
       const std::string name = option == nullptr ? "config" : option->name;
       // Names both values: the forgotten one may be far back in a long command.

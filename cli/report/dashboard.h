@@ -1,7 +1,8 @@
 // The live page of a training run, for browsers on this machine only. An answer has a bounded
-// number of points and of bytes of texts (log/log_reader.h), large ones are made once for all
-// clients (http_server.h), and none is made unless a browser asks; the memory plan does not count
-// them.
+// number of points and of bytes of samples (log/log_reader.h) besides the run's options and the
+// report on its data (files, names of fields), which are not bounded; large ones are made once for
+// all clients (http_server.h), and none is made unless a browser asks. The memory plan does not
+// count them.
 #ifndef QLORA_CLI_REPORT_DASHBOARD_H_
 #define QLORA_CLI_REPORT_DASHBOARD_H_
 

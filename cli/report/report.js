@@ -320,8 +320,13 @@ function update() {
     if (drawn.get(draw) !== now) draw(runs);
     drawn.set(draw, now);
   }
-  const thinned = runs.filter((run) => run.every > 1);
-  const notes = thinned.map((run) => `${run.name} shows every ${run.every}th step`);
+  const notes = [];
+  for (const run of runs.filter((run) => run.every > 1)) {
+    notes.push(`${run.name} shows every ${run.every}th step`);
+  }
+  for (const run of runs.filter((run) => run.every_eval > 1)) {
+    notes.push(`${run.name} shows every ${run.every_eval}th evaluation, the best and the last`);
+  }
   for (const run of runs.filter((run) => run.samples_left_out > 0)) {
     notes.push(`${run.name}: ${count(run.samples_left_out)} samples are left out, see samples.jsonl`);
   }

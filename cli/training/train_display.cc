@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,13 @@ namespace {
 
 // Returns 0 for a run that resumed at its end and took no time.
 double Rate(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
+
+// Nothing where the folder is not there.
+std::optional<FolderIdentity> IdentityOf(const std::string& folder) {
+  struct stat status = {};
+  if (stat(folder.c_str(), &status) != 0) return std::nullopt;
+  return FolderIdentity{status.st_dev, status.st_ino};
+}
 
 // Returns the line that a logging step leaves in a terminal.
 std::string ShortStep(const StepReport& r) {
@@ -140,7 +148,12 @@ void TrainDisplay::OnSample(const SampleReport& report) {
 void TrainDisplay::OnCheckpoint(const std::string& dir) {
   // Named when the run fails or is interrupted.
   last_checkpoint_ = dir;
+  last_identity_ = IdentityOf(dir);
   line_.Print(fmt::format("checkpoint {}", dir));
+}
+
+bool TrainDisplay::HasLastCheckpoint() const {
+  return last_identity_ && IdentityOf(last_checkpoint_) == last_identity_;
 }
 
 void TrainDisplay::PrintSummary(const RunSummary& summary) {

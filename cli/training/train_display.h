@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -17,6 +18,14 @@ std::string FormatStep(const StepReport& report);
 // Returns the line at the bottom of a terminal, with a bar, in at most `columns` characters if they
 // are 50 or more. Values that do not fit are left out, the least important first.
 std::string FormatLiveStep(const StepReport& report, std::int64_t columns);
+
+// What the system tells folders apart by, whatever their names.
+struct FolderIdentity {
+  std::uint64_t device = 0;
+  std::uint64_t number = 0;
+
+  bool operator==(const FolderIdentity&) const = default;
+};
 
 class TrainDisplay : public TrainObserver {
  public:
@@ -46,6 +55,8 @@ class TrainDisplay : public TrainObserver {
   void PrintSummary(const RunSummary& summary);
   // Returns the folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
+  // True while that folder is the one that the run wrote: its name may be of another run by now.
+  bool HasLastCheckpoint() const;
 
  private:
   void Warn(const std::string& text);
@@ -55,6 +66,7 @@ class TrainDisplay : public TrainObserver {
   std::function<bool()> stop_;
   std::function<void()> on_load_;
   std::string last_checkpoint_;
+  std::optional<FolderIdentity> last_identity_;
   bool warned_of_rise_ = false;
 };
 

@@ -68,8 +68,9 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
     return Train(context, plan, display);
   } catch (const Error& error) {
     // Wrong input and lack of memory would fail again on resume; a full disk or a diverged loss
-    // need not. A folder that was renamed took the checkpoint along.
-    if (error.code() != ErrorCode::kRuntime || !Exists(display.last_checkpoint())) throw;
+    // need not. A folder that was renamed took the checkpoint along, and another one may have the
+    // name.
+    if (error.code() != ErrorCode::kRuntime || !display.HasLastCheckpoint()) throw;
     throw Error(error.code(),
                 fmt::format("{}\nthe last checkpoint is {}; to resume from it: {}", error.what(),
                             display.last_checkpoint(), ResumeCommand(plan.options)));

@@ -41,10 +41,9 @@ class ExportVerb : public Verb {
         .explanation =
             "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
             "writes the adapter alone, for use with a GGUF of the same base, and is the default "
-            "for "
-            "an adapter of a GGUF file; hf writes a Hugging Face directory with the adapter merged "
-            "in. The adapter is merged into what it was "
-            "trained on unless --merge_base says otherwise. --verify, "
+            "for an adapter of a GGUF file; hf writes a Hugging Face directory with the adapter "
+            "merged in. The adapter is merged into what it was trained on unless --merge_base says "
+            "otherwise. --verify, "
             "the default below 1 GB, reads the result back as any model and compares what it "
             "computes with the source, on --verify_text or a built-in text: the exit code is 1 "
             "where they differ by more than the type explains, and export_report.json beside the "

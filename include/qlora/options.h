@@ -30,6 +30,8 @@ struct Option {
 
   std::string ToString() const;             // the current value as the user would write it
   bool Takes(std::string_view text) const;  // OptionTable::Set would take this text
+  // The items of comma-separated text of a list; a path that exists is one item, commas or not.
+  std::vector<std::string> Items(std::string_view text) const;
 };
 
 // true, yes, on, 1 and their opposites in any case; nothing for other words.

@@ -120,6 +120,7 @@ class ExportReport:
     bytes: int
     format: str
     merge_base: str
+    kept_change: Optional[float]
     verified: bool
     mean_logprob_difference: float
     max_logprob_difference: float

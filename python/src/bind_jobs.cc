@@ -3,11 +3,11 @@
 
 #include <map>
 
+#include "base_warning.h"
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
 #include "qlora/export.h"
-#include "qlora/other_base.h"
 #include "qlora/quantized_base.h"
 #include "qlora/shape_plan.h"
 #include "report_class.h"
@@ -56,14 +56,12 @@ ExportReport ExportFromPython(const py::dict& options, const ContextPtr& context
   settings.Declare(table);
   SetOptions(options, table);
   PythonCalls python;
-  std::string other_base;
-  ExportReport report = RunWithCalls(python, [&] {
+  const ExportReport report = RunWithCalls(python, [&] {
     return ContextOr(context)->Run([&](Context& c) {
-      other_base = DescribeOtherBase(settings.model_name_or_path, settings.adapter);
+      WarnOfOtherBase(settings.model_name_or_path, settings.adapter, python);
       return Export(c, settings, Breakable(python));
     });
   });
-  if (!other_base.empty()) Warn(other_base);
   for (const std::string& note : report.notes) Warn(note);
   return report;
 }
@@ -78,6 +76,10 @@ void BindJobs(py::module_& module) {
       .Add("merge_base", &ExportReport::merge_base,
            "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
            "\"\" without a merge.")
+      .Add("kept_change", &ExportReport::kept_change,
+           "Of an adapter that was merged into a GGUF file of blocks (\"q8_0\", \"q4_k_m\" ...): "
+           "the "
+           "share of its change that rounding leaves, over all tensors; otherwise None.")
       .Add("verified", &ExportReport::verified, "True when verify compared the log-probabilities.")
       .Add("mean_logprob_difference", &ExportReport::mean_logprob_difference,
            "With verify: between the model as trained and the file, on average.")

@@ -2,11 +2,11 @@
 #include <pybind11/stl/filesystem.h>
 
 #include "base/check.h"
+#include "base_warning.h"
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
 #include "qlora/model.h"
-#include "qlora/other_base.h"
 #include "report_class.h"
 #include "shared_context.h"
 
@@ -121,10 +121,9 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
   // The model keeps its threads: later calls compute with the same ones.
   const ContextPtr used = ContextFor(context, threads);
   PythonCalls python;
-  std::string other_base;
   std::unique_ptr<LoadedModel> loaded = RunWithCalls(python, [&] {
     return used->Run([&](Context& c) {
-      other_base = DescribeOtherBase(settings.model_name_or_path, settings.adapter);
+      WarnOfOtherBase(settings.model_name_or_path, settings.adapter, python);
       const auto progress = [&](std::int64_t done, std::int64_t total) {
         python([&] {
           if (!on_load.is_none()) on_load(done, total);
@@ -135,7 +134,6 @@ std::unique_ptr<LoadedModel> LoadModel(const py::dict& options, const py::object
       return std::make_unique<LoadedModel>(used, Model::Load(c, settings, progress));
     });
   });
-  if (!other_base.empty()) Warn(other_base);
   for (const std::string& note : loaded->model().notes()) Warn(note);
   return loaded;
 }

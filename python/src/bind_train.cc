@@ -1,9 +1,9 @@
 // Training: keyword options, callbacks, and the report of a run.
 #include "base/check.h"
+#include "base_warning.h"
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
-#include "qlora/other_base.h"
 #include "qlora/quantized_base.h"
 #include "qlora/train.h"
 #include "report_class.h"
@@ -109,11 +109,11 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
   const auto run = [&] {
     // Plan and training in one: the plan is of this number of threads.
     return ContextFor(context, keywords.options.threads)->Run([&](Context& c) {
-      const TrainPlan plan = PlanRun(c, keywords.options, keywords.save_quantized, python);
+      TrainOptions& chosen = keywords.options;
+      // Of the model as it was named: PlanRun puts its quantized form in its place.
+      WarnOfOtherBase(chosen.model_name_or_path, chosen.adapter, python);
+      const TrainPlan plan = PlanRun(c, chosen, keywords.save_quantized, python);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
-      const TrainOptions& chosen = keywords.options;
-      const std::string other_base = DescribeOtherBase(chosen.model_name_or_path, chosen.adapter);
-      if (!other_base.empty()) observer.Warn({other_base});
       observer.Warn(plan.warnings);
       if (python.Interrupted()) throw Stopped();
       return Train(c, plan, observer);

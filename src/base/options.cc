@@ -96,15 +96,6 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   return items;
 }
 
-// Returns the items of a list as one text. A path whose name has a comma is one item.
-std::vector<std::string> ItemsOf(const Option& option, std::string_view text) {
-  std::error_code ignored;
-  // Commas separate paths, but are also allowed in names: the file system decides.
-  const bool is_one_path =
-      option.is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
-  return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
-}
-
 void SetList(const Option& option, std::vector<std::string> items) {
   if (option.is_path) {
     for (std::string& item : items) item = ExpandHome(item);
@@ -141,6 +132,14 @@ std::string Option::ToString() const {
     }
   };
   return std::visit(Printer{}, value);
+}
+
+std::vector<std::string> Option::Items(std::string_view text) const {
+  std::error_code ignored;
+  // Commas separate paths, but are also allowed in names: the file system decides.
+  const bool is_one_path =
+      is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
+  return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
 }
 
 bool Option::Takes(std::string_view text) const {
@@ -232,7 +231,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
     const std::string_view value = parsed(ParseChoice(text, *option), expected);
     **string = option->is_path ? ExpandHome(value) : std::string(value);
   } else {
-    SetList(*option, ItemsOf(*option, text));
+    SetList(*option, option->Items(text));
   }
   // Tells a value that was given from a default that happens to be equal.
   option->set = true;

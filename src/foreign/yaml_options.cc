@@ -9,17 +9,36 @@
 namespace qlora {
 namespace {
 
-bool IsList(const Option* option) {
-  return option != nullptr && std::holds_alternative<std::vector<std::string>*>(option->value);
+std::string_view Trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\r";
+  const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
+  return text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+}
+
+// The items of a JSON list of plain values as they are written, quotes included.
+std::vector<std::string_view> SpellingsIn(std::string_view list) {
+  std::vector<std::string_view> spellings;
+  std::size_t begin = 1;
+  bool quoted = false;
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    if (quoted && list[i] == '\\') {
+      ++i;  // the character behind it ends no text
+    } else if (list[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (list[i] == ',' || list[i] == ']')) {
+      spellings.push_back(Trimmed(list.substr(begin, i - begin)));
+      begin = i + 1;
+    }
+  }
+  return spellings;
 }
 
 }  // namespace
 
-std::optional<std::vector<std::string>> ItemsOfJson(std::string_view text,
+std::optional<std::vector<std::string>> ItemsOfJson(const Option& option, std::string_view text,
                                                     std::string_view origin) {
-  constexpr std::string_view kBlanks = " \t\n\r";
-  const std::size_t begin = std::min(text.find_first_not_of(kBlanks), text.size());
-  text = text.substr(begin, text.find_last_not_of(kBlanks) + 1 - begin);
+  if (!std::holds_alternative<std::vector<std::string>*>(option.value)) return std::nullopt;
+  text = Trimmed(text);
   if (!text.starts_with('[') || !text.ends_with(']')) return std::nullopt;
   Json list;
   const std::optional<JsonDefect> defect = TryParseJson(text, list);
@@ -32,9 +51,12 @@ std::optional<std::vector<std::string>> ItemsOfJson(std::string_view text,
     ThrowInvalidInput("{}: expected a JSON list of texts, [\"a, b\", \"c\"], found {}{}", origin,
                       text, defect ? ": " + defect->reason : "");
   }
+  const auto is_text = [](const Json& item) { return item.is_string(); };
+  if (option.is_path && !list.empty() && std::ranges::none_of(list, is_text)) return std::nullopt;
+  const std::vector<std::string_view> spellings = SpellingsIn(text);
   std::vector<std::string> items;
-  for (const Json& item : list) {
-    items.push_back(item.is_string() ? item.get<std::string>() : FormatJson(item));
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    items.push_back(list[i].is_string() ? list[i].get<std::string>() : std::string(spellings[i]));
   }
   return items;
 }
@@ -43,7 +65,8 @@ void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& v
                  const std::string& origin) {
   if (value.IsScalar()) {
     const std::string& text = value.Scalar();
-    const auto listed = IsList(table.Find(key)) ? ItemsOfJson(text, origin) : std::nullopt;
+    const Option* option = table.Find(key);
+    const auto listed = option == nullptr ? std::nullopt : ItemsOfJson(*option, text, origin);
     return listed ? table.Set(key, *listed, origin) : table.Set(key, text, origin);
   }
   std::vector<std::string> items;

@@ -19,10 +19,12 @@ namespace qlora {
 void SetFromNode(OptionTable& table, const std::string& key, const YAML::Node& value,
                  const std::string& origin);
 
-// Returns the items of ["a, b", "c"], numbers and truth values as they are written; nothing for a
-// text that is no JSON list of plain values. Errors (InvalidInput): a text that begins with [" and
-// ends with ] without being one.
-std::optional<std::vector<std::string>> ItemsOfJson(std::string_view text, std::string_view origin);
+// Returns the items of ["a, b", "c"] for a list, numbers and truth values as they are written
+// (1.10, 1e5); nothing for other options, for a text that is no JSON list of plain values, and for
+// a list of paths, where [1] is a name, unless an item is a text. Errors (InvalidInput): a text
+// that begins with [" and ends with ] without being one.
+std::optional<std::vector<std::string>> ItemsOfJson(const Option& option, std::string_view text,
+                                                    std::string_view origin);
 
 // True when the text is JSON, which may be written as a map.
 bool TakesJson(const Option& option);

@@ -1,5 +1,7 @@
 #include "io/tensor_file.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 
 namespace qlora {
@@ -14,6 +16,12 @@ std::int64_t TensorInfo::elements() const {
     }
   }
   return product;
+}
+
+std::string StoredValue::Place() const {
+  if (tensor->shape.size() < 2) return fmt::format("index {}", element);
+  const std::int64_t cols = tensor->shape.back();
+  return fmt::format("row {}, column {}", element / cols, element % cols);
 }
 
 std::size_t TensorInfo::bytes() const {

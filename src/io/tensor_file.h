@@ -45,6 +45,15 @@ struct UnreadTensor {
   std::string reason;
 };
 
+// A value of a tensor as a file stores it, for error messages.
+struct StoredValue {
+  const TensorInfo* tensor;
+  std::int64_t element;
+
+  // "row 3, column 5", or "index 5" of a vector.
+  std::string Place() const;
+};
+
 // A file, or the shards of a checkpoint, whose header has been read and checked in full: every
 // tensor is inside its file and no two overlap.
 class TensorReader {
@@ -65,6 +74,11 @@ class TensorReader {
   virtual void Release(const TensorInfo& tensor) const = 0;
   // Returns the path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;
+  // Returns where the file has this element of the tensor. A reader may show its tensors under
+  // other names, in other pieces and with rows in another order.
+  virtual StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const {
+    return {&tensor, element};
+  }
   // Returns the text that the file stores with its tensors. Several shards have the text of the
   // first shard.
   virtual const StringMap& metadata() const = 0;

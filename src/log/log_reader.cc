@@ -119,6 +119,20 @@ class RoundCounter {
   std::int64_t in_round_ = 0;
 };
 
+// The number of the first line with the smallest loss; -1 where none has a loss.
+std::int64_t FindBestEvaluation(const fs::path& log) {
+  std::int64_t best = -1;
+  double best_loss = 0;
+  ForEachObject(log, [&](std::int64_t number, const Json& line) {
+    const auto loss = line.find("eval_loss");
+    if (loss == line.end() || !loss->is_number()) return;  // NaN is null
+    if (best >= 0 && loss->get<double>() >= best_loss) return;
+    best = number;
+    best_loss = loss->get<double>();
+  });
+  return best;
+}
+
 struct Samples {
   Json lines = Json::array();
   std::int64_t left_out = 0;
@@ -130,15 +144,26 @@ struct Samples {
 Samples ReadSamples(const fs::path& log) {
   Samples samples;
   RoundCounter all;
-  ForEachObject(log, [&](std::int64_t, const Json& line) { all.Next(line); });
+  // Of the texts of the last round, which show what the run has led to: earlier rounds leave them
+  // up to half of all bytes. The first round is read first.
+  std::int64_t last_bytes = 0;
+  ForEachObject(log, [&](std::int64_t, const Json& line) {
+    all.Next(line);
+    if (all.in_round() == 0) last_bytes = 0;
+    if (all.in_round() >= kMaxRoundSamples) return;
+    const std::int64_t size = std::ssize(FormatJson(line));
+    if (last_bytes + size <= kMaxSampleBytes / 2) last_bytes += size;
+  });
   const std::int64_t every = EveryOf(all.rounds(), kMaxSampleRounds);
   RoundCounter round;
   std::int64_t bytes = 0;
   samples.damaged = ForEachObject(log, [&](std::int64_t, const Json& line) {
     const std::int64_t number = round.Next(line);
-    const bool shown = number % every == 0 || number == all.rounds() - 1;
+    const bool is_last = number == all.rounds() - 1;
+    const bool shown = number % every == 0 || is_last;
     const std::int64_t size = std::ssize(FormatJson(line));
-    if (!shown || round.in_round() >= kMaxRoundSamples || bytes + size > kMaxSampleBytes) {
+    const std::int64_t most = kMaxSampleBytes - (is_last ? 0 : last_bytes);
+    if (!shown || round.in_round() >= kMaxRoundSamples || bytes + size > most) {
       ++samples.left_out;
       return;
     }
@@ -187,9 +212,11 @@ std::string ReadRunLogs(const fs::path& dir) {
   const fs::path eval_log = LogPath(dir, kEvalLog);
   const std::int64_t eval_lines = CountLines(eval_log);
   const std::int64_t every_eval = EveryOf(eval_lines, kMaxRecordedSteps);
+  const std::int64_t best_eval = FindBestEvaluation(eval_log);
   Json evals = Json::object();
   damaged += ForEachObject(eval_log, [&](std::int64_t number, const Json& line) {
-    if (number % every_eval == 0 || number == eval_lines - 1) AddToColumns(line, evals);
+    const bool shown = number % every_eval == 0 || number == eval_lines - 1 || number == best_eval;
+    if (shown) AddToColumns(line, evals);
   });
   Samples samples = ReadSamples(LogPath(dir, kSampleLog));
   damaged += samples.damaged;
@@ -200,6 +227,7 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"every", every},
                  {"tokens", tokens},
                  {"evals", std::move(evals)},
+                 {"every_eval", every_eval},
                  {"samples", std::move(samples.lines)},
                  {"samples_left_out", samples.left_out},
                  {"total_steps", lines},

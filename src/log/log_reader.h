@@ -21,8 +21,10 @@ inline constexpr std::int64_t kMaxSampleBytes = std::int64_t{4} << 20;
 //   steps      columns of train_log.jsonl: {"step": [...], "loss": [...], ...}; NaN is null
 //   every      n: `steps` holds every n-th step and the last
 //   tokens     trained tokens of all steps
-//   evals      columns of eval_log.jsonl: every n-th evaluation and the last
-//   samples    lines of samples.jsonl: those of every n-th step that has some and of the last
+//   evals      columns of eval_log.jsonl
+//   every_eval m: `evals` holds every m-th evaluation, the last, and the first of the smallest loss
+//   samples    lines of samples.jsonl: those of every n-th step that has some and of the last,
+//              which has room for its texts up to half of kMaxSampleBytes
 //   samples_left_out   the number of the other lines
 //   options    train_config.json
 //   total_steps, memory, data, eval_data   of run_info.json, if it exists

@@ -69,6 +69,24 @@ std::string TensorViews::FileOf(const TensorInfo& tensor) const {
   return stored_->FileOf(*ViewOf(tensor).pieces[0].source);
 }
 
+StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element) const {
+  const TensorView& view = ViewOf(tensor);
+  std::size_t number = 0;
+  if (view.transposed) {
+    const TensorPiece& piece = view.pieces[0];
+    const std::int64_t cols = view.info.shape[1];
+    element = element % cols * (piece.count / cols) + view.first_column + element / cols;
+  } else {
+    while (element >= view.pieces[number].count) element -= view.pieces[number++].count;
+  }
+  const TensorPiece& piece = view.pieces[number];
+  if (!piece.rows.empty()) {
+    const std::int64_t cols = piece.count / std::ssize(piece.rows);
+    element = piece.rows[element / cols] * cols + element % cols;
+  }
+  return stored_->StoredAt(*piece.source, piece.first + element);
+}
+
 const TensorView& TensorViews::ViewOf(const TensorInfo& tensor) const {
   const auto found = numbers_.find(tensor.name);
   QLORA_DCHECK(found != numbers_.end());

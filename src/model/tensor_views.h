@@ -48,6 +48,7 @@ class TensorViews : public TensorReader {
   bool IsCopied(const TensorInfo& tensor) const override;
   void Release(const TensorInfo& tensor) const override;
   std::string FileOf(const TensorInfo& tensor) const override;
+  StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override;
   const StringMap& metadata() const override { return stored_->metadata(); }
   const std::vector<UnreadTensor>& unread() const override { return unread_; }
 

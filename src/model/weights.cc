@@ -69,9 +69,8 @@ class Loader {
     if (!backend_.Reads(format)) {
       ThrowInvalidInput(
           "{}: tensor '{}' is stored as {}, which --device cuda does not read; use --device cpu, "
-          "or "
-          "a checkpoint in 16 bits, which is quantized to 4 bits as it is loaded",
-          reader_.FileOf(tensor), tensor.name, InfoOf(format).name);
+          "or a checkpoint in 16 bits, which is quantized to 4 bits as it is loaded",
+          reader_.FileOf(tensor), StoredName(tensor), InfoOf(format).name);
     }
     return BlockView{format, static_cast<const std::byte*>(data), rows, cols};
   }
@@ -96,9 +95,19 @@ class Loader {
     if (!read()) return;
     const std::int64_t bad = FirstNonFinite(context_, weight);
     if (bad < 0) return;
-    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at row {}, column {}{}",
-                      reader_.FileOf(tensor), tensor.name, bad / weight.cols(), bad % weight.cols(),
+    ThrowNotFinite(tensor, bad);
+  }
+
+  [[noreturn]] void ThrowNotFinite(const TensorInfo& tensor, std::int64_t element) const {
+    const StoredValue bad = reader_.StoredAt(tensor, element);
+    ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at {}{}", reader_.FileOf(tensor),
+                      bad.tensor->name, bad.Place(),
                       tensor.dtype.is_blocks() ? " or behind it" : "");
+  }
+
+  // As the file names it.
+  const std::string& StoredName(const TensorInfo& tensor) const {
+    return reader_.StoredAt(tensor, 0).tensor->name;
   }
 
   // (rows, D), in place. Its pages come back as its rows are used.
@@ -170,7 +179,7 @@ class Loader {
     const TensorInfo& tensor = tensors_.Get(name, {size});
     if (tensor.dtype.is_blocks()) {
       ThrowInvalidInput("{}: the vector '{}' is stored as {}, expected F32, F16 or BF16",
-                        reader_.FileOf(tensor), name, NameOf(tensor.dtype));
+                        reader_.FileOf(tensor), StoredName(tensor), NameOf(tensor.dtype));
     }
     const MatrixView out = place_->carver().Matrix(options_.wide, 1, size);
     if (!read()) return out;
@@ -178,10 +187,7 @@ class Loader {
     const MatrixView values{host.data(), options_.wide, 1, size, size};
     ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values, factor);
     for (std::int64_t i = 0; i < size; ++i) {
-      if (!std::isfinite(RealAt(values, i))) {
-        ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", reader_.FileOf(tensor),
-                          name, i);
-      }
+      if (!std::isfinite(RealAt(values, i))) ThrowNotFinite(tensor, i);
     }
     backend_.memory().Upload(host.data(), out.data, host.size());
     return out;
@@ -203,7 +209,7 @@ class Loader {
       return AsStored(tensor, shape.out, shape.in, options_.use);
     }
     QuantizeOptions quantize = options_.quantize;
-    quantize.name = name;
+    quantize.name = StoredName(tensor);
     const std::size_t bytes = StorageBytes(shape.out, shape.in, quantize);
     const MatrixView storage =
         place_->carver().Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
@@ -211,10 +217,21 @@ class Loader {
     std::vector<std::byte> copy;
     const std::byte* values = AlignedValues(reader_.Bytes(tensor), tensor.dtype, copy);
     const ConstMatrixView dense{values, tensor.dtype, shape.out, shape.in, shape.in};
-    const QuantizedView view = backend_.Quantize(dense, quantize, storage);
+    const QuantizedView view = Quantized(tensor, dense, quantize, storage);
     // The dense values are not needed again: one dense tensor at a time is in memory.
     reader_.Release(tensor);
     return place_->Prepacked(view);
+  }
+
+  QuantizedView Quantized(const TensorInfo& tensor, const ConstMatrixView& dense,
+                          const QuantizeOptions& options, const MatrixView& storage) {
+    try {
+      return backend_.Quantize(dense, options, storage);
+    } catch (const Error&) {
+      // Quantize knows the rows of the model, not those of the file.
+      CheckFinite(dense, tensor);
+      throw;
+    }
   }
 
   // A weight that the checkpoint holds in 4 bits.

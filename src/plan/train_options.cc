@@ -172,8 +172,7 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add(
       "sample_prompts", &sample_prompts,
       "prompts to answer before and after training, separated by commas (a list in YAML or JSON "
-      "may "
-      "have prompts with commas); answers go to samples.jsonl; prompts use the data's layout");
+      "may have prompts with commas); answers go to samples.jsonl; prompts use the data's layout");
   table.Add("sample_raw", &sample_raw, "use sample_prompts verbatim, without the prompt layout");
   table.Add("sample_steps", &sample_steps,
             "optimizer steps between answers to sample_prompts; 0: none in between");

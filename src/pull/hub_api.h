@@ -54,11 +54,12 @@ class HubApi {
   HubRepository repository_;
 };
 
-// One page of a listing. Errors: Runtime that names the entry, for anything unexpected.
+// One page of a listing.
 struct HubPage {
   std::vector<HubFile> files;
   std::int64_t others = 0;  // entries that are no files: folders
 };
+// Errors: Runtime that names the entry, for anything unexpected.
 HubPage ParseListing(std::string_view text);
 // The URL of `Link: <URL>; rel="next"`, or "".
 std::string NextPage(std::string_view link_header);

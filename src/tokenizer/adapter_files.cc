@@ -31,6 +31,26 @@ std::string NewTokens(const Tokenizer& model, const Tokenizer& adapter) {
   return text.empty() ? "" : "; tokens that the model's does not have: " + text;
 }
 
+// The parts by which two tokenizers of tokenizer.json make the same ids, and end texts alike.
+bool AreSame(const Tokenizer& model, const Tokenizer& adapter) {
+  const TokenizerSpec& a = adapter.spec();
+  const TokenizerSpec& m = model.spec();
+  return a.pieces == m.pieces && a.merges == m.merges && a.normalizer == m.normalizer &&
+         a.pre_tokenizer == m.pre_tokenizer && adapter.eos_ids() == model.eos_ids() &&
+         adapter.bos_id() == model.bos_id();
+}
+
+// As far as a GGUF file says, which has no normalizer and no pre-tokenizer of tokenizer.json, names
+// a BOS also where none is added, fills ids without a token, and has llama.cpp's list of ends.
+bool AreSameInGguf(const Tokenizer& model, const Tokenizer& adapter) {
+  for (std::int32_t id = 0; id < adapter.vocab_size(); ++id) {
+    const std::string token = adapter.TokenText(id);
+    if (!token.empty() && token != model.TokenText(id)) return false;
+  }
+  return adapter.eos_id() == model.eos_id() && adapter.adds_bos() == model.adds_bos() &&
+         (!adapter.adds_bos() || adapter.bos_id() == model.bos_id());
+}
+
 }  // namespace
 
 fs::path TokenizerFile(const fs::path& model_dir, const fs::path& adapter_dir,
@@ -80,13 +100,8 @@ std::string NoteOtherTokenizer(const fs::path& model_dir, const fs::path& adapte
   if (!differs) return "";
   const Tokenizer model = Tokenizer::Load(model_dir);
   const Tokenizer adapter = Tokenizer::Load(model_dir, adapter_dir);
-  const TokenizerSpec& a = adapter.spec();
-  const TokenizerSpec& m = model.spec();
-  const bool same_texts = a.pieces == m.pieces && a.merges == m.merges &&
-                          a.normalizer == m.normalizer && a.pre_tokenizer == m.pre_tokenizer &&
-                          adapter.eos_ids() == model.eos_ids() &&
-                          adapter.bos_id() == model.bos_id();
-  if (!same_texts) {
+  const bool is_gguf = fs::is_regular_file(model_dir, ignored);
+  if (!(is_gguf ? AreSameInGguf(model, adapter) : AreSame(model, adapter))) {
     return fmt::format("the tokenizer of {} is used, which differs from the model's{}",
                        adapter_dir.string(), NewTokens(model, adapter));
   }
@@ -95,7 +110,7 @@ std::string NoteOtherTokenizer(const fs::path& model_dir, const fs::path& adapte
   };
   // chat_template.jinja of an adapter is used without a word: its layout is shown.
   const bool config_decides = !fs::exists(adapter_dir / kChatTemplateFile, ignored);
-  if (!config_decides || text_of(a) == text_of(m)) return "";
+  if (!config_decides || text_of(adapter.spec()) == text_of(model.spec())) return "";
   return fmt::format("the chat template of {} is used, which differs from the model's",
                      (adapter_dir / "tokenizer_config.json").string());
 }

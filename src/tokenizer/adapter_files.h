@@ -29,7 +29,8 @@ std::size_t TokenizerFileBytes(const std::filesystem::path& model_dir,
                                const std::filesystem::path& adapter_dir);
 
 // What is said when the adapter has another tokenizer, or chat template in tokenizer_config.json,
-// than the model; "" where it has none or the same. Loads both where the files differ.
+// than the model; "" where it has none or the same. model_dir may be a GGUF file, of which the
+// tokens, BOS and the end of texts are compared. Loads both where the files differ.
 std::string NoteOtherTokenizer(const std::filesystem::path& model_dir,
                                const std::filesystem::path& adapter_dir);
 

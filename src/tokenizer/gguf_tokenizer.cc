@@ -146,11 +146,19 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
   if (vocabulary.kind == TokenizerKind::kSentencePieceBpe) {
     config.byte_fallback = true;
     cuts_at_metaspace_ = true;
+    std::int64_t work = 0;
     for (const auto& [text, id] : pieces) {
+      work += std::ssize(text) * std::ssize(text);
       if (std::ssize(text) > kMaxScoredBytes) {
         refuse("tokens", id,
                fmt::format("the token has {} bytes; expected at most {}", text.size(),
                            kMaxScoredBytes));
+      }
+      if (work > kMaxScoredWork) {
+        refuse("tokens", id,
+               fmt::format("the tokens up to this one are too long in all; expected at most {} as "
+                           "the sum of the squares of their bytes",
+                           kMaxScoredWork));
       }
       cuts_at_metaspace_ = cuts_at_metaspace_ && !HasInnerMetaspace(text);
     }

@@ -17,6 +17,7 @@ namespace qlora {
 namespace {
 
 constexpr std::int64_t kMaxTokens = 1 << 22;  // far above any vocabulary
+
 TokenizerKind ReadKind(const TokenizerKeys& keys) {
   const auto* model = keys.Get<std::string>("ggml.model");
   if (model == nullptr) {
@@ -130,14 +131,13 @@ std::vector<std::pair<std::string, std::string>> ReadMerges(const TokenizerKeys&
 std::vector<ChatTemplateText> ReadTemplates(const TokenizerKeys& keys) {
   constexpr std::string_view kPrefix = "tokenizer.chat_template.";
   std::vector<ChatTemplateText> templates;
-  if (const auto* text = keys.Get<std::string>("chat_template")) {
-    templates.push_back({"default", *text});
-  }
+  const auto* plain = keys.Get<std::string>("chat_template");
+  if (plain != nullptr) templates.push_back({"default", *plain});
   for (const GgufEntry& entry : keys.metadata().entries()) {
     if (!entry.key.starts_with(kPrefix)) continue;
     const std::string name = entry.key.substr(kPrefix.size());
     const auto& text = *keys.Get<std::string>("chat_template." + name);
-    if (name == "default" && !templates.empty()) continue;
+    if (name == "default" && plain != nullptr) continue;
     templates.push_back({name, text});
   }
   std::stable_partition(templates.begin(), templates.end(),

@@ -25,8 +25,10 @@ struct ScoreMerges {
 ScoreMerges MergesOfScores(std::span<const std::string> texts, const PieceTable& ids,
                            std::span<const float> scores);
 
-// The time for one token grows with the square of its length.
+// The time for one token grows with the square of its length; the bounds are on that length and on
+// the sum of the squares. 256,000 tokens of 16 bytes make a sixteenth of that sum.
 inline constexpr std::int64_t kMaxScoredBytes = 1024;
+inline constexpr std::int64_t kMaxScoredWork = std::int64_t{1} << 30;
 
 }  // namespace qlora
 

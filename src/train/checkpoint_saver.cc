@@ -59,9 +59,8 @@ bool CheckpointSaver::HasFolder() const {
 void CheckpointSaver::ThrowMoved() const {
   ThrowRuntime(
       "output_dir {} was renamed, removed or replaced while the run wrote to it, and the run "
-      "cannot "
-      "go on under that name; if it was renamed, its checkpoints so far are in the renamed folder, "
-      "from which the run can resume",
+      "cannot go on under that name; if it was renamed, its checkpoints so far are in the renamed "
+      "folder, from which the run can resume",
       plan_.options.output_dir);
 }
 

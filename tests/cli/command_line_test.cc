@@ -76,6 +76,30 @@ TEST_F(CommandLineTest, ReadsAJsonListWhoseItemsHaveCommas) {
               HasSubstr("expected a JSON list of texts"));
 }
 
+// Each word of a list is a JSON list or comma-separated by itself.
+TEST_F(CommandLineTest, ReadsEachWordOfAListByItself) {
+  Parse({"--model", "m", "--dataset", "a,b", R"(["c, d", "e"])", R"(["f"])", "g,h"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b", "c, d", "e", "f", "g", "h"));
+  Parse({"m", "a", R"(["b, c"])"}, {"model_name_or_path", "dataset"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b, c"));
+  // A file whose name has a comma is one item beside others, too.
+  const std::string file = Write("x,y.jsonl", "");
+  table_.Find("dataset")->is_path = true;
+  Parse({"--model", "m", "--dataset", file, "z"});
+  EXPECT_THAT(dataset_, ElementsAre(file, "z"));
+}
+
+TEST_F(CommandLineTest, NumbersInAJsonListKeepTheirSpelling) {
+  Parse({"--model", "m", "--dataset", R"(["a, \"]", 1e5, 1.10 ,true])"});
+  EXPECT_THAT(dataset_, ElementsAre("a, \"]", "1e5", "1.10", "true"));
+  Parse({"--model", "m", "--dataset", "[0, 1]"});
+  EXPECT_THAT(dataset_, ElementsAre("0", "1"));
+  // A file of this name.
+  table_.Find("dataset")->is_path = true;
+  Parse({"--model", "m", "--dataset", "[1]"});
+  EXPECT_THAT(dataset_, ElementsAre("[1]"));
+}
+
 TEST_F(CommandLineTest, TakesEveryForm) {
   EXPECT_FALSE(Parse({"--model", "a b", "--max-steps=-1", "lr=1e-3", "--packing", "--no-shuffle",
                       "--dataset", "x,y", "scheduler=linear"}));

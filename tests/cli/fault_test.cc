@@ -69,6 +69,23 @@ class FaultTest : public TinyModelTest {
   }
 };
 
+// Another folder of the name may have a checkpoint of that number, which is not this run's.
+TEST_F(FaultTest, NoAdviceToResumeFromACheckpointOfAnotherFolder) {
+  const Outcome run = RunQlora(
+      scratch_, TrainWords({"--max_steps=1000000", "--save_steps=100"}), "", [&](pid_t program) {
+        ASSERT_TRUE(HoldWhen(program, [&] {
+          return ReadAll(scratch_ / ".stderr").find("checkpoint out/checkpoint-100\n") !=
+                 std::string::npos;
+        }));
+        fs::rename(scratch_ / "out", scratch_ / "renamed");
+        fs::copy(scratch_ / "renamed", scratch_ / "out", fs::copy_options::recursive);
+        kill(program, SIGCONT);
+      });
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, HasSubstr("was renamed, removed or replaced while the run wrote to it"));
+  EXPECT_THAT(run.err, Not(HasSubstr("to resume from it")));
+}
+
 TEST_F(FaultTest, MessagesOfClosedStreamsLandInNoFile) {
   EXPECT_EQ(RunClosed("train base.yaml --report_to csv", "<&- >&- 2>&-"), 0);
   for (const char* log : {"train_log.jsonl", "train_log.csv"}) {

@@ -196,14 +196,25 @@ TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
     return fmt::format(R"({{"step":{},"loss":1.5,"tokens":2}})", i + 1);
   };
   write("train_log", 25001, of_step);
-  write("eval_log", 25001, of_step);
+  // Only every third evaluation is drawn, and the best is none of them.
+  constexpr std::int64_t kBest = 10000;
+  write("eval_log", 25001, [](std::int64_t i) {
+    return fmt::format(R"({{"step":{},"eval_loss":{}}})", i + 1,
+                       i == kBest ? "0.25"
+                       : i == 5   ? "null"
+                                  : "1.5");
+  });
   // 251 rounds of 2 texts.
   write("samples", 502, [](std::int64_t i) {
     return fmt::format(R"({{"step":{},"prompt":"p{}","text":"t"}})", i / 2, i % 2);
   });
   Json record = Json::parse(ReadRunLogs(dir));
   EXPECT_EQ(record.at("steps").at("step").size(), 8335u);  // every third, and the last
-  EXPECT_EQ(record.at("evals").at("step").size(), 8335u);
+  EXPECT_EQ(record.at("every"), 3);
+  EXPECT_EQ(record.at("evals").at("step").size(), 8336u);
+  EXPECT_EQ(record.at("every_eval"), 3);
+  EXPECT_THAT(record.at("evals").at("eval_loss"), testing::Contains(0.25).Times(1));
+  EXPECT_THAT(record.at("evals").at("step"), testing::Contains(kBest + 1).Times(1));
   EXPECT_EQ(record.at("evals").at("step").back(), 25001);
   EXPECT_EQ(record.at("tokens"), 50002);
   EXPECT_EQ(record.at("samples").size(), 2u * 85);  // every third round, and the last
@@ -218,7 +229,10 @@ TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
   write("samples", 9, [](std::int64_t i) {
     return fmt::format(R"({{"step":{},"text":"{}"}})", i, std::string(1 << 20, 't'));
   });
-  EXPECT_EQ(Json::parse(ReadRunLogs(dir)).at("samples").size(), 3u);
+  record = Json::parse(ReadRunLogs(dir));
+  ASSERT_EQ(record.at("samples").size(), 3u);
+  EXPECT_EQ(record.at("samples").front().at("step"), 0);
+  EXPECT_EQ(record.at("samples").back().at("step"), 8);  // what the run has led to
 }
 
 TEST_F(RunLogTest, RunInfoHoldsPlanAndData) {

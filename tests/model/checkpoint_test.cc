@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
+#include "model/stored_places.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -76,6 +77,11 @@ class CheckpointTest : public testing::Test {
 
   std::unique_ptr<TensorReader> Open() const {
     return OpenCheckpoint(dir_, LoadDecoderConfig(dir_));
+  }
+
+  // Each value where the files have it.
+  void ExpectPlaces(const TensorReader& reader) const {
+    ExpectStoredPlaces(reader, *OpenStoredTensors(dir_));
   }
 
   static std::vector<float> Values(const TensorReader& reader, const std::string& name) {
@@ -146,7 +152,12 @@ TEST_F(CheckpointTest, ExpertsMayBeTransposed) {
   const std::vector<float> down = Values(*reader, experts + "0.down_proj.weight");
   EXPECT_EQ(std::vector<float>(down.begin(), down.begin() + 3),
             (std::vector<float>{100, 104, 108}));
-  EXPECT_TRUE(reader->IsCopied(*reader->Find(experts + "1.up_proj.weight")));
+  const TensorInfo& second = *reader->Find(experts + "1.up_proj.weight");
+  EXPECT_TRUE(reader->IsCopied(second));
+  EXPECT_EQ(reader->StoredAt(second, 1).tensor->name, experts + "gate_up_proj");
+  EXPECT_EQ(reader->StoredAt(second, 1).element, 33);
+  EXPECT_EQ(reader->StoredAt(second, 1).Place(), "row 5, column 3");
+  ExpectPlaces(*reader);
 }
 
 TEST_F(CheckpointTest, JoinedLinearsAreCutAndSeparateOnesJoined) {
@@ -168,6 +179,7 @@ TEST_F(CheckpointTest, JoinedLinearsAreCutAndSeparateOnesJoined) {
   ASSERT_EQ(qkv.size(), 32u);
   EXPECT_EQ(qkv[16], 50);
   EXPECT_EQ(qkv[24], 90);
+  ExpectPlaces(*reader);
 
   // A part with fewer columns: the joined linear is missing, which loading reports by its name.
   Write(Config("phi3"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},

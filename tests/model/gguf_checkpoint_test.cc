@@ -1,12 +1,18 @@
 #include "model/gguf_checkpoint.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
 #include <numeric>
 
+#include "backend/backend.h"
 #include "ggml/encode.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_tensors.h"
 #include "model/gguf_config.h"
 #include "model/gguf_file.h"
+#include "model/stored_places.h"
+#include "model/weights.h"
 
 namespace qlora {
 namespace {
@@ -114,12 +120,40 @@ TEST(GgufCheckpoint, RowsOfQueriesAndKeysComeBackInHalves) {
               ElementsAre(10, 12, 11, 13, 14, 16, 15, 17));
   EXPECT_THAT(ValuesOf(*reader, std::string(kAttention) + "v_proj.bias"),
               ElementsAre(30, 31, 32, 33));
+  ExpectStoredPlaces(*reader, *OpenStoredTensors(reader->FileOf(reader->tensors()[0])));
   // A copy, which goes when it is released, and comes back.
   const TensorInfo& q = *reader->Find(std::string(kAttention) + "q_proj.weight");
   EXPECT_TRUE(reader->IsCopied(q));
   reader->Release(q);
   EXPECT_EQ(ValuesOf(*reader, q.name)[8], 116);
   EXPECT_FALSE(reader->IsCopied(*reader->Find(std::string(kAttention) + "v_proj.weight")));
+}
+
+// Also where the values are quantized as they are loaded, and where they are converted.
+TEST(GgufCheckpoint, NotANumberIsNamedAsTheFileHasIt) {
+  for (const bool load_in_4bit : {true, false}) {
+    for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_q.bias", "token_embd.weight"}) {
+      Whole model("llama");
+      model.Add("blk.0.attn_q.bias", {8}, 10);
+      model.Add("blk.0.attn_k.bias", {4}, 20);
+      model.Add("blk.0.attn_v.bias", {4}, 30);
+      const bool is_bias = std::string_view(name).ends_with("bias");
+      const std::int64_t width = is_bias ? 1 : 8;
+      const std::int64_t rows = name[0] == 't' ? 10 : 8;
+      std::vector<float> values(rows * width, 1);
+      // Row 5 of the file is another one of the model.
+      values[5 * width] = std::nanf("");
+      model.Tensor(name, is_bias ? std::vector{rows} : std::vector{rows, width}, values);
+      const std::filesystem::path path = model.Write();
+      Context context(1);
+      const auto backend = MakeCpuBackend(context, DType::kF32);
+      LoadOptions load;
+      load.load_in_4bit = load_in_4bit;
+      ExpectRefused([&] { LoadWeights(context, *backend, path, LoadDecoderConfig(path), load); },
+                    fmt::format("model.gguf: tensor '{}' holds a NaN or Inf at {}", name,
+                                is_bias ? "index 5" : "row 5, column 0"));
+    }
+  }
 }
 
 TEST(GgufCheckpoint, JoinedQueriesKeysAndValuesAreCut) {

@@ -121,6 +121,50 @@ def test_another_base_is_a_warning(tmp_path):
                 max_steps=1, max_length=32)
 
 
+def test_another_base_is_said_before_the_work(tmp_path):
+    few = [{"prompt": "a", "completion": "b"}] * 4
+    adapter = q.train(TINY, few, tmp_path / "adapter", max_steps=1, max_length=32).adapter_dir
+    other = tmp_path / "other"
+    shutil.copytree(TINY, other)
+    weights = bytearray((other / "model.safetensors").read_bytes())
+    weights[8 + int.from_bytes(weights[:8], "little")] ^= 1
+    (other / "model.safetensors").write_bytes(weights)
+    loaded = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="was trained on"):
+            q.Model.load(other, adapter=adapter, on_load=lambda done, total: loaded.append(done))
+        with pytest.raises(UserWarning, match="was trained on"):
+            q.export(other, tmp_path / "m.gguf", adapter=adapter)
+        with pytest.raises(UserWarning, match="was trained on"):
+            q.train(other, few, tmp_path / "on", adapter=adapter, max_steps=1, max_length=32,
+                    save_quantized=tmp_path / "quantized")
+    assert loaded == []
+    assert not any((tmp_path / name).exists() for name in ("m.gguf", "on", "quantized"))
+
+
+def test_the_saved_base_in_4_bits_is_no_other_base(tmp_path):
+    few = [{"prompt": "a", "completion": "b"}] * 4
+    options = {"max_steps": 1, "max_length": 32, "warmup_ratio": 0}
+    adapter = q.train(TINY, few, tmp_path / "adapter", **options).adapter_dir
+    for run in ("first", "second"):  # the second finds what the first saved
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            q.train(TINY, few, tmp_path / run, adapter=adapter, **options,
+                    save_quantized=tmp_path / "quantized")
+
+
+def test_a_merge_into_blocks_reports_what_rounding_keeps(tmp_path):
+    plain = q.export(TINY, tmp_path / "base.gguf", outtype="q8_0")
+    assert plain.kept_change is None
+    adapter = q.train(tmp_path / "base.gguf", DATA, tmp_path / "adapter", learning_rate=0.01,
+                      **OPTIONS).adapter_dir
+    merged = q.export(tmp_path / "base.gguf", tmp_path / "merged.gguf", adapter=adapter,
+                      format="gguf", outtype="q8_0")
+    assert 0.7 < merged.kept_change < 1.1
+    assert merged._asdict()["kept_change"] == merged.kept_change
+
+
 def test_a_callback_stops_a_run(tmp_path):
     seen = []
 

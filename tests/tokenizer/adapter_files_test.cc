@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "io/test_util.h"
+#include "tokenizer/gguf_keys_file.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -83,6 +84,44 @@ TEST_F(AdapterFilesTest, ReadsTheAddedTokensOfTheAdapter) {
   EXPECT_THAT(NoteOtherTokenizer(model, adapter), HasSubstr("<|tool|> (3)"));
   CopyTokenizerFiles(model, adapter, root_ / "copy");
   EXPECT_THAT(Tokenizer::Load(root_ / "copy").Encode("a<|tool|>"), ElementsAre(0, 3));
+}
+
+// A trainer of the checkpoint saves tokenizer.json, which says more than the keys of a GGUF file.
+TEST_F(AdapterFilesTest, TheTokenizerOfTheGgufFilesOwnBaseIsNoOther) {
+  const fs::path model = root_ / "model.gguf";
+  const fs::path adapter = root_ / "adapter";
+  KeysToWrite keys = Bytes();
+  keys.Add("ab");
+  const std::int32_t end = keys.Add("<|end|>", kControlType);
+  keys.merges = {"a b"};
+  keys.Set("ggml.eos_token_id", static_cast<std::uint32_t>(end));
+  json own = Small();
+  own["model"]["vocab"] = json::object();
+  for (std::int32_t id = 0; id < end; ++id) own["model"]["vocab"][keys.tokens[id]] = id;
+  own["pre_tokenizer"] = {{"type", "ByteLevel"},
+                          {"add_prefix_space", false},
+                          {"trim_offsets", true},
+                          {"use_regex", true}};
+  const json added = {{"content", "<|end|>"}, {"special", true}, {"normalized", false},
+                      {"lstrip", false},      {"rstrip", false}, {"single_word", false}};
+  own["added_tokens"].push_back(added);
+  own["added_tokens"][0]["id"] = end;
+  // Ends of llama.cpp's list and ids that fill the model's rows are no difference.
+  keys.Add("<|im_end|>", kControlType);
+  keys.Add("[PAD259]", kUnusedType);
+  WriteKeys(keys, "model", model);
+  Write("adapter/tokenizer.json", own);
+  Write("adapter/tokenizer_config.json", {{"eos_token", "<|end|>"}});
+  EXPECT_EQ(NoteOtherTokenizer(model, adapter), "");
+
+  own["added_tokens"].push_back(added);
+  own["added_tokens"][1].update({{"id", end + 1}, {"content", "<|tool|>"}});
+  Write("adapter/tokenizer.json", own);
+  EXPECT_THAT(NoteOtherTokenizer(model, adapter), HasSubstr("<|tool|> (258)"));
+  own["added_tokens"].erase(1);
+  Write("adapter/tokenizer.json", own);
+  Write("adapter/tokenizer_config.json", {{"eos_token", "ab"}});
+  EXPECT_THAT(NoteOtherTokenizer(model, adapter), HasSubstr("differs from the model's"));
 }
 
 TEST_F(AdapterFilesTest, TakesTheTemplateOfTheAdaptersConfiguration) {

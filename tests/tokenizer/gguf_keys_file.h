@@ -22,6 +22,7 @@ inline constexpr std::int32_t kNormalType = 1;
 inline constexpr std::int32_t kUnknownType = 2;
 inline constexpr std::int32_t kControlType = 3;
 inline constexpr std::int32_t kUserType = 4;
+inline constexpr std::int32_t kUnusedType = 5;
 inline constexpr std::int32_t kByteType = 6;
 
 // The tokenizer keys of a file in the making.
@@ -42,8 +43,8 @@ struct KeysToWrite {
   void Set(const std::string& key, GgufValue value) { more.emplace_back(key, std::move(value)); }
 };
 
-inline Tokenizer LoadGguf(const KeysToWrite& keys, const std::string& name = "model",
-                          const std::filesystem::path& adapter = {}) {
+inline void WriteKeys(const KeysToWrite& keys, const std::string& name,
+                      const std::filesystem::path& file) {
   GgufMetadata metadata;
   metadata.Add("general.name", name);
   const auto add = [&](const std::string& key, GgufValue value) {
@@ -57,8 +58,13 @@ inline Tokenizer LoadGguf(const KeysToWrite& keys, const std::string& name = "mo
   if (keys.model == "llama") add("ggml.scores", GgufArray(keys.scores));
   if (keys.model == "gpt2") add("ggml.merges", GgufArray(keys.merges));
   for (const auto& [key, value] : keys.more) metadata.Add("tokenizer." + key, value);
+  CreateGguf(file, metadata, {})->Finish();
+}
+
+inline Tokenizer LoadGguf(const KeysToWrite& keys, const std::string& name = "model",
+                          const std::filesystem::path& adapter = {}) {
   const ScratchDir dir;
-  CreateGguf(dir.path() / "model.gguf", metadata, {})->Finish();
+  WriteKeys(keys, name, dir.path() / "model.gguf");
   return Tokenizer::Load(dir.path() / "model.gguf", adapter);
 }
 

@@ -1,5 +1,6 @@
 // What the keys of a GGUF file say beside the texts of tokens: roles, ends, templates; and keys
 // that are refused or damaged.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <limits>
@@ -95,6 +96,18 @@ TEST(GgufVocabulary, ReadsChatTemplates) {
   EXPECT_EQ(templates[0].text, "plain");
   EXPECT_EQ(templates[1].name, "tool_use");
 
+  // One with its name, behind others, where no key has it without one.
+  KeysToWrite named = Bytes();
+  named.Set("chat_template.tool_use", std::string("tools"));
+  named.Set("chat_template.default", std::string("named"));
+  const auto by_name = LoadGguf(named).spec().chat_templates;
+  ASSERT_EQ(by_name.size(), 2u);
+  EXPECT_EQ(by_name[0].text, "named");
+  EXPECT_EQ(by_name[1].text, "tools");
+  named.Set("chat_template", std::string("plain"));
+  EXPECT_EQ(LoadGguf(named).spec().chat_templates.at(0).text, "plain");
+  EXPECT_EQ(LoadGguf(named).spec().chat_templates.size(), 2u);
+
   const ScratchDir adapter;
   adapter.Write("adapter/chat_template.jinja", "own");
   const auto own = LoadGguf(keys, "model", adapter.path() / "adapter").spec().chat_templates;
@@ -189,6 +202,13 @@ TEST(GgufVocabulary, RefusesTokensOfEndlessLength) {
   KeysToWrite keys = Pieces();
   keys.Add(std::string(2000, 'a'));
   EXPECT_THAT(RefusalOf(keys), HasSubstr("2000 bytes"));
+  // Many that are just short enough.
+  KeysToWrite many = Pieces();
+  for (int i = 0; i < 1100; ++i) {
+    std::string text = fmt::format("{:04}", i);
+    many.Add(text.append(1020, 'a'));
+  }
+  EXPECT_THAT(RefusalOf(many), HasSubstr("the sum of the squares of their bytes"));
   KeysToWrite special = Bytes();
   special.Add(std::string(2000, '<'), kControlType);
   EXPECT_THAT(RefusalOf(special), HasSubstr("2000 bytes"));
