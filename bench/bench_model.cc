@@ -84,6 +84,7 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
                          : Dense(c.vocab_size, c.hidden_size);
     weights_.head = Dense(c.vocab_size, c.hidden_size);
     weights_.final_norm = Ones(c.hidden_size);
+    weights_.head_norm = weights_.final_norm;
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
       layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c, l),

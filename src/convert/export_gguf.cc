@@ -133,7 +133,7 @@ class ModelPlan {
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
     if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
-    const std::int64_t out_rows = first_linear.weight.rows();
+    const std::int64_t out_rows = std::ssize(order);
     const std::int64_t cols = first_linear.weight.cols();
     std::vector<GgufRows> merged;
     std::vector<GgufRows> unchanged;
@@ -194,7 +194,7 @@ class ModelPlan {
     Vector(block + "attn_k_norm.weight", w.k_norm);
     Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
     Vector(block + "post_attention_norm.weight", w.post_attn_norm);
-    Vector(block + "ffn_norm.weight", w.mlp_norm);
+    Vector(block + GgufMlpNorm(config_) + ".weight", w.mlp_norm);
     // float32: a rounded logit may choose another expert.
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
@@ -290,7 +290,8 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     // The adapter does not name this linear.
     if (lora.rank == 0) return;
     plan.Stack(tensor + ".weight.lora_a", target.outtype, lora.rank, lora.in, std::move(as));
-    plan.Stack(tensor + ".weight.lora_b", target.outtype, lora.out, lora.rank, std::move(bs));
+    const std::int64_t out = linear_rows.order.empty() ? lora.out : std::ssize(linear_rows.order);
+    plan.Stack(tensor + ".weight.lora_b", target.outtype, out, lora.rank, std::move(bs));
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);

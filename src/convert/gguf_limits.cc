@@ -30,6 +30,15 @@ class Limits {
     CheckShapes();
     CheckBiases();
     if (architecture_ == "smollm3") CheckSmolLayers();
+    if (architecture_ == "gemma" && !tied) {
+      Refuse("an output head of its own", "ties the head to the embedding");
+    }
+    if (architecture_ == "olmo2" && tied) {
+      Refuse("tie_word_embeddings", "expects an output head of its own");
+    }
+    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl"}) && config_.ropes[0].mrope_section.empty()) {
+      Refuse("rope_scaling without mrope_section", "needs its sections");
+    }
     if (architecture_ == "gemma2") {
       if (!tied) {
         Refuse("an output head of its own", "ties the head to the embedding");
@@ -60,7 +69,7 @@ class Limits {
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
     const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && IsOneOf(architecture_, {"llama", "qwen2", "qwen3", "qwen3moe", "smollm3"})) {
+    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4"})) {
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
     const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
@@ -71,6 +80,7 @@ class Limits {
   }
 
   void CheckYarn(const RopeConfig& rope) const {
+    if (architecture_ == "mistral3") GgufYarnLogMultiplier(rope);
     if (!HasUsualYarn(rope)) {
       Refuse(fmt::format("rope_type yarn with beta_fast {}, beta_slow {}, truncate {}, factor {}",
                          rope.beta_fast, rope.beta_slow, rope.truncate, rope.factor),
@@ -85,7 +95,7 @@ class Limits {
   }
 
   void CheckShapes() const {
-    const bool derived = IsOneOf(architecture_, {"qwen2", "phi3"});
+    const bool derived = IsOneOf(architecture_, {"qwen2", "phi3", "olmo2", "qwen2vl"});
     if (derived && config_.layer(0).q_features() != config_.hidden_size) {
       Refuse(fmt::format("head_dim {} with {} heads and hidden_size {}", config_.head_dim,
                          config_.num_attention_heads, config_.hidden_size),
@@ -94,8 +104,9 @@ class Limits {
   }
 
   void CheckBiases() const {
-    if (architecture_ == "llama") return;
-    if (config_.o_bias) Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
+    if (IsOneOf(architecture_, {"llama", "granite", "mistral3"})) return;
+    if (config_.o_bias && architecture_ != "ernie4_5")
+      Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
     if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
   }
 
@@ -134,6 +145,15 @@ bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture
 float GgufYarnFactor(const RopeConfig& rope) {
   const double factor = rope.attention_factor / (1 + 0.1 * std::log(rope.factor));
   return std::abs(factor - 1) > kSame ? static_cast<float>(factor) : 1.0F;
+}
+
+float GgufYarnLogMultiplier(const RopeConfig& rope) {
+  if (std::abs(rope.attention_factor - 1) <= kSame) return 1;
+  if (GgufYarnFactor(rope) == 1) return 0;
+  ThrowInvalidInput(
+      "GGUF export of a ministral3: the attention_factor {} of yarn cannot be written: llama.cpp "
+      "computes 1, or 1 + 0.1 ln(factor); export the model with --format hf instead",
+      rope.attention_factor);
 }
 
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config) {

@@ -25,6 +25,10 @@ bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture
 // The factor of cos and sin beside llama.cpp's own for YaRN, 1 + 0.1 ln(factor).
 float GgufYarnFactor(const RopeConfig& rope);
 
+// The same for Ministral 3, whose factor is divided by 1 + 0.1 m ln(factor) with the multiplier m
+// that is returned. Errors: InvalidInput for another factor.
+float GgufYarnLogMultiplier(const RopeConfig& rope);
+
 // The period n of attention.sliding_window_pattern: layer i has the window when i % n < n - 1; 0:
 // every layer. Errors: InvalidInput for windows in another order.
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config);

@@ -14,7 +14,13 @@ std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value)
 
 // True when llama.cpp applies sliding windows in this architecture.
 bool HasWindows(const DecoderConfig& config) {
-  return config.model_type == "gemma2" || config.model_type == "gemma3_text";
+  return config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
+         config.model_type == "olmo3";
+}
+
+// Of llama.cpp's, where a file does not say.
+std::uint32_t UsualWindowPeriod(const DecoderConfig& config) {
+  return config.model_type == "gemma3_text" ? 6 : config.model_type == "olmo3" ? 4 : 2;
 }
 
 // llama.cpp applies a window only where its architecture has one; a context no longer than the
@@ -28,9 +34,8 @@ std::int64_t ContextLength(const DecoderConfig& config) {
   return length;
 }
 
-// Gemma: layers with a window.
+// Gemma and Olmo 3: layers with a window.
 void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  const bool is_gemma3 = config.model_type == "gemma3_text";
   std::int64_t window = 0;
   for (const LayerConfig& layer : config.layers) {
     // A local layer of Gemma 3 that sees everything has other frequencies all the same.
@@ -38,11 +43,11 @@ void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMeta
                                                                    : layer.window);
   }
   const std::uint32_t period = GgufWindowPeriod(config);
-  // Without the key Gemma 3 has no windows, and Gemma 2 windows of 4096 in every second layer.
-  if (window == 0 && is_gemma3) return;
+  // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
+  if (window == 0 && config.model_type != "gemma2") return;
   out.Add(prefix + "attention.sliding_window",
           U32(window > 0 ? window : config.max_position_embeddings));
-  if (period != (is_gemma3 ? 6U : 2U)) {
+  if (period != UsualWindowPeriod(config)) {
     out.Add(prefix + "attention.sliding_window_pattern", period);
   }
 }
@@ -53,15 +58,23 @@ void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& 
 }
 
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  // The local layers of Gemma 3 have a base of their own, 10000 without a key.
   const RopeConfig& rope = config.ropes[0];
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
   add("rope.dimension_count", U32(rope.rotary_dim));
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
-  if (config.ropes.size() > 1 && config.ropes[1].rope_theta != 1e4) {
+  // The local layers of Gemma 3 have a base of their own, 10000 without a key, those of Olmo 3 have
+  // the base of the others.
+  const bool has_local = HasWindows(config) && config.ropes.size() > 1;
+  const double usual_base = config.model_type == "olmo3" ? rope.rope_theta : 1e4;
+  if (has_local && config.ropes[1].rope_theta != usual_base) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
+  }
+  if (!rope.mrope_section.empty()) {
+    std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
+    sections.resize(4);
+    add("rope.dimension_sections", sections);
   }
   switch (rope.type) {
     case RopeType::kDefault:
@@ -78,7 +91,9 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
         add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
         break;
       }
-      if (const float factor = GgufYarnFactor(rope); factor != 1) {
+      if (config.model_type == "ministral3") {
+        add("rope.scaling.yarn_log_multiplier", GgufYarnLogMultiplier(rope));
+      } else if (const float factor = GgufYarnFactor(rope); factor != 1) {
         add("rope.scaling.attn_factor", factor);
       }
       add("rope.scaling.type", std::string("yarn"));
@@ -91,6 +106,15 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
       add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
       break;
   }
+}
+
+// Granite's multipliers. Its graph rotates unless a key denies it.
+void AddMultipliers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  out.Add(prefix + "attention.scale", config.attention_scale);
+  out.Add(prefix + "embedding_scale", config.embed_scale);
+  out.Add(prefix + "residual_scale", config.residual_scale);
+  out.Add(prefix + "logit_scale", 1 / config.logit_scale);
+  out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
 }
 
 }  // namespace
@@ -150,6 +174,10 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   if (HasWindows(config)) AddWindows(config, prefix, out);
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
+  if (architecture == "granite") AddMultipliers(config, prefix, out);
+  if (config.ropes.back().query_scale_beta != 0) {
+    add("attention.temperature_scale", static_cast<float>(config.ropes.back().query_scale_beta));
+  }
   AddRope(config, prefix, out);
 }
 

@@ -21,7 +21,9 @@ std::string GgufArchitectureOf(const DecoderConfig& config);
 template <typename Group>
 auto StackOf(Group& group, std::size_t place, std::size_t places) {
   std::vector<decltype(&group[0])> stack;
-  for (std::size_t i = place; i < group.size(); i += places) stack.push_back(&group[i]);
+  // One linear that is several tensors (GgufArchitecture::splits_gate_up) is in each of them.
+  const std::size_t first = group.size() < places ? 0 : place;
+  for (std::size_t i = first; i < group.size(); i += places) stack.push_back(&group[i]);
   return stack;
 }
 

@@ -32,6 +32,8 @@ struct RopeConfig {
   std::vector<double>
       short_factor;  // (rotary_dim / 2) longrope, sequences up to the original length
   std::vector<double> long_factor;  // (rotary_dim / 2) longrope, longer sequences
+  // Of models that see: pairs that turn with each part of a position; for text all parts are equal.
+  std::vector<std::int64_t> mrope_section;
   // Dims 2 i and 2 i + 1 of a head form a pair, not i and i + rotary_dim / 2.
   bool interleaved = false;
   // Not 0: cos and sin of position p are multiplied by 1 + query_scale_beta ln(1 + floor(p /

@@ -43,6 +43,9 @@ class ConfigKeys {
   std::vector<std::string> Strings(const char* key) const {
     return JsonGet<std::vector<std::string>>(object_, key, where_);
   }
+  std::vector<std::int64_t> Ints(const char* key) const {
+    return JsonGet<std::vector<std::int64_t>>(object_, key, where_);
+  }
   std::vector<double> Doubles(const char* key, std::int64_t count) const {
     auto values = JsonGet<std::vector<double>>(object_, key, where_);
     if (static_cast<std::int64_t>(values.size()) != count) {

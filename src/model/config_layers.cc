@@ -46,15 +46,6 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   }
 }
 
-// Adds the table of queries that grow with their position.
-void AddQueryRope(DecoderConfig& config) {
-  if (config.ropes[0].query_scale_beta == 0) return;
-  RopeConfig keys = config.ropes[0];
-  keys.query_scale_beta = 0;
-  config.ropes = {keys, config.ropes[0]};
-  for (LayerConfig& layer : config.layers) layer.query_rope = 1;
-}
-
 // The keys that decide which layers rotate and which have a window.
 class LayerRules {
  public:
@@ -154,6 +145,14 @@ class LayerRules {
 };
 
 }  // namespace
+
+void AddQueryRope(DecoderConfig& config) {
+  if (config.ropes[0].query_scale_beta == 0) return;
+  RopeConfig keys = config.ropes[0];
+  keys.query_scale_beta = 0;
+  config.ropes = {keys, config.ropes[0]};
+  for (LayerConfig& layer : config.layers) layer.query_rope = 1;
+}
 
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   ParseRopes(keys, family, config);

@@ -92,6 +92,7 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
     }
   }
   rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
+  if (keys.Find("mrope_section") != nullptr) rope.mrope_section = keys.Ints("mrope_section");
   if (keys.Find("partial_rotary_factor") != nullptr)
     rope.rotary_dim = RotaryDim(keys, config, family.partial_rotary_factor);
   if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);

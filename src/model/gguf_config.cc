@@ -102,6 +102,23 @@ void ParseExperts(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& conf
                                       config.intermediate_size / config.moe.num_experts_per_tok);
 }
 
+// Granite's. A multiplier of 0 is none.
+void ParseMultipliers(const GgufKeys& keys, DecoderConfig& config) {
+  const auto read = [&](const char* key, double value) {
+    if (value == 0) return 1.0F;
+    if (!(value > 0 && value <= 1e6)) {
+      ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), key, value);
+    }
+    return static_cast<float>(value);
+  };
+  const double scale = keys.Double("attention.scale", 0);
+  if (scale != 0) config.attention_scale = read("attention.scale", scale);
+  config.embed_scale = read("embedding_scale", keys.Double("embedding_scale", 0));
+  config.noise_scale = config.embed_scale;
+  config.residual_scale = read("residual_scale", keys.Double("residual_scale", 0));
+  config.logit_scale = 1 / read("logit_scale", keys.Double("logit_scale"));
+}
+
 // What the architecture decides without a key.
 void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
   const GgufReader& file = keys.file();
@@ -110,10 +127,12 @@ void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& conf
   config.o_bias = has("blk.0.attn_output.bias");
   config.mlp_bias = has("blk.0.ffn_up.bias");
   ApplyFamily(family, config);
-  std::int64_t divisor = config.head_dim;
   if (family.gemma) {
     config.hidden_act = Activation::kGeluTanh;
     config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
+  }
+  std::int64_t divisor = config.head_dim;
+  if (family.query_scalar) {
     // The number of layers tells which Gemma it is: there is no key for the scale of scores.
     const std::int64_t layers_of_27b = config.model_type == "gemma2" ? 46 : 62;
     if (config.num_hidden_layers == layers_of_27b) {
@@ -132,6 +151,7 @@ void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& conf
     }
   }
   config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(divisor)));
+  if (family.multipliers) ParseMultipliers(keys, config);
 }
 
 }  // namespace
@@ -145,6 +165,13 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   if (config.model_type == "llama" && keys.Int("expert_count", 0) > 0) {
     config.model_type = "mixtral";
   }
+  if (config.model_type == "granite" && keys.Int("expert_count", 0) > 0) {
+    ThrowInvalidInput("{}: experts of a granite (expert_count) are not supported", file.where());
+  }
+  // Olmo 2 and 3 are one architecture; the windows tell.
+  if (config.model_type == "olmo2" && keys.Int("attention.sliding_window", 0) > 0) {
+    config.model_type = "olmo3";
+  }
   const Family& family = FamilyOf(config.model_type, file.where());
 
   const std::int64_t blocks = keys.Int("block_count");
@@ -155,9 +182,9 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   config.intermediate_size = keys.IntOfLayers("feed_forward_length", blocks);
   config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));
   config.vocab_size = VocabularySize(file);
-  // Gemma 2 is tied in any case: a head of its own is a tensor too many.
-  config.tie_word_embeddings =
-      config.model_type == "gemma2" || file.Find("output.weight") == nullptr;
+  // Gemma 1 and 2 are tied in any case: a head of their own is a tensor too many.
+  config.tie_word_embeddings = config.model_type == "gemma" || config.model_type == "gemma2" ||
+                               file.Find("output.weight") == nullptr;
   ParseHeads(keys, blocks, config);
   if (family.moe) ParseExperts(keys, blocks, config);
   ParseBlocks(keys, family, config);

@@ -6,6 +6,8 @@
 #include <functional>
 
 #include "base/check.h"
+#include "model/config_layers.h"
+#include "model/families.h"
 
 namespace qlora {
 namespace {
@@ -70,6 +72,10 @@ void ReadScaling(const GgufKeys& keys, const std::string& type, DecoderConfig& c
   if (type == "yarn") {
     rope.type = RopeType::kYarn;
     rope.attention_factor *= 1 + 0.1 * std::log(rope.factor);
+    if (config.model_type == "ministral3") {
+      const double multiplier = keys.Double("rope.scaling.yarn_log_multiplier", 0);
+      if (multiplier != 0) rope.attention_factor /= 1 + 0.1 * multiplier * std::log(rope.factor);
+    }
     NoteYarn(keys, config);
   } else if (rope.factor != 1) {
     rope.type = RopeType::kLinear;
@@ -104,9 +110,11 @@ void ReadFactors(const GgufKeys& keys, const std::string& type, const DecoderCon
 
 RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
   RopeConfig rope;
+  rope.interleaved = FamilyOf(config.model_type, keys.where()).interleaved_rope;
   rope.rope_theta = Positive(keys, "rope.freq_base", 10000);
   rope.rotary_dim = keys.Int("rope.dimension_count", config.head_dim);
-  const bool partial = config.model_type == "phi3" || config.model_type.starts_with("gemma");
+  const bool partial = config.model_type == "phi3" || config.model_type.starts_with("gemma") ||
+                       config.model_type == "glm4";
   if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > config.head_dim ||
       (!partial && rope.rotary_dim != config.head_dim)) {
     ThrowInvalidInput("{}: rope.dimension_count {} of heads of {} is not possible in a {}",
@@ -125,6 +133,9 @@ RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
   }
   rope.attention_factor = Positive(keys, "rope.scaling.attn_factor", 1);
   ReadScaling(keys, type, config, rope);
+  if (config.model_type == "ministral3") {
+    rope.query_scale_beta = keys.Double("attention.temperature_scale", 0);
+  }
   ReadFactors(keys, type, config, rope);
   return rope;
 }
@@ -137,8 +148,9 @@ RopeConfig ParseLocalRope(const GgufKeys& keys, const DecoderConfig& config) {
     local.rope_theta = Positive(keys, "rope.freq_base_swa", full.rope_theta);
     return local;
   }
+  const bool is_gemma3 = config.model_type == "gemma3_text";
   RopeConfig local;
-  local.rope_theta = Positive(keys, "rope.freq_base_swa", 10000);
+  local.rope_theta = Positive(keys, "rope.freq_base_swa", is_gemma3 ? 10000 : full.rope_theta);
   local.rotary_dim = full.rotary_dim;
   // Also where the factor is YaRN's: its own part is 1 without a scaling.
   local.attention_factor = Positive(keys, "rope.scaling.attn_factor", 1);
@@ -164,15 +176,15 @@ std::function<bool(std::int64_t)> WindowPattern(const GgufKeys& keys, std::int64
 void ParseGgufLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
   config.ropes.push_back(ParseRope(keys, config));
   config.layers.resize(config.num_hidden_layers);
+  const Family& family = FamilyOf(config.model_type, keys.where());
   const bool is_gemma2 = config.model_type == "gemma2";
-  const bool is_gemma3 = config.model_type == "gemma3_text";
   const std::int64_t window = keys.Int("attention.sliding_window", is_gemma2 ? 4096 : 0);
-  if (is_gemma2 || is_gemma3) {
-    const auto is_local = WindowPattern(keys, is_gemma2 ? 2 : 6, blocks);
+  if (family.window == WindowRule::kPeriod) {
+    const auto is_local = WindowPattern(keys, family.window_period, blocks);
     const RopeConfig local = ParseLocalRope(keys, config);
     const bool has_own_table = local != config.ropes[0] && window > 0;
     if (has_own_table) config.ropes.push_back(local);
-    // Without a window Gemma 3 has no local layers, and one base.
+    // Without a window there are no local layers, and one base.
     for (std::int64_t l = 0; window > 0 && l < config.num_hidden_layers; ++l) {
       if (is_local(l)) config.layers[l] = {.window = window, .rope = has_own_table ? 1 : 0};
     }
@@ -181,9 +193,11 @@ void ParseGgufLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& c
         "attention.sliding_window {} is not applied, as in llama.cpp: tokens see all before them",
         window));
   }
-  for (std::int64_t l = 0; config.model_type == "smollm3" && l < config.num_hidden_layers; ++l) {
-    if (l % 4 == 3) config.layers[l].rope = -1;
+  const bool rotates = config.model_type != "granite" || keys.Bool("rope.scaling.finetuned", true);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (!rotates || (config.model_type == "smollm3" && l % 4 == 3)) config.layers[l].rope = -1;
   }
+  AddQueryRope(config);
 }
 
 }  // namespace qlora

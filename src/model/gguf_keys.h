@@ -42,6 +42,10 @@ class GgufKeys {
     const auto* value = file_.Get<float>(Name(key));
     return value == nullptr ? otherwise : double{*value};
   }
+  bool Bool(std::string_view key, bool otherwise) const {
+    const auto* value = file_.Get<bool>(Name(key));
+    return value == nullptr ? otherwise : *value;
+  }
   std::string String(std::string_view key, const std::string& otherwise) const {
     const auto* value = file_.Get<std::string>(Name(key));
     return value == nullptr ? otherwise : *value;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 namespace qlora {
 namespace {
@@ -19,6 +20,24 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
     {"gemma2", "gemma2", false},
     {"gemma3_text", "gemma3", false},
     {"phi3", "phi3", false},
+    {"gemma", "gemma", false},
+    {"ministral3", "mistral3", true},
+    {"granite", "granite", true},
+    {.model_type = "granitemoehybrid",
+     .name = "granite",
+     .interleaved_rotary = true,
+     .splits_gate_up = true},
+    {"olmo2", "olmo2", false},
+    {"olmo3", "olmo2", false},
+    {"hunyuan_v1_dense", "hunyuan-dense", false},
+    {"ernie4_5", "ernie4_5", false},
+    {.model_type = "seed_oss",
+     .name = "seed_oss",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
+    {"glm4", "glm4", false},
+    {"qwen2_5_vl_text", "qwen2vl", false},
+    {"qwen3_vl_text", "qwen3vl", false},
 });
 
 const GgufArchitecture* FindBy(auto field, std::string_view value) {
@@ -57,13 +76,20 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
       {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
   // Gate and up in one matrix are called ffn_up.
   if (config.fused_qkv) names.qkv = {"attn_qkv"};
-  if (config.fused_gate_up) names.gate_up = {"ffn_up"};
+  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
+  const bool splits = architecture != nullptr && architecture->splits_gate_up;
+  if (config.fused_gate_up && !splits) names.gate_up = {"ffn_up"};
   if (config.moe.num_experts > 0) {
     names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
     names.down = {"ffn_down_exps"};
   }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
   return names;
+}
+
+std::string GgufMlpNorm(const DecoderConfig& config) {
+  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
+  return std::string(architecture == nullptr ? "ffn_norm" : architecture->mlp_norm);
 }
 
 std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config) {
@@ -76,7 +102,7 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
     norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size(layer)});
   }
   if (config.post_norms) norms.push_back({"post_attention_norm", of.post_attn_norm, d});
-  if (config.input_norms) norms.push_back({"ffn_norm", of.mlp_norm, d});
+  if (config.input_norms) norms.push_back({GgufMlpNorm(config), of.mlp_norm, d});
   if (config.post_norms) norms.push_back({"post_ffw_norm", of.post_mlp_norm, d});
   return norms;
 }
@@ -91,6 +117,12 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
     const LayerConfig sizes = config.layer(layer);
     order.qkv[0] = InterleavedOrder(sizes.num_attention_heads, sizes.head_dim);
     order.qkv[1] = InterleavedOrder(sizes.num_key_value_heads, sizes.head_dim);
+  }
+  if (architecture != nullptr && architecture->splits_gate_up) {
+    const std::int64_t f = config.layer(layer).intermediate_size;
+    order.gate_up.assign(2, std::vector<std::int64_t>(f));
+    std::iota(order.gate_up[0].begin(), order.gate_up[0].end(), 0);
+    std::iota(order.gate_up[1].begin(), order.gate_up[1].end(), f);
   }
   return order;
 }

@@ -18,9 +18,12 @@ namespace qlora {
 struct GgufArchitecture {
   std::string_view model_type;  // of Hugging Face
   std::string_view name;        // of llama.cpp: the value of general.architecture
-  // Neighbouring dims of a head rotate together, not dims i and i + K/2. Which of the two pairings
-  // llama.cpp uses is part of its architecture.
+  // Neighbouring dims of a head rotate together, not dims i and i + K/2 as in the checkpoint. Which
+  // of the two pairings llama.cpp uses is part of its architecture.
   bool interleaved_rotary;
+  // One linear of the checkpoint holds gate and up, and the file has two tensors.
+  bool splits_gate_up = false;
+  std::string_view mlp_norm = "ffn_norm";
 };
 
 // Model types of one architecture stand with the one that files without further keys are, first.
@@ -30,20 +33,24 @@ const GgufArchitecture* FindGgufArchitecture(std::string_view model_type);
 const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
 
 // Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
-// are stacked: gate_up then holds two names and down one, of tensors (E, O, I).
+// are stacked: gate_up then holds two names and down one, of tensors (E, O, I). Two names for one
+// linear (splits_gate_up) are of parts of its rows.
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
 // A norm of a layer: "attn_norm" and "input_layernorm", without ".weight".
 struct GgufNorm {
-  std::string_view gguf;
+  std::string gguf;
   std::string_view hugging_face;
   std::int64_t size = 0;
 };
+// Name of the norm before the MLP: "ffn_norm", or what the architecture has instead.
+std::string GgufMlpNorm(const DecoderConfig& config);
 // The norms that layer l has.
 std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config);
 
-// Where the rows of q_proj and k_proj change places (interleaved_rotary): the row of Hugging Face
-// that is row i of the file. Empty for linears whose rows stay.
+// Where the rows of q_proj and k_proj change places (interleaved_rotary), and where a linear is two
+// tensors (splits_gate_up): the row of Hugging Face that is row i of the file. Empty for linears
+// whose rows stay. In the places of GgufLinearNames.
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config);
 
 }  // namespace qlora
