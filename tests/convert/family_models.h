@@ -1,0 +1,126 @@
+// Small random checkpoints of families that have none in tests/golden.
+#ifndef QLORA_TESTS_CONVERT_FAMILY_MODELS_H_
+#define QLORA_TESTS_CONVERT_FAMILY_MODELS_H_
+
+#include <string>
+#include <vector>
+
+#include "convert/wide_model.h"
+#include "model/config.h"
+#include "model/linear_shapes.h"
+
+namespace qlora {
+
+// The keys that all have: 4 layers of width 32, 4 heads of 8 with 2 heads of keys, MLP of 24.
+inline Json SmallConfig(const std::string& model_type, const Json& more) {
+  Json json = {{"model_type", model_type}, {"hidden_size", 32},
+               {"intermediate_size", 24},  {"num_hidden_layers", 4},
+               {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+               {"vocab_size", 288},        {"max_position_embeddings", 128},
+               {"rms_norm_eps", 1e-5}};
+  json.update(more);
+  return json;
+}
+
+// The families, each with the settings that make it one.
+inline std::vector<Json> FamilyConfigs() {
+  const Json yarn = {{"rope_type", "yarn"},
+                     {"rope_theta", 1e4},
+                     {"factor", 4.0},
+                     {"original_max_position_embeddings", 32},
+                     {"mscale", 1.0},
+                     {"mscale_all_dim", 1.0},
+                     {"llama_4_scaling_beta", 0.1}};
+  const std::vector<std::string> attention(4, "attention");
+  return {
+      SmallConfig("granite", {{"attention_bias", true},
+                              {"mlp_bias", true},
+                              {"embedding_multiplier", 3.0},
+                              {"attention_multiplier", 0.2},
+                              {"residual_multiplier", 0.4},
+                              {"logits_scaling", 3.0}}),
+      SmallConfig("granitemoehybrid", {{"num_local_experts", 0},
+                                       {"shared_intermediate_size", 24},
+                                       {"layer_types", attention},
+                                       {"residual_multiplier", 0.4}}),
+      SmallConfig("ministral3", {{"head_dim", 8}, {"rope_parameters", yarn}}),
+      SmallConfig("olmo2", Json::object()),
+      SmallConfig(
+          "olmo3",
+          {{"sliding_window", 6},
+           {"rope_scaling",
+            {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}}}}),
+      SmallConfig("hunyuan_v1_dense",
+                  {{"rope_scaling", {{"type", "dynamic"}, {"alpha", 100.0}, {"factor", 1.0}}}}),
+      SmallConfig("ernie4_5", {{"head_dim", 8}}),
+      SmallConfig("seed_oss", {{"head_dim", 12}}),
+      SmallConfig("glm4", {{"head_dim", 8}}),
+      SmallConfig("gemma", {{"head_dim", 8}}),
+      SmallConfig("qwen2_5_vl",
+                  {{"rope_scaling", {{"type", "mrope"}, {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("qwen3_vl_text",
+                  {{"head_dim", 8},
+                   {"rope_parameters", {{"rope_type", "default"}, {"mrope_section", {2, 1, 1}}}}}),
+  };
+}
+
+// Writes config.json, random weights and the tokenizer of tests/golden into a new folder.
+inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
+  fs::create_directories(dir);
+  WriteTextFile(dir / "config.json", FormatJson(json));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy_file(kGolden / "llama-tiny" / name, dir / name);
+  }
+  const DecoderConfig c = ParseDecoderConfig(json, "config.json");
+  const std::int64_t d = c.hidden_size;
+  std::vector<TensorInfo> infos;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    infos.push_back({name, DType::kF32, std::move(shape)});
+  };
+  add("model.embed_tokens.weight", {c.vocab_size, d});
+  add("model.norm.weight", {d});
+  if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, d});
+  for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    const auto norm = [&](std::string_view name, std::int64_t size) {
+      add(layer + std::string(name) + ".weight", {size});
+    };
+    const auto group = [&](const std::vector<std::string>& names,
+                           const std::vector<LinearShape>& shapes, bool bias) {
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        add(layer + names[i] + ".weight", {shapes[i].out, shapes[i].in});
+        if (bias) add(layer + names[i] + ".bias", {shapes[i].out});
+      }
+    };
+    const PerLinear<std::string> names = LinearNames(c);
+    const PerLinear<LinearShape> shapes = ShapeLinears(c, l);
+    group(names.qkv, shapes.qkv, c.qkv_bias);
+    group({names.o}, {shapes.o}, c.o_bias);
+    group(names.gate_up, shapes.gate_up, c.mlp_bias);
+    group(names.down, shapes.down, c.mlp_bias);
+    if (c.input_norms) norm(c.names.input_norm, d);
+    if (c.input_norms) norm(c.names.mlp_norm, d);
+    if (c.post_norms) norm(c.names.post_attn_norm, d);
+    if (c.post_norms) norm(c.names.post_mlp_norm, d);
+    if (c.qk_norm == QkNorm::kNone) continue;
+    norm(c.names.q_norm, c.q_norm_size(l));
+    norm(c.names.k_norm, c.k_norm_size(l));
+  }
+  // Vectors too, so that norms and biases that change places are seen.
+  const auto writer = CreateSafetensors(dir / "model.safetensors", infos, {});
+  std::uint64_t seed = 1;
+  for (const TensorInfo& info : infos) {
+    const bool is_vector = info.shape.size() == 1;
+    std::vector<float> values = NormalValues(
+        info.elements(), is_vector ? 0.2 : 1 / std::sqrt(double(info.shape[1])), seed++);
+    if (info.name.find("norm") != std::string::npos) {
+      for (float& value : values) value += 1;
+    }
+    writer->Write(std::as_bytes(std::span(values)));
+  }
+  writer->Finish();
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_CONVERT_FAMILY_MODELS_H_
