@@ -11,7 +11,9 @@
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "io/bnb.h"
+#include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
+#include "io/fp8.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
 #include "model/checkpoint.h"
@@ -62,6 +64,13 @@ bool IsQuantPiece(const std::string& name, const std::map<std::string, Linear>& 
                   const DecoderWeights& weights) {
   const std::string weight(BnbWeightOf(name));
   return !weight.empty() && (linears.count(weight) > 0 || TableOf(weight, weights) != nullptr);
+}
+
+// True for a tensor beside the decoder, of an image encoder or such, which is copied as it is. One
+// in 8 bits is not: no scales are written.
+bool IsCopiedAsStored(const TensorInfo& tensor, const TensorReader& reader) {
+  return !SplitDecoderName(tensor.name) && !tensor.name.ends_with("lm_head.weight") &&
+         !IsDecodedFp8(reader, tensor);
 }
 
 class Writer {
@@ -122,8 +131,9 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     const WeightView* table = TableOf(tensor.name, weights);
     const bool is_head = table == &weights.head;
     if (is_head && weights.is_tied()) continue;  // a tied head is not stored twice
-    if (!IsFloat(tensor.dtype) && linears.count(tensor.name) == 0 && table == nullptr) {
-      infos.push_back(tensor);  // an integer buffer: copied as it is
+    const bool is_of_decoder = linears.count(tensor.name) > 0 || table != nullptr;
+    if (!is_of_decoder && (!IsFloat(tensor.dtype) || IsCopiedAsStored(tensor, reader))) {
+      infos.push_back(tensor);  // also an integer buffer
       continue;
     }
     has_head = has_head || is_head;

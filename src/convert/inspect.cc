@@ -17,6 +17,7 @@
 #include "gguf/gguf.h"
 #include "hub/hub_cache.h"
 #include "io/bnb.h"
+#include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/peft.h"
@@ -139,14 +140,20 @@ Inspection InspectModel(const fs::path& dir) {
   // Maps the files and reads their headers.
   const std::unique_ptr<TensorReader> reader = OpenCheckpoint(dir, c);
   const bool four_bit = HoldsBnb(*reader);
+  const std::unique_ptr<TensorReader> stored = OpenStoredTensors(dir);
+  const bool eight_bit = HoldsFp8(*stored);
   Json json = {{"kind", "model"}, {"path", dir.string()}};
   json.update(SizesToJson(c));
   json["quantized_4bit"] = four_bit;
+  json["quantized_fp8"] = eight_bit;
   std::string text =
       fmt::format("model {}: {}\n  {}{}\n", dir.string(), c.model_type, SizesToText(c),
-                  four_bit ? ", linears in 4 bits (bitsandbytes)" : "");
+                  four_bit    ? ", linears in 4 bits (bitsandbytes)"
+                  : eight_bit ? ", linears in 8 bits (FP8)"
+                              : "");
   AddTokenizer(dir, json, text);
-  AddTotals(*reader, json, text);
+  // Weights in 8 bits as the files store them, not as they are loaded.
+  AddTotals(eight_bit ? *stored : *reader, json, text);
   for (const UnreadTensor& tensor : reader->unread()) {
     json["unread"].push_back(tensor.name);
     text += fmt::format("  not read: {}\n", tensor.reason);

@@ -17,6 +17,9 @@
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "io/bnb.h"
+#include "io/checkpoint_names.h"
+#include "io/float_encoding.h"
+#include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
@@ -49,10 +52,12 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
     kinds.insert(path.substr(path.find("layers.0.") + 9) + ".weight");
   });
   std::set<std::string> weights;
+  // Image encoders have layers and linears of the same names.
+  const std::string layers = DecoderPrefix(reader) + "layers.";
   for (const TensorInfo& tensor : reader.tensors()) {
-    const std::size_t at = tensor.name.find("layers.");
+    if (!tensor.name.starts_with(layers)) continue;
     // "model.layers.12.mlp.up_proj.weight": the first dot behind "layers." ends the number.
-    const std::size_t dot = at == std::string::npos ? at : tensor.name.find('.', at + 7);
+    const std::size_t dot = tensor.name.find('.', layers.size());
     if (dot != std::string::npos && kinds.count(tensor.name.substr(dot + 1)) > 0) {
       weights.insert(tensor.name);
     }
@@ -209,10 +214,15 @@ class Conversion {
            IsFloat(tensor.dtype) && tensor.shape.size() == 2;
   }
 
+  // The type in which a tensor is written, or a weight is to be decoded.
+  DType OutputType(const TensorInfo& tensor) const {
+    return IsDecodedFp8(*reader_, tensor) ? DType::kBF16 : tensor.dtype;
+  }
+
   BnbLayout LayoutOf(const TensorInfo& tensor) const {
     BnbLayout layout;
     layout.type = quantize_.type;
-    layout.dtype = tensor.dtype;
+    layout.dtype = OutputType(tensor);
     layout.shape = tensor.shape;
     layout.block_size = quantize_.block_size;
     layout.double_quant = quantize_.scale_type == ScaleType::kDoubleBnb;
@@ -228,6 +238,7 @@ class Conversion {
         }
       } else if (!options_.dequantize) {
         outputs.push_back(tensor);
+        outputs.back().dtype = OutputType(tensor);
         outputs.back().upper_bound = TellsSizeLast(tensor.name);
       } else if (Stored(tensor.name)) {
         const BnbLayout layout = ReadBnb(*reader_, tensor.name).layout;
@@ -247,11 +258,27 @@ class Conversion {
     } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
       CheckFinite(tensor);
       if (!options_.dequantize && TellsSizeLast(tensor.name)) writer.Shrink(tensor.elements());
-      writer.Write(reader_->Bytes(tensor));
+      if (IsDecodedFp8(*reader_, tensor)) {
+        WriteNarrow(tensor, writer);
+      } else {
+        writer.Write(reader_->Bytes(tensor));
+      }
       Count(tensor);
     }
     // Mapped pages count as memory of the process until they are given back.
     reader_->Release(tensor);
+  }
+
+  // A tensor in 8 bits that stays dense.
+  void WriteNarrow(const TensorInfo& tensor, TensorWriter& writer) const {
+    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+    DecodeFloats(tensor.dtype, reader_->Bytes(tensor), values);
+    std::vector<std::byte> out(BytesOf(OutputType(tensor), values.size()));
+    if (EncodeFloats(OutputType(tensor), values, out) >= 0) {
+      ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into BF16",
+                        reader_->FileOf(tensor), tensor.name);
+    }
+    writer.Write(out);
   }
 
   void QuantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
@@ -312,9 +339,24 @@ class Conversion {
     if (Stored(tensor.name)) {
       Count(ReadBnb(*reader_, tensor.name).matrix);
     } else if (BnbWeightOf(tensor.name).empty()) {
-      report_.other_bytes += tensor.bytes();
+      report_.other_bytes += BytesOf(OutputType(tensor), tensor.elements());
       other_values_ += tensor.elements();
     }
+  }
+
+  // The modules beside the decoder, such as an image encoder, which are not quantized. Their paths
+  // begin with "model." or not, by the version of transformers.
+  std::set<std::string> OtherModules() const {
+    std::set<std::string> modules;
+    for (const TensorInfo& tensor : reader_->tensors()) {
+      if (SplitDecoderName(tensor.name) || tensor.name == HeadName(*reader_)) continue;
+      const std::size_t begin = tensor.name.starts_with("model.") ? 6 : 0;
+      const std::size_t dot = tensor.name.find('.', begin);
+      const std::string module = tensor.name.substr(begin, dot - begin);
+      if (dot == std::string::npos || module == "lm_head") continue;
+      modules.insert({module, "model." + module});
+    }
+    return modules;
   }
 
   void WriteConfig(const fs::path& dir) const {
@@ -325,11 +367,14 @@ class Conversion {
       // transformers quantizes every nn.Linear that this list does not name: the head and the
       // routers of experts are stored in 16 bits, and must be named.
       BnbConfig bnb = {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, {"lm_head"}};
+      for (const std::string& module : OtherModules()) bnb.skip_modules.push_back(module);
       for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
         bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
       }
       // Weights that were copied keep the configuration that describes them.
-      if (!config.contains("quantization_config")) {
+      const bool is_copied = config.contains("quantization_config") &&
+                             !IsFp8Config(config["quantization_config"], "quantization_config");
+      if (!is_copied) {
         config["quantization_config"] = FormatBnbConfig(bnb);
       }
     }

@@ -12,6 +12,7 @@ namespace qlora {
 namespace {
 
 constexpr std::int64_t k128K = 131072;
+constexpr std::int64_t k256K = 262144;
 
 // The keys of config.json that differ inside a family; families.cc has the others.
 struct KnownShape {
@@ -166,13 +167,41 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 49152, .D = 2048, .F = 8192, .L = 24, .H = 32, .G = 32, .K = 64, .T = 8192, .tied = true}},
     {"SmolLM3-3B", "HuggingFaceTB/SmolLM3-3B", "smollm3",
      {.V = 128256, .D = 2048, .F = 11008, .L = 36, .H = 16, .G = 4, .K = 128, .T = 65536, .tied = true}},
+    {"Ministral-3-3B", "mistralai/Ministral-3-3B-Base-2512", "ministral3",
+     {.V = 131072, .D = 3072, .F = 9216, .L = 26, .H = 32, .G = 8, .K = 128, .T = k256K, .tied = true}},
+    {"Ministral-3-8B", "mistralai/Ministral-3-8B-Base-2512", "ministral3",
+     {.V = 131072, .D = 4096, .F = 14336, .L = 34, .H = 32, .G = 8, .K = 128, .T = k256K}},
+    {"Ministral-3-14B", "mistralai/Ministral-3-14B-Base-2512", "ministral3",
+     {.V = 131072, .D = 5120, .F = 16384, .L = 40, .H = 32, .G = 8, .K = 128, .T = k256K}},
+    {"Olmo-3-7B", "allenai/Olmo-3-7B-Instruct", "olmo3",
+     {.V = 100278, .D = 4096, .F = 11008, .L = 32, .H = 32, .G = 32, .K = 128, .T = 65536}},
+    {"Olmo-3-32B", "allenai/Olmo-3-1125-32B", "olmo3",
+     {.V = 100278, .D = 5120, .F = 27648, .L = 64, .H = 40, .G = 8, .K = 128, .T = 65536}},
+    {"Hunyuan-7B", "tencent/Hunyuan-7B-Instruct", "hunyuan_v1_dense",
+     {.V = 128167, .D = 4096, .F = 14336, .L = 32, .H = 32, .G = 8, .K = 128, .T = 32768, .tied = true}},
+    {"ERNIE-4.5-0.3B", "baidu/ERNIE-4.5-0.3B-PT", "ernie4_5",
+     {.V = 103424, .D = 1024, .F = 3072, .L = 18, .H = 16, .G = 2, .K = 128, .T = k128K, .tied = true}},
+    {"Seed-OSS-36B", "ByteDance-Seed/Seed-OSS-36B-Instruct", "seed_oss",
+     {.V = 155136, .D = 5120, .F = 27648, .L = 64, .H = 80, .G = 8, .K = 128, .T = 524288}},
+    {"GLM-4-9B-0414", "zai-org/GLM-4-9B-0414", "glm4",
+     {.V = 151552, .D = 4096, .F = 13696, .L = 40, .H = 32, .G = 2, .K = 128, .T = 32768}},
+    {"GLM-4-32B-0414", "zai-org/GLM-4-32B-0414", "glm4",
+     {.V = 151552, .D = 6144, .F = 23040, .L = 61, .H = 48, .G = 2, .K = 128, .T = 32768}},
+    {"Qwen3-VL-2B", "Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl_text",
+     {.V = 151936, .D = 2048, .F = 6144, .L = 28, .H = 16, .G = 8, .K = 128, .T = k256K, .tied = true}},
+    {"Qwen3-VL-4B", "Qwen/Qwen3-VL-4B-Instruct", "qwen3_vl_text",
+     {.V = 151936, .D = 2560, .F = 9728, .L = 36, .H = 32, .G = 8, .K = 128, .T = k256K, .tied = true}},
+    {"Qwen3-VL-8B", "Qwen/Qwen3-VL-8B-Instruct", "qwen3_vl_text",
+     {.V = 151936, .D = 4096, .F = 12288, .L = 36, .H = 32, .G = 8, .K = 128, .T = k256K}},
+    {"Qwen3-VL-32B", "Qwen/Qwen3-VL-32B-Instruct", "qwen3_vl_text",
+     {.V = 151936, .D = 5120, .F = 25600, .L = 64, .H = 64, .G = 8, .K = 128, .T = k256K}},
 });
 // clang-format on
 
 // Words of a name that do not change the shape.
-constexpr std::array<std::string_view, 22> kSilentWords = {
+constexpr std::array<std::string_view, 23> kSilentWords = {
     "meta",     "unsloth", "instruct", "it",   "pt",   "chat", "base", "hf",
-    "bnb",      "4bit",    "v0.1",     "v0.2", "v1.0", "2407", "2501", "2507",
+    "bnb",      "4bit",    "v0.1",     "v0.2", "v1.0", "2407", "2501", "2507", "2512",
     "thinking", "4k",      "8k",       "128k", "bf16", "text"};
 
 // Returns the name in lower case, without the organisation, the revision after '@' and the silent

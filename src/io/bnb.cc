@@ -359,7 +359,8 @@ void CheckBnbConfig(const Json& json, std::string_view where) {
                        JsonGetOr<bool>(json, "_load_in_4bit", false, where);
   if (method == "bitsandbytes" && in_4bit) return;
   ThrowInvalidInput(
-      "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit. Use the "
+      "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit, and "
+      "fp8. Use the "
       "unquantized checkpoint of this model",
       where, method);
 }

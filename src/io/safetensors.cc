@@ -29,14 +29,15 @@ constexpr const char* kConvertHint =
     "pickled checkpoints can run code and are not read; convert it once in Python with "
     "AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW_DIR, safe_serialization=True)";
 
-// The types of the format that have a meaning here. Newer ones (F8, complex numbers) are refused by
-// name rather than read as bytes.
-constexpr DType kStorable[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64,
-                               DType::kI32, DType::kI16, DType::kI8,  DType::kU8,   DType::kBool};
+// The types of the format that have a meaning here. Others (F8_E5M2, complex numbers) are refused
+// by name rather than read as bytes.
+constexpr TensorType kStorable[] = {DType::kF64, DType::kF32,  DType::kF16,   DType::kBF16,
+                                    DType::kI64, DType::kI32,  DType::kI16,   DType::kI8,
+                                    DType::kU8,  DType::kBool, Float8::kE4M3, Float8::kE8M0};
 
-std::optional<DType> DTypeNamed(std::string_view name) {
-  for (const DType dtype : kStorable) {
-    if (name == NameOf(dtype)) return dtype;
+std::optional<TensorType> TypeNamed(std::string_view name) {
+  for (const TensorType& type : kStorable) {
+    if (name == NameOf(type)) return type;
   }
   return std::nullopt;
 }
@@ -78,15 +79,15 @@ std::uint64_t OffsetOf(const Json& value, const std::string& name, const std::st
 Entry ParseEntry(const std::string& name, const Json& json, const std::string& where) {
   const std::string place = fmt::format("{}: tensor '{}'", where, name);
   const std::string dtype_name = JsonGet<std::string>(json, "dtype", place);
-  const std::optional<DType> dtype = DTypeNamed(dtype_name);
+  const std::optional<TensorType> dtype = TypeNamed(dtype_name);
   Entry entry;
   if (!dtype) {
     entry.unread = fmt::format(
-        "{}: dtype {} is not supported; expected F64, F32, F16, BF16, I64, I32, I16, I8, U8 or "
-        "BOOL",
+        "{}: dtype {} is not supported; expected F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I64, I32, "
+        "I16, I8, U8 or BOOL",
         place, dtype_name);
   }
-  entry.info = {name, dtype.value_or(DType::kU8),
+  entry.info = {name, dtype.value_or(TensorType(DType::kU8)),
                 JsonGet<std::vector<std::int64_t>>(json, "shape", place)};
   const Json* offsets = FindJson(json, "data_offsets", place);
   if (offsets == nullptr || !offsets->is_array() || offsets->size() != 2) {

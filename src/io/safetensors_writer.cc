@@ -23,12 +23,13 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kAlignment = 8;  // of the data, as the reference writer does
 
 // Returns the place in the reference writer's order of types, widest first; -1: not in the format.
-int RankOf(DType dtype) {
-  constexpr DType kOrder[] = {DType::kI64, DType::kF64, DType::kF32, DType::kI32, DType::kBF16,
-                              DType::kF16, DType::kI16, DType::kI8,  DType::kU8,  DType::kBool};
+int RankOf(const TensorType& type) {
+  constexpr TensorType kOrder[] = {DType::kI64,   DType::kF64, DType::kF32, DType::kI32,
+                                   DType::kBF16,  DType::kF16, DType::kI16, Float8::kE8M0,
+                                   Float8::kE4M3, DType::kI8,  DType::kU8,  DType::kBool};
   // Wider types first keeps each tensor aligned to its own type: sizes before it are multiples of
   // wider types.
-  const auto* const found = std::find(std::begin(kOrder), std::end(kOrder), dtype);
+  const auto* const found = std::find(std::begin(kOrder), std::end(kOrder), type);
   return found == std::end(kOrder) ? -1 : static_cast<int>(found - std::begin(kOrder));
 }
 

@@ -11,6 +11,7 @@
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
+#include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/safetensors.h"
 #include "model/gguf_checkpoint.h"
@@ -330,7 +331,7 @@ std::unique_ptr<TensorReader> OpenStoredTensors(const std::filesystem::path& mod
 std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
                                              const DecoderConfig& config) {
   if (const auto gguf = FindGguf(model_dir)) return OpenGgufCheckpoint(OpenGguf(*gguf), config);
-  std::unique_ptr<TensorReader> stored = OpenSafetensorsInPart(model_dir);
+  std::unique_ptr<TensorReader> stored = WithDecodedFp8(OpenSafetensorsInPart(model_dir));
   std::vector<std::string> names;
   for (const TensorInfo& tensor : stored->tensors()) names.push_back(tensor.name);
   for (const UnreadTensor& tensor : stored->unread()) names.push_back(tensor.name);

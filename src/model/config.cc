@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "io/bnb.h"
+#include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
@@ -151,7 +152,8 @@ void CheckGraniteHybrid(const ConfigKeys& keys) {
 void CheckQuantization(const ConfigKeys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
-  CheckBnbConfig(*quantization, keys.where() + " (quantization_config)");
+  const std::string where = keys.where() + " (quantization_config)";
+  if (!IsFp8Config(*quantization, where)) CheckBnbConfig(*quantization, where);
 }
 
 // ---- Checks.

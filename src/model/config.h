@@ -159,8 +159,8 @@ struct DecoderConfig {
 // Reads a GGUF file (gguf_config.h), or <model_dir>/config.json (Hugging Face transformers 4 and 5
 // spellings; the text part of a multimodal Gemma 3). Errors: InvalidInput naming the file and the
 // key: unknown architecture, rope type or activation, a quantization_config other than bitsandbytes
-// 4-bit, settings that contradict each other, missing or absurd sizes. Where config.json ties the
-// head to the embedding, the weights of the folder are looked at (HoldsOwnHead in
+// 4-bit and fp8, settings that contradict each other, missing or absurd sizes. Where config.json
+// ties the head to the embedding, the weights of the folder are looked at (HoldsOwnHead in
 // model/checkpoint.h).
 DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
 // The same from the content of a config.json. where: the file, for messages.

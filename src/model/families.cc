@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "base/check.h"
+#include "base/spelling.h"
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -275,6 +278,35 @@ constexpr auto kWrappers = std::to_array<Wrapper>({
     {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
 });
 
+// What models have that nothing here computes, by the model types that people ask for most.
+struct Unsupported {
+  std::string_view has;
+  std::string_view model_types;  // separated by spaces
+};
+constexpr auto kUnsupported = std::to_array<Unsupported>({
+    {"keys and values that layers share, and an embedding for each layer",
+     "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
+    {"attention sinks, and experts with biases", "gpt_oss"},
+    {"layers of linear attention",
+     "qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe kimi_linear minimax"},
+    {"layers of short convolutions", "lfm2 lfm2_moe lfm2_vl"},
+    {"latent attention (MLA)",
+     "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
+    {"state-space layers (Mamba)", "mamba mamba2 falcon_mamba falcon_h1 nemotron_h bamba jamba"},
+    {"this kind of experts",
+     "qwen2_moe llama4 llama4_text glm4_moe ernie4_5_moe granitemoe hunyuan_v1_moe"},
+    {"experts in a model that sees", "qwen3_vl_moe"},
+    {"LayerNorm", "gpt2 gpt_neox opt bloom falcon phi cohere cohere2 stablelm starcoder2"},
+});
+
+std::string WhatIsMissing(std::string_view model_type) {
+  for (const Unsupported& some : kUnsupported) {
+    if (!HasWord(some.model_types, model_type)) continue;
+    return fmt::format(" (missing here: {})", some.has);
+  }
+  return "";
+}
+
 }  // namespace
 
 const Wrapper* FindWrapper(std::string_view model_type) {
@@ -286,7 +318,13 @@ const Family& FamilyOf(const std::string& model_type, const std::string& where) 
   for (const Family& family : kFamilies) {
     if (family.model_type == model_type) return family;
   }
-  ThrowInvalidInput("{}: model_type '{}' is not supported; supported: {}", where, model_type,
+  std::vector<std::string> known;
+  for (const Family& family : kFamilies) known.emplace_back(family.model_type);
+  for (const Wrapper& wrapper : kWrappers) known.emplace_back(wrapper.model_type);
+  const std::string near = Nearest(model_type, known);
+  ThrowInvalidInput("{}: model_type '{}' is not supported{}{}; supported: {}", where, model_type,
+                    WhatIsMissing(model_type),
+                    near.empty() ? "" : fmt::format("; the nearest name is '{}'", near),
                     SupportedModelTypes());
 }
 

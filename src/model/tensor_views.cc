@@ -15,6 +15,12 @@ void TensorView::SetFactor(float value) {
 
 namespace {
 
+// True where the bytes of a view are not one piece of the stored tensor.
+bool IsRearranged(const TensorView& view) {
+  return view.transposed || view.factor != 1 || view.pieces.size() > 1 ||
+         !view.pieces[0].rows.empty();
+}
+
 // The values of `bytes`, which are of the type of the view's source, times its factor.
 std::vector<std::byte> Scaled(const TensorView& view, std::span<const std::byte> bytes) {
   std::vector<float> values(static_cast<std::size_t>(view.info.elements()));
@@ -48,7 +54,7 @@ const TensorInfo* TensorViews::Find(std::string_view name) const {
 
 std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
   const TensorView& view = ViewOf(tensor);
-  if (!IsCopied(tensor)) return StoredBytes(view.pieces[0]);
+  if (!IsRearranged(view)) return StoredBytes(view.pieces[0]);
   std::vector<std::byte>& copy = copies_[tensor.name];
   if (copy.empty()) copy = Copied(view);
   return copy;
@@ -56,8 +62,7 @@ std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
 
 bool TensorViews::IsCopied(const TensorInfo& tensor) const {
   const TensorView& view = ViewOf(tensor);
-  return view.transposed || view.factor != 1 || view.pieces.size() > 1 ||
-         !view.pieces[0].rows.empty();
+  return IsRearranged(view) || stored_->IsCopied(*view.pieces[0].source);
 }
 
 void TensorViews::Release(const TensorInfo& tensor) const {

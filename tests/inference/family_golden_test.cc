@@ -208,8 +208,8 @@ std::string NameOfFamily(const testing::TestParamInfo<const char*>& info) {
 INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                          testing::Values("granite/dense", "granite/hybrid-nope",
                                          "granite/hybrid-rope", "ministral3/wrapped",
-                                         "hunyuan/dense", "ernie4_5/dense", "seed_oss/dense",
-                                         "glm4/dense", "falcon3/llama"),
+                                         "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
+                                         "seed_oss/dense", "glm4/dense", "falcon3/llama"),
                          NameOfFamily);
 
 }  // namespace

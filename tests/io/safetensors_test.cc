@@ -128,13 +128,14 @@ TEST_F(SafetensorsTest, RandomFilesRoundTripAndRewriteByteEqual) {
   const RandomKey key = MakeKey(1, RandomPlace::kTest);
   std::uint64_t draw = 0;
   const auto random = [&](std::uint32_t below) { return RandomWords(key, draw++)[0] % below; };
-  const DType types[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16, DType::kI64,
-                         DType::kI32, DType::kI16, DType::kI8,  DType::kU8,   DType::kBool};
+  const TensorType types[] = {DType::kF64, DType::kF32,   DType::kF16,   DType::kBF16,
+                              DType::kI64, DType::kI32,   DType::kI16,   DType::kI8,
+                              DType::kU8,  Float8::kE4M3, Float8::kE8M0, DType::kBool};
   for (int trial = 0; trial < 50; ++trial) {
     std::vector<TensorInfo> tensors(random(12));
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       tensors[i].name = "t" + std::to_string(random(1000)) + "." + std::to_string(i);
-      tensors[i].dtype = types[random(10)];
+      tensors[i].dtype = types[random(12)];
       for (std::uint32_t d = random(4); d > 0; --d) tensors[i].shape.push_back(random(6));
     }
     const fs::path path = folder_ / "a.safetensors";
@@ -266,8 +267,8 @@ TEST_F(SafetensorsTest, RefusesBrokenTensors) {
                       "unsigned");
   ExpectHeaderRefused(one(R"("dtype": "F32", "shape": [1], "data_offsets": [0.0, 4])"), "",
                       "unsigned");
-  ExpectHeaderRefused(one(R"("dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1])"), "d",
-                      "dtype F8_E4M3 is not supported");
+  ExpectHeaderRefused(one(R"("dtype": "F8_E5M2", "shape": [1], "data_offsets": [0, 1])"), "d",
+                      "dtype F8_E5M2 is not supported");
   ExpectHeaderRefused(one(R"("dtype": "F32", "shape": "x", "data_offsets": [0, 4])"), "",
                       "expected a list");
   ExpectHeaderRefused(one(R"("dtype": "F32", "shape": [1.5], "data_offsets": [0, 4])"), "",

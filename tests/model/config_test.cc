@@ -306,6 +306,13 @@ TEST_F(ConfigTest, RefusesModelsThatDoNotPredictTheNextToken) {
 }
 
 TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
+  EXPECT_THAT(Refusal(Minimal("gemma4_text")),
+              AllOf(HasSubstr("model_type 'gemma4_text' is not supported (missing here: keys and "
+                              "values that layers share"),
+                    HasSubstr("; the nearest name is 'gemma3_text'; supported: llama, ")));
+  EXPECT_THAT(Refusal(Minimal("mistral33")),
+              HasSubstr("'mistral33' is not supported; the nearest name is 'mistral3'; supported"));
+  EXPECT_THAT(Refusal(Minimal("zzz")), HasSubstr("'zzz' is not supported; supported"));
   Json json = Minimal("mamba");
   EXPECT_THAT(Refusal(json),
               AllOf(HasSubstr("mamba"), HasSubstr("qwen3"), HasSubstr("config.json")));
@@ -317,11 +324,13 @@ TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
   json["hidden_act"] = "relu";
   EXPECT_THAT(Refusal(json), AllOf(HasSubstr("hidden_act"), HasSubstr("relu"), HasSubstr("silu")));
   json = Minimal("llama");
-  for (const char* method : {"gptq", "awq", "fp8", "compressed-tensors"}) {
+  for (const char* method : {"gptq", "awq", "fbgemm_fp8", "compressed-tensors"}) {
     json["quantization_config"] = {{"quant_method", method}, {"bits", 4}};
     EXPECT_THAT(Refusal(json), AllOf(HasSubstr("quantization_config"), HasSubstr(method),
                                      HasSubstr("bitsandbytes")));
   }
+  json["quantization_config"] = {{"quant_method", "fp8"}, {"activation_scheme", "static"}};
+  EXPECT_EQ(Load(json).model_type, "llama");
   json = Minimal("llama");
   json.erase("hidden_size");
   EXPECT_THAT(Refusal(json), HasSubstr("hidden_size"));

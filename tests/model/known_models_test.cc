@@ -77,6 +77,20 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"SmolLM2-360M", 361821120},
     {"SmolLM2-1.7B", 1711376384},
     {"SmolLM3-3B", 3075098624},
+    {"Ministral-3-3B", 3429006336},
+    {"Ministral-3-8B", 8489553920},
+    {"Ministral-3-14B", 13506073600},
+    {"Olmo-3-7B", 7298011136},
+    {"Olmo-3-32B", 32233522176},
+    {"Hunyuan-7B", 7504568320},
+    {"ERNIE-4.5-0.3B", 360748032},
+    {"Seed-OSS-36B", 36151104512},
+    {"GLM-4-9B-0414", 9400279040},
+    {"GLM-4-32B-0414", 32566487552},
+    {"Qwen3-VL-2B", 1720574976},
+    {"Qwen3-VL-4B", 4022468096},
+    {"Qwen3-VL-8B", 8190735360},
+    {"Qwen3-VL-32B", 32762123264},
 };
 
 TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {

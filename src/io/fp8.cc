@@ -1,0 +1,246 @@
+#include "io/fp8.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/matrix.h"
+#include "io/float_encoding.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::string_view kWeight = "weight";
+
+std::string ShapeText(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::array<float, 256> MakeValues() {
+  std::array<float, 256> values;
+  for (int i = 0; i < 256; ++i) values[i] = FromE4M3(static_cast<std::uint8_t>(i));
+  return values;
+}
+
+// The size of blocks that cut `size` values into `count` parts, or 0. Several sizes may: the power
+// of two among them, of which there is one at most, is what programs write.
+std::int64_t BlockSize(std::int64_t size, std::int64_t count) {
+  if (count < 1 || count > size) return 0;
+  if (count == 1) return size;
+  for (std::int64_t block = 1; block < size; block *= 2) {
+    if ((size + block - 1) / block == count) return block;
+  }
+  return size % count == 0 ? size / count : 0;
+}
+
+// A weight and what its values are multiplied by.
+struct ScaledWeight {
+  const TensorInfo* weight = nullptr;  // of the stored tensors, [out, in]
+  const TensorInfo* scale = nullptr;
+  std::int64_t block_rows = 0;
+  std::int64_t block_cols = 0;
+};
+
+bool IsScaleType(const TensorType& type) {
+  return IsFloat(type) || type == DType::kU8 || type == Float8::kE8M0;
+}
+
+class DecodedFp8 : public TensorReader {
+ public:
+  explicit DecodedFp8(std::unique_ptr<TensorReader> stored)
+      : stored_(std::move(stored)), unread_(stored_->unread()) {
+    std::set<std::string, std::less<>> hidden;
+    for (const TensorInfo& tensor : stored_->tensors()) {
+      if (tensor.dtype != Float8::kE4M3) continue;
+      ScaledWeight weight;
+      const std::string reason = Pair(tensor, weight);
+      if (weight.scale != nullptr) hidden.insert(weight.scale->name);
+      if (tensor.name.ends_with(kWeight)) {
+        hidden.insert(tensor.name.substr(0, tensor.name.size() - kWeight.size()) +
+                      "activation_scale");
+      }
+      if (reason.empty()) {
+        weights_.emplace(tensor.name, weight);
+      } else {
+        unread_.push_back({tensor.name, reason});
+      }
+    }
+    for (const TensorInfo& tensor : stored_->tensors()) {
+      const bool is_weight = weights_.contains(tensor.name);
+      if (hidden.contains(tensor.name)) continue;
+      if (tensor.dtype == Float8::kE4M3 && !is_weight) continue;
+      numbers_.emplace(tensor.name, tensors_.size());
+      tensors_.push_back(tensor);
+      if (is_weight) tensors_.back().dtype = DType::kF32;
+    }
+  }
+
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view name) const override {
+    const auto found = numbers_.find(name);
+    return found == numbers_.end() ? nullptr : &tensors_[found->second];
+  }
+  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
+    const auto weight = weights_.find(tensor.name);
+    if (weight == weights_.end()) return stored_->Bytes(Stored(tensor));
+    std::vector<float>& copy = copies_[tensor.name];
+    if (copy.empty()) copy = Decode(weight->second);
+    return std::as_bytes(std::span(copy));
+  }
+  bool IsCopied(const TensorInfo& tensor) const override {
+    return weights_.contains(tensor.name) || stored_->IsCopied(Stored(tensor));
+  }
+  const std::vector<UnreadTensor>& unread() const override { return unread_; }
+  void Release(const TensorInfo& tensor) const override {
+    copies_.erase(tensor.name);
+    stored_->Release(Stored(tensor));
+  }
+  std::string FileOf(const TensorInfo& tensor) const override {
+    return stored_->FileOf(Stored(tensor));
+  }
+  StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
+    return stored_->StoredAt(Stored(tensor), element);
+  }
+  const StringMap& metadata() const override { return stored_->metadata(); }
+
+ private:
+  const TensorInfo& Stored(const TensorInfo& tensor) const { return *stored_->Find(tensor.name); }
+
+  // Finds the scale of a weight. Returns why the weight cannot be read, or "".
+  std::string Pair(const TensorInfo& weight, ScaledWeight& out) const {
+    const std::string name = weight.name + "_scale_inv";
+    const std::string place = fmt::format("{}: tensor '{}'", stored_->FileOf(weight), weight.name);
+    out.weight = &weight;
+    out.scale = stored_->Find(name);
+    if (out.scale == nullptr) {
+      return fmt::format(
+          "{} is F8_E4M3 and its scale '{}' is missing, without which its values have no meaning; "
+          "download the checkpoint again, or use one in 16 bits",
+          place, name);
+    }
+    if (weight.shape.size() != 2) {
+      return fmt::format("{} is F8_E4M3 of shape {}, expected a matrix [out, in]", place,
+                         ShapeText(weight.shape));
+    }
+    const TensorInfo& scale = *out.scale;
+    if (!IsScaleType(scale.dtype)) {
+      return fmt::format("{}: its scale '{}' is {}, expected F32, BF16, F16, F8_E8M0 or U8", place,
+                         name, NameOf(scale.dtype));
+    }
+    const std::int64_t rows = weight.shape[0];
+    const std::int64_t cols = weight.shape[1];
+    if (scale.shape.size() < 2 && scale.elements() == 1) {
+      out.block_rows = rows;
+      out.block_cols = cols;
+      return "";
+    }
+    if (scale.shape.size() == 2) {
+      out.block_rows = BlockSize(rows, scale.shape[0]);
+      out.block_cols = BlockSize(cols, scale.shape[1]);
+    }
+    if (out.block_rows > 0 && out.block_cols > 0) return "";
+    return fmt::format(
+        "{} of shape {}: its scale '{}' has shape {}, expected [], [1], or a number for each "
+        "block, "
+        "such as [{}, {}] for blocks of 128 x 128",
+        place, ShapeText(weight.shape), name, ShapeText(scale.shape), (rows + 127) / 128,
+        (cols + 127) / 128);
+  }
+
+  std::vector<float> ScalesOf(const ScaledWeight& weight) const {
+    const TensorInfo& scale = *weight.scale;
+    std::vector<float> scales(static_cast<std::size_t>(scale.elements()));
+    const std::span<const std::byte> bytes = stored_->Bytes(scale);
+    if (IsFloat(scale.dtype)) {
+      DecodeFloats(scale.dtype, bytes, scales);
+    } else {
+      // 255 is NaN in F8_E8M0.
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        const int byte = std::to_integer<int>(bytes[i]);
+        scales[i] = byte == 255 ? NAN : std::ldexp(1.0f, byte - 127);
+      }
+    }
+    stored_->Release(scale);
+    const auto bad = std::ranges::find_if(scales, [](float s) { return !std::isfinite(s); });
+    if (bad != scales.end()) {
+      ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", stored_->FileOf(scale),
+                        scale.name, bad - scales.begin());
+    }
+    return scales;
+  }
+
+  std::vector<float> Decode(const ScaledWeight& weight) const {
+    const std::vector<float> scales = ScalesOf(weight);
+    const std::span<const std::byte> bytes = stored_->Bytes(*weight.weight);
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes.data());
+    const std::int64_t rows = weight.weight->shape[0];
+    const std::int64_t cols = weight.weight->shape[1];
+    const std::int64_t per_row =
+        (cols + weight.block_cols - 1) / std::max<std::int64_t>(1, weight.block_cols);
+    std::vector<float> values(static_cast<std::size_t>(rows * cols));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const float* scale = scales.data() + r / weight.block_rows * per_row;
+      for (std::int64_t first = 0; first < cols; first += weight.block_cols) {
+        const std::int64_t end = std::min(first + weight.block_cols, cols);
+        const float factor = *scale++;
+        for (std::int64_t c = first; c < end; ++c) {
+          values[r * cols + c] = values_[codes[r * cols + c]] * factor;
+        }
+      }
+    }
+    return values;
+  }
+
+  std::unique_ptr<TensorReader> stored_;
+  std::array<float, 256> values_ = MakeValues();
+  std::map<std::string, ScaledWeight, std::less<>> weights_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+  std::vector<UnreadTensor> unread_;
+  mutable std::map<std::string, std::vector<float>, std::less<>> copies_;
+};
+
+}  // namespace
+
+float FromE4M3(std::uint8_t byte) {
+  const int exponent = (byte >> 3) & 15;
+  const int mantissa = byte & 7;
+  if (exponent == 15 && mantissa == 7) return NAN;
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (byte & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+bool HoldsFp8(const TensorReader& reader) {
+  return std::ranges::any_of(
+      reader.tensors(), [](const TensorInfo& tensor) { return tensor.dtype == Float8::kE4M3; });
+}
+
+std::unique_ptr<TensorReader> WithDecodedFp8(std::unique_ptr<TensorReader> stored) {
+  if (!HoldsFp8(*stored)) return stored;
+  return std::make_unique<DecodedFp8>(std::move(stored));
+}
+
+bool IsDecodedFp8(const TensorReader& reader, const TensorInfo& tensor) {
+  return tensor.dtype == DType::kF32 && tensor.elements() > 0 &&
+         reader.StoredAt(tensor, 0).tensor->dtype == Float8::kE4M3;
+}
+
+bool IsFp8Config(const Json& json, std::string_view where) {
+  if (JsonGetOr<std::string>(json, "quant_method", "", where) != "fp8") return false;
+  const auto format = JsonGetOr<std::string>(json, "fmt", "e4m3", where);
+  if (format == "e4m3") return true;
+  ThrowInvalidInput("{}: fmt '{}' of quant_method fp8 is not supported; supported: e4m3", where,
+                    format);
+}
+
+}  // namespace qlora
