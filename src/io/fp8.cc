@@ -186,6 +186,7 @@ class DecodedFp8 : public TensorReader {
     const std::int64_t per_row =
         (cols + weight.block_cols - 1) / std::max<std::int64_t>(1, weight.block_cols);
     std::vector<float> values(static_cast<std::size_t>(rows * cols));
+    if (values.empty()) return values;  // one of the dimensions may be huge
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* scale = scales.data() + r / weight.block_rows * per_row;
       for (std::int64_t first = 0; first < cols; first += weight.block_cols) {

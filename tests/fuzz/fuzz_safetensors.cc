@@ -1,6 +1,7 @@
 // Attacks the safetensors reader. The first byte chooses: a raw file; a header and data with the
-// right length before them; an index beside a good shard.
+// right length before them, whose weights in 8 bits are decoded; an index beside a good shard.
 #include "fuzz_util.h"
+#include "io/fp8.h"
 #include "io/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -15,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       ReadAll(*OpenSafetensors(folder.Put("a.safetensors", input)));
     } else if (mode == 1) {
       const std::string_view header = TakeText(input);
-      ReadAll(*OpenSafetensors(folder.Put("a.safetensors", SafetensorsOf(header, input))));
+      ReadAll(*WithDecodedFp8(
+          OpenSafetensors(folder.Put("a.safetensors", SafetensorsOf(header, input)))));
     } else {
       folder.Put("s",
                  SafetensorsOf(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "xy"));

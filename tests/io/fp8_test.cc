@@ -170,6 +170,13 @@ TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
               HasSubstr("expected a matrix"));
 }
 
+TEST_F(Fp8Test, WeightsWithoutValues) {
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{std::int64_t{1} << 59, 0}, {0, 4}}) {
+    EXPECT_TRUE(Values(*Open({Codes(shape, {}), Floats(kScale, DType::kF32, {}, {1})})).empty());
+  }
+}
+
 TEST_F(Fp8Test, ScalesMustBeNumbers) {
   const auto reader = Open({Codes({1, 1}, {kOne}), Codes({}, {255}, Float8::kE8M0, kScale)});
   ExpectRefused([&] { reader->Bytes(*reader->Find(kWeight)); },
