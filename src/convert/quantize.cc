@@ -215,8 +215,8 @@ class Conversion {
   }
 
   // The type in which a tensor is written, or a weight is to be decoded.
-  DType OutputType(const TensorInfo& tensor) const {
-    return IsDecodedFp8(*reader_, tensor) ? DType::kBF16 : tensor.dtype;
+  TensorType OutputType(const TensorInfo& tensor) const {
+    return IsDecodedFp8(*reader_, tensor) ? TensorType(DType::kBF16) : tensor.dtype;
   }
 
   BnbLayout LayoutOf(const TensorInfo& tensor) const {

@@ -173,7 +173,7 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 131072, .D = 4096, .F = 14336, .L = 34, .H = 32, .G = 8, .K = 128, .T = k256K}},
     {"Ministral-3-14B", "mistralai/Ministral-3-14B-Base-2512", "ministral3",
      {.V = 131072, .D = 5120, .F = 16384, .L = 40, .H = 32, .G = 8, .K = 128, .T = k256K}},
-    {"Olmo-3-7B", "allenai/Olmo-3-7B-Instruct", "olmo3",
+    {"Olmo-3-7B", "allenai/Olmo-3-1025-7B", "olmo3",
      {.V = 100278, .D = 4096, .F = 11008, .L = 32, .H = 32, .G = 32, .K = 128, .T = 65536}},
     {"Olmo-3-32B", "allenai/Olmo-3-1125-32B", "olmo3",
      {.V = 100278, .D = 5120, .F = 27648, .L = 64, .H = 40, .G = 8, .K = 128, .T = 65536}},
@@ -199,10 +199,10 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
 // clang-format on
 
 // Words of a name that do not change the shape.
-constexpr std::array<std::string_view, 23> kSilentWords = {
-    "meta",     "unsloth", "instruct", "it",   "pt",   "chat", "base", "hf",
-    "bnb",      "4bit",    "v0.1",     "v0.2", "v1.0", "2407", "2501", "2507", "2512",
-    "thinking", "4k",      "8k",       "128k", "bf16", "text"};
+constexpr std::array<std::string_view, 28> kSilentWords = {
+    "meta",  "unsloth",   "instruct", "it",   "pt",   "chat", "base", "hf",   "bnb",  "4bit",
+    "v0.1",  "v0.2",      "v1.0",     "2407", "2501", "2507", "2512", "1025", "1125", "thinking",
+    "think", "reasoning", "fp8",      "4k",   "8k",   "128k", "bf16", "text"};
 
 // Returns the name in lower case, without the organisation, the revision after '@' and the silent
 // words: "meta-llama/Meta-Llama-3.1-8B-Instruct@main" -> "llama-3.1-8b".

@@ -92,15 +92,25 @@ class DecodedFp8 : public TensorReader {
     const auto weight = weights_.find(tensor.name);
     if (weight == weights_.end()) return stored_->Bytes(Stored(tensor));
     std::vector<float>& copy = copies_[tensor.name];
-    if (copy.empty()) copy = Decode(weight->second);
-    return std::as_bytes(std::span(copy));
+    const auto size = static_cast<std::size_t>(tensor.elements());
+    if (copy.empty()) {
+      // Memory that was used before is there already; new memory takes longer than the decoding.
+      if (spare_.size() < size) spare_ = std::vector<float>(size);
+      Decode(weight->second, std::span(spare_).first(size));
+      copy = std::move(spare_);
+      spare_.clear();
+    }
+    return std::as_bytes(std::span(copy).first(size));
   }
   bool IsCopied(const TensorInfo& tensor) const override {
     return weights_.contains(tensor.name) || stored_->IsCopied(Stored(tensor));
   }
   const std::vector<UnreadTensor>& unread() const override { return unread_; }
   void Release(const TensorInfo& tensor) const override {
-    copies_.erase(tensor.name);
+    if (const auto copy = copies_.find(tensor.name); copy != copies_.end()) {
+      if (copy->second.size() > spare_.size()) spare_ = std::move(copy->second);
+      copies_.erase(copy);
+    }
     stored_->Release(Stored(tensor));
   }
   std::string FileOf(const TensorInfo& tensor) const override {
@@ -108,6 +118,10 @@ class DecodedFp8 : public TensorReader {
   }
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
     return stored_->StoredAt(Stored(tensor), element);
+  }
+  void Trim() const override {
+    spare_ = {};
+    stored_->Trim();
   }
   const StringMap& metadata() const override { return stored_->metadata(); }
 
@@ -177,7 +191,8 @@ class DecodedFp8 : public TensorReader {
     return scales;
   }
 
-  std::vector<float> Decode(const ScaledWeight& weight) const {
+  // values: one for each of the weight.
+  void Decode(const ScaledWeight& weight, std::span<float> values) const {
     const std::vector<float> scales = ScalesOf(weight);
     const std::span<const std::byte> bytes = stored_->Bytes(*weight.weight);
     const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -185,8 +200,7 @@ class DecodedFp8 : public TensorReader {
     const std::int64_t cols = weight.weight->shape[1];
     const std::int64_t per_row =
         (cols + weight.block_cols - 1) / std::max<std::int64_t>(1, weight.block_cols);
-    std::vector<float> values(static_cast<std::size_t>(rows * cols));
-    if (values.empty()) return values;  // one of the dimensions may be huge
+    if (values.empty()) return;  // one of the dimensions may be huge
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* scale = scales.data() + r / weight.block_rows * per_row;
       for (std::int64_t first = 0; first < cols; first += weight.block_cols) {
@@ -197,7 +211,6 @@ class DecodedFp8 : public TensorReader {
         }
       }
     }
-    return values;
   }
 
   std::unique_ptr<TensorReader> stored_;
@@ -206,7 +219,9 @@ class DecodedFp8 : public TensorReader {
   std::vector<TensorInfo> tensors_;
   std::map<std::string, std::size_t, std::less<>> numbers_;
   std::vector<UnreadTensor> unread_;
+  // May be larger than their tensors.
   mutable std::map<std::string, std::vector<float>, std::less<>> copies_;
+  mutable std::vector<float> spare_;  // of a tensor that was released, for the next
 };
 
 }  // namespace

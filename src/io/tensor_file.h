@@ -72,6 +72,8 @@ class TensorReader {
   // Releases a tensor that will not be read soon: its pages no longer count against memory, and
   // come back from the file when they are read after all.
   virtual void Release(const TensorInfo& tensor) const = 0;
+  // Frees memory that is kept for the copy of the next tensor.
+  virtual void Trim() const {}
   // Returns the path of the file that holds the tensor, for error messages.
   virtual std::string FileOf(const TensorInfo& tensor) const = 0;
   // Returns where the file has this element of the tensor. A reader may show its tensors under

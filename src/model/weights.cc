@@ -344,6 +344,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
   loader.Run(carver, true, weights);
   QLORA_DCHECK(carver.bytes() == plan.bytes());
   weights.owners = loader.TakeOwners();
+  weights.reader->Trim();
   return weights;
 }
 

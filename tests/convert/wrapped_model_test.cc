@@ -1,5 +1,7 @@
-// Models that also see, made of the tiny models of tests/golden: their text part is loaded, and the
-// rest goes through every conversion as it is.
+// Models that also see: their text part is loaded, and the rest goes through every conversion as it
+// is.
+#include "model/wrapped_model.h"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -18,35 +20,6 @@ namespace {
 
 using testing::HasSubstr;
 
-struct WrapperCase {
-  const char* wrapper;  // model_type
-  const char* text;     // model_type of text_config
-  const char* golden;   // the model of tests/golden
-  bool has_gguf;
-};
-
-const WrapperCase kCases[] = {{"mistral3", "mistral", "mistral-tiny", true},
-                              {"mistral3", "ministral3", "mistral-tiny", false},
-                              {"gemma3", "gemma3_text", "gemma3-tiny", true},
-                              {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2-tiny", false},
-                              {"qwen3_vl", "qwen3_vl_text", "qwen3-tiny", false}};
-
-// How files name the decoder, the head and the image encoder.
-struct Spelling {
-  const char* decoder;
-  const char* head;
-  const char* encoder;
-};
-
-const Spelling kSpellings[] = {
-    {"model.language_model.", "lm_head.", "model.vision_tower."},
-    {"language_model.model.", "language_model.lm_head.", "vision_tower."},
-    {"model.", "lm_head.", "visual."}};
-
-std::string Renamed(const std::string& name, const std::string& from, const std::string& to) {
-  return name.starts_with(from) ? to + name.substr(from.size()) : name;
-}
-
 std::string BytesIn(const TensorReader& reader, const std::string& name) {
   const auto bytes = reader.Bytes(*reader.Find(name));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -54,53 +27,8 @@ std::string BytesIn(const TensorReader& reader, const std::string& name) {
 
 class WrappedModelTest : public ConvertTest {
  protected:
-  // Tensors of an image encoder. Its layers have linears of the same names as the decoder's, and
-  // not all of its tensors have dimensions.
-  static std::vector<TensorInfo> EncoderTensors(const std::string& prefix) {
-    return {{prefix + "layers.0.self_attn.q_proj.weight", DType::kBF16, {64, 64}},
-            {prefix + "layers.0.norm.weight", DType::kF32, {3}},
-            {prefix + "input_min", DType::kF32, {}},
-            {prefix + "position_ids", DType::kI64, {1, 2}}};
-  }
-
   fs::path Wrap(const WrapperCase& of, const Spelling& spelling) const {
-    const fs::path source = kGolden / of.golden;
-    const fs::path folder = root_ / "model";
-    fs::remove_all(folder);
-    fs::create_directories(folder);
-    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-      fs::copy_file(source / name, folder / name);
-    }
-    Json text = ReadJsonFile(source / "config.json");
-    text.erase("architectures");
-    text["model_type"] = of.text;
-    text["head_dim"] = text.value("head_dim", 8);
-    if (std::string(of.text) == "ministral3") {
-      text["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", text["rope_theta"]}};
-    }
-    Json config = {{"model_type", of.wrapper},
-                   {"dtype", "bfloat16"},
-                   {"text_config", text},
-                   {"vision_config", {{"hidden_size", 64}}}};
-    WriteTextFile(folder / "config.json", config.dump());
-
-    const auto reader = OpenSafetensors(source);
-    std::vector<TensorInfo> infos;
-    for (TensorInfo info : reader->tensors()) {
-      info.name =
-          Renamed(Renamed(info.name, "model.", spelling.decoder), "lm_head.", spelling.head);
-      infos.push_back(info);
-    }
-    for (const TensorInfo& info : EncoderTensors(spelling.encoder)) infos.push_back(info);
-    const auto writer = CreateSafetensors(folder / "model.safetensors", infos, {});
-    for (const TensorInfo& info : reader->tensors()) writer->Write(reader->Bytes(info));
-    for (const TensorInfo& info : EncoderTensors("")) {
-      std::vector<std::byte> bytes(info.bytes());
-      for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 50);
-      writer->Write(bytes);
-    }
-    writer->Finish();
-    return folder;
+    return WriteWrapped(of, spelling, root_ / "model");
   }
 
   // The adapter of a model of tests/golden with its modules named as another class has them.
@@ -141,7 +69,7 @@ class WrappedModelTest : public ConvertTest {
 };
 
 TEST_F(WrappedModelTest, TextPartsAreLoadedUnderEverySpelling) {
-  for (const WrapperCase& of : kCases) {
+  for (const WrapperCase& of : kWrapperCases) {
     const double plain = LossOf(kGolden / of.golden, "", "false");
     const double adapted = LossOf(kGolden / of.golden, kGolden / of.golden / "adapter", "false");
     for (const Spelling& spelling : kSpellings) {
@@ -157,7 +85,7 @@ TEST_F(WrappedModelTest, TextPartsAreLoadedUnderEverySpelling) {
 }
 
 TEST_F(WrappedModelTest, MergedModelsKeepEverythingElse) {
-  for (const WrapperCase& of : kCases) {
+  for (const WrapperCase& of : kWrapperCases) {
     for (const Spelling& spelling : kSpellings) {
       SCOPED_TRACE(std::string(of.text) + " " + spelling.decoder);
       const fs::path model = Wrap(of, spelling);
@@ -178,7 +106,7 @@ TEST_F(WrappedModelTest, MergedModelsKeepEverythingElse) {
 }
 
 TEST_F(WrappedModelTest, QuantizedModelsKeepEverythingElse) {
-  for (const WrapperCase& of : kCases) {
+  for (const WrapperCase& of : kWrapperCases) {
     for (const Spelling& spelling : kSpellings) {
       SCOPED_TRACE(std::string(of.text) + " " + spelling.decoder);
       const fs::path model = Wrap(of, spelling);
@@ -202,7 +130,7 @@ TEST_F(WrappedModelTest, QuantizedModelsKeepEverythingElse) {
 }
 
 TEST_F(WrappedModelTest, GgufIsWrittenOfTextPartsThatLlamaCppHas) {
-  for (const WrapperCase& of : kCases) {
+  for (const WrapperCase& of : kWrapperCases) {
     SCOPED_TRACE(of.text);
     ExportOptions options = ExportTo(std::string(of.text) + ".gguf");
     options.model_name_or_path = Wrap(of, kSpellings[0]);

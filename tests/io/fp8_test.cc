@@ -148,9 +148,9 @@ TEST_F(Fp8Test, AScaleForEachBlock) {
                             Floats(kScale, DType::kF32, {2, 1}, {3, 5})})),
               ElementsAre(3, 3, 10, 10));
   // Parts that no power of two gives.
-  EXPECT_THAT(Values(*Open({Codes({1, 9}, std::vector<std::uint8_t>(9, kOne)),
-                            Floats(kScale, DType::kF32, {1, 3}, {1, 2, 3})})),
-              ElementsAre(1, 1, 1, 2, 2, 2, 3, 3, 3));
+  EXPECT_THAT(Values(*Open({Codes({1, 15}, std::vector<std::uint8_t>(15, kOne)),
+                            Floats(kScale, DType::kF32, {1, 5}, {1, 2, 3, 4, 5})})),
+              ElementsAre(1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5));
 }
 
 TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
@@ -168,6 +168,25 @@ TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
   EXPECT_THAT(Reason({weight, Codes({}, {1}, DType::kI8, kScale)}), HasSubstr("is I8, expected"));
   EXPECT_THAT(Reason({Codes({1, 1, 1}, {kOne}), Floats(kScale, DType::kF32, {}, {1})}),
               HasSubstr("expected a matrix"));
+}
+
+// Memory of a larger tensor that was released serves a smaller one, also while others are read.
+TEST_F(Fp8Test, SeveralWeightsOneAfterTheOther) {
+  const char* other = "model.layers.0.mlp.down_proj.weight";
+  const char* other_scale = "model.layers.0.mlp.down_proj.weight_scale_inv";
+  const auto reader =
+      Open({Codes({2, 2}, {kOne, kTwo, kThree, kMinusHalf}), Floats(kScale, DType::kF32, {}, {1}),
+            Codes({1, 2}, {kTwo, kTwo}, Float8::kE4M3, other),
+            Floats(other_scale, DType::kF32, {}, {2})});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(Values(*reader), ElementsAre(1, 2, 3, -0.5f));
+    EXPECT_THAT(Values(*reader, other), ElementsAre(4, 4));
+  }
+  reader->Trim();
+  const std::span<const std::byte> first = reader->Bytes(*reader->Find(kWeight));
+  EXPECT_THAT(Values(*reader, other), ElementsAre(4, 4));
+  EXPECT_EQ(reader->Bytes(*reader->Find(kWeight)).data(), first.data());
+  EXPECT_EQ(first.size(), 16u);
 }
 
 TEST_F(Fp8Test, WeightsWithoutValues) {

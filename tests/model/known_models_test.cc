@@ -117,6 +117,9 @@ TEST(KnownModelsTest, NamesHaveManyForms) {
   EXPECT_TRUE(KnownModelConfig("TinyLlama/TinyLlama-1.1B-Chat-v1.0"));
   EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.3")->at("vocab_size"), 32768);
   EXPECT_EQ(KnownModelConfig("mistralai/Mistral-7B-Instruct-v0.2")->at("vocab_size"), 32000);
+  EXPECT_TRUE(KnownModelConfig("mistralai/Ministral-3-8B-Reasoning-2512"));
+  EXPECT_TRUE(KnownModelConfig("allenai/Olmo-3-7B-Think"));
+  EXPECT_TRUE(KnownModelConfig("Qwen/Qwen3-8B-FP8"));
   EXPECT_FALSE(KnownModelConfig("Llama-3.1-9B"));
   EXPECT_FALSE(KnownModelConfig(""));
 }
