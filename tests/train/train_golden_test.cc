@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGolden = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+const fs::path kGoldenRun = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
 
 std::vector<Json> ReadLines(const fs::path& path) {
   std::vector<Json> lines;
@@ -23,14 +23,14 @@ std::vector<Json> ReadLines(const fs::path& path) {
 
 TrainOptions GoldenOptions(bool four_bit, const fs::path& output_dir) {
   TrainOptions options;
-  options.model_name_or_path = kGolden / "llama-tiny";
-  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.model_name_or_path = kGoldenRun / "llama-tiny";
+  options.adapter = kGoldenRun / "llama-tiny" / "adapter";
   options.output_dir = output_dir;
   options.overwrite_output_dir = true;
   options.load_in_4bit = four_bit;
   options.compute_dtype = "float32";
-  options.data.dataset = {kGolden / "train-20" / "data.jsonl"};
-  const Json recipe = ReadJsonFile(kGolden / "train-20" / "recipe.json");
+  options.data.dataset = {kGoldenRun / "train-20" / "data.jsonl"};
+  const Json recipe = ReadJsonFile(kGoldenRun / "train-20" / "recipe.json");
   OptionTable table;
   options.Declare(table);
   for (const auto& [key, value] : recipe.items()) {
@@ -51,7 +51,7 @@ TEST_P(TrainGoldenTest, TwentySteps) {
 
   const std::vector<Json> found = ReadLines(dir / "train_log.jsonl");
   const std::vector<Json> expected =
-      ReadLines(kGolden / "train-20" / (four_bit ? "log-nf4.jsonl" : "log-dense.jsonl"));
+      ReadLines(kGoldenRun / "train-20" / (four_bit ? "log-nf4.jsonl" : "log-dense.jsonl"));
   ASSERT_EQ(found.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     SCOPED_TRACE(i + 1);
