@@ -18,14 +18,13 @@ struct WrapperCase {
   const char* wrapper;  // model_type
   const char* text;     // model_type of text_config
   const char* golden;   // the model of tests/golden
-  bool has_gguf;
 };
 
-inline const WrapperCase kWrapperCases[] = {{"mistral3", "mistral", "mistral-tiny", true},
-                                            {"mistral3", "ministral3", "mistral-tiny", false},
-                                            {"gemma3", "gemma3_text", "gemma3-tiny", true},
-                                            {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2-tiny", false},
-                                            {"qwen3_vl", "qwen3_vl_text", "qwen3-tiny", false}};
+inline const WrapperCase kWrapperCases[] = {{"mistral3", "mistral", "mistral-tiny"},
+                                            {"mistral3", "ministral3", "mistral-tiny"},
+                                            {"gemma3", "gemma3_text", "gemma3-tiny"},
+                                            {"qwen2_5_vl", "qwen2_5_vl_text", "qwen2-tiny"},
+                                            {"qwen3_vl", "qwen3_vl_text", "qwen3-tiny"}};
 
 // How files name the decoder, the head and the image encoder.
 struct Spelling {
@@ -68,6 +67,11 @@ inline std::filesystem::path WriteWrapped(const WrapperCase& of, const Spelling&
   text["head_dim"] = text.value("head_dim", 8);
   if (std::string(of.text) == "ministral3") {
     text["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", text["rope_theta"]}};
+  }
+  if (std::string(of.wrapper).starts_with("qwen")) {
+    // Which part of a head rotates by time, height and width: the same positions for text.
+    const int part = text["head_dim"].get<int>() / 8;
+    text["rope_scaling"] = {{"type", "mrope"}, {"mrope_section", {2 * part, part, part}}};
   }
   const Json config = {{"model_type", of.wrapper},
                        {"dtype", "bfloat16"},
