@@ -53,7 +53,7 @@ class Fp8Test : public ::testing::Test {
   std::unique_ptr<TensorReader> Open(const std::vector<Tensor>& tensors) const {
     std::vector<TensorInfo> infos;
     for (const Tensor& tensor : tensors) infos.push_back(tensor.info);
-    const fs::path path = folder_ / "model.safetensors";
+    const std::filesystem::path path = folder_ / "model.safetensors";
     const auto writer = CreateSafetensors(path, infos, {});
     for (const Tensor& tensor : tensors) writer->Write(tensor.bytes);
     writer->Finish();
