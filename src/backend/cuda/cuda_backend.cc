@@ -65,6 +65,27 @@ class CudaBackend final : public PlannedBackend {
     std::visit([this](const auto& any) { this->Call(any); }, op);
   }
 
+  // Ops without a kernel.
+  [[noreturn]] static void Refuse(const char* op) {
+    ThrowInvalidInput(
+        "device cuda: expected ops that have a kernel, found {}, which layers with a state need; "
+        "run this model with --device cpu",
+        op);
+  }
+  void Call(const ops::CausalConv& op) { Refuse(op.kName); }
+  void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
+  void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
+  void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
+  // Kernels have the activations of feed-forward layers.
+  template <typename Gated>
+  void CallGated(const Gated& op) {
+    const bool known = op.activation == Activation::kSilu || op.activation == Activation::kGeluTanh;
+    if (!known) Refuse(op.activation == Activation::kSigmoid ? "a sigmoid gate" : "a product");
+    Queue(machine_.stream, op);
+  }
+  void Call(const ops::GatedActivation& op) { CallGated(op); }
+  void Call(const ops::GatedActivationBackward& op) { CallGated(op); }
+
   // Ops of one kernel.
   template <typename OneKernel>
   void Call(const OneKernel& op) {
