@@ -9,6 +9,7 @@
 #include "backend/op_cases.h"
 #include "backend/test_recurrent.h"
 #include "backend/test_rows.h"
+#include "base/matrix.h"
 
 namespace qlora::testing_util {
 

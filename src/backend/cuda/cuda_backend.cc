@@ -66,21 +66,21 @@ class CudaBackend final : public PlannedBackend {
   }
 
   // Ops without a kernel.
-  [[noreturn]] static void Refuse(const char* op) {
+  [[noreturn]] static void Refuse(const char* op, const char* kind = "") {
     ThrowInvalidInput(
-        "device cuda: expected ops that have a kernel, found {}, which layers with a state need; "
-        "run this model with --device cpu",
-        op);
+        "device cuda: expected ops that have a kernel, found {}{} of a layer with a state; run "
+        "this model with --device cpu",
+        op, kind);
   }
   void Call(const ops::CausalConv& op) { Refuse(op.kName); }
   void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
-  // Kernels have the activations of feed-forward layers.
+  // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {
-    const bool known = op.activation == Activation::kSilu || op.activation == Activation::kGeluTanh;
-    if (!known) Refuse(op.activation == Activation::kSigmoid ? "a sigmoid gate" : "a product");
+    if (op.activation == Activation::kSigmoid) Refuse(op.kName, " with a sigmoid");
+    if (op.activation == Activation::kIdentity) Refuse(op.kName, " with no activation");
     Queue(machine_.stream, op);
   }
   void Call(const ops::GatedActivation& op) { CallGated(op); }
