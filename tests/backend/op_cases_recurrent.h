@@ -79,6 +79,7 @@ inline std::vector<DeltaCase> DeltaCases() {
       {"narrow_keys", {2, 1, 3, 128}, SpansOf({200})},
       {"model", {4, 2, 128, 128}, SpansOf({150})},
       {"out_of_order", {3, 1, 16, 32}, {{70, 20, 1}, {0, 70, 0}}},
+      {"aligned", {3, 1, 16, 8}, SpansOf({200}), true},
   };
 }
 

@@ -4,7 +4,7 @@
 //   [k; q] k^T   (2 C, C)    how keys and queries meet the keys of the chunk
 //   [k; q] S     (2 C, V)    and the state: m, and q S
 //   (I + A) R = beta (v - e^G m)      R (C, V): what each token adds to the state, u of the step
-//   o  = e^G q S + P R
+//   o  = e^G q S + B R
 //   S' = e^G_C S + (e^(G_C - G) k)^T R
 //
 // S is read through R alone where others solve for (I + A)^-1 beta v and (I + A)^-1 beta e^G k
@@ -37,7 +37,7 @@ struct DeltaChunk {
   MatrixView turned;                  // (K, C) the same, transposed
   Panels keys;                        // (K, C) k^T
   MatrixView pairs;                   // (2 C, C) k k^T, then q k^T
-  MatrixView decay, negated, attend;  // (C, C) D, -A and P of PairMatrices
+  MatrixView decay, negated, attend;  // (C, C) D, -A and B of PairMatrices
   MatrixView reads;                   // (2 C, V) m, then q S
   Panels added;                       // (C, V) R
 
@@ -68,7 +68,7 @@ struct DeltaChunk {
 };
 
 // From the operands of GatedDeltaRule, or of its gradient, to R: everything up to the new state.
-// queries: also q, q k^T, P and q S. state: (K, V).
+// queries: also q, q k^T, B and q S. state: (K, V).
 template <typename Op>
 void PrepareChunk(const Kernels& kernels, const Op& op, const ChunkRows& at, bool queries,
                   const Panels& state, DeltaChunk& chunk) {

@@ -30,7 +30,7 @@ void NormRowsBackward(const float* dy, std::int64_t stride, const ConstMatrixVie
   }
 }
 
-// Where e = e^(G_i - G_j) D-weighted gradients E = dP P + dA A meet G: +E in row i, -E in row j.
+// G_i - G_j is the exponent of D(i, j): E = dB B + dA A is the gradient of G_i, and -E that of G_j.
 void PairsBackward(const DeltaGates& gates, std::int64_t rows, const PairMatrices& m,
                    float* d_attend, float* d_solve, RowGradients& out) {
   const FloatTag d;

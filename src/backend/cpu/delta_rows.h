@@ -53,7 +53,7 @@ struct PairMatrices {
   const float* qk;  // q k^T; null: attend is not computed
   float* decay;     // D(i, j) = e^(G_i - G_j), j <= i
   float* negated;   // -A(i, j) = -beta_i kk D, j < i
-  float* attend;    // P(i, j) = qk D
+  float* attend;    // B(i, j) = qk D
 };
 void DecayPairs(const DeltaGates& gates, std::int64_t rows, const PairMatrices& m);
 
@@ -76,7 +76,7 @@ struct RowGradients {
   float d_beta[kDeltaChunk];
 };
 
-// Of the (rows, rows) matrices, in place: d_attend is dP and becomes dP * D, the gradient of q k^T;
+// Of the (rows, rows) matrices, in place: d_attend is dB and becomes dB * D, the gradient of q k^T;
 // d_solve is dZ R^T = -dA and becomes M = beta dA D, the gradient of k k^T.
 void PairGradients(const DeltaGates& gates, std::int64_t rows, const PairMatrices& m,
                    float* d_attend, float* d_solve, RowGradients& out);

@@ -2,10 +2,10 @@
 // it finds the states before all chunks again, and then walks from the last chunk to the first,
 // with dS', the gradient of the state behind the chunk:
 //
-//   dR = P^T do + e^(G_C - G) k dS'              dZ = (I + A)^-T dR
-//   dP = do R^T                                  dA = -dZ R^T
+//   dR = B^T do + e^(G_C - G) k dS'              dZ = (I + A)^-T dR
+//   dB = do R^T                                  dA = -dZ R^T
 //   d(q S) = e^G do                              dm = -beta e^G dZ
-//   [dk; dq] = [dm; d(q S)] S^T + the products of dP * D and dA * D with k and q
+//   [dk; dq] = [dm; d(q S)] S^T + the products of dB * D and dA * D with k and q
 //   dS = e^G_C dS' + [k; q]^T [dm; d(q S)]
 //
 // The gradients of the state that R adds to, e^(G_C - G) k and R, meet dS' in one more product.
@@ -151,7 +151,7 @@ class DeltaBackwardRun {
     return {chunk_.scaled.Row<float>(0), chunk_.scaled.stride, rows, K};
   }
 
-  // dk += (M + M^T) k + (dP * D)^T q;  dq += (dP * D) k
+  // dk += (M + M^T) k + (dB * D)^T q;  dq += (dB * D) k
   void AddPairGradients(std::int64_t rows, const Panels& d_o, const Panels& dz,
                         RowGradients& gradients) {
     Panels turned_added = scratch_.turned_added;

@@ -60,7 +60,7 @@ void RunChunks(const Kernels& kernels, const ops::GatedDeltaRule& op, const Sequ
     const std::int64_t rows = std::min(kDeltaChunk, span.rows - first);
     const ChunkRows at = {span.begin + first, rows, h};
     PrepareChunk(kernels, op, at, true, state, chunk);
-    // o = e^G q S + P R, in the place of q S.
+    // o = e^G q S + B R, in the place of q S.
     float* o = chunk.reads.Row<float>(rows);
     const std::int64_t stride = chunk.reads.stride;
     ScaleRowsInto(o, stride, chunk.gates.from_start, rows, V, o, stride);
