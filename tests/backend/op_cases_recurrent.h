@@ -71,7 +71,7 @@ TEST_P(RecurrentTest, CausalConv) {
 inline std::vector<DeltaCase> DeltaCases() {
   return {
       {"one_value", {1, 1, 1, 1}, SpansOf({1})},
-      {"few_tokens", {3, 1, 8, 6}, SpansOf({7, 1, 2})},
+      {"few_tokens", {3, 1, 8, 6}, SpansOf({7, 1, 2, 3, 4})},
       {"one_chunk", {2, 1, 16, 16}, SpansOf({40})},
       {"ends_of_chunks", {3, 3, 10, 7}, SpansOf({63, 64, 65, 1, 8})},
       {"grouped", {6, 2, 24, 20}, SpansOf({130, 9})},
@@ -202,7 +202,7 @@ TEST_P(RecurrentTest, PackedSequencesEqualSeparateCalls) {
 // within chunks, and a prompt with tokens after it.
 TEST_P(RecurrentTest, PartsEqualTheWhole) {
   const std::vector<std::vector<std::int64_t>> cuts = {
-      std::vector<std::int64_t>(150, 1), {7, 70, 3, 70}, {64, 86}, {147, 1, 1, 1}};
+      std::vector<std::int64_t>(150, 1), {7, 70, 3, 70}, {64, 86}, {147, 1, 2}};
   const ConvCase conv = {"conv", 50, 4, SpansOf({150})};
   const DeltaCase delta = {"delta", {6, 2, 40, 24}, SpansOf({150})};
   ConvData conv_whole = MakeConvData(conv, GetParam().precision, 2400);

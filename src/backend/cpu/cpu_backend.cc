@@ -185,7 +185,8 @@ class CpuBackend final : public Backend {
   // Calls run(op, span, range) for ranges of the rows of each span, counted from its start.
   template <typename Op>
   void ForSpans(const Op& op, void (*run)(const Op&, const SequenceSpan&, cpu::Range)) {
-    const std::int64_t per_task = std::max<std::int64_t>(1, kElementsPerTask / op.x.cols);
+    const std::int64_t per_task =
+        std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, op.x.cols));
     cpu::ParallelParts(
         machine_, std::ssize(op.spans),
         [&](std::int64_t s) { return cpu::Pieces(op.spans[s].rows, per_task); },
