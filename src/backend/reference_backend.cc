@@ -473,7 +473,9 @@ reference::DeltaRuleOf<T> OperandsOf(const DeltaRule& op) {
 
 // A state that the op was not given begins as zeros, and is forgotten.
 void Run(const ops::GatedDeltaRule& op) {
-  const auto [heads, key_heads, K, V] = op.shape;
+  const std::int64_t heads = op.shape.heads;
+  const std::int64_t K = op.shape.key_dim;
+  const std::int64_t V = op.shape.value_dim;
   Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
     const Mat<T> states = Typed<T>(op.state_inout);
     for (const SequenceSpan& span : op.spans) {
