@@ -56,7 +56,10 @@ class TimedBackend final : public BackendDecorator {
     using Products = std::tuple<Linear, LinearBackward, ExpertLinear, ExpertLinearBackward,
                                 WeightGradient, RowNorms>;
     if (is(std::type_identity<Products>{})) return Part::kProducts;
-    if (is(std::type_identity<std::tuple<Attention, AttentionBackward>>{})) return Part::kAttention;
+    // Layers with a state have these in the place of attention.
+    using Mixers = std::tuple<Attention, AttentionBackward, CausalConv, CausalConvBackward,
+                              GatedDeltaRule, GatedDeltaRuleBackward>;
+    if (is(std::type_identity<Mixers>{})) return Part::kAttention;
     if (is(std::type_identity<std::tuple<RmsNorm, RmsNormBackward>>{})) return Part::kNorms;
     if (is(std::type_identity<std::tuple<ops::Rope>>{})) return Part::kRope;
     using Gates = std::tuple<GatedActivation, GatedActivationBackward>;

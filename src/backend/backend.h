@@ -60,6 +60,8 @@ struct BackendLimits {
   // Backward passes; 0: none.
   std::int64_t gradient_rows = 0;    // N
   std::int64_t gradient_length = 0;  // tokens of the longest sequence
+  // Of layers with the gated delta rule, the longest of whose backward passes is gradient_length.
+  DeltaRuleShape delta_rule = {};
   // Results of sizes differ by rounding alone: of sums over rows that are copied in parts (adapters
   // with dropout), and where a library has another kernel for smaller products. The CPU has one
   // size.

@@ -1,4 +1,4 @@
-// The checks of ops that ops.cc and expert_checks.cc share.
+// The checks of ops that ops.cc, expert_checks.cc and recurrent_checks.cc share.
 #ifndef QLORA_BACKEND_OP_CHECKS_H_
 #define QLORA_BACKEND_OP_CHECKS_H_
 
@@ -26,6 +26,11 @@ void Check(Checker& check, const ops::ExpertLinear& op);
 void Check(Checker& check, const ops::ExpertLinearBackward& op);
 void Check(Checker& check, const ops::RouteExperts& op);
 void Check(Checker& check, const ops::RouteExpertsBackward& op);
+
+void Check(Checker& check, const ops::CausalConv& op);
+void Check(Checker& check, const ops::CausalConvBackward& op);
+void Check(Checker& check, const ops::GatedDeltaRule& op);
+void Check(Checker& check, const ops::GatedDeltaRuleBackward& op);
 
 }  // namespace qlora
 

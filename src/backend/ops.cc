@@ -129,7 +129,8 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
   return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
 }
 
-// ---- One check for each op, in the order of ops.h; checks of experts are in expert_checks.cc.
+// ---- One check for each op, in the order of ops.h; others are in expert_checks.cc and
+// recurrent_checks.cc.
 
 // The first operand that decides a size is taken at its own size, and all others are compared with
 // it. Element-wise ops may write over an operand, where each element is read before it is written;

@@ -1,8 +1,9 @@
 // The ops of the decoder: the one contract between the model and the devices. An op is a struct
-// whose members are its operands with their shapes. ops.cc and expert_checks.cc check the shapes,
-// reference_*.h defines the results as scalar loops over float, double or complex<double>, and the
-// backends compute them (backend.h). tests/backend/op_cases.h compares each backend with the
-// definition, op by op. docs/math derives the formulas; CONTRIBUTING.md says how to add an op.
+// whose members are its operands with their shapes; those of layers with a state are in
+// recurrent_ops.h. ops.cc and *_checks.cc check the shapes, reference_*.h defines the results as
+// scalar loops over float, double or complex<double>, and the backends compute them (backend.h).
+// tests/backend/op_cases.h compares each backend with the definition, op by op. docs/math derives
+// the formulas; CONTRIBUTING.md says how to add an op.
 //
 // All operands are row-major matrices (rows, cols); a vector of n values is (1, n). Letters: N rows
 // (tokens of all sequences of a batch, one after the other, never padded), D hidden_size, I/O in
@@ -29,6 +30,7 @@
 #include <variant>
 #include <vector>
 
+#include "backend/recurrent_ops.h"
 #include "backend/weight.h"
 #include "base/random.h"
 #include "qlora/tensor.h"
@@ -72,8 +74,6 @@ struct LinearGradient {
   MatrixView da_acc;   // (R, I) wide; empty without an adapter
   MatrixView db_acc;   // (O, R) wide
 };
-
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
 // cos and sin of position * frequency, (rows, K_rot / 2) each, wide. Dims i and i + K_rot / 2 of a
 // head form a pair (Hugging Face "rotate_half"); interleaved: dims 2 i and 2 i + 1.
@@ -482,7 +482,8 @@ using Op =
                  ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows, ops::RouteExperts,
                  ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots, ops::AddNoise,
                  ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
-                 ops::ColumnSquares, ops::Update, ops::SumOfSquares>;
+                 ops::ColumnSquares, ops::Update, ops::SumOfSquares, ops::CausalConv,
+                 ops::CausalConvBackward, ops::GatedDeltaRule, ops::GatedDeltaRuleBackward>;
 
 // Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
 // caller.

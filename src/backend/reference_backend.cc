@@ -12,6 +12,7 @@
 #include "backend/reference_experts.h"
 #include "backend/reference_linear.h"
 #include "backend/reference_optimizer.h"
+#include "backend/reference_recurrent.h"
 #include "base/check.h"
 
 namespace qlora {
@@ -435,6 +436,74 @@ void Run(const ops::SumOfSquares& op) {
       sum += value * value;
     }
     *op.sum.Row<double>(0) = sum;
+  });
+}
+
+// ---- Layers with a state.
+
+void Run(const ops::CausalConv& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (const SequenceSpan& span : op.spans) {
+      reference::CausalConv<T>(op.activation, span, TypedConst<T>(op.x), TypedConst<T>(op.weight),
+                               TypedConst<T>(op.bias), Typed<T>(op.y), Typed<T>(op.window_inout));
+    }
+  });
+}
+
+void Run(const ops::CausalConvBackward& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    for (const SequenceSpan& span : op.spans) {
+      reference::CausalConvBackward<T>(op.activation, span, TypedConst<T>(op.dy),
+                                       TypedConst<T>(op.x), TypedConst<T>(op.weight),
+                                       TypedConst<T>(op.bias), Typed<T>(op.dx));
+    }
+  });
+}
+
+template <typename T, typename DeltaRule>
+reference::DeltaRuleOf<T> OperandsOf(const DeltaRule& op) {
+  return {.shape = op.shape,
+          .q = TypedConst<T>(op.q),
+          .k = TypedConst<T>(op.k),
+          .v = TypedConst<T>(op.v),
+          .a = TypedConst<T>(op.a),
+          .b = TypedConst<T>(op.b),
+          .rate = TypedConst<T>(op.rate),
+          .dt_bias = TypedConst<T>(op.dt_bias)};
+}
+
+// A state that the op was not given begins as zeros, and is forgotten.
+void Run(const ops::GatedDeltaRule& op) {
+  const std::int64_t heads = op.shape.heads;
+  const std::int64_t K = op.shape.key_dim;
+  const std::int64_t V = op.shape.value_dim;
+  Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
+    const Mat<T> states = Typed<T>(op.state_inout);
+    for (const SequenceSpan& span : op.spans) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        std::vector<T> zeros(states.empty() ? K * V : 0);
+        const Mat<T> state =
+            states.empty() ? Mat<T>{zeros.data(), K, V, V}
+                           : Mat<T>{&states((span.state * heads + h) * K, 0), K, V, states.stride};
+        reference::GatedDeltaRule<T>(OperandsOf<T>(op), span, h, Typed<T>(op.o), state);
+      }
+    }
+  });
+}
+
+// dq and dk are sums over the value heads that share a key head.
+void Run(const ops::GatedDeltaRuleBackward& op) {
+  Run(ops::Zero{op.dq});
+  Run(ops::Zero{op.dk});
+  Dispatch(op.kName, op.q.dtype, [&]<typename T>() {
+    const reference::DeltaRuleGradient<T> out = {Typed<T>(op.dq), Typed<T>(op.dk), Typed<T>(op.dv),
+                                                 Typed<T>(op.da), Typed<T>(op.db)};
+    for (const SequenceSpan& span : op.spans) {
+      for (std::int64_t h = 0; h < op.shape.heads; ++h) {
+        reference::GatedDeltaRuleBackward<T>(OperandsOf<T>(op), span, h, TypedConst<T>(op.d_o),
+                                             out);
+      }
+    }
   });
 }
 

@@ -126,9 +126,26 @@ ActivationValue<T> GeluTanh(T x) {
   return {half * x * (T(1) + t), half * (T(1) + t) + half * x * (T(1) - t * t) * z_slope};
 }
 
+// sigma(x),  sigma'(x) = sigma(x) (1 - sigma(x))
+template <typename T>
+ActivationValue<T> Sigmoid(T x) {
+  const T sigma = T(1) / (T(1) + std::exp(-x));
+  return {sigma, sigma * (T(1) - sigma)};
+}
+
 template <typename T>
 ActivationValue<T> Activate(Activation activation, T x) {
-  return activation == Activation::kSilu ? Silu(x) : GeluTanh(x);
+  switch (activation) {
+    case Activation::kSilu:
+      return Silu(x);
+    case Activation::kGeluTanh:
+      return GeluTanh(x);
+    case Activation::kSigmoid:
+      return Sigmoid(x);
+    case Activation::kIdentity:
+      break;
+  }
+  return {x, T(1)};
 }
 
 // y = act(gate) up

@@ -3,6 +3,7 @@
 
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
+#include "backend/test_recurrent.h"
 #include "machine/simd_target.h"
 #include "pass/pass_shape.h"
 
@@ -111,6 +112,32 @@ TEST_P(CpuThreads, Attention) {
       ExpectEqual(b.dv, a.dv, "dv");
     });
   }
+}
+
+TEST_P(CpuThreads, LayersWithAState) {
+  const ConvCase conv = {"conv", 300, 4, SpansOf({250, 3, 400})};
+  const DeltaCase delta = {"delta", {6, 3, 32, 32}, SpansOf({150, 5, 70})};
+  const auto run = [&](Backend& backend) {
+    std::pair<ConvData, DeltaData> data = {MakeConvData(conv, precision(), 4),
+                                           MakeDeltaData(delta, precision(), 5)};
+    backend.Reserve(LimitsOf(delta));
+    data.first.Forward(backend, conv, true);
+    data.first.Backward(backend, conv);
+    data.second.Forward(backend, delta, true);
+    data.second.Backward(backend, delta);
+    return data;
+  };
+  ForEachCount(run, [](const auto& a, const auto& b) {
+    ExpectEqual(b.first.y, a.first.y, "y");
+    ExpectEqual(b.first.dx, a.first.dx, "dx");
+    ExpectEqual(b.second.o, a.second.o, "o");
+    ExpectEqual(b.second.state, a.second.state, "state");
+    ExpectEqual(b.second.dq, a.second.dq, "dq");
+    ExpectEqual(b.second.dk, a.second.dk, "dk");
+    ExpectEqual(b.second.dv, a.second.dv, "dv");
+    ExpectEqual(b.second.da, a.second.da, "da");
+    ExpectEqual(b.second.db, a.second.db, "db");
+  });
 }
 
 TEST_P(CpuThreads, RowsAndElements) {

@@ -85,6 +85,18 @@ void Operands(OpLike<ops::Update> auto& op, const auto& all) {
   all(op.gradient, op.param_inout, op.m_inout, op.v_inout);
 }
 void Operands(OpLike<ops::SumOfSquares> auto& op, const auto& all) { all(op.x, op.sum); }
+void Operands(OpLike<ops::CausalConv> auto& op, const auto& all) {
+  all(op.x, op.weight, op.bias, op.y, op.window_inout);
+}
+void Operands(OpLike<ops::CausalConvBackward> auto& op, const auto& all) {
+  all(op.dy, op.x, op.weight, op.bias, op.dx);
+}
+void Operands(OpLike<ops::GatedDeltaRule> auto& op, const auto& all) {
+  all(op.q, op.k, op.v, op.a, op.b, op.rate, op.dt_bias, op.o, op.state_inout);
+}
+void Operands(OpLike<ops::GatedDeltaRuleBackward> auto& op, const auto& all) {
+  all(op.d_o, op.q, op.k, op.v, op.a, op.b, op.rate, op.dt_bias, op.dq, op.dk, op.dv, op.da, op.db);
+}
 
 // Calls see(data, bytes) for each operand of an op that is not absent.
 template <typename See>

@@ -1,6 +1,7 @@
 // Every op of every backend against the reference backend in float64: the CPU backend in both
 // compute types and on every instruction set of this machine, and the reference backend in float32.
 #include "backend/op_cases.h"
+#include "backend/op_cases_recurrent.h"
 #include "machine/simd_target.h"
 
 namespace qlora::testing_util {
@@ -29,13 +30,15 @@ std::vector<BackendUnderTest> Backends() {
   return backends;
 }
 
-INSTANTIATE_TEST_SUITE_P(Reference, OpTest,
-                         testing::Values(BackendUnderTest{.name = "f32",
-                                                          .make = MakeReferenceBackend,
-                                                          .precision = {DType::kF32, DType::kF32},
-                                                          .compute = DType::kF32}),
-                         NameOfParam);
+const BackendUnderTest kReference = {.name = "f32",
+                                     .make = MakeReferenceBackend,
+                                     .precision = {DType::kF32, DType::kF32},
+                                     .compute = DType::kF32};
+
+INSTANTIATE_TEST_SUITE_P(Reference, OpTest, testing::Values(kReference), NameOfParam);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(Backends()), NameOfParam);
+INSTANTIATE_TEST_SUITE_P(Reference, RecurrentTest, testing::Values(kReference), NameOfParam);
+INSTANTIATE_TEST_SUITE_P(Cpu, RecurrentTest, testing::ValuesIn(Backends()), NameOfParam);
 
 }  // namespace
 }  // namespace qlora::testing_util

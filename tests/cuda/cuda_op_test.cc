@@ -7,8 +7,10 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/kernels.h"
 #include "backend/op_cases.h"
+#include "backend/test_recurrent.h"
 #include "cuda/test_device.h"
 #include "cuda/transfer_backend.h"
+#include "qlora/error.h"
 
 namespace qlora::testing_util {
 namespace {
@@ -69,6 +71,51 @@ TEST(CudaOps, RowsAreAddedWithTheSameBitsInEveryOrder) {
     backend->Run(ops::ScatterAddRows{x.view(), to, sums.back().view()});
     ExpectEqual(sums.back(), sums.front(), "sums");
   }
+}
+
+// Ops without a kernel are refused when they are given, by name.
+TEST(CudaOps, LayersWithAStateAreRefused) {
+  const std::unique_ptr<Backend> backend = MakeOnDevice(DType::kF32, Order::kForward, kSmall);
+  const auto expect_refusal = [&](const Op& op, const char* name) {
+    try {
+      backend->Run(op);
+      ADD_FAILURE() << name << ": expected an error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_NE(std::string(error.what()).find(name), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos);
+    }
+  };
+  constexpr Precision kFloat = {DType::kF32, DType::kF32};
+  const ConvCase conv = {"conv", 3, 2, SpansOf({4})};
+  ConvData c = MakeConvData(conv, kFloat, 1);
+  expect_refusal(
+      ops::CausalConv{conv.activation, conv.spans, c.x.view(), c.weight.view(), {}, c.y.view()},
+      "CausalConv");
+  expect_refusal(
+      ops::CausalConvBackward{
+          conv.activation, conv.spans, c.dy.view(), c.x.view(), c.weight.view(), {}, c.dx.view()},
+      "CausalConvBackward");
+  const DeltaCase delta = {"delta", {2, 1, 3, 2}, SpansOf({4})};
+  DeltaData d = MakeDeltaData(delta, kFloat, 2);
+  expect_refusal(
+      ops::GatedDeltaRule{delta.shape, delta.spans, d.q.view(), d.k.view(), d.v.view(), d.a.view(),
+                          d.b.view(), d.rate.view(), d.dt_bias.view(), d.o.view()},
+      "GatedDeltaRule");
+  expect_refusal(ops::GatedDeltaRuleBackward{delta.shape, delta.spans, d.d_o.view(), d.q.view(),
+                                             d.k.view(), d.v.view(), d.a.view(), d.b.view(),
+                                             d.rate.view(), d.dt_bias.view(), d.dq.view(),
+                                             d.dk.view(), d.dv.view(), d.da.view(), d.db.view()},
+                 "GatedDeltaRuleBackward");
+  Matrix up = c.x;
+  for (const auto& [act, name] :
+       {std::pair(Activation::kSigmoid, "GatedActivation with a sigmoid"),
+        std::pair(Activation::kIdentity, "GatedActivation with no act")}) {
+    expect_refusal(ops::GatedActivation{act, c.x.view(), up.view(), c.y.view()}, name);
+  }
+  expect_refusal(ops::GatedActivationBackward{Activation::kSigmoid, c.dy.view(), c.x.view(),
+                                              up.view(), c.y.view(), c.dx.view()},
+                 "GatedActivationBackward with a sigmoid");
 }
 
 // More copies than a launch takes.

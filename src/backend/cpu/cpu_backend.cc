@@ -6,6 +6,8 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/attention.h"
+#include "backend/cpu/causal_conv.h"
+#include "backend/cpu/delta_rule.h"
 #include "backend/cpu/gemm/prepacked.h"
 #include "backend/cpu/linear.h"
 #include "backend/cpu/row_ops.h"
@@ -27,7 +29,8 @@ class CpuBackend final : public Backend {
   CpuBackend(Context& context, DType compute)
       : context_(context),
         kernels_(cpu::SelectKernels(compute)),
-        machine_{context, kernels_, workspace_} {}
+        machine_{context, kernels_, workspace_},
+        float_machine_{context, cpu::SelectKernels(DType::kF32), workspace_} {}
 
   // Ops run when they are given: there is no launch that could be saved.
   OpGraph Capture(const std::function<void()>&, OpGraph) override { return nullptr; }
@@ -99,6 +102,11 @@ class CpuBackend final : public Backend {
       size = Max(size, cpu::AttentionForwardWorkspace(kernels_, attention));
       size = Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.gradient_rows,
                                                        limits.gradient_length));
+    }
+    if (limits.delta_rule.heads > 0) {
+      size = Max(size, cpu::DeltaForwardWorkspace(float_machine_.kernels, limits.delta_rule));
+      size = Max(size, cpu::DeltaBackwardWorkspace(float_machine_.kernels, limits.delta_rule,
+                                                   limits.gradient_length));
     }
     return size;
   }
@@ -172,6 +180,31 @@ class CpuBackend final : public Backend {
   }
   void Call(const ops::AttentionBackward& op) {
     if (op.q.rows > 0) cpu::AttentionBackward(machine_, op);
+  }
+
+  // Calls run(op, span, range) for ranges of the rows of each span, counted from its start.
+  template <typename Op>
+  void ForSpans(const Op& op, void (*run)(const Op&, const SequenceSpan&, cpu::Range)) {
+    const std::int64_t per_task =
+        std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, op.x.cols));
+    cpu::ParallelParts(
+        machine_, std::ssize(op.spans),
+        [&](std::int64_t s) { return cpu::Pieces(op.spans[s].rows, per_task); },
+        [&](std::int64_t s, std::int64_t part, int) {
+          const std::int64_t begin = part * per_task;
+          run(op, op.spans[s], {begin, std::min(op.spans[s].rows, begin + per_task)});
+        });
+  }
+  // Windows change when no row reads them any more.
+  void Call(const ops::CausalConv& op) {
+    ForSpans(op, cpu::CausalConvRows);
+    if (op.window_inout.empty()) return;
+    for (const SequenceSpan& span : op.spans) cpu::ShiftWindow(op, span);
+  }
+  void Call(const ops::CausalConvBackward& op) { ForSpans(op, cpu::CausalConvBackwardRows); }
+  void Call(const ops::GatedDeltaRule& op) { cpu::GatedDeltaRule(float_machine_, op); }
+  void Call(const ops::GatedDeltaRuleBackward& op) {
+    cpu::GatedDeltaRuleBackward(float_machine_, op);
   }
 
   void Call(const ops::Copy& op) { CopyRows({.x = op.x, .y = op.y}); }
@@ -253,6 +286,7 @@ class CpuBackend final : public Backend {
   const cpu::Kernels& kernels_;
   cpu::Workspace workspace_;
   const cpu::Machine machine_;
+  const cpu::Machine float_machine_;  // with products in float32
 };
 
 }  // namespace

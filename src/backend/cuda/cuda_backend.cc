@@ -65,6 +65,27 @@ class CudaBackend final : public PlannedBackend {
     std::visit([this](const auto& any) { this->Call(any); }, op);
   }
 
+  // Ops without a kernel.
+  [[noreturn]] static void Refuse(const char* op, const char* kind = "") {
+    ThrowInvalidInput(
+        "device cuda: expected ops that have a kernel, found {}{} of a layer with a state; run "
+        "this model with --device cpu",
+        op, kind);
+  }
+  void Call(const ops::CausalConv& op) { Refuse(op.kName); }
+  void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
+  void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
+  void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
+  // The kernels know the activations of feed-forward layers.
+  template <typename Gated>
+  void CallGated(const Gated& op) {
+    if (op.activation == Activation::kSigmoid) Refuse(op.kName, " with a sigmoid");
+    if (op.activation == Activation::kIdentity) Refuse(op.kName, " with no activation");
+    Queue(machine_.stream, op);
+  }
+  void Call(const ops::GatedActivation& op) { CallGated(op); }
+  void Call(const ops::GatedActivationBackward& op) { CallGated(op); }
+
   // Ops of one kernel.
   template <typename OneKernel>
   void Call(const OneKernel& op) {
