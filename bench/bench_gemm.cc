@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
+#include "bench/bench_gemm_ggml.h"
 #include "bench/bench_peak.h"
 #include "ggml/encode.h"
 #include "machine/simd_target.h"
@@ -101,6 +102,7 @@ class Bench {
         memory_(kBeyondCaches) {
     // Pages that were never written are one page of zeros, which stays in the cache.
     std::fill_n(memory_.data(), memory_.bytes(), std::byte{1});
+    if (!options.ggml.empty()) ggml_ = std::make_unique<Ggml>(options.ggml, context.threads());
     for (const std::string& rows : options.rows) rows_.push_back(ParseSizes("rows", rows, 1)[0]);
   }
 
@@ -243,6 +245,13 @@ class Bench {
       runs.push_back(backward(false));
       runs.push_back(backward(true));
     }
+    const bool beside_ggml = ggml_ != nullptr && weights[0].form() == WeightForm::kBlocks;
+    if (beside_ggml) {
+      std::vector<float> x(static_cast<std::size_t>(M * K));
+      Fill(MakeView(x.data(), M, K), 1);
+      runs.push_back(ggml_->Products(weights[0].blocks, std::ssize(weights), x, calls));
+    }
+    const std::size_t ggml_run = runs.size() - 1;
     const std::size_t limits = runs.size();
     // From here on products are limited by arithmetic, and a dense product of a library shows how
     // much of the peak can be had at this shape.
@@ -289,6 +298,13 @@ class Bench {
         row.limit_kind = memory < peak ? "read bandwidth" : "arithmetic peak";
       }
       rows->push_back(Finish(row, flops));
+      if (beside_ggml && i == 0) {
+        BenchRow other = row;
+        other.op += ", ggml";
+        other.dtype = "f32";
+        other.seconds = seconds[ggml_run] / calls;
+        rows->push_back(Finish(other, flops));
+      }
       row.op += " + adapter";
       row.seconds = adapted;
       // The cost of the adapter: the same product without it is the limit.
@@ -312,7 +328,8 @@ class Bench {
   std::vector<std::int64_t> rows_;
   std::string format_;
   std::unique_ptr<Backend> backend_;
-  Arena memory_;  // for the read bandwidth
+  std::unique_ptr<Ggml> ggml_;  // or null
+  Arena memory_;                // for the read bandwidth
 };
 
 }  // namespace
@@ -322,6 +339,9 @@ void BenchGemmOptions::Declare(OptionTable& table) {
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
   table.Add("weight_formats", &weight_formats,
             "formats of the weights: nf4, Q4_0, Q4_K and other blocks of ggml, comma-separated");
+  table.Add(
+      "ggml", &ggml,
+      "folder with shared libraries of llama.cpp, whose products with blocks are measured too");
   table.Add("rows", &rows, "numbers of activation rows, comma-separated");
   table.Add("repetitions", &repetitions, "timed repetitions; the fastest is reported");
 }

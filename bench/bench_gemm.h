@@ -19,6 +19,7 @@ struct BenchGemmOptions {
   std::vector<std::string> rows = {"1", "4", "16", "128", "512"};  // M
   // nf4, or blocks of ggml by their names: "Q4_K".
   std::vector<std::string> weight_formats = {"nf4"};
+  std::string ggml;  // a folder with its shared libraries, or ""
   std::int64_t repetitions = 5;
   // Declared by ModelBenchOptions.
   std::string compute_dtype = "auto";
@@ -33,8 +34,9 @@ struct BenchGemmOptions {
 // has it, in the type that ours multiply; fewer rows are compared with the lower of the measured
 // arithmetic peak and the measured read bandwidth, for NF4 4.127 bits per weight counted. The rows
 // with an adapter have the time without as their limit. Weights of fewer than 128 rows are taken in
-// turn from enough copies to leave the caches. Errors: InvalidInput for shapes and rows that are
-// not numbers.
+// turn from enough copies to leave the caches. With options.ggml, its product with the same blocks
+// follows y = x W^T, measured in turn. Errors: InvalidInput for shapes and rows that are not
+// numbers, and for a folder without a ggml that works here.
 std::vector<BenchRow> BenchNf4Matmul(Context& context, const BenchGemmOptions& options);
 
 }  // namespace qlora::bench

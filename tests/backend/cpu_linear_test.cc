@@ -121,6 +121,33 @@ TEST_P(CpuLinear, PrepackedWeightsDecodeToTheSameBits) {
   }
 }
 
+// Kernels that decode blocks as they pack them give what packing the decoded values gives. 1120
+// columns: rows of blocks of 32 that are no whole chunks; 107 rows: an odd k of dx.
+TEST_P(CpuLinear, BlocksDecodeToTheSameBits) {
+  for (const WeightKind kind : {WeightKind::kQ4_0, WeightKind::kIq4Nl, WeightKind::kQ8_0,
+                                WeightKind::kMxfp4, WeightKind::kQ4_K, WeightKind::kQ6_K}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const bool large = kind == WeightKind::kQ4_K || kind == WeightKind::kQ6_K;
+    // Up to 256 rows of dy, a task of dx has two chunks of columns.
+    for (const std::int64_t rows : {70, 300}) {
+      const LinearCase c = {"case", rows, large ? 1280 : 1120, {107}, kind, 8};
+      LinearGroup blocks = MakeLinearGroup(c, kFloat, DType::kF64, 1);
+      LinearGroup dense = blocks;
+      dense.weights[0] = TestWeight(Convert(blocks.weights[0].Values(), DType::kF32));
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        const auto backend = Make(compute);
+        backend->Reserve(LimitsOf(c));
+        for (LinearGroup* group : {&blocks, &dense}) {
+          group->Backward(*backend, c.store);
+          group->Forward(*backend, c.store);
+        }
+        ExpectEqual(blocks.y[0], dense.y[0], "y");
+        ExpectEqual(blocks.dx, dense.dx, "dx");
+      }
+    }
+  }
+}
+
 TEST_P(CpuLinear, RefusesToRunBeyondItsWorkspace) {
   const LinearCase c = {"case", 600, 512, {512}, WeightKind::kNf4, 8};
   LinearGroup group = MakeLinearGroup(c, kFloat, DType::kBF16, 1);

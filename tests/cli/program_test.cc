@@ -156,6 +156,13 @@ TEST_F(ProgramTest, JsonIsPrintedForErrorsToo) {
   EXPECT_EQ(Run({"inspect", "absent", "--json", "false"}).out, "");
 }
 
+TEST_F(ProgramTest, BenchRefusesAFolderWithoutGgml) {
+  const Outcome outcome = Run({"bench", "nf4-matmul", "--ggml", "absent"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("libggml-base.so"));
+  EXPECT_THAT(outcome.err, HasSubstr("'absent'"));
+}
+
 TEST_F(ProgramTest, MessagesMoveNoCursor) {
   const std::string err = Run({"inspect", "a\x1b[31mred\x7f\xc2\x9b"}).err;
   EXPECT_THAT(err, HasSubstr("a\\x1b[31mred\\x7f\\x9b"));

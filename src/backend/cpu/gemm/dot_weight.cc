@@ -67,9 +67,9 @@ void DotBlockRows(const DotTask& task) {
   BlockView rows = task.weight.blocks;
   rows.data = rows.Row(task.row);
   rows.rows = task.rows;
-  const DotBlocks dot = task.x.kernels.dot_blocks(rows.format);
+  const BlockKernels& kernels = *task.x.kernels.of_blocks(rows.format);
   task.EachBatch(DotForm::kBlocks, 0, task.rows,
-                 [&](const DotProduct& product) { dot(rows, product); });
+                 [&](const DotProduct& product) { kernels.dot(rows, product); });
 }
 
 // Rows of values: read as they are stored, or packed as many at a time as fit into the scratch.
@@ -102,7 +102,7 @@ void DotValueRows(const DotTask& task) {
 
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count) {
   if (weight.prepacked != nullptr) return DotForm::kPrepacked;
-  if (weight.form() == WeightForm::kBlocks && kernels.dot_blocks(weight.blocks.format) != nullptr) {
+  if (weight.form() == WeightForm::kBlocks && kernels.of_blocks(weight.blocks.format) != nullptr) {
     return DotForm::kBlocks;
   }
   if (!IsChunked(weight)) return DotForm::kRows;

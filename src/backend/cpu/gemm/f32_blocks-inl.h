@@ -1,6 +1,6 @@
-// Dot products of few rows of x with rows of ggml's blocks, in float32 lanes; contract: DotBlocks
-// in kernels.h. Codes become whole numbers of 8 bits, then float32; sums over the values of one
-// scale are scaled. Included once per target by kernels.cc.
+// Products with ggml's blocks in float32 lanes; contract: BlockKernels in kernels.h. Codes become
+// whole numbers of 8 bits, then float32; in dot products with few rows of x, sums over the values
+// of one scale are scaled. Included once per target by kernels.cc.
 #if defined(QLORA_BACKEND_CPU_GEMM_F32_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef QLORA_BACKEND_CPU_GEMM_F32_BLOCKS_INL_H_
 #undef QLORA_BACKEND_CPU_GEMM_F32_BLOCKS_INL_H_
@@ -12,6 +12,7 @@
 
 #include "backend/cpu/gemm/block_scales.h"
 #include "backend/cpu/gemm/f32_format-inl.h"
+#include "backend/cpu/gemm/f32_tile-inl.h"
 #include "backend/cpu/gemm/kernels.h"
 #include "ggml/codebooks.h"
 
@@ -21,7 +22,10 @@ namespace {
 
 #if HWY_TARGET == HWY_SCALAR
 // Scalar machines decode rows first.
-DotBlocks DotBlocksOf(BlockFormat) { return nullptr; }
+template <bool kRound>
+const BlockKernels* KernelsOf(BlockFormat) {
+  return nullptr;
+}
 #else
 
 using Bytes16 = hn::FixedTag<std::uint8_t, 16>;
@@ -91,11 +95,35 @@ HWY_INLINE void UnpackCodes(const std::byte* block, int group, std::int8_t* code
   }
 }
 
+// A block of 256 values or two of 32, with their scales.
+template <BlockFormat kFormat>
+struct BlockUnit {
+  using Scales = BlockScales<kFormat>;
+  static constexpr int kBlocks = Scales::kValues == 32 ? 2 : 1;
+  static constexpr int kValues = kBlocks * Scales::kValues;
+  static constexpr int kBytes = kBlocks * Scales::kBytes;
+  static constexpr int kGroups = kValues / 64;
+
+  // columns: from the start of the unit to the end of the row, which may have one of two blocks.
+  // Zeros take the place of the other.
+  HWY_INLINE BlockUnit(const std::byte* from, std::int64_t columns) : blocks(from) {
+    if (columns < 64) {
+      std::fill_n(std::copy_n(from, Scales::kBytes, pair), Scales::kBytes, std::byte{0});
+      blocks = pair;
+    }
+    for (int b = 0; b < kBlocks; ++b) Scales::Load(blocks + b * Scales::kBytes, scales + b, mins);
+  }
+
+  const std::byte* blocks;
+  float scales[16];
+  float mins[16];
+  std::byte pair[2 * Scales::kBytes];
+};
+
 template <BlockFormat kFormat, int kCount>
 void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
+  using U = BlockUnit<kFormat>;
   using Scales = BlockScales<kFormat>;
-  constexpr int kBlocks = Scales::kValues == 32 ? 2 : 1;  // that are read together
-  constexpr int kGroups = Scales::kValues * kBlocks / 64;
   constexpr int kScales = 64 / Scales::kPerScale;  // of a group
   constexpr std::int64_t kAhead = 2048;            // bytes
   const FloatTag d;
@@ -108,24 +136,14 @@ void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
     hn::Vec<FloatTag> total[kCount];
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) total[m] = hn::Zero(d);
-    for (std::int64_t k = 0; k < p.k; k += 64 * kGroups) {
-      float scales[16] = {};
-      float mins[16] = {};
-      // A row may end with half of two blocks, whose other half is beyond the weight.
-      const int present = p.k - k < 64 ? 1 : kBlocks;
-      HWY_ALIGN std::byte pair[2 * Scales::kBytes] = {};
-      const std::byte* from = block;
-      if (present < kBlocks) {
-        std::copy_n(block, Scales::kBytes, pair);
-        from = pair;
-      }
-      for (int b = 0; b < kBlocks; ++b) Scales::Load(from + b * Scales::kBytes, scales + b, mins);
-      for (int line = 0; line < kBlocks * Scales::kBytes; line += kCacheLine) {
+    for (std::int64_t k = 0; k < p.k; k += U::kValues, block += U::kBytes) {
+      const U unit(block, p.k - k);
+      for (int line = 0; line < U::kBytes; line += kCacheLine) {
         hwy::Prefetch(block + kAhead + line);
       }
-      for (int g = 0; g < kGroups; ++g) {
+      for (int g = 0; g < U::kGroups; ++g) {
         HWY_ALIGN std::int8_t codes[64];
-        UnpackCodes<kFormat>(from, g, codes);
+        UnpackCodes<kFormat>(unit.blocks, g, codes);
 #pragma GCC unroll 4
         for (int s = 0; s < kScales; ++s) {
           hn::Vec<FloatTag> sum[kCount];
@@ -141,19 +159,18 @@ void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
               if constexpr (Scales::kHasMins) ones[m] = hn::Add(ones[m], value);
             }
           }
-          const auto scale = hn::Set(d, scales[g * kScales + s]);
+          const auto scale = hn::Set(d, unit.scales[g * kScales + s]);
 #pragma GCC unroll 8
           for (int m = 0; m < kCount; ++m) {
             total[m] = hn::MulAdd(sum[m], scale, total[m]);
             if constexpr (Scales::kHasMins) {
-              const auto min = hn::Set(d, mins[g * kScales + s]);
+              const auto min = hn::Set(d, unit.mins[g * kScales + s]);
               total[m] = hn::NegMulAdd(ones[m], min, total[m]);
             }
           }
         }
         x += 64 * kCount;
       }
-      block += present * Scales::kBytes;
     }
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
@@ -163,15 +180,67 @@ void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
 }
 
 template <BlockFormat kFormat>
-void DotBlocksIn(const BlockView& blocks, const DotProduct& p) {
+void DotBlocks(const BlockView& blocks, const DotProduct& p) {
   static constexpr auto kTable =
       KernelsFor<kDotBatch>([]<int kCount>() { return DotBlocksWith<kFormat, kCount>; });
   kTable[p.count - 1](blocks, p);
 }
 
-DotBlocks DotBlocksOf(BlockFormat format) {
-  return KernelForBlocks(format,
-                         []<BlockFormat kFormat>() -> DotBlocks { return DotBlocksIn<kFormat>; });
+// Columns [col, col + cols) of a row as elements; kLanes of them are written to place(i), where i
+// counts from col.
+template <BlockFormat kFormat, bool kRound, class Place>
+HWY_INLINE void DecodeColumns(const std::byte* row, std::int64_t col, std::int64_t cols,
+                              const Place& place) {
+  using U = BlockUnit<kFormat>;
+  const FloatTag d;
+  const hn::Rebind<std::int32_t, FloatTag> d32;
+  const hn::Rebind<std::int8_t, FloatTag> d8;
+  for (std::int64_t at = 0; at < cols;) {
+    const U unit(row + (col + at) / U::kValues * U::kBytes, cols - at);
+    for (auto g = static_cast<int>((col + at) % U::kValues / kChunk); g < U::kGroups && at < cols;
+         ++g, at += kChunk) {
+      HWY_ALIGN std::int8_t codes[kChunk];
+      UnpackCodes<kFormat>(unit.blocks, g, codes);
+      for (std::int64_t i = 0; i < std::min(kChunk, cols - at); i += kLanes) {
+        const std::int64_t s = (g * kChunk + i) / U::Scales::kPerScale;
+        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
+        auto value = hn::Mul(code, hn::Set(d, unit.scales[s]));
+        if constexpr (U::Scales::kHasMins) value = hn::Sub(value, hn::Set(d, unit.mins[s]));
+        hn::StoreU(Operand<kRound>(d, value), d, place(at + i));
+      }
+    }
+  }
+}
+
+template <BlockFormat kFormat, bool kRound>
+void DecodeBlockRows(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* out,
+                     std::int64_t stride) {
+  for (std::int64_t r = 0; r < blocks.rows; ++r) {
+    auto* to = static_cast<float*>(out) + r * stride;
+    DecodeColumns<kFormat, kRound>(blocks.Row(r), col, cols,
+                                   [&](std::int64_t i) { return to + i; });
+  }
+}
+
+template <BlockFormat kFormat, bool kRound>
+void DecodeBlockPanels(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* panels) {
+  for (std::int64_t r = 0; r < blocks.rows; ++r) {
+    DecodeColumns<kFormat, kRound>(blocks.Row(r), col, cols, [&](std::int64_t i) {
+      const std::int64_t lane = i % kPanel;
+      const std::int64_t width = std::min(kPanel, cols - (i - lane));
+      return static_cast<float*>(panels) + (i - lane) * blocks.rows + r * width + lane;
+    });
+  }
+}
+
+template <bool kRound>
+const BlockKernels* KernelsOf(BlockFormat format) {
+  return KernelForBlocks(format, []<BlockFormat kFormat>() -> const BlockKernels* {
+    static constexpr BlockKernels kKernels = {.decode_rows = DecodeBlockRows<kFormat, kRound>,
+                                              .decode_panels = DecodeBlockPanels<kFormat, kRound>,
+                                              .dot = DotBlocks<kFormat>};
+    return &kKernels;
+  });
 }
 #endif
 

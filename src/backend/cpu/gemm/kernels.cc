@@ -36,7 +36,7 @@ Kernels MakeTable() {
       .multiply_decoded_panels = MultiplyDecodedPanels<kRound>,
       .pack_dot_rows = PackDotRows<kRound>,
       .dot_rows = DotRows,
-      .dot_blocks = DotBlocksOf,
+      .of_blocks = KernelsOf<kRound>,
       .pack_dot_chunks = PackDotChunks<kRound>,
       .dot_chunks = DotChunks,
       .prepacked = HWY_TARGET == HWY_AVX3 ? FloatPrepackedKernels(kRound) : nullptr,

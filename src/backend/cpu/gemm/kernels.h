@@ -33,9 +33,17 @@ namespace qlora::cpu {
 struct PrepackedRows;
 struct DotProduct;
 
-// Dot products with rows of ggml's blocks as they are stored. blocks.rows == product.rows,
-// blocks.cols == product.k; x is packed by Kernels::pack_dot_rows.
-using DotBlocks = void (*)(const BlockView& blocks, const DotProduct& product);
+// The kernels for rows of ggml's blocks in one format. Columns [col, col + cols) are at most two
+// chunks for panels, begin at a multiple of kChunk, and end at one or at the end of the rows.
+struct BlockKernels {
+  // As a rows operand (blocks.rows, cols).
+  void (*decode_rows)(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* out,
+                      std::int64_t stride);
+  // As panels whose lanes are the columns, kChunk each, one after the other; the rows are k.
+  void (*decode_panels)(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* panels);
+  // blocks.rows == product.rows, blocks.cols == product.k; x is packed by Kernels::pack_dot_rows.
+  void (*dot)(const BlockView& blocks, const DotProduct& product);
+};
 
 struct Product {
   std::int64_t rows = 0;   // > 0
@@ -129,8 +137,8 @@ struct Kernels {
   // chunks may be rounded before they are scaled or not at all. x is packed by the function before.
   void (*pack_dot_rows)(const ConstMatrixView& x, void* out);
   void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
-  // The kernel for weights in a format of ggml; null: their rows are decoded first.
-  DotBlocks (*dot_blocks)(BlockFormat format);
+  // The kernels for weights in a format of ggml; null: their rows are decoded to float32 first.
+  const BlockKernels* (*of_blocks)(BlockFormat format);
   void (*pack_dot_chunks)(const ConstMatrixView& x, void* out);
   // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);

@@ -67,6 +67,19 @@ QuantizedChunks Chunks(const QuantizedView& q, std::int64_t row, std::int64_t ro
 constexpr std::int64_t kScaledRows = 2048;
 static_assert(2 * kScaledRows <= kDecodedRows * 2 * kChunk);
 
+// The kernels for a weight in blocks; null if it is of another form, or they have to be decoded
+// first.
+const BlockKernels* BlockKernelsOf(const Kernels& kernels, const WeightView& weight) {
+  return weight.form() == WeightForm::kBlocks ? kernels.of_blocks(weight.blocks.format) : nullptr;
+}
+
+BlockView BlockRows(const BlockView& blocks, std::int64_t row, std::int64_t rows) {
+  BlockView out = blocks;
+  out.data = blocks.Row(row);
+  out.rows = rows;
+  return out;
+}
+
 }  // namespace
 
 bool IsChunked(const WeightView& weight) {
@@ -96,6 +109,9 @@ void WeightRows::Pack(const Kernels& kernels, std::int64_t col, std::int64_t col
     part.scales = chunks_.scales.From(col / kChunk);
     part.chunks = cols / kChunk;
     return kernels.decode_rows(part, out, stride);
+  }
+  if (const BlockKernels* blocks = BlockKernelsOf(kernels, weight_)) {
+    return blocks->decode_rows(BlockRows(weight_.blocks, row_, rows_), col, cols, out, stride);
   }
   auto* to = static_cast<std::byte*>(out);
   for (std::int64_t r = 0; r < rows_; ++r, to += stride * kernels.bytes) {
@@ -153,15 +169,19 @@ void MultiplyWeightColumns(const Kernels& kernels, const WeightColumns& columns,
       kernels.multiply_decoded_panels(chunks, panels, part);
       continue;
     }
-    ConstMatrixView in = MakeView<float>(values, rows, cols);
-    if (weight.form() == WeightForm::kDense) {
-      in = Block(weight.dense, row, rows, col, cols);
+    if (const BlockKernels* blocks = BlockKernelsOf(kernels, weight)) {
+      blocks->decode_panels(BlockRows(weight.blocks, row, rows), col, cols, panels);
     } else {
-      for (std::int64_t r = 0; r < rows; ++r) {
-        ReadRow(weight, row + r, col, cols, values + r * cols);
+      ConstMatrixView in = MakeView<float>(values, rows, cols);
+      if (weight.form() == WeightForm::kDense) {
+        in = Block(weight.dense, row, rows, col, cols);
+      } else {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          ReadRow(weight, row + r, col, cols, values + r * cols);
+        }
       }
+      PackPanels(kernels, in, panels);
     }
-    PackPanels(kernels, in, panels);
     part.panel = panels;
     MultiplyPanels(kernels, part, cols);
   }

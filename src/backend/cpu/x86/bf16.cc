@@ -21,7 +21,7 @@ const Kernels* Bfloat16Kernels() {
       .multiply_decoded_panels = bf16::MultiplyDecodedPanels,
       .pack_dot_rows = bf16::PackDotRows,
       .dot_rows = bf16::DotRows,
-      .dot_blocks = bf16::DotBlocksOf,
+      .of_blocks = bf16::KernelsOf,
       .pack_dot_chunks = bf16::PackDotChunks,
       .dot_chunks = bf16::DotChunks,
       .prepacked = bf16::Prepacked(),

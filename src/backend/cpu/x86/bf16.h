@@ -30,7 +30,7 @@ void PackDotChunks(const ConstMatrixView& in, void* out);
 void DotChunks(const QuantizedChunks& in, const DotProduct& product);
 
 // bf16_blocks.cc. Null for formats whose rows are decoded first.
-DotBlocks DotBlocksOf(BlockFormat format);
+const BlockKernels* KernelsOf(BlockFormat format);
 
 // bf16_prepacked.cc. Null where AVX512_VBMI is missing.
 const PrepackedKernels* Prepacked();
