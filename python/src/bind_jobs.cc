@@ -55,6 +55,7 @@ ExportReport ExportFromPython(const py::dict& options, const ContextPtr& context
   OptionTable table;
   settings.Declare(table);
   SetOptions(options, table);
+  settings.Complete(table);
   PythonCalls python;
   const ExportReport report = RunWithCalls(python, [&] {
     return ContextOr(context)->Run([&](Context& c) {

@@ -27,7 +27,7 @@ OrderedJson ToJson(const ExportOptions& options, const ExportReport& report) {
   const VerifyReport& v = report.verification;
   OrderedJson json = {{"output", options.output},
                       {"model_name_or_path", options.model_name_or_path},
-                      {"adapter", options.adapter},
+                      {"adapter", fmt::format("{}", fmt::join(options.adapter, ","))},
                       {"format", options.format},
                       {"outtype", options.outtype},
                       {"merge_base", report.merge_base},
