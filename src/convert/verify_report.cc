@@ -71,7 +71,7 @@ std::string DescribeFailure(const VerifyReport& report, const std::string& outty
 
 void WriteVerifyReport(const ExportOptions& options, ExportReport& report) {
   const fs::path output = fs::absolute(options.output);
-  const fs::path file = (options.format == "hf" ? output : output.parent_path()) / kReport;
+  const fs::path file = (fs::is_directory(output) ? output : output.parent_path()) / kReport;
   std::error_code ignored;
   if (fs::exists(file, ignored) && !IsReport(file)) {
     report.notes.push_back(

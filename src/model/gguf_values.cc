@@ -73,6 +73,9 @@ class Reader {
     }
     alpha_ = file_->Require<float>("adapter.lora.alpha");
     values_.base_model_name_or_path = RepositoryOf(text("general.base_model.0.repo_url"));
+    if (values_.base_model_name_or_path.empty()) {
+      values_.base_model_name_or_path = text("general.base_model.0.name");
+    }
   }
 
   // "org/name" of "https://huggingface.co/org/name".

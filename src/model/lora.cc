@@ -372,6 +372,11 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
   const Adapter peft = OpenAdapter(dir);
   LoraAdapter adapter(peft.config, decoder, memory, wide, &peft, {});
   adapter.Read(dir, peft);
+  if (!peft.unknown_keys.empty()) {
+    adapter.notes_.push_back(fmt::format("{}: keys that are not known here have no effect: {}",
+                                         (dir / kAdapterConfig).string(),
+                                         fmt::join(peft.unknown_keys, ", ")));
+  }
   if (!peft.left_out.empty()) {
     adapter.notes_.push_back(fmt::format(
         "{}: modules outside of the text model are left out ({}, {} in all): images and sound are "
