@@ -3,6 +3,7 @@
 #define QLORA_PYTHON_BASE_WARNING_H_
 
 #include <string>
+#include <vector>
 
 #include "python_calls.h"
 

@@ -73,7 +73,7 @@ void BindJobs(py::module_& module) {
   ReportClass<ExportReport>(module, "ExportReport", "Written files, as export() returns them.")
       .Add("files", &ExportReport::files, "Paths of the files.")
       .Add("bytes", &ExportReport::bytes, "Their size.")
-      .Add("format", &ExportReport::format, "\"gguf\", \"gguf-adapter\" or \"hf\".")
+      .Add("format", &ExportReport::format, "As the option format, and never \"auto\".")
       .Add("merge_base", &ExportReport::merge_base,
            "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
            "\"\" without a merge.")

@@ -11,8 +11,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/spelling.h"
+#include "io/adapter_source.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
@@ -269,8 +271,21 @@ fs::path WeightsPathOf(const fs::path& directory) {
                           : SuggestPath(directory));
   }
   if (fs::is_regular_file(directory)) {
+    if (HasGgufMagic(directory)) {
+      ThrowInvalidInput(
+          "{0}: is a GGUF file where the folder of an adapter is needed; "
+          "an adapter in it can be made one of PEFT: qlora export MODEL FOLDER "
+          "--adapter {0} --format peft-adapter",
+          directory.string());
+    }
     ThrowInvalidInput("{}: is a file; an adapter is given as the folder that holds {}",
                       directory.string(), kPeftWeights);
+  }
+  if (FormatOfAdapter(directory) == AdapterFormat::kMlx) {
+    ThrowInvalidInput(
+        "{0}: is an adapter of mlx-lm where one of PEFT is needed; to make it one: "
+        "qlora export MODEL FOLDER --adapter {0} --format peft-adapter",
+        directory.string());
   }
   ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing){}", directory.string(),
                     kPeftWeights, CheckpointAdvice(directory));

@@ -247,11 +247,13 @@ class Writer {
       if (scale_ == 0) scale_ = module.scale;
     }
     if (scale_ == 0) scale_ = 1;
-    if (by_path_.contains(kEmbedding) && decoder.tie_word_embeddings) {
+    if (!decoder.tie_word_embeddings) return;
+    for (const char* table : {kEmbedding, kHead}) {
+      if (!by_path_.contains(table)) continue;
       ThrowInvalidInput(
-          "{}: has a LoRA on embeddings that are also the head; mlx-lm would change both: merge it "
-          "into the model (--format hf)",
-          adapter.name);
+          "{}: has a LoRA on '{}' alone, and in mlx-lm the embeddings and the head of this model "
+          "are one; merge it into the model: --format hf",
+          adapter.name, table);
     }
   }
 

@@ -34,6 +34,19 @@ Tensors ReadAll(const fs::path& file) {
   return tensors;
 }
 
+// relative: what values may differ by; 0: the same bits.
+void ExpectSame(const Tensors& found, const Tensors& expected, double relative = 0) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [name, values] : expected) {
+    ASSERT_TRUE(found.contains(name)) << name;
+    const std::vector<float>& other = found.at(name);
+    ASSERT_EQ(other.size(), values.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_NEAR(other[i], values[i], relative * std::abs(values[i])) << name << " at " << i;
+    }
+  }
+}
+
 class AdapterFormatsTest : public ConvertTest {
  protected:
   fs::path Convert(const std::string& model, const std::vector<std::string>& adapters,
@@ -122,7 +135,9 @@ TEST_F(AdapterFormatsTest, PeftToOthersAndBackGivesTheSameBits) {
       const fs::path there = Convert(
           model, {source}, model + "-" + format + (format == "gguf" ? ".gguf" : ""), format);
       const fs::path back = Convert(model, {there}, model + "-from-" + format, "peft");
-      EXPECT_EQ(ReadAll(back / kPeftWeights), expected) << format;
+      // llama.cpp has no key for the scale of Gemma 2's scores: a factor goes into B of q_proj.
+      const bool folds = model == "gemma2-tiny" && format == "gguf";
+      ExpectSame(ReadAll(back / kPeftWeights), expected, folds ? 0x1p-23 : 0);
     }
   }
 }
@@ -206,7 +221,7 @@ TEST_F(AdapterFormatsTest, DoraOfMlxIsPefts) {
   EXPECT_EQ(ReadJsonFile(mlx / "adapter_config.json")["fine_tune_type"], "dora");
   EXPECT_NE(OpenSafetensors(mlx / kMlxWeights)->Find("model.layers.0.self_attn.q_proj.m"), nullptr);
   const fs::path back = Convert("llama-tiny", {mlx}, "back", "peft");
-  EXPECT_EQ(ReadAll(back / kPeftWeights), ReadAll(source / kPeftWeights));
+  ExpectSame(ReadAll(back / kPeftWeights), ReadAll(source / kPeftWeights));
 }
 
 TEST_F(AdapterFormatsTest, TheSumComputesWhatTheWeightsMergedByHandCompute) {
@@ -359,7 +374,7 @@ TEST_F(AdapterFormatsTest, RefusesMlxAdaptersThatMeanSomethingElse) {
   ExpectRefused([&] { ReadMlxValues(of_table, tied); }, "changes both in mlx-lm");
   ExpectRefused(
       [&] { WriteMlxAdapter(root_ / "w", ReadPeftValues(table, tied), tied, DType::kF32); },
-      "mlx-lm would change both");
+      "in mlx-lm the embeddings and the head of this model are one");
 }
 
 TEST_F(AdapterFormatsTest, RefusesGgufFilesOfOtherModels) {
