@@ -103,9 +103,9 @@ class Reader {
 
   void CheckShape(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols) const {
     // Stacks of experts have three dimensions, so the product of all but the last is compared.
-    if (!tensor.shape.empty() && tensor.elements() == rows * cols && tensor.shape.back() == cols) {
-      return;
-    }
+    const bool fits = cols > 0 && !tensor.shape.empty() && tensor.shape.back() == cols &&
+                      tensor.elements() % cols == 0 && tensor.elements() / cols == rows;
+    if (fits) return;
     ThrowInvalidInput(
         "{}: tensor '{}' has shape [{}], this model expects [{}, {}]; it is an adapter of another "
         "model",
@@ -134,8 +134,9 @@ class Reader {
     const std::int64_t rank = b->shape.empty() ? 0 : b->shape.back();
     const std::int64_t experts = std::ssize(stack.linears);
     const LinearPlace& first = stack.linears.front();
-    CheckShape(*a, experts * rank, first.in);
+    // B first: the file then has as many values, which bounds the rank.
     CheckShape(*b, experts * first.out, rank);
+    CheckShape(*a, experts * rank, first.in);
     const std::vector<float> all_a = Decode(*a);
     const std::vector<float> all_b = Decode(*b);
     for (std::int64_t e = 0; e < experts; ++e) {
@@ -166,8 +167,8 @@ class Reader {
     const auto [a, b] = Find("token_embd");
     if (a == nullptr) return;
     const std::int64_t rank = b->shape.empty() ? 0 : b->shape.back();
-    CheckShape(*a, vocab, rank);
     CheckShape(*b, hidden, rank);
+    CheckShape(*a, vocab, rank);
     const std::vector<float> rows = Decode(*a);
     LoraValues module{.path = "model.embed_tokens",
                       .in = vocab,

@@ -153,7 +153,7 @@ class Reader {
       ThrowInvalidInput("{}: tensor '{}': expected F32, F16 or BF16, found {}", where_, tensor.name,
                         NameOf(tensor.dtype));
     }
-    if (tensor.elements() != count) ThrowShape(tensor, count);
+    if (tensor.elements() != count) ThrowShape(tensor, fmt::format("{} values", count));
     std::vector<float> values(count);
     DecodeFloats(tensor.dtype, file_->Bytes(tensor), values);
     const auto bad = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
@@ -164,11 +164,10 @@ class Reader {
     return values;
   }
 
-  [[noreturn]] void ThrowShape(const TensorInfo& tensor, std::int64_t count) const {
+  [[noreturn]] void ThrowShape(const TensorInfo& tensor, const std::string& expected) const {
     ThrowInvalidInput(
-        "{}: tensor '{}' has shape [{}], this model expects {} values; it is an adapter of another "
-        "model",
-        where_, tensor.name, fmt::join(tensor.shape, ", "), count);
+        "{}: tensor '{}' has shape [{}], this model expects {}; it is an adapter of another model",
+        where_, tensor.name, fmt::join(tensor.shape, ", "), expected);
   }
 
   void ReadStack(const LinearStack& stack) {
@@ -182,14 +181,20 @@ class Reader {
     // (I, R) and (R, O); of experts (E, R, I) and (E, O, R).
     const bool stacked =
         decoder_.moe.num_experts > 0 && stack.name.find(".switch_mlp.") != std::string::npos;
-    const std::vector<std::int64_t>& shape = parts.b->shape;
-    const std::int64_t rank = shape.size() < 2 ? 0 : stacked ? shape.back() : shape.front();
-    const std::int64_t side = shape.size() < 2 ? 0 : stacked ? shape[shape.size() - 2] : shape[1];
-    const std::int64_t of_a = parts.a->shape.empty() ? 0
-                              : stacked              ? parts.a->shape.back()
-                                                     : parts.a->shape.front();
-    if (of_a != first.in) ThrowShape(*parts.a, experts * rank * first.in);
-    if (side != first.out || rank < 1) ThrowShape(*parts.b, experts * first.out * rank);
+    // B first: the file then has as many values, which bounds the rank.
+    const std::vector<std::int64_t>& b_shape = parts.b->shape;
+    const bool sides =
+        b_shape.size() == (stacked ? 3u : 2u) && b_shape.size() == parts.a->shape.size();
+    const std::int64_t rank = !sides ? 0 : stacked ? b_shape[2] : b_shape[0];
+    if (!sides || rank < 1 || b_shape[1] != first.out || (stacked && b_shape[0] != experts)) {
+      ThrowShape(*parts.b, stacked ? fmt::format("({}, {}, rank)", experts, first.out)
+                                   : fmt::format("(rank, {})", first.out));
+    }
+    using Shape = std::vector<std::int64_t>;
+    const Shape a_shape = stacked ? Shape{experts, rank, first.in} : Shape{first.in, rank};
+    if (parts.a->shape != a_shape) {
+      ThrowShape(*parts.a, fmt::format("({})", fmt::join(a_shape, ", ")));
+    }
     const std::vector<float> all_a = Values(*parts.a, experts * rank * first.in);
     const std::vector<float> all_b = Values(*parts.b, experts * first.out * rank);
     for (std::int64_t e = 0; e < experts; ++e) {

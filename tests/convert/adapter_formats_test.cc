@@ -366,6 +366,18 @@ TEST_F(AdapterFormatsTest, RefusesMlxAdaptersThatMeanSomethingElse) {
   DecoderConfig wider = decoder;
   wider.hidden_size *= 2;
   ExpectRefused([&] { ReadMlxValues(mlx, wider); }, "it is an adapter of another model");
+  // Two ranks in one pair.
+  const fs::path damaged = root_ / "damaged";
+  fs::copy(mlx, damaged);
+  const std::string q = "model.layers.0.self_attn.q_proj.";
+  const auto writer = CreateSafetensors(
+      damaged / kMlxWeights,
+      {{q + "lora_a", DType::kF32, {64, 3}}, {q + "lora_b", DType::kF32, {4, 64}}}, {});
+  writer->Write(std::vector<std::byte>(64 * 3 * sizeof(float)));
+  writer->Write(std::vector<std::byte>(64 * 4 * sizeof(float)));
+  writer->Finish();
+  ExpectRefused([&] { ReadMlxValues(damaged, decoder); },
+                "has shape [64, 3], this model expects (64, 4)");
   // mlx changes a head that is tied as well.
   DecoderConfig tied = decoder;
   tied.tie_word_embeddings = true;
