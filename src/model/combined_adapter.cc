@@ -25,6 +25,19 @@ AdapterValues ReadValues(const std::filesystem::path& path, const DecoderConfig&
   return ReadPeftValues(path, decoder);
 }
 
+// Runs `read`, which reads the adapter at `path`. Its errors name the adapter: among several the
+// option does not tell which one it was.
+template <typename Read>
+auto NamingAdapter(const std::string& path, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    if (what.find(path) != std::string::npos) throw;
+    throw Error(error.code(), fmt::format("{}: {}", path, what));
+  }
+}
+
 [[noreturn]] void ThrowDora(const AdapterValues& adapter, const char* what) {
   ThrowInvalidInput(
       "{}: is a DoRA adapter, which cannot be {}: its magnitudes are not part of a sum; merge it "
@@ -126,7 +139,7 @@ AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig&
   std::vector<AdapterValues> values;
   std::vector<double> weights;
   for (const AdapterSource& source : adapters.sources) {
-    values.push_back(ReadValues(source.path, decoder));
+    values.push_back(NamingAdapter(source.path, [&] { return ReadValues(source.path, decoder); }));
     weights.push_back(source.weight);
   }
   AdapterValues sum = Combine(std::move(values), weights);
@@ -169,7 +182,9 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
 LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decoder, Memory& memory,
                          DType wide) {
   if (adapters.is_single() && FormatOfAdapter(adapters.first()) == AdapterFormat::kPeft) {
-    return LoraAdapter::Load(adapters.first(), decoder, memory, wide);
+    return NamingAdapter(adapters.first(), [&] {
+      return LoraAdapter::Load(adapters.first(), decoder, memory, wide);
+    });
   }
   return ToLoraAdapter(LoadAdapterValues(adapters, decoder), decoder, memory, wide);
 }

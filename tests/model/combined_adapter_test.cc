@@ -292,6 +292,29 @@ TEST(CombinedAdapterTest, NamesTheAdapterOfAnotherModel) {
   const fs::path other = SourceDir() / "tests" / "golden" / "qwen3-tiny" / "adapter";
   const AdapterSet set = {.sources = {{folder / "plain", 1}, {other, 1}}};
   ExpectRefused([&] { LoadAdapters(set, Decoder(), HostMemory()); }, other.string());
+  // Where the names of the modules tell, too.
+  WriteRandom(folder / "renamed", Targeting({"q_proj"}, 2, 4), 1);
+  const DecoderConfig phi = LoadDecoderConfig(SourceDir() / "tests" / "golden" / "phi3-tiny");
+  ExpectRefused(
+      [&] {
+        LoadAdapters({.sources = {{folder / "renamed", 0.5}}}, phi, HostMemory());
+      },
+      (folder / "renamed").string() + ": target_modules match no linear of this model");
+}
+
+TEST(CombinedAdapterTest, AKeyThatIsNotKnownIsNamedInANote) {
+  TemporaryFolder folder;
+  WriteRandom(folder / "a", Targeting({"q_proj"}, 2, 4), 1);
+  Json config = ReadJsonFile(folder / "a" / kAdapterConfig);
+  config["use_something"] = true;
+  WriteTextFile(folder / "a" / kAdapterConfig, config.dump());
+  for (const double weight : {1.0, 0.5}) {
+    const LoraAdapter lora =
+        LoadAdapters({.sources = {{folder / "a", weight}}}, Decoder(), HostMemory());
+    ASSERT_EQ(lora.notes().size(), 1u);
+    EXPECT_NE(lora.notes()[0].find("not known here have no effect: use_something"),
+              std::string::npos);
+  }
 }
 
 }  // namespace
