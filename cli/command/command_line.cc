@@ -346,7 +346,8 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
     const Argument& first = *place->second;
     // Two names of one option that say the same, such as --lora_rank 8 --r 8.
     const bool agree = (argument.foreign || first.foreign) && Agree(option, argument, first);
-    if (!is_new && !agree) {
+    const bool adds = option != nullptr && option->repeats && !argument.bare && !first.bare;
+    if (!is_new && !agree && !adds) {
       const std::string name = option == nullptr ? "config" : option->name;
       // Names both values: the forgotten one may be far back in a long command.
       const bool scalars =
@@ -363,9 +364,17 @@ bool ParseCommandLine(const std::vector<std::string>& arguments, const VerbText&
   if (config) ReadConfigFile(ExpandHome(*config), table, notes);
   for (const Argument& argument : found) {
     const Option* option = table.Find(argument.key);
-    // The first of two that agree; the configuration is read already.
-    if (option == nullptr || given[option] != &argument) continue;
-    SetFromNode(table, argument.key, argument.value, argument.origin);
+    // The configuration is read already.
+    if (option == nullptr) continue;
+    if (given[option] == &argument) {
+      SetFromNode(table, argument.key, argument.value, argument.origin);
+    } else if (option->repeats && !argument.foreign) {
+      auto& items = *std::get<std::vector<std::string>*>(option->value);
+      const std::vector<std::string> before = items;
+      SetFromNode(table, argument.key, argument.value, argument.origin);
+      items.insert(items.begin(), before.begin(), before.end());
+    }
+    // Otherwise the second of two that agree.
   }
   return false;
 }

@@ -66,9 +66,9 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options) {
                     command, ShellQuote(given));
 }
 
-void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console) {
-  const std::string note = DescribeOtherBase(model, adapter);
-  if (!note.empty()) Say(console, "note: " + note);
+void NoteOtherBase(const std::string& model, const std::vector<std::string>& adapters,
+                   const Console& console) {
+  for (const std::string& note : DescribeOtherBases(model, adapters)) Say(console, "note: " + note);
 }
 
 void ShowSampling(const Model& model, OptionTable& options, const Console& console) {

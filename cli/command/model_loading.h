@@ -24,7 +24,8 @@ void CheckIsNoAdapter(const VerbText& text, OptionTable& options);
 // Says on console.err when the adapter (may be "") names another base than `model`, by the last
 // part of their paths: it fits every model of the same shape, and is of no use with most of them.
 // Errors: InvalidInput for a damaged adapter_config.json.
-void NoteOtherBase(const std::string& model, const std::string& adapter, const Console& console);
+void NoteOtherBase(const std::string& model, const std::vector<std::string>& adapters,
+                   const Console& console);
 
 // Takes the sampling options that the user left open from the model's generation_config.json, and
 // lists on console.err the options taken and the tokens that end an answer. A temperature, top_k,

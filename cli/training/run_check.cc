@@ -166,7 +166,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
     PrintCheck(console, json, "options, memory and disk space", [&] { return FindShape(options); });
     return;
   }
-  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  NoteOtherBase(options.model_name_or_path, {options.adapter}, console);
   // A port that is taken would end the run after the model was loaded.
   if (settings.dashboard != 0) CheckPort(settings.dashboard);
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.

@@ -99,7 +99,7 @@ OrderedJson ToJson(const RunSummary& summary) {
 int RunTraining(const Console& console, TrainSettings& settings, bool json,
                 const std::function<void(const TrainPlan&)>& check) {
   const TrainOptions& options = settings.options;
-  NoteOtherBase(options.model_name_or_path, options.adapter, console);
+  NoteOtherBase(options.model_name_or_path, {options.adapter}, console);
   Context context(ThreadCount(options.threads));
   const TrainPlan plan = PlanRun(context, console, settings);
   // Before the dashboard opens its port and before anything is written.

@@ -10,6 +10,8 @@
 #include "chat/chat_session.h"
 #include "command/common.h"
 #include "command/model_loading.h"
+#include "hub/hub_adapter.h"
+#include "io/adapter_source.h"
 #include "qlora/model.h"
 #include "tokenizer/chat_template_files.h"
 #include "verbs/verbs.h"
@@ -81,11 +83,12 @@ class ChatVerb : public Verb {
   // Returns the file that the adapter has where its conversations are not in the template of the
   // model.
   std::string TemplateOfAdapter() const {
-    const std::filesystem::path file = std::filesystem::path(model_.adapter) / kChatTemplateFile;
-    // A template that the user names wins over the adapter's.
-    const bool is_used = !model_.adapter.empty() && model_.chat.chat_template.empty();
+    // A template that the user names wins over the first adapter's.
+    if (model_.adapter.empty() || !model_.chat.chat_template.empty()) return "";
+    const AdapterSource adapter = ParseAdapterSource(model_.adapter.front());
+    const auto file = std::filesystem::path(ResolveAdapterDir(adapter.path)) / kChatTemplateFile;
     std::error_code ignored;
-    return is_used && std::filesystem::exists(file, ignored) ? file.string() : "";
+    return std::filesystem::exists(file, ignored) ? file.string() : "";
   }
 
   ModelOptions model_;

@@ -11,6 +11,7 @@
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "hub/hub_adapter.h"
+#include "io/adapter_source.h"
 #include "io/json.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
@@ -22,11 +23,11 @@
 namespace qlora {
 namespace {
 
-// A prompt of the data that the adapter was trained on, where its folder holds the run.
-PromptExample ExampleOf(const std::string& adapter) {
-  if (adapter.empty()) return {};
+// A prompt of the data that the first adapter was trained on, where its folder holds the run.
+PromptExample ExampleOf(const std::vector<std::string>& adapters) {
+  if (adapters.empty()) return {};
   try {
-    return RecordedExample(ResolveAdapterDir(adapter));
+    return RecordedExample(ResolveAdapterDir(ParseAdapterSource(adapters.front()).path));
   } catch (const Error&) {  // the export is done; a damaged record of the run is no part of it
     return {};
   }
@@ -37,20 +38,24 @@ class ExportVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "export",
-        .summary = "write a GGUF for llama.cpp, an adapter GGUF, or a merged checkpoint",
+        .summary = "write a GGUF for llama.cpp, a merged checkpoint, or an adapter alone",
         .explanation =
-            "--format gguf writes one file for llama.cpp, with the adapter merged in; gguf-adapter "
-            "writes the adapter alone, for use with a GGUF of the same base, and is the default "
-            "for an adapter of a GGUF file; hf writes a Hugging Face directory with the adapter "
-            "merged in. The adapter is merged into what it was trained on unless --merge_base says "
-            "otherwise. --verify, "
+            "--format gguf writes one file for llama.cpp, with the adapter merged in; hf writes a "
+            "Hugging Face directory with the adapter merged in. gguf-adapter, peft-adapter and "
+            "mlx-adapter write the adapter alone for llama.cpp, PEFT and mlx-lm, whichever of them "
+            "it is from; gguf-adapter is the default for an adapter of a GGUF file. Several "
+            "adapters, --adapter a:0.7 --adapter b:0.3, become their weighted sum. The adapter is "
+            "merged into what it was "
+            "trained on unless --merge_base says otherwise. --verify, "
             "the default below 1 GB, reads the result back as any model and compares what it "
             "computes with the source, on --verify_text or a built-in text: the exit code is 1 "
             "where they differ by more than the type explains, and export_report.json beside the "
             "result has the figures.",
         .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
                      "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
-                     "gguf-adapter"},
+                     "gguf-adapter",
+                     "qlora export ./my-model both --adapter a:0.7 --adapter b:0.3 --format "
+                     "peft-adapter"},
         .positionals = {"model_name_or_path", "output"},
         .required = {"model_name_or_path", "output"},
         .writes = true,
@@ -60,9 +65,11 @@ class ExportVerb : public Verb {
   void Declare(OptionTable& table) override {
     options_.Declare(table);
     run_.Declare(table);
+    table_ = &table;
   }
 
   int Run(const Console& console) override {
+    options_.Complete(*table_);
     // An adapter that is merged into another model gives a file that loads and talks nonsense.
     NoteOtherBase(options_.model_name_or_path, options_.adapter, console);
     Context context(run_.ThreadCount());
@@ -159,6 +166,7 @@ class ExportVerb : public Verb {
   }
 
   ExportOptions options_;
+  OptionTable* table_ = nullptr;
   RunFields run_;
 };
 

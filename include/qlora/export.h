@@ -16,13 +16,16 @@ namespace qlora {
 
 struct ExportOptions {
   std::string model_name_or_path;
-  std::string adapter;  // empty: the base alone (not for gguf-adapter)
-  std::string output;   // a file for GGUF, a directory otherwise
+  // As ModelOptions::adapter and adapter_rank; empty: the base alone (not to write an adapter).
+  std::vector<std::string> adapter;
+  std::int64_t adapter_rank = 0;
+  std::string output;  // a file for GGUF, a directory otherwise
   bool overwrite = false;
-  // gguf, gguf-adapter, hf; auto: gguf-adapter for an adapter of a GGUF file, otherwise gguf
+  // A model: gguf, hf; the adapter alone: gguf-adapter, peft-adapter, mlx-adapter; auto:
+  // gguf-adapter for an adapter of a GGUF file, otherwise gguf
   std::string format = "auto";
   // The kind of a GGUF file by llama.cpp's names, in any case: f16, q8_0, q4_k_m ...; auto: as the
-  // model is stored. hf: f32, f16, bf16; gguf-adapter: these and q8_0.
+  // model is stored. hf, peft-adapter, mlx-adapter: f32, f16, bf16; gguf-adapter: these and q8_0.
   std::string outtype = "f16";
   // For types of blocks: an importance matrix of llama.cpp (.gguf, .dat), or a text or data to make
   // one from.
@@ -43,6 +46,8 @@ struct ExportOptions {
   std::function<void()> on_written;
 
   void Declare(OptionTable& table);
+  // After the table was filled: adapters of PEFT and mlx-lm are float32 where no outtype is given.
+  void Complete(OptionTable& table);
 };
 
 // How much of the adapter's change of a tensor is left after its rounding to blocks: 1 all, 0
@@ -78,7 +83,7 @@ struct VerifyReport {
 struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
-  std::string format;  // the written one: gguf, gguf-adapter, hf
+  std::string format;  // the written one: never auto
   // The base of the merge: nf4, original, or blocks, those of a GGUF file; "" without a merge.
   std::string merge_base;
   // Of the verification, whose report is also in export_report.json beside the output.

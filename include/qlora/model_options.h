@@ -16,7 +16,10 @@ namespace qlora {
 // Which model, and in which form it is held.
 struct ModelOptions {
   std::string model_name_or_path;  // a Hugging Face directory
-  std::string adapter;             // a PEFT directory; empty: the base alone
+  // Folders of PEFT or mlx-lm, GGUF adapters, or names of the hub, each as PATH or PATH:WEIGHT:
+  // their weighted sum is applied. Empty: the base alone.
+  std::vector<std::string> adapter;
+  std::int64_t adapter_rank = 0;  // of the sum; 0: the sum of the ranks, which is exact
   // true: the linears of the blocks are held in 4 bits; false: as the checkpoint has them; auto: as
   // they were when the adapter was trained, 4 bits without an adapter.
   std::string load_in_4bit = "auto";

@@ -26,6 +26,7 @@ struct Option {
   bool any_case = false;             // choices, which are in small letters, may be in capitals
   std::string hint = {};             // ends the message about a value that is not a choice
   bool is_path = false;              // "~" at the start is the home folder
+  bool repeats = false;              // a list: given again, it adds items
   bool set = false;                  // given by the user
 
   std::string ToString() const;             // the current value as the user would write it

@@ -3,6 +3,7 @@
 #define QLORA_OTHER_BASE_H_
 
 #include <string>
+#include <vector>
 
 namespace qlora {
 
@@ -11,6 +12,10 @@ namespace qlora {
 // recorded, otherwise the last part of the name. Both are folders, or names in the Hugging Face
 // cache. Errors: InvalidInput for a name that is not in the cache, and records that cannot be read.
 std::string DescribeOtherBase(const std::string& model, const std::string& adapter);
+
+// These remarks on adapters as ModelOptions::adapter names them.
+std::vector<std::string> DescribeOtherBases(const std::string& model,
+                                            const std::vector<std::string>& adapters);
 
 // The model that the adapter in a folder was trained on: as this program recorded it, since PEFT's
 // record may name the checkpoint that a GGUF file was made from; otherwise as PEFT's record says.

@@ -130,7 +130,7 @@ class ExportReport:
 class Model:
     @classmethod
     def load(
-        cls, path: Path, adapter: Optional[Path] = None, *,
+        cls, path: Path, adapter: Union[None, Path, Sequence[Path]] = None, *,
         on_load: Optional[Callable[[int, int], Any]] = None, context: Optional[Context] = None,
         **options: Any) -> Model: ...
     def generate(
@@ -347,5 +347,5 @@ def plan(
     model: Path, dataset: Optional[Dataset] = None, *, context: Optional[Context] = None,
     **options: Any) -> dict[str, Any]: ...
 def export(
-    model: Path, output: Path, adapter: Optional[Path] = None, *,
+    model: Path, output: Path, adapter: Union[None, Path, Sequence[Path]] = None, *,
     context: Optional[Context] = None, **options: Any) -> ExportReport: ...

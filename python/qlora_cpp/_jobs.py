@@ -24,15 +24,18 @@ def plan(model, dataset=None, *, context=None, **options):
 
 
 def export(model, output, adapter=None, *, context=None, **options):
-    """export(model: str, output: str, adapter: str = None, *, context: Context, **options: Any)
+    """export(model: str, output: str, adapter: Any = None, *, context: Context, **options: Any)
     -> ExportReport
 
-    Writes a model for other programs, with the adapter merged in, as `qlora export` does.
+    Writes a model for other programs, with the adapter merged in, or the adapter alone, as `qlora
+    export` does.
 
-    output: a file for GGUF, a folder for format="hf".
-    options: format ("gguf", "gguf-adapter", "hf"; default: "gguf-adapter" for an adapter of a GGUF
-        file, otherwise "gguf"), outtype ("f16", "q8_0", "q4_k_m" ...), imatrix, merge_base, verify,
-        overwrite ... of `qlora help export`.
+    output: a file for GGUF, otherwise a folder.
+    adapter: as for Model.load: of several, their weighted sum.
+    options: format ("gguf", "hf"; the adapter alone: "gguf-adapter", "peft-adapter", "mlx-adapter";
+        default: "gguf-adapter" for an adapter of a GGUF file, otherwise "gguf"), outtype ("f16",
+        "q8_0", "q4_k_m" ...), adapter_rank, imatrix, merge_base, verify, overwrite ... of `qlora
+        help export`.
     Returns an ExportReport: files, bytes, and, of an adapter that was merged into a GGUF file of
         blocks ("q8_0", "q4_k_m" ...), kept_change: the share of its change that rounding leaves ...
     Ctrl+C leaves nothing behind. Remarks on what the files lack are UserWarnings.

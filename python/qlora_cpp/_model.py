@@ -19,6 +19,8 @@ class Model:
     def load(cls, path, adapter=None, *, on_load=None, context=None, **options):
         """Loads a folder of a Hugging Face model, and a LoRA adapter for it.
 
+        adapter: a folder of PEFT or mlx-lm, or a GGUF adapter; of a list of them, each as "PATH" or
+            "PATH:WEIGHT", the weighted sum is used, with adapter_rank reduced to a rank.
         options: load_in_4bit, compute_dtype, bnb_4bit_quant_type, chat_template, copy_weights,
             threads ... as `qlora help generate` explains them.
         on_load(done, total): called while weights are read. context: threads to use.

@@ -5,9 +5,11 @@
 
 namespace qlora::python {
 
-void WarnOfOtherBase(const std::string& model, const std::string& adapter, PythonCalls& python) {
-  const std::string other_base = DescribeOtherBase(model, adapter);
-  if (!other_base.empty()) python([&] { Warn(other_base); });
+void WarnOfOtherBase(const std::string& model, const std::vector<std::string>& adapters,
+                     PythonCalls& python) {
+  for (const std::string& other_base : DescribeOtherBases(model, adapters)) {
+    python([&] { Warn(other_base); });
+  }
   if (python.stopped()) throw Stopped();
 }
 

@@ -3,6 +3,7 @@
 #define QLORA_PYTHON_BASE_WARNING_H_
 
 #include <string>
+#include <vector>
 
 #include "python_calls.h"
 
@@ -10,7 +11,8 @@ namespace qlora::python {
 
 // Warns of an adapter that was trained on other weights than those of the model, before the work
 // begins, so that a user who makes warnings errors has lost nothing: throws Stopped then.
-void WarnOfOtherBase(const std::string& model, const std::string& adapter, PythonCalls& python);
+void WarnOfOtherBase(const std::string& model, const std::vector<std::string>& adapters,
+                     PythonCalls& python);
 
 }  // namespace qlora::python
 

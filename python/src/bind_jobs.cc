@@ -55,6 +55,7 @@ ExportReport ExportFromPython(const py::dict& options, const ContextPtr& context
   OptionTable table;
   settings.Declare(table);
   SetOptions(options, table);
+  settings.Complete(table);
   PythonCalls python;
   const ExportReport report = RunWithCalls(python, [&] {
     return ContextOr(context)->Run([&](Context& c) {
@@ -72,7 +73,7 @@ void BindJobs(py::module_& module) {
   ReportClass<ExportReport>(module, "ExportReport", "Written files, as export() returns them.")
       .Add("files", &ExportReport::files, "Paths of the files.")
       .Add("bytes", &ExportReport::bytes, "Their size.")
-      .Add("format", &ExportReport::format, "\"gguf\", \"gguf-adapter\" or \"hf\".")
+      .Add("format", &ExportReport::format, "As the option format, and never \"auto\".")
       .Add("merge_base", &ExportReport::merge_base,
            "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
            "\"\" without a merge.")

@@ -111,7 +111,7 @@ RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
     return ContextFor(context, keywords.options.threads)->Run([&](Context& c) {
       TrainOptions& chosen = keywords.options;
       // Of the model as it was named: PlanRun puts its quantized form in its place.
-      WarnOfOtherBase(chosen.model_name_or_path, chosen.adapter, python);
+      WarnOfOtherBase(chosen.model_name_or_path, {chosen.adapter}, python);
       const TrainPlan plan = PlanRun(c, chosen, keywords.save_quantized, python);
       // Before weights are loaded: a user who makes warnings errors has lost nothing.
       observer.Warn(plan.warnings);

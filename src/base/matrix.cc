@@ -25,6 +25,15 @@ std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t
 }
 
 // Keeps the stride of the whole matrix. A view without data, as in planning, stays without data.
+std::vector<float> Transposed(const std::vector<float>& values, std::int64_t rows,
+                              std::int64_t cols) {
+  std::vector<float> out(values.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) out[c * rows + r] = values[r * cols + c];
+  }
+  return out;
+}
+
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count) {
   MatrixView out = m;
   out.cols = count;

@@ -19,6 +19,10 @@ bool IsFloat(DType dtype);
 // in +-1/sqrt(I).
 std::vector<float> KaimingUniform(RandomKey key, std::int64_t rows, std::int64_t cols);
 
+// Returns the values of a matrix (rows, cols) in the order of (cols, rows).
+std::vector<float> Transposed(const std::vector<float>& values, std::int64_t rows,
+                              std::int64_t cols);
+
 // Columns [begin, begin + count) of a view, which may be one without data.
 MatrixView Columns(const MatrixView& m, std::int64_t begin, std::int64_t count);
 ConstMatrixView Columns(const ConstMatrixView& m, std::int64_t begin, std::int64_t count);

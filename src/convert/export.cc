@@ -11,10 +11,10 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
+#include "convert/export_adapter.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/export_output.h"
-#include "convert/gguf_adapter.h"
 #include "convert/gguf_base.h"
 #include "convert/gguf_mix.h"
 #include "convert/imatrix.h"
@@ -29,6 +29,7 @@
 #include "io/gguf_path.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
+#include "model/combined_adapter.h"
 #include "model/gguf_source.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
@@ -39,9 +40,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // Chooses the base that the adapter is merged into.
-BaseRecord ChooseBase(const ExportOptions& options) {
+BaseRecord ChooseBase(const ExportOptions& options, const AdapterSet& adapters) {
   std::optional<BaseRecord> trained;
-  if (!options.adapter.empty()) trained = LoadBaseRecord(options.adapter);
+  if (!adapters.empty()) trained = LoadBaseRecord(adapters.first());
   if (options.merge_base == "nf4") {
     if (trained && trained->load_in_4bit) return *trained;
     return {};
@@ -76,10 +77,11 @@ std::uint64_t BytesOnDisk(const fs::path& path) {
 class Exporter {
  public:
   Exporter(Context& context, Backend& backend, const ExportOptions& options,
-           const ProgressFn& progress)
+           const AdapterSet& adapters, const ProgressFn& progress)
       : context_(context),
         backend_(backend),
         options_(options),
+        adapters_(adapters),
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
         config_(LoadDecoderConfig(model_dir_)),
@@ -89,24 +91,30 @@ class Exporter {
     // Files that are needed late are read, or known to be free, before minutes of work.
     verify_text_ = options.verify_text.empty() ? std::string(BuiltInText())
                                                : ReadTextFile(options.verify_text);
-    if (!options.adapter.empty()) {
-      adapter_ = LoraAdapter::Load(options.adapter, config_, backend.memory());
+    if (adapters.empty()) return;
+    if (writes_values()) {
+      values_ = LoadAdapterValues(adapters, config_);
+      adapter_ = ToLoraAdapter(values_, config_, backend.memory());
+    } else {
+      adapter_ = LoadAdapters(adapters, config_, backend.memory());
     }
   }
 
   ExportReport Run() {
     if (adapter_only()) CheckAdapterOnly();
-    const BaseRecord base = ChooseBase(options_);
-    // A GGUF adapter holds nothing of the model, whose weights are then needed for the comparison
+    const BaseRecord base = ChooseBase(options_, adapters_);
+    // An adapter holds nothing of the model, whose weights are then needed for the comparison
     // alone.
     const bool verifies = Verifies();
     if (!adapter_only() || verifies) LoadSource(base);
     file_type_ = &ChooseFileType();
     target_.outtype = file_type_->base;
     ExportReport report;
+    if (adapter_) {
+      notes_.insert(notes_.end(), adapter_->notes().begin(), adapter_->notes().end());
+    }
     if (adapter_ && !adapter_only()) {
-      notes_.push_back(NoteOtherTokenizer(model_dir_, options_.adapter));
-      notes_.push_back(adapter_->note());
+      notes_.push_back(NoteOtherTokenizer(model_dir_, adapters_.first()));
       std::erase(notes_, "");
       config_.vocab_size = adapter_->vocab_size();
     }
@@ -125,7 +133,9 @@ class Exporter {
   }
 
  private:
-  bool adapter_only() const { return options_.format == "gguf-adapter"; }
+  bool adapter_only() const { return options_.format.ends_with("-adapter"); }
+  // Adapters of PEFT and mlx-lm are written from their values.
+  bool writes_values() const { return adapter_only() && options_.format != "gguf-adapter"; }
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
 
   // Errors: InvalidInput for a type that the format cannot hold or that needs what is not given.
@@ -157,9 +167,10 @@ class Exporter {
     }
     if (!file.base.is_blocks()) return;
     const bool is_model = options_.format == "gguf";
-    if (!is_model && !(adapter_only() && BitsOf(file) >= 8)) {
+    const bool is_gguf_adapter = options_.format == "gguf-adapter";
+    if (!is_model && !(is_gguf_adapter && BitsOf(file) >= 8)) {
       ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16",
-                        options_.format, file.name, adapter_only() ? ", q8_0 or" : " or");
+                        options_.format, file.name, is_gguf_adapter ? ", q8_0 or" : " or");
     }
     if (file.needs_importance && options_.imatrix.empty()) {
       ThrowInvalidInput(
@@ -172,7 +183,7 @@ class Exporter {
   // The type of the output; auto: the nearest to the form in which the model is stored.
   const GgufFileType& ChooseFileType() const {
     if (options_.outtype != "auto") return ParseOuttype(options_.outtype);
-    if (adapter_only()) return ParseOuttype("f16");
+    if (adapter_only()) return ParseOuttype(writes_values() ? "f32" : "f16");
     if (!fs::is_directory(model_dir_) && options_.format == "gguf") {
       const GgufMetadata metadata = ReadGgufMetadata(model_dir_);
       const GgufValue* number = metadata.Find("general.file_type");
@@ -200,18 +211,19 @@ class Exporter {
 
   // Errors: InvalidInput when there is no adapter, or a GGUF adapter cannot hold this one.
   void CheckAdapterOnly() const {
-    if (!adapter_) ThrowInvalidInput("--format gguf-adapter needs --adapter");
+    if (!adapter_) ThrowInvalidInput("--format {} needs --adapter", options_.format);
+    if (writes_values()) return;
     if (!adapter_->modules().empty()) {
       ThrowInvalidInput(
           "{} changes '{}', which a GGUF adapter cannot hold; merge it into the model: --format "
           "gguf",
-          options_.adapter, adapter_->modules().front().name);
+          fmt::join(options_.adapter, ","), adapter_->modules().front().name);
     }
     if (adapter_->config().use_dora) {
       ThrowInvalidInput(
           "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: "
           "--format gguf",
-          options_.adapter);
+          fmt::join(options_.adapter, ","));
     }
     if (const auto gguf = FindGguf(model_dir_)) CheckFitsGguf(*gguf, config_, *adapter_);
   }
@@ -244,8 +256,9 @@ class Exporter {
           "they were quantized from",
           model_dir_.string());
     }
-    if (adapter_only() || !adapter_) return;
+    if (!adapter_) return;
     adapter()->FoldTables(weights_);
+    if (adapter_only()) return;
     weights_.embed = EmbeddingOf(weights_.embed, adapter());
     weights_.head = HeadOf(weights_, adapter());
   }
@@ -262,6 +275,7 @@ class Exporter {
   // Returns the files that were written.
   std::vector<std::string> Write(ExportReport& report) {
     if (options_.format == "hf") return WriteHf();
+    if (writes_values()) return WriteAdapterFolder();
     const GgufSource source = Source();
     const std::string& name = source.name;
     if (adapter_only()) {
@@ -335,21 +349,31 @@ class Exporter {
     notes_.push_back(fmt::format("{}; {}", found, kAdvice));
   }
 
+  std::vector<std::string> WriteAdapterFolder() {
+    if (values_.base_model_name_or_path.empty()) {
+      values_.base_model_name_or_path = RepositoryOf(options_.model_name_or_path);
+    }
+    return options_.format == "mlx-adapter"
+               ? ExportMlxAdapter(values_, config_, adapters_.first(), target_)
+               : ExportPeftAdapter(values_, config_, adapters_.first(), target_);
+  }
+
   std::vector<std::string> WriteHf() {
     MergedPrompts prompts;
-    const fs::path kept = fs::path(options_.adapter) / kChatTemplateFile;
-    const auto base = adapter_ ? LoadBaseRecord(options_.adapter) : std::nullopt;
+    const fs::path folder = adapters_.first();
+    const fs::path kept = folder / kChatTemplateFile;
+    const auto base = adapter_ ? LoadBaseRecord(folder) : std::nullopt;
     if (adapter_ && fs::exists(kept)) {
       prompts.chat_template = ReadTextFile(kept);
     } else if (adapter_ && fs::exists(model_dir_ / kChatTemplateFile)) {
       // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
-      const Tokenizer tokenizer = Tokenizer::Load(model_dir_, options_.adapter);
+      const Tokenizer tokenizer = Tokenizer::Load(model_dir_, folder);
       const auto& templates = tokenizer.spec().chat_templates;
       if (!templates.empty()) prompts.chat_template = templates.front().text;
     }
     if (adapter_) {
       prompts.record = base ? base->prompts : PromptRecord{};
-      prompts.tokenizer_dir = options_.adapter;
+      prompts.tokenizer_dir = folder;
     }
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
@@ -365,6 +389,7 @@ class Exporter {
     const VerifyReport found = VerifyOutput({.context = context_,
                                              .backend = backend_,
                                              .options = options_,
+                                             .adapters = adapters_,
                                              .model_dir = model_dir_,
                                              .config = config_,
                                              .weights = weights_,
@@ -384,17 +409,19 @@ class Exporter {
   }
 
   Tokenizer LoadTokenizer() const {
-    return Tokenizer::Load(model_dir_, options_.adapter, TemplateUse::kShow);
+    return Tokenizer::Load(model_dir_, adapters_.first(), TemplateUse::kShow);
   }
 
   Context& context_;
   Backend& backend_;
   const ExportOptions& options_;
+  const AdapterSet& adapters_;
   const ProgressFn& progress_;
   fs::path model_dir_;
   DecoderConfig config_;
   ExportTarget target_;
   const GgufFileType* file_type_ = nullptr;
+  AdapterValues values_;  // of writes_values()
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::string verify_text_;
@@ -407,21 +434,21 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   const Stopwatch watch;
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
   ExportOptions resolved = options;
-  resolved.adapter = ResolveAdapterDir(options.adapter);
+  const AdapterSet adapters = ResolveAdapters(options.adapter, options.adapter_rank);
   const auto gguf = FindGguf(ResolveModelDir(options.model_name_or_path));
   // Beside a GGUF file, the adapter is all that is new.
   if (options.format == "auto") {
-    resolved.format = gguf && !options.adapter.empty() ? "gguf-adapter" : "gguf";
+    resolved.format = gguf && !adapters.empty() ? "gguf-adapter" : "gguf";
   }
   // A bool becomes a text of one character without a word of the compiler.
   if (options.verify != "auto" && options.verify != "true" && options.verify != "false") {
     ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
                       Printable(options.verify));
   }
-  CheckExportOutput(resolved);
+  CheckExportOutput(resolved, adapters);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);
-  ExportReport report = Exporter(context, *backend, resolved, progress).Run();
+  ExportReport report = Exporter(context, *backend, resolved, adapters, progress).Run();
   report.format = resolved.format;
   report.seconds = watch.seconds();
   return report;

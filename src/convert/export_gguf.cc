@@ -216,6 +216,14 @@ class ModelPlan {
   GgufPlan plan_;
 };
 
+// The alpha of a file, for which alpha / r is the scale of most modules. llama.cpp takes the scale
+// 1 for an alpha of 0.
+float AlphaToWrite(const AdapterConfig& config) {
+  const double root = config.use_rslora ? std::sqrt(static_cast<double>(config.r)) : 1;
+  const auto alpha = static_cast<float>(config.lora_alpha * root);
+  return alpha == 0 ? 1 : alpha;
+}
+
 }  // namespace
 
 const GgufFileType& ParseOuttype(const std::string& name) {
@@ -245,14 +253,14 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
                        const ExportTarget& target) {
   CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
   Memory& memory = adapter.memory();
-  const double alpha = adapter.config().lora_alpha;
+  const float alpha = AlphaToWrite(adapter.config());
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitectureOf(config));
   metadata.Add("general.type", std::string("adapter"));
   metadata.Add("general.name", name);
   AddBaseModel(name, repository, metadata);
   metadata.Add("adapter.type", std::string("lora"));
-  metadata.Add("adapter.lora.alpha", static_cast<float>(alpha));
+  metadata.Add("adapter.lora.alpha", alpha);
   GgufPlan plan;
   const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
                        const LinearRows& linear_rows) {
@@ -272,8 +280,10 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
         memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
       });
       // llama.cpp computes alpha / rank * B A; B takes up the difference from the trained scale.
-      const double factor = double{linear_rows.factor} * double{expert->scale} *
-                            static_cast<double>(expert->rank) / alpha;
+      const auto rank = static_cast<float>(expert->rank);
+      const double rest =
+          alpha / rank == expert->scale ? 1 : double{expert->scale} * double{rank} / double{alpha};
+      const double factor = double{linear_rows.factor} * rest;
       bs.push_back([&memory, b = expert->b, order = linear_rows.order, factor](
                        std::int64_t first, std::int64_t count, float* out) {
         const std::vector<float> values = Download<float>(memory, b);

@@ -10,21 +10,21 @@ namespace qlora {
 void ExportOptions::Declare(OptionTable& table) {
   table.Section("Export");
   DeclareModelPath(table, &model_name_or_path);
-  // The names of LLaMA-Factory and Axolotl are aliases, so that their files work unchanged.
-  table.AddPath("adapter", &adapter, "PEFT adapter directory to merge, or to convert",
-                {"adapter_name_or_path", "lora_model_dir"});
-  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (hf)",
+  DeclareAdapters(table, &adapter, &adapter_rank, "to merge or to convert");
+  table.AddPath("output", &output, "file to write (gguf, gguf-adapter) or directory (others)",
                 {"outfile", "output_dir"});
   table.Add("overwrite", &overwrite, "replace an existing output", {"overwrite_output_dir"});
-  table.Choice("format", &format, {"gguf", "gguf-adapter", "hf", "auto"},
-               "gguf: one file for llama.cpp; gguf-adapter: the adapter alone; hf: a merged "
-               "checkpoint; auto: "
+  table.Choice("format", &format,
+               {"gguf", "hf", "gguf-adapter", "peft-adapter", "mlx-adapter", "auto"},
+               "gguf: one file for llama.cpp; hf: a merged checkpoint; the adapter alone, for: "
+               "gguf-adapter: llama.cpp; peft-adapter: PEFT; mlx-adapter: mlx-lm; auto: "
                "gguf-adapter for an adapter of a GGUF file, otherwise gguf");
   std::vector<std::string> outtypes;
   for (const GgufFileType& file : GgufFileTypes()) outtypes.push_back(LowerCase(file.name));
   outtypes.insert(outtypes.end(), {"mxfp4", "auto"});
   Option& type = table.Choice("outtype", &outtype, std::move(outtypes),
-                              "type of the weights in the GGUF file; auto: as the model is stored");
+                              "type of the weights in the file; auto: as the model is stored; "
+                              "peft-adapter, mlx-adapter: f32 where none is given");
   type.any_case = true;
   type.hint = "for IQ1, IQ2, IQ3 and other types, export f16 and run llama-quantize on the file";
   table.AddPath("imatrix", &imatrix,
@@ -45,6 +45,11 @@ void ExportOptions::Declare(OptionTable& table) {
   table.AddPath("verify_text", &verify_text,
                 "text file to compare and measure the perplexity on, instead of a built-in text");
   DeclareDevice(table, &device);
+}
+
+void ExportOptions::Complete(OptionTable& table) {
+  if (table.Find("outtype")->set) return;
+  if (format == "peft-adapter" || format == "mlx-adapter") outtype = "f32";
 }
 
 }  // namespace qlora

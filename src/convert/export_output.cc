@@ -12,11 +12,18 @@
 #include "convert/model_folder.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
+#include "io/peft.h"
+#include "model/mlx_adapter.h"
 
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool IsFolder(const ExportOptions& options) {
+  return options.format == "hf" || options.format == "peft-adapter" ||
+         options.format == "mlx-adapter";
+}
 
 // Refuses a name that suggests a format other than the written one.
 void CheckName(const ExportOptions& options) {
@@ -25,11 +32,11 @@ void CheckName(const ExportOptions& options) {
   const std::string extension = LowerCase(fs::path(options.output).extension().string());
   const bool is_checkpoint = std::find(kCheckpointFiles.begin(), kCheckpointFiles.end(),
                                        extension) != kCheckpointFiles.end();
-  if (options.format == "hf" && (is_checkpoint || extension == ".gguf")) {
-    ThrowInvalidInput("output {}: --format hf writes a folder; choose a name without {}",
-                      options.output, extension);
+  if (IsFolder(options) && (is_checkpoint || extension == ".gguf")) {
+    ThrowInvalidInput("output {}: --format {} writes a folder; choose a name without {}",
+                      options.output, options.format, extension);
   }
-  if (options.format != "hf" && is_checkpoint) {
+  if (!IsFolder(options) && is_checkpoint) {
     ThrowInvalidInput(
         "output {}: --format {} writes a GGUF file; choose a name that ends in .gguf, or write a "
         "merged checkpoint in safetensors: --format hf and the name of a folder",
@@ -37,9 +44,31 @@ void CheckName(const ExportOptions& options) {
   }
 }
 
+// A new or empty folder, or one of an adapter of the same format that may be replaced.
+void CheckAdapterFolder(const ExportOptions& options, const AdapterSet& adapters,
+                        const fs::path& output) {
+  std::error_code ignored;
+  if (!fs::exists(output, ignored) || fs::is_empty(output, ignored)) return;
+  if (!options.overwrite) {
+    ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
+  }
+  for (const AdapterSource& adapter : adapters.sources) {
+    if (fs::equivalent(output, adapter.path, ignored)) {
+      ThrowInvalidInput("output {} is the adapter itself; choose another name", options.output);
+    }
+  }
+  const bool mlx = options.format == "mlx-adapter";
+  const fs::path weights = output / (mlx ? kMlxWeights : kPeftWeights);
+  if (fs::exists(output / kAdapterConfig, ignored) && fs::exists(weights, ignored)) return;
+  ThrowInvalidInput(
+      "output {} holds no {}, and --overwrite replaces only an adapter of the same format; choose "
+      "another name",
+      options.output, weights.filename().string());
+}
+
 }  // namespace
 
-void CheckExportOutput(const ExportOptions& options) {
+void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
   CheckName(options);
   std::error_code ignored;
@@ -49,10 +78,13 @@ void CheckExportOutput(const ExportOptions& options) {
     // is complete.
     std::vector<fs::path> sources = {
         ResolveModelFolder(options.model_name_or_path, "export --format hf")};
-    if (!options.adapter.empty() && fs::exists(options.adapter)) sources.push_back(options.adapter);
+    for (const AdapterSource& adapter : adapters.sources) {
+      if (fs::exists(adapter.path)) sources.emplace_back(adapter.path);
+    }
     CheckModelFolder(options.output, options.overwrite, sources);
     return;
   }
+  if (IsFolder(options)) return CheckAdapterFolder(options, adapters, output);
   if (fs::is_directory(output, ignored)) {
     ThrowInvalidInput("output {} is a directory; --format {} writes a file", options.output,
                       options.format);

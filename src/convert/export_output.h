@@ -2,13 +2,14 @@
 #ifndef QLORA_CONVERT_EXPORT_OUTPUT_H_
 #define QLORA_CONVERT_EXPORT_OUTPUT_H_
 
+#include "io/adapter_source.h"
 #include "qlora/export.h"
 
 namespace qlora {
 
 // Errors: InvalidInput when the output exists, is the model itself, has the name of another format,
 // or cannot be made.
-void CheckExportOutput(const ExportOptions& options);
+void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters);
 
 }  // namespace qlora
 

@@ -127,17 +127,6 @@ void CheckGgufLimits(const DecoderConfig& config, const std::string& architectur
   Limits(config, architecture).Check(tied);
 }
 
-float GgufScoreFactor(const DecoderConfig& config) {
-  // llama.cpp takes the number of layers for the size of the model.
-  const bool is_27b = (config.model_type == "gemma2" && config.num_hidden_layers == 46) ||
-                      (config.model_type == "gemma3_text" && config.num_hidden_layers == 62);
-  const std::int64_t divisor =
-      is_27b ? config.hidden_size / config.num_attention_heads : config.head_dim;
-  const auto root = std::sqrt(static_cast<double>(divisor));
-  if (config.attention_scale == static_cast<float>(1 / root)) return 1;
-  return config.attention_scale * static_cast<float>(root);
-}
-
 bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture) {
   return rope.type == RopeType::kYarn && architecture == "llama" && !HasUsualYarn(rope);
 }

@@ -13,11 +13,6 @@ namespace qlora {
 // setting and what llama.cpp would compute, where no file makes it compute the same.
 void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied);
 
-// The factor between the scores that config.json asks for and those of llama.cpp, which has no key
-// for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
-// 1/sqrt(hidden_size / heads), rounded down.
-float GgufScoreFactor(const DecoderConfig& config);
-
 // YaRN: the divisors of the frequencies are written as a tensor, in place of the parameters that
 // llama.cpp does not read (betas, truncate). Only its llama graph reads such a tensor.
 bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture);

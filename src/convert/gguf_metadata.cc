@@ -133,14 +133,6 @@ std::string GgufArchitectureOf(const DecoderConfig& config) {
   return std::string(architecture->name);
 }
 
-PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
-  const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
-  PerLinear<LinearRows> rows =
-      Combine(order, order, [](const auto& linear, const auto&) { return LinearRows{linear}; });
-  if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);
-  return rows;
-}
-
 void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
                       GgufMetadata& out) {
   const std::string architecture = GgufArchitectureOf(config);

@@ -7,7 +7,7 @@
 //
 //   gguf_metadata.h   the keys that describe a decoder; model/gguf_names.h has llama.cpp's names
 //   gguf_tokenizer_keys.h the tokenizer as GGUF keys
-//   gguf_adapter.h    reads an adapter GGUF again, to verify it
+//   export_adapter.h  adapters for PEFT and mlx-lm; model/lora_values.h reads all formats
 //   gguf_base.h       what holds for a base that is a GGUF file itself
 //   verify_report.h   export_report.json
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization

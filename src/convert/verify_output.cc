@@ -9,11 +9,11 @@
 
 #include "backend/backend_factory.h"
 #include "base/check.h"
-#include "convert/gguf_adapter.h"
 #include "convert/verify.h"
 #include "convert/verify_report.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
+#include "model/combined_adapter.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -29,10 +29,9 @@ std::function<void()> Tick(const VerifySource& source) {
 }
 
 VerifyReport CompareAdapter(const VerifySource& source, Ids text) {
-  // Loaded for its shapes; LoadGgufAdapter replaces the values by the values of the file.
   LoraAdapter written =
-      LoraAdapter::Load(source.options.adapter, source.config, source.backend.memory());
-  LoadGgufAdapter(source.options.output, source.config, written);
+      LoadAdapters({.sources = {{source.options.output}}}, source.config, source.backend.memory());
+  written.FoldTables(source.weights);
   return Compare({source.backend, source.config, source.weights, source.adapter},
                  {source.backend, source.config, source.weights, &written}, text, Tick(source));
 }
@@ -64,7 +63,7 @@ VerifyReport CompareModel(const VerifySource& source, Ids text) {
 std::optional<Tokenizer> SourceTokenizer(const VerifySource& source) {
   const ExportOptions& options = source.options;
   try {
-    return Tokenizer::Load(source.model_dir, options.adapter, TemplateUse::kShow);
+    return Tokenizer::Load(source.model_dir, source.adapters.first(), TemplateUse::kShow);
   } catch (const Error&) {
     if (options.format == "gguf" || !options.verify_text.empty()) throw;
     return {};
@@ -77,7 +76,7 @@ VerifyReport VerifyOutput(const VerifySource& source) {
   const std::string& output = source.options.output;
   VerifyReport found;
   try {
-    const bool is_adapter = source.options.format == "gguf-adapter";
+    const bool is_adapter = source.options.format.ends_with("-adapter");
     const std::optional<Tokenizer> tokenizer = SourceTokenizer(source);
     std::vector<std::int32_t> ids;
     if (tokenizer) ids = tokenizer->Encode(source.text);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backend/backend.h"
+#include "io/adapter_source.h"
 #include "io/tensor_type.h"
 #include "model/lora.h"
 #include "model/weights.h"
@@ -18,6 +19,7 @@ struct VerifySource {
   Context& context;
   Backend& backend;  // computes in float32
   const ExportOptions& options;
+  const AdapterSet& adapters;
   const std::filesystem::path& model_dir;
   const DecoderConfig& config;
   const DecoderWeights& weights;

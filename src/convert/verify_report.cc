@@ -27,7 +27,7 @@ OrderedJson ToJson(const ExportOptions& options, const ExportReport& report) {
   const VerifyReport& v = report.verification;
   OrderedJson json = {{"output", options.output},
                       {"model_name_or_path", options.model_name_or_path},
-                      {"adapter", options.adapter},
+                      {"adapter", fmt::format("{}", fmt::join(options.adapter, ","))},
                       {"format", options.format},
                       {"outtype", options.outtype},
                       {"merge_base", report.merge_base},
@@ -71,7 +71,7 @@ std::string DescribeFailure(const VerifyReport& report, const std::string& outty
 
 void WriteVerifyReport(const ExportOptions& options, ExportReport& report) {
   const fs::path output = fs::absolute(options.output);
-  const fs::path file = (options.format == "hf" ? output : output.parent_path()) / kReport;
+  const fs::path file = (fs::is_directory(output) ? output : output.parent_path()) / kReport;
   std::error_code ignored;
   if (fs::exists(file, ignored) && !IsReport(file)) {
     report.notes.push_back(

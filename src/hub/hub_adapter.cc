@@ -34,4 +34,18 @@ std::string ResolveAdapterDir(const std::string& name) {
   return snapshot->string();
 }
 
+AdapterSet ResolveAdapters(const std::vector<std::string>& names, std::int64_t rank) {
+  if (rank < 0) ThrowInvalidInput("adapter_rank must not be negative, found {}", rank);
+  AdapterSet adapters;
+  adapters.rank = rank;
+  for (const std::string& name : names) {
+    if (name.empty()) continue;
+    AdapterSource source = ParseAdapterSource(name);
+    source.path = ResolveAdapterDir(source.path);
+    adapters.sources.push_back(std::move(source));
+  }
+  if (rank > 0 && adapters.empty()) ThrowInvalidInput("adapter_rank needs an adapter");
+  return adapters;
+}
+
 }  // namespace qlora

@@ -2,7 +2,11 @@
 #ifndef QLORA_HUB_HUB_ADAPTER_H_
 #define QLORA_HUB_HUB_ADAPTER_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
+
+#include "io/adapter_source.h"
 
 namespace qlora {
 
@@ -10,6 +14,9 @@ namespace qlora {
 // could have, otherwise the snapshot of org/name[@revision] in the cache. "" stays "". Errors:
 // InvalidInput for a name of the hub that is not in the cache or is no adapter, with what to do.
 std::string ResolveAdapterDir(const std::string& name);
+
+// The same for adapters as options name them, "PATH:WEIGHT" (io/adapter_source.h).
+AdapterSet ResolveAdapters(const std::vector<std::string>& names, std::int64_t rank);
 
 }  // namespace qlora
 

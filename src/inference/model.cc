@@ -20,6 +20,7 @@
 #include "inference/stop_text.h"
 #include "io/json.h"
 #include "model/base_record.h"
+#include "model/combined_adapter.h"
 #include "model/shared_options.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
@@ -43,10 +44,11 @@ bool UsesMerged(const ModelOptions& options, const std::filesystem::path& model_
 
 // The form in which to hold the base: as the adapter was trained ("auto"), or as the options say.
 // The model of the adapter's record is not used, only its form.
-BaseRecord BaseOf(const ModelOptions& options, const std::filesystem::path& model_dir) {
+BaseRecord BaseOf(const ModelOptions& options, const AdapterSet& adapters,
+                  const std::filesystem::path& model_dir) {
   const bool is_auto = options.load_in_4bit == "auto";
-  if (is_auto && !options.adapter.empty()) {
-    if (const std::optional<BaseRecord> base = LoadBaseRecord(options.adapter)) return *base;
+  if (is_auto && !adapters.empty()) {
+    if (const std::optional<BaseRecord> base = LoadBaseRecord(adapters.first())) return *base;
   }
   const bool as_it_is = options.load_in_4bit == "false" || UsesMerged(options, model_dir);
   return {options.model_name_or_path, !as_it_is, options.quantization};
@@ -60,31 +62,31 @@ BaseRecord BaseOf(const ModelOptions& options, const std::filesystem::path& mode
 // tokenizer before the template, the template before the renderer.
 class Model::Impl {
  public:
-  Impl(Context& context, const ModelOptions& options, const BackendFactory& backends,
+  Impl(Context& context, const ModelOptions& options, const AdapterSet& adapters,
+       const BackendFactory& backends,
        const std::function<void(std::int64_t, std::int64_t)>& progress)
       : dir_(ResolveModelDir(options.model_name_or_path)),
         context_(context),
         config_(LoadDecoderConfig(dir_)),
-        tokenizer_(Tokenizer::Load(dir_, options.adapter)),
+        tokenizer_(Tokenizer::Load(dir_, adapters.first())),
         precision_(ParsePrecision(options.compute_dtype, backends)),
         backend_(backends.Make(context, precision_.activation)),
-        trained_(PromptsOf(options.adapter, dir_)),
-        has_adapter_(!options.adapter.empty()),
+        trained_(PromptsOf(adapters.first(), dir_)),
+        has_adapter_(!adapters.empty()),
         template_given_(!options.chat.chat_template.empty()),
         chat_fields_(ChatFieldsOf(options.chat, trained_)),
         chat_(LoadChatTemplate(chat_fields_, tokenizer_,
                                recorded() ? ChatClock::kFixed : ChatClock::kToday)),
         renderer_(LayoutToServe(recorded(), template_given_, chat_ != nullptr), tokenizer_,
                   chat_.get()) {
-    if (!options.adapter.empty())
-      adapter_ = LoraAdapter::Load(options.adapter, config_, backend_->memory());
+    if (!adapters.empty()) adapter_ = LoadAdapters(adapters, config_, backend_->memory());
     // Chat models end an answer with the end of a turn, which the tokenizer need not list as an
     // end.
     ends_ = tokenizer_.eos_ids();
     if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
       ends_.push_back(*end);
     }
-    BaseRecord base = BaseOf(options, dir_);
+    BaseRecord base = BaseOf(options, adapters, dir_);
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
     // Rows of a prompt are few, and a card has better use for its memory.
@@ -99,14 +101,14 @@ class Model::Impl {
     }
     weights_ = LoadWeights(context, *backend_, dir_, config_, load);
     // A form that the adapter's record has, and a file in blocks has not, was not asked for.
-    const bool is_asked = options.load_in_4bit != "auto" || options.adapter.empty();
+    const bool is_asked = options.load_in_4bit != "auto" || adapters.empty();
     if (is_asked || weights_.sizes.block_formats.empty()) AdoptStoredForm(base, weights_.sizes);
     if (adapter_) {
       adapter_->FoldTables(weights_);
       // The tables of an adapter may have rows for more tokens, or for fewer.
       config_.vocab_size = adapter_->vocab_size();
     }
-    AddNotes(options);
+    AddNotes(options, adapters);
     memory_.emplace(*backend_, config_, weights_, precision_, AdaptersOf(adapter()));
   }
 
@@ -302,14 +304,16 @@ class Model::Impl {
     return ConversationOfMessages(record);
   }
 
-  void AddNotes(const ModelOptions& options) {
+  void AddNotes(const ModelOptions& options, const AdapterSet& adapters) {
     notes_ = weights_.sizes.notes;
-    notes_.push_back(NoteOtherTokenizer(dir_, options.adapter));
-    if (adapter_) notes_.push_back(adapter_->note());
+    notes_.push_back(NoteOtherTokenizer(dir_, adapters.first()));
+    if (adapter_) {
+      notes_.insert(notes_.end(), adapter_->notes().begin(), adapter_->notes().end());
+    }
     if (options.load_in_4bit != "auto" && !weights_.sizes.block_formats.empty()) {
       notes_.push_back(NoteIdle4bit(weights_.sizes));
     }
-    if (options.adapter.empty() && UsesMerged(options, dir_) && !weights_.sizes.stored_4bit) {
+    if (adapters.empty() && UsesMerged(options, dir_) && !weights_.sizes.stored_4bit) {
       notes_.push_back(
           "an adapter was merged into these weights, which are therefore not quantized; with "
           "--load_in_4bit true they are");
@@ -378,9 +382,8 @@ Model& Model::operator=(Model&& other) noexcept = default;
 Model Model::Load(Context& context, const ModelOptions& options,
                   const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
-  ModelOptions resolved = options;
-  resolved.adapter = ResolveAdapterDir(options.adapter);
-  return Model(std::make_unique<Impl>(context, resolved, *backends, progress));
+  const AdapterSet adapters = ResolveAdapters(options.adapter, options.adapter_rank);
+  return Model(std::make_unique<Impl>(context, options, adapters, *backends, progress));
 }
 
 std::vector<std::string> Model::notes() const { return impl_->notes(); }

@@ -10,8 +10,7 @@ namespace qlora {
 void ModelOptions::Declare(OptionTable& table) {
   table.Section("Model");
   DeclareModelPath(table, &model_name_or_path);
-  table.AddPath("adapter", &adapter, "PEFT adapter directory to apply",
-                {"adapter_name_or_path", "lora_model_dir"});
+  DeclareAdapters(table, &adapter, &adapter_rank, "to apply");
   table.Choice("load_in_4bit", &load_in_4bit, {"auto", "true", "false"},
                "load the linear layers in 4 bits; auto: as the adapter was trained, else true");
   quantization.Declare(table);

@@ -11,8 +11,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/spelling.h"
+#include "io/adapter_source.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
+#include "io/gguf_path.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 
@@ -21,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWeightsName = "adapter_model.safetensors";
 // PeftModel holds LoraModel as base_model, which holds the base as model.
 constexpr std::string_view kPrefix = "base_model.model.";
 
@@ -240,7 +241,7 @@ std::string CheckpointAdvice(const fs::path& directory) {
   fs::directory_iterator entry(directory, failed);
   for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
     const std::string name = entry->path().filename().string();
-    if (!name.starts_with(kCheckpoint) || !Exists(entry->path() / kWeightsName)) continue;
+    if (!name.starts_with(kCheckpoint) || !Exists(entry->path() / kPeftWeights)) continue;
     std::int64_t step = -1;
     // A name without a number leaves -1, which is never the newest.
     std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
@@ -252,7 +253,7 @@ std::string CheckpointAdvice(const fs::path& directory) {
 }
 
 fs::path WeightsPathOf(const fs::path& directory) {
-  const fs::path weights = directory / kWeightsName;
+  const fs::path weights = directory / kPeftWeights;
   if (Exists(weights)) return weights;
   if (Exists(directory / "adapter_model.bin")) {
     ThrowInvalidInput(
@@ -270,11 +271,24 @@ fs::path WeightsPathOf(const fs::path& directory) {
                           : SuggestPath(directory));
   }
   if (fs::is_regular_file(directory)) {
+    if (HasGgufMagic(directory)) {
+      ThrowInvalidInput(
+          "{0}: is a GGUF file where the folder of an adapter is needed; "
+          "an adapter in it can be made one of PEFT: qlora export MODEL FOLDER "
+          "--adapter {0} --format peft-adapter",
+          directory.string());
+    }
     ThrowInvalidInput("{}: is a file; an adapter is given as the folder that holds {}",
-                      directory.string(), kWeightsName);
+                      directory.string(), kPeftWeights);
+  }
+  if (FormatOfAdapter(directory) == AdapterFormat::kMlx) {
+    ThrowInvalidInput(
+        "{0}: is an adapter of mlx-lm where one of PEFT is needed; to make it one: "
+        "qlora export MODEL FOLDER --adapter {0} --format peft-adapter",
+        directory.string());
   }
   ThrowInvalidInput("{}: is not the folder of a LoRA adapter ({} is missing){}", directory.string(),
-                    kWeightsName, CheckpointAdvice(directory));
+                    kPeftWeights, CheckpointAdvice(directory));
 }
 
 // `stored` is `config` as a reader will see it: there, overlapping patterns are in sorted order.
@@ -443,8 +457,9 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   for (const AdapterWeights& module : weights) {
     CheckWeights(module, config, stored, where);
     const std::string prefix = std::string(kPrefix) + SpelledPath(config, module.path);
-    items.push_back({prefix + ".lora_A.weight", module.a});
-    items.push_back({prefix + ".lora_B.weight", module.b});
+    const bool embeds = module.path == kEmbeddingPath;
+    items.push_back({prefix + (embeds ? ".lora_embedding_A" : ".lora_A.weight"), module.a});
+    items.push_back({prefix + (embeds ? ".lora_embedding_B" : ".lora_B.weight"), module.b});
     if (config.use_dora) items.push_back({prefix + ".lora_magnitude_vector", module.magnitude});
   }
   for (const ReplacedMatrix& matrix : replaced) {
@@ -459,7 +474,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   }
 
   MakeDirectories(directory);
-  const auto writer = CreateSafetensors(directory / kWeightsName, std::move(infos), {});
+  const auto writer = CreateSafetensors(directory / kPeftWeights, std::move(infos), {});
   for (const Item& item : items) WriteMatrix(*writer, memory, item.matrix, dtype, item.name);
   const fs::path config_path = directory / kAdapterConfig;
   AtomicFile config_file(config_path);

@@ -22,6 +22,9 @@
 
 namespace qlora {
 
+// The file of the weights in the folder of an adapter.
+inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
+
 // The adapter of one linear. Shapes are checked against each other and against the rank that the
 // configuration states; the tensors are F32, F16 or BF16.
 struct AdapterModule {

@@ -41,13 +41,19 @@ bool IsOff(const Json& value) {
          (value.is_structured() && value.empty());
 }
 
+// mlx-lm has a file of the same name with other keys.
+bool IsMlx(const Json& json) {
+  return json.is_object() && !json.contains("peft_type") &&
+         (json.contains("fine_tune_type") || json.contains("lora_parameters"));
+}
+
 void CheckSupported(const Json& json, const std::string& where) {
   const auto peft_type = JsonGetOr<std::string>(json, "peft_type", "", where);
   if (peft_type != "LORA") {
-    // mlx-lm has a file of the same name with other keys.
-    const bool mlx = json.contains("fine_tune_type") || json.contains("lora_parameters");
     ThrowInvalidInput("{}: key 'peft_type': expected \"LORA\", found \"{}\"{}", where, peft_type,
-                      mlx ? "; it looks like an adapter of mlx-lm, which is another format" : "");
+                      IsMlx(json) ? "; it looks like an adapter of mlx-lm, whose weights are in "
+                                    "adapters.safetensors"
+                                  : "");
   }
   for (const std::string_view word : Words(kUnsupported)) {
     const std::string key(word);
@@ -322,9 +328,11 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
 
 std::string BaseOfAdapter(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / kAdapterConfig;
+  const std::string text = ReadTextFile(file);
+  const Json json = ParseJson(text, file.string());
+  if (IsMlx(json)) return JsonGetOr<std::string>(json, "model", "", file.string());
   std::vector<std::string> unknown_keys;
-  return ParseAdapterConfig(ReadTextFile(file), file.string(), unknown_keys)
-      .base_model_name_or_path;
+  return ParseAdapterConfig(text, file.string(), unknown_keys).base_model_name_or_path;
 }
 
 std::string FormatAdapterConfig(const AdapterConfig& config) {

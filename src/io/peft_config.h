@@ -61,8 +61,8 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
 // The file in the folder of an adapter.
 inline constexpr const char* kAdapterConfig = "adapter_config.json";
 
-// Returns base_model_name_or_path of the adapter in a folder; "" where it is not recorded. Errors:
-// as ReadTextFile and ParseAdapterConfig.
+// Returns the base that the adapter of PEFT or mlx-lm in a folder records; "" where it does not.
+// Errors: as ReadTextFile and ParseAdapterConfig.
 std::string BaseOfAdapter(const std::filesystem::path& directory);
 
 // Returns the text of adapter_config.json as PEFT writes it: indent 2, sorted keys.

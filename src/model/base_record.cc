@@ -12,8 +12,6 @@
 namespace qlora {
 namespace {
 
-constexpr const char* kFileName = "qlora_base.json";
-
 // The blocks of a file are used as they are, so that no option gives them another form.
 void AdoptBlocks(BaseRecord& base) {
   const QuantizationFields defaults;
@@ -94,7 +92,7 @@ void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& 
   if (!base.model_fingerprint.empty()) json["model_fingerprint"] = base.model_fingerprint;
   if (!base.block_formats.empty()) json["block_formats"] = base.block_formats;
   AddPromptRecord(base.prompts, json);
-  WriteTextFile(adapter_dir / kFileName, FormatJson(json, 2) + "\n");
+  WriteTextFile(adapter_dir / kBaseRecord, FormatJson(json, 2) + "\n");
   if (!base.chat_template.empty()) {
     WriteTextFile(adapter_dir / kChatTemplateFile, base.chat_template);
   }
@@ -102,7 +100,7 @@ void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& 
 
 // The prompts are newer than the other keys: adapters of earlier versions do not have them.
 std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_dir) {
-  const std::filesystem::path path = adapter_dir / kFileName;
+  const std::filesystem::path path = adapter_dir / kBaseRecord;
   if (!std::filesystem::exists(path)) return {};
   const Json json = ReadJsonFile(path);
   const std::string where = path.string();

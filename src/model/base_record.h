@@ -15,6 +15,9 @@
 
 namespace qlora {
 
+// The file in the folder of an adapter.
+inline constexpr const char* kBaseRecord = "qlora_base.json";
+
 struct BaseRecord {
   std::string model_name_or_path;
   bool load_in_4bit = true;

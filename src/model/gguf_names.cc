@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 namespace qlora {
@@ -125,6 +126,25 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
     std::iota(order.gate_up[1].begin(), order.gate_up[1].end(), f);
   }
   return order;
+}
+
+float GgufScoreFactor(const DecoderConfig& config) {
+  // llama.cpp takes the number of layers for the size of the model.
+  const bool is_27b = (config.model_type == "gemma2" && config.num_hidden_layers == 46) ||
+                      (config.model_type == "gemma3_text" && config.num_hidden_layers == 62);
+  const std::int64_t divisor =
+      is_27b ? config.hidden_size / config.num_attention_heads : config.head_dim;
+  const auto root = std::sqrt(static_cast<double>(divisor));
+  if (config.attention_scale == static_cast<float>(1 / root)) return 1;
+  return config.attention_scale * static_cast<float>(root);
+}
+
+PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
+  const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
+  PerLinear<LinearRows> rows =
+      Combine(order, order, [](const auto& linear, const auto&) { return LinearRows{linear}; });
+  if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);
+  return rows;
 }
 
 }  // namespace qlora

@@ -53,6 +53,31 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
 // whose rows stay. In the places of GgufLinearNames.
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config);
 
+// The factor between the scores that config.json asks for and those of llama.cpp, which has no key
+// for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
+// 1/sqrt(hidden_size / heads), rounded down.
+float GgufScoreFactor(const DecoderConfig& config);
+
+// Returns the linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number
+// `place` of `places`: one, or all experts'.
+template <typename Group>
+auto StackOf(Group& group, std::size_t place, std::size_t places) {
+  std::vector<decltype(&group[0])> stack;
+  // One linear that is several tensors (GgufArchitecture::splits_gate_up) is in each of them.
+  const std::size_t first = group.size() < places ? 0 : place;
+  for (std::size_t i = first; i < group.size(); i += places) stack.push_back(&group[i]);
+  return stack;
+}
+
+// How the rows of a linear are written.
+struct LinearRows {
+  std::vector<std::int64_t> order;  // GgufRowOrder: the source row of each output row
+  // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
+  // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
+  float factor = 1;
+};
+PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config);
+
 }  // namespace qlora
 
 #endif  // QLORA_MODEL_GGUF_NAMES_H_

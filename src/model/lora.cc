@@ -80,12 +80,12 @@ void CopyTable(Memory& from, const WeightView& table, Memory& to, const MatrixVi
 // ---- Construction.
 
 LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
-                         DType wide)
-    : LoraAdapter(config, decoder, memory, wide, nullptr) {}
+                         DType wide, std::vector<TableChange> changes)
+    : LoraAdapter(config, decoder, memory, wide, nullptr, std::move(changes)) {}
 
 // Shapes and sizes alone; nothing is allocated.
 LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
-                         DType wide, const Adapter* peft)
+                         DType wide, const Adapter* peft, std::vector<TableChange> changes)
     : config_(config),
       memory_(&memory),
       wide_(wide),
@@ -103,13 +103,22 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
     modules_.push_back({weight, vocab_, {}, {}});
   }
-  // With this key PEFT trains one matrix for both. This program does not.
-  if (config.ensure_weight_tying && decoder.tie_word_embeddings && !modules_.empty()) {
-    ThrowInvalidInput(
-        "ensure_weight_tying is set: modules_to_save of a model with tied embeddings are trained "
-        "and kept apart from each other here, so this adapter would mean something else");
-  }
   if (peft != nullptr) AddTables(*peft);
+  for (TableChange& change : changes) {
+    modules_.push_back({change.name, vocab_, {}, {}});
+    changes_.push_back(std::move(change));
+  }
+  // With this key PEFT trains one matrix for both. This program does not. Rows of tokens are those
+  // of both in any case.
+  const bool has_lora =
+      std::ranges::any_of(changes_, [](const TableChange& change) { return change.rank > 0; });
+  if (config.ensure_weight_tying && decoder.tie_word_embeddings &&
+      (has_lora || !config.modules_to_save.empty())) {
+    ThrowInvalidInput(
+        "ensure_weight_tying is set: {} of a model with tied embeddings are trained and kept apart "
+        "from each other here, so this adapter would mean something else",
+        has_lora ? "LoRA on embeddings and head" : "modules_to_save");
+  }
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     layers_.push_back(Combine(LinearPaths(decoder, l), ShapeLinears(decoder, l),
                               [&](const std::string& path, const LinearShape& shape) {
@@ -185,7 +194,7 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
 }
 
 // Allocates once: Initialize and Read may both be called, and views stay valid.
-void LoraAdapter::AllocateParameters() {
+void LoraAdapter::Allocate() {
   if (parameters_.bytes() > 0) return;
   parameters_ = Arena(BytesOf(wide_, count_), *memory_);
   Carver carver(parameters_);
@@ -207,7 +216,7 @@ LoraAdapter LoraAdapter::Create(const AdapterConfig& config, const DecoderConfig
 // Each linear has its own random numbers, counted over all linears of the model, so the start of a
 // linear does not depend on which others are adapted.
 void LoraAdapter::Initialize(std::uint64_t seed) {
-  AllocateParameters();
+  Allocate();
   Zero(*memory_, parameters());
   std::uint64_t place = 0;
   for (PerLinear<LoraLinear>& layer : layers_) {
@@ -360,13 +369,18 @@ WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               Memory& memory, DType wide) {
   const Adapter peft = OpenAdapter(dir);
-  LoraAdapter adapter(peft.config, decoder, memory, wide, &peft);
+  LoraAdapter adapter(peft.config, decoder, memory, wide, &peft, {});
   adapter.Read(dir, peft);
+  if (!peft.unknown_keys.empty()) {
+    adapter.notes_.push_back(fmt::format("{}: keys that are not known here have no effect: {}",
+                                         (dir / kAdapterConfig).string(),
+                                         fmt::join(peft.unknown_keys, ", ")));
+  }
   if (!peft.left_out.empty()) {
-    adapter.note_ = fmt::format(
+    adapter.notes_.push_back(fmt::format(
         "{}: modules outside of the text model are left out ({}, {} in all): images and sound are "
         "not read here",
-        dir.string(), peft.left_out.front(), peft.left_out.size());
+        dir.string(), peft.left_out.front(), peft.left_out.size()));
   }
   return adapter;
 }
@@ -376,7 +390,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter
 void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
   // Every target must have tensors, and every tensor a target: a difference means that the adapter
   // belongs to another model, and would otherwise be silent.
-  AllocateParameters();
+  Allocate();
   for (const ExpertStack& stack : peft.stacks) {
     const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
     if (experts_ > 0 && rows % experts_ == 0) continue;

@@ -61,10 +61,13 @@ struct ParameterGroup {
 class LoraAdapter {
  public:
   // The adapter that `config` describes: ranks, scales and sizes are known, and the views of
-  // parameters have no data until Initialize or Read allocates them in `memory`, which must outlive
-  // the adapter. Errors: InvalidInput when nothing matches, and for modules that cannot be trained.
+  // parameters have no data until Allocate, Initialize or Read allocates them in `memory`, which
+  // must outlive the adapter. Errors: InvalidInput when nothing matches, and for modules that
+  // cannot be trained. changes: of tables, which FoldTables finishes.
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory,
-              DType wide = DType::kF32);
+              DType wide = DType::kF32, std::vector<TableChange> changes = {});
+  // Allocates the parameters, unless that is done.
+  void Allocate();
   // A Kaiming-uniform in +-1/sqrt(I) from the seed, B zero.
   void Initialize(std::uint64_t seed);
 
@@ -103,13 +106,14 @@ class LoraAdapter {
   // Copies the base's weights to the modules. The weights are in the same memory, except that the
   // embedding may be in host memory.
   void InitializeModules(const DecoderWeights& weights);
-  // After Load: adds what the adapter changes in the tables to copies of the base's. The weights
-  // are as for InitializeModules.
+  // After Load, or with changes of tables: adds what the adapter changes in the tables to copies of
+  // the base's. The weights are as for InitializeModules.
   void FoldTables(const DecoderWeights& weights);
   // Rows of the tables that passes with this adapter read: V, or those of a resized vocabulary.
   std::int64_t vocab_size() const { return modules_.empty() ? vocab_ : modules_.front().rows; }
-  // Remarks on what Load left out, or "".
-  const std::string& note() const { return note_; }
+  // Remarks for the user on what was left out or lost when the adapter was read.
+  const std::vector<std::string>& notes() const { return notes_; }
+  void set_notes(std::vector<std::string> notes) { notes_ = std::move(notes); }
   // All parameters (or gradients) as one (1, n) range; padding between matrices is zero.
   MatrixView parameters() { return {parameters_.data(), wide_, 1, count_, count_}; }
   ConstMatrixView parameters() const { return {parameters_.data(), wide_, 1, count_, count_}; }
@@ -125,7 +129,7 @@ class LoraAdapter {
 
  private:
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory, DType wide,
-              const Adapter* peft);
+              const Adapter* peft, std::vector<TableChange> changes);
   void Read(const std::filesystem::path& dir, const Adapter& peft);
   // Adds the tables that an adapter of PEFT changes in a way that is not trained here.
   void AddTables(const Adapter& peft);
@@ -143,7 +147,6 @@ class LoraAdapter {
   // Carves memory into the matrices of every linear. Every matrix begins at a multiple
   // of 256 values, so that blocks of 8-bit moments do not reach over matrices.
   void Layout(Carver& carver, const Slots& slots);
-  void AllocateParameters();
   // Carves memory into the lengths of rows that DoRA keeps.
   void LayoutNorms(Carver& carver);
   const TrainedModule* Find(std::string_view name) const;
@@ -158,7 +161,7 @@ class LoraAdapter {
   bool tied_ = false;                 // of the base
   bool tied_rows_ = false;            // the head is the changed embedding
   std::vector<TableChange> changes_;  // until FoldTables
-  std::string note_;
+  std::vector<std::string> notes_;
   std::vector<PerLinear<LoraLinear>> layers_;
   std::vector<TrainedModule> modules_;
   std::vector<ParameterGroup> groups_;

@@ -9,6 +9,22 @@ void DeclareModelPath(OptionTable& table, std::string* model_name_or_path) {
                 "Hugging Face directory, or org/name in the local cache", {"base_model", "model"});
 }
 
+// The names of LLaMA-Factory and Axolotl are aliases, so that their files work unchanged; svd_rank
+// is PEFT's.
+void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std::int64_t* rank,
+                     const std::string& use) {
+  table
+      .AddPath("adapter", adapters,
+               "adapter " + use +
+                   ": a folder of PEFT or mlx-lm, or a GGUF adapter; several, each "
+                   "as PATH:WEIGHT, are added up",
+               {"adapter_name_or_path", "lora_model_dir"})
+      .repeats = true;
+  table.Add("adapter_rank", rank,
+            "reduce the adapters, added up, to this rank; 0: exact, with the sum of their ranks",
+            {"svd_rank"});
+}
+
 void DeclareDevice(OptionTable& table, std::string* device) {
   table.Choice("device", device, DeviceNames(),
                "compute device; auto: cpu, because cuda is not verified on a GPU yet");

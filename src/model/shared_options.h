@@ -2,7 +2,9 @@
 #ifndef QLORA_MODEL_SHARED_OPTIONS_H_
 #define QLORA_MODEL_SHARED_OPTIONS_H_
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "backend/backend_factory.h"
 #include "qlora/options.h"
@@ -11,6 +13,9 @@ namespace qlora {
 
 // model_name_or_path, where model weights are read from.
 void DeclareModelPath(OptionTable& table, std::string* model_name_or_path);
+// adapter and adapter_rank; use: "to apply", which ends the help of the first.
+void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std::int64_t* rank,
+                     const std::string& use);
 // device: auto, cpu or cuda; see BackendFactory::Of.
 void DeclareDevice(OptionTable& table, std::string* device);
 // compute_dtype: see ParsePrecision.

@@ -6,19 +6,11 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "io/float_encoding.h"
 
 namespace qlora {
 namespace {
-
-// (rows, cols) as (cols, rows).
-std::vector<float> Transposed(const std::vector<float>& m, std::int64_t rows, std::int64_t cols) {
-  std::vector<float> out(m.size());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) out[c * rows + r] = m[r * cols + c];
-  }
-  return out;
-}
 
 void CheckShape(const Adapter& peft, const TensorInfo& tensor,
                 const std::vector<std::int64_t>& shape) {

@@ -8,8 +8,10 @@
 #include "checkpoint/model_fingerprint.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
+#include "io/adapter_source.h"
 #include "io/json.h"
 #include "io/peft_config.h"
+#include "model/base_record.h"
 
 namespace qlora {
 namespace {
@@ -21,8 +23,6 @@ std::string LastName(const fs::path& path) {
   const std::string name = (path / "").lexically_normal().parent_path().filename().string();
   return name.substr(0, name.find('@'));
 }
-
-constexpr const char* kBaseRecord = "qlora_base.json";
 
 // The fingerprint of the weights that the adapter was trained on; "" where none is recorded.
 std::string FingerprintOf(const fs::path& adapter) {
@@ -66,6 +66,16 @@ std::string DescribeOtherBase(const std::string& model, const std::string& adapt
       "{} was trained on {}, as its configuration says, not on {}; copies of one model may have "
       "different names",
       adapter, base, model);
+}
+
+std::vector<std::string> DescribeOtherBases(const std::string& model,
+                                            const std::vector<std::string>& adapters) {
+  std::vector<std::string> remarks;
+  for (const std::string& adapter : adapters) {
+    remarks.push_back(DescribeOtherBase(model, ParseAdapterSource(adapter).path));
+  }
+  std::erase(remarks, "");
+  return remarks;
 }
 
 }  // namespace qlora

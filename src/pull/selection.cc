@@ -26,7 +26,9 @@ constexpr std::string_view kDataFiles =
     "*.parquet *.jsonl *.ndjson *.json *.csv *.tsv *.txt *.md LICENSE*";
 constexpr std::string_view kWeights = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
-constexpr std::string_view kAdapterWeights = "adapter_model.safetensors";
+// Of PEFT, and of mlx-lm.
+constexpr std::string_view kAdapterWeights[] = {"adapter_model.safetensors",
+                                                "adapters.safetensors"};
 
 bool FitsAny(const std::string& path, const std::vector<std::string>& patterns) {
   return std::any_of(patterns.begin(), patterns.end(),
@@ -87,7 +89,9 @@ std::set<std::string> WeightsOf(const std::vector<HubFile>& files,
     paths.emplace(kIndex);
     return paths;
   }
-  if (FindFile(files, kAdapterWeights) != nullptr) return {std::string(kAdapterWeights)};
+  for (const std::string_view adapter : kAdapterWeights) {
+    if (FindFile(files, adapter) != nullptr) return {std::string(adapter)};
+  }
   ThrowInvalidInput("the repository has no weights in safetensors{}; --all downloads everything",
                     OtherWeights(files));
 }

@@ -177,6 +177,16 @@ TEST_F(CommandLineTest, NamesWhatIsWrong) {
   EXPECT_FALSE(table_.Find("packing")->set);
 }
 
+TEST_F(CommandLineTest, AListThatRepeatsAddsItems) {
+  table_.Find("dataset")->repeats = true;
+  Parse({"--model", "m", "--dataset", "a,b", "--datasets=c", "--dataset", "d"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b", "c", "d"));
+  // Over the configuration file, not in addition to it.
+  const std::string yaml = Write("run.yaml", "model: m\ndataset: [x, y]\n");
+  Parse({"--config", yaml, "--dataset", "a", "--dataset", "b"});
+  EXPECT_THAT(dataset_, ElementsAre("a", "b"));
+}
+
 TEST_F(CommandLineTest, RefusesAKeyThatIsGivenTwice) {
   EXPECT_THAT(ErrorOf({"--lr", "1", "--learning_rate=2"}),
               HasSubstr("--learning_rate: learning_rate is given twice, the first time as --lr"));

@@ -18,7 +18,7 @@ TEST_F(RecipeExportTest, DoraExportsMergedAndNotAsGgufAdapter) {
   Run(options);
   ExportOptions out;
   out.model_name_or_path = options.model_name_or_path;
-  out.adapter = options.output_dir;
+  out.adapter = {options.output_dir};
   out.output = root_ / "merged";
   out.format = "hf";
   out.outtype = "f32";
@@ -47,7 +47,7 @@ TEST_F(RecipeExportTest, WholeModulesAreMergedAndUntied) {
     Run(options);
     ExportOptions out;
     out.model_name_or_path = options.model_name_or_path;
-    out.adapter = options.output_dir;
+    out.adapter = {options.output_dir};
     out.outtype = "f32";
     out.verify = "true";
     Context context(2);

@@ -66,7 +66,7 @@ class ConvertTest : public testing::Test {
   double LossOf(const fs::path& model, const std::string& adapter, const std::string& four_bit) {
     ModelOptions options;
     options.model_name_or_path = model;
-    options.adapter = adapter;
+    options.adapter = {adapter};
     options.load_in_4bit = four_bit;
     options.compute_dtype = "float32";
     EvalOptions eval;

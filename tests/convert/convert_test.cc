@@ -292,7 +292,7 @@ TEST_F(ConvertTest, MergedCheckpointComputesWhatWasTrained) {
   for (const char* base : {"nf4", "original"}) {
     ExportOptions options = ExportTo(base);
     options.format = "hf";
-    options.adapter = adapter;
+    options.adapter = {adapter};
     options.merge_base = base;
     const ExportReport report = Export(context_, options);
     EXPECT_EQ(report.merge_base, base);
@@ -310,7 +310,7 @@ TEST_F(ConvertTest, GgufOfEveryFamilyReadsBackAsTheSameModel) {
     SCOPED_TRACE(model);
     ExportOptions options = ExportTo(std::string(model) + ".gguf");
     options.model_name_or_path = kGolden / model;
-    options.adapter = kGolden / model / "adapter";
+    options.adapter = {kGolden / model / "adapter"};
     const ExportReport merged = Export(context_, options);
     EXPECT_TRUE(merged.verified);
     EXPECT_LT(merged.max_logprob_difference, 1e-4);

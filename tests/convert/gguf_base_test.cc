@@ -24,7 +24,7 @@ class GgufBaseTest : public ConvertTest {
   ExportOptions Adapted(const std::string& base, const std::string& output) {
     ExportOptions options = ExportTo(output);
     options.model_name_or_path = base;
-    options.adapter = kGolden / "llama-tiny" / "adapter";
+    options.adapter = {kGolden / "llama-tiny" / "adapter"};
     return options;
   }
 };

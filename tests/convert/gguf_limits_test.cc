@@ -9,6 +9,7 @@
 
 #include "convert/gguf_metadata.h"
 #include "io/json.h"
+#include "model/gguf_names.h"
 #include "qlora/error.h"
 
 namespace qlora {

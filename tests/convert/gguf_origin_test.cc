@@ -78,7 +78,7 @@ TEST_F(GgufOriginTest, KeysFollowTheCard) {
 
 TEST_F(GgufOriginTest, TheBaseOfAnAdapterIsItsModel) {
   ExportOptions options = To("a.gguf", "f16");
-  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
   Export(context_, options);
   const auto file = OpenGguf(root_ / "a.gguf");
   EXPECT_EQ(file->Require<std::string>("general.base_model.0.name"), "model");

@@ -94,7 +94,7 @@ TEST_F(GgufTypesTest, ThreadsDoNotChangeTheFile) {
   for (const int threads : {1, 4}) {
     Context context(threads);
     ExportOptions options = To("model.gguf", "q3_k_m");
-    options.adapter = root_ / "adapter";
+    options.adapter = {root_ / "adapter"};
     options.imatrix = root_ / "text.txt";
     kept.push_back(*Export(context, options).kept_change);
     files.push_back(ReadTextFile(options.output));
@@ -183,7 +183,7 @@ TEST_F(GgufTypesTest, FilesOfFewBitsAreVerified) {
 TEST_F(GgufTypesTest, AnAdapterSurvivesTheRoundingOf16BitWeights) {
   WriteWideAdapter(root_ / "adapter", 0.02);
   ExportOptions options = To("a.gguf", "q4_k_m");
-  options.adapter = root_ / "adapter";
+  options.adapter = {root_ / "adapter"};
   const ExportReport report = Export(context_, options);
   ASSERT_TRUE(report.kept_change.has_value());
   EXPECT_NEAR(*report.kept_change, 1, 0.1);
@@ -199,7 +199,7 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   WriteWideAdapter(root_ / "adapter", 0.001);
   ExportOptions options = To("a.gguf", "q4_0");
   options.model_name_or_path = root_ / "base.gguf";
-  options.adapter = root_ / "adapter";
+  options.adapter = {root_ / "adapter"};
   options.format = "gguf";
   EXPECT_THAT(Refusal(options), HasSubstr("--force writes it all the same"));
   options.force = true;

@@ -156,7 +156,7 @@ TEST_F(GuardedConvertTest, ModelsOfEveryFamily) {
         SCOPED_TRACE(family + " " + compute + (copy ? ", copied" : ""));
         ModelOptions options;
         options.model_name_or_path = kGoldenModels / family;
-        options.adapter = kGoldenModels / family / "adapter";
+        options.adapter = {kGoldenModels / family / "adapter"};
         options.compute_dtype = compute;
         options.copy_weights = copy;
         EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options), Answers(GuardedBackends(), options));
@@ -173,12 +173,12 @@ TEST_F(GuardedConvertTest, ModelsWithDoraAndModules) {
   for (const std::string& adapter : {dora, modules}) {
     ModelOptions options;
     options.model_name_or_path = kGoldenModels / "llama-tiny";
-    options.adapter = adapter;
+    options.adapter = {adapter};
     EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options), Answers(GuardedBackends(), options));
     for (const char* format : {"gguf", "hf"}) {
       ExportOptions merge;
       merge.model_name_or_path = options.model_name_or_path;
-      merge.adapter = adapter;
+      merge.adapter = {adapter};
       merge.format = format;
       merge.outtype = "f32";
       ExpectSameExports(fs::path(adapter).filename().string() + format, merge);
@@ -191,7 +191,7 @@ TEST_F(GuardedConvertTest, ExportsOfEveryFamily) {
     for (const std::string format : {"gguf", "gguf-adapter", "hf"}) {
       ExportOptions options;
       options.model_name_or_path = kGoldenModels / family;
-      options.adapter = kGoldenModels / family / "adapter";
+      options.adapter = {kGoldenModels / family / "adapter"};
       options.format = format;
       ExpectSameExports(family + "-" + format, options);
       options.merge_base = "nf4";
@@ -219,7 +219,7 @@ TEST_F(GuardedConvertTest, PrepackedWeights) {
       SCOPED_TRACE(std::string(family) + " " + compute);
       ModelOptions options;
       options.model_name_or_path = kGoldenModels / family;
-      options.adapter = kGoldenModels / family / "adapter";
+      options.adapter = {kGoldenModels / family / "adapter"};
       options.compute_dtype = compute;
       options.copy_weights = true;
       PrepackCounts counts;

@@ -62,7 +62,7 @@ TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   EXPECT_EQ(json.at("kind"), "gguf");
   EXPECT_EQ(json.at("model").at("vocab_size"), 288);
   EXPECT_FALSE(json.contains("model_error"));
-  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
   options.format = "gguf-adapter";
   options.output = root_ / "a.gguf";
   Export(context_, options);

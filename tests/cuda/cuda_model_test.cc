@@ -274,7 +274,7 @@ TEST(CudaGeneration, CapturedPassesGiveTheSameText) {
       const BackendFactory::Ptr device = OnDevice(captures ? 5 : 31);
       ModelOptions options;
       options.model_name_or_path = kGoldenDir / name;
-      options.adapter = kGoldenDir / name / "adapter";
+      options.adapter = {kGoldenDir / name / "adapter"};
       options.compute_dtype = "bfloat16";
       ContextOn context(BackendsBy([&](Context& on, DType compute) {
                           return std::make_unique<CountingReplays>(device->Make(on, compute),
@@ -324,7 +324,7 @@ TEST(CudaGeneration, TextOfTheCpu) {
   for (const char* compute : {"float32", "bfloat16"}) {
     ModelOptions options;
     options.model_name_or_path = kGoldenDir / "llama-tiny";
-    options.adapter = kGoldenDir / "llama-tiny" / "adapter";
+    options.adapter = {kGoldenDir / "llama-tiny" / "adapter"};
     options.compute_dtype = compute;
     const auto text = [&](const BackendFactory::Ptr& backends) {
       ContextOn context(backends, 1);

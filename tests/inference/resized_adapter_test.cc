@@ -57,7 +57,7 @@ TEST(ResizedAdapterTest, TheBaseIsEvaluatedWithItsOwnVocabulary) {
   for (const std::int64_t rows : {vocab + 8, vocab - 1}) {
     SCOPED_TRACE(rows);
     WriteResized(folder.path(), rows);
-    options.adapter = folder.path();
+    options.adapter = {folder.path()};
     Model model = Model::Load(context, options);
     eval.without_adapter = false;
     const double with = model.Evaluate(eval).loss;

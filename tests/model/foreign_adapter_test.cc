@@ -126,6 +126,16 @@ TEST_F(ForeignAdapterTest, AddsALoraOnTheEmbeddings) {
   }
 }
 
+// With the key PEFT changes a tied head with the embeddings.
+TEST_F(ForeignAdapterTest, RefusesALoraThatIsTied) {
+  Add("model.embed_tokens.lora_embedding_A", {2, kVocab});
+  Add("model.embed_tokens.lora_embedding_B", {kHidden, 2});
+  const Json json = {{"target_modules", {"embed_tokens"}}, {"ensure_weight_tying", true}};
+  ExpectRefused([&] { Load(Config(true), json); },
+                "ensure_weight_tying is set: LoRA on embeddings");
+  EXPECT_NE(Load(Config(false), json).embedding(), nullptr);
+}
+
 TEST_F(ForeignAdapterTest, ReplacesRowsOfTokens) {
   for (const bool tied : {false, true}) {
     tensors_.clear();

@@ -94,6 +94,11 @@ TEST(SelectionTest, TakesOneFormOfTheWeights) {
   EXPECT_THAT(
       Select(Files({"adapter_config.json", "adapter_model.safetensors", "optimizer.pt"}), {}),
       ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  // Of mlx-lm, which also keeps those of earlier steps.
+  EXPECT_THAT(
+      Select(Files({"0000100_adapters.safetensors", "adapter_config.json", "adapters.safetensors"}),
+             {}),
+      ElementsAre("adapter_config.json", "adapters.safetensors"));
 }
 
 TEST(SelectionTest, SaysWhyNothingIsTaken) {

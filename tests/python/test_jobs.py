@@ -271,6 +271,21 @@ def test_export(tmp_path):
         q.export(TINY, tmp_path / "x", format="onnx")
 
 
+def test_several_adapters(tmp_path):
+    adapters = [q.train(TINY, DATA, tmp_path / name, **{**OPTIONS, "seed": seed}).adapter_dir
+                for name, seed in (("a", 1), ("b", 2))]
+    weighted = [f"{adapters[0]}:0.7", f"{adapters[1]}:-0.3"]
+    together = q.Model.load(TINY, adapter=weighted).eval(DATA).loss
+    assert together != q.Model.load(TINY, adapter=adapters[0]).eval(DATA).loss
+    for form in ("peft", "mlx"):
+        report = q.export(TINY, tmp_path / form, weighted, format=f"{form}-adapter", verify=True)
+        assert report.format == f"{form}-adapter" and report.verified
+        loss = q.Model.load(TINY, adapter=tmp_path / form).eval(DATA).loss
+        assert loss == pytest.approx(together, rel=1e-6)
+    with pytest.warns(UserWarning, match="reduced to rank 1: the relative error"):
+        q.Model.load(TINY, adapter=weighted, adapter_rank=1)
+
+
 def test_tokens():
     model = q.Model.load(TINY)
     ids = model.tokenize("a b c")

@@ -17,7 +17,7 @@ class RecipesTest : public RecipeRunTest {
                          const std::string& load_in_4bit = "auto") {
     ModelOptions options;
     options.model_name_or_path = model;
-    options.adapter = adapter;
+    options.adapter = {adapter};
     options.load_in_4bit = load_in_4bit;
     options.compute_dtype = "float32";
     Context context(2);

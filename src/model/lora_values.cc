@@ -1,0 +1,124 @@
+#include "model/lora_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "model/gguf_names.h"
+#include "model/linear_shapes.h"
+
+namespace qlora {
+namespace {
+
+std::string ShortName(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// The alpha whose quotient by the rank is the scale: a whole number where one is.
+double AlphaOf(const LoraValues& module) {
+  const auto rank = static_cast<double>(module.rank);
+  const double alpha = module.scale * rank;
+  if (std::round(alpha) / rank == module.scale) return std::round(alpha);
+  for (const double other : {alpha, std::nextafter(alpha, 0.0), std::nextafter(alpha, 2 * alpha)}) {
+    if (other / rank == module.scale) return other;
+  }
+  return alpha;
+}
+
+// The value that most modules have.
+template <typename T>
+T MostCommon(const std::vector<T>& values) {
+  std::map<T, std::int64_t> counts;
+  for (const T& value : values) ++counts[value];
+  return std::max_element(counts.begin(), counts.end(),
+                          [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+// Entries of rank_pattern or alpha_pattern for the modules whose value is not `usual`: the short
+// name where all modules of that name agree, otherwise paths. No two entries match one module.
+template <typename T, typename ValueOf>
+std::vector<std::pair<std::string, T>> PatternsOf(const AdapterConfig& config,
+                                                  const std::vector<LoraValues>& modules, T usual,
+                                                  const ValueOf& value_of) {
+  std::map<std::string, std::set<T>> values;
+  for (const LoraValues& module : modules) values[ShortName(module.path)].insert(value_of(module));
+  std::map<std::string, T> patterns;
+  for (const LoraValues& module : modules) {
+    const T value = value_of(module);
+    if (value == usual) continue;
+    const std::string name = ShortName(module.path);
+    patterns[values[name].size() == 1 ? name : SpelledPath(config, module.path)] = value;
+  }
+  return {patterns.begin(), patterns.end()};
+}
+
+// The short names of a decoder's linears and tables, with the number of modules of each.
+std::map<std::string, std::int64_t> CountNames(const DecoderConfig& decoder) {
+  std::map<std::string, std::int64_t> counts = {{"lm_head", 1}, {"embed_tokens", 1}};
+  LinearNames(decoder).ForEach(
+      [&](const std::string& name) { counts[ShortName(name)] += decoder.num_hidden_layers; });
+  return counts;
+}
+
+}  // namespace
+
+std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t layer,
+                                      const PerLinear<std::string>& names) {
+  const PerLinear<LinearPlace> places =
+      Combine(LinearPaths(decoder, layer), ShapeLinears(decoder, layer),
+              [](const std::string& path, const LinearShape& shape) {
+                return LinearPlace{path, shape.out, shape.in};
+              });
+  std::vector<LinearStack> stacks;
+  const auto add = [&](const std::vector<std::string>& tensors,
+                       const std::vector<LinearPlace>& group) {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      stacks.push_back({tensors[i], {}});
+      for (const LinearPlace* place : StackOf(group, i, tensors.size())) {
+        stacks.back().linears.push_back(*place);
+      }
+    }
+  };
+  add(names.qkv, places.qkv);
+  add({names.o}, {places.o});
+  add(names.gate_up, places.gate_up);
+  add(names.down, places.down);
+  return stacks;
+}
+
+AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decoder) {
+  AdapterConfig config;
+  config.base_model_name_or_path = adapter.base_model_name_or_path;
+  config.revision = adapter.revision;
+  config.module_prefix = adapter.module_prefix;
+  config.lora_dropout = adapter.dropout;
+  config.use_dora = adapter.use_dora;
+  const std::map<std::string, std::int64_t> all = CountNames(decoder);
+  std::map<std::string, std::int64_t> counts;
+  std::vector<std::int64_t> ranks;
+  std::vector<double> alphas;
+  for (const LoraValues& module : adapter.modules) {
+    ++counts[ShortName(module.path)];
+    ranks.push_back(module.rank);
+    alphas.push_back(AlphaOf(module));
+  }
+  std::set<std::string> targets;
+  for (const LoraValues& module : adapter.modules) {
+    const std::string name = ShortName(module.path);
+    const auto found = all.find(name);
+    const bool everywhere = found != all.end() && counts[name] == found->second;
+    targets.insert(everywhere ? name : SpelledPath(config, module.path));
+  }
+  config.target_modules = std::vector<std::string>(targets.begin(), targets.end());
+  if (adapter.modules.empty()) return config;
+  config.r = MostCommon(ranks);
+  config.lora_alpha = MostCommon(alphas);
+  config.rank_pattern = PatternsOf(config, adapter.modules, config.r,
+                                   [](const LoraValues& module) { return module.rank; });
+  config.alpha_pattern = PatternsOf(config, adapter.modules, config.lora_alpha,
+                                    [](const LoraValues& module) { return AlphaOf(module); });
+  return config;
+}
+
+}  // namespace qlora
