@@ -110,12 +110,12 @@ class Exporter {
       std::erase(notes_, "");
       config_.vocab_size = adapter_->vocab_size();
     }
-    report.files = Write(report);
     if (adapter_ && !adapter_only()) {
       const bool quantized = base.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
       if (!weights_.sizes.block_formats.empty()) report.merge_base = "blocks";
     }
+    report.files = Write(report);
     // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
     report.notes = notes_;
@@ -275,6 +275,7 @@ class Exporter {
                      .tokenizer = tokenizer,
                      .weights = weights_,
                      .adapter = adapter(),
+                     .merged_before = HoldsMergedWeights(model_dir_),
                      .name = name,
                      .repository = source.repository,
                      .folder = model_dir_,
@@ -325,14 +326,24 @@ class Exporter {
     const std::string found =
         fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights",
                     file_type_->name, 100 * all.share());
-    constexpr const char* kAdvice =
-        "merge into the 16-bit model, choose an outtype of more bits, or keep the adapter apart: "
-        "--format gguf-adapter";
+    const std::string advice = AdviceFor(report.merge_base);
     if (!(all.share() >= kRefuseBelow) && !options_.force) {
       ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options_.output, found,
-                        kAdvice);
+                        advice);
     }
-    notes_.push_back(fmt::format("{}; {}", found, kAdvice));
+    notes_.push_back(fmt::format("{}; {}", found, advice));
+  }
+
+  // What keeps more of an adapter that was merged into this base.
+  static std::string AdviceFor(const std::string& merge_base) {
+    std::string advice;
+    if (merge_base == "nf4") {
+      advice = "merge into the 16-bit checkpoint instead of its 4 bits (--merge-base original), ";
+    } else if (merge_base == "blocks") {
+      advice = "merge into the 16-bit checkpoint that the file was made from, ";
+    }
+    return advice +
+           "keep the adapter apart (--format gguf-adapter), or choose an outtype of more bits";
   }
 
   std::vector<std::string> WriteHf() {

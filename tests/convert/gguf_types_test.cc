@@ -201,7 +201,8 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   options.model_name_or_path = root_ / "base.gguf";
   options.adapter = root_ / "adapter";
   options.format = "gguf";
-  EXPECT_THAT(Refusal(options), HasSubstr("--force writes it all the same"));
+  EXPECT_THAT(Refusal(options), AllOf(HasSubstr("--force writes it all the same"),
+                                      HasSubstr("checkpoint that the file was made from")));
   options.force = true;
   const ExportReport report = Export(context_, options);
   EXPECT_LT(*report.kept_change, 0.7);
@@ -211,6 +212,31 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   options.force = false;
   options.outtype = "q8_0";
   EXPECT_GT(*Export(context_, options).kept_change, 0.9);
+}
+
+// So do dequantized 4-bit weights; the 16-bit weights that they were made from do not.
+TEST_F(GgufTypesTest, NamesTheBaseWhoseRoundingKeepsTheAdapter) {
+  WriteWideAdapter(root_ / "adapter", 0.0005);
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.adapter = root_ / "adapter";
+  options.merge_base = "nf4";
+  EXPECT_THAT(Refusal(options), HasSubstr("--merge-base original"));
+  options.merge_base = "original";
+  EXPECT_GT(*Export(context_, options).kept_change, 0.9);
+}
+
+// bfloat16 weights go back to their own grid as well.
+TEST_F(GgufTypesTest, ASmallChangeOfBfloat16IsLost) {
+  fs::remove_all(root_ / "model");
+  WriteWideModel(root_ / "model", DType::kBF16);
+  ExportOptions options = To("a.gguf", "bf16");
+  options.adapter = root_ / "adapter";
+  WriteWideAdapter(options.adapter, 0.01);
+  EXPECT_GT(*Export(context_, options).kept_change, 0.95);
+  fs::remove_all(options.adapter);
+  WriteWideAdapter(options.adapter, 1e-5);
+  options.output = root_ / "b.gguf";
+  EXPECT_THAT(Refusal(options), HasSubstr("rounding to BF16 keeps"));
 }
 
 }  // namespace
