@@ -130,13 +130,6 @@ class Exporter {
 
   // Errors: InvalidInput for a type that the format cannot hold or that needs what is not given.
   void CheckOuttype() const {
-    if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
-      ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
-    }
-    if (!options_.write_imatrix.empty() && !options_.overwrite && Exists(options_.write_imatrix)) {
-      ThrowInvalidInput("write_imatrix {} exists; give --overwrite to replace it",
-                        options_.write_imatrix);
-    }
     if (options_.imatrix_tokens < 1) {
       ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
     }
@@ -149,6 +142,14 @@ class Exporter {
     if (!options_.imatrix.empty() && options_.format != "gguf") {
       ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
                         options_.format);
+    }
+    const bool is_given = options_.imatrix_tokens != ExportOptions().imatrix_tokens;
+    if (is_given && (options_.imatrix.empty() || IsImatrixFile(options_.imatrix))) {
+      ThrowInvalidInput(
+          "imatrix_tokens has no effect without a text or data in imatrix to make the matrix from");
+    }
+    if (options_.verify == "false" && !options_.verify_text.empty()) {
+      ThrowInvalidInput("verify_text has no effect with --no-verify; leave one of them out");
     }
     if (options_.outtype == "auto") return;
     const GgufFileType& file = ParseOuttype(options_.outtype);
@@ -302,10 +303,21 @@ class Exporter {
         is_file ? ReadImatrix(options_.imatrix)
                 : CollectImatrix(context_, backend_, model_dir_, LoadDecoderConfig(model_dir_),
                                  weights_, options_.imatrix, options_.imatrix_tokens);
+    if (!is_file) NoteFewTokens(matrix);
     if (!options_.write_imatrix.empty()) {
       WriteImatrix(matrix, options_.write_imatrix, target_.mode);
     }
     return matrix;
+  }
+
+  void NoteFewTokens(const ImportanceMatrix& matrix) {
+    // A chunk of llama.cpp's, whose matrices are of a hundred and more.
+    const auto tokens = static_cast<std::int64_t>(matrix.entries.begin()->second.counts[0]);
+    if (tokens >= matrix.chunk_size) return;
+    notes_.push_back(
+        fmt::format("the importance matrix is of {} tokens of {}; some ten thousand tell reliably "
+                    "which columns matter",
+                    tokens, options_.imatrix));
   }
 
   // Reports what rounding to blocks leaves of the adapter. Errors: InvalidInput where it leaves

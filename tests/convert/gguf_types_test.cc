@@ -170,6 +170,44 @@ TEST_F(GgufTypesTest, RefusesAMissingOrForeignImportanceMatrix) {
   EXPECT_THAT(Refusal(options), HasSubstr("has no use for imatrix"));
 }
 
+// What is read is not replaced, nor is anything but an importance matrix by one.
+TEST_F(GgufTypesTest, FilesThatAreReadAreNotReplaced) {
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix = root_ / "text.txt";
+  const auto refuse = [&](const fs::path& matrix, const char* reason) {
+    options.write_imatrix = matrix;
+    const std::string before = Exists(matrix) ? ReadTextFile(matrix) : "";
+    EXPECT_THAT(Refusal(options), HasSubstr(reason)) << matrix;
+    EXPECT_EQ(Exists(matrix) ? ReadTextFile(matrix) : "", before) << matrix;
+  };
+  refuse(root_ / "text.txt", "is no importance matrix");
+  refuse(root_ / "a.gguf", "is the output");
+  refuse(root_ / "none" / "b.gguf", "cannot be created");
+  Export(context_, To("model.gguf", "q8_0"));
+  refuse(root_ / "model.gguf", "is no importance matrix");
+
+  options.write_imatrix = root_ / "importance.gguf";
+  EXPECT_THAT(Export(context_, options).notes,
+              testing::Contains(HasSubstr("importance matrix is of")));
+  // Its own kind is replaced.
+  Export(context_, options);
+  ExportOptions over = To("importance.gguf", "q4_0");
+  over.imatrix = over.output;
+  const std::string matrix = ReadTextFile(over.output);
+  EXPECT_THROW(Export(context_, over), Error);
+  EXPECT_EQ(ReadTextFile(over.output), matrix);
+}
+
+TEST_F(GgufTypesTest, RefusesOptionsWithoutEffect) {
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix_tokens = 5;
+  EXPECT_THAT(Refusal(options), HasSubstr("imatrix_tokens has no effect"));
+  options.imatrix_tokens = ExportOptions().imatrix_tokens;
+  options.verify = "false";
+  options.verify_text = root_ / "text.txt";
+  EXPECT_THAT(Refusal(options), HasSubstr("verify_text has no effect"));
+}
+
 // Of blocks of few bits, verification expects what they can give.
 TEST_F(GgufTypesTest, FilesOfFewBitsAreVerified) {
   for (const char* outtype : {"q4_k_m", "q2_k"}) {
