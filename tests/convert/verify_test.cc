@@ -17,10 +17,13 @@ using testing::HasSubstr;
 class VerifyTest : public ConvertTest {
  protected:
   // Verifies a file of llama3-tiny that was changed after it was written.
-  std::string Fault(const std::function<void(const fs::path&)>& change) {
+  std::string Fault(const std::function<void(const fs::path&)>& change,
+                    const fs::path& model = kGolden / "llama3-tiny",
+                    const std::string& outtype = "f16") {
     ExportOptions options = ExportTo("model.gguf");
     options.overwrite = true;
-    options.model_name_or_path = kGolden / "llama3-tiny";
+    options.model_name_or_path = model;
+    options.outtype = outtype;
     options.on_written = [&] { change(options.output); };
     try {
       Export(context_, options);
@@ -51,6 +54,21 @@ TEST_F(VerifyTest, KeysThatAreMissingOrMeanSomethingElseAreFound) {
               HasSubstr("its tokenizer makes other tokens of the text"));
   EXPECT_FALSE(Report().at("same_tokens").get<bool>());
   EXPECT_THAT(Fault(set("llama.context_length", {})), HasSubstr("could not be verified"));
+}
+
+// The limits of few bits are above what rounding does to a trained model, and below what a wrong
+// key does.
+TEST_F(VerifyTest, WrongKeysAreFoundAtFewBits) {
+  const fs::path model = SourceDir() / "examples" / "base-1m";
+  const GgufValue period = 100.0F;
+  const auto set = [&](const fs::path& path) {
+    RewriteGguf(path,
+                [&](GgufMetadata& keys) { keys = WithKey(keys, "llama.rope.freq_base", &period); });
+  };
+  for (const char* outtype : {"q8_0", "q4_k_m", "q2_k"}) {
+    EXPECT_EQ(Fault([](const fs::path&) {}, model, outtype), "") << outtype;
+    EXPECT_THAT(Fault(set, model, outtype), HasSubstr("do not use the output")) << outtype;
+  }
 }
 
 TEST_F(VerifyTest, TheReportHasTheFiguresOfTheText) {
