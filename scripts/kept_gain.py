@@ -5,8 +5,8 @@ and of the gain, the loss on held-out data before training less the loss after i
     kept_gain.py MODEL TRAIN HELDOUT [--work DIR] [--types q8_0,q4_k_m] [-- OPTIONS OF TRAIN]
 
 Trains three adapters, on the 16-bit weights, on NF4 and on a Q4_K_M file of MODEL, merges each into what it was trained
-on, that of NF4 also into the 16-bit weights, and evaluates every file; then the adapter apart, beside files of what it
-was trained on. Prints a table for a document, in percents. Adapters that are in DIR from an earlier call are taken.
+on and into the 16-bit weights, and evaluates every file; then the adapter apart, beside files of the same weights.
+Prints a table for a document, in percents. Adapters that are in DIR from an earlier call are taken.
 """
 import argparse
 import json
@@ -64,33 +64,36 @@ class Measurement:
 def measure(work, types):
     """Returns rows of texts, the first of them the head."""
     blocks, _ = work.export(work.model, f"base-{BASE_TYPE}", BASE_TYPE)
-    # What was trained on, its file or folder, --load-in-4bit, and what it is merged into where that is something else.
-    cases = [("16 bits", work.model, "false", ""), ("NF4", work.model, "true", ""),
-             ("NF4, merged into 16 bits", work.model, "true", "original"), (BASE_TYPE.upper(), blocks, "false", "")]
+    # Trained on a file or folder with --load-in-4bit; merged into a file or folder with --merge-base.
+    cases = [("16 bits", (work.model, "false"), (work.model, "original")),
+             ("NF4", (work.model, "true"), (work.model, "nf4")),
+             ("NF4, merged into 16 bits", (work.model, "true"), (work.model, "original")),
+             (BASE_TYPE.upper(), (blocks, "false"), (blocks, "auto")),
+             (f"{BASE_TYPE.upper()}, merged into 16 bits", (blocks, "false"), (work.model, "original"))]
     table = {name: [f"`{name}`"] for name in types}
     apart = {name: [f"`{name}` and the adapter"] for name in APART}
     head = ["`--outtype`"]
-    for name, base, in_4bit, merge_base in cases:
+    for name, (base, in_4bit), (source, form) in cases:
         trained_on = name.split(",")[0].lower().replace(" ", "-")
         adapter = work.adapter(base, f"adapter-{trained_on}", in_4bit)
         before = work.loss(base, "--load-in-4bit", in_4bit)
         gain = before - work.loss(base, "--adapter", adapter, "--load-in-4bit", in_4bit)
 
         def share(file, *args):
-            return f"{100 * (before - work.loss(file, *args)) / gain:.0f}"
+            return f"{100 * (before - work.loss(file, '--load-in-4bit', 'false', *args)) / gain:.0f}"
 
-        merge = ["--merge-base", merge_base] if merge_base else []
         head += [f"{name}: change", f"gain of {gain:.3f}"]
         for outtype in types:
-            file, kept = work.export(base, "merged", outtype, "--adapter", adapter, *merge)
-            table[outtype] += [f"{100 * kept:.0f}", share(file, "--load-in-4bit", "false")]
+            file, kept = work.export(source, "merged", outtype, "--adapter", adapter, "--merge-base", form)
+            table[outtype] += [f"{100 * kept:.0f}", share(file)]
         for outtype in APART:
-            file = blocks
-            if base != blocks:
-                form = merge_base or ("nf4" if in_4bit == "true" else "original")
-                file, _ = work.export(base, "base", outtype, "--merge-base", form)
-            only = base != blocks or outtype == BASE_TYPE
-            apart[outtype] += ["", share(file, "--adapter", adapter, "--load-in-4bit", "false") if only else ""]
+            found = ""
+            if source != blocks:
+                file, _ = work.export(source, "base", outtype, "--merge-base", form)
+                found = share(file, "--adapter", adapter)
+            elif outtype == BASE_TYPE:
+                found = share(blocks, "--adapter", adapter)
+            apart[outtype] += ["", found]
     return [head, *table.values(), *apart.values()]
 
 

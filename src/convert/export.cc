@@ -133,12 +133,6 @@ class Exporter {
     if (options_.imatrix_tokens < 1) {
       ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
     }
-    if (options_.modelfile && options_.format != "gguf") {
-      ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options_.format);
-    }
-    if (options_.modelfile && !options_.overwrite && Exists(ModelfilePath())) {
-      ThrowInvalidInput("{} exists; give --overwrite to replace it", ModelfilePath().string());
-    }
     if (!options_.imatrix.empty() && options_.format != "gguf") {
       ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
                         options_.format);
@@ -286,14 +280,12 @@ class Exporter {
                      .check = [&](const auto& kept) { CheckKept(kept, report); }},
                     target_, progress_, notes_);
     if (!options_.modelfile) return {options_.output};
-    const fs::path modelfile = ModelfilePath();
+    const fs::path modelfile = ModelfileOf(options_.output);
     AtomicFile file(modelfile, target_.mode);
     file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings));
     file.Commit();
     return {options_.output, modelfile.string()};
   }
-
-  fs::path ModelfilePath() const { return fs::path(options_.output).replace_filename("Modelfile"); }
 
   // Reads the importance matrix, or makes it, and writes it where that is asked for.
   std::optional<ImportanceMatrix> Importance() {

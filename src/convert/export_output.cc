@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "convert/model_folder.h"
+#include "convert/modelfile.h"
 #include "gguf/gguf.h"
 #include "gguf/gguf_parts.h"
 #include "hub/hub_cache.h"
@@ -91,12 +92,28 @@ void CheckWrittenImatrix(const ExportOptions& options) {
   AtomicFile try_it(path, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
 }
 
+void CheckModelfile(const ExportOptions& options) {
+  const fs::path modelfile = ModelfileOf(options.output);
+  if (options.format != "gguf") {
+    ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options.format);
+  }
+  if (IsSame(modelfile, options.output)) {
+    ThrowInvalidInput(
+        "output {} is the name of the Modelfile itself; choose a name that ends in .gguf",
+        options.output);
+  }
+  if (!options.overwrite && Exists(modelfile)) {
+    ThrowInvalidInput("{} exists; give --overwrite to replace it", modelfile.string());
+  }
+}
+
 }  // namespace
 
 void CheckExportOutput(const ExportOptions& options) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
   CheckName(options);
   if (!options.write_imatrix.empty()) CheckWrittenImatrix(options);
+  if (options.modelfile) CheckModelfile(options);
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {

@@ -198,6 +198,12 @@ TEST_F(GgufTypesTest, FilesThatAreReadAreNotReplaced) {
   EXPECT_EQ(ReadTextFile(over.output), matrix);
 }
 
+TEST_F(GgufTypesTest, AModelIsNotReplacedByItsModelfile) {
+  ExportOptions options = To("Modelfile", "q8_0");
+  options.modelfile = true;
+  EXPECT_THAT(Refusal(options), HasSubstr("is the name of the Modelfile"));
+}
+
 TEST_F(GgufTypesTest, RefusesOptionsWithoutEffect) {
   ExportOptions options = To("a.gguf", "q4_0");
   options.imatrix_tokens = 5;

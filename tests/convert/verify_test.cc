@@ -2,6 +2,9 @@
 #include "convert/verify.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "base/file.h"
 #include "convert/convert_fixture.h"
@@ -87,6 +90,26 @@ TEST_F(VerifyTest, TheReportHasTheFiguresOfTheText) {
   const Json json = Report();
   EXPECT_EQ(json.at("perplexity").get<double>(), report.perplexity);
   EXPECT_EQ(json.at("text").get<std::string>(), options.verify_text);
+}
+
+// The output is complete, and was compared.
+TEST_F(VerifyTest, AReportThatCannotBeWrittenIsANote) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ExportOptions options = ExportTo("model.gguf");
+  // As on a full disk: files of no byte can be written.
+  options.on_written = [&] {
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  };
+  const ExportReport report = Export(context_, options);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(report.verified);
+  ASSERT_FALSE(report.notes.empty());
+  EXPECT_THAT(report.notes.back(), HasSubstr("the report of the verification was not written"));
+  EXPECT_FALSE(fs::exists(root_ / "export_report.json"));
 }
 
 TEST_F(VerifyTest, AFileOfTheUserIsNotReplacedByTheReport) {
