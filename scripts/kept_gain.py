@@ -2,7 +2,7 @@
 """Measures how much of a fine-tuning each type of GGUF file keeps: of the change of the weights, as export reports it,
 and of the gain, the loss on held-out data before training less the loss after it.
 
-    kept_gain.py MODEL TRAIN HELDOUT [--work DIR] [--types q8_0,q4_k_m] [-- OPTIONS OF TRAIN]
+    kept_gain.py MODEL TRAIN HELDOUT [--config RUN.yaml] [--work DIR] [--types q8_0,q4_k_m]
 
 Trains three adapters, on the 16-bit weights, on NF4 and on a Q4_K_M file of MODEL, merges each into what it was trained
 on and into the 16-bit weights, and evaluates every file; then the adapter apart, beside files of the same weights.
@@ -27,7 +27,7 @@ class Measurement:
         self.train = arguments.train
         self.heldout = arguments.heldout
         self.work = pathlib.Path(arguments.work)
-        self.options = arguments.options
+        self.config = ["--config", arguments.config] if arguments.config else []
         self.tokens = None
         self.work.mkdir(parents=True, exist_ok=True)
 
@@ -57,7 +57,7 @@ class Measurement:
         folder = self.work / name
         if not (folder / "adapter_model.safetensors").exists():
             self.run("train", "--model", base, "--dataset", self.train, "--output_dir", folder,
-                     "--load_in_4bit", in_4bit, *self.options)
+                     "--load_in_4bit", in_4bit, *self.config)
         return folder
 
 
@@ -102,13 +102,11 @@ def main():
     parser.add_argument("model")
     parser.add_argument("train")
     parser.add_argument("heldout")
+    parser.add_argument("--config", help="options of train, as YAML")
     parser.add_argument("--work", default="build/kept-gain", help="folder for files [build/kept-gain]")
     parser.add_argument("--qlora", default=ROOT / "build/release/bin/qlora", help="program")
     parser.add_argument("--types", default=TYPES, help="types of files [%(default)s]")
-    own = sys.argv[1:]
-    cut = own.index("--") if "--" in own else len(own)
-    arguments = parser.parse_args(own[:cut])
-    arguments.options = own[cut + 1:]
+    arguments = parser.parse_args()
     rows = measure(Measurement(arguments), arguments.types.split(","))
     print("| " + " | ".join(rows[0]) + " |")
     print("|" + "---|" * len(rows[0]))
