@@ -50,8 +50,8 @@ struct ExportOptions {
   void Complete(OptionTable& table);
 };
 
-// How much of the adapter's change of a tensor is left after its rounding to blocks: 1 all, 0
-// nothing.
+// How much of the adapter's change of a tensor is left after its rounding to blocks or bfloat16: 1
+// all, 0 nothing.
 struct KeptShare {
   std::string tensor;
   double share = 1;
@@ -90,7 +90,7 @@ struct ExportReport {
   bool verified = false;
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;
-  // Of an adapter that was merged into a file of blocks: in all, and by tensor.
+  // Of an adapter that was merged into a GGUF file of blocks or bfloat16: in all, and by tensor.
   std::optional<double> kept_change = {};
   std::vector<KeptShare> kept_by_tensor = {};
   VerifyReport verification;

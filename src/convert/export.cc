@@ -118,12 +118,12 @@ class Exporter {
       std::erase(notes_, "");
       config_.vocab_size = adapter_->vocab_size();
     }
-    report.files = Write(report);
     if (adapter_ && !adapter_only()) {
       const bool quantized = base.load_in_4bit || weights_.sizes.stored_4bit;
       report.merge_base = quantized ? "nf4" : "original";
       if (!weights_.sizes.block_formats.empty()) report.merge_base = "blocks";
     }
+    report.files = Write(report);
     // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
     report.notes = notes_;
@@ -140,25 +140,20 @@ class Exporter {
 
   // Errors: InvalidInput for a type that the format cannot hold or that needs what is not given.
   void CheckOuttype() const {
-    if (!options_.write_imatrix.empty() && options_.imatrix.empty()) {
-      ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
-    }
-    if (!options_.write_imatrix.empty() && !options_.overwrite && Exists(options_.write_imatrix)) {
-      ThrowInvalidInput("write_imatrix {} exists; give --overwrite to replace it",
-                        options_.write_imatrix);
-    }
     if (options_.imatrix_tokens < 1) {
       ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
-    }
-    if (options_.modelfile && options_.format != "gguf") {
-      ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options_.format);
-    }
-    if (options_.modelfile && !options_.overwrite && Exists(ModelfilePath())) {
-      ThrowInvalidInput("{} exists; give --overwrite to replace it", ModelfilePath().string());
     }
     if (!options_.imatrix.empty() && options_.format != "gguf") {
       ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
                         options_.format);
+    }
+    const bool is_given = options_.imatrix_tokens != ExportOptions().imatrix_tokens;
+    if (is_given && (options_.imatrix.empty() || IsImatrixFile(options_.imatrix))) {
+      ThrowInvalidInput(
+          "imatrix_tokens has no effect without a text or data in imatrix to make the matrix from");
+    }
+    if (options_.verify == "false" && !options_.verify_text.empty()) {
+      ThrowInvalidInput("verify_text has no effect with --no-verify; leave one of them out");
     }
     if (options_.outtype == "auto") return;
     const GgufFileType& file = ParseOuttype(options_.outtype);
@@ -289,6 +284,7 @@ class Exporter {
                      .tokenizer = tokenizer,
                      .weights = weights_,
                      .adapter = adapter(),
+                     .merged_before = HoldsMergedWeights(model_dir_),
                      .name = name,
                      .repository = source.repository,
                      .folder = model_dir_,
@@ -298,14 +294,12 @@ class Exporter {
                      .check = [&](const auto& kept) { CheckKept(kept, report); }},
                     target_, progress_, notes_);
     if (!options_.modelfile) return {options_.output};
-    const fs::path modelfile = ModelfilePath();
+    const fs::path modelfile = ModelfileOf(options_.output);
     AtomicFile file(modelfile, target_.mode);
     file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings));
     file.Commit();
     return {options_.output, modelfile.string()};
   }
-
-  fs::path ModelfilePath() const { return fs::path(options_.output).replace_filename("Modelfile"); }
 
   // Reads the importance matrix, or makes it, and writes it where that is asked for.
   std::optional<ImportanceMatrix> Importance() {
@@ -315,10 +309,21 @@ class Exporter {
         is_file ? ReadImatrix(options_.imatrix)
                 : CollectImatrix(context_, backend_, model_dir_, LoadDecoderConfig(model_dir_),
                                  weights_, options_.imatrix, options_.imatrix_tokens);
+    if (!is_file) NoteFewTokens(matrix);
     if (!options_.write_imatrix.empty()) {
       WriteImatrix(matrix, options_.write_imatrix, target_.mode);
     }
     return matrix;
+  }
+
+  void NoteFewTokens(const ImportanceMatrix& matrix) {
+    // A chunk of llama.cpp's, whose matrices are of a hundred and more.
+    const auto tokens = static_cast<std::int64_t>(matrix.entries.begin()->second.counts[0]);
+    if (tokens >= matrix.chunk_size) return;
+    notes_.push_back(
+        fmt::format("the importance matrix is of {} tokens of {}; some ten thousand tell reliably "
+                    "which columns matter",
+                    tokens, options_.imatrix));
   }
 
   // Reports what rounding to blocks leaves of the adapter. Errors: InvalidInput where it leaves
@@ -339,14 +344,24 @@ class Exporter {
     const std::string found =
         fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights",
                     file_type_->name, 100 * all.share());
-    constexpr const char* kAdvice =
-        "merge into the 16-bit model, choose an outtype of more bits, or keep the adapter apart: "
-        "--format gguf-adapter";
+    const std::string advice = AdviceFor(report.merge_base);
     if (!(all.share() >= kRefuseBelow) && !options_.force) {
       ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options_.output, found,
-                        kAdvice);
+                        advice);
     }
-    notes_.push_back(fmt::format("{}; {}", found, kAdvice));
+    notes_.push_back(fmt::format("{}; {}", found, advice));
+  }
+
+  // What keeps more of an adapter that was merged into this base.
+  static std::string AdviceFor(const std::string& merge_base) {
+    std::string advice;
+    if (merge_base == "nf4") {
+      advice = "merge into the 16-bit checkpoint instead of its 4 bits (--merge-base original), ";
+    } else if (merge_base == "blocks") {
+      advice = "merge into the 16-bit checkpoint that the file was made from, ";
+    }
+    return advice +
+           "keep the adapter apart (--format gguf-adapter), or choose an outtype of more bits";
   }
 
   std::vector<std::string> WriteAdapterFolder() {

@@ -14,6 +14,7 @@
 #include "convert/gguf_plan.h"
 #include "convert/gguf_tokenizer_keys.h"
 #include "convert/merged_linear.h"
+#include "model/base_record.h"
 #include "model/gguf_names.h"
 #include "qlora/export_gguf.h"
 
@@ -242,6 +243,7 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   AddModelMetadata(model.config, own_name, model.file.number, metadata);
   AddOrigin(model.folder, model.adapter == nullptr, metadata);
   if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
+  if (model.adapter != nullptr || model.merged_before) metadata.Add(kMergedWeightsKey, true);
   AddQuantizer(model.file, model.importance, model.importance_file, metadata);
   AddTokenizerMetadata(model.tokenizer, model.config.vocab_size, metadata, notes);
   ModelPlan plan(context, memory, model);

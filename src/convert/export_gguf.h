@@ -27,6 +27,7 @@ struct GgufModelSource {
   const Tokenizer& tokenizer;
   const DecoderWeights& weights;
   const LoraAdapter* adapter;    // merged in; or null
+  bool merged_before;            // the model holds an adapter already
   std::string name;              // of the model, for general.name
   std::string repository;        // org/name of the model, or ""
   std::filesystem::path folder;  // or GGUF file of the model, for its license

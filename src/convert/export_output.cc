@@ -10,6 +10,9 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "convert/model_folder.h"
+#include "convert/modelfile.h"
+#include "gguf/gguf.h"
+#include "gguf/gguf_parts.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
 #include "io/peft.h"
@@ -66,11 +69,80 @@ void CheckAdapterFolder(const ExportOptions& options, const AdapterSet& adapters
       options.output, weights.filename().string());
 }
 
+// True where both name one file, which need not exist.
+bool IsSame(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored) || fs::weakly_canonical(fs::absolute(a), ignored) ==
+                                              fs::weakly_canonical(fs::absolute(b), ignored);
+}
+
+// Refuses a file that the export reads.
+void CheckIsNoSource(const ExportOptions& options) {
+  const fs::path model = ResolveModelDir(options.model_name_or_path);
+  if (!fs::is_directory(model)) {
+    for (const fs::path& part : FindGgufParts(model).files) {
+      if (!IsSame(options.output, part)) continue;
+      ThrowInvalidInput("output {} is the model itself; choose another name", options.output);
+    }
+  }
+  if (!options.imatrix.empty() && IsSame(options.output, options.imatrix)) {
+    ThrowInvalidInput("output {} is the importance matrix; choose another name", options.output);
+  }
+}
+
+bool IsImportanceMatrix(const fs::path& file) {
+  if (!HasGgufMagic(file)) return false;
+  const GgufMetadata metadata = ReadGgufMetadata(file);
+  const GgufValue* type = metadata.Find("general.type");
+  const auto* name = type == nullptr ? nullptr : std::get_if<std::string>(type);
+  return name != nullptr && *name == "imatrix";
+}
+
+void CheckWrittenImatrix(const ExportOptions& options) {
+  const std::string& path = options.write_imatrix;
+  if (options.imatrix.empty()) {
+    ThrowInvalidInput("write_imatrix needs imatrix: a text or data to make the matrix from");
+  }
+  if (IsSame(path, options.output)) {
+    ThrowInvalidInput("write_imatrix {} is the output; choose another name", path);
+  }
+  if (Exists(path)) {
+    if (!options.overwrite) {
+      ThrowInvalidInput("write_imatrix {} exists; give --overwrite to replace it", path);
+    }
+    if (!IsImportanceMatrix(path)) {
+      ThrowInvalidInput(
+          "write_imatrix {} is no importance matrix in GGUF, and --overwrite replaces nothing "
+          "else; choose another name",
+          path);
+    }
+  }
+  // Found before the model runs over the text.
+  AtomicFile try_it(path, options.overwrite ? OpenMode::kReplace : OpenMode::kCreate);
+}
+
+void CheckModelfile(const ExportOptions& options) {
+  const fs::path modelfile = ModelfileOf(options.output);
+  if (options.format != "gguf") {
+    ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options.format);
+  }
+  if (IsSame(modelfile, options.output)) {
+    ThrowInvalidInput(
+        "output {} is the name of the Modelfile itself; choose a name that ends in .gguf",
+        options.output);
+  }
+  if (!options.overwrite && Exists(modelfile)) {
+    ThrowInvalidInput("{} exists; give --overwrite to replace it", modelfile.string());
+  }
+}
+
 }  // namespace
 
 void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters) {
   if (options.output.empty()) ThrowInvalidInput("no output given: set output to a path");
   CheckName(options);
+  if (!options.write_imatrix.empty()) CheckWrittenImatrix(options);
+  if (options.modelfile) CheckModelfile(options);
   std::error_code ignored;
   const fs::path output = fs::absolute(options.output);
   if (options.format == "hf") {
@@ -93,9 +165,7 @@ void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters)
     if (!options.overwrite) {
       ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
     }
-    if (fs::equivalent(output, ResolveModelDir(options.model_name_or_path), ignored)) {
-      ThrowInvalidInput("output {} is the model itself; choose another name", options.output);
-    }
+    CheckIsNoSource(options);
     if (!HasGgufMagic(output)) {
       ThrowInvalidInput(
           "output {} is not a GGUF file, and --overwrite replaces nothing else; choose "

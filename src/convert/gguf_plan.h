@@ -55,7 +55,7 @@ class GgufPlan {
   void Vector(const std::string& name, std::vector<float> values);
 
   // Writes the file; the threads of the context do not change its bytes. check: is told what is
-  // left of every tensor of blocks with `unchanged`, before the file takes its name: an error that
+  // left of every rounded tensor with `unchanged`, before the file takes its name: an error that
   // it throws leaves none. Errors: InvalidInput for values that a type cannot hold; those of
   // CreateGguf.
   using Check = std::function<void(const std::vector<KeptChange>&)>;

@@ -21,6 +21,11 @@ std::vector<std::string> StopTexts(const Tokenizer& tokenizer);
 std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
                       std::int64_t context);
 
+// Where the Modelfile of a GGUF file is: in its folder.
+inline std::filesystem::path ModelfileOf(std::filesystem::path gguf) {
+  return gguf.replace_filename("Modelfile");
+}
+
 }  // namespace qlora
 
 #endif  // QLORA_CONVERT_MODELFILE_H_

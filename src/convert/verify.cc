@@ -157,12 +157,14 @@ VerifyLimits LimitsOfType(const TensorType& outtype) {
   if (outtype == DType::kF16) return {0.02, 5e-4};
   if (outtype == DType::kBF16) return {0.2, 5e-3};
   // A bit less doubles the error of a weight, and a KL divergence grows with its square. From about
-  // five bits on, models as small as those of tests/golden are far from their source.
+  // five bits on, small models are far from their source: of trained ones, in a text unlike that
+  // which they have learned, the means are up to 0.75 and 0.3 at 4 bits, 1.5 and 1.2 at 2. A wrong
+  // period of the rotary embedding gives 2.9 and 3.8.
   const BlockFormatInfo& info = InfoOf(outtype.format);
   const double bits = 8.0 * static_cast<double>(info.bytes) / static_cast<double>(info.values);
   const double doublings = std::max(0.0, 8.5 - bits);
-  return {std::min(bits < 4 ? 4.0 : 2.0, 0.5 * std::pow(2.0, doublings)),
-          std::min(bits < 4 ? 4.0 : 1.0, 0.02 * std::pow(4.0, doublings))};
+  return {std::min(bits < 4 ? 2.5 : 2.0, 0.5 * std::pow(2.0, doublings)),
+          std::min(bits < 4 ? 2.5 : 1.0, 0.02 * std::pow(4.0, doublings))};
 }
 
 std::string_view BuiltInText() {

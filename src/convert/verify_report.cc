@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "io/json.h"
+#include "qlora/error.h"
 
 namespace qlora {
 namespace {
@@ -80,7 +81,12 @@ void WriteVerifyReport(const ExportOptions& options, ExportReport& report) {
                     file.string()));
     return;
   }
-  WriteTextFile(file, FormatJson(ToJson(options, report), 2) + "\n");
+  try {
+    WriteTextFile(file, FormatJson(ToJson(options, report), 2) + "\n");
+  } catch (const Error& error) {  // a full disk; the output is there, and compared
+    report.notes.push_back(
+        fmt::format("the report of the verification was not written: {}", error.what()));
+  }
 }
 
 }  // namespace qlora

@@ -17,7 +17,8 @@ std::int64_t FirstOtherToken(std::span<const std::int32_t> a, std::span<const st
 std::string DescribeFailure(const VerifyReport& report, const std::string& outtype);
 
 // Writes export_report.json into the folder of a written file, or into a written folder. A file of
-// that name that is no such report stays, with a note in report.notes.
+// that name that is no such report stays, with a note in report.notes, as where it cannot be
+// written.
 void WriteVerifyReport(const ExportOptions& options, ExportReport& report);
 
 }  // namespace qlora

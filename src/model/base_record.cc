@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "gguf/gguf.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "model/quantization.h"
 #include "prompt/prompt_record.h"
@@ -134,6 +136,12 @@ std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir) 
 }
 
 bool HoldsMergedWeights(const std::filesystem::path& model_dir) {
+  if (const auto gguf = FindGguf(model_dir)) {
+    const GgufMetadata metadata = ReadGgufMetadata(*gguf);
+    const GgufValue* merged = metadata.Find(kMergedWeightsKey);
+    const auto* value = merged == nullptr ? nullptr : std::get_if<bool>(merged);
+    return value != nullptr && *value;
+  }
   const std::filesystem::path path = model_dir / kPromptRecord;
   if (!std::filesystem::exists(path)) return false;
   return JsonGetOr<bool>(ReadJsonFile(path), "merged_weights", false, path.string());

@@ -56,8 +56,11 @@ std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir)
 // when that file only shows other programs a layout that is not chat.
 std::filesystem::path ChatTemplateDir(const std::filesystem::path& adapter_dir);
 
-// True for a checkpoint that an adapter was merged into, whose weights are best used as they are:
-// quantized again they would lose what was trained.
+// The key of GGUF files for what HoldsMergedWeights returns; llama.cpp ignores it.
+inline constexpr const char* kMergedWeightsKey = "qlora.merged_weights";
+
+// True for a checkpoint or a GGUF file that an adapter was merged into, whose weights are best used
+// as they are: quantized again they would lose what was trained.
 bool HoldsMergedWeights(const std::filesystem::path& model_dir);
 
 }  // namespace qlora

@@ -85,6 +85,19 @@ TEST_F(GgufBaseVerbsTest, AnAdapterIsExportedForTheFile) {
   EXPECT_TRUE(fs::exists(scratch_ / "hf/export_report.json"));
 }
 
+// In 4 bits again, most of what was trained would be gone.
+TEST_F(GgufBaseVerbsTest, AMergedFileIsUsedAsItIs) {
+  ASSERT_EQ(Run({"export", "model", "merged.gguf", "--adapter", "out"}).code, 0);
+  const Outcome as_it_is = Run({"eval", "merged.gguf", "data.jsonl"});
+  EXPECT_EQ(as_it_is.code, 0);
+  EXPECT_THAT(as_it_is.err, HasSubstr("an adapter was merged into these weights"));
+  const auto loss = [](const Outcome& outcome) {
+    return outcome.out.substr(0, outcome.out.find('\n'));
+  };
+  EXPECT_EQ(loss(as_it_is),
+            loss(Run({"eval", "merged.gguf", "data.jsonl", "--load_in_4bit", "false"})));
+}
+
 TEST_F(GgufBaseVerbsTest, OptionsOf4BitsHaveNoEffectOnBlocks) {
   const Outcome off =
       Run(TrainWords({"--model", "base.gguf", "--output_dir", "a", "--load_in_4bit", "false"}));

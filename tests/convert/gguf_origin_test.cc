@@ -8,6 +8,7 @@
 #include "convert/model_card.h"
 #include "convert/modelfile.h"
 #include "io/json.h"
+#include "model/base_record.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -83,6 +84,21 @@ TEST_F(GgufOriginTest, TheBaseOfAnAdapterIsItsModel) {
   const auto file = OpenGguf(root_ / "a.gguf");
   EXPECT_EQ(file->Require<std::string>("general.base_model.0.name"), "model");
   EXPECT_EQ(file->Require<std::string>("general.license"), "mit");
+}
+
+// Such files are not quantized to 4 bits when they are loaded, nor are files made from them.
+TEST_F(GgufOriginTest, MergedWeightsAreMarked) {
+  ExportOptions options = To("a.gguf", "f16");
+  Export(context_, options);
+  EXPECT_FALSE(HoldsMergedWeights(root_ / "a.gguf"));
+  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.overwrite = true;
+  Export(context_, options);
+  EXPECT_TRUE(HoldsMergedWeights(root_ / "a.gguf"));
+  ExportOptions again = To("b.gguf", "f32");
+  again.model_name_or_path = root_ / "a.gguf";
+  Export(context_, again);
+  EXPECT_TRUE(HoldsMergedWeights(root_ / "b.gguf"));
 }
 
 TEST_F(GgufOriginTest, NamesTheImportanceMatrixWithoutItsFolder) {

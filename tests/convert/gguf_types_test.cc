@@ -170,6 +170,50 @@ TEST_F(GgufTypesTest, RefusesAMissingOrForeignImportanceMatrix) {
   EXPECT_THAT(Refusal(options), HasSubstr("has no use for imatrix"));
 }
 
+// What is read is not replaced, nor is anything but an importance matrix by one.
+TEST_F(GgufTypesTest, FilesThatAreReadAreNotReplaced) {
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix = root_ / "text.txt";
+  const auto refuse = [&](const fs::path& matrix, const char* reason) {
+    options.write_imatrix = matrix;
+    const std::string before = Exists(matrix) ? ReadTextFile(matrix) : "";
+    EXPECT_THAT(Refusal(options), HasSubstr(reason)) << matrix;
+    EXPECT_EQ(Exists(matrix) ? ReadTextFile(matrix) : "", before) << matrix;
+  };
+  refuse(root_ / "text.txt", "is no importance matrix");
+  refuse(root_ / "a.gguf", "is the output");
+  refuse(root_ / "none" / "b.gguf", "cannot be created");
+  Export(context_, To("model.gguf", "q8_0"));
+  refuse(root_ / "model.gguf", "is no importance matrix");
+
+  options.write_imatrix = root_ / "importance.gguf";
+  EXPECT_THAT(Export(context_, options).notes,
+              testing::Contains(HasSubstr("importance matrix is of")));
+  // Its own kind is replaced.
+  Export(context_, options);
+  ExportOptions over = To("importance.gguf", "q4_0");
+  over.imatrix = over.output;
+  const std::string matrix = ReadTextFile(over.output);
+  EXPECT_THROW(Export(context_, over), Error);
+  EXPECT_EQ(ReadTextFile(over.output), matrix);
+}
+
+TEST_F(GgufTypesTest, AModelIsNotReplacedByItsModelfile) {
+  ExportOptions options = To("Modelfile", "q8_0");
+  options.modelfile = true;
+  EXPECT_THAT(Refusal(options), HasSubstr("is the name of the Modelfile"));
+}
+
+TEST_F(GgufTypesTest, RefusesOptionsWithoutEffect) {
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix_tokens = 5;
+  EXPECT_THAT(Refusal(options), HasSubstr("imatrix_tokens has no effect"));
+  options.imatrix_tokens = ExportOptions().imatrix_tokens;
+  options.verify = "false";
+  options.verify_text = root_ / "text.txt";
+  EXPECT_THAT(Refusal(options), HasSubstr("verify_text has no effect"));
+}
+
 // Of blocks of few bits, verification expects what they can give.
 TEST_F(GgufTypesTest, FilesOfFewBitsAreVerified) {
   for (const char* outtype : {"q4_k_m", "q2_k"}) {
@@ -201,7 +245,8 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   options.model_name_or_path = root_ / "base.gguf";
   options.adapter = {root_ / "adapter"};
   options.format = "gguf";
-  EXPECT_THAT(Refusal(options), HasSubstr("--force writes it all the same"));
+  EXPECT_THAT(Refusal(options), AllOf(HasSubstr("--force writes it all the same"),
+                                      HasSubstr("checkpoint that the file was made from")));
   options.force = true;
   const ExportReport report = Export(context_, options);
   EXPECT_LT(*report.kept_change, 0.7);
@@ -211,6 +256,31 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   options.force = false;
   options.outtype = "q8_0";
   EXPECT_GT(*Export(context_, options).kept_change, 0.9);
+}
+
+// So do dequantized 4-bit weights; the 16-bit weights that they were made from do not.
+TEST_F(GgufTypesTest, NamesTheBaseWhoseRoundingKeepsTheAdapter) {
+  WriteWideAdapter(root_ / "adapter", 0.0005);
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.adapter = root_ / "adapter";
+  options.merge_base = "nf4";
+  EXPECT_THAT(Refusal(options), HasSubstr("--merge-base original"));
+  options.merge_base = "original";
+  EXPECT_GT(*Export(context_, options).kept_change, 0.9);
+}
+
+// bfloat16 weights go back to their own grid as well.
+TEST_F(GgufTypesTest, ASmallChangeOfBfloat16IsLost) {
+  fs::remove_all(root_ / "model");
+  WriteWideModel(root_ / "model", DType::kBF16);
+  ExportOptions options = To("a.gguf", "bf16");
+  options.adapter = root_ / "adapter";
+  WriteWideAdapter(options.adapter, 0.01);
+  EXPECT_GT(*Export(context_, options).kept_change, 0.95);
+  fs::remove_all(options.adapter);
+  WriteWideAdapter(options.adapter, 1e-5);
+  options.output = root_ / "b.gguf";
+  EXPECT_THAT(Refusal(options), HasSubstr("rounding to BF16 keeps"));
 }
 
 }  // namespace

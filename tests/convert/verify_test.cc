@@ -2,6 +2,9 @@
 #include "convert/verify.h"
 
 #include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "base/file.h"
 #include "convert/convert_fixture.h"
@@ -17,10 +20,13 @@ using testing::HasSubstr;
 class VerifyTest : public ConvertTest {
  protected:
   // Verifies a file of llama3-tiny that was changed after it was written.
-  std::string Fault(const std::function<void(const fs::path&)>& change) {
+  std::string Fault(const std::function<void(const fs::path&)>& change,
+                    const fs::path& model = kGolden / "llama3-tiny",
+                    const std::string& outtype = "f16") {
     ExportOptions options = ExportTo("model.gguf");
     options.overwrite = true;
-    options.model_name_or_path = kGolden / "llama3-tiny";
+    options.model_name_or_path = model;
+    options.outtype = outtype;
     options.on_written = [&] { change(options.output); };
     try {
       Export(context_, options);
@@ -53,6 +59,21 @@ TEST_F(VerifyTest, KeysThatAreMissingOrMeanSomethingElseAreFound) {
   EXPECT_THAT(Fault(set("llama.context_length", {})), HasSubstr("could not be verified"));
 }
 
+// The limits of few bits are above what rounding does to a trained model, and below what a wrong
+// key does.
+TEST_F(VerifyTest, WrongKeysAreFoundAtFewBits) {
+  const fs::path model = SourceDir() / "examples" / "base-1m";
+  const GgufValue period = 100.0F;
+  const auto set = [&](const fs::path& path) {
+    RewriteGguf(path,
+                [&](GgufMetadata& keys) { keys = WithKey(keys, "llama.rope.freq_base", &period); });
+  };
+  for (const char* outtype : {"q8_0", "q4_k_m", "q2_k"}) {
+    EXPECT_EQ(Fault([](const fs::path&) {}, model, outtype), "") << outtype;
+    EXPECT_THAT(Fault(set, model, outtype), HasSubstr("do not use the output")) << outtype;
+  }
+}
+
 TEST_F(VerifyTest, TheReportHasTheFiguresOfTheText) {
   WriteTextFile(root_ / "text.txt", "A short text of a few words, to compare the models on.");
   ExportOptions options = ExportTo("model.gguf");
@@ -69,6 +90,26 @@ TEST_F(VerifyTest, TheReportHasTheFiguresOfTheText) {
   const Json json = Report();
   EXPECT_EQ(json.at("perplexity").get<double>(), report.perplexity);
   EXPECT_EQ(json.at("text").get<std::string>(), options.verify_text);
+}
+
+// The output is complete, and was compared.
+TEST_F(VerifyTest, AReportThatCannotBeWrittenIsANote) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ExportOptions options = ExportTo("model.gguf");
+  // As on a full disk: files of no byte can be written.
+  options.on_written = [&] {
+    const rlimit none{0, before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  };
+  const ExportReport report = Export(context_, options);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(report.verified);
+  ASSERT_FALSE(report.notes.empty());
+  EXPECT_THAT(report.notes.back(), HasSubstr("the report of the verification was not written"));
+  EXPECT_FALSE(fs::exists(root_ / "export_report.json"));
 }
 
 TEST_F(VerifyTest, AFileOfTheUserIsNotReplacedByTheReport) {

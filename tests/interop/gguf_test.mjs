@@ -7,48 +7,16 @@
 //        --model DIR --text FILE [--adapter DIR] [--tokens 400]
 //
 // Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
-import {spawnSync} from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
-import {load, readOptions, scratchFolder} from "./peer.mjs";
+import {createContext, loadGguf, logprobs, programRunner, rowsOf, startLlama} from "./llama_peer.mjs";
+import {readOptions, scratchFolder} from "./peer.mjs";
 
-const llamaCpp = await load("node-llama-cpp");
 const options = readOptions({tokens: 400}, ["qlora", "model", "text"],
   "gguf_test.mjs --qlora PROGRAM --model DIR --text FILE [--adapter DIR]");
+const llama = await startLlama();
 const scratch = scratchFolder();
-
-function qlora(...args) {
-  const run = spawnSync(options.qlora, args, {encoding: "utf8", maxBuffer: 1 << 30});
-  if (run.status !== 0) {
-    console.error(`qlora ${args.join(" ")}\nfailed with status ${run.status}:\n${run.stderr}`);
-    process.exit(1);
-  }
-  return run.stdout;
-}
-
-const llama = await llamaCpp.getLlama({gpu: false, build: "never", skipDownload: true, progressLogs: false,
-  maxThreads: 1, logLevel: "error"});
-// Not longer than the model's own context: longrope picks its factors by this size.
-const context = (model, lora) => model.createContext({contextSize: Math.min(512, model.trainContextSize), batchSize: 256, sequences: 1, threads: 1,
-  flashAttention: false, experimentalKvCacheKeyType: "F32", experimentalKvCacheValueType: "F32",
-  ignoreMemorySafetyChecks: true, ...(lora ? {lora: {adapters: [{filePath: lora, scale: 1}]}} : {})});
-
-// Log-probability of each token of a row but the first.
-async function logprobs(sequence, row) {
-  await sequence.clearHistory();
-  const input = row.map((token, i) => i + 1 === row.length ? token : [token, {generateNext: {
-    logits: {filter: {tokens: [row[i + 1]], includeTop: 1}}, totalLogitWeight: true, options: {temperature: 0}}}]);
-  const found = [];
-  const results = await sequence.controlledEvaluate(input);
-  results.forEach((result, i) => {
-    const next = result?.next;
-    if (!next?.logits || i + 1 >= row.length) return;
-    const weight = typeof next.totalLogitWeight === "number" ? next.totalLogitWeight : next.totalLogitWeight.weight;
-    const most = Math.max(...next.logits.values());
-    found.push(next.logits.get(row[i + 1]) - most - Math.log(weight));
-  });
-  return found;
-}
+const qlora = programRunner(options.qlora);
 
 const text = fs.readFileSync(options.text, "utf8");
 const prompt = text.slice(0, 40).trim();
@@ -60,7 +28,7 @@ function check(name, good, detail) {
 
 // file, lora: what llama.cpp runs; args: what makes qlora compute the same.
 async function compare(name, file, lora, args, tolerance) {
-  const model = await llama.loadModel({modelPath: file, gpuLayers: 0, checkTensors: true, ignoreMemorySafetyChecks: true});
+  const model = await loadGguf(llama, file);
   const ids = Array.from(model.tokenize(text)).slice(0, options.tokens);
   if (name === "f32") {
     const lines = path.join(scratch, "texts.jsonl");
@@ -73,16 +41,15 @@ async function compare(name, file, lora, args, tolerance) {
     check("token ids", equal.length === texts.length, `${equal.length} of ${texts.length} lines equal`);
   }
   const bos = model.tokens.bos;
-  const rows = [];
   // llama.cpp has no sliding window for some families; a context no longer than the window hides that.
   const length = Math.min(120, model.trainContextSize - 1);
-  for (let i = 0; i < ids.length; i += length) rows.push([...(bos == null ? [] : [bos]), ...ids.slice(i, i + length)]);
+  const rows = rowsOf(model, ids, length);
   const data = path.join(scratch, "rows.jsonl");
   fs.writeFileSync(data, rows.map((row) => JSON.stringify({input_ids: row})).join("\n") + "\n");
   const ours = JSON.parse(qlora("eval", "--model", options.model, ...args, "--dataset", data, "--per-token",
     "--compute-dtype", "float32", "--json")).logprobs;
 
-  const session = await context(model, lora);
+  const session = await createContext(model, lora);
   const sequence = session.getSequence();
   const theirs = [];
   for (const row of rows) theirs.push(...await logprobs(sequence, row));

@@ -20,6 +20,11 @@ for model in tests/golden/*-tiny; do
 done
 if [ -d examples/base-1m ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model examples/base-1m --text examples/tales.txt
+  stories=$(mktemp)
+  trap 'rm -f "$stories"' EXIT
+  /usr/bin/python3 examples/make_corpus.py --stories 12 --stream heldout >"$stories"
+  run tests/interop/gguf_types.mjs --qlora "$qlora" --model examples/base-1m --text "$stories" \
+    --train examples/tales/train.jsonl --experts tests/golden/qwen3moe-tiny
 fi
 if [ -d "$shared/models/stories260K-hf" ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$shared/models/stories260K-hf" \
