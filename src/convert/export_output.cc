@@ -77,13 +77,17 @@ bool IsSame(const fs::path& a, const fs::path& b) {
 }
 
 // Refuses a file that the export reads.
-void CheckIsNoSource(const ExportOptions& options) {
+void CheckIsNoSource(const ExportOptions& options, const AdapterSet& adapters) {
   const fs::path model = ResolveModelDir(options.model_name_or_path);
   if (!fs::is_directory(model)) {
     for (const fs::path& part : FindGgufParts(model).files) {
       if (!IsSame(options.output, part)) continue;
       ThrowInvalidInput("output {} is the model itself; choose another name", options.output);
     }
+  }
+  for (const AdapterSource& adapter : adapters.sources) {
+    if (!IsSame(options.output, adapter.path)) continue;
+    ThrowInvalidInput("output {} is the adapter itself; choose another name", options.output);
   }
   if (!options.imatrix.empty() && IsSame(options.output, options.imatrix)) {
     ThrowInvalidInput("output {} is the importance matrix; choose another name", options.output);
@@ -165,7 +169,7 @@ void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters)
     if (!options.overwrite) {
       ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
     }
-    CheckIsNoSource(options);
+    CheckIsNoSource(options, adapters);
     if (!HasGgufMagic(output)) {
       ThrowInvalidInput(
           "output {} is not a GGUF file, and --overwrite replaces nothing else; choose "

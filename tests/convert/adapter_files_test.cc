@@ -34,7 +34,7 @@ TEST_F(AdapterFilesTest, MlxFilesAreWhatMlxLmReads) {
   const std::int64_t d = decoder.hidden_size;
   EXPECT_EQ(reader->Find(q + ".lora_a")->shape, (std::vector<std::int64_t>{d, 4}));
   EXPECT_EQ(reader->Find(q + ".lora_b")->shape,
-            (std::vector<std::int64_t>{4, decoder.q_features()}));
+            (std::vector<std::int64_t>{4, decoder.layer(0).q_features()}));
   EXPECT_EQ(reader->Find("lm_head.lora_b")->shape,
             (std::vector<std::int64_t>{4, decoder.vocab_size}));
   const Tensors a = ReadAll(source / kPeftWeights);

@@ -83,7 +83,7 @@ class AdapterFormatsTest : public ConvertTest {
       values.modules.push_back(std::move(module));
     };
     for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-      ForEachPair(LinearPaths(decoder, l), ShapeLinears(decoder),
+      ForEachPair(LinearPaths(decoder, l), ShapeLinears(decoder, l),
                   [&](const std::string& path, const LinearShape& s) { add(path, s.out, s.in); });
     }
     add("lm_head", decoder.vocab_size, decoder.hidden_size);

@@ -137,7 +137,7 @@ TEST_F(Fp8ModelTest, IsMergedInBfloat16) {
   Make(Scales::kTensor);
   ExportOptions options = ExportTo("merged");
   options.model_name_or_path = root_ / "fp8";
-  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
   options.format = "hf";
   options.outtype = "auto";
   Export(context_, options);
@@ -151,7 +151,7 @@ TEST_F(Fp8ModelTest, IsMergedInBfloat16) {
   options.output = root_ / "merged-f32";
   options.outtype = "f32";
   Export(context_, options);
-  const double expected = LossOf(root_ / "plain", options.adapter, "false");
+  const double expected = LossOf(root_ / "plain", options.adapter[0], "false");
   EXPECT_NEAR(LossOf(options.output, "", "false"), expected, 1e-5 * expected);
   options.output = root_ / "merged.gguf";
   options.format = "gguf";

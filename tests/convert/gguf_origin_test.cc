@@ -91,7 +91,7 @@ TEST_F(GgufOriginTest, MergedWeightsAreMarked) {
   ExportOptions options = To("a.gguf", "f16");
   Export(context_, options);
   EXPECT_FALSE(HoldsMergedWeights(root_ / "a.gguf"));
-  options.adapter = kGolden / "llama-tiny" / "adapter";
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
   options.overwrite = true;
   Export(context_, options);
   EXPECT_TRUE(HoldsMergedWeights(root_ / "a.gguf"));

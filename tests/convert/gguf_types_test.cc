@@ -262,7 +262,7 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
 TEST_F(GgufTypesTest, NamesTheBaseWhoseRoundingKeepsTheAdapter) {
   WriteWideAdapter(root_ / "adapter", 0.0005);
   ExportOptions options = To("a.gguf", "q4_0");
-  options.adapter = root_ / "adapter";
+  options.adapter = {root_ / "adapter"};
   options.merge_base = "nf4";
   EXPECT_THAT(Refusal(options), HasSubstr("--merge-base original"));
   options.merge_base = "original";
@@ -274,11 +274,11 @@ TEST_F(GgufTypesTest, ASmallChangeOfBfloat16IsLost) {
   fs::remove_all(root_ / "model");
   WriteWideModel(root_ / "model", DType::kBF16);
   ExportOptions options = To("a.gguf", "bf16");
-  options.adapter = root_ / "adapter";
-  WriteWideAdapter(options.adapter, 0.01);
+  options.adapter = {root_ / "adapter"};
+  WriteWideAdapter(options.adapter[0], 0.01);
   EXPECT_GT(*Export(context_, options).kept_change, 0.95);
-  fs::remove_all(options.adapter);
-  WriteWideAdapter(options.adapter, 1e-5);
+  fs::remove_all(options.adapter[0]);
+  WriteWideAdapter(options.adapter[0], 1e-5);
   options.output = root_ / "b.gguf";
   EXPECT_THAT(Refusal(options), HasSubstr("rounding to BF16 keeps"));
 }

@@ -92,11 +92,11 @@ TEST_F(WrappedModelTest, MergedModelsKeepEverythingElse) {
       ExportOptions options = ExportTo("merged");
       options.overwrite = true;
       options.model_name_or_path = model;
-      options.adapter = kGolden / of.golden / "adapter";
+      options.adapter = {kGolden / of.golden / "adapter"};
       options.format = "hf";
       EXPECT_TRUE(Export(context_, options).verified);
       ExpectKept(options.output, model, spelling);
-      const double expected = LossOf(model, options.adapter, "false");
+      const double expected = LossOf(model, options.adapter[0], "false");
       EXPECT_NEAR(LossOf(options.output, "", "false"), expected, 1e-5 * expected);
       // The names of the source.
       const auto found = OpenSafetensors(options.output);
