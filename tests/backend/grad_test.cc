@@ -106,8 +106,13 @@ TEST_F(GradTest, Linear) {
 }
 
 TEST_F(GradTest, Rope) {
-  for (const auto& [rotated, interleaved] :
-       {std::pair(8, false), {4, false}, {8, true}, {4, true}}) {
+  struct Case {
+    std::int64_t rotated;
+    bool interleaved;
+  };
+  for (const auto& c : {Case{8, false}, {4, false}, {8, true}, {4, true}}) {
+    const std::int64_t rotated = c.rotated;
+    const bool interleaved = c.interleaved;
     const Matrix angle = Normal(9, rotated / 2);
     const auto table = [&](double (*fn)(double), DType dtype) {
       return Map(angle, dtype, [&](Complex x) { return fn(x.real()); });

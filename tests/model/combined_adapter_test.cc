@@ -21,16 +21,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Names = std::vector<std::string>;
+using Paths = std::vector<std::string>;
 using Matrix = std::vector<double>;
 
 const fs::path kModel = SourceDir() / "tests" / "golden" / "llama-tiny";
 
-DecoderConfig Decoder() { return LoadDecoderConfig(kModel); }
+DecoderConfig TinyDecoder() { return LoadDecoderConfig(kModel); }
 
 // An adapter of the tiny model whose A and B are both random.
 void WriteRandom(const fs::path& folder, const AdapterConfig& config, std::uint64_t seed) {
-  const LoraAdapter lora = LoraAdapter::Create(config, Decoder(), HostMemory(), seed);
+  const LoraAdapter lora = LoraAdapter::Create(config, TinyDecoder(), HostMemory(), seed);
   std::vector<AdapterWeights> weights;
   std::vector<std::vector<float>> values;
   for (const PerLinear<LoraLinear>& layer : lora.layers()) {
@@ -54,7 +54,7 @@ void WriteRandom(const fs::path& folder, const AdapterConfig& config, std::uint6
   WriteAdapter(folder, config, weights, DType::kF32);
 }
 
-AdapterConfig Targeting(const Names& names, std::int64_t r, double alpha) {
+AdapterConfig Targeting(const Paths& names, std::int64_t r, double alpha) {
   AdapterConfig config;
   config.target_modules = names;
   config.r = r;
@@ -114,9 +114,9 @@ TEST(CombinedAdapterTest, IsTheWeightedSumOverTheUnionOfModules) {
   WriteRandom(folder / "a", a, 1);
   WriteRandom(folder / "b", b, 2);
   const AdapterSet set = {.sources = {{folder / "a", 0.7}, {folder / "b", -0.3}}};
-  const AdapterValues sum = LoadAdapterValues(set, Decoder());
-  const auto of_a = ChangesOf(ReadPeftValues(folder / "a", Decoder()));
-  const auto of_b = ChangesOf(ReadPeftValues(folder / "b", Decoder()));
+  const AdapterValues sum = LoadAdapterValues(set, TinyDecoder());
+  const auto of_a = ChangesOf(ReadPeftValues(folder / "a", TinyDecoder()));
+  const auto of_b = ChangesOf(ReadPeftValues(folder / "b", TinyDecoder()));
   const auto found = ChangesOf(sum);
   EXPECT_EQ(found.size(), 6u);
   for (const auto& [path, change] : found) {
@@ -141,8 +141,8 @@ TEST(CombinedAdapterTest, IsTheWeightedSumOverTheUnionOfModules) {
   EXPECT_EQ(ranks["model.layers.1.mlp.down_proj"], 4);
 
   // The configuration describes them, and the adapter for passes has the same values.
-  const AdapterConfig config = ConfigOf(sum, Decoder());
-  const LoraAdapter lora = ToLoraAdapter(sum, Decoder(), HostMemory());
+  const AdapterConfig config = ConfigOf(sum, TinyDecoder());
+  const LoraAdapter lora = ToLoraAdapter(sum, TinyDecoder(), HostMemory());
   for (const LoraValues& module : sum.modules) {
     EXPECT_TRUE(IsTargetModule(config, module.path));
     EXPECT_EQ(RankOf(config, module.path), module.rank);
@@ -165,13 +165,13 @@ TEST(CombinedAdapterTest, EqualScalesRoundNothingAndAWeightIsAScale) {
   TemporaryFolder folder;
   WriteRandom(folder / "a", Targeting({"q_proj"}, 4, 12), 1);
   WriteRandom(folder / "b", Targeting({"q_proj"}, 2, 6), 2);
-  const auto a = ReadPeftValues(folder / "a", Decoder());
+  const auto a = ReadPeftValues(folder / "a", TinyDecoder());
   const AdapterSet both = {.sources = {{folder / "a", 0.5}, {folder / "b", 0.5}}};
-  const AdapterValues sum = LoadAdapterValues(both, Decoder());
+  const AdapterValues sum = LoadAdapterValues(both, TinyDecoder());
   EXPECT_EQ(sum.modules[0].scale, 1.5);
   EXPECT_EQ(sum.modules[0].b[0], a.modules[0].b[0]);
   const AdapterSet half = {.sources = {{folder / "a", 0.5}}};
-  const AdapterValues one = LoadAdapterValues(half, Decoder());
+  const AdapterValues one = LoadAdapterValues(half, TinyDecoder());
   EXPECT_EQ(one.modules[0].scale, 1.5);
   EXPECT_EQ(one.modules[0].b, a.modules[0].b);
 }
@@ -213,7 +213,7 @@ TEST(CombinedAdapterTest, TheReducedRankIsTheBestAndItsErrorIsReported) {
   WriteRandom(folder / "a", Targeting({"q_proj", "down_proj"}, 4, 12), 1);
   WriteRandom(folder / "b", Targeting({"q_proj", "k_proj"}, 3, 5), 2);
   AdapterSet set = {.sources = {{folder / "a", 0.7}, {folder / "b", 1.3}}};
-  AdapterValues values = LoadAdapterValues(set, Decoder());
+  AdapterValues values = LoadAdapterValues(set, TinyDecoder());
   const auto exact = ChangesOf(values);
   constexpr std::int64_t kRank = 3;
   const RankError error = ReduceRank(values, kRank);
@@ -242,7 +242,7 @@ TEST(CombinedAdapterTest, TheReducedRankIsTheBestAndItsErrorIsReported) {
   EXPECT_NE(error.worst_path.find("q_proj"), std::string::npos) << error.worst_path;
 
   set.rank = kRank;
-  const LoraAdapter lora = LoadAdapters(set, Decoder(), HostMemory());
+  const LoraAdapter lora = LoadAdapters(set, TinyDecoder(), HostMemory());
   ASSERT_EQ(lora.notes().size(), 1u);
   EXPECT_NE(lora.notes()[0].find("reduced to rank 3: the relative error"), std::string::npos);
   ExpectRefused([&] { ReduceRank(values, 0); }, "adapter_rank must be at least 1");
@@ -251,7 +251,7 @@ TEST(CombinedAdapterTest, TheReducedRankIsTheBestAndItsErrorIsReported) {
 TEST(CombinedAdapterTest, ARankThatIsLargeEnoughChangesNothing) {
   TemporaryFolder folder;
   WriteRandom(folder / "a", Targeting({"q_proj"}, 4, 12), 1);
-  AdapterValues values = ReadPeftValues(folder / "a", Decoder());
+  AdapterValues values = ReadPeftValues(folder / "a", TinyDecoder());
   const std::vector<float> before = values.modules[0].b;
   const RankError error = ReduceRank(values, 4);
   EXPECT_EQ(error.all, 0);
@@ -263,14 +263,14 @@ TEST(CombinedAdapterTest, RefusesWhatHasNoSumByName) {
   WriteRandom(folder / "plain", Targeting({"q_proj"}, 2, 4), 1);
   const auto load = [&](const std::string& other, double weight, std::int64_t rank = 0) {
     AdapterSet set = {.sources = {{folder / "plain", 1}, {folder / other, weight}}, .rank = rank};
-    LoadAdapters(set, Decoder(), HostMemory());
+    LoadAdapters(set, TinyDecoder(), HostMemory());
   };
   const auto alone = [&](const std::string& name, double weight, std::int64_t rank) {
-    LoadAdapters({.sources = {{folder / name, weight}}, .rank = rank}, Decoder(), HostMemory());
+    LoadAdapters({.sources = {{folder / name, weight}}, .rank = rank}, TinyDecoder(), HostMemory());
   };
   AdapterConfig dora = Targeting({"q_proj"}, 2, 4);
   dora.use_dora = true;
-  LoraAdapter with_dora = LoraAdapter::Create(dora, Decoder(), HostMemory(), 3);
+  LoraAdapter with_dora = LoraAdapter::Create(dora, TinyDecoder(), HostMemory(), 3);
   with_dora.Save(folder / "dora");
   ExpectRefused([&] { load("dora", 1); }, "dora: is a DoRA adapter, which cannot be combined");
   ExpectRefused([&] { alone("dora", 0.5, 0); }, "dora: is a DoRA adapter, which cannot be given");
@@ -279,7 +279,7 @@ TEST(CombinedAdapterTest, RefusesWhatHasNoSumByName) {
 
   AdapterConfig whole = Targeting({"q_proj"}, 2, 4);
   whole.modules_to_save = {"lm_head"};
-  LoraAdapter::Create(whole, Decoder(), HostMemory(), 3).Save(folder / "whole");
+  LoraAdapter::Create(whole, TinyDecoder(), HostMemory(), 3).Save(folder / "whole");
   ExpectRefused([&] { load("whole", 1); },
                 "whole: the adapter has the whole of 'lm_head.weight' (modules_to_save");
   ExpectRefused([&] { alone("whole", 1, 1); }, "merge it first (qlora export MODEL NEW --adapter");
@@ -291,7 +291,7 @@ TEST(CombinedAdapterTest, NamesTheAdapterOfAnotherModel) {
   WriteRandom(folder / "plain", Targeting({"q_proj"}, 2, 4), 1);
   const fs::path other = SourceDir() / "tests" / "golden" / "qwen3-tiny" / "adapter";
   const AdapterSet set = {.sources = {{folder / "plain", 1}, {other, 1}}};
-  ExpectRefused([&] { LoadAdapters(set, Decoder(), HostMemory()); }, other.string());
+  ExpectRefused([&] { LoadAdapters(set, TinyDecoder(), HostMemory()); }, other.string());
   // Where the names of the modules tell, too.
   WriteRandom(folder / "renamed", Targeting({"q_proj"}, 2, 4), 1);
   const DecoderConfig phi = LoadDecoderConfig(SourceDir() / "tests" / "golden" / "phi3-tiny");
@@ -310,7 +310,7 @@ TEST(CombinedAdapterTest, AKeyThatIsNotKnownIsNamedInANote) {
   WriteTextFile(folder / "a" / kAdapterConfig, config.dump());
   for (const double weight : {1.0, 0.5}) {
     const LoraAdapter lora =
-        LoadAdapters({.sources = {{folder / "a", weight}}}, Decoder(), HostMemory());
+        LoadAdapters({.sources = {{folder / "a", weight}}}, TinyDecoder(), HostMemory());
     ASSERT_EQ(lora.notes().size(), 1u);
     EXPECT_NE(lora.notes()[0].find("not known here have no effect: use_something"),
               std::string::npos);
