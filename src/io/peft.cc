@@ -433,6 +433,16 @@ void CheckTrainable(const Adapter& adapter, const fs::path& directory) {
       directory.string(), what, directory.string());
 }
 
+void CommitAdapter(TensorWriter& writer, const fs::path& directory, const std::string& text) {
+  const fs::path config_path = directory / kAdapterConfig;
+  AtomicFile config_file(config_path);
+  config_file.Write(text);
+  // Between the two renames there must be no old configuration next to new weights.
+  if (Exists(config_path) && ReadTextFile(config_path) != text) RemoveFile(config_path);
+  writer.Finish();
+  config_file.Commit();
+}
+
 void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
                   std::span<const AdapterWeights> weights, DType dtype,
                   std::span<const ReplacedMatrix> replaced, Memory& memory) {
@@ -476,13 +486,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   MakeDirectories(directory);
   const auto writer = CreateSafetensors(directory / kPeftWeights, std::move(infos), {});
   for (const Item& item : items) WriteMatrix(*writer, memory, item.matrix, dtype, item.name);
-  const fs::path config_path = directory / kAdapterConfig;
-  AtomicFile config_file(config_path);
-  config_file.Write(text);
-  // Between the two renames there must be no old configuration next to new weights.
-  if (Exists(config_path) && ReadTextFile(config_path) != text) RemoveFile(config_path);
-  writer->Finish();
-  config_file.Commit();
+  CommitAdapter(*writer, directory, text);
 }
 
 }  // namespace qlora

@@ -103,6 +103,11 @@ void WriteAdapter(const std::filesystem::path& directory, const AdapterConfig& c
                   std::span<const AdapterWeights> weights, DType dtype,
                   std::span<const ReplacedMatrix> replaced = {}, Memory& memory = HostMemory());
 
+// Puts an adapter into place whose weights `writer` has received: a crash at any time leaves the
+// old pair of files, no loadable adapter, or the new pair. text: of adapter_config.json.
+void CommitAdapter(TensorWriter& writer, const std::filesystem::path& directory,
+                   const std::string& text);
+
 }  // namespace qlora
 
 #endif  // QLORA_IO_PEFT_H_

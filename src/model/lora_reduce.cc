@@ -4,15 +4,7 @@
 #include <cmath>
 
 #include "base/check.h"
-
-// Every machine computes the same bits, and this Eigen is apart from that of programs that link the
-// library (randomized_svd.cc).
-#define EIGEN_DONT_VECTORIZE
-#define EIGEN_NO_CPUID
-#define EIGEN_DONT_PARALLELIZE
-#define Eigen qlora_eigen
-#include <Eigen/QR>
-#include <Eigen/SVD>
+#include "model/portable_eigen.h"
 
 namespace qlora {
 namespace {

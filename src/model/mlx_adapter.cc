@@ -14,6 +14,7 @@
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
 #include "io/json.h"
+#include "io/peft.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "model/gguf_names.h"
@@ -283,13 +284,7 @@ class Writer {
       }
       writer->Write(bytes);
     }
-    const fs::path config_path = folder / kAdapterConfig;
-    AtomicFile config_file(config_path);
-    config_file.Write(text);
-    // Between the two renames there must be no old configuration next to new weights.
-    if (Exists(config_path) && ReadTextFile(config_path) != text) RemoveFile(config_path);
-    writer->Finish();
-    config_file.Commit();
+    CommitAdapter(*writer, folder, text);
   }
 
  private:

@@ -4,16 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-
-// Every machine computes the same bits: sums have one order, whatever the width of vectors, the
-// size of the caches and the number of cores. The namespace keeps this code apart from the Eigen of
-// a program that links the library and compiles Eigen with other flags.
-#define EIGEN_DONT_VECTORIZE
-#define EIGEN_NO_CPUID
-#define EIGEN_DONT_PARALLELIZE
-#define Eigen qlora_eigen
-#include <Eigen/QR>
-#include <Eigen/SVD>
+#include "model/portable_eigen.h"
 
 namespace qlora {
 namespace {
