@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/gguf_names.h"
 
 namespace qlora {
 namespace {
@@ -32,6 +33,11 @@ class Limits {
     if (architecture_ == "smollm3") CheckSmolLayers();
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
+    }
+    if (config_.model_type == "olmo3" &&
+        config_.ropes[1].rope_theta != config_.ropes[0].rope_theta) {
+      Refuse("a rope_theta of the layers with a window",
+             "rotates them with the base of the others");
     }
     if (architecture_ == "olmo2" && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
@@ -80,7 +86,10 @@ class Limits {
   }
 
   void CheckYarn(const RopeConfig& rope) const {
-    if (architecture_ == "mistral3") GgufYarnLogMultiplier(rope);
+    if (architecture_ == "mistral3") {
+      GgufYarnLogMultiplier(rope);
+      if (rope.truncate && rope.factor >= 1) return;
+    }
     if (!HasUsualYarn(rope)) {
       Refuse(fmt::format("rope_type yarn with beta_fast {}, beta_slow {}, truncate {}, factor {}",
                          rope.beta_fast, rope.beta_slow, rope.truncate, rope.factor),
@@ -88,15 +97,15 @@ class Limits {
     }
     const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
                                        [](const LayerConfig& layer) { return layer.rope == 1; });
-    if (has_local && std::abs(GgufYarnFactor(rope) - 1) > kSame) {
+    if (has_local && architecture_ != "olmo2" && std::abs(GgufYarnFactor(rope) - 1) > kSame) {
       Refuse(fmt::format("attention_factor {} of yarn", rope.attention_factor),
              "would apply it to the layers with a window too");
     }
   }
 
   void CheckShapes() const {
-    const bool derived = IsOneOf(architecture_, {"qwen2", "phi3", "olmo2", "qwen2vl"});
-    if (derived && config_.layer(0).q_features() != config_.hidden_size) {
+    if (FindGgufArchitectureNamed(architecture_)->derived_heads &&
+        config_.layer(0).q_features() != config_.hidden_size) {
       Refuse(fmt::format("head_dim {} with {} heads and hidden_size {}", config_.head_dim,
                          config_.num_attention_heads, config_.hidden_size),
              "expects heads of hidden_size / num_attention_heads");

@@ -64,11 +64,11 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   };
   add("rope.dimension_count", U32(rope.rotary_dim));
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
-  // The local layers of Gemma 3 have a base of their own, 10000 without a key, those of Olmo 3 have
-  // the base of the others.
-  const bool has_local = HasWindows(config) && config.ropes.size() > 1;
-  const double usual_base = config.model_type == "olmo3" ? rope.rope_theta : 1e4;
-  if (has_local && config.ropes[1].rope_theta != usual_base) {
+  // The local layers of Gemma have a base of their own; without a key it is 10000 in Gemma 3. Those
+  // of Olmo 3 have the base of the others.
+  const bool has_local = config.model_type.starts_with("gemma") && config.ropes.size() > 1;
+  const double usual = config.model_type == "gemma3_text" ? 1e4 : rope.rope_theta;
+  if (has_local && config.ropes[1].rope_theta != usual) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
   }
   if (!rope.mrope_section.empty()) {
@@ -93,6 +93,8 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
       }
       if (config.model_type == "ministral3") {
         add("rope.scaling.yarn_log_multiplier", GgufYarnLogMultiplier(rope));
+        add("rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+        add("rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
       } else if (const float factor = GgufYarnFactor(rope); factor != 1) {
         add("rope.scaling.attn_factor", factor);
       }

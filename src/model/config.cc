@@ -19,9 +19,13 @@ namespace {
 // ---- Reading.
 
 Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
-  // Gemma configs carry a stale hidden_act next to the hidden_activation that counts.
-  const char* const key = family.gemma ? "hidden_activation" : "hidden_act";
-  const std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
+  // Gemma configs carry a stale hidden_act next to the hidden_activation that counts. Those of the
+  // first Gemma may have no other, and their "gelu" means the approximation.
+  const bool is_gemma1 = family.model_type == "gemma";
+  const bool is_old = is_gemma1 && keys.Find("hidden_activation") == nullptr;
+  const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
+  std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
+  if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
   ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
@@ -77,6 +81,9 @@ void ParseBiases(const ConfigKeys& keys, const Family& family, DecoderConfig& co
 // Granite's. Without attention_multiplier scores are q . k as they are.
 void ParseMultipliers(const ConfigKeys& keys, DecoderConfig& config) {
   const auto positive = [&](const char* key) {
+    if (keys.IsNull(key)) {
+      ThrowInvalidInput("{}: {} is null, expected a positive number", keys.where(), key);
+    }
     const double value = keys.Double(key, 1);
     if (!(value > 0 && value <= 1e6)) {
       ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), key, value);
@@ -136,15 +143,29 @@ void CheckGraniteHybrid(const ConfigKeys& keys) {
     ThrowInvalidInput("{}: experts of a granitemoehybrid (num_local_experts) are not supported",
                       keys.where());
   }
-  const char* const key = keys.Find("layer_types") != nullptr ? "layer_types" : "layers_block_type";
-  const std::vector<std::string> types =
-      keys.Find(key) == nullptr ? std::vector<std::string>{"mamba"} : keys.Strings(key);
-  for (const std::string& type : types) {
-    if (type == "attention" || type == "full_attention") continue;
+  const std::int64_t layers = keys.Int("num_hidden_layers");
+  bool has_types = false;
+  for (const char* key : {"layer_types", "layers_block_type"}) {
+    if (keys.Find(key) == nullptr) continue;
+    has_types = true;
+    const std::vector<std::string> types = keys.Strings(key);
+    if (std::ssize(types) != layers) {
+      ThrowInvalidInput("{}: {} has {} entries, expected {}", keys.where(), key, types.size(),
+                        layers);
+    }
+    for (const std::string& type : types) {
+      if (type == "attention" || type == "full_attention") continue;
+      ThrowInvalidInput(
+          "{}: layers of type '{}' ({}) are not supported; supported is a granitemoehybrid whose "
+          "layers all are attention",
+          keys.where(), type, key);
+    }
+  }
+  if (!has_types) {
     ThrowInvalidInput(
-        "{}: layers of type '{}' are not supported; supported is a granitemoehybrid whose "
-        "layer_types all are attention",
-        keys.where(), type);
+        "{}: without layer_types all layers are of type 'mamba', which is not "
+        "supported",
+        keys.where());
   }
 }
 

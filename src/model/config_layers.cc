@@ -54,7 +54,7 @@ class LayerRules {
         family_(family),
         window_(keys.IsNull("sliding_window") ? 0
                                               : keys.Int("sliding_window", family.sliding_window)),
-        max_window_layers_(keys.Int("max_window_layers", 28)),
+        max_window_layers_(keys.Int("max_window_layers", family.max_window_layers)),
         pattern_(
             keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
         no_rope_interval_(keys.Int("no_rope_layer_interval", 4)),
@@ -148,6 +148,7 @@ class LayerRules {
 
 void AddQueryRope(DecoderConfig& config) {
   if (config.ropes[0].query_scale_beta == 0) return;
+  QLORA_DCHECK(config.ropes.size() == 1);
   RopeConfig keys = config.ropes[0];
   keys.query_scale_beta = 0;
   config.ropes = {keys, config.ropes[0]};

@@ -71,15 +71,35 @@ void ReadYarn(const ConfigKeys& keys, RopeConfig& rope) {
     otherwise = magnitude(keys.Double("mscale")) / magnitude(keys.Double("mscale_all_dim"));
   }
   rope.attention_factor = keys.Double("attention_factor", otherwise);
-  rope.query_scale_beta = keys.Double("llama_4_scaling_beta", 0);
 }
 
-// Hunyuan's "dynamic" is another base, from a setting that stands beside it. Other models mean a
-// base that grows with the text by that name.
+// Hunyuan's "dynamic" is another base, of a setting that stands beside it. Without that setting it
+// is a base that grows with the text, as in other models.
 void ReadHunyuanBase(const ConfigKeys& keys, const DecoderConfig& config, RopeConfig& rope) {
+  const std::string type = keys.String("rope_type", keys.String("type", "default"));
   const double alpha = keys.Double("alpha", 0);
+  const bool is_dynamic = type == "dynamic";
+  if (is_dynamic ? alpha == 0 && keys.Double("factor", 1) != 1 : alpha != 0) {
+    ThrowInvalidInput(
+        "{}: alpha is {} and rope_type '{}'; supported are 'dynamic' with an alpha, and other "
+        "types "
+        "without",
+        keys.where(), alpha, type);
+  }
   const auto dim = static_cast<double>(config.head_dim);
   if (alpha != 0) rope.rope_theta *= std::pow(alpha, dim / (dim - 2));
+}
+
+// Ministral 3: queries grow with their position, whatever the type of the scaling.
+void ReadQueryScale(const ConfigKeys& keys, const ConfigKeys& model, const DecoderConfig& config,
+                    RopeConfig& rope) {
+  rope.query_scale_beta = keys.Double("llama_4_scaling_beta", 0);
+  rope.original_max_position_embeddings =
+      keys.Int("original_max_position_embeddings",
+               model.Int("original_max_position_embeddings", config.max_position_embeddings));
+  if (rope.query_scale_beta != 0 && rope.original_max_position_embeddings < 1) {
+    ThrowInvalidInput("{}: original_max_position_embeddings must be positive", keys.where());
+  }
 }
 
 // keys: the scaling. model: the whole file.
@@ -97,6 +117,7 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
     rope.rotary_dim = RotaryDim(keys, config, family.partial_rotary_factor);
   if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);
   rope.type = RopeTypeOf(keys, family);
+  if (family.model_type == "ministral3") ReadQueryScale(keys, model, config, rope);
   if (rope.type == RopeType::kDefault) return;
 
   rope.original_max_position_embeddings =

@@ -259,6 +259,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .rope_theta = 1e6,
      .sliding_window = 4096,
      .window = WindowRule::kUpper,
+     .max_window_layers = 80,
      .bias = BiasRule::kQkvOnly},
     {.model_type = "qwen3_vl_text",
      .architecture = "Qwen3VLTextModel",

@@ -42,7 +42,8 @@ struct Family {
   bool tie_word_embeddings = false;
   std::int64_t sliding_window = 0;  // when the key is missing; 0: null
   WindowRule window = WindowRule::kNone;
-  std::int64_t window_period = 0;  // of kPeriod, when sliding_window_pattern is missing
+  std::int64_t max_window_layers = 28;  // of kUpper, when the key is missing
+  std::int64_t window_period = 0;       // of kPeriod, when sliding_window_pattern is missing
   BiasRule bias = BiasRule::kNone;
   bool attention_bias = false;  // when the key is missing
   bool mlp_bias_key = false;

@@ -80,9 +80,8 @@ void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config
 }
 
 void CheckDerivedHeads(const DecoderConfig& config, const std::string& where) {
-  // The graphs of these have no head size of their own.
-  const bool derived = config.model_type == "qwen2" || config.model_type == "phi3";
-  if (derived && config.num_attention_heads * config.head_dim != config.hidden_size) {
+  if (FindGgufArchitecture(config.model_type)->derived_heads &&
+      config.num_attention_heads * config.head_dim != config.hidden_size) {
     ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
                       where, config.num_attention_heads, config.head_dim, config.hidden_size,
                       config.model_type);

@@ -75,8 +75,12 @@ void ReadScaling(const GgufKeys& keys, const std::string& type, DecoderConfig& c
     if (config.model_type == "ministral3") {
       const double multiplier = keys.Double("rope.scaling.yarn_log_multiplier", 0);
       if (multiplier != 0) rope.attention_factor /= 1 + 0.1 * multiplier * std::log(rope.factor);
+      // Its graph alone reads these.
+      rope.beta_fast = Positive(keys, "rope.scaling.yarn_beta_fast", rope.beta_fast);
+      rope.beta_slow = Positive(keys, "rope.scaling.yarn_beta_slow", rope.beta_slow);
+    } else {
+      NoteYarn(keys, config);
     }
-    NoteYarn(keys, config);
   } else if (rope.factor != 1) {
     rope.type = RopeType::kLinear;
   }
@@ -108,8 +112,24 @@ void ReadFactors(const GgufKeys& keys, const std::string& type, const DecoderCon
   }
 }
 
+// The parts of a position of models that see, which text does not tell apart.
+void ReadSections(const GgufKeys& keys, const DecoderConfig& config, RopeConfig& rope) {
+  const bool sees = config.model_type == "qwen2_5_vl_text" || config.model_type == "qwen3_vl_text";
+  if (!sees && config.model_type != "glm4") return;
+  std::vector<std::int64_t> sections = keys.List("rope.dimension_sections", 4);
+  const bool has_sections = std::ranges::any_of(sections, [](std::int64_t n) { return n != 0; });
+  if (config.model_type == "glm4" && has_sections) {
+    ThrowInvalidInput(
+        "{}: rope.dimension_sections is set: the rows of q and k of a GLM-4 that sees have another "
+        "order, which is not supported",
+        keys.where());
+  }
+  if (sees && has_sections) rope.mrope_section = std::move(sections);
+}
+
 RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
   RopeConfig rope;
+  ReadSections(keys, config, rope);
   rope.interleaved = FamilyOf(config.model_type, keys.where()).interleaved_rope;
   rope.rope_theta = Positive(keys, "rope.freq_base", 10000);
   rope.rotary_dim = keys.Int("rope.dimension_count", config.head_dim);
@@ -140,20 +160,22 @@ RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
   return rope;
 }
 
-// The table of layers with a window. Gemma 3 rotates them with a base of their own, unscaled.
+// The table of layers with a window. Gemma 3 rotates them with a base of their own, Olmo 3 with
+// that of the others, both unscaled.
 RopeConfig ParseLocalRope(const GgufKeys& keys, const DecoderConfig& config) {
   const RopeConfig& full = config.ropes[0];
-  if (config.model_type == "gemma2") {
-    RopeConfig local = full;
-    local.rope_theta = Positive(keys, "rope.freq_base_swa", full.rope_theta);
-    return local;
-  }
-  const bool is_gemma3 = config.model_type == "gemma3_text";
   RopeConfig local;
-  local.rope_theta = Positive(keys, "rope.freq_base_swa", is_gemma3 ? 10000 : full.rope_theta);
   local.rotary_dim = full.rotary_dim;
-  // Also where the factor is YaRN's: its own part is 1 without a scaling.
-  local.attention_factor = Positive(keys, "rope.scaling.attn_factor", 1);
+  if (config.model_type == "olmo3") {
+    local.rope_theta = full.rope_theta;
+  } else if (config.model_type == "gemma2") {
+    local = full;
+    local.rope_theta = Positive(keys, "rope.freq_base_swa", full.rope_theta);
+  } else {
+    local.rope_theta = Positive(keys, "rope.freq_base_swa", 10000);
+    // Also where the factor is YaRN's: its own part is 1 without a scaling.
+    local.attention_factor = Positive(keys, "rope.scaling.attn_factor", 1);
+  }
   return local;
 }
 

@@ -24,6 +24,8 @@ struct GgufArchitecture {
   // One linear of the checkpoint holds gate and up, and the file has two tensors.
   bool splits_gate_up = false;
   std::string_view mlp_norm = "ffn_norm";
+  // Its graph has no head size of its own: embedding_length / head_count.
+  bool derived_heads = false;
 };
 
 // Model types of one architecture stand with the one that files without further keys are, first.

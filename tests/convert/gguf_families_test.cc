@@ -50,6 +50,12 @@ TEST_F(GgufFamiliesTest, KeysAreWrittenAsTheyWereRead) {
       ASSERT_NE(file->values().Find(key), nullptr) << key;
       EXPECT_TRUE(*file->values().Find(key) == value) << key;
     }
+    // And nothing is lost.
+    const std::string prefix = GgufArchitectureOf(config) + ".";
+    for (const auto& [key, value] : file->values().entries()) {
+      if (!key.starts_with(prefix)) continue;
+      EXPECT_NE(again.Find(key), nullptr) << key;
+    }
   }
 }
 

@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 qlora=$1
 shared=${QLORA_SHARED:-../shared}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
 # Exit status 77 means skipped; the script has said why.
 run() {
@@ -20,8 +22,7 @@ for model in tests/golden/*-tiny; do
 done
 if [ -d examples/base-1m ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model examples/base-1m --text examples/tales.txt
-  stories=$(mktemp)
-  trap 'rm -f "$stories"' EXIT
+  stories=$scratch/stories.txt
   /usr/bin/python3 examples/make_corpus.py --stories 12 --stream heldout >"$stories"
   run tests/interop/gguf_types.mjs --qlora "$qlora" --model examples/base-1m --text "$stories" \
     --train examples/tales/train.jsonl --experts tests/golden/qwen3moe-tiny
@@ -30,14 +31,12 @@ if [ -d "$shared/models/stories260K-hf" ]; then
   run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$shared/models/stories260K-hf" \
     --adapter "$shared/models/stories260K-lora-r4" --text "$shared/data/sampled-stories.txt" --tokens 2000
   # Families without a model in the tree, with the tokenizer of the small model.
-  families=$(mktemp -d)
-  trap 'rm -rf "$families"' EXIT
   for name in granite/dense granite/hybrid-nope ministral3/wrapped olmo2/plain olmo3/yarn hunyuan/dense \
     ernie4_5/dense seed_oss/dense glm4/dense; do
-    mkdir -p "$families/$name"
+    mkdir -p "$scratch/$name"
     cp "$shared/golden/families/$name"/*.{json,safetensors} "$shared"/models/stories260K-hf/tokenizer* \
-      "$families/$name"
-    run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$families/$name" \
+      "$scratch/$name"
+    run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$scratch/$name" \
       --adapter "$shared/golden/families/$name/adapter" --text examples/tales.txt --tokens 240
   done
 else

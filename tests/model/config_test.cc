@@ -128,7 +128,13 @@ TEST_F(ConfigTest, GraniteHybridsOfAttentionAlone) {
   json["shared_intermediate_size"] = 24;
   EXPECT_THAT(Refusal(json), HasSubstr("num_local_experts"));
   json["num_local_experts"] = 0;
-  EXPECT_THAT(Refusal(json), HasSubstr("layers of type 'mamba'"));
+  EXPECT_THAT(Refusal(json), HasSubstr("all layers are of type 'mamba'"));
+  json["layers_block_type"] = std::vector<std::string>{"attention"};
+  EXPECT_THAT(Refusal(json), HasSubstr("layers_block_type has 1 entries"));
+  json["layers_block_type"] =
+      std::vector<std::string>(json["num_hidden_layers"].get<std::size_t>(), "mamba");
+  EXPECT_THAT(Refusal(json), HasSubstr("layers of type 'mamba' (layers_block_type)"));
+  json.erase("layers_block_type");
   json["layer_types"] =
       std::vector<std::string>(json["num_hidden_layers"].get<std::size_t>(), "attention");
   json["residual_multiplier"] = 0.5;
@@ -143,6 +149,8 @@ TEST_F(ConfigTest, GraniteHybridsOfAttentionAlone) {
   EXPECT_EQ(Load(json).layers[0].rope, 0);
   json["residual_multiplier"] = 0;
   EXPECT_THAT(Refusal(json), HasSubstr("residual_multiplier is 0, expected a positive number"));
+  json["residual_multiplier"] = nullptr;
+  EXPECT_THAT(Refusal(json), HasSubstr("residual_multiplier is null"));
 }
 
 TEST_F(ConfigTest, OlmoScalesTheFrequenciesOfFullLayers) {
@@ -165,6 +173,35 @@ TEST_F(ConfigTest, HunyuanScalesTheBase) {
   json["head_dim"] = 16;
   json["rope_scaling"] = {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}};
   EXPECT_DOUBLE_EQ(Load(json).ropes[0].rope_theta, 1e4 * std::pow(1000.0, 16.0 / 14.0));
+  json["rope_scaling"] = {{"type", "linear"}, {"alpha", 1000.0}, {"factor", 2.0}};
+  EXPECT_THAT(Refusal(json), HasSubstr("alpha is 1000 and rope_type 'linear'"));
+  json["rope_scaling"] = {{"type", "dynamic"}, {"factor", 4.0}};
+  EXPECT_THAT(Refusal(json), HasSubstr("alpha is 0 and rope_type 'dynamic'"));
+}
+
+TEST_F(ConfigTest, QueriesGrowInMinistralAlone) {
+  Json ministral = Minimal("ministral3");
+  ministral["rope_parameters"] = {{"rope_type", "default"},
+                                  {"original_max_position_embeddings", 32},
+                                  {"llama_4_scaling_beta", 0.1}};
+  const DecoderConfig c = Load(ministral);
+  ASSERT_EQ(c.ropes.size(), 2u);
+  EXPECT_EQ(c.ropes[1].query_scale_beta, 0.1);
+  EXPECT_EQ(c.ropes[1].original_max_position_embeddings, 32);
+  Json olmo = Minimal("olmo3");
+  olmo["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 8.0}, {"llama_4_scaling_beta", 0.1}};
+  EXPECT_EQ(Load(olmo).ropes[1].type, RopeType::kDefault);
+  EXPECT_EQ(Load(olmo).ropes[1].query_scale_beta, 0);
+}
+
+TEST_F(ConfigTest, TheFirstGemmaHasTwoKeysOfItsActivation) {
+  Json json = Minimal("gemma");
+  json["hidden_act"] = "gelu";
+  EXPECT_EQ(Load(json).hidden_act, Activation::kGeluTanh);
+  json["hidden_act"] = "silu";
+  EXPECT_EQ(Load(json).hidden_act, Activation::kSilu);
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  EXPECT_EQ(Load(json).hidden_act, Activation::kGeluTanh);
 }
 
 TEST_F(ConfigTest, BothSpellingsOfRopeAgree) {

@@ -329,5 +329,42 @@ TEST(GgufConfig, EveryFourthLayerOfSmolLm3DoesNotRotate) {
   EXPECT_THAT(ropes, ElementsAre(0, 0, 0, -1, 0));
 }
 
+// Of GLM-4 that sees, q and k have their rows in another order.
+TEST(GgufConfig, SectionsOfPositions) {
+  GgufModel glm("glm4");
+  glm.Key("rope.dimension_sections", std::vector<std::int32_t>{2, 1, 1, 0});
+  ExpectRefused([&] { Parsed(glm); }, "rope.dimension_sections is set");
+  GgufModel qwen("qwen3vl");
+  qwen.Key("rope.dimension_sections", std::vector<std::int32_t>{1, 1, 0, 0});
+  EXPECT_EQ(Parsed(qwen).ropes[0].mrope_section, (std::vector<std::int64_t>{1, 1, 0, 0}));
+}
+
+// Layers of Olmo 3 with a window turn with the base of the others, whatever a key says.
+TEST(GgufConfig, OlmoScalesItsFullLayersAlone) {
+  GgufModel olmo("olmo2");
+  olmo.Key("attention.sliding_window", std::uint32_t{8});
+  olmo.Key("rope.freq_base", 5e5f);
+  olmo.Key("rope.freq_base_swa", 100.0f);
+  olmo.Key("rope.scaling.type", std::string("yarn"));
+  olmo.Key("rope.scaling.factor", 4.0f);
+  olmo.Key("rope.scaling.attn_factor", 2.0f);
+  const DecoderConfig config = Parsed(olmo);
+  EXPECT_EQ(config.model_type, "olmo3");
+  ASSERT_EQ(config.ropes.size(), 2u);
+  EXPECT_EQ(config.ropes[1].rope_theta, 5e5);
+  EXPECT_EQ(config.ropes[1].attention_factor, 1);
+  EXPECT_EQ(config.layers[0].rope, 1);
+}
+
+// Its graph alone reads the betas of YaRN.
+TEST(GgufConfig, MinistralHasItsBetas) {
+  GgufModel model("mistral3");
+  model.Key("rope.scaling.type", std::string("yarn"));
+  model.Key("rope.scaling.factor", 4.0f);
+  model.Key("rope.scaling.yarn_beta_fast", 4.0f);
+  EXPECT_EQ(Parsed(model).ropes[0].beta_fast, 4);
+  EXPECT_TRUE(Parsed(model).notes.empty());
+}
+
 }  // namespace
 }  // namespace qlora
