@@ -37,7 +37,7 @@ def export(model, output, adapter=None, *, context=None, **options):
         "q8_0", "q4_k_m" ...), adapter_rank, imatrix, merge_base, verify, overwrite ... of `qlora
         help export`.
     Returns an ExportReport: files, bytes, and, of an adapter that was merged into a GGUF file of
-        blocks ("q8_0", "q4_k_m" ...), kept_change: the share of its change that rounding leaves ...
+        blocks or bfloat16 ("q8_0", "q4_k_m" ...), kept_change: the share of its change that rounding leaves ...
     Ctrl+C leaves nothing behind. Remarks on what the files lack are UserWarnings.
     Raises Error: an option, the model or the adapter are wrong; RunError: it cannot be written.
     """

@@ -78,9 +78,9 @@ void BindJobs(py::module_& module) {
            "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
            "\"\" without a merge.")
       .Add("kept_change", &ExportReport::kept_change,
-           "Of an adapter that was merged into a GGUF file of blocks (\"q8_0\", \"q4_k_m\" ...): "
-           "the "
-           "share of its change that rounding leaves, over all tensors; otherwise None.")
+           "Of an adapter that was merged into a GGUF file of blocks or bfloat16 (\"q8_0\", "
+           "\"q4_k_m\", \"bf16\" ...): the share of its change that rounding leaves, over all "
+           "tensors; otherwise None.")
       .Add("verified", &ExportReport::verified, "True when verify compared the log-probabilities.")
       .Add("mean_logprob_difference", &ExportReport::mean_logprob_difference,
            "With verify: between the model as trained and the file, on average.")

@@ -368,9 +368,13 @@ class Exporter {
     if (values_.base_model_name_or_path.empty()) {
       values_.base_model_name_or_path = RepositoryOf(options_.model_name_or_path);
     }
-    return options_.format == "mlx-adapter"
-               ? ExportMlxAdapter(values_, config_, adapters_.first(), target_)
-               : ExportPeftAdapter(values_, config_, adapters_.first(), target_);
+    std::vector<std::string> files;
+    NamingTarget(options_.output, [&] {
+      files = options_.format == "mlx-adapter"
+                  ? ExportMlxAdapter(values_, config_, adapters_.first(), target_)
+                  : ExportPeftAdapter(values_, config_, adapters_.first(), target_);
+    });
+    return files;
   }
 
   std::vector<std::string> WriteHf() {

@@ -1,7 +1,6 @@
 #include "convert/export_adapter.h"
 
-#include <algorithm>
-
+#include "convert/model_folder.h"
 #include "io/peft.h"
 #include "model/base_record.h"
 #include "model/mlx_adapter.h"
@@ -13,19 +12,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // With them the adapter acts on the same form of the base, and prompts are laid out as in training.
-std::vector<std::string> WithCompanions(const fs::path& source, const ExportTarget& target,
-                                        const char* weights) {
-  if (const auto base = LoadBaseRecord(source)) SaveBaseRecord(target.path, *base);
-  CopyTokenizerFiles(source, source, target.path);
-  std::vector<std::string> files = {(target.path / kAdapterConfig).string(),
-                                    (target.path / weights).string()};
-  std::vector<std::string> companions = TokenizerFileNames();
-  companions.emplace_back(kBaseRecord);
-  for (const std::string& name : companions) {
-    std::error_code ignored;
-    if (fs::exists(target.path / name, ignored)) files.push_back((target.path / name).string());
-  }
-  return files;
+void CopyCompanions(const fs::path& source, const NewModelFolder& folder) {
+  if (const auto base = LoadBaseRecord(source)) SaveBaseRecord(folder.path(), *base);
+  CopyTokenizerFiles(source, source, folder.path());
 }
 
 }  // namespace
@@ -43,15 +32,19 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
       views.magnitude = MakeView(module.magnitude.data(), 1, module.out);
     }
   }
-  WriteAdapter(target.path, ConfigOf(adapter, decoder), weights, target.outtype.dtype);
-  return WithCompanions(source, target, kPeftWeights);
+  NewModelFolder folder(target.path, target.mode);
+  WriteAdapter(folder.path(), ConfigOf(adapter, decoder), weights, target.outtype.dtype);
+  CopyCompanions(source, folder);
+  return folder.Commit();
 }
 
 std::vector<std::string> ExportMlxAdapter(const AdapterValues& adapter,
                                           const DecoderConfig& decoder, const fs::path& source,
                                           const ExportTarget& target) {
-  WriteMlxAdapter(target.path, adapter, decoder, target.outtype.dtype);
-  return WithCompanions(source, target, kMlxWeights);
+  NewModelFolder folder(target.path, target.mode);
+  WriteMlxAdapter(folder.path(), adapter, decoder, target.outtype.dtype);
+  CopyCompanions(source, folder);
+  return folder.Commit();
 }
 
 }  // namespace qlora

@@ -50,23 +50,38 @@ void CheckName(const ExportOptions& options) {
 // A new or empty folder, or one of an adapter of the same format that may be replaced.
 void CheckAdapterFolder(const ExportOptions& options, const AdapterSet& adapters,
                         const fs::path& output) {
+  RecoverFolder(output);
   std::error_code ignored;
-  if (!fs::exists(output, ignored) || fs::is_empty(output, ignored)) return;
-  if (!options.overwrite) {
-    ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
+  if (fs::exists(output, ignored) && !fs::is_directory(output, ignored)) {
+    ThrowInvalidInput("output {} is a file; --format {} writes a folder", options.output,
+                      options.format);
   }
-  for (const AdapterSource& adapter : adapters.sources) {
-    if (fs::equivalent(output, adapter.path, ignored)) {
-      ThrowInvalidInput("output {} is the adapter itself; choose another name", options.output);
+  if (fs::exists(output, ignored) && !fs::is_empty(output, ignored)) {
+    if (!options.overwrite) {
+      ThrowInvalidInput("output {} exists; give --overwrite to replace it", options.output);
+    }
+    for (const AdapterSource& adapter : adapters.sources) {
+      if (fs::equivalent(output, adapter.path, ignored)) {
+        ThrowInvalidInput("output {} is the adapter itself; choose another name", options.output);
+      }
+    }
+    if (fs::exists(output / "run_info.json", ignored)) {
+      ThrowInvalidInput(
+          "output {} is the folder of a training, which --overwrite does not "
+          "replace; choose another name",
+          options.output);
+    }
+    const fs::path weights =
+        output / (options.format == "mlx-adapter" ? kMlxWeights : kPeftWeights);
+    if (!fs::exists(output / kAdapterConfig, ignored) || !fs::exists(weights, ignored)) {
+      ThrowInvalidInput(
+          "output {} holds no {}, and --overwrite replaces only an adapter of the same format; "
+          "choose another name",
+          options.output, weights.filename().string());
     }
   }
-  const bool mlx = options.format == "mlx-adapter";
-  const fs::path weights = output / (mlx ? kMlxWeights : kPeftWeights);
-  if (fs::exists(output / kAdapterConfig, ignored) && fs::exists(weights, ignored)) return;
-  ThrowInvalidInput(
-      "output {} holds no {}, and --overwrite replaces only an adapter of the same format; choose "
-      "another name",
-      options.output, weights.filename().string());
+  // A folder that cannot be made is found before the model is loaded.
+  NewModelFolder try_it(output, OpenMode::kReplace);
 }
 
 // True where both name one file, which need not exist.

@@ -12,6 +12,7 @@
 #include "convert/gguf_base.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
+#include "io/peft_config.h"
 #include "io/safetensors.h"
 
 namespace qlora {
@@ -46,13 +47,15 @@ fs::path MakeHidden(const fs::path& target) {
   return name;
 }
 
-// True for the names of files that a checkpoint consists of, which --overwrite removes.
+// True for the names of files that a checkpoint or an adapter consists of, which --overwrite
+// removes.
 bool IsOfCheckpoint(const std::string& name) {
   constexpr std::string_view kNames =
       "config.json generation_config.json tokenizer.json tokenizer.model tokenizer_config.json "
       "special_tokens_map.json added_tokens.json vocab.json merges.txt vocab.txt "
       "chat_template.jinja chat_template.json model.safetensors model.safetensors.index.json "
-      "preprocessor_config.json processor_config.json qlora_prompt.json qlora_quantized_from.json";
+      "preprocessor_config.json processor_config.json qlora_prompt.json qlora_quantized_from.json "
+      "adapter_config.json adapter_model.safetensors adapters.safetensors qlora_base.json";
   const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
   return shard || HasWord(kNames, name);
 }
@@ -110,7 +113,7 @@ bool Recover(const fs::path& hidden, const fs::path& target) {
   bool is_back = false;
   if (fs::exists(hidden / kOld)) {
     if (has_target == has_new) return false;
-    if (has_target && !HoldsModel(target)) return false;
+    if (has_target && !HoldsModel(target) && !fs::exists(target / kAdapterConfig)) return false;
     if (has_target) KeepOtherFiles(hidden / kOld, target);
     if (!has_target) {
       fs::rename(hidden / kOld, target);
@@ -150,6 +153,8 @@ fs::path ResolveModelFolder(const std::string& name, const std::string& verb) {
   if (const auto gguf = FindGguf(model)) RefuseCheckpointOf(*gguf, verb);
   return model;
 }
+
+void RecoverFolder(const fs::path& target) { RecoverAll(Named(target)); }
 
 void CheckModelFolder(const fs::path& target, bool overwrite,
                       const std::vector<fs::path>& sources) {

@@ -32,6 +32,9 @@ namespace qlora {
 // message.
 std::filesystem::path ResolveModelFolder(const std::string& name, const std::string& verb);
 
+// Finishes the replacement of `target` that a killed command began.
+void RecoverFolder(const std::filesystem::path& target);
+
 // Finishes the replacement that a killed command began: the earlier checkpoint is put back in
 // `target`, or, where the new checkpoint was in place already, the rest of the replacement is done.
 // Errors: InvalidInput unless a checkpoint may be written to `target`: `target` is new or empty, or

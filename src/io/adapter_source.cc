@@ -21,8 +21,9 @@ AdapterSource ParseAdapterSource(std::string_view text) {
   const std::string_view number = text.substr(colon + 1);
   const auto [end, error] =
       std::from_chars(number.data(), number.data() + number.size(), source.weight);
-  if (error != std::errc() || end != number.data() + number.size()) return {source.path, 1};
-  if (!std::isfinite(source.weight)) {
+  const bool is_number = error == std::errc() && end == number.data() + number.size();
+  if (!is_number && !fs::exists(text.substr(0, colon), ignored)) return {source.path, 1};
+  if (!is_number || !std::isfinite(source.weight)) {
     ThrowInvalidInput("adapter {}: expected a finite weight behind the colon, found {}", text,
                       number);
   }

@@ -1,6 +1,7 @@
 #include "model/combined_adapter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 
@@ -77,6 +78,20 @@ LoraValues Concatenate(const std::vector<Part>& parts) {
   return sum;
 }
 
+// Scales and weights are float64; the sum is float32.
+void CheckFinite(const AdapterValues& sum) {
+  for (const LoraValues& module : sum.modules) {
+    const bool is_finite = std::isfinite(static_cast<float>(module.scale)) &&
+                           std::ranges::all_of(module.b, [](float b) { return std::isfinite(b); });
+    if (is_finite) continue;
+    ThrowInvalidInput(
+        "{}: the change of '{}' is not finite in float32 (scale {}); look at the alpha of the "
+        "adapter "
+        "and at its weight",
+        sum.name, module.path, module.scale);
+  }
+}
+
 // Which bases the adapters were trained on, where their records differ from the first one's.
 std::string NoteForms(const AdapterSet& adapters) {
   const auto form = [](const std::string& path) -> std::optional<std::string> {
@@ -143,7 +158,10 @@ AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig&
     weights.push_back(source.weight);
   }
   AdapterValues sum = Combine(std::move(values), weights);
-  if (adapters.rank != 0) {
+  CheckFinite(sum);
+  const bool reduces = std::ranges::any_of(
+      sum.modules, [&](const LoraValues& module) { return module.rank > adapters.rank; });
+  if (adapters.rank != 0 && reduces) {
     if (sum.use_dora) ThrowDora(sum, "reduced in rank");
     const RankError error = ReduceRank(sum, adapters.rank);
     sum.notes.push_back(

@@ -129,6 +129,12 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 if (!IsTargetModule(config, path)) return lora;
                                 lora.rank = lora.trained_rank = RankOf(config, path);
                                 lora.scale = static_cast<float>(ScaleOf(config, path));
+                                if (!std::isfinite(lora.scale)) {
+                                  ThrowInvalidInput(
+                                      "the scale of '{}', {}, is not finite in float32; look at "
+                                      "lora_alpha",
+                                      path, ScaleOf(config, path));
+                                }
                                 lora.dropout = static_cast<float>(config.lora_dropout);
                                 return lora;
                               }));

@@ -72,6 +72,11 @@ TEST_F(AdapterFilesTest, RefusesOutputsThatAreSomethingElse) {
   Convert("llama-tiny", {a}, "mlx", "mlx");
   EXPECT_THAT(refusal("mlx", "peft-adapter", true),
               HasSubstr("holds no adapter_model.safetensors, and --overwrite replaces only"));
+  WriteTextFile(root_ / "file", "");
+  EXPECT_THAT(refusal("file", "mlx-adapter", true), HasSubstr("file is a file"));
+  const fs::path trained = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "trained", 2);
+  WriteTextFile(trained / "run_info.json", "{}");
+  EXPECT_THAT(refusal("trained", "peft-adapter", true), HasSubstr("is the folder of a training"));
   EXPECT_THAT(refusal("x.gguf", "mlx-adapter", false), HasSubstr("writes a folder"));
   ExportOptions options = ExportTo("q");
   options.adapter = {a};

@@ -168,5 +168,37 @@ TEST_F(AdapterFormatsTest, RecordsOfTheFirstAdapterGoAlong) {
   EXPECT_EQ(ReadTextFile(out / "chat_template.jinja"), "{{ messages }}");
 }
 
+// The new adapter is not read with what belonged to the old one.
+TEST_F(AdapterFormatsTest, OverwritingReplacesTheCompanions) {
+  const fs::path a = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1);
+  const fs::path b = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "b", 2);
+  const fs::path c = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "c", 3);
+  WriteTextFile(a / "chat_template.jinja", "a");
+  WriteTextFile(b / "chat_template.jinja", "b");
+  ExportOptions options = ExportTo("out");
+  options.format = "peft-adapter";
+  options.overwrite = true;
+  for (const fs::path& source : {a, b, c}) {
+    options.adapter = {source.string()};
+    Export(context_, options);
+    const fs::path found = root_ / "out" / "chat_template.jinja";
+    EXPECT_EQ(fs::exists(found), source != c);
+    if (source != c) {
+      EXPECT_EQ(ReadTextFile(found), source.filename().string());
+    }
+    ExpectSame(ReadAll(root_ / "out" / kPeftWeights), ReadAll(source / kPeftWeights));
+  }
+}
+
+TEST_F(AdapterFormatsTest, ScalesBeyondFloat32AreRefused) {
+  const std::string a = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1).string();
+  ExportOptions options = ExportTo("out");
+  options.format = "mlx-adapter";
+  options.adapter = {a + ":1e39"};
+  EXPECT_THAT(Refusal(options), HasSubstr("is not finite in float32"));
+  options.adapter = {a + ":half"};
+  EXPECT_THAT(Refusal(options), HasSubstr("expected a finite weight behind the colon, found half"));
+}
+
 }  // namespace
 }  // namespace qlora
