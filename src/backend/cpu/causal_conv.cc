@@ -2,8 +2,10 @@
 // channels, so a task turns the weights of a tile of channels around first:
 //
 //             channels c ... c + tile
-//   tap 0     w(c, 0)  w(c + 1, 0) ...       y(t) = act(the sum over taps of taps(i) x(t - K + 1 +
-//   i)) tap 1     w(c, 1)  w(c + 1, 1) ...
+//   tap 0     w(c, 0)  w(c + 1, 0) ...
+//   tap 1     w(c, 1)  w(c + 1, 1) ...
+//
+// and y(t) = act(the sum over taps i of w(c, i) x(t - K + 1 + i)), a vector of channels at a time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/causal_conv.cc"
 #include <hwy/foreach_target.h>
