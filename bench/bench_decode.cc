@@ -11,7 +11,7 @@
 #include "inference/cached_sequence.h"
 #include "model/shared_options.h"
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora::bench {
 namespace {
@@ -70,7 +70,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   const std::int64_t capacity = prompt + options.new_tokens;
   PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
   EvalMemory passes(decoder, {}, memory);
-  CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
+  StateMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
@@ -80,7 +80,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   DecodeSeconds best;
   for (int round = 0; round <= kRounds; ++round) {
     // Forgets the round before; the memory stays.
-    CachedSequence sequence(decoder, nullptr, passes, prompt, cache.cache());
+    CachedSequence sequence(decoder, nullptr, passes, prompt, cache.state());
     const double prefill_seconds = SecondsOf([&] { sequence.Append(ids); });
     const double decode_seconds = SecondsOf([&] {
       // Without sampling, which is the work of the host.

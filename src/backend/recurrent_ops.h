@@ -10,10 +10,9 @@
 //
 // The rest of such layers is made of other ops:
 //   short block       y = C * conv(B * X): GatedActivation with kIdentity before and after
-//   gated norm        y = rms(o) w * silu(z): RmsNorm over (N * H, V), then GatedActivation in
-//   place output gate       y = o * sigmoid(gate): GatedActivation with kSigmoid over (N * H, K);
-//   query
-//                     and gate of q_proj are (N * H, K) matrices with rows 2 K apart
+//   gated norm        y = rms(o) w * silu(z): RmsNorm over (N * H, V), then GatedActivation
+//   output gate       y = o * sigmoid(gate): GatedActivation with kSigmoid over (N * H, K), where
+//                     query and gate are columns of q_proj's rows of 2 K
 #ifndef QLORA_BACKEND_RECURRENT_OPS_H_
 #define QLORA_BACKEND_RECURRENT_OPS_H_
 
@@ -38,9 +37,21 @@ inline constexpr std::int64_t kMostTaps = 64;
 
 struct DeltaRuleShape {
   std::int64_t heads = 0;      // H: of values
-  std::int64_t key_heads = 0;  // G, divides H: value head h reads query and key h / (H / G)
+  std::int64_t key_heads = 0;  // G, divides H: H / G value heads read one head of queries and keys
   std::int64_t key_dim = 0;    // K
   std::int64_t value_dim = 0;  // V
+  // Value head h reads key head h mod G (llama.cpp), not h / (H / G) (Hugging Face).
+  bool tiled = false;
+
+  std::int64_t key_head(std::int64_t h) const {
+    return tiled ? h % key_heads : h / (heads / key_heads);
+  }
+  // Value head number i of the H / G that read key head g.
+  std::int64_t value_head(std::int64_t g, std::int64_t i) const {
+    return tiled ? i * key_heads + g : g * (heads / key_heads) + i;
+  }
+
+  bool operator==(const DeltaRuleShape&) const = default;
 };
 // Queries and keys are x (sum of x^2 over a head + this)^-1/2.
 inline constexpr double kDeltaRuleEpsilon = 1e-6;

@@ -91,7 +91,7 @@ struct DeltaStep {
 template <typename T, typename Op>
 DeltaStep<T> StepAt(const Op& op, std::int64_t n, std::int64_t h) {
   const std::int64_t K = op.shape.key_dim;
-  const std::int64_t g = h / (op.shape.heads / op.shape.key_heads);
+  const std::int64_t g = op.shape.key_head(h);
   DeltaStep<T> step;
   const auto norm = [&](Mat<const T> x, std::vector<T>& out, T scale) {
     T sum = static_cast<T>(kDeltaRuleEpsilon);
@@ -182,7 +182,7 @@ void GatedDeltaRuleBackward(const DeltaRuleOf<T>& op, const SequenceSpan& span, 
                             Mat<const T> d_o, const DeltaRuleGradient<T>& out) {
   const std::int64_t K = op.shape.key_dim;
   const std::int64_t V = op.shape.value_dim;
-  const std::int64_t g = h / (op.shape.heads / op.shape.key_heads);
+  const std::int64_t g = op.shape.key_head(h);
   std::vector<T> state(K * V);
   std::vector<DeltaTrace<T>> traces;
   for (std::int64_t n = span.begin; n < span.begin + span.rows; ++n) {

@@ -21,6 +21,15 @@
 namespace qlora {
 namespace {
 
+// Puts the columns of `count` rows into another order: column order[i] becomes column i.
+void MoveColumns(const std::vector<std::int64_t>& order, std::int64_t count, float* rows) {
+  std::vector<float> row(order.size());
+  for (std::int64_t r = 0; r < count; ++r, rows += order.size()) {
+    for (std::size_t i = 0; i < order.size(); ++i) row[i] = rows[order[i]];
+    std::copy(row.begin(), row.end(), rows);
+  }
+}
+
 class ModelPlan {
  public:
   ModelPlan(Context& context, Memory& memory, const GgufModelSource& model)
@@ -42,7 +51,8 @@ class ModelPlan {
   const GgufPlan& Build() {
     Weigh(Table("token_embd.weight", weights_.embed,
                 TypeOf("token_embd.weight", weights_.embed.cols())));
-    Vector("output_norm.weight", weights_.final_norm);
+    Vector(fmt::format("{}.weight", FindGgufArchitecture(config_.model_type)->final_norm),
+           weights_.final_norm);
     // Without output.weight llama.cpp uses token_embd as the head.
     if (!weights_.is_tied()) {
       Weigh(Table("output.weight", weights_.head, TypeOf("output.weight", weights_.head.cols())));
@@ -142,10 +152,12 @@ class ModelPlan {
     for (std::size_t e = 0; e < stack.size(); ++e) {
       const LoraLinear* lora = loras.empty() ? nullptr : loras[e];
       changes |= lora != nullptr && lora->rank > 0;
-      const auto read = [this, frozen = stack[e], lora, order, factor](auto method) {
+      const auto read = [this, frozen = stack[e], lora, order, columns = rows.columns,
+                         factor](auto method) {
         return [=, this](std::int64_t first, std::int64_t count, float* out) {
           const MergedLinear& linear = Merged(frozen, lora);
           (linear.*method)(context_, std::span(order).subspan(first, count), out);
+          if (!columns.empty()) MoveColumns(columns, count, out);
           if (factor == 1) return;
           std::transform(out, out + count * linear.cols(), out,
                          [factor](float value) { return value * factor; });
@@ -170,6 +182,36 @@ class ModelPlan {
     plan_.Vector(name, std::move(values));
   }
 
+  // The weights of a convolution (C, K), in float32; order: of the channels, or empty.
+  void Conv(const std::string& name, const ConvWeights& conv,
+            const std::vector<std::int64_t>& order) {
+    const std::int64_t taps = conv.weight.cols;
+    const auto read = [values = FloatsOf(conv.weight), order, taps](
+                          std::int64_t first, std::int64_t count, float* out) {
+      for (std::int64_t c = first; c < first + count; ++c) {
+        const std::int64_t source = order.empty() ? c : order[c];
+        std::copy_n(values.begin() + source * taps, taps, out + (c - first) * taps);
+      }
+    };
+    plan_.Matrix(name, DType::kF32, conv.weight.rows, taps, read);
+  }
+
+  void DeltaRule(const std::string& block, const LayerWeights& w) {
+    const std::vector<std::int64_t> heads =
+        config_.delta_rule.tiled ? std::vector<std::int64_t>{} : GgufValueHeads(config_);
+    const std::int64_t values = config_.delta_value_features();
+    Conv(block + "ssm_conv1d.weight", w.conv,
+         RowsOfHeads(heads, config_.delta_rule.value_dim, config_.delta_conv_features() - values));
+    const auto vector = [&](const char* name, const ConstMatrixView& source) {
+      std::vector<float> all = FloatsOf(source);
+      if (!heads.empty()) MoveColumns(heads, 1, all.data());
+      plan_.Vector(block + name, std::move(all));
+    };
+    vector("ssm_dt.bias", w.delta_rule.dt_bias);
+    vector("ssm_a", w.delta_rule.rate);
+    Vector(block + "ssm_norm.weight", w.delta_rule.norm);
+  }
+
   void Layer(std::int64_t l) {
     const LayerWeights& w = weights_.layers[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
@@ -188,6 +230,10 @@ class ModelPlan {
           }
         };
     add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
+    if (config_.layers[l].mixer == Mixer::kDeltaRule) DeltaRule(block, w);
+    if (config_.layers[l].mixer == Mixer::kShortConv) {
+      Conv(block + "shortconv.conv.weight", w.conv, {});
+    }
     std::vector<float> q_norm = FloatsOf(w.q_norm);
     const float factor = config_.qk_norm != QkNorm::kNone ? GgufScoreFactor(config_) : 1;
     for (float& value : q_norm) value *= factor;
@@ -277,9 +323,11 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
             "for all experts: merge the adapter instead (--format gguf)",
             lora.path, lora.rank, expert->path, expert->rank);
       }
-      as.push_back([&memory, a = expert->a](std::int64_t first, std::int64_t count, float* out) {
-        // A is written as it is: its columns are inputs, and only outputs change their order.
+      as.push_back([&memory, a = expert->a, columns = linear_rows.columns](
+                       std::int64_t first, std::int64_t count, float* out) {
+        // Columns of A are inputs, like columns of W.
         memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
+        if (!columns.empty()) MoveColumns(columns, count, out);
       });
       // llama.cpp computes alpha / rank * B A; B takes up the difference from the trained scale.
       const auto rank = static_cast<float>(expert->rank);

@@ -30,6 +30,7 @@ class Limits {
     CheckRopes();
     CheckShapes();
     CheckBiases();
+    CheckMixers();
     if (architecture_ == "smollm3") CheckSmolLayers();
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
@@ -42,7 +43,8 @@ class Limits {
     if (architecture_ == "olmo2" && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
     }
-    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl"}) && config_.ropes[0].mrope_section.empty()) {
+    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35"}) &&
+        config_.ropes[0].mrope_section.empty()) {
       Refuse("rope_scaling without mrope_section", "needs its sections");
     }
     if (architecture_ == "gemma2") {
@@ -75,7 +77,7 @@ class Limits {
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
     const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4"})) {
+    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35"})) {
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
     const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
@@ -119,6 +121,16 @@ class Limits {
     if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
   }
 
+  void CheckMixers() const {
+    if (config_.conv_bias) Refuse("conv_bias", "has no such tensors");
+    if (config_.delta_rule.key_dim != config_.delta_rule.value_dim) {
+      Refuse("linear_key_head_dim other than linear_value_head_dim", "has one size for both");
+    }
+    if (config_.delta_rule.heads > 0 && config_.qkv_bias) {
+      Refuse("attention_bias", "has no such tensors");
+    }
+  }
+
   void CheckSmolLayers() const {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
       if ((config_.layers[l].rope < 0) == (l % 4 == 3)) continue;
@@ -152,6 +164,20 @@ float GgufYarnLogMultiplier(const RopeConfig& rope) {
       "GGUF export of a ministral3: the attention_factor {} of yarn cannot be written: llama.cpp "
       "computes 1, or 1 + 0.1 ln(factor); export the model with --format hf instead",
       rope.attention_factor);
+}
+
+std::int64_t GgufAttentionInterval(const DecoderConfig& config) {
+  const auto attends = [&](std::int64_t l) { return config.layers[l].mixer == Mixer::kAttention; };
+  std::int64_t interval = 1;
+  while (interval <= config.num_hidden_layers && !attends(interval - 1)) ++interval;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (attends(l) == ((l + 1) % interval == 0)) continue;
+    ThrowInvalidInput(
+        "GGUF export of {}: llama.cpp expects attention in every {}-th layer alone, which layer {} "
+        "breaks; export the model with --format hf instead",
+        config.model_type, interval, l);
+  }
+  return interval;
 }
 
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config) {

@@ -119,6 +119,27 @@ void AddMultipliers(const DecoderConfig& config, const std::string& prefix, Gguf
   out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
 }
 
+// The mixers that are not attention.
+void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  if (config.model_type == "lfm2") {
+    // Zeros tell the layers of short convolutions.
+    std::vector<std::int32_t> heads;
+    for (const LayerConfig& layer : config.layers) {
+      const bool attends = layer.mixer == Mixer::kAttention;
+      heads.push_back(attends ? static_cast<std::int32_t>(config.num_key_value_heads) : 0);
+    }
+    out.Add(prefix + "attention.head_count_kv", std::move(heads));
+    out.Add(prefix + "shortconv.l_cache", U32(config.conv_taps));
+  }
+  if (config.delta_rule.heads == 0) return;
+  out.Add(prefix + "full_attention_interval", U32(GgufAttentionInterval(config)));
+  out.Add(prefix + "ssm.conv_kernel", U32(config.conv_taps));
+  out.Add(prefix + "ssm.state_size", U32(config.delta_rule.key_dim));
+  out.Add(prefix + "ssm.group_count", U32(config.delta_rule.key_heads));
+  out.Add(prefix + "ssm.time_step_rank", U32(config.delta_rule.heads));
+  out.Add(prefix + "ssm.inner_size", U32(config.delta_value_features()));
+}
+
 }  // namespace
 
 std::string GgufArchitectureOf(const DecoderConfig& config) {
@@ -158,7 +179,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
     add("expert_used_count", U32(config.moe.num_experts_per_tok));
   }
   add("attention.head_count", U32(config.num_attention_heads));
-  add("attention.head_count_kv", U32(config.num_key_value_heads));
+  if (architecture != "lfm2") add("attention.head_count_kv", U32(config.num_key_value_heads));
   // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
   // there.
   add("attention.key_length", U32(config.head_dim));
@@ -172,6 +193,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   if (config.ropes.back().query_scale_beta != 0) {
     add("attention.temperature_scale", static_cast<float>(config.ropes.back().query_scale_beta));
   }
+  AddMixers(config, prefix, out);
   AddRope(config, prefix, out);
 }
 

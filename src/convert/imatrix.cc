@@ -216,11 +216,14 @@ ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
   ImportanceMatrix matrix;
   matrix.dataset = FileName(data);
   matrix.chunks = (calibration.tokens + matrix.chunk_size - 1) / matrix.chunk_size;
-  const auto add = [&](const std::string& tensor, const std::vector<const FrozenLinear*>& stack) {
+  const auto add = [&](const std::string& tensor, const std::vector<const FrozenLinear*>& stack,
+                       const std::vector<std::int64_t>& columns = {}) {
     ImportanceMatrix::Entry& entry = matrix.entries[tensor + ".weight"];
     for (const FrozenLinear* linear : stack) {
       const std::vector<float>& means = calibration.mean_squares.at(linear->path + ".weight");
       entry.mean_squares.insert(entry.mean_squares.end(), means.begin(), means.end());
+      // Means are of inputs, which are the file's columns.
+      for (std::size_t i = 0; i < columns.size(); ++i) entry.mean_squares[i] = means[columns[i]];
       entry.counts.push_back(static_cast<float>(calibration.tokens));
     }
   };
@@ -234,7 +237,7 @@ ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
       }
     };
     add_group(names.qkv, linears.qkv);
-    add(names.o, {&linears.o});
+    add(names.o, {&linears.o}, GgufLinearRows(l, config).o.columns);
     add_group(names.gate_up, linears.gate_up);
     add_group(names.down, linears.down);
   }

@@ -47,10 +47,8 @@ std::string KindOf(const std::string& weight) {
 // Returns the names of the weights of the blocks' linears, as the checkpoint spells them.
 std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
   std::set<std::string> kinds;
-  // Kinds from layer 0, names from the checkpoint: a multimodal model puts more before "layers.".
-  LinearPaths(config, 0).ForEach([&](const std::string& path) {
-    kinds.insert(path.substr(path.find("layers.0.") + 9) + ".weight");
-  });
+  // Names from the checkpoint: a multimodal model puts more before "layers.".
+  for (const std::string& name : DistinctLinearNames(config)) kinds.insert(name + ".weight");
   std::set<std::string> weights;
   // Image encoders have layers and linears of the same names.
   const std::string layers = DecoderPrefix(reader) + "layers.";

@@ -5,40 +5,40 @@
 #include <utility>
 
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
 #include "pass/loss.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
 CachedSequence::CachedSequence(const Decoder& decoder, const LoraAdapter* adapter,
-                               EvalMemory& passes, std::int64_t max_rows, KvCache& cache)
-    : decoder_(decoder), adapter_(adapter), passes_(passes), max_rows_(max_rows), cache_(cache) {
-  cache_.length = 0;
+                               EvalMemory& passes, std::int64_t max_rows, SequenceState& state)
+    : decoder_(decoder), adapter_(adapter), passes_(passes), max_rows_(max_rows), state_(state) {
+  state_.length = 0;
 }
 
 std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
-  // All tokens are kept, because longrope may need their keys again. An empty cache is the request
+  // All tokens are kept, because longrope may need their keys again. An empty state is the request
   // to compute them.
   ids_.insert(ids_.end(), ids.begin(), ids.end());
   const std::int64_t length = std::ssize(ids_);
-  if (!decoder_.ropes().HaveSameTables(cache_.length, length)) cache_.length = 0;
-  // A pass takes the tokens that the cache does not hold, max_rows at a time: a prompt in parts,
+  if (!decoder_.ropes().HaveSameTables(state_.length, length)) state_.length = 0;
+  // A pass takes the tokens that the state does not hold, max_rows at a time: a prompt in parts,
   // then each new token alone. Only the last pass is followed by the head.
   while (true) {
-    const std::int64_t rows = std::min(max_rows_, length - cache_.length);
+    const std::int64_t rows = std::min(max_rows_, length - state_.length);
     Activations& activations = passes_.ForRows(rows);
     const PassInputs inputs =
-        PrepareNextInputs(decoder_, std::span(ids_).subspan(cache_.length, rows), cache_, length,
+        PrepareNextInputs(decoder_, std::span(ids_).subspan(state_.length, rows), state_, length,
                           adapter_, activations);
     Embed(decoder_, inputs, activations);
-    const bool replays = rows == 1 && graph_ != nullptr && graph_length_ == cache_.length;
+    const bool replays = rows == 1 && graph_ != nullptr && graph_length_ == state_.length;
     if (replays) {
       decoder_.backend().Replay(graph_);
     } else {
-      ForwardCached(decoder_, inputs, cache_, activations);
+      ForwardCached(decoder_, inputs, state_, activations);
     }
-    cache_.length += rows;
-    if (cache_.length < length) continue;
+    state_.length += rows;
+    if (state_.length < length) continue;
     const MatrixView last = replays ? Rows(activations.logits, 0, 1)
                                     : Logits(decoder_, inputs, 0, 1, activations);  // (1, V)
     if (rows == 1) CaptureNext(inputs, activations);
@@ -52,18 +52,18 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
 }
 
 void CachedSequence::CaptureNext(const PassInputs& inputs, Activations& activations) {
-  const bool has_room = cache_.length < cache_.k[0].rows;
+  const bool has_room = state_.length < state_.capacity;
   const bool waits = decoder_.config().moe.num_experts > 0;  // for the rows of each expert
   if (!captures_ || !has_room || waits) return;
   PassInputs next = inputs;
-  next.spans = {{0, 1, 0, cache_.length + 1}};
+  next.spans = {{0, 1, 0, state_.length + 1}};
   graph_ = decoder_.backend().Capture(
       [&] {
-        ForwardCached(decoder_, next, cache_, activations);
+        ForwardCached(decoder_, next, state_, activations);
         Logits(decoder_, next, 0, 1, activations);
       },
       std::move(graph_));
-  graph_length_ = cache_.length;
+  graph_length_ = state_.length;
   captures_ = graph_ != nullptr;
 }
 

@@ -1,11 +1,11 @@
 // One sequence that is generated token by token.
 //
 //   Model (model.cc)    loads weights and adapter; generates, chats, evaluates for include/qlora
-//   CachedSequence      prompt -> a pass with a cache of keys and values -> logits of the last
-//   generation_memory.h tables, activations and cache, kept from text to text
+//   CachedSequence      prompt -> a pass with the state of the sequence -> logits of the last
+//   generation_memory.h tables, activations and state, kept from text to text
 //   sampler.h           logits -> the next token
 //   stop_text.h         ends the text at a stop string; tokenizer/ decodes ids as they come
-//   dataset_loss.h      mean loss of a data set, without a cache
+//   dataset_loss.h      mean loss of a data set, without a state
 //
 // The pass over one token launches hundreds of small ops. Where launching costs time, the pass is
 // captured while the device still runs the pass before it, then replayed with the id that was
@@ -21,16 +21,16 @@
 
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
 class CachedSequence {
  public:
   // passes: in memory for passes of at most max_rows rows with `adapter`, which may be null. The
-  // cache is emptied. All must outlive this.
+  // state is emptied. All must outlive this.
   CachedSequence(const Decoder& decoder, const LoraAdapter* adapter, EvalMemory& passes,
-                 std::int64_t max_rows, KvCache& cache);
+                 std::int64_t max_rows, SequenceState& state);
 
   // Appends ids, of which there is at least one. Returns the softcapped logits (V) of the last.
   // When the sequence grows beyond the original context of longrope, its keys are computed again
@@ -51,9 +51,9 @@ class CachedSequence {
   const LoraAdapter* adapter_;
   EvalMemory& passes_;
   std::int64_t max_rows_;
-  KvCache& cache_;
+  SequenceState& state_;
   std::vector<std::int32_t> ids_;
-  // All of a pass over one token but its embedding, for a cache of graph_length_ positions; or
+  // All of a pass over one token but its embedding, for a state of graph_length_ positions; or
   // null.
   OpGraph graph_;
   std::int64_t graph_length_ = -1;

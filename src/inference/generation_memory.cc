@@ -12,7 +12,7 @@ GenerationBuffers::GenerationBuffers(Backend& backend, const DecoderConfig& conf
       decoder(backend, config, weights, precision, max_positions),
       activations(ReserveEvaluation(decoder, adapters, max_rows)),
       passes(decoder, adapters, activations),
-      cache(backend.memory(), config, precision, max_positions) {}
+      state(backend.memory(), config, precision, max_positions) {}
 
 GenerationMemory::GenerationMemory(Backend& backend, const DecoderConfig& config,
                                    const DecoderWeights& weights, const Precision& precision,

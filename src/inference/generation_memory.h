@@ -9,7 +9,7 @@
 
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
@@ -26,7 +26,7 @@ struct GenerationBuffers {
   const Decoder decoder;
   PassMemory activations;
   EvalMemory passes;  // in `activations`
-  CacheMemory cache;
+  StateMemory state;
 };
 
 // Keeps one set of buffers. A text that needs larger ones replaces it, so that there is never more

@@ -128,7 +128,7 @@ class Model::Impl {
     std::unique_ptr<GenerationBuffers> buffers = memory_->Take(rows, capacity);
     UseNorms();
     CachedSequence sequence(buffers->decoder, adapter(), buffers->passes, rows,
-                            buffers->cache.cache());
+                            buffers->state.state());
     Sampler sampler(options);
     Tokenizer::StreamDecoder stream(tokenizer_, true, ids);
     GenerateReport report;

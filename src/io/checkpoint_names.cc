@@ -24,7 +24,7 @@ bool IsDecoderPart(std::string_view rest) {
   if (rest.starts_with("layers.")) {
     return rest.size() > 7 && rest[7] >= '0' && rest[7] <= '9';
   }
-  for (const std::string_view part : {"embed_tokens", "norm"}) {
+  for (const std::string_view part : {"embed_tokens", "norm", "embedding_norm"}) {
     if (rest == part || (rest.starts_with(part) && rest[part.size()] == '.')) return true;
   }
   return false;

@@ -103,8 +103,8 @@ class Cutter {
 
   // Returns false where nothing was to be cut or joined.
   bool Run() {
-    const PerLinear<std::string> names = LinearNames(config_);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      const PerLinear<std::string> names = LinearNames(config_, l);
       const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
       layer_ = fmt::format("{}layers.{}.", prefix_, l);
       if (config_.fused_qkv) {

@@ -191,6 +191,7 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
       UploadWide(memory, module.a, lora.a);
       UploadWide(memory, module.b, lora.b);
       if (lora.is_dora()) UploadWide(memory, module.magnitude, lora.magnitude);
+      adapter.ToModelOrder(lora);
     });
   }
   adapter.set_notes(values.notes);

@@ -100,7 +100,7 @@ void ParseMultipliers(const ConfigKeys& keys, DecoderConfig& config) {
 void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   ParseBiases(keys, family, config);
   ApplyFamily(family, config);
-  config.one_plus_norm = family.gemma;
+  config.one_plus_norm = family.one_plus_norm || family.gemma;
   // Attention scores are q . k / sqrt(head_dim), in Gemma / sqrt(query_pre_attn_scalar).
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
@@ -119,6 +119,58 @@ void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& co
     config.final_softcap = static_cast<float>(
         keys.DoubleOrNull("final_logit_softcapping", double{family.final_softcap}));
   }
+}
+
+// The sizes of mixers that are not attention.
+void ParseMixers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  if (family.mixers == MixerRule::kDeltaRule) {
+    if (!keys.Bool("attn_output_gate", true)) {
+      ThrowInvalidInput("{}: attn_output_gate false is not supported", keys.where());
+    }
+    config.delta_rule = {keys.Int("linear_num_value_heads", 32),
+                         keys.Int("linear_num_key_heads", 16), keys.Int("linear_key_head_dim", 128),
+                         keys.Int("linear_value_head_dim", 128)};
+    config.conv_taps = keys.Int("linear_conv_kernel_dim", 4);
+  }
+  if (family.mixers == MixerRule::kShortConv) {
+    config.conv_taps = keys.Int("conv_L_cache", 3);
+    config.conv_bias = keys.Bool("conv_bias", false);
+  }
+}
+
+// LFM2 states the width of its MLP before it is cut to two thirds and rounded.
+std::int64_t LfmIntermediateSize(const ConfigKeys& keys) {
+  std::int64_t f = keys.Int("block_ff_dim", keys.Int("intermediate_size", 12288));
+  if (!keys.Bool("block_auto_adjust_ff_dim", true)) return f;
+  const std::int64_t multiple = keys.Int("block_multiple_of", 256);
+  const double factor = keys.DoubleOrNull("block_ffn_dim_multiplier", 1.0);
+  if (f < 1 || f > (1 << 22) || multiple < 1 || !(factor >= 0 && factor <= 1024)) {
+    ThrowInvalidInput(
+        "{}: block_ff_dim {}, block_multiple_of {} and block_ffn_dim_multiplier {} are no width",
+        keys.where(), f, multiple, factor);
+  }
+  f = 2 * f / 3;
+  if (factor == 0) return f;
+  f = static_cast<std::int64_t>(factor * static_cast<double>(f));
+  return (f + multiple - 1) / multiple * multiple;
+}
+
+std::int64_t IntermediateSize(const ConfigKeys& keys, const std::string& model_type) {
+  if (model_type == "lfm2") return LfmIntermediateSize(keys);
+  // Granite's hybrids have a shared expert for all tokens, which is their MLP where there are no
+  // others.
+  return keys.Int(model_type == "granitemoehybrid" ? "shared_intermediate_size"
+                                                   : "intermediate_size");
+}
+
+// Where a model that sees has the key at both levels, that of the class that is loaded counts, and
+// the two may differ. Whoever uses the other class would get another model.
+void CheckTied(const ConfigKeys& top, const ConfigKeys& text) {
+  constexpr const char* kKey = "tie_word_embeddings";
+  if (top.Find(kKey) == nullptr || text.Find(kKey) == nullptr) return;
+  if (top.Bool(kKey, false) == text.Bool(kKey, false)) return;
+  ThrowInvalidInput("{}: tie_word_embeddings is {}, and {} in text_config; correct one of them",
+                    top.where(), top.Bool(kKey, false), text.Bool(kKey, false));
 }
 
 // The two families differ in the names of their keys. Experts in some layers only are not
@@ -199,6 +251,12 @@ void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
   }
 }
 
+bool NamesTextClass(const ConfigKeys& top) {
+  if (top.Find("architectures") == nullptr) return false;
+  const std::vector<std::string> names = top.Strings("architectures");
+  return !names.empty() && names.front().ends_with("ForCausalLM");
+}
+
 }  // namespace
 
 // ---- The decoder.
@@ -235,6 +293,18 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
   positive("num_attention_heads", c.num_attention_heads, 4096);
   positive("num_key_value_heads", c.num_key_value_heads, c.num_attention_heads);
   positive("head_dim", c.head_dim, 4096);
+  if (c.conv_taps != 0) positive("the taps of a convolution", c.conv_taps, kMostTaps);
+  if (c.delta_rule.heads != 0) {
+    positive("linear_num_value_heads", c.delta_rule.heads, 4096);
+    positive("linear_num_key_heads", c.delta_rule.key_heads, c.delta_rule.heads);
+    positive("linear_key_head_dim", c.delta_rule.key_dim, 1024);
+    positive("linear_value_head_dim", c.delta_rule.value_dim, 1024);
+    if (c.delta_rule.heads % c.delta_rule.key_heads != 0) {
+      ThrowInvalidInput(
+          "{}: linear_num_value_heads {} is not a multiple of linear_num_key_heads {}", where,
+          c.delta_rule.heads, c.delta_rule.key_heads);
+    }
+  }
   if (c.moe.num_experts != 0) {
     positive("the number of experts", c.moe.num_experts, kMaxExperts);
     positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
@@ -288,30 +358,34 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
                       where, FormatJson(*top.Find("error")));
   }
   // Since transformers 4.52 a wrapper holds its decoder as language_model.
-  if (wrapper != nullptr) config.module_prefix = "model.language_model.";
+  // AutoModelForCausalLM makes the text class of a Qwen3.5 whose architectures names that.
+  if (wrapper != nullptr && !NamesTextClass(top)) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
   CheckArchitecture(top, keys);
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);
   config.hidden_size = keys.Int("hidden_size");
-  // Granite's hybrids have a shared expert for all tokens, which is their MLP where there are no
-  // others.
-  config.intermediate_size = keys.Int(
-      config.model_type == "granitemoehybrid" ? "shared_intermediate_size" : "intermediate_size");
+  config.intermediate_size = IntermediateSize(keys, config.model_type);
   config.num_hidden_layers = keys.Int("num_hidden_layers");
   ParseHeads(keys, family, config);
   config.max_position_embeddings =
       keys.Int("max_position_embeddings", family.max_position_embeddings);
-  config.rms_norm_eps = static_cast<float>(keys.Double("rms_norm_eps", family.rms_norm_eps));
+  const char* const epsilon = config.model_type == "lfm2" ? "norm_eps" : "rms_norm_eps";
+  config.rms_norm_eps = static_cast<float>(keys.Double(epsilon, family.rms_norm_eps));
   // A multimodal model may have the key at either level.
   const bool tied_by_default =
       wrapper != nullptr ? wrapper->tie_word_embeddings : family.tie_word_embeddings;
   config.tie_word_embeddings =
       keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", tied_by_default));
+  if (config.model_type == "lfm2") {
+    config.tie_word_embeddings = keys.Bool("tie_embedding", config.tie_word_embeddings);
+  }
+  if (config.model_type == "qwen3_5_text") CheckTied(top, keys);
 
   config.hidden_act = ActivationOf(keys, family);
   ParseBlocks(keys, family, config);
   if (family.moe) ParseMoe(keys, config);
+  ParseMixers(keys, family, config);
   if (config.model_type == "granitemoehybrid") CheckGraniteHybrid(keys);
   CheckSizes(config, where);
   ParseLayers(keys, family, config);

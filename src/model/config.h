@@ -46,6 +46,13 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
+// What mixes the tokens of a layer.
+enum class Mixer : std::uint8_t {
+  kAttention,
+  kDeltaRule,  // the gated delta rule behind a short convolution (Qwen3.5)
+  kShortConv,  // a short convolution between two gates (LFM2)
+};
+
 struct LayerConfig {
   std::int64_t window = 0;  // keys that a query sees, itself included; 0: all
   // Indices into DecoderConfig::ropes, of keys and of queries; -1: no rotary embedding, and for
@@ -58,6 +65,7 @@ struct LayerConfig {
   std::int64_t num_key_value_heads = 0;  // G
   std::int64_t head_dim = 0;             // K
   std::int64_t intermediate_size = 0;    // F
+  Mixer mixer = Mixer::kAttention;
 
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
@@ -79,8 +87,10 @@ struct ModuleNames {
   std::string_view post_attn_norm = "post_attention_layernorm";  // with post_norms
   std::string_view mlp_norm = "post_attention_layernorm";
   std::string_view post_mlp_norm = "post_feedforward_layernorm";  // with post_norms
+  std::string_view final_norm = "norm";                           // of the model
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
+  std::string_view o = "self_attn.o_proj";
   std::string_view mlp = "mlp";  // also the module that holds router and experts
   std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";
@@ -119,7 +129,11 @@ struct DecoderConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
+  bool conv_bias = false;  // of a short convolution and its two linears
   QkNorm qk_norm = QkNorm::kNone;
+  // q_proj has K rows of query, then K rows of gate for each head; the output of attention is
+  // multiplied by sigmoid(gate) (Qwen3.5).
+  bool output_gate = false;
   bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)
   bool input_norms = true;     // RMSNorm of the input of each block (not in Olmo)
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
@@ -138,6 +152,9 @@ struct DecoderConfig {
   // transformers gives for this config.json; adapters are written with it.
   std::string module_prefix = "model.";
 
+  DeltaRuleShape delta_rule;   // of layers with Mixer::kDeltaRule
+  std::int64_t conv_taps = 0;  // of the convolution in layers with a state
+
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
@@ -147,6 +164,11 @@ struct DecoderConfig {
 
   // Layer l with all its sizes.
   LayerConfig layer(std::int64_t l) const;
+  // Channels of the convolution before the delta rule: q and k of its key heads, v of its heads.
+  std::int64_t delta_conv_features() const {
+    return 2 * delta_rule.key_heads * delta_rule.key_dim + delta_value_features();
+  }
+  std::int64_t delta_value_features() const { return delta_rule.heads * delta_rule.value_dim; }
   // Values that one norm of the queries, or of the keys, of layer l has.
   std::int64_t q_norm_size(std::int64_t l) const;
   std::int64_t k_norm_size(std::int64_t l) const;

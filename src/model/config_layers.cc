@@ -60,6 +60,8 @@ class LayerRules {
         no_rope_interval_(keys.Int("no_rope_layer_interval", 4)),
         layer_types_(keys.Find("layer_types")),
         no_rope_(keys.Find("no_rope_layers")),
+        attention_layers_(keys.Find("full_attn_idxs")),
+        attention_interval_(keys.Int("full_attention_interval", 4)),
         rotates_(keys.String("position_embedding_type", "") == "rope") {
     // The families in which sliding_window has an effect only with use_sliding_window.
     const bool by_use = family.window == WindowRule::kUpper ||
@@ -67,6 +69,12 @@ class LayerRules {
                         family.window == WindowRule::kNoRope;
     used_ = !by_use || keys.Bool("use_sliding_window", false);
     if (window_ < 0) ThrowInvalidInput("{}: sliding_window is {}", where_, window_);
+    if (attention_interval_ < 1 ||
+        (attention_layers_ != nullptr && !attention_layers_->is_array())) {
+      ThrowInvalidInput(
+          "{}: full_attention_interval must be 1 or more, and full_attn_idxs a list of layers",
+          where_);
+    }
     if (pattern_ < 1 || no_rope_interval_ < 1) {
       ThrowInvalidInput("{}: sliding_window_pattern and no_rope_layer_interval must be 1 or more",
                         where_);
@@ -81,6 +89,8 @@ class LayerRules {
   }
 
   LayerConfig Layer(std::int64_t l) const {
+    const Mixer mixer = MixerOf(l);
+    if (mixer != Mixer::kAttention) return {.rope = -1, .mixer = mixer};
     const bool rotates = Rotates(l);
     const bool sliding = layer_types_ != nullptr && family_.window != WindowRule::kNone
                              ? IsNamedSliding(l)
@@ -90,6 +100,25 @@ class LayerRules {
   }
 
  private:
+  Mixer MixerOf(std::int64_t l) const {
+    if (family_.mixers == MixerRule::kAttention) return Mixer::kAttention;
+    const bool is_conv = family_.mixers == MixerRule::kShortConv;
+    const Mixer other = is_conv ? Mixer::kShortConv : Mixer::kDeltaRule;
+    if (layer_types_ == nullptr) return AttendsByRule(l, is_conv) ? Mixer::kAttention : other;
+    const Json& type = (*layer_types_)[l];
+    if (type == "full_attention" || type == "attention") return Mixer::kAttention;
+    if (type == (is_conv ? "conv" : "linear_attention")) return other;
+    if (!is_conv && type == "mamba") return other;  // an older name
+    ThrowInvalidInput("{}: layer type {} is not supported; supported: full_attention, {}", where_,
+                      FormatJson(type), is_conv ? "conv" : "linear_attention");
+  }
+
+  bool AttendsByRule(std::int64_t l, bool is_conv) const {
+    if (!is_conv) return (l + 1) % attention_interval_ == 0;
+    return attention_layers_ == nullptr ||
+           std::ranges::find(*attention_layers_, Json(l)) != attention_layers_->end();
+  }
+
   // A layer in every four of SmolLM3 has no rotary embedding, nor has any of a Granite hybrid that
   // does not ask for one.
   bool Rotates(std::int64_t l) const {
@@ -140,6 +169,8 @@ class LayerRules {
   std::int64_t no_rope_interval_;
   const Json* layer_types_;
   const Json* no_rope_;
+  const Json* attention_layers_;
+  std::int64_t attention_interval_;
   bool rotates_;
   bool used_ = false;  // sliding_window has an effect
 };

@@ -38,6 +38,9 @@ constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 //   seed_oss      biases on q, k and v
 //   glm4          norms before and after each block, gate and up are one linear, and the first half
 //                 of a head rotates, neighbouring dims together
+//   qwen3_5_text  a gated delta rule in three layers of four, and attention with gates of its
+//                 output; 1+w norms
+//   lfm2          short convolutions in most layers
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -270,6 +273,39 @@ constexpr auto kFamilies = std::to_array<Family>({
      .rope_theta = 5e5,
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads},
+    {.model_type = "qwen3_5_text",
+     .architecture = "Qwen3_5ForCausalLM",
+     .vocab_size = 248320,
+     .max_position_embeddings = 32768,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 4,
+     .head_dim = 256,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kDeltaRule,
+     .output_gate = true,
+     .one_plus_norm = true,
+     .partial_rotary_factor = 0.25},
+    {.model_type = "lfm2",
+     .architecture = "Lfm2ForCausalLM",
+     .vocab_size = 65536,
+     .max_position_embeddings = 128000,
+     .num_key_value_heads = 8,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .tie_word_embeddings = true,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kShortConv,
+     .names = {.input_norm = "operator_norm",
+               .mlp_norm = "ffn_norm",
+               .final_norm = "embedding_norm",
+               .q_norm = "self_attn.q_layernorm",
+               .k_norm = "self_attn.k_layernorm",
+               .o = "self_attn.out_proj",
+               .mlp = "feed_forward",
+               .gate = "w1",
+               .up = "w3",
+               .down = "w2"}},
 });
 
 constexpr auto kWrappers = std::to_array<Wrapper>({
@@ -277,6 +313,8 @@ constexpr auto kWrappers = std::to_array<Wrapper>({
     {.model_type = "mistral3", .text = "mistral", .names_text = true, .tie_word_embeddings = true},
     {.model_type = "qwen2_5_vl", .text = "qwen2_5_vl_text"},
     {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
+    {.model_type = "qwen3_5", .text = "qwen3_5_text"},
+    {.model_type = "lfm2_vl", .text = "lfm2", .tie_word_embeddings = true},
 });
 
 // What models have that nothing here computes, by the model types that people ask for most.
@@ -288,9 +326,8 @@ constexpr auto kUnsupported = std::to_array<Unsupported>({
     {"keys and values that layers share, and an embedding for each layer",
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
     {"attention sinks, and experts with biases", "gpt_oss"},
-    {"layers of linear attention",
-     "qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe kimi_linear minimax"},
-    {"layers of short convolutions", "lfm2 lfm2_moe lfm2_vl"},
+    {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
+    {"this kind of router", "lfm2_moe"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
     {"state-space layers (Mamba)", "mamba mamba2 falcon_mamba falcon_h1 nemotron_h bamba jamba"},
@@ -332,6 +369,7 @@ const Family& FamilyOf(const std::string& model_type, const std::string& where) 
 void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.architecture = family.architecture;
   config.qk_norm = family.qk_norm;
+  config.output_gate = family.output_gate;
   config.input_norms = family.input_norms;
   config.post_norms = family.post_norms;
   config.fused_qkv = family.fused_qkv;

@@ -18,6 +18,12 @@ enum class WindowRule : std::uint8_t {
   kNoRope,     // layers without RoPE when use_sliding_window
   kPeriod,     // all but the last of each `window_period` layers
 };
+// The layers whose mixer is not attention.
+enum class MixerRule : std::uint8_t {
+  kAttention,
+  kDeltaRule,  // linear_attention of layer_types, or all but each full_attention_interval-th
+  kShortConv,  // conv of layer_types, or all that full_attn_idxs does not name
+};
 enum class BiasRule : std::uint8_t {
   kNone,
   kKey,       // q, k, v and o as attention_bias says
@@ -48,6 +54,9 @@ struct Family {
   bool attention_bias = false;  // when the key is missing
   bool mlp_bias_key = false;
   QkNorm qk_norm = QkNorm::kNone;
+  MixerRule mixers = MixerRule::kAttention;
+  bool output_gate = false;
+  bool one_plus_norm = false;
   bool gemma = false;         // 1+w norms, gelu, scaled embedding
   bool query_scalar = false;  // scores are divided by sqrt(query_pre_attn_scalar)
   bool input_norms = true;

@@ -49,15 +49,21 @@ class Builder {
   std::vector<TensorView> Run() {
     const std::int64_t d = config_.hidden_size;
     Rows("token_embd.weight", 0, {config_.vocab_size, d}, {}, "model.embed_tokens.weight");
-    Vector("output_norm.weight", d, "model.norm.weight");
+    const GgufArchitecture& architecture = *FindGgufArchitecture(config_.model_type);
+    Vector(fmt::format("{}.weight", architecture.final_norm), d,
+           fmt::format("model.{}.weight", config_.names.final_norm));
     if (!config_.tie_word_embeddings) {
       Rows("output.weight", 0, {config_.vocab_size, d}, {}, "lm_head.weight");
     }
     // The file bounds the memory for orders of rows, which its keys alone would not.
-    if (Has("blk.0.attn_qkv.weight")) {
-      Get("blk.0.attn_qkv.weight", config_.layer(0).qkv_features(), d);
+    const bool attends = config_.layers[0].mixer == Mixer::kAttention;
+    const LayerConfig first = config_.layer(0);
+    if (!attends) {
+      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", ShapeLinears(config_, 0).qkv[0].out, d);
+    } else if (Has("blk.0.attn_qkv.weight")) {
+      Get("blk.0.attn_qkv.weight", first.qkv_features(), d);
     } else {
-      Get("blk.0.attn_q.weight", config_.layer(0).q_features(), d);
+      Get("blk.0.attn_q.weight", first.q_features() * (config_.output_gate ? 2 : 1), d);
     }
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     CheckAllRead();
@@ -131,6 +137,20 @@ class Builder {
             const std::string& name) {
     const TensorInfo& tensor = Get(stored, 1, size);
     views_.push_back({{name, tensor.dtype, {size}}, {{&tensor, 0, size, Inverse(order)}}});
+  }
+
+  // The weights (C, 1, K) of a convolution.
+  void Conv(const std::string& stored, std::int64_t channels, const std::string& name) {
+    const std::int64_t taps = config_.conv_taps;
+    const TensorInfo& tensor = Get(stored, channels, taps);
+    views_.push_back({{name, tensor.dtype, {channels, 1, taps}}, {{&tensor, 0, channels * taps}}});
+  }
+
+  void DeltaRule(const std::string& block, const std::string& name) {
+    const std::int64_t heads = config_.delta_rule.heads;
+    Conv(block + "ssm_conv1d.weight", config_.delta_conv_features(), name + "conv1d.weight");
+    Vector(block + "ssm_dt.bias", heads, name + "dt_bias");
+    Vector(block + "ssm_a", heads, name + "rate");
   }
 
   // One tensor for each linear.
@@ -213,21 +233,29 @@ class Builder {
              fmt::format("{}{}.weight", layer, norm.hugging_face));
     }
     const PerLinear<std::string> stored = GgufLinearNames(l, config_);
-    PerLinear<std::string> names = LinearNames(config_);
+    PerLinear<std::string> names = LinearNames(config_, l);
     names.ForEach([&](std::string& name) { name = layer + name; });
     const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
     const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(l, config_);
 
-    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, config_.qkv_bias};
+    const Mixer mixer = config_.layers[l].mixer;
+    const bool attends = mixer == Mixer::kAttention;
+    if (mixer == Mixer::kDeltaRule) DeltaRule(block, layer + "linear_attn.");
+    if (mixer == Mixer::kShortConv) {
+      Conv(block + "shortconv.conv.weight", config_.hidden_size, layer + "conv.conv.weight");
+    }
+    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
-    if (config_.fused_qkv && !Has(joined + ".weight")) {
+    if (!attends) {
+      Linears(qkv);
+    } else if (config_.fused_qkv && !Has(joined + ".weight")) {
       JoinQkv(block, names.qkv[0], config_.layer(l));
     } else if (!config_.fused_qkv && Has(joined + ".weight")) {
       Cut(joined, qkv);
     } else {
       Linears(qkv);
     }
-    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, config_.o_bias});
+    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, attends && config_.o_bias});
     const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
                         config_.mlp_bias};
     const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};

@@ -1,5 +1,6 @@
 #include "model/gguf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -65,7 +66,9 @@ std::int64_t VocabularySize(const GgufReader& file) {
 void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
   config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);
   config.num_key_value_heads =
-      keys.IntOfLayers("attention.head_count_kv", blocks, config.num_attention_heads);
+      config.model_type == "lfm2"
+          ? std::ranges::max(HeadsOfLfm(keys, blocks))
+          : keys.IntOfLayers("attention.head_count_kv", blocks, config.num_attention_heads);
   if (config.num_attention_heads < 1) {
     ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
   }
@@ -99,6 +102,21 @@ void ParseExperts(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& conf
   }
   config.intermediate_size = keys.Int("expert_feed_forward_length",
                                       config.intermediate_size / config.moe.num_experts_per_tok);
+}
+
+// The sizes of mixers that are not attention.
+void ParseMixers(const GgufKeys& keys, DecoderConfig& config) {
+  if (config.model_type == "lfm2") config.conv_taps = keys.Int("shortconv.l_cache");
+  if (config.model_type != "qwen3_5_text") return;
+  config.conv_taps = keys.Int("ssm.conv_kernel");
+  const std::int64_t size = keys.Int("ssm.state_size");
+  const std::int64_t heads = keys.Int("ssm.time_step_rank");
+  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, true};
+  if (keys.Int("ssm.inner_size") == heads * size) return;
+  ThrowInvalidInput(
+      "{}: ssm.inner_size {} is not ssm.time_step_rank {} times ssm.state_size {}; heads of values "
+      "of another size are not supported",
+      keys.where(), keys.Int("ssm.inner_size"), heads, size);
 }
 
 // Granite's. A multiplier of 0 is none.
@@ -186,6 +204,7 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
                                file.Find("output.weight") == nullptr;
   ParseHeads(keys, blocks, config);
   if (family.moe) ParseExperts(keys, blocks, config);
+  ParseMixers(keys, config);
   ParseBlocks(keys, family, config);
   CheckSizes(config, file.where());
   CheckDerivedHeads(config, file.where());

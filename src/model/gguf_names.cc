@@ -42,6 +42,15 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .interleaved_rotary = false,
      .derived_heads = true},
     {"qwen3_vl_text", "qwen3vl", false},
+    {.model_type = "qwen3_5_text",
+     .name = "qwen35",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
+    {.model_type = "lfm2",
+     .name = "lfm2",
+     .interleaved_rotary = false,
+     .final_norm = "token_embd_norm",
+     .derived_heads = true},
 });
 
 const GgufArchitecture* FindBy(auto field, std::string_view value) {
@@ -80,6 +89,15 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
       {"attn_q", "attn_k", "attn_v"}, "attn_output", {"ffn_gate", "ffn_up"}, {"ffn_down"}};
   // Gate and up in one matrix are called ffn_up.
   if (config.fused_qkv) names.qkv = {"attn_qkv"};
+  const Mixer mixer = config.layers[layer].mixer;
+  if (mixer == Mixer::kDeltaRule) {
+    names.qkv = {"attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha"};
+    names.o = "ssm_out";
+  }
+  if (mixer == Mixer::kShortConv) {
+    names.qkv = {"shortconv.in_proj"};
+    names.o = "shortconv.out_proj";
+  }
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool splits = architecture != nullptr && architecture->splits_gate_up;
   if (config.fused_gate_up && !splits) names.gate_up = {"ffn_up"};
@@ -101,7 +119,11 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
   const std::int64_t d = config.hidden_size;
   std::vector<GgufNorm> norms;
   if (config.input_norms) norms.push_back({"attn_norm", of.input_norm, d});
-  if (config.qk_norm != QkNorm::kNone) {
+  const Mixer mixer = config.layers[layer].mixer;
+  if (mixer == Mixer::kDeltaRule) {
+    norms.push_back({"ssm_norm", "linear_attn.norm", config.delta_rule.value_dim});
+  }
+  if (mixer == Mixer::kAttention && config.qk_norm != QkNorm::kNone) {
     norms.push_back({"attn_q_norm", of.q_norm, config.q_norm_size(layer)});
     norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size(layer)});
   }
@@ -113,11 +135,12 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
 
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::vector<std::int64_t>> order;
-  order.qkv.resize(config.fused_qkv ? 1 : 3);
+  order.qkv.resize(ShapeLinears(config, layer).qkv.size());
   order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
-  if (architecture != nullptr && architecture->interleaved_rotary) {
+  const bool attends = config.layers[layer].mixer == Mixer::kAttention;
+  if (architecture != nullptr && architecture->interleaved_rotary && attends) {
     const LayerConfig sizes = config.layer(layer);
     order.qkv[0] = InterleavedOrder(sizes.num_attention_heads, sizes.head_dim);
     order.qkv[1] = InterleavedOrder(sizes.num_key_value_heads, sizes.head_dim);
@@ -129,6 +152,48 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
     std::iota(order.gate_up[1].begin(), order.gate_up[1].end(), f);
   }
   return order;
+}
+
+std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config) {
+  const DeltaRuleShape& shape = config.delta_rule;
+  std::vector<std::int64_t> heads;
+  if (shape.heads == shape.key_heads) return heads;
+  DeltaRuleShape tiled = shape;
+  tiled.tiled = true;
+  heads.resize(shape.heads);
+  for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+    for (std::int64_t i = 0; i < shape.heads / shape.key_heads; ++i) {
+      heads[tiled.value_head(g, i)] = g * (shape.heads / shape.key_heads) + i;
+    }
+  }
+  return heads;
+}
+
+std::vector<std::int64_t> RowsOfHeads(const std::vector<std::int64_t>& heads, std::int64_t size,
+                                      std::int64_t before) {
+  std::vector<std::int64_t> rows;
+  if (heads.empty()) return rows;
+  rows.resize(before);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (const std::int64_t head : heads) {
+    for (std::int64_t i = 0; i < size; ++i) rows.push_back(before + head * size + i);
+  }
+  return rows;
+}
+
+PerLinear<LinearRows> ValueHeadOrder(std::int64_t layer, const DecoderConfig& config,
+                                     const std::vector<std::int64_t>& heads) {
+  const PerLinear<LinearShape> shapes = ShapeLinears(config, layer);
+  PerLinear<LinearRows> rows =
+      Combine(shapes, shapes, [](const auto&, const auto&) { return LinearRows{}; });
+  if (config.layers[layer].mixer != Mixer::kDeltaRule) return rows;
+  const std::int64_t values = config.delta_value_features();
+  const std::int64_t size = config.delta_rule.value_dim;
+  rows.qkv[0].order = RowsOfHeads(heads, size, config.delta_conv_features() - values);
+  rows.qkv[1].order = RowsOfHeads(heads, size);
+  rows.qkv[2].order = rows.qkv[3].order = heads;
+  rows.o.columns = RowsOfHeads(heads, size);
+  return rows;
 }
 
 float GgufScoreFactor(const DecoderConfig& config) {
@@ -143,9 +208,14 @@ float GgufScoreFactor(const DecoderConfig& config) {
 }
 
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
+  // The value heads of a model that was read from a GGUF file are in its order.
+  if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled) {
+    return ValueHeadOrder(layer, config, GgufValueHeads(config));
+  }
   const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
-  PerLinear<LinearRows> rows =
-      Combine(order, order, [](const auto& linear, const auto&) { return LinearRows{linear}; });
+  PerLinear<LinearRows> rows = Combine(order, order, [](const auto& linear, const auto&) {
+    return LinearRows{linear, {}};
+  });
   if (config.model_type == "gemma2") rows.qkv[0].factor = GgufScoreFactor(config);
   return rows;
 }

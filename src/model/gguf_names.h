@@ -24,6 +24,7 @@ struct GgufArchitecture {
   // One linear of the checkpoint holds gate and up, and the file has two tensors.
   bool splits_gate_up = false;
   std::string_view mlp_norm = "ffn_norm";
+  std::string_view final_norm = "output_norm";
   // Its graph has no head size of its own: embedding_length / head_count.
   bool derived_heads = false;
 };
@@ -55,6 +56,27 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
 // whose rows stay. In the places of GgufLinearNames.
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config);
 
+// How the rows of a linear are written.
+struct LinearRows {
+  std::vector<std::int64_t> order;    // GgufRowOrder: the source row of each output row
+  std::vector<std::int64_t> columns;  // the source column of each output column, or empty
+  // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
+  // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
+  float factor = 1;
+};
+
+// llama.cpp repeats key heads of the gated delta rule as a whole where Hugging Face repeats each:
+// the value head of the checkpoint that is value head i of the file. Empty where none moves.
+//   Hugging Face  key head g has the value heads g r ... g r + r - 1
+//   llama.cpp     value head j has the key head j mod G
+std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config);
+// The rows of all value heads, `size` for each of `heads`, behind `before` rows that stay.
+std::vector<std::int64_t> RowsOfHeads(const std::vector<std::int64_t>& heads, std::int64_t size,
+                                      std::int64_t before = 0);
+// The order of the linears of layer l that GgufValueHeads gives; all empty where no head moves.
+PerLinear<LinearRows> ValueHeadOrder(std::int64_t layer, const DecoderConfig& config,
+                                     const std::vector<std::int64_t>& heads);
+
 // The factor between the scores that config.json asks for and those of llama.cpp, which has no key
 // for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
 // 1/sqrt(hidden_size / heads), rounded down.
@@ -71,13 +93,6 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
   return stack;
 }
 
-// How the rows of a linear are written.
-struct LinearRows {
-  std::vector<std::int64_t> order;  // GgufRowOrder: the source row of each output row
-  // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
-  // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
-  float factor = 1;
-};
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config);
 
 }  // namespace qlora

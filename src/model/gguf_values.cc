@@ -18,6 +18,8 @@ class Reader {
  public:
   Reader(const std::filesystem::path& file, const DecoderConfig& decoder)
       : decoder_(decoder), file_(OpenGguf(file)) {
+    // Values are in the order of the checkpoint, also where the model is in the file's.
+    decoder_.delta_rule.tiled = false;
     values_.name = file.string();
     values_.module_prefix = decoder.module_prefix;
     CheckKind();
@@ -151,6 +153,10 @@ class Reader {
                         .magnitude = {}};
       const auto begin = all_a.begin() + e * rank * first.in;
       module.a.assign(begin, begin + rank * first.in);
+      for (std::int64_t i = 0; i < rank * std::ssize(rows.columns); ++i) {
+        const std::int64_t row = i / first.in * first.in;
+        module.a[row + rows.columns[i % first.in]] = begin[i];
+      }
       LoraValues& whole = PartOf(module);
       for (std::int64_t r = 0; r < part; ++r) {
         // The inverse of the export, which wrote row order[r] of the source as row r.
@@ -200,7 +206,7 @@ class Reader {
     values_.modules.push_back(std::move(module));
   }
 
-  const DecoderConfig& decoder_;
+  DecoderConfig decoder_;
   std::unique_ptr<GgufReader> file_;
   float alpha_ = 0;
   std::set<std::string> used_;

@@ -3,16 +3,68 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace qlora {
 
-PerLinear<std::string> LinearNames(const DecoderConfig& config) {
+namespace {
+
+std::vector<std::string> MixerNames(const DecoderConfig& config, Mixer mixer) {
+  switch (mixer) {
+    case Mixer::kAttention:
+      if (config.fused_qkv) return {"self_attn.qkv_proj"};
+      return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+    case Mixer::kDeltaRule:
+      return {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
+              "linear_attn.in_proj_a"};
+    case Mixer::kShortConv:
+      break;
+  }
+  return {"conv.in_proj"};
+}
+
+std::string LastMixerName(const DecoderConfig& config, Mixer mixer) {
+  switch (mixer) {
+    case Mixer::kAttention:
+      return std::string(config.names.o);
+    case Mixer::kDeltaRule:
+      return "linear_attn.out_proj";
+    case Mixer::kShortConv:
+      break;
+  }
+  return "conv.out_proj";
+}
+
+std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerConfig& layer) {
+  const std::int64_t d = config.hidden_size;
+  const std::int64_t q = layer.q_features() * (config.output_gate ? 2 : 1);
+  const std::int64_t kv = layer.kv_features();
+  switch (layer.mixer) {
+    case Mixer::kAttention:
+      if (config.fused_qkv) return {{layer.qkv_features(), d}};
+      return {{q, d}, {kv, d}, {kv, d}};
+    case Mixer::kDeltaRule: {
+      const std::int64_t heads = config.delta_rule.heads;
+      return {{config.delta_conv_features(), d},
+              {config.delta_value_features(), d},
+              {heads, d},
+              {heads, d}};
+    }
+    case Mixer::kShortConv:
+      break;
+  }
+  return {{3 * d, d}};
+}
+
+}  // namespace
+
+PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer) {
   const ModuleNames& of = config.names;
+  const Mixer mixer = config.layers[layer].mixer;
   const auto mlp = [&](std::string_view name) { return fmt::format("{}.{}", of.mlp, name); };
   PerLinear<std::string> names;
-  names.qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
-  if (config.fused_qkv) names.qkv = {"self_attn.qkv_proj"};
-  names.o = "self_attn.o_proj";
+  names.qkv = MixerNames(config, mixer);
+  names.o = LastMixerName(config, mixer);
   names.gate_up = {mlp(of.gate), mlp(of.up)};
   if (config.fused_gate_up) names.gate_up = {mlp(of.gate_up)};
   names.down = {mlp(of.down)};
@@ -28,17 +80,28 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config) {
   return names;
 }
 
+std::vector<std::string> DistinctLinearNames(const DecoderConfig& config) {
+  std::vector<std::string> distinct;
+  std::set<Mixer> seen;  // layers with one mixer have the same names
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (!seen.insert(config.layers[l].mixer).second) continue;
+    LinearNames(config, l).ForEach([&](const std::string& name) {
+      if (std::ranges::find(distinct, name) == distinct.end()) distinct.push_back(name);
+    });
+  }
+  return distinct;
+}
+
 // (O, I) of each linear, in the places of PerLinear.
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l) {
   const LayerConfig layer = config.layer(l);
   const std::int64_t d = config.hidden_size;
   const std::int64_t f = layer.intermediate_size;
-  const std::int64_t q = layer.q_features();
-  const std::int64_t kv = layer.kv_features();
   PerLinear<LinearShape> shapes;
-  shapes.qkv = {{q, d}, {kv, d}, {kv, d}};
-  if (config.fused_qkv) shapes.qkv = {{layer.qkv_features(), d}};
-  shapes.o = {d, q};
+  shapes.qkv = MixerShapes(config, layer);
+  shapes.o = {d, layer.mixer == Mixer::kAttention   ? layer.q_features()
+                 : layer.mixer == Mixer::kDeltaRule ? config.delta_value_features()
+                                                    : d};
   shapes.gate_up = {{f, d}, {f, d}};
   if (config.fused_gate_up) shapes.gate_up = {{2 * f, d}};
   shapes.down = {{d, f}};
@@ -68,19 +131,20 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
-// The outputs of o or down, of q, k and v together, or of gate and up together; F is the size of
-// one expert.
+// The outputs of o or down, of all that the mixer reads its input with, or of gate and up together;
+// F is the size of one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
   std::int64_t widest = config.hidden_size;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    const LayerConfig layer = config.layer(l);
-    widest = std::max({widest, layer.qkv_features(), 2 * layer.intermediate_size});
+    std::int64_t mixer = 0;
+    for (const LinearShape& shape : ShapeLinears(config, l).qkv) mixer += shape.out;
+    widest = std::max({widest, mixer, 2 * config.layer(l).intermediate_size});
   }
   return widest;
 }
 
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {
-  PerLinear<std::string> paths = LinearNames(config);
+  PerLinear<std::string> paths = LinearNames(config, layer);
   paths.ForEach([&](std::string& name) { name = fmt::format("model.layers.{}.{}", layer, name); });
   return paths;
 }

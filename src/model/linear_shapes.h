@@ -12,8 +12,10 @@
 
 namespace qlora {
 
-// One T for each linear of a layer: weights, adapters and gradients share this shape. qkv and
-// gate_up hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
+// One T for each linear of a layer: weights, adapters and gradients share this shape. qkv holds the
+// linears that the mixer of tokens reads the layer's input with: q, k and v of attention, or its
+// parts of a delta rule or of a short convolution; o is the mixer's last linear. qkv and gate_up
+// hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
 // otherwise one.
 template <typename T>
@@ -82,9 +84,12 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
 }
 
 // Names of the linears inside a layer: "self_attn.q_proj".
-PerLinear<std::string> LinearNames(const DecoderConfig& config);
+PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
+
+// The distinct names of all layers, in the order of the forward pass.
+std::vector<std::string> DistinctLinearNames(const DecoderConfig& config);
 
 // Name of the router inside a layer: "mlp.gate".
 std::string RouterName(const DecoderConfig& config);

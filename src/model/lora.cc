@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 
 #include "base/check.h"
@@ -13,6 +14,7 @@
 #include "io/float_encoding.h"
 #include "io/peft.h"
 #include "model/expert_stack.h"
+#include "model/gguf_names.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {
@@ -34,6 +36,22 @@ void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::s
 
 // Converts a tensor to the type of `out` and uploads it there. A vector fits a matrix of one row:
 // magnitudes are stored as (O). Errors: InvalidInput for another shape, a NaN or Inf.
+// Row, or column, order[i] of m becomes number i of out, which may be m. An empty order changes
+// nothing.
+void Reorder(Memory& memory, const MatrixView& m, const std::vector<std::int64_t>& order,
+             bool is_rows, const MatrixView& out) {
+  if (order.empty()) return;
+  const std::vector<double> values = DownloadReal(memory, m);
+  std::vector<float> moved(values.size());
+  for (std::int64_t r = 0; r < m.rows; ++r) {
+    for (std::int64_t c = 0; c < m.cols; ++c) {
+      const std::int64_t source = is_rows ? order[r] * m.cols + c : r * m.cols + order[c];
+      moved[r * m.cols + c] = static_cast<float>(values[source]);
+    }
+  }
+  UploadWide(memory, moved, out);
+}
+
 void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
                 const MatrixView& out) {
   const std::string file = peft.tensors->FileOf(tensor);
@@ -139,11 +157,12 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 return lora;
                               }));
   }
-  // The names of the first layer help with a misspelt target_modules.
+  if (decoder.delta_rule.tiled) SetOrders(decoder);
+  // The names help with a misspelt target_modules.
   if (max_group_rank() == 0 && changes_.empty()) {
     std::string names;
-    LinearPaths(decoder, 0).ForEach([&](const std::string& path) { names += "\n  " + path; });
-    ThrowInvalidInput("target_modules match no linear of this model; its first layer has{}", names);
+    for (const std::string& name : DistinctLinearNames(decoder)) names += "\n  " + name;
+    ThrowInvalidInput("target_modules match no linear of this model; its layers have{}", names);
   }
   if (config.use_dora && decoder.moe.num_experts > 0) {
     ThrowInvalidInput("use_dora is not supported for models with experts");
@@ -197,6 +216,31 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
   group(ParameterKind::kModule, [&] {
     for (TrainedModule& module : modules_) place(module.*slots.module, module.rows, hidden_);
   });
+}
+
+void LoraAdapter::SetOrders(const DecoderConfig& decoder) {
+  const std::vector<std::int64_t> heads = GgufValueHeads(decoder);
+  if (heads.empty()) return;
+  std::optional<PerLinear<std::shared_ptr<const LinearRows>>> orders;  // of all such layers
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (decoder.layers[l].mixer != Mixer::kDeltaRule) continue;
+    if (!orders) {
+      const PerLinear<LinearRows> rows = ValueHeadOrder(l, decoder, heads);
+      orders = Combine(rows, rows, [](const LinearRows& one, const LinearRows&) {
+        const bool moves = !one.order.empty() || !one.columns.empty();
+        return moves ? std::make_shared<const LinearRows>(one) : nullptr;
+      });
+    }
+    ForEachPair(layers_[l], *orders,
+                [](LoraLinear& lora, const auto& order) { lora.order = order; });
+  }
+}
+
+void LoraAdapter::ToModelOrder(LoraLinear& lora) const {
+  if (lora.order == nullptr || lora.rank == 0) return;
+  Reorder(*memory_, lora.a, lora.order->columns, false, lora.a);
+  Reorder(*memory_, lora.b, lora.order->order, true, lora.b);
+  if (lora.is_dora()) Reorder(*memory_, lora.magnitude, lora.order->order, false, lora.magnitude);
 }
 
 // Allocates once: Initialize and Read may both be called, and views stay valid.
@@ -424,6 +468,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       ReadMatrix(peft, *module->a, *memory_, lora.a);
       ReadMatrix(peft, *module->b, *memory_, lora.b);
       if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, *memory_, lora.magnitude);
+      ToModelOrder(lora);
       used.insert(lora.path);
     });
   }
@@ -473,9 +518,25 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
 
 void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
   std::vector<AdapterWeights> weights;
+  std::vector<Arena> copies;
+  // A matrix, or where the checkpoint has another order a copy in that order.
+  const auto stored = [&](const MatrixView& m, const std::vector<std::int64_t>& order,
+                          bool is_rows) {
+    if (order.empty() || m.empty()) return m;
+    copies.emplace_back(BytesOf(wide_, m.rows * m.cols), *memory_);
+    const MatrixView copy{copies.back().data(), wide_, m.rows, m.cols, m.cols};
+    std::vector<std::int64_t> inverse(order.size());
+    for (std::size_t i = 0; i < order.size(); ++i) inverse[order[i]] = i;
+    Reorder(*memory_, m, inverse, is_rows, copy);
+    return copy;
+  };
   for (const PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](const LoraLinear& lora) {
-      if (lora.rank > 0) weights.push_back({lora.path, lora.a, lora.b, lora.magnitude});
+      if (lora.rank == 0) return;
+      const LinearRows order = lora.order == nullptr ? LinearRows{} : *lora.order;
+      weights.push_back({lora.path, stored(lora.a, order.columns, false),
+                         stored(lora.b, order.order, true),
+                         stored(lora.magnitude, order.order, false)});
     });
   }
   std::vector<ReplacedMatrix> replaced;

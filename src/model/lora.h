@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "model/weights.h"
 
 namespace qlora {
+
+struct LinearRows;  // gguf_names.h
 
 // The adapter of one linear; rank 0: no adapter. The update is scale * B A.
 struct LoraLinear {
@@ -35,6 +38,11 @@ struct LoraLinear {
   MatrixView magnitude;     // (1, O) wide
   MatrixView d_magnitude;   // (1, O)
   MatrixView inverse_norm;  // (1, O) wide: 1 / length of each row, as of the last RefreshNorms
+
+  // Where the model has rows or columns in another order than the checkpoint, in whose order
+  // adapters are stored (DeltaRuleShape::tiled): the place in the checkpoint of each. null: one
+  // order.
+  std::shared_ptr<const LinearRows> order;
 
   bool is_dora() const { return !magnitude.empty(); }
 };
@@ -68,6 +76,8 @@ class LoraAdapter {
               DType wide = DType::kF32, std::vector<TableChange> changes = {});
   // Allocates the parameters, unless that is done.
   void Allocate();
+  // Puts values in the order of the checkpoint into that of the model (LoraLinear::order).
+  void ToModelOrder(LoraLinear& lora) const;
   // A Kaiming-uniform in +-1/sqrt(I) from the seed, B zero.
   void Initialize(std::uint64_t seed);
 
@@ -149,6 +159,7 @@ class LoraAdapter {
   void Layout(Carver& carver, const Slots& slots);
   // Carves memory into the lengths of rows that DoRA keeps.
   void LayoutNorms(Carver& carver);
+  void SetOrders(const DecoderConfig& decoder);
   const TrainedModule* Find(std::string_view name) const;
   TrainedModule* Find(std::string_view name);
 

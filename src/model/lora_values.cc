@@ -56,8 +56,9 @@ std::vector<std::pair<std::string, T>> PatternsOf(const AdapterConfig& config,
 // The short names of a decoder's linears and tables, with the number of modules of each.
 std::map<std::string, std::int64_t> CountNames(const DecoderConfig& decoder) {
   std::map<std::string, std::int64_t> counts = {{"lm_head", 1}, {"embed_tokens", 1}};
-  LinearNames(decoder).ForEach(
-      [&](const std::string& name) { counts[ShortName(name)] += decoder.num_hidden_layers; });
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearNames(decoder, l).ForEach([&](const std::string& name) { ++counts[ShortName(name)]; });
+  }
   return counts;
 }
 

@@ -22,7 +22,7 @@
 
 namespace qlora {
 
-// The change of one matrix, scale * B A.
+// The change of one matrix, scale * B A, with the rows and columns of the checkpoint.
 //   a linear            A (R, I), B (O, R)
 //   "lm_head"           A (R, D), B (V, R)
 //   "model.embed_tokens"  A (R, V), B (D, R): row v of the table += scale (B A)[:, v]

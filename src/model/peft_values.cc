@@ -47,7 +47,9 @@ AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderC
   values.name = folder.string();
   CheckLowRank(peft, values.name);
   // Checks every shape and name against the decoder, tables included.
-  const LoraAdapter lora = LoraAdapter::Load(folder, decoder, HostMemory());
+  DecoderConfig checkpoint = decoder;
+  checkpoint.delta_rule.tiled = false;
+  const LoraAdapter lora = LoraAdapter::Load(folder, checkpoint, HostMemory());
   values.base_model_name_or_path = peft.config.base_model_name_or_path;
   values.revision = peft.config.revision;
   values.module_prefix = peft.config.module_prefix;

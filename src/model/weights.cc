@@ -39,7 +39,8 @@ class Loader {
     owners_.clear();
     out.layers.clear();
     Embedding(out);
-    const std::string final_norm = tensors_.prefix() + "norm.weight";
+    const std::string final_norm =
+        fmt::format("{}{}.weight", tensors_.prefix(), config_.names.final_norm);
     out.final_norm = Norm(final_norm, config_.hidden_size);
     out.head_norm = config_.logit_scale == 1
                         ? out.final_norm
@@ -176,13 +177,18 @@ class Loader {
   // A vector in the wide type, plus `shift`, times `factor`.
   ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift = 0,
                        double factor = 1) {
-    const TensorInfo& tensor = tensors_.Get(name, {size});
+    return Wide(tensors_.Get(name, {size}), 1, size, shift, factor);
+  }
+  // The same of a small matrix that no product reads.
+  ConstMatrixView Wide(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols, double shift,
+                       double factor) {
     if (tensor.dtype.is_blocks()) {
-      ThrowInvalidInput("{}: the vector '{}' is stored as {}, expected F32, F16 or BF16",
+      ThrowInvalidInput("{}: '{}' is stored as {}, expected F32, F16 or BF16",
                         reader_.FileOf(tensor), StoredName(tensor), NameOf(tensor.dtype));
     }
-    const MatrixView out = place_->carver().Matrix(options_.wide, 1, size);
+    const MatrixView out = place_->carver().Matrix(options_.wide, rows, cols);
     if (!read()) return out;
+    const std::int64_t size = rows * cols;
     std::vector<std::byte> host(BytesOf(options_.wide, size));
     const MatrixView values{host.data(), options_.wide, 1, size, size};
     ConvertToWide(reader_.Bytes(tensor).data(), tensor.dtype, shift, values, factor);
@@ -190,6 +196,32 @@ class Loader {
       if (!std::isfinite(RealAt(values, i))) ThrowNotFinite(tensor, i);
     }
     backend_.memory().Upload(host.data(), out.data, host.size());
+    return out;
+  }
+
+  // -exp(A_log), which a GGUF file holds in the place of A_log.
+  ConstMatrixView Rate(const std::string& path) {
+    const std::int64_t heads = config_.delta_rule.heads;
+    if (reader_.Find(path + "rate") != nullptr) return Wide(path + "rate", heads);
+    const TensorInfo& tensor = tensors_.Get(path + "A_log", {heads});
+    const MatrixView out = place_->carver().Matrix(options_.wide, 1, heads);
+    if (!read()) return out;
+    std::vector<float> values(static_cast<std::size_t>(heads));
+    DecodeFloats(tensor.dtype, reader_.Bytes(tensor), values);
+    for (float& value : values) value = static_cast<float>(-std::exp(double{value}));
+    for (std::int64_t h = 0; h < heads; ++h) {
+      if (!std::isfinite(values[h])) ThrowNotFinite(tensor, h);
+    }
+    UploadWide(backend_.memory(), values, out);
+    return out;
+  }
+
+  // The convolution of (C, 1, K) or (C, K).
+  ConvWeights Conv(const std::string& path, std::int64_t channels, bool bias) {
+    const std::int64_t taps = config_.conv_taps;
+    const TensorInfo& tensor = tensors_.Get(path + ".weight", {channels, 1, taps});
+    ConvWeights out{Wide(tensor, channels, taps, 0, 1), {}};
+    if (bias) out.bias = Wide(path + ".bias", channels);
     return out;
   }
 
@@ -258,7 +290,7 @@ class Loader {
   // All tensors of one layer, in the order in which passes read them.
   LayerWeights Layer(std::int64_t l) {
     const std::string layer = fmt::format("{}layers.{}.", tensors_.prefix(), l);
-    const PerLinear<std::string> names = LinearNames(config_);
+    const PerLinear<std::string> names = LinearNames(config_, l);
     const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
     LayerWeights out;
     const auto norm = [&](std::string_view name, std::int64_t size) {
@@ -267,14 +299,26 @@ class Loader {
     const ModuleNames& of = config_.names;
     const std::int64_t d = config_.hidden_size;
     if (config_.input_norms) out.input_norm = norm(of.input_norm, d);
+    const Mixer mixer = config_.layers[l].mixer;
+    const bool attends = mixer == Mixer::kAttention;
+    const bool has_conv_bias = mixer == Mixer::kShortConv && config_.conv_bias;
     for (std::size_t i = 0; i < names.qkv.size(); ++i) {
-      out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], config_.qkv_bias));
+      const bool bias = attends ? config_.qkv_bias : has_conv_bias;
+      out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], bias));
     }
-    if (config_.qk_norm != QkNorm::kNone) {
+    if (attends && config_.qk_norm != QkNorm::kNone) {
       out.q_norm = norm(of.q_norm, config_.q_norm_size(l));
       out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
     }
-    out.linears.o = Linear(layer + names.o, shapes.o, config_.o_bias);
+    if (mixer == Mixer::kDeltaRule) {
+      const std::string path = layer + "linear_attn.";
+      out.conv = Conv(path + "conv1d", config_.delta_conv_features(), false);
+      out.delta_rule.rate = Rate(path);
+      out.delta_rule.dt_bias = Wide(path + "dt_bias", config_.delta_rule.heads);
+      out.delta_rule.norm = Wide(path + "norm.weight", config_.delta_rule.value_dim);
+    }
+    if (mixer == Mixer::kShortConv) out.conv = Conv(layer + "conv.conv", d, has_conv_bias);
+    out.linears.o = Linear(layer + names.o, shapes.o, attends ? config_.o_bias : has_conv_bias);
     if (config_.post_norms) out.post_attn_norm = norm(of.post_attn_norm, d);
     if (config_.input_norms) out.mlp_norm = norm(of.mlp_norm, d);
     if (config_.post_norms) out.post_mlp_norm = norm(of.post_mlp_norm, d);

@@ -50,6 +50,19 @@ struct FrozenLinear {
   ConstMatrixView bias;  // (1, O) wide, or empty
 };
 
+// What a layer with a short convolution has beside its linears; wide.
+struct ConvWeights {
+  ConstMatrixView weight;  // (C, K)
+  ConstMatrixView bias;    // (1, C) or empty
+};
+
+// What a gated delta rule has beside its linears and its convolution; wide.
+struct DeltaRuleWeights {
+  ConstMatrixView rate;     // (1, H): -exp(A_log)
+  ConstMatrixView dt_bias;  // (1, H)
+  ConstMatrixView norm;     // (1, V): of each head, as stored
+};
+
 struct LayerWeights {
   PerLinear<FrozenLinear> linears;
   // Norms are wide. 1 is added to norms that are stored as w - 1.
@@ -59,6 +72,8 @@ struct LayerWeights {
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
   ConstMatrixView q_norm;          // (1, K), (1, H*K) of all heads together, or empty
   ConstMatrixView k_norm;          // (1, K), (1, G*K), or empty
+  ConvWeights conv;                // empty but for the mixers that have it
+  DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
 };
 

@@ -86,21 +86,36 @@ class LayerLayout : public Layout {
       : Layout(layout, carver), l_(layer), sizes_(c_.layer(layer)) {}
 
   // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
-  void AttentionPart(LayerActivations& a) {
+  void MixerPart(LayerActivations& a) {
     a.attn_rstd = Wide(1, n_);
-    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
-    if (has_qk_norm()) {
-      a.q_pre = Act(sizes_.q_features());
-      a.k_pre = Act(sizes_.kv_features());
-      a.q_rstd = Wide(1, n_ * sizes_.q_features() / c_.q_norm_size(l_));
-      a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
+    switch (sizes_.mixer) {
+      case Mixer::kAttention:
+        AttentionPart(a);
+        break;
+      case Mixer::kDeltaRule:
+        a.delta_rule = LayoutDeltaRule(carver_, c_, precision_, n_);
+        break;
+      case Mixer::kShortConv:
+        a.short_conv = LayoutShortConv(carver_, c_, precision_, n_);
+        break;
     }
-    a.attn = Tailed(sizes_.q_features());
-    a.lse = Wide(n_, sizes_.num_attention_heads);
     if (c_.post_norms) {
       a.o = Act(c_.hidden_size);
       a.o_rstd = Wide(1, n_);
     }
+  }
+
+  void AttentionPart(LayerActivations& a) {
+    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+    if (c_.output_gate) a.q_gate = Act(2 * sizes_.q_features());
+    if (has_qk_norm()) {
+      if (!c_.output_gate) a.q_pre = Act(sizes_.q_features());
+      a.k_pre = Act(sizes_.kv_features());
+      a.q_rstd = Wide(1, n_ * sizes_.q_features() / c_.q_norm_size(l_));
+      a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
+    }
+    a.attn = c_.output_gate ? Act(sizes_.q_features()) : Tailed(sizes_.q_features());
+    a.lse = Wide(n_, sizes_.num_attention_heads);
   }
 
   // Steps 7 to 10, without x_out.
@@ -125,7 +140,7 @@ class LayerLayout : public Layout {
   // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
   // experts share theirs.
   void Lora(const Adapters& adapters, PerLinear<MatrixView>& u) {
-    u.qkv.resize(c_.fused_qkv ? 1 : 3);
+    u.qkv.resize(ShapeLinears(c_, l_).qkv.size());
     u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
     u.down.resize(1);
     // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
@@ -149,8 +164,23 @@ class LayerLayout : public Layout {
   }
 
   void Scratch(LayerScratch& out) {
+    // The scratch of a mixer and that of an MLP never live at the same time.
+    Carver mixer = carver_;
     const std::int64_t f = sizes_.intermediate_size;
     out.act = c_.moe.num_experts > 0 ? Slots(f) : Tailed(f);
+    if (sizes_.mixer == Mixer::kAttention) return AttentionScratch(out);
+    if (shape_.training) out.d_act = Slots(f);
+    if (sizes_.mixer == Mixer::kDeltaRule) {
+      out.delta_rule = LayoutDeltaRuleScratch(mixer, c_, precision_, n_, shape_.training);
+    } else {
+      out.short_conv = LayoutShortConvScratch(mixer, c_, precision_, n_, shape_.training);
+    }
+    carver_.GoBehind(mixer);
+  }
+
+  void AttentionScratch(LayerScratch& out) {
+    const std::int64_t f = sizes_.intermediate_size;
+    if (c_.output_gate) out.gated = Act(sizes_.q_features());
     if (!shape_.training) return;
     // The gradients of act and of the attention output never live at the same time.
     out.d_act =
@@ -165,6 +195,7 @@ class LayerLayout : public Layout {
     // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
     // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
     Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
+    if (c_.output_gate) out.d_q_gate = Act(2 * sizes_.q_features());
   }
 
  private:
@@ -250,7 +281,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   const MatrixView residual = shape.training ? MatrixView{} : layout.Stream();
   const auto stream = [&](Layout& where) { return shape.training ? where.Stream() : residual; };
   const auto attention = [&](LayerLayout& of_layer, LayerActivations& a) {
-    of_layer.AttentionPart(a);
+    of_layer.MixerPart(a);
     a.x_mid = stream(of_layer);
   };
   const auto mlp = [](LayerLayout& of_layer, LayerActivations& a) { of_layer.MlpPart(a); };

@@ -12,8 +12,10 @@
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
+#include "pass/delta_rule.h"
 #include "pass/dora.h"
 #include "pass/experts.h"
+#include "pass/short_conv.h"
 
 namespace qlora {
 
@@ -42,6 +44,11 @@ struct LayerScratch {
   MatrixView d_q;     // (N, H*K) act
   MatrixView d_k;     // (N, G*K) act
   MatrixView d_v;     // (N, G*K) act
+  // Of attention whose output has a gate.
+  MatrixView gated;     // (N, H*K) act: the output times sigmoid(gate)
+  MatrixView d_q_gate;  // (N, 2*H*K) act: gradient of `q_gate`; backward only
+  DeltaRuleScratch delta_rule;
+  ShortConvScratch short_conv;
 };
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
@@ -55,6 +62,7 @@ struct LayerActivations {
   MatrixView x_in_host;
   MatrixView attn_rstd;  // (1, N) wide
   MatrixView qkv;        // (N, (H+2G)K) act; empty where q, k, v have their own memory
+  MatrixView q_gate;     // (N, 2*H*K) act: query and gate of each head; empty without gates
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without norms of heads
   MatrixView k_pre;      // (N, G*K) act
   MatrixView q_rstd;     // (1, N*H) wide
@@ -62,8 +70,10 @@ struct LayerActivations {
   MatrixView q;          // (N, H*K) act: after head norm and RoPE
   MatrixView k;          // (N, G*K) act: after head norm and RoPE
   MatrixView v;          // (N, G*K) act
-  MatrixView attn;       // (N, H*K) act, tail: attention output
+  MatrixView attn;       // (N, H*K) act, tail without gate: attention output
   MatrixView lse;        // (N, H) wide
+  DeltaRuleActivations delta_rule;  // in the place of all from qkv to lse; likewise below
+  ShortConvActivations short_conv;
   MatrixView o;          // (N, D) act: o_proj output; empty without post norms
   MatrixView o_rstd;     // (1, N) wide
   MatrixView x_mid;      // (N, D) wide: residual stream after attention

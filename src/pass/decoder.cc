@@ -12,9 +12,9 @@
 #include <cstring>
 
 #include "base/check.h"
-#include "pass/kv_cache.h"
 #include "pass/layer.h"
 #include "pass/neftune.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 namespace {
@@ -75,14 +75,14 @@ void OpsWaitFor(Memory& memory, const MatrixView& m) {
   memory.OpsWaitFor(bytes.data(), bytes.size());
 }
 
-void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, KvCache* cache,
+void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, SequenceState* state,
                    const InputObserver* observer, Activations& activations) {
   Memory& memory = decoder.backend().memory();
   const std::int64_t layers = decoder.config().num_hidden_layers;
   for (std::int64_t l = 0; l < layers; ++l) {
     QueueDownloadOfInput(memory, activations.layers[l]);
-    Layer layer(decoder, inputs, l, cache, observer, activations);
-    layer.ForwardAttention();
+    Layer layer(decoder, inputs, l, state, observer, activations);
+    layer.ForwardMixer();
     const MatrixView& x_out = l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in;
     OpsWaitFor(memory, x_out);
     layer.ForwardMlp(x_out);
@@ -127,9 +127,9 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
   ForwardLayers(decoder, inputs, nullptr, observer ? &observer : nullptr, activations);
 }
 
-void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
                    Activations& activations) {
-  ForwardLayers(decoder, inputs, &cache, nullptr, activations);
+  ForwardLayers(decoder, inputs, &state, nullptr, activations);
 }
 
 void Backward(const Decoder& decoder, const PassInputs& inputs,
@@ -144,11 +144,11 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     OpsWaitFor(memory, activations.layers[l].x_in);
     // To the place of the input of layer l + 1, whose ops were given before.
     if (l > lowest) QueueUploadOfInput(memory, activations.layers[l - 1]);
-    if (RecomputesAttention(recompute[l])) layer.ForwardAttention();
+    if (RecomputesAttention(recompute[l])) layer.ForwardMixer();
     if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);
     // Nothing below the lowest trained layer needs the gradient of its input.
-    layer.BackwardAttention(trained, l > lowest || embedding != nullptr);
+    layer.BackwardMixer(trained, l > lowest || embedding != nullptr);
   }
   if (embedding == nullptr) return;
   decoder.backend().Run(ops::EmbedBackward{

@@ -10,7 +10,7 @@
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
 //   dora.h, experts.h, neftune.h   the buffers and steps that each method adds
-//   kv_cache.h      keys and values of earlier passes
+//   sequence_state.h      keys and values of earlier passes
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
 // weight gradients. Embeddings and heads that are trained in full take the place of the tables of
@@ -34,9 +34,9 @@
 #include "model/lora.h"
 #include "model/weights.h"
 #include "pass/activations.h"
-#include "pass/kv_cache.h"
 #include "pass/pass_inputs.h"
 #include "pass/rope.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
@@ -79,11 +79,11 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
              const InputObserver& observer = nullptr);
 // Writes the embeddings of the ids to where the first layer reads them; a part of Forward.
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
-// After Embed: runs all layers on the next tokens of one sequence and writes their keys and values
-// behind the cached ones. The caller changes the length of the cache. inputs: from
+// After Embed: runs all layers on the next tokens of one sequence, which go on from its state and
+// leave theirs in it. The caller changes the length of the state. inputs: from
 // PrepareNextInputs; the host reads only the spans and the number of rows. Without experts the call
 // gives ops alone, which a backend can capture.
-void ForwardCached(const Decoder& decoder, const PassInputs& inputs, KvCache& cache,
+void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
                    Activations& activations);
 
 // Puts the input of an offloaded layer back to the place where ops read it. Inputs of other layers

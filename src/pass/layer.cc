@@ -3,12 +3,12 @@
 // shared_.dx, that every step adds to.
 #include "pass/layer.h"
 
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
-Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
-             const InputObserver* observer, Activations& activations)
+Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer,
+             SequenceState* state, const InputObserver* observer, Activations& activations)
     : a_(activations.layers[layer]),
       shared_(activations),
       context_{decoder, inputs, layer, observer, activations},
@@ -19,27 +19,17 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
              config_.attention_scale,    config_.attention_softcap,  sizes_.window},
       o_{LinearGroup::kO, a_.o, w_.post_attn_norm, a_.o_rstd, a_.u.o},
       down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]},
-      k_(a_.k),
-      v_(a_.v),
-      all_k_(a_.k),
-      all_v_(a_.v) {
-  // With a cache, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
-  // row 0 on.
-  if (cache != nullptr) {
-    k_ = Rows(cache->k[layer], cache->length, inputs.rows);
-    v_ = Rows(cache->v[layer], cache->length, inputs.rows);
-    all_k_ = Rows(cache->k[layer], 0, cache->length + inputs.rows);
-    all_v_ = Rows(cache->v[layer], 0, cache->length + inputs.rows);
-  }
-  if (config_.fused_qkv) {
-    qkv_ = {{a_.qkv, a_.u.qkv[0]}};
-    d_qkv_ = {a_.scratch.d_qkv};
-    copies_k_v_ = cache != nullptr;
-  } else {
-    const MatrixView& q = has_qk_norm() ? a_.q_pre : a_.q;
-    const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
-    qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
-    d_qkv_ = {a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v};
+      state_(state == nullptr ? nullptr : &state->layers[layer]) {
+  switch (sizes_.mixer) {
+    case Mixer::kAttention:
+      BindAttention(state);
+      break;
+    case Mixer::kDeltaRule:
+      BindDeltaRule(state);
+      break;
+    case Mixer::kShortConv:
+      BindShortConv(state);
+      break;
   }
   if (config_.fused_gate_up) {
     gate_up_ = {{a_.gate_up, a_.u.gate_up[0]}};
@@ -50,18 +40,82 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
   }
 }
 
-void Layer::ForwardAttention() {
+void Layer::BindAttention(SequenceState* state) {
+  k_ = all_k_ = a_.k;
+  v_ = all_v_ = a_.v;
+  // With a state, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
+  // row 0 on.
+  if (state != nullptr) {
+    const std::int64_t rows = context_.inputs.rows;
+    k_ = Rows(state_->k, state->length, rows);
+    v_ = Rows(state_->v, state->length, rows);
+    all_k_ = Rows(state_->k, 0, state->length + rows);
+    all_v_ = Rows(state_->v, 0, state->length + rows);
+  }
+  const std::int64_t head = sizes_.head_dim;
+  mixed_ = a_.attn;
+  d_mixed_ = a_.scratch.d_attn;
+  MatrixView d_q = a_.scratch.d_q;
+  if (config_.output_gate) {
+    // The rows of one head: K of query, then K of gate.
+    const MatrixView heads = Reshape(a_.q_gate, 2 * head);
+    q_heads_ = Columns(heads, 0, head);
+    gate_heads_ = Columns(heads, head, head);
+    mixed_ = a_.scratch.gated;
+    if (!a_.scratch.d_q_gate.empty()) {
+      d_q = a_.scratch.d_q_gate;
+      d_q_heads_ = Columns(Reshape(d_q, 2 * head), 0, head);
+      d_gate_heads_ = Columns(Reshape(d_q, 2 * head), head, head);
+    }
+  } else if (has_qk_norm()) {
+    const std::int64_t size = config_.q_norm_size(context_.layer);
+    q_heads_ = Reshape(a_.q_pre, size);
+    if (!d_q.empty()) d_q_heads_ = Reshape(d_q, size);
+  }
+  if (config_.fused_qkv) {
+    qkv_ = {{a_.qkv, a_.u.qkv[0]}};
+    d_qkv_ = {a_.scratch.d_qkv};
+    copies_k_v_ = state != nullptr;
+  } else {
+    const MatrixView& q = config_.output_gate ? a_.q_gate : has_qk_norm() ? a_.q_pre : a_.q;
+    const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
+    qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
+    d_qkv_ = {d_q, a_.scratch.d_k, a_.scratch.d_v};
+  }
+}
+
+void Layer::BeginState(const SequenceState& state, const MatrixView& part) {
+  if (state.length == 0 && !part.empty()) Run(ops::Zero{part});
+}
+
+void Layer::ForwardMixer() {
   // 1. norm = RMSNorm(x_in)
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
+  // 2 to 5. mixed = mixer(norm)
+  switch (sizes_.mixer) {
+    case Mixer::kAttention:
+      Attend();
+      break;
+    case Mixer::kDeltaRule:
+      RunDeltaRule();
+      break;
+    case Mixer::kShortConv:
+      RunShortConv();
+      break;
+  }
+  // 6. x_mid = x_in + [RMSNorm](mixed Wo^T)
+  AddBranch(o_, mixed_, a_.x_in, a_.x_mid);
+}
+
+void Layer::Attend() {
   // 2. q, k, v = norm W^T + b + LoRA
   ProjectQkv();
   // 3. q, k = RMSNorm of each head
   // 4. q, k = RoPE(q, k)
   NormAndRotate();
-  // 5. attn = softmax(q k^T) v
+  // 5. attn = softmax(q k^T) v [* sigmoid(gate)]
   Run(ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
-  // 6. x_mid = x_in + [RMSNorm](attn Wo^T)
-  AddBranch(o_, a_.attn, a_.x_in, a_.x_mid);
+  GateAttention();
 }
 
 void Layer::ForwardMlp(const MatrixView& x_out) {
@@ -104,20 +158,56 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
   NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
 }
 
-void Layer::BackwardAttention(LoraAdapter& trained, bool wanted) {
+void Layer::BackwardMixer(LoraAdapter& trained, bool wanted) {
   // 6
-  BranchBackward(o_, a_.attn, a_.scratch.d_attn, trained);
-  // 5
-  Run(ops::AttentionBackward{shape_, context_.inputs.spans, a_.scratch.d_attn, a_.q, a_.k, a_.v,
-                             a_.attn, a_.lse, a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v});
-  // 4, 3
-  NormAndRotateBackward();
+  Remix();
+  BranchBackward(o_, mixed_, d_mixed_, trained);
+  // 5 to 3
+  switch (sizes_.mixer) {
+    case Mixer::kAttention:
+      AttendBackward();
+      break;
+    case Mixer::kDeltaRule:
+      DeltaRuleBackward();
+      break;
+    case Mixer::kShortConv:
+      ShortConvBackward();
+      break;
+  }
   // 2. norm is computed again from x_in.
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
   BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, {}, a_.u.qkv,
                 wanted ? shared_.d_norm : MatrixView{}, trained);
   // 1
   if (wanted) NormBackward(a_.x_in, w_.input_norm, a_.attn_rstd);
+}
+
+void Layer::Remix() {
+  switch (sizes_.mixer) {
+    case Mixer::kAttention:
+      GateAttention();
+      break;
+    case Mixer::kDeltaRule:
+      RemixDeltaRule();
+      break;
+    case Mixer::kShortConv:
+      RemixShortConv();
+      break;
+  }
+}
+
+void Layer::AttendBackward() {
+  // 5
+  if (config_.output_gate) {
+    const std::int64_t head = sizes_.head_dim;
+    const MatrixView d_mixed = Reshape(d_mixed_, head);
+    Run(ops::GatedActivationBackward{Activation::kSigmoid, d_mixed, gate_heads_,
+                                     Reshape(a_.attn, head), d_gate_heads_, d_mixed});
+  }
+  Run(ops::AttentionBackward{shape_, context_.inputs.spans, d_mixed_, a_.q, a_.k, a_.v, a_.attn,
+                             a_.lse, a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v});
+  // 4, 3
+  NormAndRotateBackward();
 }
 
 void Layer::Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd) {
@@ -145,6 +235,14 @@ void Layer::ProjectQkv() {
   Run(ops::Copy{a_.v, v_});
 }
 
+// Where outputs have a gate.
+void Layer::GateAttention() {
+  if (!config_.output_gate) return;
+  const std::int64_t head = sizes_.head_dim;
+  Run(ops::GatedActivation{Activation::kSigmoid, gate_heads_, Reshape(a_.attn, head),
+                           Reshape(mixed_, head)});
+}
+
 void Layer::NormAndRotate() {
   if (config_.qk_norm == QkNorm::kRotatedHeads) {
     Rotate(a_.q_pre, a_.k_pre, false);
@@ -168,18 +266,16 @@ void Layer::NormAndRotateBackward() {
 void Layer::NormHeads() {
   if (!has_qk_norm()) return;
   const float epsilon = config_.rms_norm_eps;
-  const std::int64_t q = config_.q_norm_size(context_.layer);
   const std::int64_t k = config_.k_norm_size(context_.layer);
-  Run(ops::RmsNorm{Reshape(a_.q_pre, q), w_.q_norm, epsilon, Reshape(a_.q, q), a_.q_rstd});
+  Run(ops::RmsNorm{q_heads_, w_.q_norm, epsilon, Reshape(a_.q, q_heads_.cols), a_.q_rstd});
   Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(k_, k), a_.k_rstd});
 }
 
 void Layer::NormHeadsBackward() {
   if (!has_qk_norm()) return;
-  const MatrixView d_q = Reshape(a_.scratch.d_q, config_.q_norm_size(context_.layer));
   const MatrixView d_k = Reshape(a_.scratch.d_k, config_.k_norm_size(context_.layer));
-  Run(ops::RmsNormBackward{d_q, Reshape(a_.q_pre, d_q.cols), w_.q_norm, a_.q_rstd, d_q,
-                           Store::kSet});
+  Run(ops::RmsNormBackward{Reshape(a_.scratch.d_q, q_heads_.cols), q_heads_, w_.q_norm, a_.q_rstd,
+                           d_q_heads_, Store::kSet});
   Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, d_k.cols), w_.k_norm, a_.k_rstd, d_k,
                            Store::kSet});
 }

@@ -2,8 +2,12 @@
 //
 // layer.cc numbers the steps of the forward pass; each backward function has the same numbers in
 // reverse. The gradient of the residual stream stays in one buffer, Activations::dx, to which every
-// step adds. The constructor chooses all views, so that steps have no cases for the cache or for
-// families that fuse linears.
+// step adds. The constructor chooses all views, so that steps have no cases for the state of a
+// sequence or for families that fuse linears.
+//
+// Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
+// delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
+// experts (experts.cc).
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -18,29 +22,29 @@
 #include <span>
 
 #include "pass/decoder.h"
-#include "pass/kv_cache.h"
 #include "pass/linear_group.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
 class Layer {
  public:
-  // observer: may be null. cache: may be null; holds the keys and values of the sequence and
-  // receives the keys and values of this pass. Everything must outlive this.
-  Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, KvCache* cache,
+  // observer: may be null. state: may be null; the pass goes on from the state of the sequence, and
+  // leaves there that of its last token. Everything must outlive this.
+  Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t layer, SequenceState* state,
         const InputObserver* observer, Activations& activations);
 
-  void ForwardAttention();
+  void ForwardMixer();
   // x_out (N, D): the residual stream after the layer.
   void ForwardMlp(const MatrixView& x_out);
   // Computes again the activations of ForwardMlp that BackwardMlp reads.
   void RecomputeMlp();
   void BackwardMlp(LoraAdapter& trained);
   // wanted: the gradient below this layer is needed.
-  void BackwardAttention(LoraAdapter& trained, bool wanted);
+  void BackwardMixer(LoraAdapter& trained, bool wanted);
 
  private:
-  // The operands of up to three linears that share an input.
+  // The operands of up to four linears that share an input.
   template <typename T>
   class InlineList {
    public:
@@ -51,7 +55,7 @@ class Layer {
     operator std::span<const T>() const { return std::span(all_).first(count_); }
 
    private:
-    std::array<T, 3> all_;
+    std::array<T, 4> all_;
     std::size_t count_ = 0;
   };
   // A linear whose result joins the residual stream, normalised first in families with post norms.
@@ -73,6 +77,28 @@ class Layer {
   void Norm(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
   // dx += the gradient of Norm, of d_norm.
   void NormBackward(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
+  // Chooses the views of a mixer.
+  void BindAttention(SequenceState* state);
+  void BindDeltaRule(SequenceState* state);
+  void BindShortConv(SequenceState* state);
+  // A new sequence begins with zeros.
+  void BeginState(const SequenceState& state, const MatrixView& part);
+  // Steps 2 to 5: mixed_ = mixer(shared_.norm)
+  void Attend();
+  void RunDeltaRule();
+  void RunShortConv();
+  // Computes mixed_ again, where it is not kept, from the activations of steps 2 to 5.
+  void Remix();
+  void RemixDeltaRule();
+  void RemixShortConv();
+  // From d_mixed_ to d_qkv_: steps 5 to 3.
+  void AttendBackward();
+  void DeltaRuleBackward();
+  void ShortConvBackward();
+  void ConvolveDeltaInputs();
+  void GateDeltaOutput();
+  void ConvolveShort();
+  void GateAttention();
   void ProjectQkv();
   bool has_qk_norm() const { return config_.qk_norm != QkNorm::kNone; }
   void NormAndRotate();
@@ -105,12 +131,17 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
+  // The output of the mixer, which step 6 reads.
+  MatrixView mixed_, d_mixed_;
+  LayerState* state_ = nullptr;  // of the sequence, or null
   // The keys and values that this pass writes, and all keys and values that attention reads:
-  // activations, or rows of the cache.
+  // activations, or rows of the state.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
+  // Query and gate of each head (N*H, K): columns of one matrix where outputs have a gate.
+  MatrixView q_heads_, d_q_heads_, gate_heads_, d_gate_heads_;
   // The outputs of the linears of steps 2 and 8 and their gradients: one matrix in families that
-  // fuse them. A cache needs k and v apart, so that a fused product is copied to it.
+  // fuse them. A state needs k and v apart, so that a fused product is copied to it.
   InlineList<LinearOutput> qkv_, gate_up_;
   InlineList<ConstMatrixView> d_qkv_, d_gate_up_;
   bool copies_k_v_ = false;

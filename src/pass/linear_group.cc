@@ -1,5 +1,7 @@
 #include "pass/linear_group.h"
 
+#include <algorithm>
+
 #include "base/matrix.h"
 #include "pass/dora.h"
 
@@ -17,7 +19,7 @@ LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int6
   LoraView view{lora.a, lora.b, lora.scale, 0, {}};
   if (!dropout.enabled) return view;
   constexpr std::uint64_t kIndices = 2048;
-  static_assert(3 * kMaxExperts + 4 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+  static_assert(3 * kMaxExperts + 5 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
   const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
   view.dropout = lora.dropout;
   view.dropout_key =
@@ -48,10 +50,11 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   const PerLinear<FrozenLinear>& all = context.weights().linears;
   const std::span<const FrozenLinear> frozen = GroupOf(all, group);
   // The index of the first linear of the group in its layer, in the order of PerLinear.
-  std::size_t first = 0;  // qkv: 0 to 2, o: 3, then gate and up, then down
-  if (group == LinearGroup::kO) first = 3;
-  if (group == LinearGroup::kGateUp) first = 4;
-  if (group == LinearGroup::kDown) first = 4 + all.gate_up.size();
+  std::size_t first = 0;  // qkv: from 0 on, o: 3, or behind four of them, then gate, up and down
+  const std::size_t o = std::max<std::size_t>(3, all.qkv.size());
+  if (group == LinearGroup::kO) first = o;
+  if (group == LinearGroup::kGateUp) first = o + 1;
+  if (group == LinearGroup::kDown) first = o + 1 + all.gate_up.size();
   std::vector<LinearView> views;
   for (std::size_t i = 0; i < frozen.size(); ++i) {
     views.push_back({frozen[i].weight, frozen[i].bias, {}});

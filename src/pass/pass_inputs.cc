@@ -5,8 +5,8 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "pass/decoder.h"
-#include "pass/kv_cache.h"
 #include "pass/neftune.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 namespace {
@@ -149,6 +149,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     const std::int64_t begin = batch.sequence_begin[s];
     const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
     inputs.spans.push_back({begin, rows, begin, rows});
+    inputs.parts.push_back({begin, rows});
     lengths.push_back(rows);
   }
   inputs.dropout = options.dropout;
@@ -191,24 +192,25 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
 }
 
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
-                             Activations& activations) {
+                             const SequenceState& state, std::int64_t length,
+                             const LoraAdapter* adapter, Activations& activations) {
   const InputBuffers& buffers = activations.inputs;
   CheckLayout(std::ssize(ids), buffers);
   CheckIndices("ids", ids, decoder.config().vocab_size);
-  if (cache.length + std::ssize(ids) > cache.k[0].rows) {
-    ThrowRuntime("a cache of {} positions has no room for {} tokens after {}", cache.k[0].rows,
-                 ids.size(), cache.length);
+  if (state.length + std::ssize(ids) > state.capacity) {
+    ThrowRuntime("a state of {} positions has no room for {} tokens after {}", state.capacity,
+                 ids.size(), state.length);
   }
   PassInputs inputs;
   inputs.rows = std::ssize(ids);
   inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
-  // The queries are the last positions; keys are the cache with the new keys behind it.
-  inputs.spans = {{0, inputs.rows, 0, cache.length + inputs.rows}};
+  // The queries are the last positions; keys are those of the state with the new keys behind it.
+  inputs.spans = {{0, inputs.rows, 0, state.length + inputs.rows}};
+  inputs.parts = {{0, inputs.rows}};
   Indices indices(buffers.indices);
   AddIds(decoder, ids, indices, inputs);
   std::vector<std::int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(cache.length));
+  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(state.length));
   const std::int64_t begin[] = {0, inputs.rows};
   inputs.rope_rows = AddRopeRows(decoder, positions, begin, {&length, 1}, indices);
   // Logits are needed for the next token alone.

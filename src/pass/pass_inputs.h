@@ -9,13 +9,13 @@
 #include "backend/ops.h"
 #include "base/batch.h"
 #include "model/lora.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
 class Decoder;
 struct Activations;
-struct KvCache;
+struct SequenceState;
 
 // The adapter of a range of rows; null: the base alone.
 struct AdapterRows {
@@ -36,6 +36,7 @@ struct PassInputs {
   std::int64_t rows = 0;              // N
   std::vector<AdapterRows> adapters;  // cover the N rows in order
   std::vector<AttentionSpan> spans;   // one per sequence
+  std::vector<SequenceSpan> parts;    // the same rows, for mixers with a state
   DropoutState dropout;
   IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
   // (N) the tokens of the pass, where the embedding of the base is in host memory; otherwise empty.
@@ -69,8 +70,8 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
 // Uploads the next tokens of one cached sequence. length: of the sequence with all tokens that
 // follow before its tables are chosen again. head_rows is the last row.
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const KvCache& cache, std::int64_t length, const LoraAdapter* adapter,
-                             Activations& activations);
+                             const SequenceState& state, std::int64_t length,
+                             const LoraAdapter* adapter, Activations& activations);
 
 }  // namespace qlora
 

@@ -32,6 +32,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
     limits.head_dim = std::max(limits.head_dim, layer.head_dim);
     if (config.fused_qkv) limits.qkv_stride = std::max(limits.qkv_stride, layer.qkv_features());
   }
+  limits.delta_rule = config.delta_rule;
   limits.gradient_rows = gradient_rows;
   limits.gradient_length = gradient_length;
   limits.work_size = size;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
@@ -48,7 +48,7 @@ std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
                                       const Precision& precision) const {
   if (ids.empty()) return 0;
   Carver plan;
-  LayoutKvCache(plan, config, precision, capacity);
+  LayoutSequenceState(plan, config, precision, capacity);
   return plan.bytes();
 }
 

@@ -20,9 +20,9 @@ ModuleSelection ToSelection(const std::vector<std::string>& modules) {
 
 std::vector<std::string> LinearNamesOf(const DecoderConfig& decoder) {
   std::vector<std::string> names;
-  LinearPaths(decoder, 0).ForEach([&](const std::string& path) {
-    names.push_back(path.substr(path.rfind('.') + 1));
-  });
+  for (const std::string& name : DistinctLinearNames(decoder)) {
+    names.push_back(name.substr(name.rfind('.') + 1));
+  }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());  // the same for all experts
   return names;

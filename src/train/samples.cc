@@ -14,7 +14,7 @@ Samples::Samples(const TrainPlan& plan, LoadedRun& loaded, RunLog& log)
   const SamplePrompts& prompts = plan.run->prompts;
   if (prompts.ids.empty()) return;
   const Decoder& decoder = *loaded.decoder;
-  cache_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(),
+  state_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(),
                  prompts.capacity);
 }
 
@@ -40,7 +40,7 @@ std::string Samples::TextAfter(std::int64_t i) {
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
   EvalMemory passes(decoder, {&loaded_.adapter}, loaded_.memory);
   CachedSequence sequence(decoder, &loaded_.adapter, passes, plan_.run->prompts.rows,
-                          cache_->cache());
+                          state_->state());
   const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
   std::string text;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "log/run_log.h"
-#include "pass/kv_cache.h"
+#include "pass/sequence_state.h"
 #include "qlora/train_plan.h"
 #include "train/loaded_run.h"
 
@@ -31,7 +31,7 @@ class Samples {
   const TrainPlan& plan_;
   LoadedRun& loaded_;
   RunLog& log_;
-  std::optional<CacheMemory> cache_;
+  std::optional<StateMemory> state_;
 };
 
 }  // namespace qlora

@@ -88,9 +88,7 @@ class DeltaRuleErrors {
   double c() const {
     return static_cast<double>(c_.shape.key_dim + c_.shape.value_dim + kLongestChunk + 40);
   }
-  std::int64_t KeyOf(std::int64_t h) const {
-    return h / (c_.shape.heads / c_.shape.key_heads) * c_.shape.key_dim;
-  }
+  std::int64_t KeyOf(std::int64_t h) const { return c_.shape.key_head(h) * c_.shape.key_dim; }
 
   // x / |x|, scaled.
   static double Normalize(Vector& x, double scale) {

@@ -61,6 +61,19 @@ inline std::vector<Json> FamilyConfigs() {
       SmallConfig("qwen3_vl_text",
                   {{"head_dim", 8},
                    {"rope_parameters", {{"rope_type", "default"}, {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("qwen3_5_text", {{"head_dim", 16},
+                                   {"linear_num_key_heads", 2},
+                                   {"linear_num_value_heads", 4},
+                                   {"linear_key_head_dim", 8},
+                                   {"linear_value_head_dim", 8},
+                                   {"rope_parameters",
+                                    {{"rope_type", "default"},
+                                     {"rope_theta", 1e7},
+                                     {"partial_rotary_factor", 0.5},
+                                     {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("lfm2", {{"norm_eps", 1e-5},
+                           {"block_auto_adjust_ff_dim", false},
+                           {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
   };
 }
 
@@ -78,7 +91,7 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     infos.push_back({name, DType::kF32, std::move(shape)});
   };
   add("model.embed_tokens.weight", {c.vocab_size, d});
-  add("model.norm.weight", {d});
+  add("model." + std::string(c.names.final_norm) + ".weight", {d});
   if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, d});
   for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".";
@@ -92,17 +105,27 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
         if (bias) add(layer + names[i] + ".bias", {shapes[i].out});
       }
     };
-    const PerLinear<std::string> names = LinearNames(c);
+    const PerLinear<std::string> names = LinearNames(c, l);
     const PerLinear<LinearShape> shapes = ShapeLinears(c, l);
-    group(names.qkv, shapes.qkv, c.qkv_bias);
-    group({names.o}, {shapes.o}, c.o_bias);
+    const Mixer mixer = c.layers[l].mixer;
+    const bool attends = mixer == Mixer::kAttention;
+    group(names.qkv, shapes.qkv, attends && c.qkv_bias);
+    group({names.o}, {shapes.o}, attends && c.o_bias);
     group(names.gate_up, shapes.gate_up, c.mlp_bias);
     group(names.down, shapes.down, c.mlp_bias);
     if (c.input_norms) norm(c.names.input_norm, d);
     if (c.input_norms) norm(c.names.mlp_norm, d);
     if (c.post_norms) norm(c.names.post_attn_norm, d);
     if (c.post_norms) norm(c.names.post_mlp_norm, d);
-    if (c.qk_norm == QkNorm::kNone) continue;
+    if (mixer == Mixer::kShortConv) add(layer + "conv.conv.weight", {d, 1, c.conv_taps});
+    if (mixer == Mixer::kDeltaRule) {
+      const std::string part = layer + "linear_attn.";
+      add(part + "conv1d.weight", {c.delta_conv_features(), 1, c.conv_taps});
+      add(part + "A_log", {c.delta_rule.heads});
+      add(part + "dt_bias", {c.delta_rule.heads});
+      add(part + "norm.weight", {c.delta_rule.value_dim});
+    }
+    if (!attends || c.qk_norm == QkNorm::kNone) continue;
     norm(c.names.q_norm, c.q_norm_size(l));
     norm(c.names.k_norm, c.k_norm_size(l));
   }

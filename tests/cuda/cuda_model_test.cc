@@ -309,7 +309,7 @@ TEST(CudaGeneration, ACapturedPassIsForOneLength) {
     const DecoderWeights weights = LoadWeights(context, backend, dir, config, load);
     GenerationMemory memory(backend, config, weights, {DType::kBF16, DType::kF32}, {});
     const auto buffers = memory.Take(5, 20);
-    CachedSequence sequence(buffers->decoder, nullptr, buffers->passes, 5, buffers->cache.cache());
+    CachedSequence sequence(buffers->decoder, nullptr, buffers->passes, 5, buffers->state.state());
     for (const std::vector<std::int32_t>& ids :
          std::vector<std::vector<std::int32_t>>{{3, 1, 4}, {1}, {5, 9, 2}, {6}, {5}}) {
       logits[captures].push_back(sequence.Append(ids));

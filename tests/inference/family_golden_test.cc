@@ -48,7 +48,11 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
                 ? golden_.at("rows").get<Rows>()
                 : ReadJsonFile(FamiliesFolder() / "ids.json").at("rows").get<Rows>();
     if (golden_.contains("difference_in_float32")) {
-      tolerance_ = std::max(5e-5, 5 * golden_.at("difference_in_float32").get<double>());
+      // Families whose gated norms magnify rounding.
+      for (const auto& [what, difference] : golden_.at("difference_in_float32").items()) {
+        if (what == "gradients") continue;
+        tolerance_ = std::max({tolerance_, 5e-5, 5 * difference.get<double>()});
+      }
     }
     config_ = LoadDecoderConfig(folder_);
     load_.load_in_4bit = false;
@@ -152,8 +156,8 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
     const auto length = static_cast<std::int64_t>(prompt.size() + expected.size());
     PassMemory memory = ReserveEvaluation(*decoder_, {}, length);
     EvalMemory passes(*decoder_, {}, memory);
-    CacheMemory cache(backend_->memory(), config_, kFloat, length);
-    CachedSequence sequence(*decoder_, nullptr, passes, 7, cache.cache());
+    StateMemory cache(backend_->memory(), config_, kFloat, length);
+    CachedSequence sequence(*decoder_, nullptr, passes, 7, cache.state());
     std::vector<float> logits = sequence.Append(prompt);
     for (const std::int32_t id : expected) {
       const auto best = std::ranges::max_element(logits) - logits.begin();
@@ -209,7 +213,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                          testing::Values("granite/dense", "granite/hybrid-nope",
                                          "granite/hybrid-rope", "ministral3/wrapped",
                                          "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
-                                         "seed_oss/dense", "glm4/dense", "falcon3/llama"),
+                                         "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
+                                         "qwen3_5-wrapped", "lfm2"),
                          NameOfFamily);
 
 }  // namespace

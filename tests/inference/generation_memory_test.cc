@@ -72,7 +72,7 @@ class GenerationMemoryTest : public testing::Test {
 
   // The logits after the prompt and after each of the tokens that follow.
   std::vector<std::vector<float>> Logits(GenerationBuffers& buffers, std::int64_t rows) const {
-    CachedSequence sequence(buffers.decoder, nullptr, buffers.passes, rows, buffers.cache.cache());
+    CachedSequence sequence(buffers.decoder, nullptr, buffers.passes, rows, buffers.state.state());
     std::vector<std::vector<float>> logits = {sequence.Append(std::vector{3, 1, 4, 1, 5})};
     for (const std::int32_t id : {9, 2, 6}) logits.push_back(sequence.Append({&id, 1}));
     return logits;
@@ -122,8 +122,10 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
   const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
   EXPECT_NE(fresh, used) << "two texts at a time have their own";
   std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
-  for (const std::vector<MatrixView>& layers : {used->cache.cache().k, used->cache.cache().v}) {
-    for (const MatrixView& m : layers) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
+  for (const LayerState& layer : used->state.state().layers) {
+    for (const MatrixView& m : {layer.k, layer.v}) {
+      std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
+    }
   }
   EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
 }

@@ -5,10 +5,10 @@
 
 #include "inference/cached_sequence.h"
 #include "pass/eval_memory.h"
-#include "pass/kv_cache.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"
 #include "pass/random_decoder.h"
+#include "pass/sequence_state.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -151,8 +151,8 @@ std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraA
   const std::int64_t length = std::ssize(ids);
   PassMemory memory = ReserveEvaluation(decoder, {&adapter}, length);
   EvalMemory passes(decoder, {&adapter}, memory);
-  CacheMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), length);
-  CachedSequence sequence(decoder, &adapter, passes, 4, cache.cache());
+  StateMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), length);
+  CachedSequence sequence(decoder, &adapter, passes, 4, cache.state());
   std::vector<std::vector<float>> logits;
   for (std::int64_t begin = 0; begin < length; begin += part) {
     logits.push_back(sequence.Append(ids.subspan(begin, std::min(part, length - begin))));

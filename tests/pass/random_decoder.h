@@ -62,8 +62,14 @@ class RandomWeights {
       const auto bias = [&](FrozenLinear& linear, bool wanted) {
         if (wanted) linear.bias = Vector(linear.weight.rows(), 0.0);
       };
-      for (FrozenLinear& linear : layer.linears.qkv) bias(linear, c.qkv_bias);
-      bias(layer.linears.o, c.o_bias);
+      const Mixer mixer = c.layers[l].mixer;
+      const bool attends = mixer == Mixer::kAttention;
+      const bool conv_bias = mixer == Mixer::kShortConv && c.conv_bias;
+      for (FrozenLinear& linear : layer.linears.qkv) {
+        bias(linear, attends ? c.qkv_bias : conv_bias);
+      }
+      bias(layer.linears.o, attends ? c.o_bias : conv_bias);
+      if (!attends) AddConv(c, mixer, conv_bias, layer);
       for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
       for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
       if (c.moe.num_experts > 0) layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
@@ -75,7 +81,7 @@ class RandomWeights {
         layer.post_attn_norm = Vector(c.hidden_size, 1.0);
         layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
       }
-      if (c.qk_norm != QkNorm::kNone) {
+      if (attends && c.qk_norm != QkNorm::kNone) {
         layer.q_norm = Vector(c.q_norm_size(l), 1.0);
         layer.k_norm = Vector(c.k_norm_size(l), 1.0);
       }
@@ -88,6 +94,17 @@ class RandomWeights {
   void GatherEmbedding() { weights_.host_embedding = true; }
 
  private:
+  void AddConv(const DecoderConfig& c, Mixer mixer, bool bias, LayerWeights& layer) {
+    const bool is_delta = mixer == Mixer::kDeltaRule;
+    const std::int64_t channels = is_delta ? c.delta_conv_features() : c.hidden_size;
+    layer.conv.weight = Wide(channels, c.conv_taps, 0.3);
+    if (bias) layer.conv.bias = Vector(channels, 0.0);
+    if (!is_delta) return;
+    layer.delta_rule.rate = Vector(c.delta_rule.heads, -1.0);
+    layer.delta_rule.dt_bias = Vector(c.delta_rule.heads, 0.5);
+    layer.delta_rule.norm = Vector(c.delta_rule.value_dim, 1.0);
+  }
+
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
 
   ConstMatrixView Dense(std::int64_t rows, std::int64_t cols, double deviation) {
@@ -98,13 +115,15 @@ class RandomWeights {
     return MakeView(data, rows, cols);
   }
 
-  ConstMatrixView Vector(std::int64_t size, double mean) {
-    storage_.emplace_back(BytesOf(wide_, size));
+  ConstMatrixView Vector(std::int64_t size, double mean) { return Wide(1, size, mean); }
+
+  ConstMatrixView Wide(std::int64_t rows, std::int64_t cols, double mean) {
+    storage_.emplace_back(BytesOf(wide_, rows * cols));
     std::vector<float> values;
-    for (std::int64_t i = 0; i < size; ++i)
+    for (std::int64_t i = 0; i < rows * cols; ++i)
       values.push_back(static_cast<float>(mean + 0.2 * Normal()));
-    const MatrixView out{storage_.back().data(), wide_, 1, size, size};
-    ConvertToWide(values.data(), DType::kF32, 0, out);
+    const MatrixView out{storage_.back().data(), wide_, rows, cols, cols};
+    ConvertToWide(values.data(), DType::kF32, 0, Reshape(out, rows * cols));
     return out;
   }
 

@@ -72,9 +72,10 @@ struct DeltaChunk {
 template <typename Op>
 void PrepareChunk(const Kernels& kernels, const Op& op, const ChunkRows& at, bool queries,
                   const Panels& state, DeltaChunk& chunk) {
-  const auto [heads, key_heads, K, V] = op.shape;
+  const std::int64_t K = op.shape.key_dim;
+  const std::int64_t V = op.shape.value_dim;
   const std::int64_t rows = at.rows;
-  const std::int64_t key = at.h / (heads / key_heads) * K;
+  const std::int64_t key = op.shape.key_head(at.h) * K;
   const float scale = 1 / std::sqrt(static_cast<float>(K));
   const std::int64_t stride = chunk.heads.stride;
   NormHeads(Block(op.k, at.row, rows, key, K), 1, chunk.heads.Row<float>(0), stride, chunk.k_rstd);

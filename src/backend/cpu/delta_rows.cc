@@ -172,7 +172,7 @@ void Tokens(const ops::GatedDeltaRule& op, const SequenceSpan& span, std::int64_
             const MatrixView& state, float* keys) {
   const std::int64_t K = op.shape.key_dim;
   const std::int64_t V = op.shape.value_dim;
-  const std::int64_t key = h / (op.shape.heads / op.shape.key_heads) * K;
+  const std::int64_t key = op.shape.key_head(h) * K;
   const float scale = 1 / std::sqrt(static_cast<float>(K));
   float* k = keys;
   float* q = keys + K;

@@ -73,7 +73,7 @@ class DeltaBackwardRun {
   void RunKeyHead(std::int64_t g) {
     const std::int64_t group = op_.shape.heads / op_.shape.key_heads;
     for (std::int64_t j = 0; j < group; ++j) {
-      const std::int64_t h = g * group + j;
+      const std::int64_t h = op_.shape.value_head(g, j);
       const std::int64_t chunks = Pieces(span_.rows, kDeltaChunk);
       FindStates(h, chunks);
       for (std::int64_t c = chunks - 1; c >= 0; --c) {

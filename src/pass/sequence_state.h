@@ -1,0 +1,48 @@
+// The state of a sequence that is decoded token by token, with a part for each kind of mixer.
+#ifndef QLORA_PASS_SEQUENCE_STATE_H_
+#define QLORA_PASS_SEQUENCE_STATE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/matrix.h"
+#include "model/config.h"
+
+namespace qlora {
+
+// The parts that the mixer of a layer does not have are empty.
+struct LayerState {
+  // Attention: the keys and values of all tokens.
+  MatrixView k;  // (capacity, G*K) act
+  MatrixView v;  // (capacity, G*K) act
+  // Convolutions: their last inputs.
+  MatrixView window;  // (taps - 1, C) act
+  // Gated delta rule.
+  MatrixView delta;  // (H*K, V) wide
+};
+
+struct SequenceState {
+  std::vector<LayerState> layers;  // L
+  std::int64_t capacity = 0;       // positions that there is room for
+  std::int64_t length = 0;         // positions passed; at 0, layers begin with an empty state
+};
+
+SequenceState LayoutSequenceState(Carver& carver, const DecoderConfig& config,
+                                  const Precision& precision, std::int64_t capacity);
+
+// A state with its memory.
+class StateMemory {
+ public:
+  StateMemory(Memory& memory, const DecoderConfig& config, const Precision& precision,
+              std::int64_t capacity);
+  SequenceState& state() { return state_; }
+
+ private:
+  Arena arena_;
+  SequenceState state_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_SEQUENCE_STATE_H_
