@@ -32,6 +32,7 @@ class BackendDecorator : public Backend {
     return inner_.Adopt(host, bytes, use, carver);
   }
   bool Reads(BlockFormat format) const override { return inner_.Reads(format); }
+  bool CarriesState() const override { return inner_.CarriesState(); }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return inner_.PrepackedBytes(q);
   }

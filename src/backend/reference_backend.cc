@@ -414,6 +414,7 @@ class ReferenceBackend final : public Backend {
   // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
   bool Reads(BlockFormat) const override { return true; }
+  bool CarriesState() const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }

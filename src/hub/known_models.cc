@@ -27,6 +27,7 @@ struct KnownShape {
   bool tied = false;       // tie_word_embeddings
   std::int64_t E = 0;      // num_experts
   std::int64_t top_k = 0;  // num_experts_per_tok
+  std::int64_t Hv = 0;     // linear_num_value_heads (Qwen3.5)
 };
 struct KnownModel {
   const char* name;
@@ -195,6 +196,20 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 151936, .D = 2048, .F = 11008, .L = 36, .H = 16, .G = 2, .K = 128, .T = 128000, .tied = true}},
     {"Qwen2.5-VL-7B", "Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl_text",
      {.V = 152064, .D = 3584, .F = 18944, .L = 28, .H = 28, .G = 4, .K = 128, .T = 128000}},
+    {"Qwen3.5-0.8B", "Qwen/Qwen3.5-0.8B", "qwen3_5_text",
+     {.V = 248320, .D = 1024, .F = 3584, .L = 24, .H = 8, .G = 2, .K = 256, .T = k256K, .tied = true, .Hv = 16}},
+    {"Qwen3.5-4B", "Qwen/Qwen3.5-4B", "qwen3_5_text",
+     {.V = 248320, .D = 2560, .F = 9216, .L = 32, .H = 16, .G = 4, .K = 256, .T = k256K, .tied = true, .Hv = 32}},
+    {"Qwen3.5-9B", "Qwen/Qwen3.5-9B", "qwen3_5_text",
+     {.V = 248320, .D = 4096, .F = 12288, .L = 32, .H = 16, .G = 4, .K = 256, .T = k256K, .Hv = 32}},
+    {"Qwen3.5-27B", "Qwen/Qwen3.5-27B", "qwen3_5_text",
+     {.V = 248320, .D = 5120, .F = 17408, .L = 64, .H = 24, .G = 4, .K = 256, .T = k256K, .Hv = 48}},
+    {"LFM2-350M", "LiquidAI/LFM2-350M", "lfm2",
+     {.V = 65536, .D = 1024, .F = 4608, .L = 16, .H = 16, .G = 8, .K = 64, .T = 128000, .tied = true}},
+    {"LFM2-700M", "LiquidAI/LFM2-700M", "lfm2",
+     {.V = 65536, .D = 1536, .F = 6912, .L = 16, .H = 24, .G = 8, .K = 64, .T = 128000, .tied = true}},
+    {"LFM2-1.2B", "LiquidAI/LFM2-1.2B", "lfm2",
+     {.V = 65536, .D = 2048, .F = 8192, .L = 16, .H = 32, .G = 8, .K = 64, .T = 128000, .tied = true}},
     {"Qwen3-VL-2B", "Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl_text",
      {.V = 151936, .D = 2048, .F = 6144, .L = 28, .H = 16, .G = 8, .K = 128, .T = k256K, .tied = true}},
     {"Qwen3-VL-4B", "Qwen/Qwen3-VL-4B-Instruct", "qwen3_vl_text",
@@ -261,6 +276,12 @@ Json ConfigOf(const KnownModel& model) {
     config["num_local_experts"] = config["num_experts"] = shape.E;
     config["num_experts_per_tok"] = shape.top_k;
     config["moe_intermediate_size"] = shape.F;
+  }
+  if (shape.Hv > 0) config["linear_num_value_heads"] = shape.Hv;
+  if (std::string_view(model.model_type) == "lfm2") {
+    // All of 16 layers have the same layers of attention, and F is the width that is used.
+    config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
+    config["block_auto_adjust_ff_dim"] = false;
   }
   return config;
 }

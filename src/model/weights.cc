@@ -34,6 +34,13 @@ class Loader {
   // Everything but the owners.
   void Run(Carver& carver, bool read, DecoderWeights& out) {
     place_.emplace(backend_, options_.use, carver, read);
+    const bool carries_state = config_.conv_taps > 0;
+    if (carries_state && !backend_.CarriesState()) {
+      ThrowInvalidInput(
+          "model_type '{}' has layers that carry a state from token to token, which --device cuda "
+          "does not compute; use --device cpu",
+          config_.model_type);
+    }
     tensors_.Begin(read ? options_.progress : nullptr);
     embedding_ = 0;
     owners_.clear();

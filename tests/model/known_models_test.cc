@@ -95,6 +95,13 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"Qwen3-VL-4B", 4022468096},
     {"Qwen3-VL-8B", 8190735360},
     {"Qwen3-VL-32B", 32762123264},
+    {"Qwen3.5-0.8B", 752393024},
+    {"Qwen3.5-4B", 4205751296},
+    {"Qwen3.5-9B", 8953803264},
+    {"Qwen3.5-27B", 26895998464},
+    {"LFM2-350M", 354483968},
+    {"LFM2-700M", 742489344},
+    {"LFM2-1.2B", 1170340608},
 };
 
 TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {

@@ -64,6 +64,7 @@ class CpuBackend final : public Backend {
   }
 
   bool Reads(BlockFormat) const override { return true; }
+  bool CarriesState() const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return cpu::PrepackedBytes(kernels_, q);
   }

@@ -30,6 +30,7 @@ class PlannedBackend : public Backend {
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override;
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override;
   bool Reads(BlockFormat) const override { return false; }
+  bool CarriesState() const override { return false; }
   std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override;
