@@ -43,8 +43,9 @@ class ModelPlan {
         mix_{.architecture = GgufArchitectureOf(config_),
              .layers = config_.num_hidden_layers,
              .heads = config_.num_attention_heads,
-             .kv_heads = config_.num_key_value_heads,
+             .kv_heads = Attends(0) ? config_.num_key_value_heads : 0,
              .experts = config_.moe.num_experts,
+             .value_layers = ValueLayers(),
              .tied = weights_.is_tied(),
              .has_importance = importance_ != nullptr} {}
 
@@ -65,6 +66,17 @@ class ModelPlan {
   }
 
  private:
+  // llama.cpp counts the heads of keys in all layers but those of short convolutions.
+  bool Attends(std::int64_t l) const { return config_.layers[l].mixer != Mixer::kShortConv; }
+
+  std::vector<std::int64_t> ValueLayers() const {
+    std::vector<std::int64_t> layers;
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      if (Attends(l)) layers.push_back(l);
+    }
+    return layers;
+  }
+
   static std::vector<const LoraLinear*> Optional(const LoraLinear* lora) {
     if (lora == nullptr) return {};
     return {lora};

@@ -126,6 +126,7 @@ class Limits {
     if (config_.delta_rule.key_dim != config_.delta_rule.value_dim) {
       Refuse("linear_key_head_dim other than linear_value_head_dim", "has one size for both");
     }
+    if (config_.delta_rule.heads > 0) GgufAttentionInterval(config_);
     if (config_.delta_rule.heads > 0 && config_.qkv_bias) {
       Refuse("attention_bias", "has no such tensors");
     }

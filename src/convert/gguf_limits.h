@@ -24,12 +24,12 @@ float GgufYarnFactor(const RopeConfig& rope);
 // that is returned. Errors: InvalidInput for another factor.
 float GgufYarnLogMultiplier(const RopeConfig& rope);
 
-// The period n of attention.sliding_window_pattern: layer i has the window when i % n < n - 1; 0:
-// every layer. Errors: InvalidInput for windows in another order.
 // The i for which the layers that attend are i - 1, 2 i - 1 ...
 // Errors: InvalidInput for other layers.
 std::int64_t GgufAttentionInterval(const DecoderConfig& config);
 
+// The period n of attention.sliding_window_pattern: layer i has the window when i % n < n - 1; 0:
+// every layer. Errors: InvalidInput for windows in another order.
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config);
 
 }  // namespace qlora

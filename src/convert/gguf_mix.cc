@@ -105,10 +105,12 @@ std::int64_t LayerOf(std::string_view name) {
   return layer;
 }
 
-bool IsGrouped(const GgufMixModel& model) { return model.heads / model.kv_heads >= 4; }
+bool IsGrouped(const GgufMixModel& model) {
+  return model.kv_heads > 0 && model.heads / model.kv_heads >= 4;
+}
 
-bool Holds(When when, std::int64_t i, const GgufMixModel& model) {
-  const std::int64_t n = model.layers;
+// i, n: the place of the layer among those that have the part, and their number.
+bool Holds(When when, std::int64_t i, std::int64_t n, const GgufMixModel& model) {
   switch (when) {
     case When::kAlways:
       return true;
@@ -142,7 +144,12 @@ bool Is70B(const GgufMixModel& model) {
 BlockFormat MixOfLayer(const GgufFileType& file, const GgufMixModel& model, std::string_view name) {
   const Part part = PartOf(name);
   BlockFormat format = file.base.format;
-  const std::int64_t layer = LayerOf(name);
+  std::int64_t place = LayerOf(name);
+  std::int64_t count = model.layers;
+  if (part == Part::kValue && !model.value_layers.empty()) {
+    place = std::ranges::find(model.value_layers, place) - model.value_layers.begin();
+    count = std::ssize(model.value_layers);
+  }
   // Models of 8 experts have rules of their own for attention, which is a small part of them.
   const bool is_8_experts = model.experts == 8;
   const bool is_key = name.find("attn_k.weight") != name.npos;
@@ -151,7 +158,7 @@ BlockFormat MixOfLayer(const GgufFileType& file, const GgufMixModel& model, std:
     return std::ranges::count(kFinerOutputOf8Experts, file.name) > 0 ? kQ5_K : format;
   }
   const auto rule = std::ranges::find_if(kRules, [&](const Rule& r) {
-    return r.file == file.name && r.part == part && Holds(r.when, layer, model);
+    return r.file == file.name && r.part == part && Holds(r.when, place, count, model);
   });
   if (rule != std::end(kRules)) format = rule->format;
   if (part == Part::kValue && Is70B(model) && (format == kQ3_K || format == kQ4_K)) return kQ5_K;

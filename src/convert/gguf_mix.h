@@ -35,8 +35,10 @@ struct GgufMixModel {
   std::string architecture;  // llama.cpp's
   std::int64_t layers = 0;
   std::int64_t heads = 0;
-  std::int64_t kv_heads = 0;
+  std::int64_t kv_heads = 0;  // of layer 0; 0: it does not attend
   std::int64_t experts = 0;
+  // The layers with attn_v or attn_qkv, whose rules count these alone; empty: all.
+  std::vector<std::int64_t> value_layers = {};
   bool tied = false;            // there is no output.weight
   bool has_importance = false;  // an importance matrix is given
 };

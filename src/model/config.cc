@@ -144,7 +144,8 @@ std::int64_t LfmIntermediateSize(const ConfigKeys& keys) {
   if (!keys.Bool("block_auto_adjust_ff_dim", true)) return f;
   const std::int64_t multiple = keys.Int("block_multiple_of", 256);
   const double factor = keys.DoubleOrNull("block_ffn_dim_multiplier", 1.0);
-  if (f < 1 || f > (1 << 22) || multiple < 1 || !(factor >= 0 && factor <= 1024)) {
+  constexpr std::int64_t kMost = 1 << 22;
+  if (f < 1 || f > kMost || multiple < 1 || multiple > kMost || !(factor >= 0 && factor <= 1024)) {
     ThrowInvalidInput(
         "{}: block_ff_dim {}, block_multiple_of {} and block_ffn_dim_multiplier {} are no width",
         keys.where(), f, multiple, factor);
@@ -293,8 +294,11 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
   positive("num_attention_heads", c.num_attention_heads, 4096);
   positive("num_key_value_heads", c.num_key_value_heads, c.num_attention_heads);
   positive("head_dim", c.head_dim, 4096);
-  if (c.conv_taps != 0) positive("the taps of a convolution", c.conv_taps, kMostTaps);
-  if (c.delta_rule.heads != 0) {
+  const MixerRule mixers = FamilyOf(c.model_type, where).mixers;
+  if (mixers != MixerRule::kAttention) {
+    positive("the taps of a convolution", c.conv_taps, kMostTaps);
+  }
+  if (mixers == MixerRule::kDeltaRule) {
     positive("linear_num_value_heads", c.delta_rule.heads, 4096);
     positive("linear_num_key_heads", c.delta_rule.key_heads, c.delta_rule.heads);
     positive("linear_key_head_dim", c.delta_rule.key_dim, 1024);
@@ -358,7 +362,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
                       where, FormatJson(*top.Find("error")));
   }
   // Since transformers 4.52 a wrapper holds its decoder as language_model.
-  // AutoModelForCausalLM makes the text class of a Qwen3.5 whose architectures names that.
+  // A model whose architectures names its text class is loaded as that.
   if (wrapper != nullptr && !NamesTextClass(top)) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
   CheckArchitecture(top, keys);

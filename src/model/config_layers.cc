@@ -69,10 +69,9 @@ class LayerRules {
                         family.window == WindowRule::kNoRope;
     used_ = !by_use || keys.Bool("use_sliding_window", false);
     if (window_ < 0) ThrowInvalidInput("{}: sliding_window is {}", where_, window_);
-    if (attention_interval_ < 1 ||
-        (attention_layers_ != nullptr && !attention_layers_->is_array())) {
+    if (attention_interval_ < 1 || !AreLayers(attention_layers_, layers)) {
       ThrowInvalidInput(
-          "{}: full_attention_interval must be 1 or more, and full_attn_idxs a list of layers",
+          "{}: full_attention_interval must be 1 or more, and full_attn_idxs a list of its layers",
           where_);
     }
     if (pattern_ < 1 || no_rope_interval_ < 1) {
@@ -100,6 +99,13 @@ class LayerRules {
   }
 
  private:
+  static bool AreLayers(const Json* list, std::int64_t layers) {
+    if (list == nullptr) return true;
+    return list->is_array() && std::ranges::all_of(*list, [layers](const Json& l) {
+             return l.is_number_integer() && l >= 0 && l < layers;
+           });
+  }
+
   Mixer MixerOf(std::int64_t l) const {
     if (family_.mixers == MixerRule::kAttention) return Mixer::kAttention;
     const bool is_conv = family_.mixers == MixerRule::kShortConv;

@@ -8,9 +8,9 @@
 
 namespace qlora {
 
-// Fills ropes, and the window and rope of every layer; the sizes of config are set. Later spellings
-// win: layer_types over the rule of the family, rope_parameters (transformers 5) over rope_scaling
-// (4).
+// Fills ropes, and the mixer, window and rope of every layer; the sizes of config are set. Later
+// spellings win: layer_types over the rule of the family, rope_parameters (transformers 5) over
+// rope_scaling (4).
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 
 // Adds the table of queries that grow with their position (RopeConfig::query_scale_beta), once the

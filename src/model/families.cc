@@ -327,7 +327,7 @@ constexpr auto kUnsupported = std::to_array<Unsupported>({
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
     {"attention sinks, and experts with biases", "gpt_oss"},
     {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
-    {"this kind of router", "lfm2_moe"},
+    {"routers with a bias for each expert", "lfm2_moe"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
     {"state-space layers (Mamba)", "mamba mamba2 falcon_mamba falcon_h1 nemotron_h bamba jamba"},

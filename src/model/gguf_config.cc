@@ -112,7 +112,12 @@ void ParseMixers(const GgufKeys& keys, DecoderConfig& config) {
   const std::int64_t size = keys.Int("ssm.state_size");
   const std::int64_t heads = keys.Int("ssm.time_step_rank");
   config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, true};
-  if (keys.Int("ssm.inner_size") == heads * size) return;
+}
+
+void CheckInnerSize(const GgufKeys& keys, const DecoderConfig& config) {
+  const std::int64_t heads = config.delta_rule.heads;
+  const std::int64_t size = config.delta_rule.value_dim;
+  if (heads == 0 || keys.Int("ssm.inner_size") == heads * size) return;
   ThrowInvalidInput(
       "{}: ssm.inner_size {} is not ssm.time_step_rank {} times ssm.state_size {}; heads of values "
       "of another size are not supported",
@@ -192,6 +197,10 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   const Family& family = FamilyOf(config.model_type, file.where());
 
   const std::int64_t blocks = keys.Int("block_count");
+  if (blocks < 1 || blocks > kMaxLayers) {
+    ThrowInvalidInput("{}: num_hidden_layers is {}, expected 1 ... {}", file.where(), blocks,
+                      kMaxLayers);
+  }
   // Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
   config.num_hidden_layers = blocks - keys.Int("nextn_predict_layers", 0);
   config.max_position_embeddings = keys.Int("context_length");
@@ -207,6 +216,7 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   ParseMixers(keys, config);
   ParseBlocks(keys, family, config);
   CheckSizes(config, file.where());
+  CheckInnerSize(keys, config);
   CheckDerivedHeads(config, file.where());
   if (config.max_position_embeddings < 1) {
     ThrowInvalidInput("{}: context_length must be positive", file.where());

@@ -222,7 +222,7 @@ std::vector<std::int64_t> HeadsOfLfm(const GgufKeys& keys, std::int64_t blocks) 
   if (heads.empty()) heads.assign(blocks, keys.Int("attention.head_count_kv"));
   std::int64_t most = 0;
   for (const std::int64_t count : heads) {
-    if (count != 0 && most != 0 && count != most) {
+    if (count < 0 || (count != 0 && most != 0 && count != most)) {
       ThrowInvalidInput("{}: attention.head_count_kv has {} and {}, expected one number and zeros",
                         keys.where(), most, count);
     }

@@ -34,8 +34,6 @@ void CheckFinite(const std::byte* values, const TensorInfo& tensor, const std::s
   }
 }
 
-// Converts a tensor to the type of `out` and uploads it there. A vector fits a matrix of one row:
-// magnitudes are stored as (O). Errors: InvalidInput for another shape, a NaN or Inf.
 // Row, or column, order[i] of m becomes number i of out, which may be m. An empty order changes
 // nothing.
 void Reorder(Memory& memory, const MatrixView& m, const std::vector<std::int64_t>& order,
@@ -52,6 +50,8 @@ void Reorder(Memory& memory, const MatrixView& m, const std::vector<std::int64_t
   UploadWide(memory, moved, out);
 }
 
+// Converts a tensor to the type of `out` and uploads it there. A vector fits a matrix of one row:
+// magnitudes are stored as (O). Errors: InvalidInput for another shape, a NaN or Inf.
 void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
                 const MatrixView& out) {
   const std::string file = peft.tensors->FileOf(tensor);

@@ -34,7 +34,8 @@ class Loader {
   // Everything but the owners.
   void Run(Carver& carver, bool read, DecoderWeights& out) {
     place_.emplace(backend_, options_.use, carver, read);
-    const bool carries_state = config_.conv_taps > 0;
+    const bool carries_state = std::ranges::any_of(
+        config_.layers, [](const LayerConfig& layer) { return layer.mixer != Mixer::kAttention; });
     if (carries_state && !backend_.CarriesState()) {
       ThrowInvalidInput(
           "model_type '{}' has layers that carry a state from token to token, which --device cuda "
@@ -223,7 +224,7 @@ class Loader {
     return out;
   }
 
-  // The convolution of (C, 1, K) or (C, K).
+  // The convolution, which files have as (C, 1, K).
   ConvWeights Conv(const std::string& path, std::int64_t channels, bool bias) {
     const std::int64_t taps = config_.conv_taps;
     const TensorInfo& tensor = tensors_.Get(path + ".weight", {channels, 1, taps});

@@ -232,7 +232,7 @@ class LayerLayout : public Layout {
 
 // Which buffers a layer has to itself, and which it shares with all layers that recompute the part:
 //
-//                x_in               attention, x_mid   MLP
+//                x_in               mixer, x_mid       MLP
 //   kNone        own                own                own
 //   kAttention   own                shared             own
 //   kMlp         own                own                shared

@@ -10,7 +10,7 @@
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
 //   dora.h, experts.h, neftune.h   the buffers and steps that each method adds
-//   sequence_state.h      keys and values of earlier passes
+//   sequence_state.h   what a sequence carries from pass to pass: keys and values, windows, states
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
 // weight gradients. Embeddings and heads that are trained in full take the place of the tables of

@@ -55,16 +55,13 @@ DeltaRuleScratch LayoutDeltaRuleScratch(Carver& carver, const DecoderConfig& con
   return out;
 }
 
-void Layer::BindDeltaRule(SequenceState* state) {
+void Layer::BindDeltaRule() {
   const DeltaRuleActivations& a = a_.delta_rule;
   const DeltaRuleScratch& s = a_.scratch.delta_rule;
   qkv_ = {{a.qkv, a_.u.qkv[0]}, {a.z, a_.u.qkv[1]}, {a.b, a_.u.qkv[2]}, {a.a, a_.u.qkv[3]}};
   d_qkv_ = {s.conv, a.z, s.d_b, s.d_a};
   mixed_ = s.gated;
   d_mixed_ = s.d_gated;
-  if (state == nullptr) return;
-  BeginState(*state, state_->window);
-  BeginState(*state, state_->delta);
 }
 
 void Layer::RunDeltaRule() {
@@ -76,8 +73,7 @@ void Layer::RunDeltaRule() {
   // 4. o = delta rule(q, k, v, a, b)
   const DeltaInputs in(a_.scratch.delta_rule.conv, config_.delta_rule);
   Run(ops::GatedDeltaRule{config_.delta_rule, context_.inputs.parts, in.q, in.k, in.v, a.a, a.b,
-                          w_.delta_rule.rate, w_.delta_rule.dt_bias, a.o,
-                          state_ == nullptr ? MatrixView{} : state_->delta});
+                          w_.delta_rule.rate, w_.delta_rule.dt_bias, a.o, delta_});
   // 5. gated = RMSNorm of each head of o * silu(z)
   GateDeltaOutput();
 }
@@ -110,8 +106,7 @@ void Layer::DeltaRuleBackward() {
 
 void Layer::ConvolveDeltaInputs() {
   Run(ops::CausalConv{Activation::kSilu, context_.inputs.parts, a_.delta_rule.qkv, w_.conv.weight,
-                      w_.conv.bias, a_.scratch.delta_rule.conv,
-                      state_ == nullptr ? MatrixView{} : state_->window});
+                      w_.conv.bias, a_.scratch.delta_rule.conv, window_});
 }
 
 void Layer::GateDeltaOutput() {

@@ -18,17 +18,21 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
       shape_{sizes_.num_attention_heads, sizes_.num_key_value_heads, sizes_.head_dim,
              config_.attention_scale,    config_.attention_softcap,  sizes_.window},
       o_{LinearGroup::kO, a_.o, w_.post_attn_norm, a_.o_rstd, a_.u.o},
-      down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]},
-      state_(state == nullptr ? nullptr : &state->layers[layer]) {
+      down_{LinearGroup::kDown, a_.down, w_.post_mlp_norm, a_.down_rstd, a_.u.down[0]} {
+  if (state != nullptr) {
+    window_ = state->layers[layer].window;
+    delta_ = state->layers[layer].delta;
+    begins_ = state->length == 0;
+  }
   switch (sizes_.mixer) {
     case Mixer::kAttention:
       BindAttention(state);
       break;
     case Mixer::kDeltaRule:
-      BindDeltaRule(state);
+      BindDeltaRule();
       break;
     case Mixer::kShortConv:
-      BindShortConv(state);
+      BindShortConv();
       break;
   }
   if (config_.fused_gate_up) {
@@ -40,17 +44,18 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
   }
 }
 
-void Layer::BindAttention(SequenceState* state) {
+void Layer::BindAttention(const SequenceState* state) {
   k_ = all_k_ = a_.k;
   v_ = all_v_ = a_.v;
   // With a state, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
   // row 0 on.
   if (state != nullptr) {
+    const LayerState& all = state->layers[context_.layer];
     const std::int64_t rows = context_.inputs.rows;
-    k_ = Rows(state_->k, state->length, rows);
-    v_ = Rows(state_->v, state->length, rows);
-    all_k_ = Rows(state_->k, 0, state->length + rows);
-    all_v_ = Rows(state_->v, 0, state->length + rows);
+    k_ = Rows(all.k, state->length, rows);
+    v_ = Rows(all.v, state->length, rows);
+    all_k_ = Rows(all.k, 0, state->length + rows);
+    all_v_ = Rows(all.v, 0, state->length + rows);
   }
   const std::int64_t head = sizes_.head_dim;
   mixed_ = a_.attn;
@@ -84,11 +89,11 @@ void Layer::BindAttention(SequenceState* state) {
   }
 }
 
-void Layer::BeginState(const SequenceState& state, const MatrixView& part) {
-  if (state.length == 0 && !part.empty()) Run(ops::Zero{part});
-}
-
 void Layer::ForwardMixer() {
+  if (begins_) {
+    if (!window_.empty()) Run(ops::Zero{window_});
+    if (!delta_.empty()) Run(ops::Zero{delta_});
+  }
   // 1. norm = RMSNorm(x_in)
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
   // 2 to 5. mixed = mixer(norm)

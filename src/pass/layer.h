@@ -78,11 +78,9 @@ class Layer {
   // dx += the gradient of Norm, of d_norm.
   void NormBackward(const MatrixView& x, const ConstMatrixView& weight, const MatrixView& rstd);
   // Chooses the views of a mixer.
-  void BindAttention(SequenceState* state);
-  void BindDeltaRule(SequenceState* state);
-  void BindShortConv(SequenceState* state);
-  // A new sequence begins with zeros.
-  void BeginState(const SequenceState& state, const MatrixView& part);
+  void BindAttention(const SequenceState* state);
+  void BindDeltaRule();
+  void BindShortConv();
   // Steps 2 to 5: mixed_ = mixer(shared_.norm)
   void Attend();
   void RunDeltaRule();
@@ -133,7 +131,9 @@ class Layer {
   Branch down_;
   // The output of the mixer, which step 6 reads.
   MatrixView mixed_, d_mixed_;
-  LayerState* state_ = nullptr;  // of the sequence, or null
+  // The state of the sequence, which the other mixers go on from and change; empty without.
+  MatrixView window_, delta_;
+  bool begins_ = false;  // a new sequence, whose state is zero
   // The keys and values that this pass writes, and all keys and values that attention reads:
   // activations, or rows of the state.
   MatrixView k_, v_;          // (N, G*K)

@@ -41,12 +41,11 @@ ShortConvScratch LayoutShortConvScratch(Carver& carver, const DecoderConfig& con
   return out;
 }
 
-void Layer::BindShortConv(SequenceState* state) {
+void Layer::BindShortConv() {
   qkv_ = {{a_.short_conv.in, a_.u.qkv[0]}};
   d_qkv_ = {a_.scratch.short_conv.d_in};
   mixed_ = a_.scratch.short_conv.gated;
   d_mixed_ = a_.scratch.short_conv.d_gated;
-  if (state != nullptr) BeginState(*state, state_->window);
 }
 
 void Layer::RunShortConv() {
@@ -64,7 +63,7 @@ void Layer::ConvolveShort() {
   Run(ops::GatedActivation{Activation::kIdentity, in.b, in.x, s.bx});
   // 4. conv = the convolution of bx
   Run(ops::CausalConv{Activation::kIdentity, context_.inputs.parts, s.bx, w_.conv.weight,
-                      w_.conv.bias, s.conv, state_ == nullptr ? MatrixView{} : state_->window});
+                      w_.conv.bias, s.conv, window_});
   // 5. gated = c * conv
   Run(ops::GatedActivation{Activation::kIdentity, in.c, s.conv, s.gated});
 }

@@ -117,17 +117,24 @@ TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
 
 // As after texts whose values were not finite.
 TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
-  GenerationMemory memory = NewMemory();
-  const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
-  const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
-  EXPECT_NE(fresh, used) << "two texts at a time have their own";
-  std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
-  for (const LayerState& layer : used->state.state().layers) {
-    for (const MatrixView& m : {layer.k, layer.v}) {
-      std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
+  for (const Mixer mixer : {Mixer::kAttention, Mixer::kDeltaRule, Mixer::kShortConv}) {
+    DecoderConfig config = TinyConfig();
+    config.layers[0].mixer = mixer;
+    config.conv_taps = 3;
+    config.delta_rule = {.heads = 4, .key_heads = 2, .key_dim = 4, .value_dim = 8};
+    const RandomWeights weights(config, DType::kF32, 3);
+    GenerationMemory memory(backend_, config, weights.get(), kFloat, {});
+    const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
+    const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
+    EXPECT_NE(fresh, used) << "two texts at a time have their own";
+    std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
+    for (const LayerState& layer : used->state.state().layers) {
+      for (const MatrixView& m : {layer.k, layer.v, layer.window, layer.delta}) {
+        if (!m.empty()) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
+      }
     }
+    EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
   }
-  EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
 }
 
 TEST_F(GenerationMemoryTest, AModelAllocatesForItsFirstTextAlone) {

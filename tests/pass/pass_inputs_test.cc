@@ -170,6 +170,13 @@ TEST(CachedSequenceTest, PartsEqualTheWhole) {
   configs.back().moe = {4, 2, true};
   configs.push_back(TinyConfig());
   configs.back().layers[1] = {.num_key_value_heads = 1, .head_dim = 8};
+  // The states begin anew where longrope reads all tokens again.
+  for (const Mixer mixer : {Mixer::kDeltaRule, Mixer::kShortConv}) {
+    DecoderConfig& config = configs.emplace_back(LongropeConfig());
+    config.layers[0] = {.rope = -1, .mixer = mixer};
+    config.conv_taps = 3;
+    config.delta_rule = {.heads = 4, .key_heads = 2, .key_dim = 3, .value_dim = 5};
+  }
   for (const DecoderConfig& config : configs) {
     const auto backend = MakeReferenceBackend();
     const RandomWeights weights(config, DType::kF32, 3);
