@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <numeric>
 
 #include "backend/backend_factory.h"
@@ -110,23 +111,27 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
   const std::unique_ptr<Backend> backend = backends->Make(context, precision.activation);
-  const RandomModel model(context, *backend, config, options.model.load_in_4bit,
-                          WeightUse::kGeneration);
-  const Decoder decoder(*backend, config, model.get(), precision, capacity);
-  Bandwidth bandwidth(context, *backend);
-  const DecodeSeconds best = TimeDecode(options, decoder, bandwidth);
+  std::vector<BenchRow> all;
+  for (const std::string& format : options.model.Formats()) {
+    const RandomModel model(context, *backend, config, format, WeightUse::kGeneration);
+    const Decoder decoder(*backend, config, model.get(), precision, capacity);
+    Bandwidth bandwidth(context, *backend);
+    const DecodeSeconds best = TimeDecode(options, decoder, bandwidth);
 
-  const Limit peak = MeasureFlops(context, *backend, precision.activation);
-  const Limit& read = bandwidth.limit();
-  const double bytes = BytesOfToken(options, config, precision, model);
-  const double prompt_tokens = static_cast<double>(options.prompt_tokens);
-  RowList rows(options.model.ShapeText(), precision.activation, context.threads());
-  rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
-           prompt_tokens * peak.value / PrefillFlops(config, options.prompt_tokens), peak.kind);
-  rows.Add("decode", best.token, 1 / best.token, "tokens/s", read.value / bytes, read.kind);
-  rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
-           read.kind);
-  return rows.Take();
+    const Limit peak = MeasureFlops(context, *backend, precision.activation);
+    const Limit& read = bandwidth.limit();
+    const double bytes = BytesOfToken(options, config, precision, model);
+    const double prompt_tokens = static_cast<double>(options.prompt_tokens);
+    RowList rows(options.model.ShapeOf(options.model.ShapeText(), format), precision.activation,
+                 context.threads());
+    rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
+             prompt_tokens * peak.value / PrefillFlops(config, options.prompt_tokens), peak.kind);
+    rows.Add("decode", best.token, 1 / best.token, "tokens/s", read.value / bytes, read.kind);
+    rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
+             read.kind);
+    std::ranges::move(rows.Take(), std::back_inserter(all));
+  }
+  return all;
 }
 
 }  // namespace qlora::bench

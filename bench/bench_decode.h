@@ -20,9 +20,9 @@ struct DecodeBenchOptions {
   void Declare(OptionTable& table);
 };
 
-// Rows: prefill of prompt_tokens compared with the peak of multiply-adds, and decoding compared
-// with the time that reading takes at the bandwidth measured in this run: linears, output head, and
-// keys and values of the positions before.
+// Rows for each format of weights: prefill of prompt_tokens compared with the peak of
+// multiply-adds, and decoding compared with the time that reading takes at the bandwidth measured
+// in this run: linears, output head, and keys and values of the positions before.
 std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options);
 
 }  // namespace qlora::bench

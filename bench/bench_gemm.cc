@@ -16,6 +16,7 @@
 #include "bench/bench_bandwidth.h"
 #include "bench/bench_gemm_dense.h"
 #include "bench/bench_gemm_ggml.h"
+#include "bench/bench_model.h"
 #include "bench/bench_peak.h"
 #include "ggml/encode.h"
 #include "machine/simd_target.h"
@@ -108,18 +109,8 @@ class Bench {
 
   void Run(const std::string& format, std::int64_t N, std::int64_t K, std::vector<BenchRow>* rows) {
     format_ = format;
-    if (format == "nf4") return RunNf4(N, K, rows);
-    const BlockFormatInfo* info = FindBlockFormat(std::string_view(format));
-    if (info == nullptr || !info->encodable) {
-      ThrowInvalidInput(
-          "weight_formats: expected nf4 or a format of ggml that is written here, "
-          "such as Q4_K, found '{}'",
-          format);
-    }
-    if (K % info->values != 0) {
-      ThrowInvalidInput("shapes: rows of {} values are no whole blocks of {}, which have {}", K,
-                        format, info->values);
-    }
+    const BlockFormatInfo* info = ParseBlocks(format, K);
+    if (info == nullptr) return RunNf4(N, K, rows);
     BlockView blocks = {.format = info->format, .rows = N, .cols = K};
     const std::size_t bytes = BytesOf(blocks);
     const std::size_t count = Copies(bytes);
@@ -337,8 +328,6 @@ class Bench {
 void BenchGemmOptions::Declare(OptionTable& table) {
   table.Section("nf4-matmul");
   table.Add("shapes", &shapes, "weights as NxK (outputs x inputs), comma-separated");
-  table.Add("weight_formats", &weight_formats,
-            "formats of the weights: nf4, Q4_0, Q4_K and other blocks of ggml, comma-separated");
   table.Add(
       "ggml", &ggml,
       "folder with shared libraries of llama.cpp, whose products with blocks are measured too");

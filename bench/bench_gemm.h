@@ -17,11 +17,10 @@ struct BenchGemmOptions {
   std::vector<std::string> shapes = {"2048x2048", "8192x2048", "2048x8192", "4096x4096",
                                      "5632x2048"};
   std::vector<std::string> rows = {"1", "4", "16", "128", "512"};  // M
-  // nf4, or blocks of ggml by their names: "Q4_K".
-  std::vector<std::string> weight_formats = {"nf4"};
   std::string ggml;  // a folder with its shared libraries, or ""
   std::int64_t repetitions = 5;
   // Declared by ModelBenchOptions.
+  std::vector<std::string> weight_formats = {"nf4"};
   std::string compute_dtype = "auto";
   std::int64_t lora_r = 16;
 

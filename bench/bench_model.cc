@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "base/random.h"
+#include "ggml/encode.h"
 #include "model/shared_options.h"
 #include "quant/layout.h"
 
@@ -15,6 +17,8 @@ namespace {
 
 // A short list that is read over and over: random numbers for a billion weights would take minutes.
 constexpr std::size_t kValues = 65536 - 64;
+// Rows of a weight that differ, where encoding a billion weights would take minutes.
+constexpr std::int64_t kEncodedRows = 61;
 
 }  // namespace
 
@@ -28,12 +32,39 @@ void ModelBenchOptions::Declare(OptionTable& table) {
   table.Add("vocab_size", &vocab_size, "number of tokens: rows of the embedding and of the head");
   table.Add("lora_r", &lora_r, "LoRA rank on all seven linear layers of a block");
   table.Add("load_in_4bit", &load_in_4bit, "NF4 with double quantization; false: bfloat16");
+  table.Add("weight_formats", &weight_formats,
+            "formats of the weights: nf4, Q4_0, Q4_K and other blocks of ggml, comma-separated; "
+            "steps of several take turns");
   DeclareDevice(table, &device);
   DeclareComputeType(table, &compute_dtype);
 }
 
 std::string ModelBenchOptions::ShapeText() const {
   return fmt::format("L{} D{} F{}", num_hidden_layers, hidden_size, intermediate_size);
+}
+
+std::vector<std::string> ModelBenchOptions::Formats() const {
+  return load_in_4bit ? weight_formats : std::vector<std::string>{"bf16"};
+}
+
+std::string ModelBenchOptions::ShapeOf(const std::string& shape, const std::string& format) const {
+  return weight_formats == ModelBenchOptions().weight_formats ? shape : shape + " " + format;
+}
+
+const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols) {
+  if (format == "nf4") return nullptr;
+  const BlockFormatInfo* info = FindBlockFormat(std::string_view(format));
+  if (info == nullptr || !info->encodable) {
+    ThrowInvalidInput(
+        "weight_formats: expected nf4 or a format of ggml that is written here, "
+        "such as Q4_K, found '{}'",
+        format);
+  }
+  if (cols % info->values != 0) {
+    ThrowInvalidInput("rows of {} values are no whole blocks of {}, which have {}", cols, format,
+                      info->values);
+  }
+  return info;
 }
 
 DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
@@ -64,9 +95,9 @@ DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
   return c;
 }
 
-RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& c, bool four_bit,
-                         WeightUse use, bool host_embedding)
-    : context_(context), backend_(backend), four_bit_(four_bit), use_(use), values_(kValues) {
+RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& c,
+                         const std::string& format, WeightUse use, bool host_embedding)
+    : context_(context), backend_(backend), format_(format), use_(use), values_(kValues) {
   const RandomKey key = MakeKey(1, RandomPlace::kTest);
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
@@ -137,13 +168,15 @@ ConstMatrixView RandomModel::Ones(std::int64_t size) {
 }
 
 WeightView RandomModel::Weight(const LinearShape& shape) {
-  if (!four_bit_) {
+  if (format_ == "bf16") {
     const ConstMatrixView dense = Dense(shape.out, shape.in);
     if (dense.data != nullptr) {
       linear_bytes_ += BytesOf(dense.dtype, shape.out * shape.in);
     }
     return dense;
   }
+  const BlockFormatInfo* blocks = ParseBlocks(format_, shape.in);
+  if (blocks != nullptr) return Blocks(*blocks, shape);
   const QuantizeOptions options;
   const std::size_t bytes = StorageBytes(shape.out, shape.in, options);
   const MatrixView storage = carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(bytes));
@@ -165,6 +198,34 @@ WeightView RandomModel::Weight(const LinearShape& shape) {
   auto* data = static_cast<std::byte*>(prepacked.data);
   backend_.Prepack(view, data);
   return {view, data};
+}
+
+WeightView RandomModel::Blocks(const BlockFormatInfo& info, const LinearShape& shape) {
+  if (!backend_.Reads(info.format)) {
+    ThrowInvalidInput("weight_formats: this device does not multiply with {}; use nf4", info.name);
+  }
+  BlockView view = {.format = info.format, .rows = shape.out, .cols = shape.in};
+  const MatrixView storage =
+      carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(BytesOf(view)));
+  if (storage.data == nullptr) return {};
+  const std::int64_t rows = std::min(kEncodedRows, shape.out);
+  const std::vector<BFloat16> dense = Values(rows, shape.in);
+  const std::size_t row_bytes = view.row_bytes();
+  std::vector<std::byte> host(BytesOf(view));
+  context_.ParallelFor(rows, [&](std::int64_t r, int) {
+    std::vector<float> row(static_cast<std::size_t>(shape.in));
+    for (std::int64_t i = 0; i < shape.in; ++i) row[i] = ToFloat(dense[r * shape.in + i]);
+    const auto bad = EncodeBlocks(info.format, row.data(), shape.in / info.values, nullptr,
+                                  host.data() + r * row_bytes);
+    if (bad >= 0) ThrowInvalidInput("weight_formats: {} cannot hold values below 1", info.name);
+  });
+  for (std::int64_t r = rows; r < shape.out; ++r) {
+    std::copy_n(host.data() + r % rows * row_bytes, row_bytes, host.data() + r * row_bytes);
+  }
+  backend_.memory().Upload(host.data(), storage.data, host.size());
+  view.data = static_cast<const std::byte*>(storage.data);
+  linear_bytes_ += host.size();
+  return view;
 }
 
 LoraAdapter RandomAdapter(const ModelBenchOptions& options, const DecoderConfig& config,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "ggml/block_format.h"
 #include "pass/decoder.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
@@ -24,13 +25,23 @@ struct ModelBenchOptions {
   std::int64_t vocab_size = 32000;
   std::int64_t lora_r = 16;
   bool load_in_4bit = true;
+  // Of the linears: nf4, or blocks of ggml by their names: "Q4_K".
+  std::vector<std::string> weight_formats = {"nf4"};
   std::string compute_dtype = "auto";
   std::string device = "auto";  // cpu, cuda
 
   void Declare(OptionTable& table);
   // Returns "L22 D2048 F5632".
   std::string ShapeText() const;
+  // Returns weight_formats, or "bf16" without load_in_4bit.
+  std::vector<std::string> Formats() const;
+  // Returns `shape` with the format, where formats were asked for.
+  std::string ShapeOf(const std::string& shape, const std::string& format) const;
 };
+
+// Returns the blocks of that name, nullptr for "nf4". Errors: InvalidInput for a format that is not
+// written here, and for rows of `cols` values that are no whole blocks.
+const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols);
 
 // Errors: InvalidInput for heads that do not divide the hidden size.
 DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positions);
@@ -39,9 +50,10 @@ DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positi
 // values.
 class RandomModel {
  public:
-  // use: kGeneration prepacks the weights. host_embedding: DecoderWeights::host_embedding.
-  RandomModel(Context& context, Backend& backend, const DecoderConfig& config, bool four_bit,
-              WeightUse use, bool host_embedding = false);
+  // format: of ModelBenchOptions::Formats. use: kGeneration prepacks the weights. host_embedding:
+  // DecoderWeights::host_embedding. Errors: InvalidInput for a format that the backend cannot read.
+  RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
+              const std::string& format, WeightUse use, bool host_embedding = false);
 
   const DecoderWeights& get() const { return weights_; }
   // Returns the bytes of the linears of all layers, and of the output head.
@@ -54,10 +66,11 @@ class RandomModel {
   ConstMatrixView Dense(std::int64_t rows, std::int64_t cols);
   ConstMatrixView Ones(std::int64_t size);
   WeightView Weight(const LinearShape& shape);
+  WeightView Blocks(const BlockFormatInfo& info, const LinearShape& shape);
 
   Context& context_;
   Backend& backend_;
-  bool four_bit_;
+  const std::string format_;
   WeightUse use_;
   std::vector<BFloat16> values_;     // in [-1, 1), read over and over from varying places
   std::vector<BFloat16> embedding_;  // (V, D) in host memory, or empty

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <functional>
+#include <iterator>
+#include <memory>
+#include <span>
 
 #include "backend/backend_factory.h"
 #include "base/check.h"
@@ -47,7 +49,8 @@ struct PlannedStep {
 // Plans the step as a run of training would for max_memory: the token embedding moves to host
 // memory before the workspace becomes lean. Offloading is lean from the start.
 PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const DecoderConfig& config,
-                     const Precision& precision, const LoraAdapter& adapter, Backend& backend) {
+                     const std::string& format, const Precision& precision,
+                     const LoraAdapter& adapter, Backend& backend) {
   const bool on_host = IsHost(backend.memory());
   const Recompute level = ParseRecompute(options.recompute);
   if (level == Recompute::kOffload && on_host) {
@@ -56,7 +59,16 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
   LoadOptions load;
   load.load_in_4bit = options.model.load_in_4bit;
   load.host_embedding = true;  // where there is a choice, sizes.embedding is its size
-  const WeightSizes weights = PlanWeights(context, backend, config, load);
+  WeightSizes weights = PlanWeights(context, backend, config, load);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ShapeLinears(config, l).ForEach([&](const LinearShape& shape) {
+      const BlockFormatInfo* blocks = load.load_in_4bit ? ParseBlocks(format, shape.in) : nullptr;
+      if (blocks == nullptr) return;
+      weights.owned -= StorageBytes(shape.out, shape.in, load.quantize);
+      weights.owned +=
+          BytesOf(BlockView{.format = blocks->format, .rows = shape.out, .cols = shape.in});
+    });
+  }
   const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
   const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
   PlannedStep step;
@@ -99,38 +111,97 @@ struct StepTimes {
   double best() const { return timed.front(); }
 };
 
-// step: runs the step of this number and returns its loss.
-StepTimes TimeSteps(const StepBenchOptions& options, TimedBackend& backend,
-                    const std::function<double(std::int64_t)>& step) {
-  StepTimes times;
-  const auto seconds_of_step = [&](std::int64_t s, bool waits) {
+// A model of one format in training. The backend must outlive it.
+class TrainedModel {
+ public:
+  TrainedModel(Context& context, const StepBenchOptions& options, const std::string& format,
+               const DecoderConfig& config, const Precision& precision, Backend& backend)
+      : backend_(backend),
+        adapter_(RandomAdapter(options.model, config, backend.memory())),
+        planned_(PlanStep(context, options, config, format, precision, adapter_, backend_)),
+        model_(context, backend_, config, format, WeightUse::kTraining,
+               planned_.needs.host_embedding),
+        rule_(ParseOptimizer(options.optim)),
+        optimizer_(rule_, WithGradients(), std::filesystem::temp_directory_path()),
+        memory_(Reserved(config), BytesOfPasses(backend_, config, adapter_, precision, needs())),
+        decoder_(backend_, config, model_.get(), precision, options.max_length, needs().work_size),
+        // One micro-batch: nothing is accumulated.
+        tree_(backend.memory(), 1, adapter_.gradients()) {
+    step_.recompute = needs().recompute;
+    step_.max_grad_norm = 1;
+  }
+
+  TimedBackend& backend() { return backend_; }
+  const PlannedStep& planned() const { return planned_; }
+
+  // Runs the step of this number and returns its loss.
+  double Step(std::int64_t s, const Batch& batch) {
+    const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
+    return TrainStep({decoder_, memory_}, step_,
+                     {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter_,
+                     tree_, optimizer_)
+        .loss;
+  }
+
+ private:
+  const ActivationNeeds& needs() const { return planned_.needs; }
+  LoraAdapter& WithGradients() {
+    adapter_.AllocateGradients();
+    return adapter_;
+  }
+  Memory& Reserved(const DecoderConfig& config) {
+    backend_.Reserve(LimitsOf(backend_, config, adapter_, needs()));
+    return backend_.memory();
+  }
+
+  TimedBackend backend_;
+  LoraAdapter adapter_;
+  PlannedStep planned_;
+  RandomModel model_;
+  OptimizerType rule_;
+  Optimizer optimizer_;
+  PassMemory memory_;
+  Decoder decoder_;
+  GradientTree tree_;
+  StepOptions step_;
+};
+
+// Returns the times of each model; they step in turn.
+std::vector<StepTimes> TimeSteps(const StepBenchOptions& options, const Batch& batch,
+                                 std::span<const std::unique_ptr<TrainedModel>> models) {
+  std::vector<StepTimes> all(models.size());
+  const auto seconds_of_step = [&](std::size_t i, std::int64_t s, bool waits) {
     // waits: each part is timed by waiting for its end, which costs overlap; so only the one step
     // that the parts are of waits, and only on a device.
-    backend.Reset(waits);
+    models[i]->backend().Reset(waits);
     const Stopwatch watch;
-    const double loss = step(s);
+    const double loss = models[i]->Step(s, batch);
     const double seconds = watch.seconds();
     // Reported, since a change that makes steps faster must not change them.
-    times.losses.push_back(loss);
+    all[i].losses.push_back(loss);
     return seconds;
   };
   const std::int64_t steps = options.warmup_steps + options.steps;
   for (std::int64_t s = 0; s < steps; ++s) {
-    const double seconds = seconds_of_step(s, false);
-    if (s < options.warmup_steps) continue;
-    // Parts of the best step, to which the other figures belong as well.
-    if (times.timed.empty() || seconds < std::ranges::min(times.timed)) {
-      times.parted = seconds;
-      times.parts = backend.seconds();
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      StepTimes& times = all[i];
+      const double seconds = seconds_of_step(i, s, false);
+      if (s < options.warmup_steps) continue;
+      // Parts of the best step, to which the other figures belong as well.
+      if (times.timed.empty() || seconds < std::ranges::min(times.timed)) {
+        times.parted = seconds;
+        times.parts = models[i]->backend().seconds();
+      }
+      times.timed.push_back(seconds);
     }
-    times.timed.push_back(seconds);
   }
-  std::ranges::sort(times.timed);
-  if (!IsHost(backend.memory())) {
-    times.parted = seconds_of_step(steps, true);
-    times.parts = backend.seconds();
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    std::ranges::sort(all[i].timed);
+    if (IsHost(models[i]->backend().memory())) continue;
+    all[i].parted = seconds_of_step(i, steps, true);
+    all[i].parts = models[i]->backend().seconds();
   }
-  return times;
+  return all;
 }
 
 // flops, tokens: of one step.
@@ -246,48 +317,36 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
   const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
-  // Before the model is made, as a plan sees the device.
+  // Before a model is made, as a plan sees the device.
   const std::size_t available = inner->memory().Available();
-  TimedBackend backend(*inner);
-  LoraAdapter adapter = RandomAdapter(options.model, config, backend.memory());
-  const PlannedStep planned = PlanStep(context, options, config, precision, adapter, backend);
-  const ActivationNeeds& needs = planned.needs;
-  const RandomModel model(context, backend, config, options.model.load_in_4bit,
-                          WeightUse::kTraining, needs.host_embedding);
-  adapter.AllocateGradients();
-  const OptimizerType optimizer_type = ParseOptimizer(options.optim);
-  Optimizer optimizer(optimizer_type, adapter, std::filesystem::temp_directory_path());
-
+  const std::vector<std::string> formats = options.model.Formats();
+  std::vector<std::unique_ptr<TrainedModel>> models;
+  for (const std::string& format : formats) {
+    models.push_back(
+        std::make_unique<TrainedModel>(context, options, format, config, precision, *inner));
+  }
   const Batch batch = RandomBatch(config, options);
-  backend.Reserve(LimitsOf(backend, config, adapter, needs));
-  PassMemory memory(backend.memory(), BytesOfPasses(backend, config, adapter, precision, needs));
-  const Decoder decoder(backend, config, model.get(), precision, options.max_length,
-                        needs.work_size);
-  StepOptions step_options;
-  step_options.recompute = needs.recompute;
-  step_options.max_grad_norm = 1;
-  // One micro-batch: nothing is accumulated.
-  GradientTree tree(backend.memory(), 1, adapter.gradients());
-
-  const StepTimes times = TimeSteps(options, backend, [&](std::int64_t s) {
-    const UpdateArgs update{.rule = optimizer_type.rule, .learning_rate = 1e-4, .step = s + 1};
-    return TrainStep({decoder, memory}, step_options,
-                     {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter, tree,
-                     optimizer)
-        .loss;
-  });
+  const std::vector<StepTimes> times = TimeSteps(options, batch, models);
   const std::size_t used =
-      IsHost(backend.memory()) ? PeakResidentBytes() : available - backend.memory().Available();
+      IsHost(inner->memory()) ? PeakResidentBytes() : available - inner->memory().Available();
   const Limit peak = MeasureFlops(context, *inner, precision.activation);
-  const double flops = StepFlops(config, options.model.lora_r, batch.rows(), options.max_length,
-                                 needs.recompute.front());
-  RowList rows(fmt::format("{}x{} {}", options.per_device_train_batch_size, options.max_length,
-                           options.recompute),
-               precision.activation, context.threads());
-  AddSpeed(options, times, flops, static_cast<double>(batch.rows()), peak, rows);
-  AddShares(times, rows);
-  AddMemory(backend.memory(), available, planned.peak, used, times.best(), rows);
-  return rows.Take();
+  std::vector<BenchRow> all;
+  for (std::size_t i = 0; i < formats.size(); ++i) {
+    const PlannedStep& planned = models[i]->planned();
+    const double flops = StepFlops(config, options.model.lora_r, batch.rows(), options.max_length,
+                                   planned.needs.recompute.front());
+    const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
+                                          options.max_length, options.recompute);
+    RowList rows(options.model.ShapeOf(shape, formats[i]), precision.activation, context.threads());
+    AddSpeed(options, times[i], flops, static_cast<double>(batch.rows()), peak, rows);
+    AddShares(times[i], rows);
+    // Of several models, memory is not told apart.
+    if (formats.size() == 1) {
+      AddMemory(inner->memory(), available, planned.peak, used, times[i].best(), rows);
+    }
+    std::ranges::move(rows.Take(), std::back_inserter(all));
+  }
+  return all;
 }
 
 }  // namespace qlora::bench

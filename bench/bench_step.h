@@ -30,9 +30,10 @@ struct StepBenchOptions {
 double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
                  std::int64_t length, Recompute recompute);
 
-// Rows: tokens/s with the ratio of FLOP/s to the measured peak, tokens/s of the median step, the
-// loss of the first step and of step 20 or the last, the share of the step that each kind of op
-// takes, and peak memory; on a device next to the bytes of a training plan.
+// Rows for each format of weights, whose models step in turn: tokens/s with the ratio of FLOP/s to
+// the measured peak, tokens/s of the median step, the loss of the first step and of step 20 or the
+// last, and the share of the step that each kind of op takes. With one format also peak memory; on
+// a device next to the bytes of a training plan.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

@@ -34,6 +34,7 @@ class BenchVerb : public Verb {
             "The table is "
             "wider than 80 columns; --json prints the same figures.",
         .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
+                     "qlora bench step --weight_formats nf4,Q4_K",
                      "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
                      "qlora bench nf4 --json",
                      "qlora bench tokenizer --model ./my-model --text_file book.txt"},
@@ -81,6 +82,7 @@ class BenchVerb : public Verb {
     }
     gemm_.lora_r = model_.lora_r;
     gemm_.compute_dtype = model_.compute_dtype;
+    gemm_.weight_formats = model_.weight_formats;
     return bench::BenchNf4Matmul(context, gemm_);
   }
 

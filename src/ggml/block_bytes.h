@@ -38,7 +38,7 @@ inline float HalfAt(const std::byte* at) {
 }
 
 // 2^(e - 128), exact also where it is subnormal; e = 255 is 2^127, no NaN.
-inline float HalfOfE8m0(std::byte scale) {
+constexpr float HalfOfE8m0(std::byte scale) {
   const auto e = std::to_integer<std::uint32_t>(scale);
   return std::bit_cast<float>(e < 2 ? 0x200000u << e : (e - 1) << 23);
 }

@@ -2,6 +2,8 @@
 #ifndef QLORA_TESTS_BACKEND_OP_CASES_LINEAR_H_
 #define QLORA_TESTS_BACKEND_OP_CASES_LINEAR_H_
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -117,6 +119,14 @@ inline std::vector<LinearCase> BlockCases(const Backend& backend) {
       {"q4_k_many_rows", 300, 256, {259}, kQ4_K},
       {"q6_k_many", 130, 768, {24}, kQ6_K, 2, true},
   };
+  // Rows of the weight are multiplied a few at a time; the last block of 32 may be alone.
+  for (const WeightKind kind : {kQ4_0, kIq4Nl, kMxfp4, kQ8_0, kQ4_K, kQ6_K}) {
+    const std::int64_t in = kind == kQ4_K || kind == kQ6_K ? 768 : 416;
+    for (const std::int64_t rows : {1, 2, 3, 4, 8}) {
+      const std::string name = fmt::format("blocks_{}_{}", static_cast<int>(kind), rows);
+      cases.push_back({name, rows, in, {11, 4}, kind, 2});
+    }
+  }
   for (std::size_t i = 0; i < cases.size(); i += 2) cases[i].store = Store::kAdd;
   return cases;
 }

@@ -26,10 +26,8 @@ struct FewRowsOperands {
     for (int f = 0; f < kDotFormCount; ++f) {
       const std::int64_t most = MostDotRows(kernels, kDotForms[f]);
       // All rows of x meet rows of A, even if they are too many for rows of a weight.
-      const std::int64_t rows = PackedAs(kDotForms[f]) != kDotForms[f] ? 0
-                                : kDotForms[f] == DotForm::kRows       ? count
-                                                                       : std::min(count, most);
-      x[f] = carver.Matrix(element, rows, RoundUp(in_features, kDotGroup));
+      const std::int64_t rows = kDotForms[f] == DotForm::kRows ? count : std::min(count, most);
+      x[f] = carver.Matrix(element, rows, PackedElements(kDotForms[f], in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
   }
@@ -90,7 +88,7 @@ class FewRowsRun : LinearRun {
   DotForm FormOf(std::int64_t l) const { return DotFormOf(kernels_, linears_[l].weight, x_.rows); }
   bool Needs(DotForm form) const {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      if (PackedAs(FormOf(l)) == form || (form == DotForm::kRows && has_lora(l))) return true;
+      if (FormOf(l) == form || (form == DotForm::kRows && has_lora(l))) return true;
     }
     return false;
   }

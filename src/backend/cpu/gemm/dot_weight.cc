@@ -128,6 +128,7 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
 void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
   const auto pack = form == DotForm::kPrepacked ? kernels.prepacked->pack_x
                     : form == DotForm::kChunks  ? kernels.pack_dot_chunks
+                    : form == DotForm::kBlocks  ? kernels.pack_dot_blocks
                                                 : kernels.pack_dot_rows;
   const auto task = [&](std::int64_t b, int) {
     const std::int64_t first = First(form, b);

@@ -22,9 +22,9 @@ inline constexpr DotForm kDotForms[] = {DotForm::kRows, DotForm::kChunks, DotFor
                                         DotForm::kPrepacked};
 inline constexpr int kDotFormCount = std::size(kDotForms);
 
-// The form whose packed x serves dot products of `form`: blocks meet rows of x as they are.
-constexpr DotForm PackedAs(DotForm form) {
-  return form == DotForm::kBlocks ? DotForm::kRows : form;
+// The elements of a row of x with `cols` columns, packed for dot products of `form`.
+inline std::int64_t PackedElements(DotForm form, std::int64_t cols) {
+  return Pieces(cols, kDotGroup) * (form == DotForm::kBlocks ? kBlockDotElements : kDotGroup);
 }
 
 // The form for dot products of a weight with `count` rows of x.
@@ -37,7 +37,7 @@ struct DotOperand {
   const Kernels& kernels;
   std::int64_t count = 0;  // rows of x
   std::int64_t cols = 0;   // of x
-  // Batches, for each form of PackedAs that Pack was called for.
+  // Batches, for each form that Pack was called for.
   std::byte* packed[kDotFormCount] = {};
 
   std::int64_t batches(DotForm form) const {
@@ -47,8 +47,8 @@ struct DotOperand {
     return count * batch / batches(form);
   }
   std::byte* Batch(DotForm form, std::int64_t batch) const {
-    const std::int64_t elements = First(form, batch) * RoundUp(cols, kDotGroup);
-    return packed[static_cast<int>(PackedAs(form))] + elements * kernels.bytes;
+    const std::int64_t elements = First(form, batch) * PackedElements(form, cols);
+    return packed[static_cast<int>(form)] + elements * kernels.bytes;
   }
   void Pack(Context& context, DotForm form, const ConstMatrixView& x) const;
 };

@@ -37,6 +37,7 @@ Kernels MakeTable() {
       .pack_dot_rows = PackDotRows<kRound>,
       .dot_rows = DotRows,
       .of_blocks = KernelsOf<kRound>,
+      .pack_dot_blocks = PackDotRows<kRound>,
       .pack_dot_chunks = PackDotChunks<kRound>,
       .dot_chunks = DotChunks,
       .prepacked = HWY_TARGET == HWY_AVX3 ? FloatPrepackedKernels(kRound) : nullptr,

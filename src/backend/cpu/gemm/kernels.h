@@ -41,7 +41,7 @@ struct BlockKernels {
                       std::int64_t stride);
   // As panels whose lanes are the columns, kChunk each, one after the other; the rows are k.
   void (*decode_panels)(const BlockView& blocks, std::int64_t col, std::int64_t cols, void* panels);
-  // blocks.rows == product.rows, blocks.cols == product.k; x is packed by Kernels::pack_dot_rows.
+  // blocks.rows == product.rows, blocks.cols == product.k; x is packed by Kernels::pack_dot_blocks.
   void (*dot)(const BlockView& blocks, const DotProduct& product);
 };
 
@@ -72,12 +72,14 @@ struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
   std::int64_t count = 0;   // rows of x, at most kDotBatch, or PrepackedKernels::batch
-  const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements
+  const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements, more for blocks
   float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
 };
 inline constexpr std::int64_t kDotBatch = 8;
 inline constexpr std::int64_t kDotGroup = 128;
+// The elements of a row of x, packed for blocks, for each kDotGroup of its columns.
+inline constexpr std::int64_t kBlockDotElements = kDotGroup + 16;
 // Rows of a row-major 4-bit weight that are multiplied at a time, at most.
 inline constexpr std::int64_t kDotWeightRows = 12;
 
@@ -139,6 +141,7 @@ struct Kernels {
   void (*dot_rows)(const ConstMatrixView& rows, const DotProduct& product);
   // The kernels for weights in a format of ggml; null: their rows are decoded to float32 first.
   const BlockKernels* (*of_blocks)(BlockFormat format);
+  void (*pack_dot_blocks)(const ConstMatrixView& x, void* out);
   void (*pack_dot_chunks)(const ConstMatrixView& x, void* out);
   // in.rows == product.rows, at most kDotWeightRows; in.chunks * kChunk == product.k.
   void (*dot_chunks)(const QuantizedChunks& in, const DotProduct& product);

@@ -22,6 +22,7 @@ const Kernels* Bfloat16Kernels() {
       .pack_dot_rows = bf16::PackDotRows,
       .dot_rows = bf16::DotRows,
       .of_blocks = bf16::KernelsOf,
+      .pack_dot_blocks = bf16::PackDotBlocks,
       .pack_dot_chunks = bf16::PackDotChunks,
       .dot_chunks = bf16::DotChunks,
       .prepacked = bf16::Prepacked(),

@@ -29,7 +29,9 @@ void DotRows(const ConstMatrixView& rows, const DotProduct& product);
 void PackDotChunks(const ConstMatrixView& in, void* out);
 void DotChunks(const QuantizedChunks& in, const DotProduct& product);
 
-// bf16_blocks.cc. Null for formats whose rows are decoded first.
+// bf16_blocks.cc
+void PackDotBlocks(const ConstMatrixView& in, void* out);
+// Null for formats whose rows are decoded first.
 const BlockKernels* KernelsOf(BlockFormat format);
 
 // bf16_prepacked.cc. Null where AVX512_VBMI is missing.

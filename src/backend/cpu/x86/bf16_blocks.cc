@@ -2,8 +2,10 @@
 // with few rows of x, and blocks as operands of tiles.
 #include <algorithm>
 
+#include "backend/cpu/views.h"
 #include "backend/cpu/x86/bf16.h"
 #include "backend/cpu/x86/bf16_block_values-inl.h"
+#include "backend/cpu/x86/bf16_lanes-inl.h"
 
 HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16")
 
@@ -21,6 +23,11 @@ struct Unit {
   static constexpr Index kBytes = kBlocks * Scales::kBytes;
   static constexpr int kGroups = kValues / kGroup;
 };
+
+// The sums that are behind packed rows of x.
+HWY_INLINE const float* SumsOfX(const std::uint16_t* x, Index count, Index k) {
+  return reinterpret_cast<const float*>(x + count * RoundUp(k, kGroup));
+}
 
 // Loads the unit at `from`. Of the last one of a row, the second block may be missing, in place of
 // which come zeros.
@@ -43,65 +50,18 @@ HWY_INLINE void FetchLines(const std::byte*& ahead) {
 }
 constexpr Index kAhead = 8192;  // bytes, at least
 
-// For up to kMostScaledSums rows of x: sums over the columns of one scale are scaled, not values.
-constexpr int kMostScaledSums = 2;
-template <BlockFormat kFormat, int kCount>
-void DotScaledSums(const BlockView& blocks, const DotProduct& p) {
-  using U = Unit<kFormat>;
-  const auto ones = (__m512bh)_mm512_set1_epi16(UpperHalf(1));
-  const auto row_bytes = static_cast<Index>(blocks.row_bytes());
-  std::byte room[U::kBytes];
-  for (Index r = 0; r < p.rows; ++r) {
-    const std::byte* from = blocks.data + r * row_bytes;
-    const std::byte* ahead = from + kAhead;
-    const auto* x = static_cast<const std::uint16_t*>(p.x);
-    // Halves of a group apart, and minima: a multiply-add waits for the one before.
-    __m512 sum[kCount][2];
-    __m512 less[kCount][2];
-#pragma GCC unroll 2
-    for (int m = 0; m < kCount; ++m) {
-      sum[m][0] = sum[m][1] = less[m][0] = less[m][1] = _mm512_setzero_ps();
-    }
-    for (Index k = 0; k < p.k; k += U::kValues, from += U::kBytes) {
-      FetchLines<U::kBytes>(ahead);
-      BlockDecoder<kFormat> decoder;
-      LoadUnit<kFormat>(from, p.k - k, room, decoder);
-#pragma GCC unroll 4
-      for (int g = 0; g < U::kGroups; ++g) {
-        const auto [first, second] = decoder.Codes(g);
-#pragma GCC unroll 2
-        for (int m = 0; m < kCount; ++m, x += kGroup) {
-#pragma GCC unroll 2
-          for (int h = 0; h < 2; ++h) {
-            const auto row = (__m512bh)_mm512_loadu_si512(x + 32 * h);
-            const auto codes = (__m512bh)(h == 0 ? first : second);
-            const __m512 products = _mm512_dpbf16_ps(_mm512_setzero_ps(), codes, row);
-            sum[m][h] = _mm512_fmadd_ps(products, decoder.Scale(2 * g + h), sum[m][h]);
-            if constexpr (U::Scales::kHasMins) {
-              const __m512 total = _mm512_dpbf16_ps(_mm512_setzero_ps(), ones, row);
-              less[m][h] = _mm512_fmadd_ps(total, decoder.Min(2 * g + h), less[m][h]);
-            }
-          }
-        }
-      }
-    }
-#pragma GCC unroll 2
-    for (int m = 0; m < kCount; ++m) {
-      const __m512 total =
-          _mm512_sub_ps(_mm512_add_ps(sum[m][0], sum[m][1]), _mm512_add_ps(less[m][0], less[m][1]));
-      p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(total);
-    }
-  }
-}
-
-// For more rows of x: kRows rows of the weight, from row r on, share the loaded values of x.
+// kRows rows of the weight, from row r on, share the loaded values of x. Sums over the columns of
+// one scale are scaled, not values, and minima meet sums of x.
 template <BlockFormat kFormat, int kCount, int kRows>
-HWY_INLINE void DotValues(const BlockView& blocks, const DotProduct& p, Index r) {
+HWY_INLINE void DotRowsOfBlocks(const BlockView& blocks, const DotProduct& p, Index r) {
   using U = Unit<kFormat>;
+  // Codes that become float32 anyway are scaled there, once for several rows of x.
+  constexpr bool kScale = kFormat == BlockFormat::kQ8_0 && kCount > 2;
   const auto row_bytes = static_cast<Index>(blocks.row_bytes());
   const std::byte* from = blocks.data + r * row_bytes;
   const std::byte* ahead = from + std::max<Index>(kAhead, kRows * row_bytes);
   const auto* x = static_cast<const std::uint16_t*>(p.x);
+  const float* sums_of_x = SumsOfX(x, p.count, p.k);
   __m512 sum[kRows][kCount];
 #pragma GCC unroll 4
   for (int i = 0; i < kRows; ++i) {
@@ -119,16 +79,31 @@ HWY_INLINE void DotValues(const BlockView& blocks, const DotProduct& p, Index r)
 #pragma GCC unroll 4
     for (int g = 0; g < U::kGroups; ++g) {
       GroupValues values[kRows];
+      __m512 scales[kRows];
 #pragma GCC unroll 4
-      for (int i = 0; i < kRows; ++i) values[i] = decoder[i].Values(g);
+      for (int i = 0; i < kRows; ++i) {
+        values[i] = kScale ? decoder[i].Values(g) : decoder[i].Codes(g);
+        scales[i] = decoder[i].Scales(g);
+      }
 #pragma GCC unroll 8
       for (int m = 0; m < kCount; ++m, x += kGroup) {
-        const auto first = (__m512bh)_mm512_loadu_si512(x);
-        const auto second = (__m512bh)_mm512_loadu_si512(x + 32);
+        const auto [first, second] = BlockDecoder<kFormat>::OrderOf(
+            {_mm512_loadu_si512(x), _mm512_loadu_si512(x + kGroup / 2)});
 #pragma GCC unroll 4
         for (int i = 0; i < kRows; ++i) {
-          sum[i][m] = _mm512_dpbf16_ps(sum[i][m], (__m512bh)values[i].first, first);
-          sum[i][m] = _mm512_dpbf16_ps(sum[i][m], (__m512bh)values[i].second, second);
+          __m512 part = kScale ? sum[i][m] : _mm512_setzero_ps();
+          part = _mm512_dpbf16_ps(part, (__m512bh)values[i].first, (__m512bh)first);
+          part = _mm512_dpbf16_ps(part, (__m512bh)values[i].second, (__m512bh)second);
+          sum[i][m] = kScale ? part : _mm512_fmadd_ps(part, scales[i], sum[i][m]);
+        }
+      }
+    }
+    if constexpr (U::Scales::kHasMins) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m, sums_of_x += 16) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          sum[i][m] = _mm512_fnmadd_ps(_mm512_loadu_ps(sums_of_x), decoder[i].Mins(), sum[i][m]);
         }
       }
     }
@@ -144,15 +119,12 @@ HWY_INLINE void DotValues(const BlockView& blocks, const DotProduct& p, Index r)
 
 template <BlockFormat kFormat, int kCount>
 void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
-  if constexpr (kCount <= kMostScaledSums) {
-    DotScaledSums<kFormat, kCount>(blocks, p);
-  } else {
-    // As many as keep sums and values in registers.
-    constexpr int kRows = 3;
-    Index r = 0;
-    for (; r + kRows <= p.rows; r += kRows) DotValues<kFormat, kCount, kRows>(blocks, p, r);
-    for (; r < p.rows; ++r) DotValues<kFormat, kCount, 1>(blocks, p, r);
-  }
+  // Scales of 16 columns and a look-up of 6 bits take more registers.
+  constexpr int kRows = kFormat == BlockFormat::kQ6_K && kCount > 2 ? 2 : 4;
+  static_assert(kDotWeightRows % kRows == 0);
+  Index r = 0;
+  for (; r + kRows <= p.rows; r += kRows) DotRowsOfBlocks<kFormat, kCount, kRows>(blocks, p, r);
+  for (; r < p.rows; ++r) DotRowsOfBlocks<kFormat, kCount, 1>(blocks, p, r);
 }
 
 template <BlockFormat kFormat>
@@ -162,8 +134,8 @@ void DotBlocks(const BlockView& blocks, const DotProduct& p) {
   kTable[p.count - 1](blocks, p);
 }
 
-// Calls put(i, values) for the groups of columns [col, col + cols) of a row, where i counts from
-// col.
+// Calls put(i, values), with the values in the order of columns, for the groups of columns [col,
+// col + cols) of a row, where i counts from col.
 template <BlockFormat kFormat, class Put>
 HWY_INLINE void ForGroups(const std::byte* row, Index col, Index cols, const Put& put) {
   using U = Unit<kFormat>;
@@ -173,15 +145,22 @@ HWY_INLINE void ForGroups(const std::byte* row, Index col, Index cols, const Put
     LoadUnit<kFormat>(row + (col + i) / U::kValues * U::kBytes, cols - i, room, decoder);
     for (auto g = static_cast<int>((col + i) % U::kValues / kGroup); g < U::kGroups && i < cols;
          ++g, i += kGroup) {
-      put(i, decoder.Values(g));
+      put(i, decoder.InOrder(decoder.Values(g)));
     }
   }
 }
 
 template <BlockFormat kFormat>
 void DecodeBlockRows(const BlockView& blocks, Index col, Index cols, void* out, Index stride) {
+  using U = Unit<kFormat>;
   for (Index r = 0; r < blocks.rows; ++r) {
     auto* to = static_cast<std::uint16_t*>(out) + r * stride;
+    // The columns that are decoded next, of these rows: rows are too far apart for the processor to
+    // foresee them.
+    const std::byte* next = blocks.Row(r) + (col + cols) / U::kValues * U::kBytes;
+    for (Index byte = 0; byte < cols / U::kValues * U::kBytes; byte += 64) {
+      _mm_prefetch(next + byte, _MM_HINT_T1);
+    }
     ForGroups<kFormat>(
         blocks.Row(r), col,
         cols, [&](Index i, const GroupValues& values) __attribute__((always_inline)) {
@@ -191,26 +170,10 @@ void DecodeBlockRows(const BlockView& blocks, Index col, Index cols, void* out, 
   }
 }
 
-// Word i of two vectors side by side, for 16 words from kFirst on.
-struct alignas(64) SideBySide {
-  std::uint16_t words[32] = {};
-
-  constexpr explicit SideBySide(int first) {
-    for (int i = 0; i < 16; ++i) {
-      words[2 * i] = static_cast<std::uint16_t>(first + i);
-      words[2 * i + 1] = static_cast<std::uint16_t>(32 + first + i);
-    }
-  }
-};
-constexpr SideBySide kLowWords(0);
-constexpr SideBySide kHighWords(16);
-
 // Groups of even rows wait in `even` for those of the rows that follow.
 template <BlockFormat kFormat>
 void DecodeBlockPanels(const BlockView& blocks, Index col, Index cols, void* panels) {
   constexpr Index kRowsAhead = 64;
-  const __m512i low = _mm512_load_si512(kLowWords.words);
-  const __m512i high = _mm512_load_si512(kHighWords.words);
   const Index pairs = (blocks.rows + 1) / 2;
   const auto row_bytes = static_cast<Index>(blocks.row_bytes());
   const Index fetched = cols / Unit<kFormat>::kValues * Unit<kFormat>::kBytes;
@@ -229,12 +192,13 @@ void DecodeBlockPanels(const BlockView& blocks, Index col, Index cols, void* pan
     const auto put = [&](Index i, const GroupValues& odd) __attribute__((always_inline)) {
       const Index width = std::min(kGroup, cols - i);
       auto* to = static_cast<std::uint32_t*>(panels) + i * pairs + pair * width;
-      const auto [first, second] = even[i / kGroup];
-      _mm512_storeu_si512(to, _mm512_permutex2var_epi16(first, low, odd.first));
-      _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi16(first, high, odd.first));
+      const GroupValues low = SideBySide(even[i / kGroup].first, odd.first);
+      _mm512_storeu_si512(to, low.first);
+      _mm512_storeu_si512(to + 16, low.second);
       if (width < kGroup) return;
-      _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi16(second, low, odd.second));
-      _mm512_storeu_si512(to + 48, _mm512_permutex2var_epi16(second, high, odd.second));
+      const GroupValues high = SideBySide(even[i / kGroup].second, odd.second);
+      _mm512_storeu_si512(to + 32, high.first);
+      _mm512_storeu_si512(to + 48, high.second);
     };
     if (2 * pair + 1 < blocks.rows) {
       ForGroups<kFormat>(row + row_bytes, col, cols, put);
@@ -246,6 +210,31 @@ void DecodeBlockPanels(const BlockView& blocks, Index col, Index cols, void* pan
 }
 
 }  // namespace
+
+// Groups of 64 columns; in each, the rows one after the other, padded with zeros: even columns,
+// then odd ones. Then for every 256 columns of each row, eight zeros and the sums of 32 columns
+// each, in float32.
+void PackDotBlocks(const ConstMatrixView& in, void* out) {
+  auto* to = static_cast<std::uint16_t*>(out);
+  for (Index k = 0; k < in.cols; k += kGroup) {
+    for (Index m = 0; m < in.rows; ++m, to += kGroup) {
+      const auto [even, odd] = Permuted({LoadBits32(in, m, k), LoadBits32(in, m, k + 32)}, kApart);
+      _mm512_storeu_si512(to, even);
+      _mm512_storeu_si512(to + 32, odd);
+    }
+  }
+  const auto ones = (__m512bh)_mm512_set1_epi16(UpperHalf(1));
+  auto* sums = reinterpret_cast<float*>(to);
+  for (Index k = 0; k + 256 <= in.cols; k += 256) {
+    for (Index m = 0; m < in.rows; ++m) {
+      sums = std::fill_n(sums, 8, 0.0f);
+      for (Index i = k; i < k + 256; i += 32) {
+        *sums++ = _mm512_reduce_add_ps(
+            _mm512_dpbf16_ps(_mm512_setzero_ps(), ones, (__m512bh)LoadBits32(in, m, i)));
+      }
+    }
+  }
+}
 
 const BlockKernels* KernelsOf(BlockFormat format) {
   return KernelForBlocks(format, []<BlockFormat kFormat>() -> const BlockKernels* {
