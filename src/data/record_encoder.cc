@@ -1,10 +1,12 @@
 #include "data/record_encoder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
+#include "data/stripped_thoughts.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
 #include "prompt/conversation.h"
@@ -17,7 +19,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 6;
+constexpr int kEncodingVersion = 7;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -235,8 +237,18 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
   encoded.notes.unused_fields = conversation.unused_fields;
   encoded.notes.readings = std::move(chat.readings);
   WarnOfHiddenMessages(conversation, chat, encoded.notes);
+  const std::vector<std::size_t> stripped = FindStrippedThoughts(*chat_, conversation, chat);
+  if (!stripped.empty()) {
+    encoded.notes.warnings.push_back(
+        "earlier answers whose thoughts the chat template leaves out, so that they are not trained "
+        "(train_turns: each shows and trains all of them)");
+  }
+  if (!conversation.trained.empty() && conversation.trained.back()) {
+    std::ranges::move(chat.warnings, std::back_inserter(encoded.notes.warnings));
+  }
   std::erase_if(chat.assistant, [&](const ChatSpan& span) {
-    return !conversation.trained.at(span.message);  // a turn that is read, not learned
+    const bool is_read = !conversation.trained.at(span.message);  // and not learned
+    return is_read || std::ranges::count(stripped, span.message) > 0;
   });
   Sample& sample = encoded.sample;
   sample.ids = tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
@@ -265,6 +277,7 @@ void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedC
     const TurnTokens turn = mask.turns[s];
     const auto tokens = std::span(encoded.sample.ids).subspan(turn.begin, turn.end - turn.begin);
     const TurnEnd end = EndOf(tokens, tokenizer_);
+    if (span.open_end) continue;
     if (end == TurnEnd::kSpecial) encoded.notes.unlisted_stop = true;
     if (end != TurnEnd::kText) continue;
     const OrderedJson& content = message.at("content");

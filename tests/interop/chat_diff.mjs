@@ -77,7 +77,7 @@ function makeCases(template, {tools, conversations}) {
   return conversations.flatMap((conversation) => [true, false].map((prompt) => ({
     template, name: conversation.name, now: NOW,
     variables: {messages: conversation.messages, tools: conversation.tools ? tools : null, documents: null,
-                add_generation_prompt: prompt, bos_token: "<s>", eos_token: "</s>"},
+                add_generation_prompt: prompt, bos_token: "<s>", eos_token: "</s>", ...conversation.variables},
   })));
 }
 
