@@ -100,22 +100,22 @@ void CheckByteTokens(const TokenizerSpec& spec) {
       bytes);
 }
 
-// Returns the tokens besides EOS that end a generation and that llama.cpp does not know by their
-// texts alone, the end of a turn first: chat models end turns with it, not with EOS.
+// Returns the tokens besides EOS that end a generation, for the two keys of such tokens. Chat
+// models end turns with one of the texts below: it is first, unless both keys are needed for tokens
+// that llama.cpp does not know by their texts.
 std::vector<std::int32_t> OtherEnds(const Tokenizer& tokenizer) {
   std::vector<std::int32_t> ends;
+  for (const std::int32_t id : tokenizer.eos_ids()) {
+    if (id != tokenizer.eos_id() && !EndsByText(tokenizer.TokenText(id))) ends.push_back(id);
+  }
   // The <|end|> of models with <|return|> ends a part of the answer.
   const bool has_parts = tokenizer.IdOf("<|return|>").has_value();
   for (const char* end_of_turn :
        {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", has_parts ? "" : "<|end|>"}) {
     const std::optional<std::int32_t> id = tokenizer.IdOf(end_of_turn);
     if (!id) continue;
-    ends.push_back(*id);
+    if (ends.size() < 2) ends.insert(ends.begin(), *id);
     break;
-  }
-  for (const std::int32_t id : tokenizer.eos_ids()) {
-    const bool known = id == tokenizer.eos_id() || EndsByText(tokenizer.TokenText(id));
-    if (!known && std::count(ends.begin(), ends.end(), id) == 0) ends.push_back(id);
   }
   return ends;
 }

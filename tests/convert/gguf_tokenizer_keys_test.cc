@@ -1,6 +1,7 @@
 // Tokenizers written as keys of GGUF and read again give the ids of the tokenizer.json.
 #include "convert/gguf_tokenizer_keys.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/file.h"
