@@ -39,15 +39,15 @@ constexpr const char* kPunctuation = "Punctuation";  // a step that is no expres
 
 // The steps of a pre-tokenizer of tokenizer.json, and the rule of the same splits. Letter by
 // letter: two expressions that look alike may split digits in another way.
-struct Rule {
+struct PreRule {
   std::vector<std::string> steps;
   const char* name;
   bool ignore_merges = false;  // a word that is a token is that token
   const char* note = "";
 };
 
-const std::vector<Rule>& Rules() {
-  static const std::vector<Rule> kRules = {
+const std::vector<PreRule>& PreRules() {
+  static const std::vector<PreRule> kPreRules = {
       {{}, "gpt-2"},
       {{kGpt2}, "gpt-2"},
       {{kDigits, kGpt2}, "smollm"},
@@ -68,7 +68,7 @@ const std::vector<Rule>& Rules() {
        "llama.cpp splits digits and punctuation of this model in another way than its "
        "tokenizer.json does"},
   };
-  return kRules;
+  return kPreRules;
 }
 
 // Appends the splits of a step: an expression that isolates its matches, or the name of the step.
@@ -102,8 +102,8 @@ std::string GgufPreName(const TokenizerSpec& spec, std::vector<std::string>& not
   if (!spec.gguf_pre.empty()) return spec.gguf_pre;  // of a GGUF file
   std::vector<std::string> splits;
   AppendSplits(ParseOrderedJson(spec.pre_tokenizer, "pre_tokenizer"), splits);
-  const Rule* found = nullptr;
-  for (const Rule& rule : Rules()) {
+  const PreRule* found = nullptr;
+  for (const PreRule& rule : PreRules()) {
     if (rule.steps != splits) continue;
     if (found == nullptr || rule.ignore_merges == spec.ignore_merges) found = &rule;
   }
