@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "convert/gguf_pre_names.h"
+#include "tokenizer/gguf_roles.h"
 #include "tokenizer/gguf_vocabulary.h"
 
 namespace qlora {
@@ -15,46 +17,6 @@ namespace {
 using enum GgufTokenType;
 
 std::int32_t NumberOf(GgufTokenType type) { return static_cast<std::int32_t>(type); }
-
-// GGUF stores no regex: llama.cpp knows pre-tokenizers by name. A pattern of tokenizer.json, and
-// the name of the pre-tokenizer that splits the same way.
-struct PreTokenizer {
-  std::string_view regex;
-  std::string_view name;
-};
-constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "llama-bpe"},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "qwen2"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "tekken"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "gpt-4o"},
-});
-constexpr std::string_view kGpt2Regex =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-std::string PreTokenizerName(const TokenizerSpec& spec) {
-  // Of a GGUF file: its name.
-  if (!spec.gguf_pre.empty()) return spec.gguf_pre;
-  for (const PreTokenizer& known : kPreTokenizers) {
-    // Letter by letter: two expressions that look alike may split digits in another way.
-    if (spec.split_regex == known.regex) return std::string(known.name);
-  }
-  // ByteLevel alone splits like GPT-2; behind single Digits it is the rule of SmolLM.
-  if (spec.split_regex.empty() || spec.split_regex == kGpt2Regex) {
-    const bool digits = spec.pre_tokenizer.find("\"Digits\"") != std::string::npos;
-    const bool one_by_one =
-        spec.pre_tokenizer.find("\"individual_digits\":true") != std::string::npos;
-    if (!digits) return "gpt-2";
-    if (one_by_one) return "smollm";
-  }
-  ThrowInvalidInput(
-      "GGUF has no name for the pre-tokenizer of this model, so llama.cpp would split text in "
-      "another way: {}",
-      spec.pre_tokenizer);
-}
 
 bool IsByteToken(const std::string& piece) {
   return piece.size() == 6 && piece.rfind("<0x", 0) == 0 && piece.back() == '>';
@@ -98,6 +60,12 @@ std::vector<std::int32_t> TokenTypes(const Tokenizer& tokenizer, const Tokenizer
   return types;
 }
 
+GgufArray MergesOf(const TokenizerSpec& spec) {
+  std::vector<std::string> merges;
+  for (const auto& [left, right] : spec.merges) merges.push_back(left + " " + right);
+  return GgufArray(std::move(merges));
+}
+
 // Refuses tokens without a row of the embedding that a text may hold.
 void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
   const TokenizerSpec& spec = tokenizer.spec();
@@ -130,6 +98,26 @@ void CheckByteTokens(const TokenizerSpec& spec) {
       "this tokenizer has {} of the 256 byte pieces <0x00> ... <0xFF>; llama.cpp crashes on "
       "unknown characters without them",
       bytes);
+}
+
+// Returns the tokens besides EOS that end a generation, for the two keys of such tokens. Chat
+// models end turns with one of the texts below: it is first, unless both keys are needed for tokens
+// that llama.cpp does not know by their texts.
+std::vector<std::int32_t> OtherEnds(const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ends;
+  for (const std::int32_t id : tokenizer.eos_ids()) {
+    if (id != tokenizer.eos_id() && !EndsByText(tokenizer.TokenText(id))) ends.push_back(id);
+  }
+  // The <|end|> of models with <|return|> ends a part of the answer.
+  const bool has_parts = tokenizer.IdOf("<|return|>").has_value();
+  for (const char* end_of_turn :
+       {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", has_parts ? "" : "<|end|>"}) {
+    const std::optional<std::int32_t> id = tokenizer.IdOf(end_of_turn);
+    if (!id) continue;
+    if (ends.size() < 2) ends.insert(ends.begin(), *id);
+    break;
+  }
+  return ends;
 }
 
 }  // namespace
@@ -189,14 +177,18 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   switch (spec.kind) {
     case TokenizerKind::kByteLevelBpe: {
       add("ggml.model", std::string("gpt2"));
-      add("ggml.pre", PreTokenizerName(spec));
-      std::vector<std::string> merges;
-      for (const auto& [left, right] : spec.merges) merges.push_back(left + " " + right);
-      add("ggml.merges", GgufArray(std::move(merges)));
+      add("ggml.pre", GgufPreName(spec, notes));
+      add("ggml.merges", MergesOf(spec));
       break;
     }
     case TokenizerKind::kSentencePieceBpe: {
       CheckByteTokens(spec);
+      if (spec.gguf_pre == "gemma4") {  // of a GGUF file that has it
+        add("ggml.model", spec.gguf_pre);
+        add("ggml.merges", MergesOf(spec));
+        add("ggml.add_space_prefix", false);
+        break;
+      }
       add("ggml.model", std::string("llama"));
       add("ggml.pre", std::string("default"));
       std::vector<float> scores = ScoresOf(spec);
@@ -215,12 +207,13 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
   add_id("ggml.eos_token_id", tokenizer.eos_id());
   add_id("ggml.unknown_token_id", tokenizer.unk_id());
   add_id("ggml.padding_token_id", tokenizer.pad_id());
-  for (const char* end_of_turn : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>"}) {
-    const std::optional<std::int32_t> id = tokenizer.IdOf(end_of_turn);
-    if (!id) continue;
-    // Chat models end turns with this token, not with EOS: llama.cpp stops at both.
-    add_id("ggml.eot_token_id", id);
-    break;
+  const std::vector<std::int32_t> ends = OtherEnds(tokenizer);
+  if (!ends.empty()) add_id("ggml.eot_token_id", ends[0]);
+  if (ends.size() > 1) add_id("ggml.eom_token_id", ends[1]);
+  if (ends.size() > 2) {
+    notes.push_back(
+        fmt::format("GGUF has keys for EOS and two further ends: llama.cpp does not stop at '{}'",
+                    tokenizer.TokenText(ends[2])));
   }
   add("ggml.add_bos_token", tokenizer.adds_bos());
   add("ggml.add_eos_token", tokenizer.adds_eos());

@@ -1,10 +1,12 @@
 #include "data/record_encoder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/text.h"
+#include "data/stripped_thoughts.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
 #include "prompt/conversation.h"
@@ -17,7 +19,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 6;
+constexpr int kEncodingVersion = 7;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -51,6 +53,17 @@ bool ShowsCalls(const OrderedJson& message, std::string_view rendered) {
   const auto name = function.find("name");
   if (name == function.end() || !name->is_string()) return true;
   return rendered.find(name->get_ref<const std::string&>()) != std::string_view::npos;
+}
+
+// True when a text ends in what an answer says behind its thoughts.
+bool EndsIn(const OrderedJson& answer, std::string_view text) {
+  const OrderedJson& content = answer.at("content");
+  if (!content.is_string()) return false;
+  constexpr std::string_view kThought = "</think>";
+  std::string_view said = TrimEnd(content.get_ref<const std::string&>());
+  const std::size_t thought = said.rfind(kThought);
+  if (thought != said.npos) said = Trim(said.substr(thought + kThought.size()));
+  return !said.empty() && TrimEnd(text).ends_with(said);
 }
 
 }  // namespace
@@ -235,8 +248,18 @@ EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation
   encoded.notes.unused_fields = conversation.unused_fields;
   encoded.notes.readings = std::move(chat.readings);
   WarnOfHiddenMessages(conversation, chat, encoded.notes);
+  const std::vector<std::size_t> stripped = FindStrippedThoughts(*chat_, conversation, chat);
+  if (!stripped.empty()) {
+    encoded.notes.warnings.push_back(
+        "earlier answers whose thoughts the chat template leaves out, so that they are not trained "
+        "(train_turns: each shows and trains all of them)");
+  }
+  if (!conversation.trained.empty() && conversation.trained.back()) {
+    std::ranges::move(chat.warnings, std::back_inserter(encoded.notes.warnings));
+  }
   std::erase_if(chat.assistant, [&](const ChatSpan& span) {
-    return !conversation.trained.at(span.message);  // a turn that is read, not learned
+    const bool is_read = !conversation.trained.at(span.message);  // and not learned
+    return is_read || std::ranges::count(stripped, span.message) > 0;
   });
   Sample& sample = encoded.sample;
   sample.ids = tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
@@ -265,11 +288,11 @@ void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedC
     const TurnTokens turn = mask.turns[s];
     const auto tokens = std::span(encoded.sample.ids).subspan(turn.begin, turn.end - turn.begin);
     const TurnEnd end = EndOf(tokens, tokenizer_);
+    if (span.open_end) continue;
     if (end == TurnEnd::kSpecial) encoded.notes.unlisted_stop = true;
     if (end != TurnEnd::kText) continue;
-    const OrderedJson& content = message.at("content");
-    const bool last = s + 1 == chat.assistant.size() && content.is_string();
-    if (!last || !CloseLastTurn(content.get_ref<const std::string&>(), chat, mask, encoded)) {
+    const bool last = s + 1 == chat.assistant.size();
+    if (!last || !CloseLastTurn(message, chat, mask, encoded)) {
       ThrowOpenTurn(tokens, static_cast<std::int64_t>(span.message), tokenizer_);
     }
   }
@@ -362,13 +385,19 @@ void RecordEncoder::WarnOfHiddenMessages(const Conversation& conversation, const
 }
 
 // Some templates (GLM) end a turn with the token that begins the next message, and so leave the
-// last turn open. It is such a turn if nothing but white space follows its content, `said`, to the
+// last turn open. It is such a turn if nothing but white space follows what the answer says to the
 // end of the text. EOS is appended to it, or with append_eos: false the turn is trained as it is.
-bool RecordEncoder::CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
-                                  EncodedRecord& encoded) const {
-  said = TrimEnd(said);
-  if (said.empty() || !TrimEnd(chat.text).ends_with(said)) return false;
+bool RecordEncoder::CloseLastTurn(const OrderedJson& answer, const RenderedChat& chat,
+                                  LossMask& mask, EncodedRecord& encoded) const {
   if (TrimEnd(chat.text).size() > chat.assistant.back().end) return false;
+  const auto calls = answer.find("tool_calls");
+  const bool has_calls = calls != answer.end() && !SaysNothing(*calls);
+  // Of calls, the template decides how they look.
+  const OrderedJson probe = {{{"role", "user"}, {"content", "Hello"}},
+                             {{"role", "assistant"}, {"content", "Hi"}}};
+  const bool open =
+      has_calls ? EndsIn(probe[1], chat_->Render(probe, nullptr).text) : EndsIn(answer, chat.text);
+  if (!open) return false;
   encoded.notes.without_eos = !options_.append_eos;
   if (!options_.append_eos) return true;
   if (!tokenizer_.eos_id()) return false;

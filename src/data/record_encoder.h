@@ -85,7 +85,7 @@ class RecordEncoder {
                                         const std::string& text) const;
   bool AreUnread(std::span<const std::string> names, const Conversation& conversation,
                  const std::string& text) const;
-  bool CloseLastTurn(std::string_view said, const RenderedChat& chat, LossMask& mask,
+  bool CloseLastTurn(const OrderedJson& answer, const RenderedChat& chat, LossMask& mask,
                      EncodedRecord& encoded) const;
 
   const RecordLayout layout_;

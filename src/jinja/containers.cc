@@ -171,7 +171,9 @@ Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Val
   NeedDefined(object);
   const std::string* text = AsText(object);
   const List* list = AsList(object);
-  if (text == nullptr && (list == nullptr || !list->IsIndexed())) return Undefined{"slice"};
+  if (text == nullptr && (list == nullptr || !list->IsIndexed())) {
+    Fail("'{}' cannot be sliced", TypeName(object));
+  }
   const Walk walk = PlanWalk(begin, end, step, Length(runtime, object));
   if (text != nullptr && walk.step == 1) {
     const std::size_t from = ByteOffset(*text, walk.begin);

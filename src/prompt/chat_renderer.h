@@ -17,6 +17,7 @@ struct ChatSpan {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::size_t message = 0;
+  bool open_end = false;  // what closes the turn here is not what the model has to close it with
 };
 
 struct RenderedChat {
@@ -25,6 +26,7 @@ struct RenderedChat {
   // Fields and roles that were given to the template under other names, as "thinking as
   // reasoning_content".
   std::vector<std::string> readings = {};
+  std::vector<std::string> warnings = {};  // about the rendering of this conversation
 };
 
 struct Conversation;

@@ -6,10 +6,14 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "prompt/assistant_turns.h"
+#include "prompt/loss_mask.h"
+#include "prompt/missing_prompt.h"
 #include "prompt/template_fit.h"
 
 namespace qlora {
 namespace {
+
+constexpr std::string_view kThinkingVariable = "enable_thinking";
 
 OrderedJson ParseVariables(const std::string& text) {
   if (text.empty()) return OrderedJson::object();
@@ -36,6 +40,7 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   add("eos_token", tokenizer.eos_id());
   add("pad_token", tokenizer.pad_id());
   add("unk_token", tokenizer.unk_id());
+  for (const auto& [key, id] : tokenizer.other_roles()) add(key.c_str(), id);
   // The user's variables come after the tokens, because they override the tokenizer's.
   variables.update(ParseVariables(settings.variables));
   variables_ = std::make_shared<const OrderedJson>(std::move(variables));
@@ -54,7 +59,8 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
 // Gives the template its variables in the order of precedence: of two with one name, the first
 // counts.
 JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& tools,
-                              const OrderedJson& of_record, bool prompt) const {
+                              const OrderedJson& of_record, bool prompt,
+                              std::optional<bool> thinks) const {
   if (!jinja_) ThrowInvalidInput("{}", defect_);
   const OrderedJson none;
   const OrderedJson add_generation_prompt = prompt;
@@ -62,6 +68,8 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   std::vector<JinjaVariable> variables = {{"messages", &messages},
                                           {"tools", &tools},
                                           {"add_generation_prompt", &add_generation_prompt}};
+  const OrderedJson enable_thinking = thinks.value_or(false);
+  if (thinks) variables.push_back({kThinkingVariable, &enable_thinking});
   // A record's variables are for it alone, and win over those of all.
   for (const auto& [name, value] : of_record.items()) variables.push_back({name, &value});
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
@@ -92,16 +100,24 @@ RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) 
     TakeMarks(fitted.output, messages, chat);
     return chat;
   }
+  const bool may_think = HasWholeWord(text_, kThinkingVariable);
   const RenderMessages render = [&](const OrderedJson& some,
-                                    bool prompt) -> std::optional<std::string> {
+                                    TurnPrompt prompt) -> std::optional<std::string> {
+    const bool has_prompt = prompt != TurnPrompt::kNone;
+    std::optional<bool> thinks;
+    if (has_prompt && prompt != TurnPrompt::kUsual) {
+      if (!may_think) return std::nullopt;
+      thinks = prompt == TurnPrompt::kWithThoughts;
+    }
     try {
-      return run(some, prompt).text;
+      return Run(some, tools, conversation.variables, has_prompt, thinks).text;
     } catch (
         const Error&) {  // many templates refuse a conversation that does not end as they expect
       return std::nullopt;
     }
   };
   chat.assistant = FindAssistantTurns(render, messages, chat.text, special_tokens_);
+  CompletePrompt(render, messages, chat);
   return chat;
 }
 
@@ -173,12 +189,13 @@ std::optional<std::int32_t> ChatTemplate::turn_end() const {
   try {
     const RenderedChat chat = Render(probe, nullptr);
     if (chat.assistant.empty()) return std::nullopt;
-    const ChatSpan& turn = chat.assistant.back();
     const std::vector<std::int32_t> ids =
-        tokenizer_.Encode(std::string_view(chat.text).substr(turn.begin, turn.end - turn.begin),
-                          /*add_special_tokens=*/false);
-    if (ids.empty() || !tokenizer_.IsSpecial(ids.back())) return std::nullopt;
-    return ids.back();
+        tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
+    const LossMask mask = FindTurnTokens(tokenizer_, chat.text, {&chat.assistant.back(), 1}, ids);
+    const TurnTokens& turn = mask.turns.front();
+    const std::int32_t last = turn.begin < turn.end ? ids[turn.end - 1] : -1;
+    if (last < 0 || !tokenizer_.IsSpecial(last)) return std::nullopt;
+    return last;
   } catch (const Error&) {  // the template refuses this conversation
     return std::nullopt;
   }

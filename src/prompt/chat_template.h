@@ -27,7 +27,8 @@ struct ChatTemplateSettings {
 
 // Renders as apply_chat_template of Hugging Face transformers does: the template sees messages,
 // tools, documents (none), add_generation_prompt, the existing special tokens of the tokenizer
-// (bos_token, eos_token, pad_token, unk_token), and further variables.
+// (bos_token, eos_token, pad_token, unk_token, sep_token, cls_token, mask_token), and further
+// variables.
 //
 // The assistant wrote the text that {% generation %} marks; in a template without such marks, the
 // text that the rendering up to and with a turn adds to the prompt for this turn
@@ -57,8 +58,10 @@ class ChatTemplate : public ChatRenderer {
   std::optional<std::int32_t> turn_end() const;
 
  private:
+  // thinks: overrides the variable enable_thinking.
   JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools,
-                  const OrderedJson& variables, bool prompt) const;
+                  const OrderedJson& variables, bool prompt,
+                  std::optional<bool> thinks = std::nullopt) const;
   void TakeMarks(const JinjaOutput& output, const OrderedJson& messages, RenderedChat& chat) const;
 
   std::string text_;

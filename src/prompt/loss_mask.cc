@@ -1,7 +1,10 @@
 #include "prompt/loss_mask.h"
 
 #include <algorithm>
+#include <string>
 #include <string_view>
+
+#include "base/text.h"
 
 namespace qlora {
 namespace {
@@ -49,6 +52,20 @@ void TakeStopToken(const Tokenizer& tokenizer, const Ids& ids, TurnTokens& turn)
   if (!ended && IsStopToken(tokenizer, ids[turn.end])) ++turn.end;
 }
 
+// Ends a turn behind its last stop token if only white space and special tokens follow there: the
+// model never writes them, because generation has ended.
+void CutBehindStop(const Tokenizer& tokenizer, const Ids& ids, TurnTokens& turn) {
+  for (std::int64_t end = turn.end; end > turn.begin; --end) {
+    const std::int32_t id = ids[end - 1];
+    if (IsStopToken(tokenizer, id)) {
+      turn.end = end;
+      return;
+    }
+    const std::string text = tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/true);
+    if (!Trim(text).empty()) return;
+  }
+}
+
 }  // namespace
 
 LossMask FindTurnTokens(const Tokenizer& tokenizer, const std::string& text,
@@ -60,6 +77,7 @@ LossMask FindTurnTokens(const Tokenizer& tokenizer, const std::string& text,
   for (std::size_t b = 0; b < bounds.size(); b += 2) {
     TurnTokens& turn = mask.turns.emplace_back(TurnTokens{bounds[b], bounds[b + 1]});
     TakeStopToken(tokenizer, ids, turn);
+    CutBehindStop(tokenizer, ids, turn);
   }
   return mask;
 }

@@ -25,7 +25,8 @@ struct LossMask {
 };
 
 // Returns the tokens of `spans` of `text`; `ids` encodes the whole text. A stop token right behind
-// a span belongs to the turn, since a template may mark the content alone as the assistant's.
+// a span belongs to the turn, since a template may mark the content alone as the assistant's. White
+// space and special tokens behind the turn's last stop token do not.
 //
 //   text    <s>[INST]Hi[/INST]Hello</s>[INST]Bye[/INST]
 //   spans                     |-------|

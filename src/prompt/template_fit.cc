@@ -106,6 +106,32 @@ std::string SkippedRole(const OrderedJson& messages, std::string_view text) {
   return {};
 }
 
+// True when the text shows the thoughts of an answer, or no answer has any.
+bool ShowsThoughts(const OrderedJson& messages, std::string_view text) {
+  bool has_thoughts = false;
+  for (const OrderedJson& message : messages) {
+    const FoundField thoughts = FindByMeaning(message, FieldMeaning::kThoughts);
+    if (!thoughts || !thoughts.value->is_string()) continue;
+    has_thoughts = true;
+    if (text.find(Trim(thoughts.value->get_ref<const std::string&>())) != text.npos) return true;
+  }
+  return !has_thoughts;
+}
+
+// Returns the messages with thoughts as parts of the contents, before the text.
+OrderedJson WithThoughtParts(OrderedJson messages) {
+  for (OrderedJson& message : messages) {
+    const FoundField thoughts = FindByMeaning(message, FieldMeaning::kThoughts);
+    if (!thoughts) continue;
+    OrderedJson parts = OrderedJson::array();
+    parts.push_back({{"type", "thinking"}, {"thinking", *thoughts.value}});
+    const OrderedJson& content = message["content"];
+    if (!SaysNothing(content)) parts.push_back({{"type", "text"}, {"text", content}});
+    message["content"] = std::move(parts);
+  }
+  return messages;
+}
+
 OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readings) {
   for (OrderedJson& message : messages) {
     const auto role = message.at("role").get<std::string>();
@@ -122,6 +148,7 @@ FittedConversation FitToTemplate(const Conversation& conversation, std::string_v
                                  const Render& render) {
   FittedConversation fitted{.messages = conversation.messages, .output = {}};
   OfferThoughts(source, fitted.messages, fitted.readings);
+  const std::vector<std::string> offered = fitted.readings;
   std::exception_ptr refusal;
   // Renders `messages` in place of what there is. False, and no change, when they are refused.
   const auto take = [&](OrderedJson messages, const std::vector<std::string>& readings) {
@@ -155,7 +182,20 @@ FittedConversation FitToTemplate(const Conversation& conversation, std::string_v
     const FittedConversation objects = fitted;
     const bool taken = take(WithTextArguments(conversation, fitted.messages), as_text);
     // The dict was a word of the conversation.
-    if (taken && ShowsDict(conversation, objects.messages, fitted.output.text)) return objects;
+    if (taken && ShowsDict(conversation, objects.messages, fitted.output.text)) fitted = objects;
+  }
+  // A template that shows them as fields may leave earlier ones out.
+  if (NamesField(source, "thinking") && !ShowsThoughts(fitted.messages, fitted.output.text)) {
+    const FittedConversation as_fields = fitted;
+    std::erase_if(fitted.readings, [&](const std::string& reading) {
+      return std::ranges::count(offered, reading) > 0;  // no field is read
+    });
+    const bool taken =
+        take(WithThoughtParts(fitted.messages), {"thoughts as parts of the content"});
+    const std::string& text = fitted.output.text;
+    const bool prints_parts =
+        text.find("'thinking': ") != text.npos || text.find("\"thinking\": ") != text.npos;
+    if (!taken || prints_parts || !ShowsThoughts(fitted.messages, text)) return as_fields;
   }
   return fitted;
 }

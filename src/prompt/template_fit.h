@@ -19,7 +19,8 @@ struct FittedConversation {
 };
 
 // Renders a conversation. Where the template, whose text is `source`, reads thoughts under another
-// name than the record has, they are given under that name. Where it fails with tool-call arguments
+// name than the record has, they are given under that name; where it shows them as parts of the
+// content alone, as such parts. Where it fails with tool-call arguments
 // as objects, or prints them as Python does, they are given as text: that of the record, or JSON.
 // Where it refuses or skips a role that other templates know, its messages have the usual role.
 // Errors: those of `render` for the conversation as it is.

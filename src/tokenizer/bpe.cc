@@ -35,6 +35,7 @@ Bpe::Bpe(const BpeConfig& config)
       fuse_unk_(config.fuse_unk),
       byte_fallback_(config.byte_fallback),
       ignore_merges_(config.ignore_merges),
+      keeps_line_ends_(config.keeps_line_ends),
       byte_level_(config.byte_level),
       late_fallback_(config.late_fallback) {
   fallback_.fill(-1);
@@ -138,7 +139,9 @@ void Bpe::AppendSymbols(std::string_view word, std::vector<std::int32_t>* symbol
 }
 
 void Bpe::Encode(std::string_view word, BpeScratch* scratch, std::vector<std::int32_t>* ids) const {
-  if (ignore_merges_) {
+  const bool whole = ignore_merges_ ||
+                     (keeps_line_ends_ && word.find_first_not_of('\n') == std::string_view::npos);
+  if (whole) {
     if (const std::int32_t id = pieces_.Find(word); id >= 0) {
       ids->push_back(id);
       return;

@@ -25,10 +25,11 @@ struct BpeConfig {
   std::vector<std::array<std::int32_t, 3>> merges;
   std::vector<std::uint32_t> ranks;  // of the merges, where some share one; empty: their places
   std::optional<std::string> unk_token;
-  bool fuse_unk = false;       // neighbouring unknown characters give one unknown token
-  bool byte_fallback = false;  // an unknown character becomes the pieces <0x..> of its bytes
-  bool ignore_merges = false;  // a word that is a piece is that piece, whatever merges say
-  bool byte_level = false;     // words arrive as raw bytes, each of which means its character
+  bool fuse_unk = false;         // neighbouring unknown characters give one unknown token
+  bool byte_fallback = false;    // an unknown character becomes the pieces <0x..> of its bytes
+  bool ignore_merges = false;    // a word that is a piece is that piece, whatever merges say
+  bool keeps_line_ends = false;  // likewise, but for words of line feeds alone
+  bool byte_level = false;       // words arrive as raw bytes, each of which means its character
   // As llama.cpp: unknown characters take part in merges. Those that are left become bytes
   // (byte_fallback) or nothing at the end.
   bool late_fallback = false;
@@ -82,6 +83,7 @@ class Bpe {
   bool fuse_unk_;
   bool byte_fallback_;
   bool ignore_merges_;
+  bool keeps_line_ends_;
   bool byte_level_;
   bool late_fallback_;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -170,14 +171,20 @@ class Ends {
 
 }  // namespace
 
+bool EndsByText(std::string_view text) {
+  return std::find(kEndTexts.begin(), kEndTexts.end(), text) != kEndTexts.end();
+}
+
 void ReadGgufRoles(const TokenizerKeys& keys, GgufVocabulary* vocabulary) {
   const std::int64_t tokens = std::ssize(vocabulary->texts);
-  const bool scores = vocabulary->kind == TokenizerKind::kSentencePieceBpe;
+  const bool scores =
+      vocabulary->kind == TokenizerKind::kSentencePieceBpe && !vocabulary->has_merges;
   TokenRoles& roles = vocabulary->roles;
   // Without keys, byte-level files have BOS and EOS in token 11, as Falcon's, which came first. In
   // other vocabularies it is a piece of text, which is no role that anyone gave it.
   const auto falcon = [&]() -> std::optional<std::int32_t> {
-    if (tokens <= 11 || vocabulary->types[11] != GgufTokenType::kControl) return std::nullopt;
+    if (vocabulary->has_merges || tokens <= 11 || vocabulary->types[11] != GgufTokenType::kControl)
+      return std::nullopt;
     return 11;
   };
   const bool has_bos = vocabulary->pre_tokenizer.has_bos;
@@ -203,6 +210,8 @@ void ReadGgufRoles(const TokenizerKeys& keys, GgufVocabulary* vocabulary) {
   };
   const bool adds_bos = scores || vocabulary->pre_tokenizer.adds_bos;
   vocabulary->adds.bos = adds("ggml.add_bos_token", adds_bos, roles.bos, "BOS");
+  // Whatever the key says, which early files have wrong.
+  if (vocabulary->has_merges && roles.bos) vocabulary->adds.bos = true;
   vocabulary->adds.eos = adds("ggml.add_eos_token", false, roles.eos, "EOS");
   roles.all_eos = Ends(keys, vocabulary).Find();
 }

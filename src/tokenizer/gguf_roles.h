@@ -4,6 +4,8 @@
 #ifndef QLORA_TOKENIZER_GGUF_ROLES_H_
 #define QLORA_TOKENIZER_GGUF_ROLES_H_
 
+#include <string_view>
+
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/tokenizer_keys.h"
 
@@ -13,6 +15,9 @@ namespace qlora {
 // and pre_tokenizer. Errors: InvalidInput for BOS, EOS, EOT or EOM that is not a token, and for BOS
 // or EOS that is to be added and does not exist.
 void ReadGgufRoles(const TokenizerKeys& keys, GgufVocabulary* vocabulary);
+
+// True when a token of this text ends a generation without any key.
+bool EndsByText(std::string_view text);
 
 }  // namespace qlora
 

@@ -41,14 +41,19 @@ nlohmann::json NormalizerOf(const GgufVocabulary& vocabulary) {
 }
 
 nlohmann::json PreTokenizerOf(const GgufVocabulary& vocabulary) {
-  if (vocabulary.kind != TokenizerKind::kByteLevelBpe) return nullptr;
   nlohmann::json steps = nlohmann::json::array();
-  for (const std::string& regex : vocabulary.pre_tokenizer.splits) {
+  const auto split = [&steps](const std::string& regex) {
     steps.push_back({{"type", "Split"},
                      {"pattern", {{"Regex", regex}}},
                      {"behavior", "Isolated"},
                      {"invert", false}});
+  };
+  if (vocabulary.has_merges) {
+    split(R"([^\n]+|[\n]+)");
+    return steps[0];
   }
+  if (vocabulary.kind != TokenizerKind::kByteLevelBpe) return nullptr;
+  for (const std::string& regex : vocabulary.pre_tokenizer.splits) split(regex);
   steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
@@ -143,8 +148,9 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
   config.where = vocabulary.where;
   config.pieces = &pieces;
   config.late_fallback = true;
-  if (vocabulary.kind == TokenizerKind::kSentencePieceBpe) {
-    config.byte_fallback = true;
+  config.byte_fallback = vocabulary.kind == TokenizerKind::kSentencePieceBpe;
+  config.keeps_line_ends = vocabulary.has_merges;
+  if (config.byte_fallback && !vocabulary.has_merges) {
     cuts_at_metaspace_ = true;
     std::int64_t work = 0;
     for (const auto& [text, id] : pieces) {
@@ -166,7 +172,7 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
     config.merges = std::move(merges.merges);
     config.ranks = std::move(merges.ranks);
   } else {
-    config.byte_level = true;
+    config.byte_level = !config.byte_fallback;
     config.ignore_merges = vocabulary.pre_tokenizer.ignore_merges;
     config.merges.reserve(vocabulary.merges.size());
     MergeTable seen(vocabulary.merges.size());

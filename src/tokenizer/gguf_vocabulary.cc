@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::int64_t kMaxTokens = 1 << 22;  // far above any vocabulary
 
+constexpr std::string_view kMergedPieces = "gemma4";
+
 TokenizerKind ReadKind(const TokenizerKeys& keys) {
   const auto* model = keys.Get<std::string>("ggml.model");
   if (model == nullptr) {
@@ -26,11 +28,10 @@ TokenizerKind ReadKind(const TokenizerKeys& keys) {
               "files, the first)");
   }
   if (*model == "gpt2") return TokenizerKind::kByteLevelBpe;
-  if (*model == "llama") return TokenizerKind::kSentencePieceBpe;
+  if (*model == "llama" || *model == kMergedPieces) return TokenizerKind::kSentencePieceBpe;
   constexpr auto kKnown = std::to_array<std::pair<std::string_view, std::string_view>>({
       {"bert", "WordPiece"},
       {"t5", "unigrams"},
-      {"gemma4", "byte pairs of characters"},
       {"rwkv", "greedy"},
       {"plamo2", "PLaMo 2"},
       {"none", "no tokenizer"},
@@ -39,8 +40,8 @@ TokenizerKind ReadKind(const TokenizerKeys& keys) {
   const auto known = std::find_if(kKnown.begin(), kKnown.end(),
                                   [&](const auto& entry) { return entry.first == *model; });
   keys.Fail("ggml.model",
-            fmt::format("'{}'{} is not supported; expected 'gpt2' (byte-level BPE) or 'llama' "
-                        "(SentencePiece); {}",
+            fmt::format("'{}'{} is not supported; expected 'gpt2' (byte-level BPE), 'llama' "
+                        "(SentencePiece) or 'gemma4'; {}",
                         *model, known == kKnown.end() ? "" : fmt::format(" ({})", known->second),
                         kOtherTokenizer));
 }
@@ -179,6 +180,11 @@ GgufVocabulary ReadGgufVocabulary(const std::filesystem::path& path) {
                                         vocabulary.pre, GgufPreTokenizerNames(), kOtherTokenizer));
     }
     vocabulary.pre_tokenizer = *rule;
+    vocabulary.merges = ReadMerges(keys);
+  } else if (*keys.Get<std::string>("ggml.model") == kMergedPieces) {
+    // The model's name says all; llama.cpp reads no other key of this kind.
+    vocabulary.pre = kMergedPieces;
+    vocabulary.has_merges = true;
     vocabulary.merges = ReadMerges(keys);
   } else {
     vocabulary.scores = ReadScores(keys, vocabulary.texts.size());

@@ -32,13 +32,14 @@ struct GgufVocabulary {
   TokenizerKind kind = TokenizerKind::kByteLevelBpe;
   std::vector<std::string> texts;    // index = id; all different, valid UTF-8
   std::vector<GgufTokenType> types;  // of each id
-  // Of byte-level encodings.
+  // Of byte-level encodings; the merges also of Gemma 4's.
   std::string pre;  // "" where the file names none
   GgufPreTokenizer pre_tokenizer;
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
   // Of SentencePiece.
   std::vector<float> scores;  // of each id; never NaN
   bool add_space_prefix = false;
+  bool has_merges = false;  // Gemma 4's: pieces as of SentencePiece, and merges in place of scores
 
   TokenRoles roles;
   AddedEnds adds;

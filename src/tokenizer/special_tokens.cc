@@ -159,6 +159,9 @@ TokenRoles ReadTokenRoles(
   roles.eos = role("eos_token", "eos_token_id", true);
   roles.pad = role("pad_token", "pad_token_id", false);
   roles.unk = named("unk_token", false);
+  for (const char* key : {"sep_token", "cls_token", "mask_token"}) {
+    if (const auto id = named(key, false)) roles.others.emplace_back(key, *id);
+  }
   roles.all_eos = numbered("eos_token_id");
   if (roles.eos) roles.all_eos.push_back(*roles.eos);
   std::sort(roles.all_eos.begin(), roles.all_eos.end());

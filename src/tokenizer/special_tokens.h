@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
@@ -20,6 +21,8 @@ struct TokenRoles {
   std::optional<std::int32_t> pad;
   std::optional<std::int32_t> unk;
   std::vector<std::int32_t> all_eos;  // every token that ends a text, ascending
+  // Those of sep_token, cls_token and mask_token that are there, for chat templates.
+  std::vector<std::pair<std::string, std::int32_t>> others;
 };
 
 // adapter_dir: may be empty; its tokenizer_config.json and special_tokens_map.json take the place

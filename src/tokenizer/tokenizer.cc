@@ -222,6 +222,9 @@ std::optional<std::int32_t> Tokenizer::bos_id() const { return impl_->roles.bos;
 std::optional<std::int32_t> Tokenizer::eos_id() const { return impl_->roles.eos; }
 std::optional<std::int32_t> Tokenizer::pad_id() const { return impl_->roles.pad; }
 std::optional<std::int32_t> Tokenizer::unk_id() const { return impl_->roles.unk; }
+const std::vector<std::pair<std::string, std::int32_t>>& Tokenizer::other_roles() const {
+  return impl_->roles.others;
+}
 const std::vector<std::int32_t>& Tokenizer::eos_ids() const { return impl_->roles.all_eos; }
 
 // The template may add other tokens than BOS and EOS, so its ids are compared.

@@ -136,6 +136,8 @@ class Tokenizer {
   std::optional<std::int32_t> eos_id() const;
   std::optional<std::int32_t> pad_id() const;
   std::optional<std::int32_t> unk_id() const;
+  // Tokens with further roles: keys of tokenizer_config.json, and ids.
+  const std::vector<std::pair<std::string, std::int32_t>>& other_roles() const;
   // All ids that end a text: eos_id(), and the ids of generation_config.json, or of config.json
   // when the former has none. Ascending.
   const std::vector<std::int32_t>& eos_ids() const;

@@ -1,10 +1,13 @@
 // Tokenizers written as keys of GGUF and read again give the ids of the tokenizer.json.
 #include "convert/gguf_tokenizer_keys.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/file.h"
+#include "convert/gguf_pre_names.h"
 #include "gguf/gguf_writer.h"
+#include "tokenizer/gguf_keys_file.h"
 #include "tokenizer/tokenizer_test_util.h"
 #include "unicode/unicode.h"
 
@@ -97,9 +100,73 @@ TEST(GgufTokenizerKeys, GoldenModelsComeBack) {
 
 // Real kinds of tokenizers. Others split or prefix in ways that GGUF has no key for.
 TEST(GgufTokenizerKeys, FixturesComeBack) {
-  for (const char* name : {"gpt2", "llama2", "llama3", "qwen2", "smollm2", "phi4", "gemma"}) {
+  for (const char* name : {"gpt2", "llama2", "llama3", "qwen2", "smollm2", "phi4", "gemma",
+                           "cl100k", "hunyuan", "qwen35", "seed-oss"}) {
     ExpectSameIds(FixtureDir() / name);
   }
+}
+
+// llama.cpp's rules of some names differ from tokenizer.json outside of ASCII, or in what they do
+// with words that are tokens.
+TEST(GgufTokenizerKeys, PreTokenizersHaveNames) {
+  const auto name_of = [](const char* fixture, std::vector<std::string>& notes) {
+    return GgufPreName(Tokenizer::Load(FixtureDir() / fixture).spec(), notes);
+  };
+  const std::pair<const char*, const char*> known[] = {
+      {"tekken", "tekken"},    {"qwen35", "qwen35"},       {"seed-oss", "seed-coder"},
+      {"llama3", "llama-bpe"}, {"phi4", "dbrx"},           {"cl100k", "dbrx"},
+      {"qwen2", "qwen2"},      {"hunyuan", "deepseek-v3"}, {"gpt2", "gpt-2"},
+      {"smollm2", "smollm"},
+  };
+  for (const auto& [fixture, name] : known) {
+    std::vector<std::string> notes;
+    EXPECT_EQ(name_of(fixture, notes), name);
+    EXPECT_THAT(notes, testing::IsEmpty()) << fixture;
+  }
+  std::vector<std::string> notes;
+  EXPECT_EQ(name_of("o200k", notes), "gpt-4o");
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_THAT(notes[0], testing::HasSubstr("does not take words that are tokens"));
+  notes.clear();
+  EXPECT_EQ(name_of("falcon3", notes), "falcon3");
+  EXPECT_THAT(notes, testing::Contains(testing::HasSubstr("splits digits and punctuation")));
+  try {
+    name_of("splits", notes);
+    ADD_FAILURE() << "named";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("GGUF has no name for the pre-tokenizer"));
+  }
+}
+
+// All tokens that end a generation are in the file, also those whose texts llama.cpp does not know.
+TEST(GgufTokenizerKeys, FurtherEndsHaveKeys) {
+  const ScratchDir dir;
+  fs::copy(FixtureDir() / "qwen2" / "tokenizer.json", dir.path() / "tokenizer.json");
+  const Tokenizer plain = Tokenizer::Load(dir.path());
+  const std::int32_t begin = plain.IdOf("<|begin|>").value();
+  std::ofstream(dir.path() / "tokenizer_config.json") << R"({"eos_token": "<|begin|>"})";
+  std::ofstream(dir.path() / "generation_config.json")
+      << fmt::format(R"({{"eos_token_id": [{}, {}, {}]}})", begin, 65, 66);
+  const Tokenizer tokenizer = Tokenizer::Load(dir.path());
+  const Tokenizer again = ReadBack(KeysOf(tokenizer));
+  EXPECT_THAT(again.eos_ids(), testing::IsSupersetOf({65, 66, begin}));
+}
+
+// Merges in place of scores stay what they are.
+TEST(GgufTokenizerKeys, MergedPiecesComeBack) {
+  KeysToWrite keys = Pieces();
+  keys.model = "gemma4";
+  keys.Set("ggml.bos_token_id", std::uint32_t{1});
+  keys.Set("ggml.eos_token_id", std::uint32_t{2});
+  for (const char* piece : {"a", "b", "ab", "ba"}) keys.Add(piece);
+  keys.merges = {"a b"};
+  const Tokenizer tokenizer = LoadGguf(keys);
+  const GgufMetadata written = KeysOf(tokenizer);
+  const Tokenizer again = ReadBack(written);
+  for (const char* text : {"ab", "baba", " a\n"}) {
+    EXPECT_EQ(again.Encode(text), tokenizer.Encode(text)) << text;
+  }
+  EXPECT_TRUE(KeysOf(again) == written);
 }
 
 // Those of real models, where the folder beside the repository is there.

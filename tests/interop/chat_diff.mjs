@@ -3,8 +3,8 @@
 //
 //   node chat_diff.mjs --renderer BUILD/bin/data_tests [--verbose] [--golden FILE] [FILE.jinja ...]
 //
-// Without files: those of tests/fixtures/chat and of $QLORA_SHARED/data/templates (default: ../shared beside the
-// repository). Each template renders the conversations of chat_cases.json, with and without a generation prompt.
+// Without files: those of tests/fixtures/chat, of $QLORA_SHARED/data/templates (default: ../shared beside the
+// repository) and of the folder $QLORA_TEMPLATES, which may hold published templates of any models. Each template renders the conversations of chat_cases.json, with and without a generation prompt.
 // jinja2 is the authority, set up as transformers does; where it cannot be had, @huggingface/jinja is. A case passes
 // when the texts are equal, or when the authority refuses and we refuse too or agree with the other engine.
 // --golden writes what jinja2 makes of the fixtures, for a test without network.
@@ -77,7 +77,7 @@ function makeCases(template, {tools, conversations}) {
   return conversations.flatMap((conversation) => [true, false].map((prompt) => ({
     template, name: conversation.name, now: NOW,
     variables: {messages: conversation.messages, tools: conversation.tools ? tools : null, documents: null,
-                add_generation_prompt: prompt, bos_token: "<s>", eos_token: "</s>"},
+                add_generation_prompt: prompt, bos_token: "<s>", eos_token: "</s>", ...conversation.variables},
   })));
 }
 
@@ -110,6 +110,9 @@ function main() {
     if (golden) console.log("chat_diff: golden results of the fixtures alone");
     else if (fs.existsSync(folder)) files.push(...list(folder));
     else console.log(`chat_diff: SKIPPED: no templates at ${folder}`);
+    const published = process.env.QLORA_TEMPLATES;
+    if (published && !golden) files.push(...list(published).map((file) => path.resolve(file)));
+    else if (!published) console.log("chat_diff: SKIPPED: no further templates; QLORA_TEMPLATES names no folder");
   }
   const scratch = fs.mkdtempSync(path.join(os.tmpdir(), "chat-diff-"));
   try {

@@ -111,6 +111,30 @@ function sentencePiece(scores, extra = {}, name = "") {
   return keys;
 }
 
+// Pieces as of SentencePiece, and merges in place of scores; one of line feeds that no merge gives.
+function mergedPieces() {
+  const letters = [..."▁abcdefghijklmnopqrstuvwxyzABCDEH.,'\"1語\n"];
+  const parts = new Set(letters), merges = [];
+  while (merges.length < 3000) {
+    const pair = [pick([...parts]), pick(random() < 0.5 ? letters : [...parts])];
+    if (pair.join("").length > 8 || parts.has(pair.join(""))) continue;
+    parts.add(pair.join(""));
+    merges.push(pair);
+  }
+  for (const whole of ["hello", "▁world", "\n\n\n", "xﬁne"]) parts.add(whole);
+  const bytes = Array.from({length: 256}, (_, b) => [`<0x${b.toString(16).toUpperCase().padStart(2, "0")}>`, BYTE]);
+  const own = specials.map((t) => t[0]);
+  const all = [["<unk>", UNKNOWN], ["<s>", CONTROL], ["</s>", CONTROL], ...bytes, ...[...parts].filter((p) => !own.includes(p)).map((p) => [p, NORMAL]),
+    ...specials.filter((t) => !["<unk>", "<s>", "</s>"].includes(t[0]) && !parts.has(t[0]))];
+  const known = new Set(all.map((t) => t[0]));
+  return {
+    "tokenizer.ggml.model": text("gemma4"), "tokenizer.ggml.tokens": array(text, all.map((t) => t[0])),
+    "tokenizer.ggml.token_type": array(i32, all.map((t) => t[1])),
+    "tokenizer.ggml.merges": array(text, merges.filter((m) => [...m, m.join("")].every((t) => known.has(t))).map((m) => m.join(" "))),
+    "tokenizer.ggml.bos_token_id": u32(1), "tokenizer.ggml.eos_token_id": u32(2),
+  };
+}
+
 // Characters that Unicode 16 added: llama.cpp's tables are older than those of tokenizer.json.
 const newer = new RegExp("[" + ("897 1b4e-1b4f 1b7f 1c89-1c8a 2427-2429 31e4-31e5 a7cb-a7cd a7da-a7dc 105c0-105f3 10d40-10d8f 10ec2-10ec4 " +
   "10efc 11380-113e2 116d0-116e3 11bc0-11bf9 11f5a 13460-143fa 16100-16139 16d40-16d79 18cff 1cc00-1ceb3 1e5d0-1e5ff 1f8b2-1f8c1 " +
@@ -127,6 +151,7 @@ cases.push(["no pre", () => byteLevel(null)],
   ["scores", () => sentencePiece("random")], ["ranks", () => sentencePiece("rank")], ["no scores", () => sentencePiece("none")],
   ["no space prefix", () => sentencePiece("random", {"tokenizer.ggml.add_space_prefix": bool(false)})],
   ["eos added", () => sentencePiece("random", {"tokenizer.ggml.add_bos_token": bool(false), "tokenizer.ggml.add_eos_token": bool(true)})],
+  ["merged pieces", mergedPieces],
   ["phi-3", () => sentencePiece("random", {}, "My Phi-3 mini")]);
 
 const llama = await llamaCpp.getLlama({gpu: false, build: "never", skipDownload: true, progressLogs: false, maxThreads: 1, logLevel: "disabled"});

@@ -72,6 +72,7 @@ TEST(JinjaTest, ErrorsNameConstructsThatAreNotSupported) {
   Refuse("{{ '{}'.format() }}", "format: there are only 0 arguments for '{}'");
   Refuse("{{ s | replace('', '-') }}", "an empty text to replace is not supported", variables);
   Refuse("{{ s | int(0, 16) }}", "int takes at most 1 arguments, found 2", variables);
+  Refuse("{{ d[:1] }}", "'dict' cannot be sliced", variables);
   Refuse("{{ '{'.format() }}", "format: a brace without its partner");
   Refuse("{% for i in l recursive %}{% endfor %}", "'recursive' is not supported");
   Refuse("{% raw %}{{ s }}", "chat_template:1:1: the block 'raw' has no end 'endraw'");

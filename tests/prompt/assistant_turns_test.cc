@@ -45,8 +45,11 @@ class Renderer {
 
 std::vector<std::string> Find(Renderer& renderer, const OrderedJson& messages) {
   const std::string text = renderer(messages, false);
-  const RenderMessages render = [&](const OrderedJson& some, bool prompt) {
-    return std::optional(renderer(some, prompt));
+  const RenderMessages render = [&](const OrderedJson& some,
+                                    TurnPrompt prompt) -> std::optional<std::string> {
+    const bool none = prompt == TurnPrompt::kNone;
+    if (!none && prompt != TurnPrompt::kUsual) return std::nullopt;
+    return renderer(some, !none);
   };
   std::vector<std::string> turns;
   for (const ChatSpan& span : FindAssistantTurns(render, messages, text, {"</>"})) {

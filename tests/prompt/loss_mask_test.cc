@@ -154,6 +154,24 @@ TEST_F(LossMaskTest, OpenLastTurnIsGivenEos) {
   EXPECT_EQ(as_is.report().closed_turns, 0);
   EXPECT_EQ(as_is.report().without_eos, 1);
 
+  // Thoughts that the template writes in another way, and calls.
+  const ChatTemplate open(
+      "{% for m in messages %}<{{ m.role }}>{% if '</think>' in m.content %}(thought)"
+      "{% endif %}{{ m.content.split('</think>')[-1] | trim }}"
+      "{% for c in m.tool_calls or [] %}({{ c.function.name }}){% endfor %}{% endfor %}"
+      "{% if add_generation_prompt %}<assistant>{% endif %}",
+      tokenizer_);
+  for (const char* answer :
+       {R"("content": "<think>\nw\n</think>\n\nv")",
+        R"("content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}])"}) {
+    const std::string record =
+        std::string(R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", )") +
+        answer + "}]}";
+    const Dataset closed = Open(record, open);
+    EXPECT_EQ(closed.report().closed_turns, 1) << answer;
+    EXPECT_EQ(closed.Get(0).ids.back(), kEos) << answer;
+  }
+
   // A template that closes turns with text that is no token of the model is another matter.
   brackets_.suffix = "<end>";
   Refuse(one, "d.jsonl:1: messages[1]: the assistant's turn does not end in a token that ends");

@@ -56,7 +56,7 @@ inline void WriteKeys(const KeysToWrite& keys, const std::string& name,
   add("ggml.tokens", GgufArray(keys.tokens));
   add("ggml.token_type", GgufArray(keys.types));
   if (keys.model == "llama") add("ggml.scores", GgufArray(keys.scores));
-  if (keys.model == "gpt2") add("ggml.merges", GgufArray(keys.merges));
+  if (keys.model != "llama") add("ggml.merges", GgufArray(keys.merges));
   for (const auto& [key, value] : keys.more) metadata.Add("tokenizer." + key, value);
   CreateGguf(file, metadata, {})->Finish();
 }

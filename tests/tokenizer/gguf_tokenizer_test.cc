@@ -67,6 +67,34 @@ TEST(GgufTokenizer, UnknownCharactersMergeOrBecomeBytes) {
   EXPECT_EQ(tokenizer.Decode(std::vector<std::int32_t>{1, 3 + 0xC3, 3 + 0x41}), "\uFFFDA");
 }
 
+// Pieces of characters with merges: no space before a text, bytes for unknown characters, and lines
+// that end in a piece of line feeds.
+TEST(GgufTokenizer, PiecesOfCharactersMergeByRank) {
+  KeysToWrite keys = Pieces();
+  keys.model = "gemma4";
+  keys.Set("ggml.bos_token_id", std::uint32_t{1});
+  keys.Set("ggml.add_bos_token", false);
+  const auto space = keys.Add("\u2581");
+  const auto a = keys.Add("a");
+  const auto b = keys.Add("b");
+  const auto line = keys.Add("\n");
+  const auto lines = keys.Add("\n\n\n");
+  const auto ab = keys.Add("ab");
+  const auto space_a = keys.Add("\u2581a");
+  const auto a_space_a = keys.Add("a\u2581a");
+  keys.Add("bb");
+  keys.merges = {"\u2581 a", "a b", "a \u2581a"};
+  const Tokenizer tokenizer = LoadGguf(keys);
+  EXPECT_THAT(tokenizer.Encode("ab a", false), ElementsAre(ab, space_a));
+  EXPECT_THAT(tokenizer.Encode("a ab", false), ElementsAre(a_space_a, b));  // across words
+  EXPECT_THAT(tokenizer.Encode("bb", false), ElementsAre(b, b)) << "a piece, but no merge";
+  EXPECT_THAT(tokenizer.Encode("a\n\n\nb", false), ElementsAre(a, lines, b));
+  EXPECT_THAT(tokenizer.Encode("\n\n", false), ElementsAre(line, line));
+  EXPECT_THAT(tokenizer.Encode(" \u00e9", false), ElementsAre(space, 3 + 0xC3, 3 + 0xA9));
+  EXPECT_THAT(tokenizer.Encode("a"), ElementsAre(1, a)) << "BOS, whatever the key says";
+  EXPECT_EQ(tokenizer.Decode(tokenizer.Encode(" ab \u00e9\n")), " ab \u00e9\n");
+}
+
 TEST(GgufTokenizer, MissingByteTokensAreNamed) {
   KeysToWrite keys;
   keys.model = "llama";

@@ -1,0 +1,48 @@
+#include "prompt/missing_prompt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+
+namespace qlora {
+namespace {
+
+bool IsTagEnd(char c) { return c == '>' || c == ']'; }
+
+// Returns the tag that a text begins with, or all of a text without tags.
+std::string_view FirstTag(std::string_view text) {
+  const auto end = std::find_if(text.begin(), text.end(), IsTagEnd);
+  return end == text.end() ? text : text.substr(0, end - text.begin() + 1);
+}
+
+// True for a text that begins and ends with tags, and they are two.
+bool IsClosed(std::string_view text) {
+  return FirstTag(text).size() < text.size() && IsTagEnd(text.back());
+}
+
+}  // namespace
+
+void CompletePrompt(const RenderMessages& render, const OrderedJson& messages, RenderedChat& chat) {
+  if (chat.assistant.empty() || chat.assistant.back().message + 1 != messages.size()) return;
+  ChatSpan& turn = chat.assistant.back();
+  const OrderedJson asked(OrderedJson::array_t(messages.begin(), messages.end() - 1));
+  const std::optional<std::string> prompt = render(asked, TurnPrompt::kUsual);
+  if (!prompt || !prompt->starts_with(std::string_view(chat.text).substr(0, turn.begin))) return;
+  const std::string missing = prompt->substr(turn.begin);
+  const std::string_view said = Trim(missing);
+  const std::string_view written = std::string_view(chat.text).substr(turn.begin);
+  if (said.empty() || Trim(written).starts_with(FirstTag(said))) return;
+  if (!IsClosed(said)) {
+    chat.warnings.push_back(
+        fmt::format("answers that do not begin with {}, as the chat template's prompt does", said));
+    return;
+  }
+  chat.text.insert(turn.begin, missing);
+  turn.begin += missing.size();
+  turn.end += missing.size();
+}
+
+}  // namespace qlora
