@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "base/text.h"
+#include "io/json.h"
+#include "tokenizer/gguf_tokenizer_json.h"
 #include "tokenizer/gguf_vocabulary.h"
 
 namespace qlora {
@@ -16,31 +18,28 @@ using enum GgufTokenType;
 
 std::int32_t NumberOf(GgufTokenType type) { return static_cast<std::int32_t>(type); }
 
-// GGUF stores no regex: llama.cpp knows pre-tokenizers by name. A pattern of tokenizer.json, and
-// the name of the pre-tokenizer that splits the same way.
-struct PreTokenizer {
-  std::string_view regex;
-  std::string_view name;
-};
-constexpr auto kPreTokenizers = std::to_array<PreTokenizer>({
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "llama-bpe"},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "qwen2"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "tekken"},
-    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     "gpt-4o"},
-});
 constexpr std::string_view kGpt2Regex =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+// Of a checkpoint that was made of a GGUF file: the name of the rule that was written into it.
+std::string_view NameOfWrittenRule(const TokenizerSpec& spec) {
+  const Json json = ParseJson(spec.pre_tokenizer, "pre_tokenizer");
+  std::vector<std::string> splits;
+  if (!json.is_object() || !json.contains("pretokenizers")) return "";
+  for (const Json& step : json.at("pretokenizers")) {
+    if (!step.contains("pattern") || !step.at("pattern").contains("Regex")) continue;
+    splits.push_back(step.at("pattern").at("Regex"));
+  }
+  if (ByteLevelPreTokenizer(splits) != json) return "";
+  return GgufPreTokenizerOfSplits(splits, spec.ignore_merges);
+}
 
 std::string PreTokenizerName(const TokenizerSpec& spec) {
   // Of a GGUF file: its name.
   if (!spec.gguf_pre.empty()) return spec.gguf_pre;
-  for (const PreTokenizer& known : kPreTokenizers) {
-    // Letter by letter: two expressions that look alike may split digits in another way.
-    if (spec.split_regex == known.regex) return std::string(known.name);
+  for (const std::string_view name :
+       {GgufPreTokenizerOfRegex(spec.split_regex), NameOfWrittenRule(spec)}) {
+    if (!name.empty()) return std::string(name);
   }
   // ByteLevel alone splits like GPT-2; behind single Digits it is the rule of SmolLM.
   if (spec.split_regex.empty() || spec.split_regex == kGpt2Regex) {
