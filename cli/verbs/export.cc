@@ -41,7 +41,8 @@ class ExportVerb : public Verb {
         .summary = "write a GGUF for llama.cpp, a merged checkpoint, or an adapter alone",
         .explanation =
             "--format gguf writes one file for llama.cpp, with the adapter merged in; hf writes a "
-            "Hugging Face directory with the adapter merged in. gguf-adapter, peft-adapter and "
+            "Hugging Face directory with the adapter merged in, also of a GGUF file. gguf-adapter, "
+            "peft-adapter and "
             "mlx-adapter write the adapter alone for llama.cpp, PEFT and mlx-lm, whichever of them "
             "it is from; gguf-adapter is the default for an adapter of a GGUF file. Several "
             "adapters, --adapter a:0.7 --adapter b:0.3, become their weighted sum. The adapter is "
@@ -54,6 +55,7 @@ class ExportVerb : public Verb {
         .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
                      "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
                      "gguf-adapter",
+                     "qlora export my-model.gguf ./my-model --format hf --outtype bf16",
                      "qlora export ./my-model both --adapter a:0.7 --adapter b:0.3 --format "
                      "peft-adapter"},
         .positionals = {"model_name_or_path", "output"},

@@ -88,11 +88,14 @@ class QuantizeVerb : public Verb {
             "Quantizes the linear layers of the transformer blocks to NF4 (or FP4), tensor by "
             "tensor, so that memory holds about one tensor at a time, and prints size and error "
             "for each kind of tensor. With calibration_data the 16-bit model reads a text first, "
-            "which weights errors by how much they change the outputs of the layers. Optional for "
+            "which weights errors by how much they change the outputs of the layers. Of a GGUF "
+            "file "
+            "it makes the whole checkpoint; blocks are rounded a second time. Optional for "
             "training: `train` quantizes while it loads, but starts faster from a quantized "
             "checkpoint.",
         .examples = {"qlora quantize ./my-model ./my-model-nf4",
                      "qlora quantize ./my-model ./my-model-nf4 --calibration-data text.txt",
+                     "qlora quantize my-model.gguf ./my-model-nf4",
                      "qlora quantize ./my-model-nf4 ./my-model-16bit --dequantize"},
         .positionals = {"model_name_or_path", "output_dir"},
         .required = {"model_name_or_path", "output_dir"},

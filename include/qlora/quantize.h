@@ -15,7 +15,7 @@
 namespace qlora {
 
 struct QuantizeCheckpointOptions {
-  std::string model_name_or_path;  // a Hugging Face directory with 16- or 32-bit weights
+  std::string model_name_or_path;  // a Hugging Face directory, 16 or 32 bits, or a GGUF file
   std::string output_dir;
   bool overwrite_output_dir = false;
   QuantizationFields quantization;

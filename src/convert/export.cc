@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "backend/backend_factory.h"
 #include "base/check.h"
@@ -27,6 +28,7 @@
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
+#include "io/json.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/combined_adapter.h"
@@ -88,7 +90,9 @@ class Exporter {
         target_{.path = options.output,
                 .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate} {
     CheckOuttype();
-    // Files that are needed late are read, or known to be free, before minutes of work.
+    // A GGUF file may hold what no checkpoint can: found before minutes of work, as files that are
+    // needed late are read before.
+    if (options.format == "hf") config_json_ = CheckpointConfig(model_dir_);
     verify_text_ = options.verify_text.empty() ? std::string(BuiltInText())
                                                : ReadTextFile(options.verify_text);
     if (adapters.empty()) return;
@@ -378,13 +382,14 @@ class Exporter {
   }
 
   std::vector<std::string> WriteHf() {
+    const bool is_gguf = FindGguf(model_dir_).has_value();
     MergedPrompts prompts;
     const fs::path folder = adapters_.first();
     const fs::path kept = folder / kChatTemplateFile;
     const auto base = adapter_ ? LoadBaseRecord(folder) : std::nullopt;
     if (adapter_ && fs::exists(kept)) {
       prompts.chat_template = ReadTextFile(kept);
-    } else if (adapter_ && fs::exists(model_dir_ / kChatTemplateFile)) {
+    } else if (adapter_ && (is_gguf || fs::exists(model_dir_ / kChatTemplateFile))) {
       // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
       const Tokenizer tokenizer = Tokenizer::Load(model_dir_, folder);
       const auto& templates = tokenizer.spec().chat_templates;
@@ -392,12 +397,21 @@ class Exporter {
     }
     if (adapter_) {
       prompts.record = base ? base->prompts : PromptRecord{};
-      prompts.tokenizer_dir = folder;
+      // Beside a GGUF file, a tokenizer of an adapter counts as a whole.
+      if (!is_gguf || fs::exists(folder / "tokenizer.json")) prompts.tokenizer_dir = folder;
     }
+    // A GGUF file has no other record of an adapter that was merged into it.
+    if (is_gguf && !adapter_ && HoldsMergedWeights(model_dir_)) prompts.record.emplace();
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
-      files = ExportHf(context_, backend_.memory(), model_dir_, weights_, adapter(), target_,
-                       prompts, progress_);
+      files = ExportHf(context_, backend_.memory(),
+                       {.folder = model_dir_,
+                        .config_json = config_json_,
+                        .config = config_,
+                        .weights = weights_,
+                        .adapter = adapter(),
+                        .prompts = std::move(prompts)},
+                       target_, progress_, notes_);
     });
     return files;
   }
@@ -438,6 +452,7 @@ class Exporter {
   const ProgressFn& progress_;
   fs::path model_dir_;
   DecoderConfig config_;
+  Json config_json_;  // of format hf
   ExportTarget target_;
   const GgufFileType* file_type_ = nullptr;
   AdapterValues values_;  // of writes_values()

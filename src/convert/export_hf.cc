@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/matrix.h"
+#include "convert/config_json.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "io/bnb.h"
@@ -22,10 +23,6 @@
 
 namespace qlora {
 namespace {
-
-const char* TorchName(DType dtype) {
-  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
-}
 
 struct Linear {
   const FrozenLinear* frozen;
@@ -93,9 +90,8 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::path& out,
-                 DType outtype, bool tied, std::int64_t vocab_size) {
-  Json config = ReadJsonFile(model_dir / "config.json");
+void WriteConfig(Json config, const std::filesystem::path& out, DType outtype, bool tied,
+                 std::int64_t vocab_size) {
   // Some families are tied without a key, and a multimodal model has the key twice.
   if (!tied) {
     config["tie_word_embeddings"] = false;
@@ -106,21 +102,20 @@ void WriteConfig(const std::filesystem::path& model_dir, const std::filesystem::
   // Otherwise transformers would look for 4-bit pieces that the new checkpoint does not have.
   config.erase("quantization_config");
   // The key was renamed in transformers 4.56; the spelling of the source is kept.
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchName(outtype);
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchNameOf(outtype);
   WriteTextFile(out / "config.json", FormatJson(config, 2) + "\n");
 }
 
 }  // namespace
 
-std::vector<std::string> ExportHf(Context& context, Memory& memory,
-                                  const std::filesystem::path& model_dir,
-                                  const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const ExportTarget& target, const MergedPrompts& prompts,
-                                  const ProgressFn& progress) {
+std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfModelSource& model,
+                                  const ExportTarget& target, const ProgressFn& progress,
+                                  std::vector<std::string>& notes) {
+  const DecoderWeights& weights = model.weights;
   const DType outtype = target.outtype;
   // Blocks are a format of GGUF; safetensors has no such type.
   if (target.outtype.is_blocks()) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
-  const std::map<std::string, Linear> linears = LinearsByName(weights, adapter);
+  const std::map<std::string, Linear> linears = LinearsByName(weights, model.adapter);
   const TensorReader& reader = *weights.reader;
   std::vector<TensorInfo> infos;
   bool has_head = false;
@@ -132,7 +127,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
     const bool is_head = table == &weights.head;
     if (is_head && weights.is_tied()) continue;  // a tied head is not stored twice
     const bool is_of_decoder = linears.count(tensor.name) > 0 || table != nullptr;
-    if (!is_of_decoder && (!IsFloat(tensor.dtype) || IsCopiedAsStored(tensor, reader))) {
+    const bool has_values = IsFloat(tensor.dtype) || tensor.dtype.is_blocks();
+    if (!is_of_decoder && (!has_values || IsCopiedAsStored(tensor, reader))) {
       infos.push_back(tensor);  // also an integer buffer
       continue;
     }
@@ -166,8 +162,10 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
       if (source != nullptr) reader.Release(*source);
       if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
     };
+    const bool is_less_one = IsStoredLessOne(info.name, model.config);
     // The same type: the bytes themselves, without a way through float32.
-    if (linear == linears.end() && table == nullptr && info.dtype == source->dtype) {
+    if (linear == linears.end() && table == nullptr && info.dtype == source->dtype &&
+        !is_less_one) {
       file->Write(reader.Bytes(*source));
       finish_tensor();
       continue;
@@ -188,25 +186,29 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory,
         const HostWeight host(memory, *table, first, count);
         for (std::int64_t r = 0; r < count; ++r) host.Read(r, values.data() + r * cols);
       } else {
-        const std::byte* bytes =
-            reader.Bytes(*source).data() + BytesOf(source->dtype, first * cols);
-        WidenToFloat(bytes, source->dtype, count * cols, values.data());
+        DecodeFloats(source->dtype,
+                     reader.Bytes(*source).subspan(BytesOf(source->dtype, first * cols),
+                                                   BytesOf(source->dtype, count * cols)),
+                     values);
+        for (float& value : values) value -= is_less_one ? 1.0F : 0.0F;
       }
       writer.Write(info.name, values);
     }
     finish_tensor();
   }
   file->Finish();
-  WriteConfig(model_dir, dir.path(), outtype, weights.is_tied(), weights.embed.rows());
-  dir.CopyCompanions(model_dir);
+  WriteConfig(model.config_json, dir.path(), outtype, weights.is_tied(), weights.embed.rows());
+  notes.push_back(dir.CopyCompanions(model.folder));
+  std::erase(notes, "");
+  const MergedPrompts& prompts = model.prompts;
   if (!prompts.tokenizer_dir.empty()) {
-    CopyTokenizerFiles(model_dir, prompts.tokenizer_dir, dir.path());
+    CopyTokenizerFiles(model.folder, prompts.tokenizer_dir, dir.path());
   }
   if (!prompts.chat_template.empty()) {
     WriteTextFile(dir.path() / kChatTemplateFile, prompts.chat_template);
   }
   // The record of an adapter that was merged earlier does not apply to the prompts of this adapter.
-  if (adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
+  if (model.adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
   if (prompts.record) SavePromptRecord(dir.path(), *prompts.record);
   return dir.Commit();
 }

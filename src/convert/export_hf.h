@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "convert/export_target.h"
+#include "io/json_fwd.h"
+#include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
 #include "prompt/prompt_record.h"
@@ -22,14 +24,23 @@ struct MergedPrompts {
   std::filesystem::path tokenizer_dir = {};  // files of a tokenizer in the place of the model's
 };
 
+// What a checkpoint is made from.
+struct HfModelSource {
+  std::filesystem::path folder;  // or GGUF file of the model
+  const Json& config_json;       // CheckpointConfig of it
+  const DecoderConfig& config;   // of the weights
+  const DecoderWeights& weights;
+  const LoraAdapter* adapter;  // merged in; or null
+  MergedPrompts prompts = {};  // of the adapter, if there is one
+};
+
 // Writes the folder: safetensors in shards of at most 5 GB, config.json without a quantization, and
-// the other files of model_dir (tokenizer, templates ...). The folder appears whole or not at all.
-// memory: of weights and adapter. prompts: of the adapter, if there is one. Returns the files.
-std::vector<std::string> ExportHf(Context& context, Memory& memory,
-                                  const std::filesystem::path& model_dir,
-                                  const DecoderWeights& weights, const LoraAdapter* adapter,
-                                  const ExportTarget& target, const MergedPrompts& prompts,
-                                  const ProgressFn& progress);
+// the other files of the model (tokenizer, templates ...); of a GGUF file these are made. The
+// folder appears whole or not at all. memory: of weights and adapter. notes: gets remarks about the
+// output. Returns the files.
+std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfModelSource& model,
+                                  const ExportTarget& target, const ProgressFn& progress,
+                                  std::vector<std::string>& notes);
 
 }  // namespace qlora
 

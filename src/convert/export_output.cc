@@ -167,8 +167,7 @@ void CheckExportOutput(const ExportOptions& options, const AdapterSet& adapters)
   if (options.format == "hf") {
     // The output must not be one of the sources: replacing a folder removes it before the new one
     // is complete.
-    std::vector<fs::path> sources = {
-        ResolveModelFolder(options.model_name_or_path, "export --format hf")};
+    std::vector<fs::path> sources = {ResolveModelDir(options.model_name_or_path)};
     for (const AdapterSource& adapter : adapters.sources) {
       if (fs::exists(adapter.path)) sources.emplace_back(adapter.path);
     }

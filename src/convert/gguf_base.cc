@@ -1,9 +1,15 @@
 #include "convert/gguf_base.h"
 
 #include "base/check.h"
+#include "base/file.h"
+#include "convert/config_json.h"
+#include "convert/verify.h"
 #include "gguf/gguf.h"
+#include "io/gguf_path.h"
+#include "io/json.h"
 #include "model/gguf_names.h"
-#include "model/gguf_source.h"
+#include "tokenizer/gguf_tokenizer_json.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
@@ -31,13 +37,28 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
   }
 }
 
-void RefuseCheckpointOf(const std::filesystem::path& file, const std::string& verb) {
-  const std::string repository = GgufSourceOf(*OpenGguf(file)).repository;
-  ThrowInvalidInput(
-      "{}: is a GGUF file, which lacks the configuration and the tokenizer's files of a Hugging "
-      "Face checkpoint, so that {} cannot write one; give the checkpoint that it was made from{}, "
-      "with which an adapter of this file works too",
-      file.string(), verb, repository.empty() ? "" : " (" + repository + ")");
+Json CheckpointConfig(const std::filesystem::path& model) {
+  const auto gguf = FindGguf(model);
+  if (!gguf) return ReadJsonFile(model / "config.json");
+  Json config = ConfigJsonOf(LoadDecoderConfig(*gguf), gguf->string());
+  // A tokenizer that cannot be used is found before anything is written.
+  Tokenizer::Load(*gguf);
+  config.update(TokenIdsOf(ReadGgufVocabulary(*gguf).roles));
+  return config;
+}
+
+std::string WriteTokenizerOf(const std::filesystem::path& file,
+                             const std::filesystem::path& folder) {
+  const Tokenizer stored = Tokenizer::Load(file);
+  for (const auto& [name, text] : TokenizerFilesOf(ReadGgufVocabulary(file))) {
+    WriteTextFile(folder / name, text);
+  }
+  const Tokenizer written = Tokenizer::Load(folder);
+  if (stored.Encode(BuiltInText()) == written.Encode(BuiltInText())) return "";
+  return fmt::format(
+      "the tokenizer of {} cannot be written as tokenizer.json in all: some texts have other ids "
+      "than with the file; take the tokenizer's files of the checkpoint that it was made from",
+      file.string());
 }
 
 }  // namespace qlora

@@ -1,10 +1,12 @@
-// Exports from a base that is a GGUF file itself.
+// Exports from a base that is a GGUF file itself, and what a checkpoint of Hugging Face takes from
+// it.
 #ifndef QLORA_CONVERT_GGUF_BASE_H_
 #define QLORA_CONVERT_GGUF_BASE_H_
 
 #include <filesystem>
 #include <string>
 
+#include "io/json_fwd.h"
 #include "model/config.h"
 #include "model/lora.h"
 
@@ -15,8 +17,15 @@ namespace qlora {
 void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& config,
                    const LoraAdapter& adapter);
 
-// Refuses a checkpoint of Hugging Face as the output. verb: "export --format hf", for the message.
-[[noreturn]] void RefuseCheckpointOf(const std::filesystem::path& file, const std::string& verb);
+// Returns config.json of a model: of its folder, or made of the keys of a GGUF file. Errors:
+// InvalidInput also for a file whose model no config.json can state, or whose tokenizer is not
+// read.
+Json CheckpointConfig(const std::filesystem::path& model);
+
+// Writes the tokenizer of a GGUF file, with templates and ends, into the folder of a checkpoint.
+// Returns a remark where a text has other ids in the folder than in the file, otherwise "".
+std::string WriteTokenizerOf(const std::filesystem::path& file,
+                             const std::filesystem::path& folder);
 
 }  // namespace qlora
 

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "tokenizer/gguf_tokenizer_json.h"
 
 namespace qlora {
 namespace {
@@ -96,6 +97,19 @@ void AppendSplits(const OrderedJson& step, std::vector<std::string>& splits) {
   }
 }
 
+// Of a checkpoint that was made of a GGUF file: the name of the rule that was written into it; "".
+std::string_view NameOfWrittenRule(const TokenizerSpec& spec) {
+  const Json json = ParseJson(spec.pre_tokenizer, "pre_tokenizer");
+  std::vector<std::string> splits;
+  if (!json.is_object() || !json.contains("pretokenizers")) return "";
+  for (const Json& step : json.at("pretokenizers")) {
+    if (!step.contains("pattern") || !step.at("pattern").contains("Regex")) continue;
+    splits.push_back(step.at("pattern").at("Regex"));
+  }
+  if (ByteLevelPreTokenizer(splits) != json) return "";
+  return GgufPreTokenizerOfSplits(splits, spec.ignore_merges);
+}
+
 }  // namespace
 
 std::string GgufPreName(const TokenizerSpec& spec, std::vector<std::string>& notes) {
@@ -108,6 +122,7 @@ std::string GgufPreName(const TokenizerSpec& spec, std::vector<std::string>& not
     if (found == nullptr || rule.ignore_merges == spec.ignore_merges) found = &rule;
   }
   if (found == nullptr) {
+    if (const auto written = NameOfWrittenRule(spec); !written.empty()) return std::string(written);
     ThrowInvalidInput(
         "GGUF has no name for the pre-tokenizer of this model, so llama.cpp would split text in "
         "another way: {}",

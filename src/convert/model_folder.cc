@@ -10,7 +10,6 @@
 #include "base/folder_lock.h"
 #include "base/text.h"
 #include "convert/gguf_base.h"
-#include "hub/hub_cache.h"
 #include "io/gguf_path.h"
 #include "io/peft_config.h"
 #include "io/safetensors.h"
@@ -148,12 +147,6 @@ bool RecoverAll(const fs::path& target) {
 
 }  // namespace
 
-fs::path ResolveModelFolder(const std::string& name, const std::string& verb) {
-  fs::path model = ResolveModelDir(name);
-  if (const auto gguf = FindGguf(model)) RefuseCheckpointOf(*gguf, verb);
-  return model;
-}
-
 void RecoverFolder(const fs::path& target) { RecoverAll(Named(target)); }
 
 void CheckModelFolder(const fs::path& target, bool overwrite,
@@ -221,14 +214,16 @@ NewModelFolder::~NewModelFolder() {
   if (!fs::exists(hidden_ / kOld, ignored)) fs::remove_all(hidden_, ignored);
 }
 
-void NewModelFolder::CopyCompanions(const fs::path& model_dir) const {
-  for (const auto& entry : fs::directory_iterator(model_dir)) {
+std::string NewModelFolder::CopyCompanions(const fs::path& model) const {
+  if (const auto gguf = FindGguf(model)) return WriteTokenizerOf(*gguf, new_);
+  for (const auto& entry : fs::directory_iterator(model)) {
     const std::string name = entry.path().filename().string();
     std::error_code error;
     if (!fs::is_regular_file(entry.path(), error) || !IsCompanion(name)) continue;
     fs::copy_file(entry.path(), new_ / name, fs::copy_options::overwrite_existing, error);
     if (error) ThrowRuntime("cannot copy {}: {}", entry.path().string(), error.message());
   }
+  return "";
 }
 
 // The old folder is moved aside, then the new one gets its name, so that the name never belongs to

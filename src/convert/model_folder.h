@@ -9,6 +9,7 @@
 //   gguf_tokenizer_keys.h the tokenizer as GGUF keys
 //   export_adapter.h  adapters for PEFT and mlx-lm; model/lora_values.h reads all formats
 //   gguf_base.h       what holds for a base that is a GGUF file itself
+//   config_json.h     config.json for it
 //   verify_report.h   export_report.json
 //   calibration.h     the mean square of the inputs of linears, which weighs errors of quantization
 //   merged_linear.h   the rows of a weight with its adapter merged in
@@ -26,11 +27,6 @@
 #include "base/folder_lock.h"
 
 namespace qlora {
-
-// Returns the Hugging Face folder of a model, as ResolveModelDir. Errors: InvalidInput also for a
-// GGUF file, which has no config.json and no other files to copy. verb: "quantize", for the
-// message.
-std::filesystem::path ResolveModelFolder(const std::string& name, const std::string& verb);
 
 // Finishes the replacement of `target` that a killed command began.
 void RecoverFolder(const std::filesystem::path& target);
@@ -57,8 +53,8 @@ class NewModelFolder {
 
   const std::filesystem::path& path() const { return new_; }  // where to write
   // Copies the files that make a model usable, apart from weights and config.json: tokenizer,
-  // templates, generation settings.
-  void CopyCompanions(const std::filesystem::path& model_dir) const;
+  // templates, generation settings; of a GGUF file they are made. Returns a remark, or "".
+  std::string CopyCompanions(const std::filesystem::path& model) const;
   // Puts the folder in its place. A checkpoint that was there is removed once the new folder is in
   // place; other files that were there stay. Returns the files of the new checkpoint. Errors:
   // InvalidInput when something appeared meanwhile; Runtime.

@@ -1,6 +1,8 @@
 // `quantize`: a 16-bit checkpoint becomes a bitsandbytes 4-bit one, and back, tensor by tensor.
 #include "qlora/quantize.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -13,9 +15,11 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "convert/calibration.h"
+#include "convert/config_json.h"
 #include "convert/gguf_base.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
+#include "hub/hub_cache.h"
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
@@ -108,7 +112,8 @@ class Conversion {
         backends_(BackendFactory::ForJob(context, options.device)),
         options_(options),
         progress_(progress),
-        model_dir_(ResolveModelFolder(options.model_name_or_path, "quantize")),
+        model_dir_(ResolveModelDir(options.model_name_or_path)),
+        is_gguf_(FindGguf(model_dir_).has_value()),
         config_(LoadDecoderConfig(model_dir_)),
         reader_(OpenCheckpoint(model_dir_, config_)),
         linears_(LinearWeights(config_, *reader_)) {
@@ -141,8 +146,8 @@ class Conversion {
                        options_.overwrite_output_dir ? OpenMode::kReplace : OpenMode::kCreate);
     // Only shapes are known here. Each tensor is read, converted, written and released in turn, so
     // memory is bounded by the largest tensor.
-    const std::unique_ptr<TensorWriter> writer =
-        CreateShardedSafetensors(dir.path(), outputs, reader_->metadata(), kMaxShardBytes);
+    const std::unique_ptr<TensorWriter> writer = CreateShardedSafetensors(
+        dir.path(), outputs, is_gguf_ ? StringMap() : reader_->metadata(), kMaxShardBytes);
     std::int64_t done = 0;
     for (const TensorInfo& tensor : reader_->tensors()) {
       Convert(tensor, *writer);
@@ -150,7 +155,8 @@ class Conversion {
     }
     writer->Finish();
     WriteConfig(dir.path());
-    dir.CopyCompanions(model_dir_);
+    report_.notes.push_back(dir.CopyCompanions(model_dir_));
+    std::erase(report_.notes, "");
     for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
     // Only a complete folder takes the name of the output.
     dir.Commit();
@@ -175,14 +181,26 @@ class Conversion {
     const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
                                         [&](const std::string& name) { return Stored(name); });
     if (options_.dequantize && !any_stored) {
-      ThrowInvalidInput("{}: nothing to dequantize, the checkpoint holds no 4-bit weights",
-                        model_dir_.string());
+      ThrowInvalidInput("{}: nothing to dequantize, the checkpoint holds no 4-bit weights{}",
+                        model_dir_.string(),
+                        is_gguf_ ? "; `export --format hf` writes a GGUF file as a checkpoint in "
+                                   "16 bits"
+                                 : "");
     }
     if (any_stored && !options_.dequantize) CheckStoredForm();
     // Every tensor of the decoder is there and has the shape that config.json gives it.
-    report_.notes =
-        PlanWeights(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_, {})
-            .notes;
+    const WeightSizes sizes =
+        PlanWeights(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_, {});
+    report_.notes = sizes.notes;
+    if (!is_gguf_) return;
+    config_json_ = CheckpointConfig(model_dir_);
+    const TensorType stored = reader_->Find(DecoderPrefix(*reader_) + "embed_tokens.weight")->dtype;
+    dense_type_ = stored.is_blocks() ? DType::kF16 : stored.dtype;
+    if (sizes.block_formats.empty()) return;
+    report_.notes.push_back(fmt::format(
+        "{} holds the linears in {}: they are rounded a second time, and the errors below come on "
+        "top of those of the file; the checkpoint that it was made from would lose less",
+        model_dir_.string(), fmt::join(sizes.block_formats, ", ")));
   }
 
   // Weights that are in 4 bits already are copied, so no option can change their form.
@@ -209,11 +227,12 @@ class Conversion {
   bool Quantizes(const TensorInfo& tensor) const {
     // A linear of integers, as another program stores it, is copied.
     return !options_.dequantize && linears_.count(tensor.name) > 0 && !Stored(tensor.name) &&
-           IsFloat(tensor.dtype) && tensor.shape.size() == 2;
+           (IsFloat(tensor.dtype) || tensor.dtype.is_blocks()) && tensor.shape.size() == 2;
   }
 
   // The type in which a tensor is written, or a weight is to be decoded.
   TensorType OutputType(const TensorInfo& tensor) const {
+    if (is_gguf_) return dense_type_;
     return IsDecodedFp8(*reader_, tensor) ? TensorType(DType::kBF16) : tensor.dtype;
   }
 
@@ -254,11 +273,11 @@ class Conversion {
     } else if (options_.dequantize && Stored(tensor.name)) {
       DequantizeTensor(tensor, writer);
     } else if (!options_.dequantize || BnbWeightOf(tensor.name).empty()) {
-      CheckFinite(tensor);
       if (!options_.dequantize && TellsSizeLast(tensor.name)) writer.Shrink(tensor.elements());
-      if (IsDecodedFp8(*reader_, tensor)) {
-        WriteNarrow(tensor, writer);
+      if (is_gguf_ || IsDecodedFp8(*reader_, tensor)) {
+        WriteDense(tensor, writer);
       } else {
+        CheckFinite(tensor);
         writer.Write(reader_->Bytes(tensor));
       }
       Count(tensor);
@@ -267,24 +286,50 @@ class Conversion {
     reader_->Release(tensor);
   }
 
-  // A tensor in 8 bits that stays dense.
-  void WriteNarrow(const TensorInfo& tensor, TensorWriter& writer) const {
-    std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
-    DecodeFloats(tensor.dtype, reader_->Bytes(tensor), values);
-    std::vector<std::byte> out(BytesOf(OutputType(tensor), values.size()));
-    if (EncodeFloats(OutputType(tensor), values, out) >= 0) {
-      ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into BF16",
-                        reader_->FileOf(tensor), tensor.name);
+  // A tensor that stays dense, in another type than the file has it. Piece by piece: an embedding
+  // is the largest tensor.
+  void WriteDense(const TensorInfo& tensor, TensorWriter& writer) const {
+    const TensorType type = OutputType(tensor);
+    const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+    const std::int64_t rows = tensor.elements() / std::max<std::int64_t>(1, cols);
+    const std::int64_t chunk =
+        std::max<std::int64_t>(1, kPieceValues / std::max<std::int64_t>(1, cols));
+    const std::span<const std::byte> bytes = reader_->Bytes(tensor);
+    std::vector<float> values;
+    std::vector<std::byte> out;
+    for (std::int64_t first = 0; first < rows; first += chunk) {
+      const std::int64_t count = std::min(chunk, rows - first) * cols;
+      values.resize(count);
+      DecodeFloats(tensor.dtype,
+                   bytes.subspan(BytesOf(tensor.dtype, first * cols), BytesOf(tensor.dtype, count)),
+                   values);
+      if (IsStoredLessOne(tensor.name, config_)) {
+        for (float& value : values) value -= 1;
+      }
+      out.resize(BytesOf(type, count));
+      const std::int64_t bad = EncodeFloats(type, values, out);
+      if (bad >= 0) {
+        ThrowInvalidInput("{}: tensor '{}': the value {} at index {} does not fit into {}",
+                          reader_->FileOf(tensor), tensor.name, values[bad], first * cols + bad,
+                          NameOf(type));
+      }
+      writer.Write(out);
     }
-    writer.Write(out);
   }
 
   void QuantizeTensor(const TensorInfo& tensor, TensorWriter& writer) {
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t cols = tensor.shape[1];
     std::vector<std::byte> copy;
-    const std::byte* data = AlignedValues(reader_->Bytes(tensor), tensor.dtype, copy);
-    const ConstMatrixView original{data, tensor.dtype, rows, cols, cols};
+    std::vector<float> decoded;
+    ConstMatrixView original{nullptr, tensor.dtype, rows, cols, cols};
+    if (tensor.dtype.is_blocks()) {
+      decoded.resize(static_cast<std::size_t>(tensor.elements()));
+      DecodeFloats(tensor.dtype, reader_->Bytes(tensor), decoded);
+      original = MakeView(decoded.data(), rows, cols);
+    } else {
+      original.data = AlignedValues(reader_->Bytes(tensor), tensor.dtype, copy);
+    }
     QuantizeOptions options = quantize_;
     options.name = fmt::format("{}: tensor '{}'", reader_->FileOf(tensor), tensor.name);
     // error of an output = sum over columns i of (w_i - q_i)^2 E[x_i^2], where the inputs x_i are
@@ -358,7 +403,8 @@ class Conversion {
   }
 
   void WriteConfig(const fs::path& dir) const {
-    Json config = ReadJsonFile(model_dir_ / "config.json");
+    Json config = is_gguf_ ? config_json_ : ReadJsonFile(model_dir_ / "config.json");
+    if (is_gguf_) config["torch_dtype"] = TorchNameOf(dense_type_);
     if (options_.dequantize) {
       config.erase("quantization_config");
     } else {
@@ -407,6 +453,9 @@ class Conversion {
   const QuantizeCheckpointOptions& options_;
   const ProgressFn& progress_;
   fs::path model_dir_;
+  bool is_gguf_;
+  Json config_json_;                // of a GGUF file
+  DType dense_type_ = DType::kF16;  // that its other tensors get
   DecoderConfig config_;
   std::unique_ptr<TensorReader> reader_;
   std::set<std::string> linears_;
@@ -422,7 +471,7 @@ class Conversion {
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
   CheckModelFolder(options.output_dir, options.overwrite_output_dir,
-                   {ResolveModelFolder(options.model_name_or_path, "quantize")});
+                   {ResolveModelDir(options.model_name_or_path)});
   return Conversion(context, options, progress).Run();
 }
 

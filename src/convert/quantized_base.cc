@@ -4,8 +4,8 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "convert/gguf_base.h"
 #include "convert/model_folder.h"
+#include "hub/hub_cache.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "qlora/quantize.h"
@@ -21,7 +21,7 @@ constexpr const char* kStamp = "qlora_quantized_from.json";
 OrderedJson SourceOf(const TrainOptions& options) {
   // Names, sizes and times instead of a hash: reading 15 GB to save the reading of 15 GB gains
   // nothing.
-  const fs::path model = ResolveModelFolder(options.model_name_or_path, "save_quantized");
+  const fs::path model = ResolveModelDir(options.model_name_or_path);
   OrderedJson files = OrderedJson::object();
   for (const auto& entry : fs::directory_iterator(model)) {
     if (!entry.is_regular_file()) continue;
@@ -64,7 +64,10 @@ bool FindQuantizedBase(const std::string& folder, TrainOptions& options) {
   if (folder.empty()) return false;
   if (!options.load_in_4bit) ThrowInvalidInput("save_quantized needs load_in_4bit");
   if (const auto gguf = FindGguf(options.model_name_or_path)) {
-    RefuseCheckpointOf(*gguf, "save_quantized");
+    ThrowInvalidInput(
+        "save_quantized: {} is a GGUF file, on whose own weights a run trains; to train on 4 bits "
+        "of bitsandbytes instead, give `qlora quantize {} {}` first, and train on {}",
+        gguf->string(), gguf->string(), folder, folder);
   }
   const fs::path output = WithoutLinks(options.output_dir);
   const fs::path base = WithoutLinks(folder);

@@ -88,6 +88,22 @@ constexpr auto kRows = std::to_array<Row>({
     {"falcon", Rule::kFalcon},
 });
 
+// An expression of tokenizer.json, and the name of the rule that splits the same way.
+struct TrainedRegex {
+  std::string_view regex;
+  std::string_view name;
+};
+constexpr auto kTrained = std::to_array<TrainedRegex>({
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "llama-bpe"},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "qwen2"},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "tekken"},
+    {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     "gpt-4o"},
+});
+
 // Parts that rules share. (?i: would let the long s count as an s.
 constexpr const char* kSuffix = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])";
 constexpr const char* kSpaces = R"(\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -158,7 +174,18 @@ std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name) {
   const auto row =
       std::find_if(kRows.begin(), kRows.end(), [&](const Row& r) { return r.name == name; });
   if (row == kRows.end()) return std::nullopt;
-  return GgufPreTokenizer{SplitsOf(row->rule), row->ignore_merges, row->adds_bos, row->has_bos};
+  const auto trained = std::ranges::find(kTrained, name, &TrainedRegex::name);
+  return GgufPreTokenizer{SplitsOf(row->rule),
+                          std::string(trained == kTrained.end() ? "" : trained->regex),
+                          row->ignore_merges, row->adds_bos, row->has_bos};
+}
+
+std::string_view GgufPreTokenizerOfSplits(const std::vector<std::string>& splits,
+                                          bool ignore_merges) {
+  for (const Row& row : kRows) {
+    if (row.ignore_merges == ignore_merges && SplitsOf(row.rule) == splits) return row.name;
+  }
+  return "";
 }
 
 std::string GgufPreTokenizerNames() {

@@ -14,6 +14,9 @@ struct GgufPreTokenizer {
   // Regular expressions, applied one after another, each to the pieces that those before it have
   // cut.
   std::vector<std::string> splits;
+  // The one expression of the tokenizer.json of models with this name, where it is known; "". It
+  // also tells the case of letters outside of ASCII.
+  std::string trained;
   bool ignore_merges = false;  // a word that is a token is that token
   bool adds_bos = false;       // where tokenizer.ggml.add_bos_token is missing
   bool has_bos = true;         // false: none where tokenizer.ggml.bos_token_id is missing
@@ -21,6 +24,10 @@ struct GgufPreTokenizer {
 
 // The rule of that name, if it is known here; "" names the rule of files without a name.
 std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name);
+
+// The first name of a rule with these expressions; "" without one.
+std::string_view GgufPreTokenizerOfSplits(const std::vector<std::string>& splits,
+                                          bool ignore_merges);
 
 // "default, llama-bpe, ...": all names, for errors.
 std::string GgufPreTokenizerNames();

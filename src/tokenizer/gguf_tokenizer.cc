@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "tokenizer/byte_characters.h"
 #include "tokenizer/chat_template_files.h"
+#include "tokenizer/gguf_tokenizer_json.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/score_merges.h"
 #include "tokenizer/tokenizer_impl.h"
@@ -25,38 +26,6 @@ namespace qlora {
 namespace {
 
 using Type = GgufTokenType;
-
-bool IsSearched(Type type) {
-  return type == Type::kControl || type == Type::kUnknown || type == Type::kUserDefined;
-}
-bool IsHidden(Type type) { return type == Type::kControl || type == Type::kUnknown; }
-
-nlohmann::json NormalizerOf(const GgufVocabulary& vocabulary) {
-  if (vocabulary.kind == TokenizerKind::kByteLevelBpe) return nullptr;
-  const nlohmann::json spaces = {
-      {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kMetaspace}};
-  if (!vocabulary.add_space_prefix) return spaces;
-  const nlohmann::json prefix = {{"type", "Prepend"}, {"prepend", kMetaspace}};
-  return {{"type", "Sequence"}, {"normalizers", {prefix, spaces}}};
-}
-
-nlohmann::json PreTokenizerOf(const GgufVocabulary& vocabulary) {
-  nlohmann::json steps = nlohmann::json::array();
-  const auto split = [&steps](const std::string& regex) {
-    steps.push_back({{"type", "Split"},
-                     {"pattern", {{"Regex", regex}}},
-                     {"behavior", "Isolated"},
-                     {"invert", false}});
-  };
-  if (vocabulary.has_merges) {
-    split(R"([^\n]+|[\n]+)");
-    return steps[0];
-  }
-  if (vocabulary.kind != TokenizerKind::kByteLevelBpe) return nullptr;
-  for (const std::string& regex : vocabulary.pre_tokenizer.splits) split(regex);
-  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
-  return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
-}
 
 // What a token is in a decoded text, in bytes.
 std::string BytesOf(const GgufVocabulary& vocabulary, std::int32_t id) {
@@ -198,8 +167,6 @@ void Tokenizer::Impl::LoadGgufModel(const GgufVocabulary& vocabulary) {
 // The tokens that are looked for in a text.
 void Tokenizer::Impl::LoadGgufSpecials(const GgufVocabulary& vocabulary) {
   std::vector<SpecialPartition::Token> tokens;
-  const std::set<std::int32_t> keeps(vocabulary.keeps_space_after.begin(),
-                                     vocabulary.keeps_space_after.end());
   for (std::int32_t id = 0; id < std::ssize(spec.pieces); ++id) {
     const Type type = vocabulary.types[id];
     if (!IsSearched(type)) continue;
@@ -207,7 +174,7 @@ void Tokenizer::Impl::LoadGgufSpecials(const GgufVocabulary& vocabulary) {
     token.id = id;
     token.content = spec.pieces[id];
     token.special = special[id];
-    token.rstrip = vocabulary.strips_after_special && !keeps.contains(id);
+    token.rstrip = vocabulary.TakesSpaceBehind(id);
     if (std::ssize(token.content) > AddedTokenMatcher::kMaxTokenBytes) {
       ThrowInvalidInput(
           "{}: key 'tokenizer.ggml.tokens': {}: the special token has {} bytes; "

@@ -3,6 +3,7 @@
 #ifndef QLORA_TOKENIZER_GGUF_VOCABULARY_H_
 #define QLORA_TOKENIZER_GGUF_VOCABULARY_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -46,6 +47,10 @@ struct GgufVocabulary {
   // Special tokens take the white space behind them, but for these ids (phi-3).
   bool strips_after_special = false;
   std::vector<std::int32_t> keeps_space_after;
+  bool TakesSpaceBehind(std::int32_t id) const {
+    return strips_after_special && std::find(keeps_space_after.begin(), keeps_space_after.end(),
+                                             id) == keeps_space_after.end();
+  }
   std::vector<ChatTemplateText> chat_templates;  // "default" first
 };
 

@@ -87,14 +87,9 @@ TEST_F(GgufBaseTest, MergedModelsComputeWhatTheFileAndItsAdapterDo) {
   }
 }
 
-TEST_F(GgufBaseTest, CheckpointsOfHuggingFaceAreRefusedByName) {
+TEST_F(GgufBaseTest, BlocksHaveNoOtherWeightsToMergeInto) {
   const std::string base = Base();
-  ExportOptions options = Adapted(base, "hf");
-  options.format = "hf";
-  EXPECT_NE(Refusal(options).find("give the checkpoint that it was made from"), std::string::npos);
-  EXPECT_THROW(Quantize(base, "nf4"), Error);
-  EXPECT_FALSE(fs::exists(root_ / "nf4"));
-  options = Adapted(base, "merged.gguf");
+  ExportOptions options = Adapted(base, "merged.gguf");
   options.format = "gguf";
   options.merge_base = "original";
   EXPECT_NE(Refusal(options).find("blocks of Q8_0"), std::string::npos);

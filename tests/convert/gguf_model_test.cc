@@ -147,16 +147,6 @@ TEST_F(GgufModelTest, ConfigurationOfEveryFamilyIsThatOfConfigJson) {
   }
 }
 
-TEST_F(GgufModelTest, AFolderIsNotMadeOfAFile) {
-  const fs::path path = WriteGguf("llama-tiny");
-  ExpectRefused([&] { Quantize(path, "nf4"); }, "llama-tiny.gguf: is a GGUF file");
-  ExportOptions options = ExportTo("merged");
-  options.model_name_or_path = path;
-  options.format = "hf";
-  options.outtype = "f16";
-  ExpectRefused([&] { Export(context_, options); }, "llama-tiny.gguf: is a GGUF file");
-}
-
 // What is read from a file can be written to the next one.
 TEST_F(GgufModelTest, KeysOfEveryFamilyAreWrittenAsTheyWereRead) {
   for (const std::string& model : kGoldenModels) {

@@ -8,6 +8,7 @@
 #include "convert/gguf_pre_names.h"
 #include "gguf/gguf_writer.h"
 #include "tokenizer/gguf_keys_file.h"
+#include "tokenizer/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer_test_util.h"
 #include "unicode/unicode.h"
 
@@ -62,6 +63,44 @@ std::vector<std::string> Texts(const Tokenizer& tokenizer) {
   return texts;
 }
 
+// The files of a checkpoint that are made of these keys give the ids of the keys.
+void ExpectSameIdsOfFiles(const GgufMetadata& keys) {
+  const ScratchDir dir;
+  const fs::path gguf = dir.path() / "model.gguf";
+  CreateGguf(gguf, keys, {})->Finish();
+  for (const auto& [name, text] : TokenizerFilesOf(ReadGgufVocabulary(gguf))) {
+    WriteTextFile(dir.path() / name, text);
+  }
+  const Tokenizer stored = Tokenizer::Load(gguf);
+  const Tokenizer written = Tokenizer::Load(dir.path());
+  for (const std::string& text : Texts(stored)) {
+    const auto ids = stored.Encode(text);
+    EXPECT_EQ(written.Encode(text), ids) << "'" << text << "'";
+    EXPECT_EQ(written.Decode(ids), stored.Decode(ids)) << "'" << text << "'";
+  }
+  EXPECT_EQ(written.bos_id(), stored.bos_id());
+  // Without a key, ends by their texts alone.
+  EXPECT_TRUE(!stored.eos_id() || written.eos_id() == stored.eos_id());
+  EXPECT_EQ(written.pad_id(), stored.pad_id());
+  EXPECT_EQ(written.unk_id(), stored.unk_id());
+  EXPECT_EQ(written.eos_ids(), stored.eos_ids());
+  EXPECT_EQ(written.adds_bos(), stored.adds_bos());
+  EXPECT_EQ(written.adds_eos(), stored.adds_eos());
+  ASSERT_EQ(written.spec().chat_templates.size(), stored.spec().chat_templates.size());
+  for (std::size_t i = 0; i < stored.spec().chat_templates.size(); ++i) {
+    EXPECT_EQ(written.spec().chat_templates[i].name, stored.spec().chat_templates[i].name);
+    EXPECT_EQ(written.spec().chat_templates[i].text, stored.spec().chat_templates[i].text);
+  }
+  // And they are a GGUF file again.
+  const GgufMetadata again = KeysOf(written);
+  for (const char* key : {"tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.merges",
+                          "tokenizer.ggml.tokens", "tokenizer.ggml.add_space_prefix"}) {
+    const GgufValue* value = keys.Find(key);
+    ASSERT_EQ(again.Find(key) != nullptr, value != nullptr) << key;
+    EXPECT_TRUE(value == nullptr || *again.Find(key) == *value) << key;
+  }
+}
+
 void ExpectSameIds(const fs::path& folder) {
   const Tokenizer tokenizer = Tokenizer::Load(folder);
   const Tokenizer again = ReadBack(KeysOf(tokenizer));
@@ -86,6 +125,8 @@ void ExpectSameIds(const fs::path& folder) {
   // With the defaults of missing keys written out, nothing changes any more.
   const GgufMetadata whole = KeysOf(again);
   EXPECT_TRUE(KeysOf(ReadBack(whole)) == whole) << folder;
+  SCOPED_TRACE(folder);
+  ExpectSameIdsOfFiles(KeysOf(tokenizer));
 }
 
 TEST(GgufTokenizerKeys, GoldenModelsComeBack) {

@@ -42,6 +42,12 @@ if [ -d "$shared/models/stories260K-hf" ]; then
 else
   echo "SKIPPED: no $shared: the real small model and newer families are not compared"
 fi
+# Checkpoints that are made of GGUF files have tokenizers that Hugging Face reads as we do.
+for name in gemma3-tiny llama3-tiny phi3-tiny qwen2-tiny; do
+  "$qlora" export "tests/golden/$name" "$scratch/$name.gguf" --no-verify
+  "$qlora" export "$scratch/$name.gguf" "$scratch/of-gguf/$name" --format hf --no-verify
+done
+run tests/interop/tokenizer_diff.mjs --qlora "$qlora" --strings 1000 "$scratch"/of-gguf/*
 run tests/interop/prompt_test.mjs --qlora "$qlora" --model tests/golden/llama-tiny
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
 run tests/interop/gguf_tokens.mjs --qlora "$qlora"

@@ -14,10 +14,10 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
-using Pieces = std::vector<std::pair<std::string, std::int32_t>>;
+using PieceIds = std::vector<std::pair<std::string, std::int32_t>>;
 
 struct Model {
-  Pieces pieces;
+  PieceIds pieces;
   std::vector<std::array<std::int32_t, 3>> merges;
 
   std::int32_t Id(const std::string& text) const {
@@ -125,7 +125,7 @@ TEST(Bpe, IgnoreMergesTakesWholeWords) {
 }
 
 TEST(Bpe, UnknownCharacters) {
-  const Pieces pieces = {{"a", 0}, {"<unk>", 1}, {"<0xC3>", 2}, {"<0xA9>", 3}};
+  const PieceIds pieces = {{"a", 0}, {"<unk>", 1}, {"<0xC3>", 2}, {"<0xA9>", 3}};
   BpeConfig config;
   config.pieces = &pieces;
   EXPECT_THAT(Encode(Bpe(config), "axxa"), ElementsAre(0, 0));

@@ -1,0 +1,28 @@
+// config.json of a decoder that was read from a GGUF file, in the spelling of transformers.
+#ifndef QLORA_CONVERT_CONFIG_JSON_H_
+#define QLORA_CONVERT_CONFIG_JSON_H_
+
+#include <string>
+
+#include "io/json_fwd.h"
+#include "model/config.h"
+
+namespace qlora {
+
+// Returns a config.json that ParseDecoderConfig reads as the same decoder. The text part of a model
+// that sees is a model of text (qwen2 for qwen2vl). What a GGUF file has as divisors of the rotary
+// frequencies is llama3 where it is that, and longrope otherwise; the norms of Gemma are w - 1
+// again. where: the file, for messages. Errors: InvalidInput naming what no config.json of the
+// family can state.
+Json ConfigJsonOf(const DecoderConfig& config, const std::string& where);
+
+// "float32", "float16" or "bfloat16": the value of torch_dtype.
+const char* TorchNameOf(DType dtype);
+
+// True for a tensor whose values the checkpoint stores less 1: norms of Gemma, where the decoder
+// has them as they are multiplied with.
+bool IsStoredLessOne(const std::string& tensor, const DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_CONVERT_CONFIG_JSON_H_

@@ -1,0 +1,393 @@
+// Checkpoints of Hugging Face that are made of a GGUF file: the model, the configuration and the
+// tokenizer of the file. Tokenizers by kind are in gguf_tokenizer_keys_test.cc.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "convert/config_json.h"
+#include "convert/family_models.h"
+#include "convert/gguf_rewrite.h"
+#include "io/bnb.h"
+#include "model/base_record.h"
+#include "model/checkpoint.h"
+#include "model/golden.h"
+#include "pass/rope.h"
+#include "tokenizer/tokenizer.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// All values of a tensor.
+std::vector<float> ValuesOf(const TensorReader& reader, const TensorInfo& tensor) {
+  std::vector<float> values(tensor.elements());
+  DecodeFloats(tensor.dtype, reader.Bytes(tensor), values);
+  return values;
+}
+
+class GgufToHfTest : public ConvertTest {
+ protected:
+  fs::path WriteGguf(const fs::path& model, const std::string& outtype = "f32") {
+    ExportOptions options = ExportTo(model.filename().string() + "-" + outtype + ".gguf");
+    options.model_name_or_path = model;
+    options.outtype = outtype;
+    options.verify = "false";
+    Export(context_, options);
+    return options.output;
+  }
+  ExportOptions ToHf(const fs::path& gguf, const std::string& name) const {
+    ExportOptions options = ExportTo(name);
+    options.model_name_or_path = gguf;
+    options.format = "hf";
+    return options;
+  }
+  ExportReport WriteHf(const fs::path& gguf, const std::string& name,
+                       const std::string& outtype = "f32") {
+    ExportOptions options = ToHf(gguf, name);
+    options.outtype = outtype;
+    return Export(context_, options);
+  }
+  // Random weights of every kind of a family; keys: of config.json.
+  fs::path Model(const Json& keys) {
+    const fs::path dir = root_ / keys.at("model_type").get<std::string>();
+    WriteFamilyModel(dir, keys);
+    return dir;
+  }
+};
+
+// The decoders of a file and of the folder that was made of it.
+void ExpectSameDecoder(const DecoderConfig& found, const DecoderConfig& file) {
+  EXPECT_EQ(found.vocab_size, file.vocab_size);
+  EXPECT_EQ(found.hidden_size, file.hidden_size);
+  EXPECT_EQ(found.intermediate_size, file.intermediate_size);
+  EXPECT_EQ(found.num_attention_heads, file.num_attention_heads);
+  EXPECT_EQ(found.num_key_value_heads, file.num_key_value_heads);
+  EXPECT_EQ(found.head_dim, file.head_dim);
+  EXPECT_EQ(found.max_position_embeddings, file.max_position_embeddings);
+  EXPECT_EQ(found.rms_norm_eps, file.rms_norm_eps);
+  EXPECT_EQ(found.tie_word_embeddings, file.tie_word_embeddings);
+  EXPECT_EQ(found.hidden_act, file.hidden_act);
+  EXPECT_EQ(found.qkv_bias, file.qkv_bias);
+  EXPECT_EQ(found.o_bias, file.o_bias);
+  EXPECT_EQ(found.mlp_bias, file.mlp_bias);
+  EXPECT_EQ(found.qk_norm, file.qk_norm);
+  EXPECT_EQ(found.input_norms, file.input_norms);
+  EXPECT_EQ(found.post_norms, file.post_norms);
+  EXPECT_EQ(found.fused_qkv, file.fused_qkv);
+  EXPECT_EQ(found.fused_gate_up, file.fused_gate_up);
+  EXPECT_EQ(found.embed_scale, file.embed_scale);
+  EXPECT_EQ(found.residual_scale, file.residual_scale);
+  EXPECT_EQ(found.logit_scale, file.logit_scale);
+  EXPECT_EQ(found.attention_scale, file.attention_scale);
+  EXPECT_EQ(found.attention_softcap, file.attention_softcap);
+  EXPECT_EQ(found.final_softcap, file.final_softcap);
+  EXPECT_EQ(found.moe.num_experts, file.moe.num_experts);
+  EXPECT_EQ(found.moe.num_experts_per_tok, file.moe.num_experts_per_tok);
+  EXPECT_EQ(found.moe.norm_topk_prob, file.moe.norm_topk_prob);
+  ASSERT_EQ(found.layers.size(), file.layers.size());
+  for (std::size_t l = 0; l < file.layers.size(); ++l) {
+    EXPECT_EQ(found.layers[l].window, file.layers[l].window) << l;
+    ASSERT_EQ(found.layers[l].rope < 0, file.layers[l].rope < 0) << l;
+    if (file.layers[l].rope < 0) continue;
+    const RopeConfig& a = found.ropes[found.layers[l].rope_of_queries()];
+    const RopeConfig& b = file.ropes[file.layers[l].rope_of_queries()];
+    EXPECT_NEAR(a.attention_factor, b.attention_factor, 1e-6);
+    EXPECT_EQ(a.query_scale_beta, b.query_scale_beta);
+    EXPECT_EQ(a.interleaved, b.interleaved);
+    for (const bool beyond : {false, true}) {
+      const std::vector<double> x = RopeFrequencies(a, beyond);
+      const std::vector<double> y = RopeFrequencies(b, beyond);
+      ASSERT_EQ(x.size(), y.size());
+      for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(x[i], y[i], 1e-6 * y[i]);
+    }
+  }
+}
+
+TEST_F(GgufToHfTest, GoldenModelsComeBack) {
+  for (const std::string& name : kGoldenModels) {
+    SCOPED_TRACE(name);
+    const fs::path source = kGolden / name;
+    const fs::path gguf = WriteGguf(source);
+    const ExportReport report = WriteHf(gguf, name);
+    EXPECT_TRUE(report.verified);
+    EXPECT_LT(report.max_logprob_difference, 1e-6);
+    EXPECT_TRUE(report.notes.empty());
+    const DecoderConfig config = LoadDecoderConfig(root_ / name);
+    ExpectSameDecoder(config, LoadDecoderConfig(gguf));
+    // Mistral is a llama in GGUF.
+    const std::string model_type = LoadDecoderConfig(source).model_type;
+    EXPECT_EQ(config.model_type, model_type == "mistral" ? "llama" : model_type);
+
+    // The tensors of the checkpoint that the file was made from.
+    const auto written = OpenCheckpoint(root_ / name, config);
+    const auto expected = OpenCheckpoint(source, LoadDecoderConfig(source));
+    ASSERT_EQ(written->tensors().size(), expected->tensors().size());
+    for (const TensorInfo& tensor : expected->tensors()) {
+      SCOPED_TRACE(tensor.name);
+      const TensorInfo* found = written->Find(tensor.name);
+      ASSERT_NE(found, nullptr);
+      EXPECT_EQ(found->shape, tensor.shape);
+      // Where the export to GGUF multiplies a part of the scale of scores in.
+      if (name == "gemma2-tiny" && tensor.name.find("q_proj") != std::string::npos) continue;
+      if (name == "gemma3-tiny" && tensor.name.find("q_norm") != std::string::npos) continue;
+      const std::vector<float> a = ValuesOf(*written, *found);
+      const std::vector<float> b = ValuesOf(*expected, tensor);
+      // 1 + w of Gemma is rounded.
+      const bool is_less_one =
+          name.starts_with("gemma") && tensor.name.find("norm") != std::string::npos;
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        ASSERT_NEAR(a[i], b[i], is_less_one ? 2e-7 : 0) << i;
+      }
+    }
+  }
+}
+
+TEST_F(GgufToHfTest, OtherFamiliesComeBack) {
+  for (const Json& keys : FamilyConfigs()) {
+    const auto name = keys.at("model_type").get<std::string>();
+    // A granite in GGUF, which without a rotary embedding has no class.
+    if (name == "granitemoehybrid") continue;
+    SCOPED_TRACE(name);
+    const fs::path gguf = WriteGguf(Model(keys));
+    const ExportReport report = WriteHf(gguf, name + "-hf");
+    EXPECT_LT(report.max_logprob_difference, 1e-6);
+    const DecoderConfig config = LoadDecoderConfig(root_ / (name + "-hf"));
+    ExpectSameDecoder(config, LoadDecoderConfig(gguf));
+    // Of models that see, the file has the text, which is a model by itself.
+    EXPECT_EQ(config.model_type, name == "qwen2_5_vl"      ? "qwen2"
+                                 : name == "qwen3_vl_text" ? "qwen3"
+                                                           : name);
+    EXPECT_NEAR(LossOf(root_ / (name + "-hf"), "", "false"), LossOf(gguf, "", "false"), 1e-6);
+  }
+}
+
+// Real files: blocks of many types, and what llama.cpp computes of them.
+TEST_F(GgufToHfTest, SharedFilesComeBack) {
+  const fs::path folder = SharedFolder() / "golden/gguf/models";
+  if (!fs::is_directory(folder)) GTEST_SKIP() << "no " << folder;
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".gguf") continue;
+    const std::string name = entry.path().stem().string();
+    SCOPED_TRACE(name);
+    EXPECT_LT(WriteHf(entry.path(), name).max_logprob_difference, 1e-6);
+    EXPECT_TRUE(WriteHf(entry.path(), name + "-f16", "f16").verified);
+    const Tokenizer stored = Tokenizer::Load(entry.path());
+    const Tokenizer written = Tokenizer::Load(root_ / name);
+    const Json golden = ReadJsonFile(fs::path(entry.path()).replace_extension(".json"));
+    for (const Json& pair : golden.at("tokenized with special tokens")) {
+      const auto text = pair.at(0).get<std::string>();
+      EXPECT_EQ(written.Encode(text, false), pair.at(1).get<std::vector<std::int32_t>>()) << text;
+    }
+    EXPECT_EQ(written.eos_ids(), stored.eos_ids());
+    ++count;
+  }
+  EXPECT_GE(count, 4);
+}
+
+TEST_F(GgufToHfTest, SixteenBitsAreThoseOfTheCheckpoint) {
+  const fs::path source = Model(SmallConfig("gemma", {{"head_dim", 8}}));
+  const fs::path gguf = WriteGguf(source);
+  for (const char* type : {"f16", "bf16"}) {
+    const ExportReport report = WriteHf(gguf, type, type);
+    EXPECT_TRUE(report.verified);
+    EXPECT_GT(report.max_logprob_difference, 0);
+    const Json json = ReadJsonFile(root_ / type / "config.json");
+    EXPECT_EQ(json.at("torch_dtype"), type == std::string("f16") ? "float16" : "bfloat16");
+    ExportOptions options = ToHf(source, std::string("direct-") + type);
+    options.outtype = type;
+    Export(context_, options);
+    EXPECT_NEAR(LossOf(root_ / type, "", "false"),
+                LossOf(root_ / (std::string("direct-") + type), "", "false"), 1e-4);
+  }
+}
+
+TEST_F(GgufToHfTest, AnAdapterIsMergedIntoTheBlocks) {
+  WriteWideModel(root_ / "wide");
+  WriteWideAdapter(root_ / "adapter", 0.05);
+  const fs::path gguf = WriteGguf(root_ / "wide", "q4_k_m");
+  ExportOptions options = ToHf(gguf, "merged");
+  options.adapter = {root_ / "adapter"};
+  const ExportReport report = Export(context_, options);
+  EXPECT_EQ(report.merge_base, "blocks");
+  EXPECT_TRUE(report.verified);
+  EXPECT_LT(report.max_logprob_difference, 1e-4);
+  EXPECT_NEAR(LossOf(root_ / "merged", "", "false"), LossOf(gguf, root_ / "adapter", "auto"), 1e-5);
+  EXPECT_NE(LossOf(root_ / "merged", "", "false"), LossOf(gguf, "", "auto"));
+}
+
+// In 4 bits again, most of what was trained would be gone.
+TEST_F(GgufToHfTest, AMergedFileGivesAMergedCheckpoint) {
+  ExportOptions options = ExportTo("merged.gguf");
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
+  Export(context_, options);
+  WriteHf(root_ / "merged.gguf", "merged");
+  EXPECT_TRUE(HoldsMergedWeights(root_ / "merged"));
+  WriteHf(WriteGguf(kGolden / "llama-tiny"), "plain");
+  EXPECT_FALSE(HoldsMergedWeights(root_ / "plain"));
+}
+
+TEST_F(GgufToHfTest, ATokenizerOfTheAdapterTakesThePlaceOfTheFiles) {
+  const fs::path gguf = WriteGguf(kGolden / "llama-tiny");
+  fs::copy(kGolden / "llama-tiny" / "adapter", root_ / "adapter");
+  // Without tokenizer.json it is no tokenizer beside a GGUF file.
+  WriteTextFile(root_ / "adapter/tokenizer_config.json",
+                R"({"chat_template": "own", "add_bos_token": false})");
+  ExportOptions options = ToHf(gguf, "merged");
+  options.adapter = {root_ / "adapter"};
+  Export(context_, options);
+  const Tokenizer written = Tokenizer::Load(root_ / "merged");
+  EXPECT_TRUE(written.adds_bos());
+  EXPECT_EQ(written.spec().chat_templates.at(0).text, "own");
+  fs::copy_file(kGolden / "llama-tiny" / "tokenizer.json", root_ / "adapter/tokenizer.json");
+  options = ToHf(gguf, "own");
+  options.adapter = {root_ / "adapter"};
+  Export(context_, options);
+  EXPECT_FALSE(Tokenizer::Load(root_ / "own").adds_bos());
+}
+
+TEST_F(GgufToHfTest, QuantizesTheValuesOfBlocks) {
+  WriteWideModel(root_ / "wide");
+  const fs::path gguf = WriteGguf(root_ / "wide", "q4_k_m");
+  const QuantizeReport report = Quantize(gguf, "nf4");
+  EXPECT_THAT(report.notes, testing::ElementsAre(AllOf(HasSubstr("Q4_K, Q6_K"),
+                                                       HasSubstr("rounded a second time"))));
+  ASSERT_EQ(report.kinds.size(), 7u);
+  for (const QuantizeError& kind : report.kinds) EXPECT_NEAR(kind.relative_rmse, 0.1, 0.05);
+  // As of a checkpoint with the same values.
+  WriteHf(gguf, "f32");
+  const QuantizeReport direct = Quantize(root_ / "f32", "direct");
+  EXPECT_EQ(report.kinds[0].rmse, direct.kinds[0].rmse);
+  EXPECT_TRUE(direct.notes.empty());
+  const DecoderConfig config = LoadDecoderConfig(root_ / "nf4");
+  const auto found = OpenCheckpoint(root_ / "nf4", config);
+  const auto expected = OpenCheckpoint(root_ / "direct", config);
+  ASSERT_EQ(found->tensors().size(), expected->tensors().size());
+  for (const TensorInfo& tensor : expected->tensors()) {
+    SCOPED_TRACE(tensor.name);
+    const TensorInfo* written = found->Find(tensor.name);
+    ASSERT_NE(written, nullptr);
+    // Dense tensors have 16 bits there, and the state names them.
+    if (tensor.dtype == DType::kF32 && BnbWeightOf(tensor.name).empty()) {
+      EXPECT_EQ(written->dtype, DType::kF16);
+    } else if (tensor.name.find("quant_state") == std::string::npos) {
+      const auto a = found->Bytes(*written);
+      EXPECT_TRUE(std::ranges::equal(a, expected->Bytes(tensor)));
+    }
+  }
+  EXPECT_EQ(ReadJsonFile(root_ / "nf4/config.json").at("torch_dtype"), "float16");
+  EXPECT_TRUE(fs::exists(root_ / "nf4/tokenizer.json"));
+  EXPECT_NEAR(LossOf(root_ / "nf4", "", "true"), LossOf(root_ / "direct", "", "true"), 1e-2);
+}
+
+// The values of 16 bits are quantized once, as those of the checkpoint are.
+TEST_F(GgufToHfTest, QuantizesSixteenBitsAsTheCheckpoint) {
+  WriteWideModel(root_ / "wide");
+  const QuantizeReport report = Quantize(WriteGguf(root_ / "wide", "f16"), "nf4");
+  EXPECT_TRUE(report.notes.empty());
+  Quantize(root_ / "wide", "direct");
+  const DecoderConfig config = LoadDecoderConfig(root_ / "direct");
+  const auto found = OpenCheckpoint(root_ / "nf4", config);
+  const auto expected = OpenCheckpoint(root_ / "direct", config);
+  // The keys of a GGUF file are no text of safetensors.
+  EXPECT_EQ(found->metadata(), expected->metadata());
+  ASSERT_EQ(found->tensors().size(), expected->tensors().size());
+  for (const TensorInfo& tensor : expected->tensors()) {
+    const TensorInfo* written = found->Find(tensor.name);
+    ASSERT_NE(written, nullptr) << tensor.name;
+    EXPECT_EQ(written->dtype, tensor.dtype) << tensor.name;
+    EXPECT_TRUE(std::ranges::equal(found->Bytes(*written), expected->Bytes(tensor))) << tensor.name;
+  }
+  // The norms of Gemma are w - 1 again.
+  Quantize(WriteGguf(kGolden / "gemma3-tiny"), "gemma");
+  Quantize(kGolden / "gemma3-tiny", "gemma-direct");
+  EXPECT_NEAR(LossOf(root_ / "gemma", "", "true"), LossOf(root_ / "gemma-direct", "", "true"),
+              1e-3);
+}
+
+TEST_F(GgufToHfTest, DequantizeNamesTheExport) {
+  const fs::path gguf = WriteGguf(kGolden / "llama-tiny");
+  try {
+    Quantize(gguf, "out", true);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("export --format hf"));
+  }
+  EXPECT_FALSE(fs::exists(root_ / "out"));
+}
+
+// Scaling of Llama 3.1, of which the file has the divisors.
+TEST_F(GgufToHfTest, ScalingOfLlama3IsFoundInItsDivisors) {
+  Json keys = SmallConfig("llama", {{"head_dim", 64}, {"rope_theta", 500000.0}});
+  keys["rope_scaling"] = {{"rope_type", "llama3"},
+                          {"factor", 8.0},
+                          {"low_freq_factor", 1.0},
+                          {"high_freq_factor", 4.0},
+                          {"original_max_position_embeddings", 8192}};
+  WriteHf(WriteGguf(Model(keys)), "hf");
+  EXPECT_EQ(ReadJsonFile(root_ / "hf/config.json").at("rope_scaling"), keys["rope_scaling"]);
+}
+
+// Of a Phi-3, transformers 4 takes three keys.
+TEST_F(GgufToHfTest, Phi3HasItsThreeKeys) {
+  const fs::path gguf = WriteGguf(kGolden / "phi3-tiny");
+  // The window ends the context in GGUF, of which the factor of attention is computed.
+  RewriteGguf(gguf, [](GgufMetadata& keys) {
+    const GgufValue value = std::uint32_t{128};
+    keys = WithKey(keys, "phi3.context_length", &value);
+  });
+  WriteHf(gguf, "hf");
+  const Json json = ReadJsonFile(root_ / "hf/config.json");
+  EXPECT_EQ(json.at("rope_scaling").size(), 3u);
+  EXPECT_EQ(json.at("rope_scaling").at("type"), "longrope");
+  EXPECT_TRUE(json.contains("original_max_position_embeddings"));
+  // Its class has one that small vocabularies have not.
+  EXPECT_EQ(json.at("pad_token_id"), 2);
+}
+
+TEST_F(GgufToHfTest, WhatNoConfigurationStatesIsRefused) {
+  const auto refusal = [&](const fs::path& gguf) {
+    for (const char* verb : {"quantize", "export"}) {
+      const std::string out = std::string("refused-") + verb;
+      try {
+        if (verb == std::string("quantize")) Quantize(gguf, out);
+        if (verb == std::string("export")) WriteHf(gguf, out);
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+        EXPECT_FALSE(fs::exists(root_ / out));
+        if (verb == std::string("export")) return std::string(error.what());
+      }
+    }
+    return std::string();
+  };
+  const fs::path llama = WriteGguf(kGolden / "llama-tiny");
+  const auto with_bias = [](const std::string& name, std::int64_t size) {
+    return [=](std::vector<RewrittenTensor>& tensors) {
+      for (const char* block : {"blk.0.", "blk.1."}) {
+        tensors.push_back({{block + name, DType::kF32, {size}}, std::vector<std::byte>(4 * size)});
+      }
+    };
+  };
+  RewriteGguf(llama, {}, with_bias("attn_output.bias", 64));
+  EXPECT_THAT(refusal(llama), AllOf(HasSubstr("llama-tiny-f32.gguf"), HasSubstr("bias of"),
+                                    HasSubstr("made from")));
+  const fs::path gemma = WriteGguf(kGolden / "gemma3-tiny");
+  RewriteGguf(gemma, [](GgufMetadata& keys) { keys.Add("gemma3.rope.scaling.attn_factor", 1.5F); });
+  EXPECT_THAT(refusal(gemma), HasSubstr("the rotary embedding of layer"));
+  const fs::path granite = WriteGguf(Model(FamilyConfigs()[1]));
+  EXPECT_THAT(refusal(granite), HasSubstr("the rotary embedding of layer 0 is missing"));
+  // A tokenizer that is not read.
+  const fs::path other = WriteGguf(kGolden / "qwen2-tiny");
+  RewriteGguf(other, [](GgufMetadata& keys) {
+    const GgufValue value = std::string("t5");
+    keys = WithKey(keys, "tokenizer.ggml.model", &value);
+  });
+  EXPECT_THAT(refusal(other), HasSubstr("'t5' (unigrams) is not supported"));
+}
+
+}  // namespace
+}  // namespace qlora
