@@ -221,6 +221,17 @@ void AddLayers(const DecoderConfig& config, const Family& family, Json& json) {
   }
 }
 
+// LFM2's: layers of short convolutions, and a width that is meant as it is.
+void AddConvolutions(const DecoderConfig& config, Json& json) {
+  json["norm_eps"] = json["rms_norm_eps"];
+  json["conv_L_cache"] = config.conv_taps;
+  json["conv_bias"] = config.conv_bias;
+  json["block_auto_adjust_ff_dim"] = false;
+  for (const LayerConfig& layer : config.layers) {
+    json["layer_types"].push_back(layer.mixer == Mixer::kAttention ? "full_attention" : "conv");
+  }
+}
+
 void AddExperts(const DecoderConfig& config, Json& json) {
   json["num_experts_per_tok"] = config.moe.num_experts_per_tok;
   if (config.model_type == "mixtral") {
@@ -297,6 +308,7 @@ class Comparison {
     Same(w.attention_scale, s.attention_scale, "a factor of scores");
     Same(w.attention_softcap, s.attention_softcap, "a cap of scores");
     Same(w.final_softcap, s.final_softcap, "a cap of logits");
+    Same(w.conv_taps, s.conv_taps, "taps of a convolution:");
     Same(w.moe.num_experts, s.moe.num_experts, "num_experts");
     Same(w.moe.num_experts_per_tok, s.moe.num_experts_per_tok, "num_experts_per_tok");
     Same(w.moe.norm_topk_prob, s.moe.norm_topk_prob, "weights of experts with a sum of 1:");
@@ -314,6 +326,7 @@ class Comparison {
   void Layer(std::int64_t l, const DecoderConfig& stated) const {
     const LayerConfig wanted = wanted_.layer(l);
     const LayerConfig layer = stated.layer(l);
+    Same(wanted.mixer, layer.mixer, fmt::format("the mixer of layer {}", l));
     Same(wanted.window, layer.window, fmt::format("in layer {} a window of", l));
     const std::string rotary = fmt::format("the rotary embedding of layer {}", l);
     for (const auto& [a, b] : {std::pair(wanted.rope, layer.rope),
@@ -332,6 +345,12 @@ class Comparison {
 Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   const std::string model_type = TextModelType(config.model_type);
   const Family& family = FamilyOf(model_type, where);
+  if (family.mixers == MixerRule::kDeltaRule) {
+    ThrowInvalidInput(
+        "{}: a checkpoint of Hugging Face is not made of the GGUF file of a {} yet; give the "
+        "checkpoint that the file was made from, or write a GGUF file (--format gguf)",
+        where, model_type);
+  }
   Json json = {
       {"architectures", Json::array({std::string(family.architecture)})},
       {"model_type", model_type},
@@ -356,6 +375,7 @@ Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   AddBiases(config, family, json);
   AddScales(config, family, json);
   if (family.moe) AddExperts(config, json);
+  if (family.mixers == MixerRule::kShortConv) AddConvolutions(config, json);
   AddRopes(config, family, json);
   AddLayers(config, family, json);
   Comparison(config, where).Run(ParseDecoderConfig(json, where));
