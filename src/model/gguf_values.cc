@@ -73,6 +73,12 @@ class Reader {
                         expected == nullptr ? decoder_.model_type : std::string(expected->name));
     }
     alpha_ = file_->Require<float>("adapter.lora.alpha");
+    if (!std::isfinite(alpha_)) {
+      ThrowInvalidInput(
+          "{}: key 'adapter.lora.alpha': expected a finite number, found {}; convert the adapter "
+          "once more",
+          values_.name, alpha_);
+    }
     values_.base_model_name_or_path = RepositoryOf(text("general.base_model.0.repo_url"));
     if (values_.base_model_name_or_path.empty()) {
       values_.base_model_name_or_path = text("general.base_model.0.name");
@@ -114,6 +120,13 @@ class Reader {
   }
 
   std::vector<float> Decode(const TensorInfo& tensor) const {
+    if (!tensor.dtype.is_blocks() && tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kBF16) {
+      ThrowInvalidInput(
+          "{}: tensor '{}': expected F32, F16, BF16 or a type of blocks, found {}; convert the "
+          "adapter once more",
+          file_->FileOf(tensor), tensor.name, NameOf(tensor.dtype));
+    }
     std::vector<float> values(tensor.elements());
     DecodeFloats(tensor.dtype, file_->Bytes(tensor), values);
     const auto bad = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });

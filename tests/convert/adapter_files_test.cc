@@ -157,7 +157,8 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
     for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>(i % 13) - 6);
     return out;
   };
-  const auto write = [&](const std::string& name, float alpha, const std::string& extra) {
+  const auto write = [&](const std::string& name, float alpha, const std::string& extra,
+                         DType type_of_b = DType::kF32) {
     GgufMetadata keys;
     keys.Add("general.architecture", std::string("llama"));
     keys.Add("general.type", std::string("adapter"));
@@ -166,7 +167,7 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
     if (!extra.empty()) keys.Add(extra, GgufArray(std::vector<std::uint32_t>{1, 2}));
     const auto writer = CreateGguf(root_ / name, keys,
                                    {{"output.weight.lora_a", DType::kF32, {2, hidden}},
-                                    {"output.weight.lora_b", DType::kF32, {vocab, 2}},
+                                    {"output.weight.lora_b", type_of_b, {vocab, 2}},
                                     {"token_embd.weight.lora_a", DType::kF32, {vocab, 2}},
                                     {"token_embd.weight.lora_b", DType::kF32, {hidden, 2}}});
     for (const std::int64_t count : {2 * hidden, vocab * 2, vocab * 2, hidden * 2}) {
@@ -192,6 +193,13 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
   ExpectRefused(
       [&] { ReadGgufValues(write("alora.gguf", 6, "adapter.alora.invocation_tokens"), decoder); },
       "key 'adapter.alora.invocation_tokens' is set");
+  ExpectRefused([&] { ReadGgufValues(write("i32.gguf", 6, "", DType::kI32), decoder); },
+                "i32.gguf: tensor 'output.weight.lora_b': expected F32, F16, BF16 or a type of "
+                "blocks, found I32");
+  ExpectRefused([&] { ReadGgufValues(write("nan.gguf", std::nanf(""), ""), decoder); },
+                "nan.gguf: key 'adapter.lora.alpha': expected a finite number, found nan");
+  ExpectRefused([&] { ReadGgufValues(write("inf.gguf", -HUGE_VALF, ""), decoder); },
+                "expected a finite number, found -inf");
 }
 
 TEST_F(AdapterFilesTest, ReadsBlocksOfGgufAdapters) {
