@@ -104,6 +104,10 @@ class Reader {
 
   // Collects the tensors by the path of their module, spelled as in a text model.
   void FindTensors() {
+    // As PEFT's lora_dropout, which it becomes.
+    if (!(values_.dropout >= 0 && values_.dropout < 1)) {
+      ThrowInvalidInput("{}: key 'dropout': expected 0 <= p < 1, found {}", where, values_.dropout);
+    }
     for (const TensorInfo& tensor : file_->tensors()) {
       const std::size_t dot = tensor.name.rfind('.');
       const std::string part = dot == std::string::npos ? "" : tensor.name.substr(dot + 1);

@@ -1,12 +1,14 @@
 // The files of adapters: what mlx-lm finds in ours, what is read of others, and what is refused.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/file.h"
 #include "convert/adapter_fixture.h"
 #include "gguf/gguf_writer.h"
 #include "io/json.h"
+#include "io/peft_config.h"
 #include "io/safetensors_writer.h"
 #include "io/test_util.h"
 #include "model/mlx_adapter.h"
@@ -105,6 +107,13 @@ TEST_F(AdapterFilesTest, RefusesMlxAdaptersThatMeanSomethingElse) {
   refuse({{"fine_tune_type", "dora"}}, "has no magnitude 'm'");
   refuse({{"lora_parameters", nullptr}}, "key 'lora_parameters' is missing");
   refuse({{"lora_parameters", {{"rank", 4}}}}, "scale");
+  const auto refuse_dropout = [&](const Json& dropout, const std::string& part) {
+    refuse({{"lora_parameters", {{"rank", 4}, {"scale", 2.0}, {"dropout", dropout}}}},
+           "adapter_config.json: key 'dropout': " + part);
+  };
+  refuse_dropout("0.1", "expected a number");
+  refuse_dropout(1, "expected 0 <= p < 1, found 1");
+  refuse_dropout(-0.5, "expected 0 <= p < 1, found -0.5");
   // Of another model, by shape and by name.
   ExpectRefused([&] { ReadMlxValues(mlx, LoadDecoderConfig(kGolden / "phi3-tiny")); },
                 "mlx/adapters.safetensors: the adapter has tensors for 'model.layers.0");
@@ -132,6 +141,18 @@ TEST_F(AdapterFilesTest, RefusesMlxAdaptersThatMeanSomethingElse) {
   ExpectRefused(
       [&] { WriteMlxAdapter(root_ / "w", ReadPeftValues(table, tied), tied, DType::kF32); },
       "in mlx-lm the embeddings and the head of this model are one");
+}
+
+// The files of a folder tell whose it is, not the keys of its configuration.
+TEST_F(AdapterFilesTest, AnEmptyConfigurationBesideMlxWeightsIsOneOfMlx) {
+  const fs::path source = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1);
+  const fs::path mlx = Convert("llama-tiny", {source}, "mlx", "mlx");
+  WriteTextFile(mlx / "adapter_config.json", R"({"model": "org/base"})");
+  EXPECT_EQ(BaseOfAdapter(mlx), "org/base");
+  WriteTextFile(mlx / "adapter_config.json", "{}");
+  EXPECT_EQ(BaseOfAdapter(mlx), "");
+  ExpectRefused([&] { ReadMlxValues(mlx, LoadDecoderConfig(kGolden / "llama-tiny")); },
+                "key 'lora_parameters' is missing");
 }
 
 TEST_F(AdapterFilesTest, RefusesGgufFilesOfOtherModels) {
