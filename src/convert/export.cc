@@ -93,10 +93,10 @@ class Exporter {
                                                : ReadTextFile(options.verify_text);
     if (adapters.empty()) return;
     if (writes_values()) {
-      values_ = LoadAdapterValues(adapters, config_);
+      values_ = LoadAdapterValues(adapters, config_, progress_);
       adapter_ = ToLoraAdapter(values_, config_, backend.memory());
     } else {
-      adapter_ = LoadAdapters(adapters, config_, backend.memory());
+      adapter_ = LoadAdapters(adapters, config_, backend.memory(), progress_);
     }
   }
 

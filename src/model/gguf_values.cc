@@ -25,13 +25,14 @@ class Reader {
     CheckKind();
   }
 
-  AdapterValues Read() {
+  AdapterValues Read(const ProgressFn& progress) {
     for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
       std::vector<LinearRows> flat;
       GgufLinearRows(l, decoder_).ForEach([&](const LinearRows& r) { flat.push_back(r); });
       const std::vector<LinearStack> stacks =
           StackLinears(decoder_, l, GgufLinearNames(l, decoder_));
       for (std::size_t i = 0; i < stacks.size(); ++i) ReadStack(stacks[i], flat[i]);
+      if (progress) progress(l + 1, decoder_.num_hidden_layers);
     }
     const std::int64_t vocab = decoder_.vocab_size;
     const std::int64_t hidden = decoder_.hidden_size;
@@ -228,8 +229,9 @@ class Reader {
 
 }  // namespace
 
-AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder) {
-  return Reader(file, decoder).Read();
+AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder,
+                             const ProgressFn& progress) {
+  return Reader(file, decoder).Read(progress);
 }
 
 }  // namespace qlora

@@ -223,6 +223,26 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
                 "expected a finite number, found -inf");
 }
 
+// A signal ends the work by what a report of progress throws.
+TEST_F(AdapterFilesTest, ReadingAnAdapterOfAnyFormatCanBeEnded) {
+  struct Stop {};
+  const fs::path peft = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1);
+  for (const fs::path& adapter : {peft, Convert("llama-tiny", {peft}, "mlx", "mlx"),
+                                  Convert("llama-tiny", {peft}, "a.gguf", "gguf")}) {
+    for (const char* format : {"peft-adapter", "gguf-adapter"}) {
+      ExportOptions options = ExportTo("out");
+      options.adapter = {adapter};
+      options.format = format;
+      options.outtype = "f32";
+      // No weights are loaded, whose progress is reported as well.
+      options.verify = "false";
+      const ProgressFn stop = [](std::int64_t, std::int64_t) { throw Stop(); };
+      EXPECT_THROW(Export(context_, options, stop), Stop) << adapter << " " << format;
+      EXPECT_FALSE(fs::exists(options.output));
+    }
+  }
+}
+
 TEST_F(AdapterFilesTest, ReadsBlocksOfGgufAdapters) {
   ExportOptions options = ExportTo("a.gguf");
   options.adapter = {WriteRandom("llama-tiny", Targeting({"down_proj"}, 32, 8), "a", 1).string()};
