@@ -31,7 +31,8 @@ struct Option {
 
   std::string ToString() const;             // the current value as the user would write it
   bool Takes(std::string_view text) const;  // OptionTable::Set would take this text
-  // The items of comma-separated text of a list; a path that exists is one item, commas or not.
+  // The items of comma-separated text of a list; a path that exists is one item, commas or not,
+  // also with a weight behind it (PATH:WEIGHT).
   std::vector<std::string> Items(std::string_view text) const;
 };
 

@@ -135,10 +135,16 @@ std::string Option::ToString() const {
 }
 
 std::vector<std::string> Option::Items(std::string_view text) const {
-  std::error_code ignored;
-  // Commas separate paths, but are also allowed in names: the file system decides.
-  const bool is_one_path =
-      is_path && !text.empty() && std::filesystem::exists(ExpandHome(text), ignored);
+  const auto exists = [](std::string_view path) {
+    std::error_code ignored;
+    return !path.empty() && std::filesystem::exists(ExpandHome(path), ignored);
+  };
+  // Commas separate paths, but are also allowed in names: the file system decides. So it does where
+  // a weight is behind the path.
+  const std::size_t colon = std::min(text.rfind(':'), text.size());
+  const bool is_weighted =
+      text.find(',', colon) == std::string_view::npos && exists(text.substr(0, colon));
+  const bool is_one_path = is_path && (exists(text) || is_weighted);
   return is_one_path ? std::vector<std::string>{std::string(text)} : SplitCommas(text);
 }
 

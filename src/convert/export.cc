@@ -97,10 +97,10 @@ class Exporter {
                                                : ReadTextFile(options.verify_text);
     if (adapters.empty()) return;
     if (writes_values()) {
-      values_ = LoadAdapterValues(adapters, config_);
+      values_ = LoadAdapterValues(adapters, config_, progress_);
       adapter_ = ToLoraAdapter(values_, config_, backend.memory());
     } else {
-      adapter_ = LoadAdapters(adapters, config_, backend.memory());
+      adapter_ = LoadAdapters(adapters, config_, backend.memory(), progress_);
     }
   }
 
@@ -297,6 +297,10 @@ class Exporter {
                      .importance_file = options_.imatrix,
                      .check = [&](const auto& kept) { CheckKept(kept, report); }},
                     target_, progress_, notes_);
+    // Beside the model alone: an export that is refused changes no file.
+    if (!options_.write_imatrix.empty()) {
+      WriteImatrix(*importance, options_.write_imatrix, target_.mode);
+    }
     if (!options_.modelfile) return {options_.output};
     const fs::path modelfile = ModelfileOf(options_.output);
     AtomicFile file(modelfile, target_.mode);
@@ -305,7 +309,7 @@ class Exporter {
     return {options_.output, modelfile.string()};
   }
 
-  // Reads the importance matrix, or makes it, and writes it where that is asked for.
+  // Reads the importance matrix, or makes it.
   std::optional<ImportanceMatrix> Importance() {
     if (options_.imatrix.empty()) return std::nullopt;
     const bool is_file = IsImatrixFile(options_.imatrix);
@@ -314,9 +318,6 @@ class Exporter {
                 : CollectImatrix(context_, backend_, model_dir_, LoadDecoderConfig(model_dir_),
                                  weights_, options_.imatrix, options_.imatrix_tokens);
     if (!is_file) NoteFewTokens(matrix);
-    if (!options_.write_imatrix.empty()) {
-      WriteImatrix(matrix, options_.write_imatrix, target_.mode);
-    }
     return matrix;
   }
 

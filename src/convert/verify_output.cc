@@ -29,8 +29,8 @@ std::function<void()> Tick(const VerifySource& source) {
 }
 
 VerifyReport CompareAdapter(const VerifySource& source, Ids text) {
-  LoraAdapter written =
-      LoadAdapters({.sources = {{source.options.output}}}, source.config, source.backend.memory());
+  LoraAdapter written = LoadAdapters({.sources = {{source.options.output}}}, source.config,
+                                     source.backend.memory(), source.progress);
   written.FoldTables(source.weights);
   return Compare({source.backend, source.config, source.weights, source.adapter},
                  {source.backend, source.config, source.weights, &written}, text, Tick(source));

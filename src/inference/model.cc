@@ -79,7 +79,7 @@ class Model::Impl {
                                recorded() ? ChatClock::kFixed : ChatClock::kToday)),
         renderer_(LayoutToServe(recorded(), template_given_, chat_ != nullptr), tokenizer_,
                   chat_.get()) {
-    if (!adapters.empty()) adapter_ = LoadAdapters(adapters, config_, backend_->memory());
+    if (!adapters.empty()) adapter_ = LoadAdapters(adapters, config_, backend_->memory(), progress);
     // Chat models end an answer with the end of a turn, which the tokenizer need not list as an
     // end.
     ends_ = tokenizer_.eos_ids();

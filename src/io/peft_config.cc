@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "io/adapter_source.h"
 #include "io/json.h"
 #include "io/pattern.h"
 
@@ -328,9 +329,10 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
 
 std::string BaseOfAdapter(const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / kAdapterConfig;
+  if (FormatOfAdapter(directory) == AdapterFormat::kMlx) {
+    return JsonGetOr<std::string>(ReadJsonFile(file), "model", "", file.string());
+  }
   const std::string text = ReadTextFile(file);
-  const Json json = ParseJson(text, file.string());
-  if (IsMlx(json)) return JsonGetOr<std::string>(json, "model", "", file.string());
   std::vector<std::string> unknown_keys;
   return ParseAdapterConfig(text, file.string(), unknown_keys).base_model_name_or_path;
 }

@@ -14,16 +14,17 @@
 namespace qlora {
 namespace {
 
-AdapterValues ReadValues(const std::filesystem::path& path, const DecoderConfig& decoder) {
+AdapterValues ReadValues(const std::filesystem::path& path, const DecoderConfig& decoder,
+                         const ProgressFn& progress) {
   switch (FormatOfAdapter(path)) {
     case AdapterFormat::kGguf:
-      return ReadGgufValues(path, decoder);
+      return ReadGgufValues(path, decoder, progress);
     case AdapterFormat::kMlx:
-      return ReadMlxValues(path, decoder);
+      return ReadMlxValues(path, decoder, progress);
     case AdapterFormat::kPeft:
       break;
   }
-  return ReadPeftValues(path, decoder);
+  return ReadPeftValues(path, decoder, progress);
 }
 
 // Runs `read`, which reads the adapter at `path`. Its errors name the adapter: among several the
@@ -123,7 +124,8 @@ TableChange ChangeOf(const LoraValues& module) {
 
 }  // namespace
 
-AdapterValues Combine(std::vector<AdapterValues> adapters, const std::vector<double>& weights) {
+AdapterValues WeightedSum(std::vector<AdapterValues> adapters, const std::vector<double>& weights,
+                          const ProgressFn& progress) {
   if (adapters.size() == 1) {
     AdapterValues& only = adapters.front();
     if (only.use_dora && weights[0] != 1) ThrowDora(only, "given a weight");
@@ -146,24 +148,29 @@ AdapterValues Combine(std::vector<AdapterValues> adapters, const std::vector<dou
       of_module.push_back({&module, weights[i] * module.scale});
     }
   }
-  for (const std::string& path : order) sum.modules.push_back(Concatenate(parts[path]));
+  for (const std::string& path : order) {
+    sum.modules.push_back(Concatenate(parts[path]));
+    if (progress) progress(std::ssize(sum.modules), std::ssize(order));
+  }
   return sum;
 }
 
-AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig& decoder) {
+AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig& decoder,
+                                const ProgressFn& progress) {
   std::vector<AdapterValues> values;
   std::vector<double> weights;
   for (const AdapterSource& source : adapters.sources) {
-    values.push_back(NamingAdapter(source.path, [&] { return ReadValues(source.path, decoder); }));
+    values.push_back(
+        NamingAdapter(source.path, [&] { return ReadValues(source.path, decoder, progress); }));
     weights.push_back(source.weight);
   }
-  AdapterValues sum = Combine(std::move(values), weights);
+  AdapterValues sum = WeightedSum(std::move(values), weights, progress);
   CheckFinite(sum);
   const bool reduces = std::ranges::any_of(
       sum.modules, [&](const LoraValues& module) { return module.rank > adapters.rank; });
   if (adapters.rank != 0 && reduces) {
     if (sum.use_dora) ThrowDora(sum, "reduced in rank");
-    const RankError error = ReduceRank(sum, adapters.rank);
+    const RankError error = ReduceRank(sum, adapters.rank, progress);
     sum.notes.push_back(
         fmt::format("reduced to rank {}: the relative error of the change is {:.3g} "
                     "in all, {:.3g} at most ({})",
@@ -173,15 +180,15 @@ AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig&
   return sum;
 }
 
-LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& decoder, Memory& memory,
-                          DType wide) {
+LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& decoder,
+                          Memory& memory) {
   std::map<std::string, const LoraValues*> by_path;
   std::vector<TableChange> changes;
   for (const LoraValues& module : values.modules) {
     if (IsTable(module.path)) changes.push_back(ChangeOf(module));
     by_path[module.path] = &module;
   }
-  LoraAdapter adapter(ConfigOf(values, decoder), decoder, memory, wide, std::move(changes));
+  LoraAdapter adapter(ConfigOf(values, decoder), decoder, memory, DType::kF32, std::move(changes));
   adapter.Allocate();
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](LoraLinear& lora) {
@@ -199,13 +206,13 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
 }
 
 LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decoder, Memory& memory,
-                         DType wide) {
+                         const ProgressFn& progress) {
   if (adapters.is_single() && FormatOfAdapter(adapters.first()) == AdapterFormat::kPeft) {
     return NamingAdapter(adapters.first(), [&] {
-      return LoraAdapter::Load(adapters.first(), decoder, memory, wide);
+      return LoraAdapter::Load(adapters.first(), decoder, memory, DType::kF32, progress);
     });
   }
-  return ToLoraAdapter(LoadAdapterValues(adapters, decoder), decoder, memory, wide);
+  return ToLoraAdapter(LoadAdapterValues(adapters, decoder, progress), decoder, memory);
 }
 
 }  // namespace qlora

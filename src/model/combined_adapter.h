@@ -13,27 +13,31 @@
 #include "io/adapter_source.h"
 #include "model/lora.h"
 #include "model/lora_values.h"
+#include "qlora/context.h"
 
 namespace qlora {
 
 // Reads and combines the adapters. Of one adapter with the weight 1 the matrices are those of its
 // file. Errors: InvalidInput that names the adapter which is not for this model or has no low-rank
-// form to combine: DoRA, whole tables, rows of tokens.
-AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig& decoder);
+// form to combine: DoRA, whole tables, rows of tokens. progress, here and below: is told after
+// each module or layer; what it throws ends the work.
+AdapterValues LoadAdapterValues(const AdapterSet& adapters, const DecoderConfig& decoder,
+                                const ProgressFn& progress = {});
 
 // The sum of weights[i] times adapters[i], exact but for one rounding where scales are folded into
 // B: those of all parts are equal, or each B is multiplied by its own. Errors: InvalidInput for a
 // DoRA adapter beside others or with a weight.
-AdapterValues Combine(std::vector<AdapterValues> adapters, const std::vector<double>& weights);
+AdapterValues WeightedSum(std::vector<AdapterValues> adapters, const std::vector<double>& weights,
+                          const ProgressFn& progress = {});
 
 // The adapter for passes.
-LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& decoder, Memory& memory,
-                          DType wide = DType::kF32);
+LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& decoder,
+                          Memory& memory);
 
 // Reads adapters of any format to compute with them. A single adapter of PEFT may also have whole
 // tables and rows of tokens (LoraAdapter::Load). FoldTables finishes them.
 LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decoder, Memory& memory,
-                         DType wide = DType::kF32);
+                         const ProgressFn& progress = {});
 
 }  // namespace qlora
 

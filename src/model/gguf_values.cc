@@ -25,13 +25,14 @@ class Reader {
     CheckKind();
   }
 
-  AdapterValues Read() {
+  AdapterValues Read(const ProgressFn& progress) {
     for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
       std::vector<LinearRows> flat;
       GgufLinearRows(l, decoder_).ForEach([&](const LinearRows& r) { flat.push_back(r); });
       const std::vector<LinearStack> stacks =
           StackLinears(decoder_, l, GgufLinearNames(l, decoder_));
       for (std::size_t i = 0; i < stacks.size(); ++i) ReadStack(stacks[i], flat[i]);
+      if (progress) progress(l + 1, decoder_.num_hidden_layers);
     }
     const std::int64_t vocab = decoder_.vocab_size;
     const std::int64_t hidden = decoder_.hidden_size;
@@ -73,6 +74,12 @@ class Reader {
                         expected == nullptr ? decoder_.model_type : std::string(expected->name));
     }
     alpha_ = file_->Require<float>("adapter.lora.alpha");
+    if (!std::isfinite(alpha_)) {
+      ThrowInvalidInput(
+          "{}: key 'adapter.lora.alpha': expected a finite number, found {}; convert the adapter "
+          "once more",
+          values_.name, alpha_);
+    }
     values_.base_model_name_or_path = RepositoryOf(text("general.base_model.0.repo_url"));
     if (values_.base_model_name_or_path.empty()) {
       values_.base_model_name_or_path = text("general.base_model.0.name");
@@ -114,6 +121,13 @@ class Reader {
   }
 
   std::vector<float> Decode(const TensorInfo& tensor) const {
+    if (!tensor.dtype.is_blocks() && tensor.dtype != DType::kF32 && tensor.dtype != DType::kF16 &&
+        tensor.dtype != DType::kBF16) {
+      ThrowInvalidInput(
+          "{}: tensor '{}': expected F32, F16, BF16 or a type of blocks, found {}; convert the "
+          "adapter once more",
+          file_->FileOf(tensor), tensor.name, NameOf(tensor.dtype));
+    }
     std::vector<float> values(tensor.elements());
     DecodeFloats(tensor.dtype, file_->Bytes(tensor), values);
     const auto bad = std::ranges::find_if_not(values, [](float v) { return std::isfinite(v); });
@@ -215,8 +229,9 @@ class Reader {
 
 }  // namespace
 
-AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder) {
-  return Reader(file, decoder).Read();
+AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder,
+                             const ProgressFn& progress) {
+  return Reader(file, decoder).Read(progress);
 }
 
 }  // namespace qlora

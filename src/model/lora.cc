@@ -417,10 +417,10 @@ WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
 }
 
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
-                              Memory& memory, DType wide) {
+                              Memory& memory, DType wide, const ProgressFn& progress) {
   const Adapter peft = OpenAdapter(dir);
   LoraAdapter adapter(peft.config, decoder, memory, wide, &peft, {});
-  adapter.Read(dir, peft);
+  adapter.Read(dir, peft, progress);
   if (!peft.unknown_keys.empty()) {
     adapter.notes_.push_back(fmt::format("{}: keys that are not known here have no effect: {}",
                                          (dir / kAdapterConfig).string(),
@@ -435,9 +435,10 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
   return adapter;
 }
 
-void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir)); }
+void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir), {}); }
 
-void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
+void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
+                       const ProgressFn& progress) {
   // Every target must have tensors, and every tensor a target: a difference means that the adapter
   // belongs to another model, and would otherwise be silent.
   Allocate();
@@ -450,6 +451,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
   ExpertStackReader stacks(peft, experts_, *memory_);
   std::set<const ExpertStack*> used_stacks;
   std::set<std::string> used;
+  std::int64_t done = 0;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;
@@ -471,6 +473,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft) {
       ToModelOrder(lora);
       used.insert(lora.path);
     });
+    if (progress) progress(++done, std::ssize(layers_));
   }
   for (TrainedModule& module : modules_) {
     const auto stored =

@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/table_change.h"
 #include "model/weights.h"
+#include "qlora/context.h"
 
 namespace qlora {
 
@@ -89,7 +90,8 @@ class LoraAdapter {
   // Errors: InvalidInput when it does not belong to this decoder: a target without tensors, a
   // tensor without target, a shape that differs.
   static LoraAdapter Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
-                          Memory& memory, DType wide = DType::kF32);
+                          Memory& memory, DType wide = DType::kF32,
+                          const ProgressFn& progress = {});
   // Sets all values to the values of a PEFT directory of the same configuration. Errors: as Load.
   void Read(const std::filesystem::path& dir);
   // Writes adapter_config.json and adapter_model.safetensors, float32 unless said.
@@ -140,7 +142,7 @@ class LoraAdapter {
  private:
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory, DType wide,
               const Adapter* peft, std::vector<TableChange> changes);
-  void Read(const std::filesystem::path& dir, const Adapter& peft);
+  void Read(const std::filesystem::path& dir, const Adapter& peft, const ProgressFn& progress);
   // Adds the tables that an adapter of PEFT changes in a way that is not trained here.
   void AddTables(const Adapter& peft);
   // The matrices of one arena: the parameters, or their gradients.

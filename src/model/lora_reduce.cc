@@ -58,10 +58,11 @@ Squares Reduce(LoraValues& module, std::int64_t rank) {
 
 }  // namespace
 
-RankError ReduceRank(AdapterValues& adapter, std::int64_t rank) {
+RankError ReduceRank(AdapterValues& adapter, std::int64_t rank, const ProgressFn& progress) {
   if (rank < 1) ThrowInvalidInput("adapter_rank must be at least 1, found {}", rank);
   RankError error;
   Squares sum;
+  std::int64_t done = 0;
   for (LoraValues& module : adapter.modules) {
     const Squares squares = Reduce(module, rank);
     sum.all += squares.all;
@@ -71,6 +72,7 @@ RankError ReduceRank(AdapterValues& adapter, std::int64_t rank) {
       error.worst = relative;
       error.worst_path = module.path;
     }
+    if (progress) progress(++done, std::ssize(adapter.modules));
   }
   error.all = sum.all > 0 ? std::sqrt(sum.lost / sum.all) : 0;
   return error;

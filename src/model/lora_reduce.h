@@ -6,6 +6,7 @@
 #include <string>
 
 #include "model/lora_values.h"
+#include "qlora/context.h"
 
 namespace qlora {
 
@@ -19,7 +20,7 @@ struct RankError {
 // Replaces A and B of modules of a larger rank by factors of this rank, computed in double:
 // singular vectors that each carry the root of their singular value. Other modules stay as they
 // are. Errors: InvalidInput for a rank below 1.
-RankError ReduceRank(AdapterValues& adapter, std::int64_t rank);
+RankError ReduceRank(AdapterValues& adapter, std::int64_t rank, const ProgressFn& progress = {});
 
 }  // namespace qlora
 

@@ -19,6 +19,7 @@
 #include "io/peft_config.h"
 #include "model/config.h"
 #include "model/linear_shapes.h"
+#include "qlora/context.h"
 
 namespace qlora {
 
@@ -66,12 +67,14 @@ std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t
 
 // Reads a folder of PEFT. Errors: InvalidInput as LoraAdapter::Load, and for whole tables and rows
 // of tokens, with what to do.
-AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderConfig& decoder);
+AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderConfig& decoder,
+                             const ProgressFn& progress = {});
 
 // Reads the adapter GGUF of llama.cpp, with rows that it reorders in the order of Hugging Face.
 // Errors: InvalidInput for an adapter of another architecture or of other shapes, kinds of adapters
 // that this program does not know, NaN and Inf.
-AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder);
+AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderConfig& decoder,
+                             const ProgressFn& progress = {});
 
 // The configuration in which PEFT finds these modules, ranks and scales: short names where all
 // layers have the module, otherwise full paths.

@@ -65,8 +65,13 @@ class Reader {
     FindTensors();
   }
 
-  AdapterValues Read() {
-    for (const LinearStack& stack : AllStacks(decoder_)) ReadStack(stack);
+  AdapterValues Read(const ProgressFn& progress) {
+    const std::vector<LinearStack> stacks = AllStacks(decoder_);
+    std::int64_t done = 0;
+    for (const LinearStack& stack : stacks) {
+      ReadStack(stack);
+      if (progress) progress(++done, std::ssize(stacks));
+    }
     if (!found_.empty()) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', which this model does not have or which has no "
@@ -99,6 +104,10 @@ class Reader {
     if (parameters == nullptr) ThrowInvalidInput("{}: key 'lora_parameters' is missing", where);
     scale_ = JsonGet<double>(*parameters, "scale", where);
     values_.dropout = JsonGetOr<double>(*parameters, "dropout", 0, where);
+    // As PEFT's lora_dropout, which it becomes.
+    if (!(values_.dropout >= 0 && values_.dropout < 1)) {
+      ThrowInvalidInput("{}: key 'dropout': expected 0 <= p < 1, found {}", where, values_.dropout);
+    }
     values_.base_model_name_or_path = JsonGetOr<std::string>(json, "model", "", where);
   }
 
@@ -365,8 +374,9 @@ class Writer {
 
 }  // namespace
 
-AdapterValues ReadMlxValues(const fs::path& folder, const DecoderConfig& decoder) {
-  return Reader(folder, decoder).Read();
+AdapterValues ReadMlxValues(const fs::path& folder, const DecoderConfig& decoder,
+                            const ProgressFn& progress) {
+  return Reader(folder, decoder).Read(progress);
 }
 
 void WriteMlxAdapter(const fs::path& folder, const AdapterValues& adapter,

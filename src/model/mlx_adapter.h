@@ -25,7 +25,8 @@ inline constexpr const char* kMlxWeights = "adapters.safetensors";
 
 // Errors: InvalidInput for whole fine-tuned weights, modules or shapes of another model, a LoRA on
 // embeddings that the head shares (mlx changes both, PEFT the embeddings alone), NaN and Inf.
-AdapterValues ReadMlxValues(const std::filesystem::path& folder, const DecoderConfig& decoder);
+AdapterValues ReadMlxValues(const std::filesystem::path& folder, const DecoderConfig& decoder,
+                            const ProgressFn& progress = {});
 
 // Writes both files into `folder` (made when missing), converted to `dtype`. Ranks below the
 // largest are filled up with zeros; scales other than the first module's are folded into B. Errors:

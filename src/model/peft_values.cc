@@ -41,7 +41,8 @@ void CheckLowRank(const Adapter& peft, const std::string& name) {
 
 }  // namespace
 
-AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderConfig& decoder) {
+AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderConfig& decoder,
+                             const ProgressFn& progress) {
   const Adapter peft = OpenAdapter(folder);
   AdapterValues values;
   values.name = folder.string();
@@ -49,7 +50,8 @@ AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderC
   // Checks every shape and name against the decoder, tables included.
   DecoderConfig checkpoint = decoder;
   checkpoint.delta_rule.tiled = false;
-  const LoraAdapter lora = LoraAdapter::Load(folder, checkpoint, HostMemory());
+  const LoraAdapter lora =
+      LoraAdapter::Load(folder, checkpoint, HostMemory(), DType::kF32, progress);
   values.base_model_name_or_path = peft.config.base_model_name_or_path;
   values.revision = peft.config.revision;
   values.module_prefix = peft.config.module_prefix;

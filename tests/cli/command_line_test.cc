@@ -87,6 +87,12 @@ TEST_F(CommandLineTest, ReadsEachWordOfAListByItself) {
   table_.Find("dataset")->is_path = true;
   Parse({"--model", "m", "--dataset", file, "z"});
   EXPECT_THAT(dataset_, ElementsAre(file, "z"));
+  // Also with a weight, and where its name has a colon.
+  const std::string colon = Write("x,y:1", "");
+  Parse({"--model", "m", "--dataset", file + ":0.5", colon + ":0.5", "v,w:0.5"});
+  EXPECT_THAT(dataset_, ElementsAre(file + ":0.5", colon + ":0.5", "v", "w:0.5"));
+  Parse({"--model", "m", "--dataset", file + ":0.5,z"});
+  EXPECT_EQ(dataset_.size(), 3u) << "several paths in one text are split at every comma";
 }
 
 TEST_F(CommandLineTest, NumbersInAJsonListKeepTheirSpelling) {

@@ -1,12 +1,14 @@
 // The files of adapters: what mlx-lm finds in ours, what is read of others, and what is refused.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/file.h"
 #include "convert/adapter_fixture.h"
 #include "gguf/gguf_writer.h"
 #include "io/json.h"
+#include "io/peft_config.h"
 #include "io/safetensors_writer.h"
 #include "io/test_util.h"
 #include "model/mlx_adapter.h"
@@ -105,6 +107,13 @@ TEST_F(AdapterFilesTest, RefusesMlxAdaptersThatMeanSomethingElse) {
   refuse({{"fine_tune_type", "dora"}}, "has no magnitude 'm'");
   refuse({{"lora_parameters", nullptr}}, "key 'lora_parameters' is missing");
   refuse({{"lora_parameters", {{"rank", 4}}}}, "scale");
+  const auto refuse_dropout = [&](const Json& dropout, const std::string& part) {
+    refuse({{"lora_parameters", {{"rank", 4}, {"scale", 2.0}, {"dropout", dropout}}}},
+           "adapter_config.json: key 'dropout': " + part);
+  };
+  refuse_dropout("0.1", "expected a number");
+  refuse_dropout(1, "expected 0 <= p < 1, found 1");
+  refuse_dropout(-0.5, "expected 0 <= p < 1, found -0.5");
   // Of another model, by shape and by name.
   ExpectRefused([&] { ReadMlxValues(mlx, LoadDecoderConfig(kGolden / "phi3-tiny")); },
                 "mlx/adapters.safetensors: the adapter has tensors for 'model.layers.0");
@@ -134,6 +143,18 @@ TEST_F(AdapterFilesTest, RefusesMlxAdaptersThatMeanSomethingElse) {
       "in mlx-lm the embeddings and the head of this model are one");
 }
 
+// The files of a folder tell whose it is, not the keys of its configuration.
+TEST_F(AdapterFilesTest, AnEmptyConfigurationBesideMlxWeightsIsOneOfMlx) {
+  const fs::path source = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1);
+  const fs::path mlx = Convert("llama-tiny", {source}, "mlx", "mlx");
+  WriteTextFile(mlx / "adapter_config.json", R"({"model": "org/base"})");
+  EXPECT_EQ(BaseOfAdapter(mlx), "org/base");
+  WriteTextFile(mlx / "adapter_config.json", "{}");
+  EXPECT_EQ(BaseOfAdapter(mlx), "");
+  ExpectRefused([&] { ReadMlxValues(mlx, LoadDecoderConfig(kGolden / "llama-tiny")); },
+                "key 'lora_parameters' is missing");
+}
+
 TEST_F(AdapterFilesTest, RefusesGgufFilesOfOtherModels) {
   const fs::path file =
       Convert("llama-tiny", {kGolden / "llama-tiny" / "adapter"}, "a.gguf", "gguf");
@@ -157,7 +178,8 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
     for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<float>(i % 13) - 6);
     return out;
   };
-  const auto write = [&](const std::string& name, float alpha, const std::string& extra) {
+  const auto write = [&](const std::string& name, float alpha, const std::string& extra,
+                         DType type_of_b = DType::kF32) {
     GgufMetadata keys;
     keys.Add("general.architecture", std::string("llama"));
     keys.Add("general.type", std::string("adapter"));
@@ -166,7 +188,7 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
     if (!extra.empty()) keys.Add(extra, GgufArray(std::vector<std::uint32_t>{1, 2}));
     const auto writer = CreateGguf(root_ / name, keys,
                                    {{"output.weight.lora_a", DType::kF32, {2, hidden}},
-                                    {"output.weight.lora_b", DType::kF32, {vocab, 2}},
+                                    {"output.weight.lora_b", type_of_b, {vocab, 2}},
                                     {"token_embd.weight.lora_a", DType::kF32, {vocab, 2}},
                                     {"token_embd.weight.lora_b", DType::kF32, {hidden, 2}}});
     for (const std::int64_t count : {2 * hidden, vocab * 2, vocab * 2, hidden * 2}) {
@@ -192,6 +214,33 @@ TEST_F(AdapterFilesTest, ReadsGgufAdaptersOfTheTables) {
   ExpectRefused(
       [&] { ReadGgufValues(write("alora.gguf", 6, "adapter.alora.invocation_tokens"), decoder); },
       "key 'adapter.alora.invocation_tokens' is set");
+  ExpectRefused([&] { ReadGgufValues(write("i32.gguf", 6, "", DType::kI32), decoder); },
+                "i32.gguf: tensor 'output.weight.lora_b': expected F32, F16, BF16 or a type of "
+                "blocks, found I32");
+  ExpectRefused([&] { ReadGgufValues(write("nan.gguf", std::nanf(""), ""), decoder); },
+                "nan.gguf: key 'adapter.lora.alpha': expected a finite number, found nan");
+  ExpectRefused([&] { ReadGgufValues(write("inf.gguf", -HUGE_VALF, ""), decoder); },
+                "expected a finite number, found -inf");
+}
+
+// A signal ends the work by what a report of progress throws.
+TEST_F(AdapterFilesTest, ReadingAnAdapterOfAnyFormatCanBeEnded) {
+  struct Stop {};
+  const fs::path peft = WriteRandom("llama-tiny", Targeting({"q_proj"}, 4, 8), "a", 1);
+  for (const fs::path& adapter : {peft, Convert("llama-tiny", {peft}, "mlx", "mlx"),
+                                  Convert("llama-tiny", {peft}, "a.gguf", "gguf")}) {
+    for (const char* format : {"peft-adapter", "gguf-adapter"}) {
+      ExportOptions options = ExportTo("out");
+      options.adapter = {adapter};
+      options.format = format;
+      options.outtype = "f32";
+      // No weights are loaded, whose progress is reported as well.
+      options.verify = "false";
+      const ProgressFn stop = [](std::int64_t, std::int64_t) { throw Stop(); };
+      EXPECT_THROW(Export(context_, options, stop), Stop) << adapter << " " << format;
+      EXPECT_FALSE(fs::exists(options.output));
+    }
+  }
 }
 
 TEST_F(AdapterFilesTest, ReadsBlocksOfGgufAdapters) {

@@ -245,8 +245,12 @@ TEST_F(GgufTypesTest, RefusesToRoundAnAdapterAway) {
   options.model_name_or_path = root_ / "base.gguf";
   options.adapter = {root_ / "adapter"};
   options.format = "gguf";
+  options.imatrix = root_ / "text.txt";
+  options.write_imatrix = root_ / "importance.gguf";
   EXPECT_THAT(Refusal(options), AllOf(HasSubstr("--force writes it all the same"),
                                       HasSubstr("checkpoint that the file was made from")));
+  EXPECT_FALSE(fs::exists(options.write_imatrix)) << "a refusal changes no file";
+  options.imatrix = options.write_imatrix = "";
   options.force = true;
   const ExportReport report = Export(context_, options);
   EXPECT_LT(*report.kept_change, 0.7);

@@ -258,6 +258,35 @@ TEST(CombinedAdapterTest, ARankThatIsLargeEnoughChangesNothing) {
   EXPECT_EQ(values.modules[0].b, before);
 }
 
+TEST(CombinedAdapterTest, ReportsEachPieceOfTheWorkAndCanBeEndedThere) {
+  struct Stop {};
+  TemporaryFolder folder;
+  WriteRandom(folder / "a", Targeting({"q_proj", "down_proj"}, 4, 12), 1);
+  WriteRandom(folder / "b", Targeting({"q_proj", "k_proj"}, 3, 5), 2);
+  const AdapterSet set = {.sources = {{folder / "a", 0.7}, {folder / "b", 1.3}}, .rank = 2};
+  const std::int64_t layers = TinyDecoder().num_hidden_layers;
+  // Two files, the sum and its reduction.
+  std::vector<std::pair<std::int64_t, std::int64_t>> expected;
+  for (const std::int64_t total : {layers, layers, 3 * layers, 3 * layers}) {
+    for (std::int64_t done = 1; done <= total; ++done) expected.emplace_back(done, total);
+  }
+  for (std::size_t last = 1; last <= expected.size() + 1; ++last) {
+    std::vector<std::pair<std::int64_t, std::int64_t>> found;
+    const auto load = [&] {
+      LoadAdapterValues(set, TinyDecoder(), [&](std::int64_t done, std::int64_t total) {
+        found.emplace_back(done, total);
+        if (found.size() == last) throw Stop();
+      });
+    };
+    if (last > expected.size()) {
+      load();
+      EXPECT_EQ(found, expected);
+    } else {
+      EXPECT_THROW(load(), Stop) << last;
+    }
+  }
+}
+
 TEST(CombinedAdapterTest, RefusesWhatHasNoSumByName) {
   TemporaryFolder folder;
   WriteRandom(folder / "plain", Targeting({"q_proj"}, 2, 4), 1);
