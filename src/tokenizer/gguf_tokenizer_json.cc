@@ -221,7 +221,10 @@ nlohmann::json ByteLevelPreTokenizer(const std::vector<std::string>& splits) {
                      {"behavior", "Isolated"},
                      {"invert", false}});
   }
-  steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}});
+  steps.push_back({{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", false},
+                   {"use_regex", false}});
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
 }
 
