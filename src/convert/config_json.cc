@@ -9,6 +9,7 @@
 #include <cmath>
 #include <optional>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -380,6 +381,11 @@ Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   AddLayers(config, family, json);
   Comparison(config, where).Run(ParseDecoderConfig(json, where));
   return json;
+}
+
+DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config) {
+  if (!embedding.is_blocks()) return embedding;
+  return FamilyOf(config.model_type, "").gemma ? DType::kBF16 : DType::kF16;
 }
 
 const char* TorchNameOf(DType dtype) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "io/json_fwd.h"
+#include "io/tensor_type.h"
 #include "model/config.h"
 
 namespace qlora {
@@ -15,6 +16,11 @@ namespace qlora {
 // again. where: the file, for messages. Errors: InvalidInput naming what no config.json of the
 // family can state.
 Json ConfigJsonOf(const DecoderConfig& config, const std::string& where);
+
+// The type that dense tensors of a GGUF file get in a checkpoint, by the type of its embedding.
+// That of blocks is float16, but of Gemma bfloat16: in float16 transformers would compute values
+// beyond its range.
+DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config);
 
 // "float32", "float16" or "bfloat16": the value of torch_dtype.
 const char* TorchNameOf(DType dtype);

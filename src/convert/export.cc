@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/printable.h"
 #include "base/stopwatch.h"
+#include "convert/config_json.h"
 #include "convert/export_adapter.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
@@ -191,8 +192,14 @@ class Exporter {
         if (stored != nullptr && file.number == *stored) return file;
       }
     }
-    // The dtype of the embedding, which is dense in models of 4 bits too.
-    return ParseOuttype(weights_.embed.dense.dtype == DType::kBF16 ? "bf16" : "f16");
+    // The type of the embedding, which is dense in models of 4 bits too.
+    DType type = weights_.embed.dense.dtype;
+    if (FindGguf(model_dir_)) {
+      const TensorReader& reader = *weights_.reader;
+      type =
+          DenseTypeOf(reader.Find(DecoderPrefix(reader) + "embed_tokens.weight")->dtype, config_);
+    }
+    return ParseOuttype(type == DType::kBF16 ? "bf16" : "f16");
   }
 
   // By default small models are verified, which takes seconds.

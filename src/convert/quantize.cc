@@ -194,8 +194,8 @@ class Conversion {
     report_.notes = sizes.notes;
     if (!is_gguf_) return;
     config_json_ = CheckpointConfig(model_dir_);
-    const TensorType stored = reader_->Find(DecoderPrefix(*reader_) + "embed_tokens.weight")->dtype;
-    dense_type_ = stored.is_blocks() ? DType::kF16 : stored.dtype;
+    const std::string embedding = DecoderPrefix(*reader_) + "embed_tokens.weight";
+    dense_type_ = DenseTypeOf(reader_->Find(embedding)->dtype, config_);
     if (sizes.block_formats.empty()) return;
     report_.notes.push_back(fmt::format(
         "{} holds the linears in {}: they are rounded a second time, and the errors below come on "

@@ -254,6 +254,24 @@ TEST_F(GgufToHfTest, ATokenizerOfTheAdapterTakesThePlaceOfTheFiles) {
   EXPECT_FALSE(Tokenizer::Load(root_ / "own").adds_bos());
 }
 
+// llama.cpp also merges characters that have no token, which tokenizer.json cannot.
+TEST_F(GgufToHfTest, OtherIdsAreSaid) {
+  const fs::path gguf = WriteGguf(kGolden / "llama-tiny");
+  RewriteGguf(gguf, [](GgufMetadata& keys) {
+    const GgufArray& stored = std::get<GgufArray>(*keys.Find("tokenizer.ggml.tokens"));
+    auto tokens = std::get<std::vector<std::string>>(stored);
+    std::ranges::replace(tokens, "e", "he");
+    const GgufValue value = GgufArray(std::move(tokens));
+    keys = WithKey(keys, "tokenizer.ggml.tokens", &value);
+  });
+  EXPECT_THAT(Quantize(gguf, "nf4").notes,
+              testing::ElementsAre(HasSubstr("some texts have other ids")));
+  ExportOptions options = ToHf(gguf, "hf");
+  options.verify = "false";
+  EXPECT_THAT(Export(context_, options).notes,
+              testing::ElementsAre(HasSubstr("some texts have other ids")));
+}
+
 TEST_F(GgufToHfTest, QuantizesTheValuesOfBlocks) {
   WriteWideModel(root_ / "wide");
   const fs::path gguf = WriteGguf(root_ / "wide", "q4_k_m");
@@ -311,6 +329,26 @@ TEST_F(GgufToHfTest, QuantizesSixteenBitsAsTheCheckpoint) {
   Quantize(kGolden / "gemma3-tiny", "gemma-direct");
   EXPECT_NEAR(LossOf(root_ / "gemma", "", "true"), LossOf(root_ / "gemma-direct", "", "true"),
               1e-3);
+}
+
+// Without --outtype.
+TEST_F(GgufToHfTest, SixteenBitsAreThoseThatTheFamilyNeeds) {
+  const auto types_of = [&](const fs::path& gguf) {
+    const std::string name = gguf.stem().string();
+    Quantize(gguf, name + "-nf4");
+    WriteHf(gguf, name + "-hf", "auto");
+    std::vector<std::string> types;
+    for (const char* end : {"-nf4", "-hf"}) {
+      types.push_back(ReadJsonFile(root_ / (name + end) / "config.json").at("torch_dtype"));
+    }
+    return types;
+  };
+  const fs::path gemma = Model(SmallConfig("gemma", {{"head_dim", 8}}));
+  EXPECT_THAT(types_of(WriteGguf(gemma, "q8_0")), testing::Each("bfloat16"));
+  EXPECT_THAT(types_of(WriteGguf(gemma, "f16")), testing::Each("float16"));
+  const fs::path llama = kGolden / "llama-tiny";
+  EXPECT_THAT(types_of(WriteGguf(llama, "q8_0")), testing::Each("float16"));
+  EXPECT_THAT(types_of(WriteGguf(llama, "bf16")), testing::Each("bfloat16"));
 }
 
 TEST_F(GgufToHfTest, DequantizeNamesTheExport) {
