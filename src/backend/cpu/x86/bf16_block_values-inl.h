@@ -130,6 +130,13 @@ HWY_INLINE const float* ExponentAt(const std::byte* at) {
   return kExponents.values + std::to_integer<int>(*at);
 }
 
+// Codes become float32 in any case, so that scaling them once serves several rows of x.
+template <BlockFormat kFormat>
+inline constexpr bool kScalesCodes = kFormat == BlockFormat::kQ8_0;
+// Scales of 16 columns and a look-up of 6 bits leave registers for fewer sums.
+template <BlockFormat kFormat>
+inline constexpr bool kTakesRegisters = kFormat == BlockFormat::kQ6_K;
+
 // The scale of a block of 32 values in all lanes.
 template <BlockFormat kFormat>
 HWY_INLINE __m512 ScaleOf(const std::byte* block) {

@@ -55,8 +55,7 @@ constexpr Index kAhead = 8192;  // bytes, at least
 template <BlockFormat kFormat, int kCount, int kRows>
 HWY_INLINE void DotRowsOfBlocks(const BlockView& blocks, const DotProduct& p, Index r) {
   using U = Unit<kFormat>;
-  // Codes that become float32 anyway are scaled there, once for several rows of x.
-  constexpr bool kScale = kFormat == BlockFormat::kQ8_0 && kCount > 2;
+  constexpr bool kScale = kScalesCodes<kFormat> && kCount > 2;
   const auto row_bytes = static_cast<Index>(blocks.row_bytes());
   const std::byte* from = blocks.data + r * row_bytes;
   const std::byte* ahead = from + std::max<Index>(kAhead, kRows * row_bytes);
@@ -119,8 +118,7 @@ HWY_INLINE void DotRowsOfBlocks(const BlockView& blocks, const DotProduct& p, In
 
 template <BlockFormat kFormat, int kCount>
 void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
-  // Scales of 16 columns and a look-up of 6 bits take more registers.
-  constexpr int kRows = kFormat == BlockFormat::kQ6_K && kCount > 2 ? 2 : 4;
+  constexpr int kRows = kTakesRegisters<kFormat> && kCount > 2 ? 2 : 4;
   static_assert(kDotWeightRows % kRows == 0);
   Index r = 0;
   for (; r + kRows <= p.rows; r += kRows) DotRowsOfBlocks<kFormat, kCount, kRows>(blocks, p, r);
