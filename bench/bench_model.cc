@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/random.h"
 #include "ggml/encode.h"
+#include "hub/known_models.h"
+#include "io/json.h"
 #include "model/shared_options.h"
 #include "quant/layout.h"
 
@@ -24,6 +26,7 @@ constexpr std::int64_t kEncodedRows = 61;
 
 void ModelBenchOptions::Declare(OptionTable& table) {
   table.Section("Shape (default: TinyLlama-1.1B)");
+  table.Add("shape", &shape, "name of a well-known model, as of plan, in place of the sizes below");
   table.Add("hidden_size", &hidden_size, "width of the residual stream");
   table.Add("intermediate_size", &intermediate_size, "width of the MLP");
   table.Add("num_hidden_layers", &num_hidden_layers, "number of layers");
@@ -40,6 +43,7 @@ void ModelBenchOptions::Declare(OptionTable& table) {
 }
 
 std::string ModelBenchOptions::ShapeText() const {
+  if (!shape.empty()) return shape;
   return fmt::format("L{} D{} F{}", num_hidden_layers, hidden_size, intermediate_size);
 }
 
@@ -67,7 +71,25 @@ const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols)
   return info;
 }
 
+namespace {
+
+DecoderConfig ConfigOfKnown(const std::string& name, std::int64_t max_positions) {
+  const std::optional<Json> json = KnownModelConfig(name);
+  if (!json) {
+    ThrowInvalidInput("shape: expected the name of a well-known model, such as {}, found '{}'",
+                      KnownModelNames().front(), name);
+  }
+  DecoderConfig c = ParseDecoderConfig(*json, name);
+  if (c.moe.num_experts > 0) ThrowInvalidInput("shape: {} has experts, which have no bench", name);
+  c.max_position_embeddings = max_positions;
+  c.tie_word_embeddings = false;  // RandomModel has two matrices
+  return c;
+}
+
+}  // namespace
+
 DecoderConfig ConfigOf(const ModelBenchOptions& o, std::int64_t max_positions) {
+  if (!o.shape.empty()) return ConfigOfKnown(o.shape, max_positions);
   DecoderConfig c;
   c.model_type = "llama";
   c.vocab_size = o.vocab_size;
@@ -122,9 +144,8 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
                               [&](const std::string& path, const LinearShape& shape) {
                                 return FrozenLinear{path, Weight(shape), {}};
                               });
-      // Norms of ones, as models begin; the values do not change the cost.
-      layer.input_norm = Ones(c.hidden_size);
-      layer.mlp_norm = Ones(c.hidden_size);
+      AddNorms(c, l, layer);
+      AddState(c, c.layers[l].mixer, layer);
       weights_.layers.push_back(std::move(layer));
     }
   };
@@ -160,10 +181,39 @@ ConstMatrixView RandomModel::Dense(std::int64_t rows, std::int64_t cols) {
   return m;
 }
 
-ConstMatrixView RandomModel::Ones(std::int64_t size) {
-  const MatrixView m = carver_->Matrix(DType::kF32, 1, size);
+ConstMatrixView RandomModel::Ones(std::int64_t size) { return Constant(1, size, 1); }
+
+// Norms of ones, as models begin; the values do not change the cost.
+void RandomModel::AddNorms(const DecoderConfig& c, std::int64_t l, LayerWeights& layer) {
+  if (c.input_norms) {
+    layer.input_norm = Ones(c.hidden_size);
+    layer.mlp_norm = Ones(c.hidden_size);
+  }
+  if (c.post_norms) {
+    layer.post_attn_norm = Ones(c.hidden_size);
+    layer.post_mlp_norm = Ones(c.hidden_size);
+  }
+  if (c.layers[l].mixer == Mixer::kAttention && c.qk_norm != QkNorm::kNone) {
+    layer.q_norm = Ones(c.q_norm_size(l));
+    layer.k_norm = Ones(c.k_norm_size(l));
+  }
+}
+
+void RandomModel::AddState(const DecoderConfig& c, Mixer mixer, LayerWeights& layer) {
+  if (mixer == Mixer::kAttention) return;
+  const bool is_delta = mixer == Mixer::kDeltaRule;
+  const std::int64_t channels = is_delta ? c.delta_conv_features() : c.hidden_size;
+  layer.conv.weight = Constant(channels, c.conv_taps, 1 / static_cast<float>(c.conv_taps));
+  if (!is_delta) return;
+  layer.delta_rule.rate = Constant(1, c.delta_rule.heads, -1);
+  layer.delta_rule.dt_bias = Ones(c.delta_rule.heads);
+  layer.delta_rule.norm = Ones(c.delta_rule.value_dim);
+}
+
+ConstMatrixView RandomModel::Constant(std::int64_t rows, std::int64_t cols, float value) {
+  const MatrixView m = carver_->Matrix(DType::kF32, rows, cols);
   if (m.data == nullptr) return m;
-  Upload(backend_.memory(), std::span<const float>(std::vector<float>(size, 1.0f)), m);
+  Upload(backend_.memory(), std::span<const float>(std::vector<float>(rows * cols, value)), m);
   return m;
 }
 

@@ -16,6 +16,7 @@
 namespace qlora::bench {
 
 struct ModelBenchOptions {
+  std::string shape;  // of a well-known model, in the place of the sizes below; or ""
   // TinyLlama-1.1B, unless said otherwise.
   std::int64_t hidden_size = 2048;
   std::int64_t intermediate_size = 5632;
@@ -31,7 +32,7 @@ struct ModelBenchOptions {
   std::string device = "auto";  // cpu, cuda
 
   void Declare(OptionTable& table);
-  // Returns "L22 D2048 F5632".
+  // Returns "L22 D2048 F5632", or the name.
   std::string ShapeText() const;
   // Returns weight_formats, or "bf16" without load_in_4bit.
   std::vector<std::string> Formats() const;
@@ -43,7 +44,8 @@ struct ModelBenchOptions {
 // written here, and for rows of `cols` values that are no whole blocks.
 const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols);
 
-// Errors: InvalidInput for heads that do not divide the hidden size.
+// Errors: InvalidInput for heads that do not divide the hidden size, an unknown name and a model of
+// experts.
 DecoderConfig ConfigOf(const ModelBenchOptions& options, std::int64_t max_positions);
 
 // Pseudo-random weights of a plausible size in the memory of a backend; times do not depend on
@@ -65,6 +67,10 @@ class RandomModel {
   std::vector<BFloat16> Values(std::int64_t rows, std::int64_t cols) const;
   ConstMatrixView Dense(std::int64_t rows, std::int64_t cols);
   ConstMatrixView Ones(std::int64_t size);
+  // Values of a normal size for what a layer has beside its linears.
+  void AddNorms(const DecoderConfig& config, std::int64_t l, LayerWeights& layer);
+  void AddState(const DecoderConfig& config, Mixer mixer, LayerWeights& layer);
+  ConstMatrixView Constant(std::int64_t rows, std::int64_t cols, float value);
   WeightView Weight(const LinearShape& shape);
   WeightView Blocks(const BlockFormatInfo& info, const LinearShape& shape);
 

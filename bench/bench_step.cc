@@ -288,10 +288,18 @@ double LayerFlops(const DecoderConfig& config, std::int64_t l, std::int64_t lora
   if (RecomputesMlp(recompute)) {
     for (const LinearShape& s : shapes.gate_up) again(s);
   }
+  const LayerConfig layer = config.layer(l);
+  if (layer.mixer == Mixer::kShortConv) return products;
+  if (layer.mixer == Mixer::kDeltaRule) {
+    // The rule token by token: 4 K V multiply-adds forward and 9 backward, which finds states
+    // again.
+    const DeltaRuleShape& shape = config.delta_rule;
+    const auto state = static_cast<double>(shape.heads * shape.key_dim * shape.value_dim);
+    return products + 2 * state * (4 + 9 + (RecomputesAttention(recompute) ? 4 : 0));
+  }
   // Causal attention of one sequence: q k^T and p v are 2 T^2 H K each, halved by the mask;
   // backward has five such products.
-  const double pairs =
-      static_cast<double>(length) * static_cast<double>(config.layer(l).q_features());
+  const double pairs = static_cast<double>(length) * static_cast<double>(layer.q_features());
   return products + pairs * (2 + 5 + (RecomputesAttention(recompute) ? 2 : 0));
 }
 
