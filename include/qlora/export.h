@@ -31,7 +31,7 @@ struct ExportOptions {
   // one from.
   std::string imatrix;
   std::int64_t imatrix_tokens = 65536;  // of the text, at most
-  std::string write_imatrix;            // a GGUF file for the importance matrix, beside the model
+  std::string write_imatrix;            // a GGUF file for the importance matrix
   bool modelfile = false;               // also a Modelfile for Ollama in the folder of a GGUF model
   bool force = false;                   // also where rounding to blocks undoes much of the adapter
   // The base that the adapter is merged into: nf4, original, or auto: the form that the adapter was
