@@ -218,14 +218,47 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 151936, .D = 4096, .F = 12288, .L = 36, .H = 32, .G = 8, .K = 128, .T = k256K}},
     {"Qwen3-VL-32B", "Qwen/Qwen3-VL-32B-Instruct", "qwen3_vl_text",
      {.V = 151936, .D = 5120, .F = 25600, .L = 64, .H = 64, .G = 8, .K = 128, .T = k256K}},
+    {"Olmo-2-1B", "allenai/OLMo-2-0425-1B", "olmo2",
+     {.V = 100352, .D = 2048, .F = 8192, .L = 16, .H = 16, .G = 16, .K = 128, .T = 4096}},
+    {"Olmo-2-7B", "allenai/OLMo-2-1124-7B", "olmo2",
+     {.V = 100352, .D = 4096, .F = 11008, .L = 32, .H = 32, .G = 32, .K = 128, .T = 4096}},
+    {"Olmo-2-13B", "allenai/OLMo-2-1124-13B", "olmo2",
+     {.V = 100352, .D = 5120, .F = 13824, .L = 40, .H = 40, .G = 40, .K = 128, .T = 4096}},
+    {"Olmo-2-32B", "allenai/OLMo-2-0325-32B", "olmo2",
+     {.V = 100352, .D = 5120, .F = 27648, .L = 64, .H = 40, .G = 8, .K = 128, .T = 4096}},
+    {"Falcon3-1B", "tiiuae/Falcon3-1B-Base", "llama",
+     {.V = 131072, .D = 2048, .F = 8192, .L = 18, .H = 8, .G = 4, .K = 256, .T = 4096}},
+    {"Falcon3-3B", "tiiuae/Falcon3-3B-Base", "llama",
+     {.V = 131072, .D = 3072, .F = 9216, .L = 22, .H = 12, .G = 4, .K = 256, .T = 32768}},
+    {"Falcon3-7B", "tiiuae/Falcon3-7B-Base", "llama",
+     {.V = 131072, .D = 3072, .F = 23040, .L = 28, .H = 12, .G = 4, .K = 256, .T = 32768}},
+    {"Falcon3-10B", "tiiuae/Falcon3-10B-Base", "llama",
+     {.V = 131072, .D = 3072, .F = 23040, .L = 40, .H = 12, .G = 4, .K = 256, .T = 32768}},
+    {"granite-3.3-2b", "ibm-granite/granite-3.3-2b-instruct", "granite",
+     {.V = 49159, .D = 2048, .F = 8192, .L = 40, .H = 32, .G = 8, .K = 64, .T = k128K, .tied = true}},
+    {"granite-3.3-8b", "ibm-granite/granite-3.3-8b-instruct", "granite",
+     {.V = 49159, .D = 4096, .F = 12800, .L = 40, .H = 32, .G = 8, .K = 128, .T = k128K, .tied = true}},
+    {"granite-4.0-350m", "ibm-granite/granite-4.0-350m", "granitemoehybrid",
+     {.V = 100352, .D = 1024, .F = 2048, .L = 28, .H = 16, .G = 4, .K = 64, .T = 32768, .tied = true}},
+    {"granite-4.0-1b", "ibm-granite/granite-4.0-1b", "granitemoehybrid",
+     {.V = 100352, .D = 2048, .F = 4096, .L = 40, .H = 16, .G = 4, .K = 128, .T = k128K, .tied = true}},
+    {"granite-4.0-micro", "ibm-granite/granite-4.0-micro", "granitemoehybrid",
+     {.V = 100352, .D = 2560, .F = 8192, .L = 40, .H = 40, .G = 8, .K = 64, .T = k128K, .tied = true}},
+    {"Mistral-Small-3.1-24B", "mistralai/Mistral-Small-3.1-24B-Base-2503", "mistral",
+     {.V = 131072, .D = 5120, .F = 32768, .L = 40, .H = 32, .G = 8, .K = 128, .T = k128K}},
+    {"Mistral-Small-3.2-24B", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral",
+     {.V = 131072, .D = 5120, .F = 32768, .L = 40, .H = 32, .G = 8, .K = 128, .T = k128K}},
+    {"Qwen2.5-VL-72B", "Qwen/Qwen2.5-VL-72B-Instruct", "qwen2_5_vl_text",
+     {.V = 152064, .D = 8192, .F = 29568, .L = 80, .H = 64, .G = 8, .K = 128, .T = 128000}},
 });
 // clang-format on
 
 // Words of a name that do not change the shape.
-constexpr std::array<std::string_view, 28> kSilentWords = {
-    "meta",  "unsloth",   "instruct", "it",   "pt",   "chat", "base", "hf",   "bnb",  "4bit",
-    "v0.1",  "v0.2",      "v1.0",     "2407", "2501", "2507", "2512", "1025", "1125", "thinking",
-    "think", "reasoning", "fp8",      "4k",   "8k",   "128k", "bf16", "text"};
+constexpr auto kSilentWords = std::to_array<std::string_view>(
+    {"meta", "unsloth", "instruct", "it",   "pt",   "chat", "base",     "hf",    "bnb",
+     "4bit", "v0.1",    "v0.2",     "v1.0", "2407", "2501", "2503",     "2506",  "2507",
+     "2512", "0325",    "0425",     "1025", "1124", "1125", "thinking", "think", "reasoning",
+     "fp8",  "4k",      "8k",       "128k", "bf16", "text"});
 
 // Returns the name in lower case, without the organisation, the revision after '@' and the silent
 // words: "meta-llama/Meta-Llama-3.1-8B-Instruct@main" -> "llama-3.1-8b".
@@ -282,6 +315,13 @@ Json ConfigOf(const KnownModel& model) {
     // All of 16 layers have the same layers of attention, and F is the width that is used.
     config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
     config["block_auto_adjust_ff_dim"] = false;
+  }
+  // The files of Granite 4, which is dense here.
+  if (model.model_type == std::string_view("granitemoehybrid")) {
+    config["layer_types"] = std::vector<std::string>(shape.L, "attention");
+    config["num_local_experts"] = 0;
+    config["shared_intermediate_size"] = shape.F;
+    config["position_embedding_type"] = "rope";
   }
   return config;
 }

@@ -102,6 +102,22 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"LFM2-350M", 354483968},
     {"LFM2-700M", 742489344},
     {"LFM2-1.2B", 1170340608},
+    {"Olmo-2-1B", 1484916736},
+    {"Olmo-2-7B", 7298617344},
+    {"Olmo-2-13B", 13716198400},
+    {"Olmo-2-32B", 32234279936},
+    {"Falcon3-1B", 1669408768},
+    {"Falcon3-3B", 3227655168},
+    {"Falcon3-7B", 7455550464},
+    {"Falcon3-10B", 10305653760},
+    {"granite-3.3-2b", 2533539840},
+    {"granite-3.3-8b", 8170864640},
+    {"granite-4.0-350m", 352379904},
+    {"granite-4.0-1b", 1631750144},
+    {"granite-4.0-micro", 3402836480},
+    {"Mistral-Small-3.1-24B", 23572403200},
+    {"Mistral-Small-3.2-24B", 23572403200},
+    {"Qwen2.5-VL-72B", 72706203648},
 };
 
 TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {
@@ -131,6 +147,9 @@ TEST(KnownModelsTest, NamesHaveManyForms) {
   EXPECT_TRUE(KnownModelConfig("mistralai/Ministral-3-8B-Reasoning-2512"));
   EXPECT_TRUE(KnownModelConfig("allenai/Olmo-3-7B-Think"));
   EXPECT_TRUE(KnownModelConfig("Qwen/Qwen3-8B-FP8"));
+  EXPECT_TRUE(KnownModelConfig("allenai/OLMo-2-1124-13B-Instruct"));
+  EXPECT_TRUE(KnownModelConfig("mistralai/Mistral-Small-3.2-24B-Instruct-2506"));
+  EXPECT_TRUE(KnownModelConfig("ibm-granite/granite-4.0-micro-base"));
   EXPECT_FALSE(KnownModelConfig("Llama-3.1-9B"));
   EXPECT_FALSE(KnownModelConfig(""));
 }
