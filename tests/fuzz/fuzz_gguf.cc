@@ -1,5 +1,6 @@
-// Attacks the GGUF reader, the tokenizer in its keys, and the reading of a model from what it
-// accepts, which must also be written again and read back as the same.
+// Attacks the GGUF reader, the tokenizer in its keys, and the reading of a model or of an adapter
+// from what it accepts, which must also be written again and read back as the same.
+#include "fuzz_decoders.h"
 #include "fuzz_util.h"
 #include "gguf/gguf.h"
 #include "gguf/gguf_writer.h"
@@ -10,6 +11,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;
   static const FuzzFolder folder;
+  static const std::vector<DecoderConfig> decoders = FuzzDecoders();
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   Attack([&] {
     const std::filesystem::path path = folder.Put("a.gguf", input);
@@ -23,6 +25,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const DecoderConfig config = ParseGgufConfig(*reader);
       ReadAll(*OpenGgufCheckpoint(OpenGguf(path), config));
     });
+    for (const DecoderConfig& decoder : decoders) {
+      Attack([&] { CheckValues(ReadGgufValues(path, decoder)); });
+    }
     for (const GgufEntry& entry : reader->values().entries()) {
       Attack([&] { reader->Get<std::uint32_t>(entry.key); });
       Attack([&] { reader->Get<std::vector<std::string>>(entry.key); });

@@ -1,11 +1,16 @@
-// Attacks the reader of PEFT adapters. The input is adapter_config.json, a 0 byte, the header of
-// adapter_model.safetensors, a 0 byte, and its data.
+// Attacks the readers of PEFT's and mlx-lm's adapters. The input is adapter_config.json, a 0 byte,
+// the header of the safetensors file, a 0 byte, and its data; each reader gets it as its own
+// folder.
+#include "fuzz_decoders.h"
 #include "fuzz_util.h"
 #include "io/peft.h"
+#include "model/mlx_adapter.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;
   static const FuzzFolder folder;
+  static const FuzzFolder mlx;
+  static const std::vector<DecoderConfig> decoders = FuzzDecoders();
   std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::string config_text(TakeText(input));
   const std::string_view header = TakeText(input);
@@ -28,5 +33,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (module.a->shape[0] != module.b->shape[1]) std::abort();
     }
   });
+  mlx.Put("adapter_config.json", config_text);
+  mlx.Put(kMlxWeights, SafetensorsOf(header, input));
+  for (const DecoderConfig& decoder : decoders) {
+    Attack([&] { CheckValues(ReadMlxValues(mlx.path(), decoder)); });
+  }
   return 0;
 }
