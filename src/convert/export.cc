@@ -401,7 +401,9 @@ class Exporter {
       // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
       const Tokenizer tokenizer = Tokenizer::Load(model_dir_, folder);
       const auto& templates = tokenizer.spec().chat_templates;
-      if (!templates.empty()) prompts.chat_template = templates.front().text;
+      // Of a GGUF file, the file's own are written in any case, all of them.
+      const bool is_own = is_gguf && templates == Tokenizer::Load(model_dir_).spec().chat_templates;
+      if (!templates.empty() && !is_own) prompts.chat_template = templates.front().text;
     }
     if (adapter_) {
       prompts.record = base ? base->prompts : PromptRecord{};

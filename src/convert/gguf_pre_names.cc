@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "tokenizer/gguf_pre_tokenizers.h"
 #include "tokenizer/gguf_tokenizer_json.h"
 
 namespace qlora {
@@ -14,23 +15,15 @@ namespace {
 
 constexpr const char* kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr const char* kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// Another spelling of kLlama3: white space up to the last line end ends in one or in several.
+// Another spelling of Llama 3's: white space up to the last line end ends in one or in several.
 constexpr const char* kCl100k =
     R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+)";
-constexpr const char* kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen35 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kMiniCpm5 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kSeedCoder =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr const char* kGpt4o =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kDigits = R"(\p{N})";
 constexpr const char* kThreeDigits = R"(\p{N}{1,3})";
 constexpr const char* kHanAndKana = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
@@ -47,20 +40,23 @@ struct PreRule {
   const char* note = "";
 };
 
+// The expression that models with this name of llama.cpp were trained with.
+std::string Trained(std::string_view name) { return FindGgufPreTokenizer(name)->trained; }
+
 const std::vector<PreRule>& PreRules() {
   static const std::vector<PreRule> kPreRules = {
       {{}, "gpt-2"},
       {{kGpt2}, "gpt-2"},
       {{kDigits, kGpt2}, "smollm"},
-      {{kLlama3}, "llama-bpe", true},
-      {{kLlama3}, "dbrx"},
+      {{Trained("llama-bpe")}, "llama-bpe", true},
+      {{Trained("llama-bpe")}, "dbrx"},
       {{kCl100k}, "llama-bpe", true},
       {{kCl100k}, "dbrx"},
-      {{kQwen2}, "qwen2"},
+      {{Trained("qwen2")}, "qwen2"},
       {{kQwen35}, "qwen35"},
       {{kSeedCoder}, "seed-coder"},
-      {{kTekken}, "tekken", true},
-      {{kGpt4o}, "gpt-4o"},
+      {{Trained("tekken")}, "tekken", true},
+      {{Trained("gpt-4o")}, "gpt-4o"},
       {{kThreeDigits, kHanAndKana, kDeepSeek3}, "deepseek-v3"},
       {{kThreeDigits, kMiniCpm5}, "minicpm5", true},
       {{kPunctuation, kGpt2, kDigits, "[0-9][0-9][0-9]"},

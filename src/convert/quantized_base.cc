@@ -63,7 +63,7 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
 bool FindQuantizedBase(const std::string& folder, TrainOptions& options) {
   if (folder.empty()) return false;
   if (!options.load_in_4bit) ThrowInvalidInput("save_quantized needs load_in_4bit");
-  if (const auto gguf = FindGguf(options.model_name_or_path)) {
+  if (const auto gguf = FindGguf(ResolveModelDir(options.model_name_or_path))) {
     ThrowInvalidInput(
         "save_quantized: {} is a GGUF file, on whose own weights a run trains; to train on 4 bits "
         "of bitsandbytes instead, give `qlora quantize {} {}` first, and train on {}",

@@ -395,9 +395,13 @@ bool RecordEncoder::CloseLastTurn(const OrderedJson& answer, const RenderedChat&
   // Of calls, the template decides how they look.
   const OrderedJson probe = {{{"role", "user"}, {"content", "Hello"}},
                              {{"role", "assistant"}, {"content", "Hi"}}};
-  const bool open =
-      has_calls ? EndsIn(probe[1], chat_->Render(probe, nullptr).text) : EndsIn(answer, chat.text);
-  if (!open) return false;
+  try {
+    const bool open = has_calls ? EndsIn(probe[1], chat_->Render(probe, nullptr).text)
+                                : EndsIn(answer, chat.text);
+    if (!open) return false;
+  } catch (const Error&) {
+    return false;  // a template that asks for more than the probe has
+  }
   encoded.notes.without_eos = !options_.append_eos;
   if (!options_.append_eos) return true;
   if (!tokenizer_.eos_id()) return false;

@@ -80,7 +80,6 @@ Tokenizer::Impl::Impl(GgufVocabulary vocabulary) {
   decoder = TokenDecoder::OfBytes(vocabulary.add_space_prefix);
   spec.normalizer = normalizer.dump();
   spec.pre_tokenizer = pre_tokenizer.dump();
-  spec.split_regex = pre_tokenizer_.split_regex();
   spec.gguf_pre = vocabulary.pre;
   spec.add_prefix_space = vocabulary.add_space_prefix;
   spec.ignore_merges = vocabulary.pre_tokenizer.ignore_merges;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/check.h"
 #include "io/json_fwd.h"
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/score_merges.h"
@@ -33,9 +34,7 @@ using Merges = std::vector<std::pair<std::string, std::string>>;
 
 // The merges of two tokens that llama.cpp may make of the scores, the best first.
 Merges MergesOf(const GgufVocabulary& vocabulary) {
-  if (vocabulary.kind == TokenizerKind::kByteLevelBpe || vocabulary.has_merges) {
-    return vocabulary.merges;
-  }
+  if (vocabulary.kind == TokenizerKind::kByteLevelBpe) return vocabulary.merges;
   PieceTable ids(vocabulary.texts.size());
   for (std::int32_t id = 0; id < std::ssize(vocabulary.texts); ++id) {
     ids.Insert(vocabulary.texts[id], id);
@@ -173,7 +172,9 @@ std::string TokenizerJsonText(const GgufVocabulary& vocabulary) {
 
 std::string TokenizerConfigText(const GgufVocabulary& vocabulary) {
   // The class that takes tokenizer.json as it is. Others build their stages anew.
+  // Without the list of inputs it would make another one, which decoders refuse.
   OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                        {"model_input_names", {"input_ids", "attention_mask"}},
                         {"add_bos_token", vocabulary.adds.bos},
                         {"add_eos_token", vocabulary.adds.eos},
                         {"clean_up_tokenization_spaces", false}};
@@ -254,6 +255,12 @@ nlohmann::json TokenIdsOf(const TokenRoles& roles) {
 }
 
 std::map<std::string, std::string> TokenizerFilesOf(const GgufVocabulary& vocabulary) {
+  if (vocabulary.has_merges) {
+    ThrowInvalidInput(
+        "{}: tokenizer.ggml.model 'gemma4' cannot be written as tokenizer.json, which splits lines "
+        "in another way; take the tokenizer's files of the checkpoint that it was made from",
+        vocabulary.where);
+  }
   return {{"tokenizer.json", TokenizerJsonText(vocabulary)},
           {"tokenizer_config.json", TokenizerConfigText(vocabulary)},
           {"generation_config.json", TokenIdsOf(vocabulary.roles).dump(2) + "\n"}};

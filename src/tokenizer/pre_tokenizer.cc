@@ -248,7 +248,6 @@ void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
     steps_.push_back(std::make_unique<PrefixSpaceStep>());
   }
   if (step["use_regex"].Bool(true)) {
-    if (split_regex_.empty()) split_regex_ = kGpt2Regex;
     steps_.push_back(
         std::make_unique<SplitStep>(MakeKnownPattern(kGpt2Regex), SplitBehavior::kIsolated));
   }
@@ -263,7 +262,6 @@ void PreTokenizer::AddByteLevel(const JsonValue& step, bool is_last) {
 
 void PreTokenizer::AddSplit(const JsonValue& step) {
   const JsonValue pattern = step["pattern"];
-  if (split_regex_.empty() && pattern.Has("Regex")) split_regex_ = pattern["Regex"].String();
   steps_.push_back(std::make_unique<SplitStep>(
       ParsePattern(pattern), ParseSplitBehavior(step["behavior"]), step["invert"].Bool()));
 }

@@ -40,8 +40,6 @@ class PreTokenizer {
   bool byte_level() const { return byte_level_; }
   // True when ByteLevel or Metaspace puts a space before the text.
   bool adds_prefix_space() const { return adds_prefix_space_; }
-  // The first regular expression that splits; empty where no expression splits.
-  const std::string& split_regex() const { return split_regex_; }
 
  private:
   void Add(const JsonValue& step, bool is_last);
@@ -53,7 +51,6 @@ class PreTokenizer {
   std::vector<std::unique_ptr<const Step>> steps_;
   bool byte_level_ = false;
   bool adds_prefix_space_ = false;
-  std::string split_regex_;
 };
 
 }  // namespace qlora

@@ -40,6 +40,8 @@ enum class TokenizerKind { kByteLevelBpe, kSentencePieceBpe };
 struct ChatTemplateText {
   std::string name;  // "default", or the name it has in a list
   std::string text;  // Jinja
+
+  bool operator==(const ChatTemplateText&) const = default;
 };
 
 // The parts of a tokenizer, for writing it in another format.
@@ -50,7 +52,6 @@ struct TokenizerSpec {
   std::vector<std::pair<std::string, std::string>> merges;  // left, right; in order of rank
   std::vector<AddedToken> added_tokens;                     // those of
                                                             // tokenizer.json first
-  std::string split_regex;                                  // the first of the pre-tokenizer, or ""
   std::string pre_tokenizer;  // that part of tokenizer.json as JSON text ("null": none)
   std::string normalizer;     // likewise
   bool ignore_merges = false;

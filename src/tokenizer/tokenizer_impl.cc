@@ -70,7 +70,6 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
   decoder = TokenDecoder::Parse(root["decoder"]);
   spec.normalizer = root["normalizer"].Dump();
   spec.pre_tokenizer = root["pre_tokenizer"].Dump();
-  spec.split_regex = pre_tokenizer_.split_regex();
   spec.add_prefix_space = pre_tokenizer_.adds_prefix_space() || normalizer_.prepends();
 
   LoadModel(json);

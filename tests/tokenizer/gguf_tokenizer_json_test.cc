@@ -119,6 +119,8 @@ TEST(GgufTokenizerJson, StatesRolesAndTemplates) {
   // The class that builds no stages of its own.
   EXPECT_THAT(config, HasSubstr("PreTrainedTokenizerFast"));
 
+  EXPECT_THAT(config, HasSubstr("model_input_names"));
+
   keys.Set("chat_template.tool_use", std::string("tools"));
   const Both two(keys);
   ASSERT_EQ(two.written->spec().chat_templates.size(), 2u);
