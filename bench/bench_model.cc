@@ -51,8 +51,8 @@ std::vector<std::string> ModelBenchOptions::Formats() const {
   return load_in_4bit ? weight_formats : std::vector<std::string>{"bf16"};
 }
 
-std::string ModelBenchOptions::ShapeOf(const std::string& shape, const std::string& format) const {
-  return weight_formats == ModelBenchOptions().weight_formats ? shape : shape + " " + format;
+std::string ModelBenchOptions::ShapeOf(const std::string& base, const std::string& format) const {
+  return weight_formats == ModelBenchOptions().weight_formats ? base : base + " " + format;
 }
 
 const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols) {

@@ -36,8 +36,8 @@ struct ModelBenchOptions {
   std::string ShapeText() const;
   // Returns weight_formats, or "bf16" without load_in_4bit.
   std::vector<std::string> Formats() const;
-  // Returns `shape` with the format, where formats were asked for.
-  std::string ShapeOf(const std::string& shape, const std::string& format) const;
+  // Returns `base`, the text of a shape, with the format, where formats were asked for.
+  std::string ShapeOf(const std::string& base, const std::string& format) const;
 };
 
 // Returns the blocks of that name, nullptr for "nf4". Errors: InvalidInput for a format that is not

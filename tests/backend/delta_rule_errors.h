@@ -98,7 +98,7 @@ class DeltaRuleErrors {
   }
 
   void ForwardHead(const DeltaData& data, const SequenceSpan& span, std::int64_t h, bool stateful) {
-    const auto& [heads, key_heads, K, V] = c_.shape;
+    const auto& [heads, key_heads, K, V, tiled] = c_.shape;
     Vector S(K * V);
     const std::int64_t first = (span.state * heads + h) * K;
     for (std::int64_t i = 0; stateful && i < K * V; ++i) S[i] = data.state(first + i / V, i % V);
@@ -139,7 +139,7 @@ class DeltaRuleErrors {
   }
 
   void BackwardHead(const DeltaData& data, const SequenceSpan& span, std::int64_t h) {
-    const auto& [heads, key_heads, K, V] = c_.shape;
+    const auto& [heads, key_heads, K, V, tiled] = c_.shape;
     Vector dS(K * V);
     double size = 0;   // of dS, and of sums of absolute values
     double error = 0;  // of dS

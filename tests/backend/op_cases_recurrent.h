@@ -75,6 +75,7 @@ inline std::vector<DeltaCase> DeltaCases() {
       {"one_chunk", {2, 1, 16, 16}, SpansOf({40})},
       {"ends_of_chunks", {3, 3, 10, 7}, SpansOf({63, 64, 65, 1, 8})},
       {"grouped", {6, 2, 24, 20}, SpansOf({130, 9})},
+      {"tiled", {6, 2, 24, 20, true}, SpansOf({130, 9})},
       {"narrow_values", {3, 1, 128, 5}, SpansOf({70})},
       {"narrow_keys", {2, 1, 3, 128}, SpansOf({200})},
       {"model", {4, 2, 128, 128}, SpansOf({150})},

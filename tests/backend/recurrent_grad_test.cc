@@ -41,6 +41,7 @@ TEST(RecurrentGradTest, GatedDeltaRule) {
       {"one_token", {1, 1, 3, 2}, SpansOf({1})},
       {"one_head", {1, 1, 3, 2}, SpansOf({6})},
       {"grouped", {6, 2, 3, 4}, SpansOf({5})},
+      {"tiled", {6, 2, 3, 4, true}, SpansOf({5})},
       {"packed", {3, 1, 4, 3}, SpansOf({3, 1, 4})},
       {"out_of_order", {2, 2, 2, 3}, {{4, 3, 0}, {0, 4, 1}}},
   };

@@ -111,7 +111,7 @@ inline DeltaData MakeDeltaData(const DeltaCase& c, Precision precision, std::uin
   Random random(seed);
   const DType type = precision.activation;
   const std::int64_t rows = RowsOf(c.spans);
-  const auto& [heads, key_heads, K, V] = c.shape;
+  const auto& [heads, key_heads, K, V, tiled] = c.shape;
   DeltaData data;
   data.q = random.Normal(type, rows, key_heads * K, 1);
   data.k = random.Normal(type, rows, key_heads * K, 1);
