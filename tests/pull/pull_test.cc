@@ -225,15 +225,23 @@ TEST_F(PullTest, HostileListingsAreRefused) {
 }
 
 TEST_F(PullTest, FoldersWithoutEndAreRefused) {
-  const auto with_folders = [&](int count) {
-    hub_.edit_listing = [count](nlohmann::json& listing) {
-      const nlohmann::json folder = {{"type", "directory"}, {"path", "a"}};
-      listing.insert(listing.end(), static_cast<std::size_t>(count), folder);
-    };
+  // As a text: made of values it takes seconds, for which the client does not wait.
+  std::string many = "[";
+  for (int i = 0; i <= 200'000; ++i) {
+    many += fmt::format(R"({}{{"type":"directory","path":"a"}})", i == 0 ? "" : ",");
+  }
+  many += "]";
+  hub_.fault = [&](const FakeHub::Request& request, httplib::Response& response) {
+    const bool lists = request.path.find("/tree/") != std::string::npos;
+    if (lists) response.set_content(many, "application/json");
+    return lists;
   };
-  with_folders(200'001);
   EXPECT_THAT(Failure().what(), HasSubstr("has more than 200000 folders"));
-  with_folders(1000);
+  hub_.fault = [](const auto&, auto&) { return false; };
+  hub_.edit_listing = [](nlohmann::json& listing) {
+    const nlohmann::json folder = {{"type", "directory"}, {"path", "a"}};
+    listing.insert(listing.end(), std::size_t{1000}, folder);
+  };
   Run();
 }
 
