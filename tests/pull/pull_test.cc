@@ -334,7 +334,9 @@ TEST_F(PullTest, AHeaderLineWithoutEndIsNoLackOfMemory) {
   });
   const Error error = ErrorOf([&] { Run(); });
   EXPECT_THAT(error.what(), HasSubstr("a line of the answer's header is too long"));
-  EXPECT_EQ(hub_.CountFileRequests() - 4, 1) << "not tried again";
+  // Other files may or may not have been asked for by then.
+  EXPECT_EQ(std::ranges::count_if(hub_.requests(), &FakeHub::Request::on_cdn), 1)
+      << "not tried again";
 }
 
 // A cache of others, or on a medium that cannot be written.
