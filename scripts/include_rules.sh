@@ -36,7 +36,7 @@ declare -A below=(
   [src/convert]="inference pass model backend data prompt tokenizer gguf hub io quant base"
   [src/foreign]="data io base"
   [cli]="bench foreign plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
-  [bench]="ggml plan step inference pass model backend tokenizer quant machine base"
+  [bench]="ggml plan step inference pass model backend tokenizer hub io quant machine base"
   [python/src]="foreign base"
   [examples]=""
 )
