@@ -34,6 +34,8 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
     check(names.o, loras.o);
     check_all(names.gate_up, loras.gate_up);
     check_all(names.down, loras.down);
+    check_all(names.shared_in, loras.shared_in);
+    check_all(names.shared_out, loras.shared_out);
   }
 }
 

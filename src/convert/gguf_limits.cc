@@ -31,6 +31,7 @@ class Limits {
     CheckShapes();
     CheckBiases();
     CheckMixers();
+    CheckExperts();
     if (architecture_ == "smollm3") CheckSmolLayers();
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
@@ -43,7 +44,7 @@ class Limits {
     if (architecture_ == "olmo2" && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
     }
-    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35"}) &&
+    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35", "qwen35moe"}) &&
         config_.ropes[0].mrope_section.empty()) {
       Refuse("rope_scaling without mrope_section", "needs its sections");
     }
@@ -130,6 +131,15 @@ class Limits {
     if (config_.delta_rule.heads > 0 && config_.qkv_bias) {
       Refuse("attention_bias", "has no such tensors");
     }
+  }
+
+  // What chooses experts by sigmoids.
+  void CheckExperts() const {
+    if (config_.moe.score != RouterScore::kSigmoid) return;
+    if (config_.moe.routed_scaling_factor != 1) {
+      Refuse("routed_scaling_factor other than 1", "has no key for it");
+    }
+    if (!config_.moe.expert_bias) Refuse("use_expert_bias false", "expects the biases");
   }
 
   void CheckSmolLayers() const {

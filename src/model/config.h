@@ -66,6 +66,7 @@ struct LayerConfig {
   std::int64_t head_dim = 0;             // K
   std::int64_t intermediate_size = 0;    // F
   Mixer mixer = Mixer::kAttention;
+  bool is_dense = false;  // an MLP, although other layers have experts (LFM2)
 
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
@@ -106,6 +107,11 @@ struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
   bool norm_topk_prob = false;  // the weights of a token's experts are divided by their sum
+  // F of an expert that all tokens share, behind a gate (Qwen3.5); 0: none.
+  std::int64_t shared_intermediate_size = 0;
+  RouterScore score = RouterScore::kSoftmax;
+  bool expert_bias = false;         // of scores where experts are chosen (LFM2)
+  float routed_scaling_factor = 1;  // of the weights of a token's experts
 };
 
 struct DecoderConfig {
@@ -164,6 +170,7 @@ struct DecoderConfig {
 
   // Layer l with all its sizes.
   LayerConfig layer(std::int64_t l) const;
+  bool has_experts(std::int64_t l) const { return moe.num_experts > 0 && !layers[l].is_dense; }
   // Channels of the convolution before the delta rule: q and k of its key heads, v of its heads.
   std::int64_t delta_conv_features() const {
     return 2 * delta_rule.key_heads * delta_rule.key_dim + delta_value_features();

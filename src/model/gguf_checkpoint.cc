@@ -215,14 +215,34 @@ class Builder {
     }
   }
 
-  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts.
+  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts. With
+  // one place it holds gate and up of each expert (E, 2 O, I).
   void Experts(const std::string& stored, const Group& group, std::size_t first,
                std::size_t places) {
-    const std::int64_t experts = config_.moe.num_experts;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const std::size_t i = first + static_cast<std::size_t>(e) * places;
-      Rows(stored + ".weight", e, group.shapes[i], {}, group.names[i] + ".weight", experts);
+    const auto matrices = static_cast<std::int64_t>(group.names.size() / places);
+    for (std::int64_t m = 0; m < matrices; ++m) {
+      const std::size_t i = first + static_cast<std::size_t>(m) * places;
+      Rows(stored + ".weight", m, group.shapes[i], {}, group.names[i] + ".weight", matrices);
     }
+  }
+
+  // Router, experts, and the expert of all tokens.
+  void MixtureOfExperts(const std::string& block, const std::string& layer, const Group& gate_up,
+                        const Group& down) {
+    const std::int64_t experts = config_.moe.num_experts;
+    Rows(block + "ffn_gate_inp.weight", 0, {experts, config_.hidden_size}, {},
+         layer + RouterName(config_) + ".weight");
+    if (config_.moe.expert_bias) {
+      Vector(block + "exp_probs_b.bias", experts, layer + ExpertBiasName(config_));
+    }
+    const std::string joined = block + "ffn_gate_up_exps";
+    if (Has(joined + ".weight")) {
+      Experts(joined, gate_up, 0, 1);
+    } else {
+      Experts(gate_up.stored[0], gate_up, 0, 2);
+      Experts(gate_up.stored[1], gate_up, 1, 2);
+    }
+    Experts(down.stored[0], down, 0, 1);
   }
 
   void Layer(std::int64_t l) {
@@ -259,16 +279,14 @@ class Builder {
     const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
                         config_.mlp_bias};
     const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
-    if (config_.moe.num_experts == 0) {
+    if (config_.has_experts(l)) {
+      MixtureOfExperts(block, layer, gate_up, down);
+      Linears({stored.shared_in, names.shared_in, shapes.shared_in, orders.shared_in, false});
+      Linears({stored.shared_out, names.shared_out, shapes.shared_out, orders.shared_out, false});
+    } else {
       Linears(gate_up);
       Linears(down);
-      return;
     }
-    Rows(block + "ffn_gate_inp.weight", 0, {config_.moe.num_experts, config_.hidden_size}, {},
-         layer + RouterName(config_) + ".weight");
-    Experts(stored.gate_up[0], gate_up, 0, 2);
-    Experts(stored.gate_up[1], gate_up, 1, 2);
-    Experts(stored.down[0], down, 0, 1);
   }
 
   // The blocks of the file, drafts included.

@@ -46,8 +46,17 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .name = "qwen35",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
+    {.model_type = "qwen3_5_moe_text",
+     .name = "qwen35moe",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
     {.model_type = "lfm2",
      .name = "lfm2",
+     .interleaved_rotary = false,
+     .final_norm = "token_embd_norm",
+     .derived_heads = true},
+    {.model_type = "lfm2_moe",
+     .name = "lfm2moe",
      .interleaved_rotary = false,
      .final_norm = "token_embd_norm",
      .derived_heads = true},
@@ -101,9 +110,13 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool splits = architecture != nullptr && architecture->splits_gate_up;
   if (config.fused_gate_up && !splits) names.gate_up = {"ffn_up"};
-  if (config.moe.num_experts > 0) {
+  if (config.has_experts(layer)) {
     names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
     names.down = {"ffn_down_exps"};
+    if (config.moe.shared_intermediate_size > 0) {
+      names.shared_in = {"ffn_gate_shexp", "ffn_up_shexp", "ffn_gate_inp_shexp"};
+      names.shared_out = {"ffn_down_shexp"};
+    }
   }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
   return names;
@@ -135,9 +148,12 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
 
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::vector<std::int64_t>> order;
-  order.qkv.resize(ShapeLinears(config, layer).qkv.size());
+  const PerLinear<LinearShape> shapes = ShapeLinears(config, layer);
+  order.qkv.resize(shapes.qkv.size());
   order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
+  order.shared_in.resize(shapes.shared_in.size());
+  order.shared_out.resize(shapes.shared_out.size());
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool attends = config.layers[layer].mixer == Mixer::kAttention;
   if (architecture != nullptr && architecture->interleaved_rotary && attends) {
@@ -210,7 +226,11 @@ float GgufScoreFactor(const DecoderConfig& config) {
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
   // The value heads of a model that was read from a GGUF file are in its order.
   if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled) {
-    return ValueHeadOrder(layer, config, GgufValueHeads(config));
+    PerLinear<LinearRows> rows = ValueHeadOrder(layer, config, GgufValueHeads(config));
+    // Experts are stacked.
+    rows.gate_up.resize(2);
+    rows.down.resize(1);
+    return rows;
   }
   const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
   PerLinear<LinearRows> rows = Combine(order, order, [](const auto& linear, const auto&) {

@@ -37,7 +37,7 @@ const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
 
 // Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
 // are stacked: gate_up then holds two names and down one, of tensors (E, O, I). Two names for one
-// linear (splits_gate_up) are of parts of its rows.
+// linear (splits_gate_up) are of parts of its rows. The last of shared_in has one row.
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
 // A norm of a layer: "attn_norm" and "input_layernorm", without ".weight".

@@ -75,6 +75,7 @@ struct LayerWeights {
   ConvWeights conv;                // empty but for the mixers that have it
   DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
+  ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.

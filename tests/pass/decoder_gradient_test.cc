@@ -106,6 +106,25 @@ std::vector<Family> Families() {
     delta_rule(c);
     c.delta_rule.tiled = true;
   });
+  add("Qwen3_5Moe", [=](DecoderConfig& c) {
+    delta_rule(c);
+    c.moe = {.num_experts = 5,
+             .num_experts_per_tok = 2,
+             .norm_topk_prob = true,
+             .shared_intermediate_size = 9};
+  });
+  add("Lfm2Moe", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kHeads;
+    c.layers[0] = {
+        .rope = -1, .intermediate_size = 26, .mixer = Mixer::kShortConv, .is_dense = true};
+    c.conv_taps = 3;
+    c.moe = {.num_experts = 5,
+             .num_experts_per_tok = 2,
+             .norm_topk_prob = true,
+             .score = RouterScore::kSigmoid,
+             .expert_bias = true,
+             .routed_scaling_factor = 1.5f};
+  });
   add("Lfm2", [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.layers[0] = {.rope = -1, .mixer = Mixer::kShortConv};
