@@ -27,7 +27,9 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
     };
     const auto check_all = [&](const std::vector<std::string>& tensors,
                                const std::vector<LoraLinear>& loras) {
-      for (std::size_t i = 0; i < loras.size(); ++i) check(tensors[i % tensors.size()], loras[i]);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        for (const LoraLinear* lora : StackOf(loras, i, tensors.size())) check(tensors[i], *lora);
+      }
     };
     const PerLinear<LoraLinear>& loras = adapter.layers()[l];
     check_all(names.qkv, loras.qkv);

@@ -78,7 +78,8 @@ class Limits {
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
     const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35"})) {
+    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35",
+                                            "qwen35moe", "qwen3next"})) {
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
     const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),

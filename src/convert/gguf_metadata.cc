@@ -71,7 +71,7 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   if (has_local && config.ropes[1].rope_theta != usual) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
   }
-  if (!rope.mrope_section.empty()) {
+  if (!rope.mrope_section.empty() && config.model_type != "qwen3_next") {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);
     add("rope.dimension_sections", sections);

@@ -145,6 +145,10 @@ struct DecoderConfig {
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
   bool fused_qkv = false;   // qkv_proj instead of three linears (Phi-3)
   bool fused_gate_up = false;  // gate_up_proj instead of two linears (Phi-3, GLM-4)
+  // in_proj_qkvz and in_proj_ba instead of four linears of a delta rule, whose rows go from key
+  // head to key head (Qwen3-Next): q, k, the r value heads v that read them and their z; r b, then
+  // r a.
+  bool fused_delta = false;
   float embed_scale = 1;
   float noise_scale = 1;        // of NEFTune's noise: embed_scale where the noise comes before it
   float residual_scale = 1;     // of each block's output as it joins the residual (Granite); > 0

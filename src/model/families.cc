@@ -51,6 +51,7 @@ constexpr ModuleNames kLfm2Names = {.input_norm = "operator_norm",
 //   qwen3_5_text  a gated delta rule in three layers of four, and attention with gates of its
 //                 output; 1+w norms
 //   qwen3_5_moe_text   the same with experts, of which one is for all tokens
+//   qwen3_next    qwen3_5_moe_text whose delta rules have two linears in the place of four
 //   lfm2          short convolutions in most layers
 //   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
@@ -319,6 +320,26 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .shared_intermediate_size = 512,
                  .always_normalized = true},
      .partial_rotary_factor = 0.25},
+    {.model_type = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .vocab_size = 151936,
+     .max_position_embeddings = 32768,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 2,
+     .head_dim = 256,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kDeltaRule,
+     .output_gate = true,
+     .one_plus_norm = true,
+     .fused_delta = true,
+     .moe = true,
+     .experts = {.num_experts = 512,
+                 .num_experts_per_tok = 10,
+                 .intermediate_size = 512,
+                 .shared_intermediate_size = 512,
+                 .norm_topk_prob = true},
+     .partial_rotary_factor = 0.25},
     {.model_type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .vocab_size = 65536,
@@ -368,7 +389,7 @@ constexpr auto kUnsupported = std::to_array<Unsupported>({
     {"keys and values that layers share, and an embedding for each layer",
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
     {"attention sinks, and experts with biases", "gpt_oss"},
-    {"layers of linear attention", "qwen3_next kimi_linear minimax"},
+    {"layers of linear attention", "kimi_linear minimax"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
     {"state-space layers (Mamba)", "mamba mamba2 falcon_mamba falcon_h1 nemotron_h bamba jamba"},
@@ -415,6 +436,7 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.post_norms = family.post_norms;
   config.fused_qkv = family.fused_qkv;
   config.fused_gate_up = family.fused_gate_up;
+  config.fused_delta = family.fused_delta;
   config.names = family.names;
 }
 

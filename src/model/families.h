@@ -75,6 +75,7 @@ struct Family {
   bool post_norms = false;
   bool fused_qkv = false;
   bool fused_gate_up = false;
+  bool fused_delta = false;
   bool moe = false;
   ExpertDefaults experts = {};  // with moe
   bool multipliers = false;     // embedding_, attention_, residual_multiplier and logits_scaling

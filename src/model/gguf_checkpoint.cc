@@ -59,7 +59,10 @@ class Builder {
     const bool attends = config_.layers[0].mixer == Mixer::kAttention;
     const LayerConfig first = config_.layer(0);
     if (!attends) {
-      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", ShapeLinears(config_, 0).qkv[0].out, d);
+      // Of fused linears the first tensor has a part.
+      const std::int64_t rows =
+          config_.fused_delta ? config_.delta_conv_features() : ShapeLinears(config_, 0).qkv[0].out;
+      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", rows, d);
     } else if (Has("blk.0.attn_qkv.weight")) {
       Get("blk.0.attn_qkv.weight", first.qkv_features(), d);
     } else {
@@ -215,6 +218,35 @@ class Builder {
     }
   }
 
+  // Two tensors for the first of two linears of Qwen3-Next, whose rows go from key head to key
+  // head.
+  void JoinDelta(const Group& group) {
+    const DeltaRuleShape& shape = config_.delta_rule;
+    const std::int64_t d = config_.hidden_size;
+    const std::string parts[] = {group.stored[0] + ".weight", group.stored[1] + ".weight"};
+    const TensorInfo& qkv = Get(parts[0], config_.delta_conv_features(), d);
+    const TensorInfo& z = Get(parts[1], config_.delta_value_features(), d);
+    if (qkv.dtype != z.dtype || ScaleOf(parts[0], 0, 1) != 1 || ScaleOf(parts[1], 0, 1) != 1) {
+      ThrowInvalidInput(
+          "{}: tensors '{}' and '{}' are one weight of a {} and need one type, and no scales",
+          file_.where(), parts[0], parts[1], config_.model_type);
+    }
+    const std::int64_t keys = shape.key_heads * shape.key_dim;
+    const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
+    TensorView view{{group.names[0] + ".weight", qkv.dtype, {group.shapes[0].out, d}}, {}};
+    const auto add = [&](const TensorInfo& source, std::int64_t row, std::int64_t rows) {
+      view.pieces.push_back({&source, row * d, rows * d});
+    };
+    for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+      add(qkv, g * shape.key_dim, shape.key_dim);
+      add(qkv, keys + g * shape.key_dim, shape.key_dim);
+      add(qkv, 2 * keys + g * value, value);
+      add(z, g * value, value);
+    }
+    views_.push_back(std::move(view));
+    Rows(group.stored[2] + ".weight", 0, group.shapes[1], {}, group.names[1] + ".weight");
+  }
+
   // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts. With
   // one place it holds gate and up of each expert (E, 2 O, I).
   void Experts(const std::string& stored, const Group& group, std::size_t first,
@@ -266,7 +298,9 @@ class Builder {
     }
     const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
-    if (!attends) {
+    if (mixer == Mixer::kDeltaRule && config_.fused_delta) {
+      JoinDelta(qkv);
+    } else if (!attends) {
       Linears(qkv);
     } else if (config_.fused_qkv && !Has(joined + ".weight")) {
       JoinQkv(block, names.qkv[0], config_.layer(l));

@@ -135,13 +135,13 @@ void ParseDenseLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& 
 }
 
 // The sizes of mixers that are not attention.
-void ParseMixers(const GgufKeys& keys, DecoderConfig& config) {
-  if (config.model_type.starts_with("lfm2")) config.conv_taps = keys.Int("shortconv.l_cache");
-  if (!config.model_type.starts_with("qwen3_5")) return;
+void ParseMixers(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  if (family.mixers == MixerRule::kShortConv) config.conv_taps = keys.Int("shortconv.l_cache");
+  if (family.mixers != MixerRule::kDeltaRule) return;
   config.conv_taps = keys.Int("ssm.conv_kernel");
   const std::int64_t size = keys.Int("ssm.state_size");
   const std::int64_t heads = keys.Int("ssm.time_step_rank");
-  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, true};
+  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, !family.fused_delta};
 }
 
 void CheckInnerSize(const GgufKeys& keys, const DecoderConfig& config) {
@@ -246,7 +246,7 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
                                file.Find("output.weight") == nullptr;
   ParseHeads(keys, blocks, config);
   if (family.moe) ParseExperts(keys, family, blocks, config);
-  ParseMixers(keys, config);
+  ParseMixers(keys, family, config);
   ParseBlocks(keys, family, config);
   CheckSizes(config, file.where());
   CheckInnerSize(keys, config);

@@ -50,6 +50,10 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .name = "qwen35moe",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
+    {.model_type = "qwen3_next",
+     .name = "qwen3next",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
     {.model_type = "lfm2",
      .name = "lfm2",
      .interleaved_rotary = false,
@@ -81,6 +85,25 @@ std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head
   return order;
 }
 
+// in_proj_qkvz goes from key head to key head, and llama.cpp has all q, all k, all v in one tensor
+// and all z in another. in_proj_ba stays.
+std::vector<std::vector<std::int64_t>> FusedDeltaOrder(const DeltaRuleShape& shape) {
+  const std::int64_t key = shape.key_dim;
+  const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
+  const std::int64_t block = 2 * key + 2 * value;
+  std::vector<std::vector<std::int64_t>> order(3);
+  const auto add = [&](std::vector<std::int64_t>& rows, std::int64_t first, std::int64_t count) {
+    for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+      for (std::int64_t i = 0; i < count; ++i) rows.push_back(g * block + first + i);
+    }
+  };
+  add(order[0], 0, key);
+  add(order[0], key, key);
+  add(order[0], 2 * key, value);
+  add(order[1], 2 * key + value, value);
+  return order;
+}
+
 }  // namespace
 
 std::span<const GgufArchitecture> GgufArchitectures() { return kArchitectures; }
@@ -101,6 +124,7 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   const Mixer mixer = config.layers[layer].mixer;
   if (mixer == Mixer::kDeltaRule) {
     names.qkv = {"attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha"};
+    if (config.fused_delta) names.qkv = {"attn_qkv", "attn_gate", "ssm_ba"};
     names.o = "ssm_out";
   }
   if (mixer == Mixer::kShortConv) {
@@ -154,6 +178,9 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
   order.down.resize(1);
   order.shared_in.resize(shapes.shared_in.size());
   order.shared_out.resize(shapes.shared_out.size());
+  if (config.fused_delta && config.layers[layer].mixer == Mixer::kDeltaRule) {
+    order.qkv = FusedDeltaOrder(config.delta_rule);
+  }
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool attends = config.layers[layer].mixer == Mixer::kAttention;
   if (architecture != nullptr && architecture->interleaved_rotary && attends) {
@@ -173,7 +200,8 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
 std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config) {
   const DeltaRuleShape& shape = config.delta_rule;
   std::vector<std::int64_t> heads;
-  if (shape.heads == shape.key_heads) return heads;
+  // qwen3next repeats each.
+  if (shape.heads == shape.key_heads || config.fused_delta) return heads;
   DeltaRuleShape tiled = shape;
   tiled.tiled = true;
   heads.resize(shape.heads);
@@ -224,8 +252,10 @@ float GgufScoreFactor(const DecoderConfig& config) {
 }
 
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
-  // The value heads of a model that was read from a GGUF file are in its order.
-  if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled) {
+  // The value heads of a model that was read from a GGUF file are in its order, and those of fused
+  // linears keep theirs.
+  if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled &&
+      !config.fused_delta) {
     PerLinear<LinearRows> rows = ValueHeadOrder(layer, config, GgufValueHeads(config));
     // Experts are stacked.
     rows.gate_up.resize(2);

@@ -15,6 +15,7 @@ std::vector<std::string> MixerNames(const DecoderConfig& config, Mixer mixer) {
       if (config.fused_qkv) return {"self_attn.qkv_proj"};
       return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     case Mixer::kDeltaRule:
+      if (config.fused_delta) return {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"};
       return {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
               "linear_attn.in_proj_a"};
     case Mixer::kShortConv:
@@ -45,6 +46,9 @@ std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerCon
       return {{q, d}, {kv, d}, {kv, d}};
     case Mixer::kDeltaRule: {
       const std::int64_t heads = config.delta_rule.heads;
+      if (config.fused_delta) {
+        return {{config.delta_conv_features() + config.delta_value_features(), d}, {2 * heads, d}};
+      }
       return {{config.delta_conv_features(), d},
               {config.delta_value_features(), d},
               {heads, d},
