@@ -226,14 +226,14 @@ class Builder {
     const std::string parts[] = {group.stored[0] + ".weight", group.stored[1] + ".weight"};
     const TensorInfo& qkv = Get(parts[0], config_.delta_conv_features(), d);
     const TensorInfo& z = Get(parts[1], config_.delta_value_features(), d);
-    if (qkv.dtype != z.dtype || ScaleOf(parts[0], 0, 1) != 1 || ScaleOf(parts[1], 0, 1) != 1) {
-      ThrowInvalidInput(
-          "{}: tensors '{}' and '{}' are one weight of a {} and need one type, and no scales",
-          file_.where(), parts[0], parts[1], config_.model_type);
+    if (ScaleOf(parts[0], 0, 1) != 1 || ScaleOf(parts[1], 0, 1) != 1) {
+      ThrowInvalidInput("{}: tensors '{}' and '{}' are one weight of a {} and need no scales",
+                        file_.where(), parts[0], parts[1], config_.model_type);
     }
+    const TensorType type = qkv.dtype == z.dtype ? qkv.dtype : TensorType(DType::kF32);
     const std::int64_t keys = shape.key_heads * shape.key_dim;
     const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
-    TensorView view{{group.names[0] + ".weight", qkv.dtype, {group.shapes[0].out, d}}, {}};
+    TensorView view{{group.names[0] + ".weight", type, {group.shapes[0].out, d}}, {}};
     const auto add = [&](const TensorInfo& source, std::int64_t row, std::int64_t rows) {
       view.pieces.push_back({&source, row * d, rows * d});
     };
