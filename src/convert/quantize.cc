@@ -404,7 +404,7 @@ class Conversion {
 
   void WriteConfig(const fs::path& dir) const {
     Json config = is_gguf_ ? config_json_ : ReadJsonFile(model_dir_ / "config.json");
-    if (is_gguf_) config["torch_dtype"] = TorchNameOf(dense_type_);
+    if (is_gguf_) config["torch_dtype"] = TorchDtypeOf(dense_type_, config_);
     if (options_.dequantize) {
       config.erase("quantization_config");
     } else {

@@ -201,7 +201,7 @@ TEST_F(GgufToHfTest, SixteenBitsAreThoseOfTheCheckpoint) {
     EXPECT_TRUE(report.verified);
     EXPECT_GT(report.max_logprob_difference, 0);
     const Json json = ReadJsonFile(root_ / type / "config.json");
-    EXPECT_EQ(json.at("torch_dtype"), type == std::string("f16") ? "float16" : "bfloat16");
+    EXPECT_EQ(json.at("torch_dtype"), "bfloat16");  // in which transformers computes a Gemma
     ExportOptions options = ToHf(source, std::string("direct-") + type);
     options.outtype = type;
     Export(context_, options);
@@ -345,7 +345,14 @@ TEST_F(GgufToHfTest, SixteenBitsAreThoseThatTheFamilyNeeds) {
   };
   const fs::path gemma = Model(SmallConfig("gemma", {{"head_dim", 8}}));
   EXPECT_THAT(types_of(WriteGguf(gemma, "q8_0")), testing::Each("bfloat16"));
-  EXPECT_THAT(types_of(WriteGguf(gemma, "f16")), testing::Each("float16"));
+  // The tensors stay as they are, in 16 bits of float16; transformers computes in the other.
+  const fs::path half = WriteGguf(gemma, "f16");
+  EXPECT_THAT(types_of(half), testing::Each("bfloat16"));
+  EXPECT_EQ(OpenCheckpoint(root_ / (half.stem().string() + "-hf"),
+                           LoadDecoderConfig(root_ / (half.stem().string() + "-hf")))
+                ->Find("model.embed_tokens.weight")
+                ->dtype,
+            DType::kF16);
   const fs::path llama = kGolden / "llama-tiny";
   EXPECT_THAT(types_of(WriteGguf(llama, "q8_0")), testing::Each("float16"));
   EXPECT_THAT(types_of(WriteGguf(llama, "bf16")), testing::Each("bfloat16"));
@@ -389,6 +396,16 @@ TEST_F(GgufToHfTest, Phi3HasItsThreeKeys) {
   EXPECT_TRUE(json.contains("original_max_position_embeddings"));
   // Its class has one that small vocabularies have not.
   EXPECT_EQ(json.at("pad_token_id"), 2);
+}
+
+// The one kind of scaling that transformers 4 knows for it.
+TEST_F(GgufToHfTest, LinearScalingOfAPhi3IsWrittenAsLists) {
+  const Json keys =
+      SmallConfig("phi3", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 4.0}}}});
+  WriteHf(WriteGguf(Model(keys)), "hf");
+  const Json scaling = ReadJsonFile(root_ / "hf/config.json").at("rope_scaling");
+  EXPECT_EQ(scaling.size(), 3u);
+  EXPECT_THAT(scaling.at("long_factor").get<std::vector<double>>(), testing::Each(4.0));
 }
 
 TEST_F(GgufToHfTest, WhatNoConfigurationStatesIsRefused) {
