@@ -32,6 +32,7 @@ class Limits {
     CheckBiases();
     CheckMixers();
     if (architecture_ == "smollm3") CheckSmolLayers();
+    if (architecture_ == "gpt-oss") CheckGptOss(tied);
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
     }
@@ -115,7 +116,7 @@ class Limits {
   }
 
   void CheckBiases() const {
-    if (IsOneOf(architecture_, {"llama", "granite", "mistral3"})) return;
+    if (IsOneOf(architecture_, {"llama", "granite", "mistral3", "gpt-oss"})) return;
     if (config_.o_bias && architecture_ != "ernie4_5")
       Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
     if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
@@ -129,6 +130,14 @@ class Limits {
     if (config_.delta_rule.heads > 0) GgufAttentionInterval(config_);
     if (config_.delta_rule.heads > 0 && config_.qkv_bias) {
       Refuse("attention_bias", "has no such tensors");
+    }
+  }
+
+  void CheckGptOss(bool tied) const {
+    if (tied) Refuse("tie_word_embeddings", "expects an output head of its own");
+    if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
+    if (GgufWindowPeriod(config_) != 2) {
+      Refuse("layer_types without a window in every second layer", "has one there");
     }
   }
 
@@ -147,6 +156,16 @@ class Limits {
 
 void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied) {
   Limits(config, architecture).Check(tied);
+}
+
+std::string TakeGgufYarn(DecoderConfig& config) {
+  RopeConfig& rope = config.ropes[0];
+  if (config.model_type != "gpt_oss" || rope.type != RopeType::kYarn || rope.truncate) return "";
+  rope.truncate = true;
+  return "rope_scaling says truncate false, and llama.cpp rounds the range of YaRN all the same: "
+         "its "
+         "positions turn a little otherwise than those of the checkpoint, as in other files of "
+         "gpt-oss. The comparison of the written file with the model leaves that difference out";
 }
 
 bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture) {

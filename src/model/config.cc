@@ -6,6 +6,7 @@
 #include "io/bnb.h"
 #include "io/fp8.h"
 #include "io/gguf_path.h"
+#include "io/mxfp4.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 #include "model/config_keys.h"
@@ -26,7 +27,9 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
   const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
   std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
-  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "silu" || name == "swish") {
+    return family.gpt_oss ? Activation::kClampedSwiglu : Activation::kSilu;
+  }
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
   ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
                     keys.where(), key, name);
@@ -174,9 +177,24 @@ void CheckTied(const ConfigKeys& top, const ConfigKeys& text) {
                     top.where(), top.Bool(kKey, false), text.Bool(kKey, false));
 }
 
+// gpt-oss has older names of the keys beside those that count.
+void ParseGptOssExperts(const ConfigKeys& keys, DecoderConfig& config) {
+  config.moe.num_experts = keys.Int("num_local_experts", keys.Int("num_experts", 128));
+  config.moe.num_experts_per_tok =
+      keys.Int("num_experts_per_tok", keys.Int("experts_per_token", 4));
+  config.moe.norm_topk_prob = true;
+  if (const double limit = keys.Double("swiglu_limit", 7.0); limit != 7) {
+    ThrowInvalidInput(
+        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever "
+        "the key says",
+        keys.where(), limit);
+  }
+}
+
 // The two families differ in the names of their keys. Experts in some layers only are not
 // supported, so each layer has the same buffers.
 void ParseMoe(const ConfigKeys& keys, DecoderConfig& config) {
+  if (config.moe.is_joined) return ParseGptOssExperts(keys, config);
   const bool mixtral = config.model_type == "mixtral";
   config.moe.num_experts =
       keys.Int(mixtral ? "num_local_experts" : "num_experts", mixtral ? 8 : 128);
@@ -227,7 +245,8 @@ void CheckQuantization(const ConfigKeys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
   const std::string where = keys.where() + " (quantization_config)";
-  if (!IsFp8Config(*quantization, where)) CheckBnbConfig(*quantization, where);
+  if (IsFp8Config(*quantization, where) || IsMxfp4Config(*quantization, where)) return;
+  CheckBnbConfig(*quantization, where);
 }
 
 // ---- Checks.

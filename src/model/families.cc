@@ -41,6 +41,9 @@ constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 //   qwen3_5_text  a gated delta rule in three layers of four, and attention with gates of its
 //                 output; 1+w norms
 //   lfm2          short convolutions in most layers
+//   gpt_oss       mixtral with attention sinks, biases everywhere, and a clamped activation; a
+//   window
+//                 in every second layer
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -286,6 +289,23 @@ constexpr auto kFamilies = std::to_array<Family>({
      .output_gate = true,
      .one_plus_norm = true,
      .partial_rotary_factor = 0.25},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .vocab_size = 201088,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 64,
+     .num_key_value_heads = 8,
+     .head_dim = 64,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1.5e5,
+     .sliding_window = 128,
+     .window = WindowRule::kPeriod,
+     .window_period = 2,
+     .bias = BiasRule::kKey,
+     .attention_bias = true,
+     .moe = true,
+     .gpt_oss = true,
+     .names = {.router = "router"}},
     {.model_type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .vocab_size = 65536,
@@ -325,7 +345,6 @@ struct Unsupported {
 constexpr auto kUnsupported = std::to_array<Unsupported>({
     {"keys and values that layers share, and an embedding for each layer",
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
-    {"attention sinks, and experts with biases", "gpt_oss"},
     {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
     {"routers with a bias for each expert", "lfm2_moe"},
     {"latent attention (MLA)",
@@ -375,6 +394,8 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.fused_qkv = family.fused_qkv;
   config.fused_gate_up = family.fused_gate_up;
   config.names = family.names;
+  config.sinks = config.moe.router_bias = config.moe.is_joined = family.gpt_oss;
+  if (family.gpt_oss) config.mlp_bias = true;
 }
 
 std::string SupportedModelTypes() {

@@ -64,6 +64,8 @@ struct Family {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool moe = false;
+  // Attention sinks, and experts with biases and a clamped activation, in two parameters a layer.
+  bool gpt_oss = false;
   bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;

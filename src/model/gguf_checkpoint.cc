@@ -222,6 +222,11 @@ class Builder {
     for (std::int64_t e = 0; e < experts; ++e) {
       const std::size_t i = first + static_cast<std::size_t>(e) * places;
       Rows(stored + ".weight", e, group.shapes[i], {}, group.names[i] + ".weight", experts);
+      if (!group.bias) continue;
+      const std::int64_t out = group.shapes[i].out;
+      const TensorInfo& biases = Get(stored + ".bias", experts, out);
+      views_.push_back(
+          {{group.names[i] + ".bias", biases.dtype, {out}}, {{&biases, e * out, out}}});
     }
   }
 
@@ -243,6 +248,10 @@ class Builder {
     if (mixer == Mixer::kDeltaRule) DeltaRule(block, layer + "linear_attn.");
     if (mixer == Mixer::kShortConv) {
       Conv(block + "shortconv.conv.weight", config_.hidden_size, layer + "conv.conv.weight");
+    }
+    if (config_.sinks) {
+      Vector(block + "attn_sinks.weight", config_.layer(l).num_attention_heads,
+             layer + "self_attn.sinks");
     }
     const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
@@ -266,6 +275,10 @@ class Builder {
     }
     Rows(block + "ffn_gate_inp.weight", 0, {config_.moe.num_experts, config_.hidden_size}, {},
          layer + RouterName(config_) + ".weight");
+    if (config_.moe.router_bias) {
+      Vector(block + "ffn_gate_inp.bias", config_.moe.num_experts,
+             layer + RouterName(config_) + ".bias");
+    }
     Experts(stored.gate_up[0], gate_up, 0, 2);
     Experts(stored.gate_up[1], gate_up, 1, 2);
     Experts(stored.down[0], down, 0, 1);

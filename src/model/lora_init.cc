@@ -206,7 +206,13 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
         "quantizes nothing; use a 16-bit checkpoint with load_in_4bit");
   }
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
-    layer.ForEach([](const LoraLinear& lora) {
+    layer.ForEach([init](const LoraLinear& lora) {
+      if (lora.shares_a) {
+        ThrowInvalidInput(
+            "init_lora_weights '{}' has an A for each linear, and gate and up of the experts of "
+            "this model have one for both ('{}'); leave the experts out, or use 'default'",
+            kInitNames[static_cast<std::size_t>(init)].first, lora.path);
+      }
       if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
       ThrowInvalidInput("init_lora_weights: the rank {} of '{}' exceeds its {} x {} weight",
                         lora.trained_rank, lora.path, lora.out, lora.in);

@@ -75,6 +75,8 @@ struct LayerWeights {
   ConvWeights conv;                // empty but for the mixers that have it
   DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
+  ConstMatrixView router_bias;     // (1, E) wide, or empty
+  ConstMatrixView sinks;           // (1, H) wide, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.
@@ -130,7 +132,8 @@ struct LoadOptions {
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options);
 
-// The sizes for a checkpoint of this shape in bfloat16, without its files.
+// The sizes for a checkpoint of this shape in bfloat16, without its files; experts of gpt-oss in
+// MXFP4.
 WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
                         const LoadOptions& options);
 

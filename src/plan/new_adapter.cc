@@ -112,7 +112,11 @@ void CheckNoTable(const ModuleSelection& selection) {
 void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
   std::vector<std::string> paths;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    LinearPaths(decoder, l).ForEach([&](const std::string& path) { paths.push_back(path); });
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) {
+      if (!IsJoinedExpert(decoder, path) || !config.target_parameters.empty()) {
+        paths.push_back(path);
+      }
+    });
   }
   const std::vector<std::string> known = LinearNamesOf(decoder);
   CheckNoTable(config.target_modules);
@@ -191,7 +195,7 @@ bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const Decode
 // exclusions, fit the adapter's own class alone, it keeps its paths.
 AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
   const Adapter adapter = OpenAdapter(directory);
-  CheckTrainable(adapter, directory);
+  CheckTrainable(adapter, directory, decoder.moe.is_joined);
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
   return AgreeOnLinears(config, adapter.config, decoder) ? config : adapter.config;
@@ -201,6 +205,24 @@ AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig
 
 void CheckRank(const char* key, std::int64_t rank) {
   if (rank > kMostRank) ThrowInvalidInput("{} must be at most {}, found {}", key, kMostRank, rank);
+}
+
+// The experts' parameters among the names of target_modules, which PEFT lists apart.
+void SplitTargets(const DecoderConfig& decoder, AdapterConfig& config) {
+  auto* names = std::get_if<std::vector<std::string>>(&config.target_modules);
+  if (names == nullptr || !decoder.moe.is_joined) return;
+  std::vector<std::string> modules;
+  for (const std::string& name : *names) {
+    const std::string last = name.substr(name.rfind('.') + 1);
+    if (last != "gate_up_proj" && last != "down_proj") {
+      modules.push_back(name);
+    } else if (last == name) {
+      config.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, name));
+    } else {
+      config.target_parameters.push_back(name);
+    }
+  }
+  *names = std::move(modules);
 }
 
 AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& decoder) {
@@ -213,6 +235,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   if (config.target_modules == ModuleSelection("all-linear")) {
     config.target_modules = LinearNamesOf(decoder);
   }
+  SplitTargets(decoder, config);
   if (!options.exclude_modules.empty()) {
     config.exclude_modules = ToSelection(options.exclude_modules);
   }

@@ -71,6 +71,16 @@ inline std::vector<Json> FamilyConfigs() {
                                      {"rope_theta", 1e7},
                                      {"partial_rotary_factor", 0.5},
                                      {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("gpt_oss", {{"head_dim", 12},
+                              {"intermediate_size", 32},
+                              {"num_local_experts", 4},
+                              {"num_experts_per_tok", 2},
+                              {"sliding_window", 6},
+                              {"rope_parameters",
+                               {{"rope_type", "yarn"},
+                                {"rope_theta", 1.5e5},
+                                {"factor", 4.0},
+                                {"original_max_position_embeddings", 32}}}}),
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
@@ -113,6 +123,11 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     group({names.o}, {shapes.o}, attends && c.o_bias);
     group(names.gate_up, shapes.gate_up, c.mlp_bias);
     group(names.down, shapes.down, c.mlp_bias);
+    if (c.moe.router_bias) {
+      add(layer + RouterName(c) + ".weight", {c.moe.num_experts, d});
+      add(layer + RouterName(c) + ".bias", {c.moe.num_experts});
+    }
+    if (c.sinks) add(layer + "self_attn.sinks", {c.num_attention_heads});
     if (c.input_norms) norm(c.names.input_norm, d);
     if (c.input_norms) norm(c.names.mlp_norm, d);
     if (c.post_norms) norm(c.names.post_attn_norm, d);

@@ -71,6 +71,18 @@ std::vector<Family> Families() {
     c.moe = {5, 2, false};
   });
   add("Mixtral", [](DecoderConfig& c) { c.moe = {4, 2, true}; });
+  const auto gpt_oss = [](DecoderConfig& c) {
+    c.qkv_bias = c.o_bias = c.mlp_bias = c.sinks = true;
+    c.hidden_act = Activation::kClampedSwiglu;
+    c.moe = {
+        .num_experts = 4, .num_experts_per_tok = 2, .norm_topk_prob = true, .router_bias = true};
+    c.layers[0].window = 3;
+  };
+  add("GptOss", gpt_oss);
+  add("GptOssWithOneAOfGateAndUp", [=](DecoderConfig& c) {
+    gpt_oss(c);
+    c.moe.is_joined = true;
+  });
   add("Granite", [](DecoderConfig& c) {
     c.qkv_bias = c.o_bias = c.mlp_bias = true;
     c.embed_scale = 3;

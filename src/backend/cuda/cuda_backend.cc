@@ -68,19 +68,21 @@ class CudaBackend final : public PlannedBackend {
   // Ops without a kernel.
   [[noreturn]] static void Refuse(const char* op, const char* kind = "") {
     ThrowInvalidInput(
-        "device cuda: expected ops that have a kernel, found {}{} of a layer with a state; run "
-        "this model with --device cpu",
+        "device cuda: expected ops that have a kernel, found {}{}; run this model with --device "
+        "cpu",
         op, kind);
   }
   void Call(const ops::CausalConv& op) { Refuse(op.kName); }
   void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
+  void Call(const ops::AttentionSinks& op) { Refuse(op.kName); }
   // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {
     if (op.activation == Activation::kSigmoid) Refuse(op.kName, " with a sigmoid");
     if (op.activation == Activation::kIdentity) Refuse(op.kName, " with no activation");
+    if (op.activation == Activation::kClampedSwiglu) Refuse(op.kName, " with clamps");
     Queue(machine_.stream, op);
   }
   void Call(const ops::GatedActivation& op) { CallGated(op); }
