@@ -155,6 +155,7 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
   std::uint64_t next = 0;
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](LoraLinear& lora) {
+      if (lora.rank == 0) return;
       std::vector<float> values;
       for (std::int64_t i = 0; i < lora.b.rows * lora.b.cols; ++i) {
         values.push_back(
