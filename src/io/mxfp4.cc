@@ -55,7 +55,7 @@ class Mxfp4Blocks : public TensorReader {
       }
       const std::vector<std::int64_t>& shape = tensor.shape;
       for (std::int64_t e = 0; e < shape[0]; ++e) {
-        Add({fmt::format("{}.{}", name, e), BlockFormat::kMXFP4, {shape[1], shape[2] * kValues}});
+        Add({fmt::format("{}.{}", name, e), Mxfp4Type(), {shape[1], shape[2] * kValues}});
         matrices_.emplace(tensors_.back().name, Matrix{&tensor, scales, e});
       }
     }
@@ -162,6 +162,8 @@ class Mxfp4Blocks : public TensorReader {
 };
 
 }  // namespace
+
+TensorType Mxfp4Type() { return BlockFormat::kMXFP4; }
 
 std::unique_ptr<TensorReader> WithMxfp4Blocks(std::unique_ptr<TensorReader> stored) {
   if (!std::ranges::any_of(stored->tensors(), Mxfp4Blocks::IsBlocks)) return stored;

@@ -17,6 +17,9 @@
 
 namespace qlora {
 
+// ggml's MXFP4.
+TensorType Mxfp4Type();
+
 // The tensors of `stored` with each such parameter as E matrices "P.0", "P.1" ... (out, in) in
 // ggml's blocks, repacked as they are read. A parameter without scales, or of other shapes, is
 // among the unread ones. Returns `stored` itself where there are none. Errors on reading:

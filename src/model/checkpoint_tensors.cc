@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "io/checkpoint_names.h"
+#include "io/mxfp4.h"
 #include "model/checkpoint.h"
 
 namespace qlora {
@@ -84,7 +85,7 @@ const TensorInfo& CheckpointTensors::Get(const std::string& name,
   if (no_files_ != nullptr) {
     imagined_ = {.name = name, .dtype = DType::kBF16, .shape = shape};
     if (imagines_mxfp4_ && shape.size() == 2 && name.find(".experts.") != std::string::npos) {
-      imagined_.dtype = BlockFormat::kMXFP4;
+      imagined_.dtype = Mxfp4Type();
     }
     Count(name, imagined_.elements());
     return imagined_;

@@ -206,12 +206,12 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
         "quantizes nothing; use a 16-bit checkpoint with load_in_4bit");
   }
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
-    layer.ForEach([init](const LoraLinear& lora) {
+    layer.ForEach([](const LoraLinear& lora) {
       if (lora.shares_a) {
         ThrowInvalidInput(
-            "init_lora_weights '{}' has an A for each linear, and gate and up of the experts of "
-            "this model have one for both ('{}'); leave the experts out, or use 'default'",
-            kInitNames[static_cast<std::size_t>(init)].first, lora.path);
+            "init_lora_weights other than default gives each linear an A of its own, and gate and "
+            "up of the experts of this model have one for both ('{}'); leave the experts out",
+            lora.path);
       }
       if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
       ThrowInvalidInput("init_lora_weights: the rank {} of '{}' exceeds its {} x {} weight",

@@ -7,6 +7,7 @@
 #include "io/peft.h"
 #include "model/config_fixture.h"
 #include "model/expert_stack.h"
+#include "model/golden.h"
 #include "model/lora.h"
 
 namespace qlora {
@@ -126,6 +127,25 @@ TEST_F(JoinedExpertsTest, OneParameterHasOneWrapper) {
     const LoraLinear& lora = read.layers()[0].gate_up[0];
     EXPECT_EQ(lora.rank, parameter == "down_proj" ? 0 : 2);
   }
+}
+
+// A plan by name takes the experts to be as they are published.
+TEST_F(JoinedExpertsTest, PlansWithoutFilesAreThoseOfFilesInMxfp4) {
+  const fs::path model = SharedFolder() / "golden/families/gpt_oss/mxfp4";
+  if (!fs::exists(model)) GTEST_SKIP() << "no " << model;
+  Context context(1);
+  const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+  const DecoderConfig config = LoadDecoderConfig(model);
+  const WeightSizes stated = PlanWeights(context, *backend, config, {});
+  const WeightSizes stored = PlanWeights(context, *backend, model, config, {});
+  EXPECT_EQ(stated.owned, stored.owned);
+  EXPECT_EQ(stated.mapped, stored.mapped);
+  EXPECT_EQ(stated.parameters, stored.parameters);
+  EXPECT_EQ(stated.block_formats, std::vector<std::string>{"MXFP4"});
+  EXPECT_EQ(stored.block_formats, stated.block_formats);
+  EXPECT_EQ(stored.notes, std::vector<std::string>{});
+  const DecoderWeights weights = LoadWeights(context, *backend, model, config, {});
+  EXPECT_EQ(weights.sizes.owned, stored.owned);
 }
 
 TEST_F(JoinedExpertsTest, RefusesWhatPeftHasNoFormFor) {

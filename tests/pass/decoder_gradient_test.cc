@@ -338,6 +338,34 @@ TEST_P(DecoderGradientTest, PackedEqualsSeparate) {
 INSTANTIATE_TEST_SUITE_P(All, DecoderGradientTest, testing::ValuesIn(Families()),
                          [](const auto& family) { return family.param.name; });
 
+// Gate and up of an expert add to the gradient of one A.
+TEST(DecoderGradient, OfSharedMatricesHasTheSameBitsOnAnyThreads) {
+  DecoderConfig config;
+  for (const Family& family : Families()) {
+    if (family.name == "GptOssWithOneAOfGateAndUp") config = family.config;
+  }
+  // More columns than one task takes.
+  config.hidden_size = 600;
+  const Batch batch = RandomBatch(config, {40, 30}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6);
+  EXPECT_TRUE(adapter.layers()[0].gate_up[1].shares_a);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 5}) {
+    Context context(threads);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+    backend->Reserve(
+        LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 64);
+    Runner runner(decoder, &adapter, batch, Recompute::kNone);
+    runner.LossAndGradients();
+    const MatrixView flat = adapter.gradients();
+    const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+    if (first.empty()) first = gradients;
+    EXPECT_EQ(0, std::memcmp(first.data(), gradients.data(), first.size() * sizeof(float)));
+  }
+}
+
 TEST(DecoderGradient, OverFourBitWeights) { CompareWithComplexStep(TinyConfig(), true, {}, 0); }
 
 TEST(DecoderGradient, WithDropout) {
