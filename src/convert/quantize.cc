@@ -129,8 +129,9 @@ class Conversion {
     // Before calibration, which takes minutes: an impossible shape is found first.
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
-      calibration_ = Calibrate(context_, *backends_->Make(context_, DType::kF32), model_dir_,
-                               config_, options_.calibration_data, options_.calibration_tokens);
+      calibration_ =
+          Calibrate(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_,
+                    options_.calibration_data, options_.calibration_tokens, progress_);
       report_.calibration_tokens = calibration_.tokens;
     }
     NamingTarget(options_.output_dir, [&] { Write(outputs); });
