@@ -57,8 +57,8 @@ class TimedBackend final : public BackendDecorator {
                                 WeightGradient, RowNorms>;
     if (is(std::type_identity<Products>{})) return Part::kProducts;
     // Layers with a state have these in the place of attention.
-    using Mixers = std::tuple<Attention, AttentionBackward, CausalConv, CausalConvBackward,
-                              GatedDeltaRule, GatedDeltaRuleBackward>;
+    using Mixers = std::tuple<Attention, AttentionBackward, AttentionSinks, CausalConv,
+                              CausalConvBackward, GatedDeltaRule, GatedDeltaRuleBackward>;
     if (is(std::type_identity<Mixers>{})) return Part::kAttention;
     if (is(std::type_identity<std::tuple<RmsNorm, RmsNormBackward>>{})) return Part::kNorms;
     if (is(std::type_identity<std::tuple<ops::Rope>>{})) return Part::kRope;

@@ -72,7 +72,7 @@ if grep -rnE 'WeightForm::|\.form\(\)' src cli python/src | grep -v '^src/backen
   echo "only src/backend asks for the form of a weight"
   broken=1
 fi
-places='^src/(ggml/(block_format|encode|decode)|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(model|convert)/(gguf_|export_gguf))'
+places='^src/(ggml/(block_format|encode|decode)|io/mxfp4|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(model|convert)/(gguf_|export_gguf))'
 if grep -rnE 'BlockFormat::k(Q|IQ|TQ|MX|NV)' src cli python/src |
   grep -vE "$places|BlockFormat format = BlockFormat::kQ8_0"; then
   echo "a block format is named outside of the places that know it"

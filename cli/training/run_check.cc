@@ -31,8 +31,8 @@ std::string FormatShape(const ShapePlan& plan) {
       "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}\n",
       static_cast<double>(plan.parameters) / (is_large ? 1e9 : 1e6),
       is_large ? "billion" : "million", plan.model,
-      plan.has_weights ? "" : ", weights taken to be in bfloat16", plan.length, plan.rows,
-      FormatMemory(plan.memory), FormatDisk(plan.disk));
+      plan.has_weights ? "" : ", weights taken to be in " + plan.weight_types, plan.length,
+      plan.rows, FormatMemory(plan.memory), FormatDisk(plan.disk));
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace qlora {
 // max_length tokens.
 struct ShapePlan {
   std::string model;            // where the shape is from
-  bool has_weights = false;     // they are at hand; otherwise all weights count as bfloat16
+  bool has_weights = false;     // they are at hand
+  std::string weight_types;     // otherwise: what weights are taken to be in, "bfloat16"
   std::int64_t parameters = 0;  // of the model
   std::int64_t length = 0;      // tokens of a sequence
   std::int64_t rows = 0;        // tokens of a micro-batch

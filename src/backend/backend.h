@@ -118,7 +118,8 @@ class Backend {
 
   // Whether ops read weights of this format.
   virtual bool Reads(BlockFormat format) const = 0;
-  // Whether the ops of layers that carry a state (recurrent_ops.h) and their gates have kernels.
+  // Whether the ops of layers that carry a state (recurrent_ops.h), their gates, attention sinks
+  // and clamped activations have kernels.
   virtual bool CarriesState() const = 0;
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.

@@ -288,6 +288,18 @@ void Check(Checker& check, const ops::AttentionBackward& op) {
   check.Apart("dv", op.dv, "dk", op.dk);
 }
 
+void Check(Checker& check, const ops::AttentionSinks& op) {
+  const std::int64_t heads = op.sinks.cols;
+  check.AtLeast("heads", 1, heads);
+  check.Wide("sinks", op.sinks, 1, heads);
+  check.Wide("lse_inout", op.lse_inout, op.o_inout.rows, heads);
+  check.Activation("o_inout", op.o_inout, op.o_inout.rows, op.o_inout.cols);
+  check.Equal("columns of o_inout modulo heads", 0, op.o_inout.cols % heads);
+  check.Apart("lse_inout", op.lse_inout, "sinks", op.sinks);
+  check.Apart("lse_inout", op.lse_inout, "o_inout", op.o_inout);
+  check.Apart("o_inout", op.o_inout, "sinks", op.sinks);
+}
+
 void Check(Checker& check, const ops::GatedActivation& op) {
   check.Activation("gate", op.gate, op.gate.rows, op.gate.cols);
   check.Activation("up", op.up, op.gate.rows, op.gate.cols);

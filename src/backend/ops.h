@@ -71,8 +71,9 @@ struct LinearOutput {
 struct LinearGradient {
   ConstMatrixView dy;  // (N, O)
   ConstMatrixView u;   // (N, R) wide, from the forward pass
-  MatrixView da_acc;   // (R, I) wide; empty without an adapter
-  MatrixView db_acc;   // (O, R) wide
+  // (R, I) wide; empty without an adapter. Linears of a group that have one A have one da_acc.
+  MatrixView da_acc;
+  MatrixView db_acc;  // (O, R) wide
 };
 
 // cos and sin of position * frequency, (rows, K_rot / 2) each, wide. Dims i and i + K_rot / 2 of a
@@ -287,7 +288,19 @@ struct AttentionBackward {
   MatrixView dv;                         // (M, G*K)
 };
 
-// y = act(gate) * up.  y may be gate or up.
+// The attention of sinks: to the sum of each softmax adds exp(sink) of its head, which has no
+// value.
+//   f = sigmoid(lse - sink);  o *= f;  lse = log(exp(lse) + exp(sink))
+// AttentionBackward of the new o and lse is the backward pass of both ops: sinks are not trained.
+struct AttentionSinks {
+  static constexpr const char* kName = "AttentionSinks";
+  ConstMatrixView sinks;  // (1, H) wide
+  MatrixView lse_inout;   // (N, H) wide
+  MatrixView o_inout;     // (N, H*K)
+};
+
+// y = act(gate) * up.  y may be gate or up.  kClampedSwiglu (gpt-oss), with limit = 7:
+//   g = min(gate, limit);  y = g sigmoid(1.702 g) (clamp(up, -limit, limit) + 1)
 struct GatedActivation {
   static constexpr const char* kName = "GatedActivation";
   Activation activation = Activation::kSilu;
@@ -297,6 +310,7 @@ struct GatedActivation {
 };
 
 // d_gate = dy * up * act'(gate);  d_up = dy * act(gate).  d_gate may be gate, d_up may be up or dy.
+// kClampedSwiglu: 0 for values beyond the limit.
 struct GatedActivationBackward {
   static constexpr const char* kName = "GatedActivationBackward";
   Activation activation = Activation::kSilu;
@@ -506,12 +520,12 @@ struct SumOfSquares {
 using Op = std::variant<
     ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
     ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope, ops::Attention,
-    ops::AttentionBackward, ops::GatedActivation, ops::GatedActivationBackward, ops::CrossEntropy,
-    ops::SumRows, ops::Copy, ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows,
-    ops::RouteExperts, ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots, ops::AddNoise,
-    ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots, ops::ColumnSquares,
-    ops::Update, ops::SumOfSquares, ops::CausalConv, ops::CausalConvBackward, ops::GatedDeltaRule,
-    ops::GatedDeltaRuleBackward, ops::GateRows, ops::GateRowsBackward>;
+    ops::AttentionBackward, ops::AttentionSinks, ops::GatedActivation, ops::GatedActivationBackward,
+    ops::CrossEntropy, ops::SumRows, ops::Copy, ops::Zero, ops::Add, ops::GatherRows,
+    ops::ScatterAddRows, ops::RouteExperts, ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots,
+    ops::AddNoise, ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
+    ops::ColumnSquares, ops::Update, ops::SumOfSquares, ops::CausalConv, ops::CausalConvBackward,
+    ops::GatedDeltaRule, ops::GatedDeltaRuleBackward, ops::GateRows, ops::GateRowsBackward>;
 
 // Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
 // caller.

@@ -23,7 +23,13 @@
 
 namespace qlora {
 
-enum class Activation : std::uint8_t { kSilu, kGeluTanh, kSigmoid, kIdentity };
+enum class Activation : std::uint8_t {
+  kSilu,
+  kGeluTanh,
+  kSigmoid,
+  kIdentity,
+  kClampedSwiglu,  // also of `up`; see ops::GatedActivation
+};
 
 // The rows [begin, begin + rows) of one sequence, or of its next part.
 struct SequenceSpan {

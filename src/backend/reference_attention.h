@@ -59,6 +59,20 @@ void Attention(const AttentionShape& shape, const AttentionSpan& span, Mat<const
   }
 }
 
+// f = 1 / (1 + e^(sink - lse));  o *= f;  lse -= log f
+template <typename T>
+void AttentionSinks(Mat<const T> sinks, Mat<T> lse_inout, Mat<T> o_inout) {
+  const std::int64_t K = o_inout.cols / sinks.cols;
+  for (std::int64_t n = 0; n < o_inout.rows; ++n) {
+    for (std::int64_t h = 0; h < sinks.cols; ++h) {
+      const T both[] = {lse_inout(n, h), sinks(0, h)};
+      const T f = T(1) / (T(1) + std::exp(sinks(0, h) - lse_inout(n, h)));
+      for (std::int64_t d = 0; d < K; ++d) o_inout(n, h * K + d) *= f;
+      lse_inout(n, h) = LogSumExp(both, 2);
+    }
+  }
+}
+
 // dp_j = do . v_j;  ds_j = p_j (dp_j - do . o) cap'(s_j)
 // dq = scale sum_j ds_j k_j;  dk_j = scale sum ds_j q;  dv_j = sum p_j do
 // (the sums of dk and dv go over the queries that see key j and the query heads that share it).

@@ -142,6 +142,13 @@ void Run(const ops::AttentionBackward& op) {
   });
 }
 
+void Run(const ops::AttentionSinks& op) {
+  Dispatch(op.kName, op.lse_inout.dtype, [&]<typename T>() {
+    reference::AttentionSinks<T>(TypedConst<T>(op.sinks), Typed<T>(op.lse_inout),
+                                 Typed<T>(op.o_inout));
+  });
+}
+
 // ---- Activation and loss.
 
 void Run(const ops::GatedActivation& op) {

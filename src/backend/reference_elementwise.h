@@ -143,9 +143,31 @@ ActivationValue<T> Activate(Activation activation, T x) {
     case Activation::kSigmoid:
       return Sigmoid(x);
     case Activation::kIdentity:
+    case Activation::kClampedSwiglu:  // of two values
       break;
   }
   return {x, T(1)};
+}
+
+// y = g sigma(a g) (u + 1),  g = min(gate, 7),  u = clamp(up, -7, 7),  a = 1.702, and its slopes
+template <typename T>
+struct GatedValue {
+  T value;
+  T gate_slope;
+  T up_slope;
+};
+template <typename T>
+GatedValue<T> ClampedSwiglu(T gate, T up) {
+  constexpr double kLimit = 7;
+  const T a = static_cast<T>(1.702);
+  const bool is_gate_clamped = std::real(gate) > kLimit;
+  const bool is_up_clamped = std::abs(std::real(up)) > kLimit;
+  const T g = is_gate_clamped ? static_cast<T>(kLimit) : gate;
+  const T u = is_up_clamped ? static_cast<T>(std::copysign(kLimit, std::real(up))) : up;
+  const T sigma = T(1) / (T(1) + std::exp(-a * g));
+  const T slope = sigma * (T(1) + a * g * (T(1) - sigma));
+  return {g * sigma * (u + T(1)), is_gate_clamped ? T(0) : slope * (u + T(1)),
+          is_up_clamped ? T(0) : g * sigma};
 }
 
 // y = act(gate) up
@@ -153,7 +175,9 @@ template <typename T>
 void GatedActivation(Activation activation, Mat<const T> gate, Mat<const T> up, Mat<T> y) {
   for (std::int64_t n = 0; n < y.rows; ++n) {
     for (std::int64_t f = 0; f < y.cols; ++f) {
-      y(n, f) = Activate(activation, gate(n, f)).value * up(n, f);
+      y(n, f) = activation == Activation::kClampedSwiglu
+                    ? ClampedSwiglu(gate(n, f), up(n, f)).value
+                    : Activate(activation, gate(n, f)).value * up(n, f);
     }
   }
 }
@@ -164,8 +188,14 @@ void GatedActivationBackward(Activation activation, Mat<const T> dy, Mat<const T
                              Mat<const T> up, Mat<T> d_gate, Mat<T> d_up) {
   for (std::int64_t n = 0; n < dy.rows; ++n) {
     for (std::int64_t f = 0; f < dy.cols; ++f) {
-      const ActivationValue<T> act = Activate(activation, gate(n, f));
       const T gradient = dy(n, f);
+      if (activation == Activation::kClampedSwiglu) {
+        const GatedValue<T> y = ClampedSwiglu(gate(n, f), up(n, f));
+        d_gate(n, f) = gradient * y.gate_slope;
+        d_up(n, f) = gradient * y.up_slope;
+        continue;
+      }
+      const ActivationValue<T> act = Activate(activation, gate(n, f));
       d_gate(n, f) = gradient * up(n, f) * act.slope;
       d_up(n, f) = gradient * act.value;
     }

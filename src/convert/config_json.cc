@@ -362,7 +362,7 @@ class Comparison {
 Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   const std::string model_type = TextModelType(config.model_type);
   const Family& family = FamilyOf(model_type, where);
-  if (family.mixers == MixerRule::kDeltaRule) {
+  if (family.mixers == MixerRule::kDeltaRule || family.gpt_oss) {
     ThrowInvalidInput(
         "{}: a checkpoint of Hugging Face is not made of the GGUF file of a {} yet; give the "
         "checkpoint that the file was made from, or write a GGUF file (--format gguf)",

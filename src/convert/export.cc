@@ -18,6 +18,7 @@
 #include "convert/export_hf.h"
 #include "convert/export_output.h"
 #include "convert/gguf_base.h"
+#include "convert/gguf_limits.h"
 #include "convert/gguf_mix.h"
 #include "convert/imatrix.h"
 #include "convert/model_folder.h"
@@ -112,6 +113,8 @@ class Exporter {
     // alone.
     const bool verifies = Verifies();
     if (!adapter_only() || verifies) LoadSource(base);
+    if (options_.format.starts_with("gguf")) notes_.push_back(TakeGgufYarn(config_));
+    std::erase(notes_, "");
     file_type_ = &ChooseFileType();
     target_.outtype = file_type_->base;
     ExportReport report;

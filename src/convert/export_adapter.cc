@@ -3,6 +3,8 @@
 #include "convert/model_folder.h"
 #include "io/peft.h"
 #include "model/base_record.h"
+#include "model/expert_stack.h"
+#include "model/linear_shapes.h"
 #include "model/mlx_adapter.h"
 #include "tokenizer/adapter_files.h"
 
@@ -23,7 +25,17 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
                                            const DecoderConfig& decoder, const fs::path& source,
                                            const ExportTarget& target) {
   std::vector<AdapterWeights> weights;
+  const std::vector<StackedLora> stacks = StackExperts(adapter.modules, decoder);
+  for (const StackedLora& stack : stacks) {
+    weights.push_back({stack.path,
+                       MakeView(stack.a.data(), stack.experts * stack.rank, stack.in),
+                       MakeView(stack.b.data(), stack.out, stack.experts * stack.rank),
+                       {},
+                       stack.wrapper,
+                       stack.experts});
+  }
   for (const LoraValues& module : adapter.modules) {
+    if (IsJoinedExpert(decoder, module.path)) continue;
     AdapterWeights& views = weights.emplace_back();
     views.path = module.path;
     views.a = MakeView(module.a.data(), module.rank, module.in);

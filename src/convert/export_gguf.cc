@@ -155,7 +155,7 @@ class ModelPlan {
       order.resize(first_linear.weight.rows());
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
-    if (!first_linear.bias.empty()) Bias(name + ".bias", first_linear.bias, order, factor);
+    if (!first_linear.bias.empty()) Biases(name + ".bias", stack, order, factor);
     const std::int64_t out_rows = std::ssize(order);
     const std::int64_t cols = first_linear.weight.cols();
     std::vector<GgufRows> merged;
@@ -188,13 +188,22 @@ class ModelPlan {
     Weigh(tensor);
   }
 
-  void Bias(const std::string& name, const ConstMatrixView& bias,
-            const std::vector<std::int64_t>& order, float factor) {
-    const std::vector<float> source = FloatsOf(bias);
+  // A vector, or the rows of all experts.
+  void Biases(const std::string& name, const std::vector<const FrozenLinear*>& stack,
+              const std::vector<std::int64_t>& order, float factor) {
     std::vector<float> values;
-    // An output has its row of W and its value of the bias: both change places together.
-    for (const std::int64_t row : order) values.push_back(factor * source[row]);
-    plan_.Vector(name, std::move(values));
+    for (const FrozenLinear* linear : stack) {
+      const std::vector<float> source = FloatsOf(linear->bias);
+      // An output has its row of W and its value of the bias: both change places together.
+      for (const std::int64_t row : order) values.push_back(factor * source[row]);
+    }
+    if (stack.size() == 1) return plan_.Vector(name, std::move(values));
+    const std::int64_t cols = std::ssize(order);
+    plan_.Matrix(
+        name, DType::kF32, std::ssize(stack), cols,
+        [values = std::move(values), cols](std::int64_t first, std::int64_t count, float* out) {
+          std::copy_n(values.begin() + first * cols, count * cols, out);
+        });
   }
 
   // The weights of a convolution (C, K), in float32; order: of the channels, or empty.
@@ -260,6 +269,8 @@ class ModelPlan {
     // float32: a rounded logit may choose another expert.
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     Vector(block + "exp_probs_b.bias", w.expert_bias);
+    Vector(block + "ffn_gate_inp.bias", w.router_bias);
+    Vector(block + "attn_sinks.weight", w.sinks);
     add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
         rows.gate_up);
     add(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);

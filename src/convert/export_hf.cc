@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/matrix.h"
 #include "convert/config_json.h"
+#include "convert/joined_experts_hf.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "io/bnb.h"
@@ -121,6 +122,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   bool has_head = false;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (IsQuantPiece(tensor.name, linears, weights)) continue;
+    if (IsJoinedExpert(model.config, tensor.name)) continue;
     // Nothing to convert, and rows = elements / cols below would divide by 0.
     if (tensor.elements() == 0) continue;
     const WeightView* table = TableOf(tensor.name, weights);
@@ -145,6 +147,10 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
     infos.push_back({"lm_head.weight", outtype, {weights.head.rows(), weights.head.cols()}});
   }
 
+  const std::vector<JoinedTensor> experts =
+      JoinedExpertTensors(context, memory, model.config, weights, model.adapter, outtype);
+  for (const JoinedTensor& tensor : experts) infos.push_back(tensor.info);
+
   NewModelFolder dir(target.path, target.mode);
   const std::unique_ptr<TensorWriter> file =
       CreateShardedSafetensors(dir.path(), infos, {}, kMaxShardBytes);
@@ -162,6 +168,13 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
       if (source != nullptr) reader.Release(*source);
       if (progress) progress(++done, static_cast<std::int64_t>(infos.size()));
     };
+    if (const auto joined = std::ranges::find(
+            experts, info.name, [](const JoinedTensor& tensor) { return tensor.info.name; });
+        joined != experts.end()) {
+      joined->produce([&](std::span<const float> piece) { writer.Write(info.name, piece); });
+      finish_tensor();
+      continue;
+    }
     const bool is_less_one = IsStoredLessOne(info.name, model.config);
     // The same type: the bytes themselves, without a way through float32.
     if (linear == linears.end() && table == nullptr && info.dtype == source->dtype &&

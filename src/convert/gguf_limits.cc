@@ -33,6 +33,7 @@ class Limits {
     CheckMixers();
     CheckExperts();
     if (architecture_ == "smollm3") CheckSmolLayers();
+    if (architecture_ == "gpt-oss") CheckGptOss(tied);
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
     }
@@ -117,7 +118,7 @@ class Limits {
   }
 
   void CheckBiases() const {
-    if (IsOneOf(architecture_, {"llama", "granite", "mistral3"})) return;
+    if (IsOneOf(architecture_, {"llama", "granite", "mistral3", "gpt-oss"})) return;
     if (config_.o_bias && architecture_ != "ernie4_5")
       Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
     if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
@@ -143,6 +144,14 @@ class Limits {
     if (!config_.moe.expert_bias) Refuse("use_expert_bias false", "expects the biases");
   }
 
+  void CheckGptOss(bool tied) const {
+    if (tied) Refuse("tie_word_embeddings", "expects an output head of its own");
+    if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
+    if (GgufWindowPeriod(config_) != 2) {
+      Refuse("layer_types without a window in every second layer", "has one there");
+    }
+  }
+
   void CheckSmolLayers() const {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
       if ((config_.layers[l].rope < 0) == (l % 4 == 3)) continue;
@@ -158,6 +167,16 @@ class Limits {
 
 void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied) {
   Limits(config, architecture).Check(tied);
+}
+
+std::string TakeGgufYarn(DecoderConfig& config) {
+  RopeConfig& rope = config.ropes[0];
+  if (config.model_type != "gpt_oss" || rope.type != RopeType::kYarn || rope.truncate) return "";
+  rope.truncate = true;
+  return "rope_scaling says truncate false, and llama.cpp rounds the range of YaRN all the same: "
+         "its "
+         "positions turn a little otherwise than those of the checkpoint, as in other files of "
+         "gpt-oss. The comparison of the written file with the model leaves that difference out";
 }
 
 bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture) {

@@ -28,6 +28,10 @@ float GgufYarnLogMultiplier(const RopeConfig& rope);
 // Errors: InvalidInput for other layers.
 std::int64_t GgufAttentionInterval(const DecoderConfig& config);
 
+// llama.cpp rounds the range of YaRN outwards whatever `truncate` says. Gives a gpt-oss that rule,
+// without which none could be written, and returns a note for the user; "" for other models.
+std::string TakeGgufYarn(DecoderConfig& config);
+
 // The period n of attention.sliding_window_pattern: layer i has the window when i % n < n - 1; 0:
 // every layer. Errors: InvalidInput for windows in another order.
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config);

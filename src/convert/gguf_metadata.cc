@@ -15,7 +15,7 @@ std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value)
 // True when llama.cpp applies sliding windows in this architecture.
 bool HasWindows(const DecoderConfig& config) {
   return config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
-         config.model_type == "olmo3";
+         config.model_type == "olmo3" || config.model_type == "gpt_oss";
 }
 
 // Of llama.cpp's, where a file does not say.

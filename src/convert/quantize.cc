@@ -176,6 +176,13 @@ class Conversion {
 
   // Errors: InvalidInput.
   void CheckSource() {
+    if (config_.moe.is_joined) {
+      ThrowInvalidInput(
+          "{}: a {} has its experts in parameters that bitsandbytes does not quantize; train on "
+          "the "
+          "checkpoint as it is, in MXFP4 or 16 bits",
+          model_dir_.string(), config_.model_type);
+    }
     if (options_.dequantize && !options_.calibration_data.empty()) {
       ThrowInvalidInput("calibration_data cannot be combined with dequantize");
     }

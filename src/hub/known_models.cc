@@ -260,6 +260,12 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 131072, .D = 5120, .F = 32768, .L = 40, .H = 32, .G = 8, .K = 128, .T = k128K}},
     {"Mistral-Small-3.2-24B", "mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral",
      {.V = 131072, .D = 5120, .F = 32768, .L = 40, .H = 32, .G = 8, .K = 128, .T = k128K}},
+    {"gpt-oss-20b", "openai/gpt-oss-20b", "gpt_oss",
+     {.V = 201088, .D = 2880, .F = 2880, .L = 24, .H = 64, .G = 8, .K = 64, .T = k128K,
+      .E = 32, .top_k = 4}},
+    {"gpt-oss-120b", "openai/gpt-oss-120b", "gpt_oss",
+     {.V = 201088, .D = 2880, .F = 2880, .L = 36, .H = 64, .G = 8, .K = 64, .T = k128K,
+      .E = 128, .top_k = 4}},
     {"Qwen2.5-VL-72B", "Qwen/Qwen2.5-VL-72B-Instruct", "qwen2_5_vl_text",
      {.V = 152064, .D = 8192, .F = 29568, .L = 80, .H = 64, .G = 8, .K = 128, .T = 128000}},
 });

@@ -295,7 +295,7 @@ fs::path WeightsPathOf(const fs::path& directory) {
 void CheckWeights(const AdapterWeights& module, const AdapterConfig& config,
                   const AdapterConfig& stored, const std::string& where) {
   const std::string place = fmt::format("{}: module '{}'", where, module.path);
-  const std::int64_t r = RankOf(stored, module.path);
+  const std::int64_t r = module.experts * RankOf(stored, module.path);
   if (!IsTargetModule(stored, module.path)) {
     ThrowInvalidInput("{}: target_modules do not name it", place);
   }
@@ -412,7 +412,7 @@ Adapter OpenAdapter(const fs::path& directory) {
 
 bool IsTable(std::string_view path) { return path == kEmbeddingPath || path == kHeadPath; }
 
-void CheckTrainable(const Adapter& adapter, const fs::path& directory) {
+void CheckTrainable(const Adapter& adapter, const fs::path& directory, bool trains_stacks) {
   std::string what;
   for (const AdapterModule& module : adapter.modules) {
     if (IsTable(module.path)) what = fmt::format("a LoRA on '{}'", module.path);
@@ -421,7 +421,8 @@ void CheckTrainable(const Adapter& adapter, const fs::path& directory) {
     what =
         fmt::format("new rows of '{}' (trainable_token_indices)", adapter.token_rows.front().path);
   }
-  if (!adapter.stacks.empty()) what = "a LoRA on experts in one tensor (target_parameters)";
+  if (!adapter.stacks.empty() && !trains_stacks)
+    what = "a LoRA on experts in one tensor (target_parameters)";
   if (!adapter.left_out.empty()) {
     what = fmt::format("a LoRA on '{}', outside of the text model", adapter.left_out.front());
   }
@@ -466,7 +467,8 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   std::vector<TensorInfo> infos;
   for (const AdapterWeights& module : weights) {
     CheckWeights(module, config, stored, where);
-    const std::string prefix = std::string(kPrefix) + SpelledPath(config, module.path);
+    const std::string& path = module.wrapper.empty() ? module.path : module.wrapper;
+    const std::string prefix = std::string(kPrefix) + SpelledPath(config, path);
     const bool embeds = module.path == kEmbeddingPath;
     items.push_back({prefix + (embeds ? ".lora_embedding_A" : ".lora_A.weight"), module.a});
     items.push_back({prefix + (embeds ? ".lora_embedding_B" : ".lora_B.weight"), module.b});

@@ -71,8 +71,9 @@ struct Adapter {
 // loading.
 bool IsTable(std::string_view path);
 // Errors: InvalidInput when the adapter changes a table or experts in a way that is only read, not
-// trained, with what to do.
-void CheckTrainable(const Adapter& adapter, const std::filesystem::path& directory);
+// trained, with what to do. trains_stacks: experts in one tensor are trained.
+void CheckTrainable(const Adapter& adapter, const std::filesystem::path& directory,
+                    bool trains_stacks = false);
 
 // Errors: InvalidInput for files that OpenSafetensors or ParseAdapterConfig refuse, for pickled
 // adapters (adapter_model.bin), for a tensor that PEFT would silently ignore, and for half of a
@@ -86,6 +87,10 @@ struct AdapterWeights {
   ConstMatrixView a;          // (r, in)
   ConstMatrixView b;          // (out, r)
   ConstMatrixView magnitude;  // (1, out) with use_dora, otherwise empty
+  // Not empty: a is (E r, in) and b (out, E r), of all experts of the layer of `path`, which is a
+  // linear of one of them; and this is the path of PEFT's wrapper.
+  std::string wrapper = {};
+  std::int64_t experts = 1;  // E
 };
 
 // A whole weight to store in place of the base's.

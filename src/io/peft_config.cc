@@ -363,7 +363,11 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
                {"layers_pattern", NullOr(config.layers_pattern)}};
   // These keys are younger than the other keys. They are left out when they are empty, for older
   // versions of PEFT.
-  if (!config.target_parameters.empty()) json["target_parameters"] = config.target_parameters;
+  if (!config.target_parameters.empty()) {
+    json["target_parameters"] = config.target_parameters;
+    // Without modules PEFT would choose some.
+    if (json["target_modules"].is_null()) json["target_modules"] = Json::array();
+  }
   for (const auto& [module, ids] : config.trainable_token_indices) {
     json["trainable_token_indices"][module] = ids;
   }

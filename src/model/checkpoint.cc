@@ -13,8 +13,10 @@
 #include "io/float_encoding.h"
 #include "io/fp8.h"
 #include "io/gguf_path.h"
+#include "io/mxfp4.h"
 #include "io/safetensors.h"
 #include "model/gguf_checkpoint.h"
+#include "model/joined_experts.h"
 #include "model/linear_shapes.h"
 #include "model/tensor_views.h"
 
@@ -278,7 +280,7 @@ class Cutter {
       part.transposed = transposed;
       if (transposed) {
         part.pieces = {{stack.pieces[0].source, begin, out * in}};
-        part.first_column = first;
+        part.first_line = first;
       } else {
         part.pieces = {{stack.pieces[0].source, begin + first * in, rows * in}};
       }
@@ -331,7 +333,8 @@ std::unique_ptr<TensorReader> OpenStoredTensors(const std::filesystem::path& mod
 std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_dir,
                                              const DecoderConfig& config) {
   if (const auto gguf = FindGguf(model_dir)) return OpenGgufCheckpoint(OpenGguf(*gguf), config);
-  std::unique_ptr<TensorReader> stored = WithDecodedFp8(OpenSafetensorsInPart(model_dir));
+  std::unique_ptr<TensorReader> stored =
+      WithMxfp4Blocks(WithDecodedFp8(OpenSafetensorsInPart(model_dir)));
   std::vector<std::string> names;
   for (const TensorInfo& tensor : stored->tensors()) names.push_back(tensor.name);
   for (const UnreadTensor& tensor : stored->unread()) names.push_back(tensor.name);
@@ -344,6 +347,14 @@ std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_
     view.info.name = renamed(tensor.name);
     is_changed = is_changed || view.info.name != tensor.name;
     views.push_back(std::move(view));
+  }
+  if (config.moe.is_joined) {
+    CutJoinedExperts(config, PrefixAmong([&](const std::string& name) {
+                       return std::ranges::any_of(
+                           views, [&](const TensorView& view) { return view.info.name == name; });
+                     }),
+                     views);
+    is_changed = true;
   }
   is_changed = Cutter(config, views).Run() || is_changed;
   // A checkpoint as transformers writes it needs no views.

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "io/checkpoint_names.h"
+#include "io/mxfp4.h"
 #include "model/checkpoint.h"
 
 namespace qlora {
@@ -18,6 +19,8 @@ class NoFiles : public TensorReader {
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* Find(std::string_view) const override { return nullptr; }
   std::span<const std::byte> Bytes(const TensorInfo&) const override { return {}; }
+  // As WithMxfp4Blocks.
+  bool IsCopied(const TensorInfo& tensor) const override { return tensor.dtype.is_blocks(); }
   void Release(const TensorInfo&) const override {}
   std::string FileOf(const TensorInfo&) const override { return ""; }
   const StringMap& metadata() const override { return metadata_; }
@@ -57,10 +60,12 @@ CheckpointTensors::CheckpointTensors(const TensorReader& reader)
       prefix_(DecoderPrefix(reader)),
       is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader)) {}
 
-CheckpointTensors::CheckpointTensors()
+CheckpointTensors::CheckpointTensors(const DecoderConfig& config)
     : no_files_(std::make_unique<NoFiles>()),
       reader_(*no_files_),
-      prefix_(DecoderPrefix(reader_)) {}
+      prefix_(DecoderPrefix(reader_)),
+      is_quantized_(config.moe.is_joined),
+      imagines_mxfp4_(config.moe.is_joined) {}
 
 void CheckpointTensors::Begin(Progress progress) {
   progress_ = std::move(progress);
@@ -79,6 +84,9 @@ const TensorInfo& CheckpointTensors::Get(const std::string& name,
                                          const std::vector<std::int64_t>& shape) {
   if (no_files_ != nullptr) {
     imagined_ = {.name = name, .dtype = DType::kBF16, .shape = shape};
+    if (imagines_mxfp4_ && shape.size() == 2 && name.find(".experts.") != std::string::npos) {
+      imagined_.dtype = Mxfp4Type();
+    }
     Count(name, imagined_.elements());
     return imagined_;
   }

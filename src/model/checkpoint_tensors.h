@@ -24,8 +24,8 @@ class CheckpointTensors {
   // reader: of OpenCheckpoint; must outlive this.
   explicit CheckpointTensors(const TensorReader& reader);
   // For plans without files: every tensor exists, in the shape that is asked for and in bfloat16,
-  // the type of almost all checkpoints.
-  CheckpointTensors();
+  // the type of almost all checkpoints, but experts of gpt-oss in MXFP4.
+  explicit CheckpointTensors(const DecoderConfig& config);
 
   // Starts a walk over all tensors. The count of the walk before is the total of `progress`.
   void Begin(Progress progress);
@@ -56,6 +56,7 @@ class CheckpointTensors {
   const TensorReader& reader_;
   std::string prefix_;
   bool is_quantized_ = false;
+  bool imagines_mxfp4_ = false;
   TensorInfo imagined_;         // the last requested tensor, without files
   std::set<std::string> used_;  // tensors that were asked for
   Progress progress_;

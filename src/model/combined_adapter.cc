@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "model/base_record.h"
+#include "model/expert_stack.h"
 #include "model/lora_reduce.h"
 #include "model/mlx_adapter.h"
 
@@ -188,6 +189,8 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
     if (IsTable(module.path)) changes.push_back(ChangeOf(module));
     by_path[module.path] = &module;
   }
+  // Refuses what has no such form.
+  StackExperts(values.modules, decoder);
   LoraAdapter adapter(ConfigOf(values, decoder), decoder, memory, DType::kF32, std::move(changes));
   adapter.Allocate();
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {

@@ -6,6 +6,7 @@
 #include "io/bnb.h"
 #include "io/fp8.h"
 #include "io/gguf_path.h"
+#include "io/mxfp4.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 #include "model/config_keys.h"
@@ -27,7 +28,9 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
   const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
   std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
-  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "silu" || name == "swish") {
+    return family.gpt_oss ? Activation::kClampedSwiglu : Activation::kSilu;
+  }
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
   ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
                     keys.where(), key, name);
@@ -213,7 +216,8 @@ void CheckQuantization(const ConfigKeys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
   const std::string where = keys.where() + " (quantization_config)";
-  if (!IsFp8Config(*quantization, where)) CheckBnbConfig(*quantization, where);
+  if (IsFp8Config(*quantization, where) || IsMxfp4Config(*quantization, where)) return;
+  CheckBnbConfig(*quantization, where);
 }
 
 // ---- Checks.

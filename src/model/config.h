@@ -97,6 +97,7 @@ struct ModuleNames {
   std::string_view up = "up_proj";
   std::string_view gate_up = "gate_up_proj";  // with fused_gate_up
   std::string_view down = "down_proj";
+  std::string_view router = "gate";  // with experts
 };
 
 inline constexpr std::int64_t kMaxLayers = 4096;
@@ -112,6 +113,10 @@ struct MoeConfig {
   RouterScore score = RouterScore::kSoftmax;
   bool expert_bias = false;         // of scores where experts are chosen (LFM2)
   float routed_scaling_factor = 1;  // of the weights of a token's experts
+  bool router_bias = false;
+  // The checkpoint has two parameters for all experts of a layer, and so has an adapter:
+  // gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj (gpt-oss).
+  bool is_joined = false;
 };
 
 struct DecoderConfig {
@@ -134,12 +139,13 @@ struct DecoderConfig {
   Activation hidden_act = Activation::kSilu;
   bool qkv_bias = false;
   bool o_bias = false;
-  bool mlp_bias = false;
+  bool mlp_bias = false;   // also of experts
   bool conv_bias = false;  // of a short convolution and its two linears
   QkNorm qk_norm = QkNorm::kNone;
   // q_proj has K rows of query, then K rows of gate for each head; the output of attention is
   // multiplied by sigmoid(gate) (Qwen3.5).
   bool output_gate = false;
+  bool sinks = false;          // each softmax has one more term (ops::AttentionSinks)
   bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)
   bool input_norms = true;     // RMSNorm of the input of each block (not in Olmo)
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)

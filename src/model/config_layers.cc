@@ -20,6 +20,15 @@ const Json& MinistralRope() {
   return rope;
 }
 
+// Of a gpt-oss whose file says nothing.
+const Json& GptOssRope() {
+  static const Json rope = {{"rope_type", "yarn"}, {"rope_theta", 1.5e5},
+                            {"factor", 32.0},      {"original_max_position_embeddings", 4096},
+                            {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                            {"truncate", false}};
+  return rope;
+}
+
 // A model has one table of rotary frequencies, or two, [0] for layers that see all positions and
 // [1] for layers with a window (Gemma 3, Olmo 3).
 void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
@@ -28,6 +37,7 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   const Json* full = parameters != nullptr ? parameters : scaling;
   const Json* sliding = nullptr;
   if (full == nullptr && family.model_type == "ministral3") full = &MinistralRope();
+  if (full == nullptr && family.gpt_oss) full = &GptOssRope();
   if (family.local_rope && parameters != nullptr && parameters->contains("full_attention")) {
     full = &parameters->at("full_attention");
     if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");

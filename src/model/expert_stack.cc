@@ -3,6 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -50,6 +53,7 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   const std::int64_t hidden = down ? lora.out : lora.in;
   const std::int64_t intermediate = down ? lora.in : lora.out;
   Sides sides = SidesOf(*stack, hidden, intermediate);
+  if (is_joined_) sides.exchanged = false;
   if (sides.direct && sides.exchanged) {
     // A square parameter: one that is not tells, of the same version of PEFT. Where all are square,
     // the newer version is assumed.
@@ -79,7 +83,11 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
     b_ = FiniteValues(peft_, *stack->b);
   }
   // The rows of this expert in A (R, side), and its columns in B (side, R).
-  const std::int64_t first = second ? lora.out : 0;  // row of the linear in the parameter
+  // The output of the parameter that is output y of the linear.
+  const auto place = [&](std::int64_t y) {
+    if (down) return y;
+    return is_joined_ ? 2 * y + (second ? 1 : 0) : y + (second ? lora.out : 0);
+  };
   const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t width) {
     return a_[(expert * r + i) * width + side];
   };
@@ -93,12 +101,83 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
       a[i * lora.in + x] = is_direct ? a_at(i, x, lora.in) : b_at(x, i);
     }
     for (std::int64_t y = 0; y < lora.out; ++y) {
-      b[y * r + i] = is_direct ? b_at(first + y, i) : a_at(i, first + y, out);
+      b[y * r + i] = is_direct ? b_at(place(y), i) : a_at(i, place(y), out);
     }
   }
   UploadWide(memory_, a, lora.a);
   UploadWide(memory_, b, lora.b);
   return &*stack;
+}
+
+namespace {
+
+// The adapters of joined experts by path.
+using ByPath = std::map<std::string, const LoraValues*>;
+
+// linears: of all experts, `step` of each one after the other.
+std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std::string>& linears,
+                                   std::int64_t step) {
+  const auto first = modules.find(linears.front());
+  if (first == modules.end()) return std::nullopt;
+  const LoraValues& like = *first->second;
+  StackedLora out{.path = like.path,
+                  .wrapper = like.path.substr(0, like.path.find(".experts.") + 8),
+                  .experts = std::ssize(linears) / step,
+                  .rank = like.rank,
+                  .in = like.in,
+                  .out = step * like.out,
+                  .a = {},
+                  .b = {}};
+  const std::int64_t columns = out.experts * out.rank;  // of B
+  out.b.resize(out.out * columns);
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const auto found = modules.find(linears[i]);
+    const LoraValues* lora = found == modules.end() ? nullptr : found->second;
+    if (lora == nullptr || lora->rank != like.rank || lora->scale != like.scale) {
+      ThrowInvalidInput(
+          "the adapters of '{}' and '{}' have different ranks or scales, or one is missing; PEFT "
+          "has one parameter for all experts of a layer",
+          like.path, linears[i]);
+    }
+    const auto expert = static_cast<std::int64_t>(i) / step;
+    const std::int64_t part = static_cast<std::int64_t>(i) % step;
+    if (part == 0) {
+      out.a.insert(out.a.end(), lora->a.begin(), lora->a.end());
+    } else if (lora->a != modules.at(linears[i - 1])->a) {
+      ThrowInvalidInput(
+          "the adapters of '{}' and '{}' have different matrices A, and PEFT has one parameter for "
+          "both; merge the adapter into the model",
+          linears[i - 1], lora->path);
+    }
+    for (std::int64_t y = 0; y < lora->out; ++y) {
+      float* row = out.b.data() + (step * y + part) * columns;
+      for (std::int64_t r = 0; r < out.rank; ++r) {
+        row[r * out.experts + expert] = lora->b[y * out.rank + r];
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
+                                      const DecoderConfig& decoder) {
+  ByPath by_path;
+  for (const LoraValues& module : modules) {
+    if (IsJoinedExpert(decoder, module.path)) by_path[module.path] = &module;
+  }
+  std::vector<StackedLora> stacks;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers && !by_path.empty(); ++l) {
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    std::optional<StackedLora> gate_up = Stacked(by_path, paths.gate_up, 2);
+    std::optional<StackedLora> down = Stacked(by_path, paths.down, 1);
+    // Of two wrappers that of the first parameter is inside.
+    if (gate_up && down) gate_up->wrapper += ".base_layer";
+    if (gate_up) stacks.push_back(std::move(*gate_up));
+    if (down) stacks.push_back(std::move(*down));
+  }
+  return stacks;
 }
 
 }  // namespace qlora

@@ -54,6 +54,8 @@ constexpr ModuleNames kLfm2Names = {.input_norm = "operator_norm",
 //   qwen3_next    qwen3_5_moe_text whose delta rules have two linears in the place of four
 //   lfm2          short convolutions in most layers
 //   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
+//   gpt_oss       mixtral with attention sinks, biases everywhere, a clamped activation, and a
+//                 window in every second layer
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -340,6 +342,23 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .shared_intermediate_size = 512,
                  .norm_topk_prob = true},
      .partial_rotary_factor = 0.25},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .vocab_size = 201088,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 64,
+     .num_key_value_heads = 8,
+     .head_dim = 64,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1.5e5,
+     .sliding_window = 128,
+     .window = WindowRule::kPeriod,
+     .window_period = 2,
+     .bias = BiasRule::kKey,
+     .attention_bias = true,
+     .moe = true,
+     .gpt_oss = true,
+     .names = {.router = "router"}},
     {.model_type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .vocab_size = 65536,
@@ -388,7 +407,6 @@ struct Unsupported {
 constexpr auto kUnsupported = std::to_array<Unsupported>({
     {"keys and values that layers share, and an embedding for each layer",
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
-    {"attention sinks, and experts with biases", "gpt_oss"},
     {"layers of linear attention", "kimi_linear minimax"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
@@ -438,6 +456,8 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.fused_gate_up = family.fused_gate_up;
   config.fused_delta = family.fused_delta;
   config.names = family.names;
+  config.sinks = config.moe.router_bias = config.moe.is_joined = family.gpt_oss;
+  if (family.gpt_oss) config.mlp_bias = true;
 }
 
 std::string SupportedModelTypes() {

@@ -78,7 +78,9 @@ struct Family {
   bool fused_delta = false;
   bool moe = false;
   ExpertDefaults experts = {};  // with moe
-  bool multipliers = false;     // embedding_, attention_, residual_multiplier and logits_scaling
+  // Attention sinks, and experts with biases and a clamped activation, in two parameters a layer.
+  bool gpt_oss = false;
+  bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;
   bool interleaved_rope = false;

@@ -255,6 +255,11 @@ class Builder {
     for (std::int64_t m = 0; m < matrices; ++m) {
       const std::size_t i = first + static_cast<std::size_t>(m) * places;
       Rows(stored + ".weight", m, group.shapes[i], {}, group.names[i] + ".weight", matrices);
+      if (!group.bias) continue;
+      const std::int64_t out = group.shapes[i].out;
+      const TensorInfo& biases = Get(stored + ".bias", matrices, out);
+      views_.push_back(
+          {{group.names[i] + ".bias", biases.dtype, {out}}, {{&biases, m * out, out}}});
     }
   }
 
@@ -264,6 +269,9 @@ class Builder {
     const std::int64_t experts = config_.moe.num_experts;
     Rows(block + "ffn_gate_inp.weight", 0, {experts, config_.hidden_size}, {},
          layer + RouterName(config_) + ".weight");
+    if (config_.moe.router_bias) {
+      Vector(block + "ffn_gate_inp.bias", experts, layer + RouterName(config_) + ".bias");
+    }
     if (config_.moe.expert_bias) {
       Vector(block + "exp_probs_b.bias", experts, layer + ExpertBiasName(config_));
     }
@@ -295,6 +303,10 @@ class Builder {
     if (mixer == Mixer::kDeltaRule) DeltaRule(block, layer + "linear_attn.");
     if (mixer == Mixer::kShortConv) {
       Conv(block + "shortconv.conv.weight", config_.hidden_size, layer + "conv.conv.weight");
+    }
+    if (config_.sinks) {
+      Vector(block + "attn_sinks.weight", config_.layer(l).num_attention_heads,
+             layer + "self_attn.sinks");
     }
     const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
     const std::string joined = block + "attn_qkv";

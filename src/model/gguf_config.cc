@@ -179,6 +179,7 @@ void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& conf
   config.o_bias = has("blk.0.attn_output.bias");
   config.mlp_bias = has("blk.0.ffn_up.bias");
   ApplyFamily(family, config);
+  if (family.gpt_oss) config.hidden_act = Activation::kClampedSwiglu;
   if (family.gemma) {
     config.hidden_act = Activation::kGeluTanh;
     config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));

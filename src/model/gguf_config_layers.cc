@@ -167,6 +167,7 @@ RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
 // that of the others, both unscaled.
 RopeConfig ParseLocalRope(const GgufKeys& keys, const DecoderConfig& config) {
   const RopeConfig& full = config.ropes[0];
+  if (config.model_type == "gpt_oss") return full;
   RopeConfig local;
   local.rotary_dim = full.rotary_dim;
   if (config.model_type == "olmo3") {

@@ -168,8 +168,12 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
   return paths;
 }
 
+bool IsJoinedExpert(const DecoderConfig& config, std::string_view path) {
+  return config.moe.is_joined && path.find(".experts.") != std::string_view::npos;
+}
+
 std::string RouterName(const DecoderConfig& config) {
-  return fmt::format("{}.gate", config.names.mlp);
+  return fmt::format("{}.{}", config.names.mlp, config.names.router);
 }
 
 std::string ExpertBiasName(const DecoderConfig& config) {

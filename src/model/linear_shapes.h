@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -104,6 +105,10 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
+
+// True for the linears of experts that the checkpoint and PEFT have as parameters of their layer
+// (MoeConfig::is_joined).
+bool IsJoinedExpert(const DecoderConfig& config, std::string_view path);
 
 // The distinct names of all layers, in the order of the forward pass.
 std::vector<std::string> DistinctLinearNames(const DecoderConfig& config);

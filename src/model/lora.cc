@@ -57,7 +57,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
       wide_(wide),
       vocab_(decoder.vocab_size),
       hidden_(decoder.hidden_size),
-      experts_(decoder.moe.num_experts),
+      decoder_(decoder),
       tied_(decoder.tie_word_embeddings) {
   for (const std::string& name : config.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {
@@ -93,6 +93,11 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                 lora.in = shape.in;
                                 lora.out = shape.out;
                                 if (!IsTargetModule(config, path)) return lora;
+                                if (IsJoinedExpert(decoder, path)) {
+                                  // They are parameters to PEFT, no modules.
+                                  if (config.target_parameters.empty()) return lora;
+                                  lora.shares_a = path.ends_with(".up_proj");
+                                }
                                 lora.rank = lora.trained_rank = RankOf(config, path);
                                 lora.scale = static_cast<float>(ScaleOf(config, path));
                                 if (!std::isfinite(lora.scale)) {
@@ -111,6 +116,14 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     std::string names;
     for (const std::string& name : DistinctLinearNames(decoder)) names += "\n  " + name;
     ThrowInvalidInput("target_modules match no linear of this model; its layers have{}", names);
+  }
+  const bool has_stacks = decoder_.moe.is_joined && !config.target_parameters.empty();
+  if (has_stacks && config.lora_dropout > 0) {
+    ThrowInvalidInput(
+        "lora_dropout is {}, and PEFT has no dropout for adapters of target_parameters, as those "
+        "of "
+        "the experts of this model; set it to 0, or leave the experts out",
+        config.lora_dropout);
   }
   if (config.use_dora && decoder.moe.num_experts > 0) {
     ThrowInvalidInput("use_dora is not supported for models with experts");
@@ -155,7 +168,16 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
       }
     });
   };
-  linears(ParameterKind::kA, [&](LoraLinear& lora) { place(lora.*slots.a, lora.rank, lora.in); });
+  MatrixView before;
+  linears(ParameterKind::kA, [&](LoraLinear& lora) {
+    MatrixView& a = lora.*slots.a;
+    if (lora.shares_a) {
+      a = before;
+    } else {
+      place(a, lora.rank, lora.in);
+    }
+    before = a;
+  });
   linears(ParameterKind::kB, [&](LoraLinear& lora) { place(lora.*slots.b, lora.out, lora.rank); });
   if (config_.use_dora) {
     linears(ParameterKind::kMagnitude,
@@ -195,7 +217,8 @@ void LoraAdapter::Initialize(std::uint64_t seed) {
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank > 0) UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
+      if (lora.rank > 0 && !lora.shares_a)
+        UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
     });
   }
 }

@@ -30,6 +30,9 @@ struct LoraLinear {
   std::int64_t trained_rank = 0;  // rows of A and columns of B beyond it never change
   float scale = 1;                // alpha / r, or alpha / sqrt(r)
   float dropout = 0;
+  // A and its gradient are those of the linear before: PEFT has one parameter for both, gate and up
+  // of an expert (MoeConfig::is_joined).
+  bool shares_a = false;
   MatrixView a;   // (R, I) wide
   MatrixView b;   // (O, R) wide
   MatrixView da;  // (R, I) gradient of a; empty until AllocateGradients
@@ -170,7 +173,7 @@ class LoraAdapter {
   DType wide_ = DType::kF32;
   std::int64_t vocab_ = 0;   // V
   std::int64_t hidden_ = 0;  // D
-  std::int64_t experts_ = 0;
+  DecoderConfig decoder_;
   bool tied_ = false;                 // of the base
   bool tied_rows_ = false;            // the head is the changed embedding
   std::vector<TableChange> changes_;  // until FoldTables

@@ -63,6 +63,11 @@ void ReadMatrix(const Adapter& peft, const TensorInfo& tensor, Memory& memory,
   UploadWide(memory, values, tensor.dtype, 0, out);
 }
 
+std::vector<float> FloatsOf(Memory& memory, const MatrixView& m) {
+  const std::vector<double> values = DownloadReal(memory, m);
+  return {values.begin(), values.end()};
+}
+
 }  // namespace
 
 // ---- The order of rows and columns.
@@ -122,11 +127,11 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   Allocate();
   for (const ExpertStack& stack : peft.stacks) {
     const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
-    if (experts_ > 0 && rows % experts_ == 0) continue;
+    if (decoder_.moe.num_experts > 0 && rows % decoder_.moe.num_experts == 0) continue;
     ThrowInvalidInput("{}: tensor '{}': expected rows for each of {} experts, found {}",
-                      dir.string(), stack.a->name, experts_, rows);
+                      dir.string(), stack.a->name, decoder_.moe.num_experts, rows);
   }
-  ExpertStackReader stacks(peft, experts_, *memory_);
+  ExpertStackReader stacks(peft, decoder_.moe, *memory_);
   std::set<const ExpertStack*> used_stacks;
   std::set<std::string> used;
   std::int64_t done = 0;
@@ -187,7 +192,7 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
     if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
-    if (experts_ > 0 && module.path.ends_with(".gate")) {
+    if (decoder_.moe.num_experts > 0 && module.path.ends_with(".gate")) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "
           "of routers are not supported; train without it (PEFT's all-linear targets the router)",
@@ -211,14 +216,40 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     Reorder(*memory_, m, inverse, is_rows, copy);
     return copy;
   };
+  std::vector<LoraValues> experts;
   for (const PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](const LoraLinear& lora) {
       if (lora.rank == 0) return;
+      if (IsJoinedExpert(decoder_, lora.path)) {
+        experts.push_back({.path = lora.path,
+                           .in = lora.in,
+                           .out = lora.out,
+                           .rank = lora.rank,
+                           .scale = ScaleOf(config_, lora.path),
+                           .a = FloatsOf(*memory_, lora.a),
+                           .b = FloatsOf(*memory_, lora.b)});
+        return;
+      }
       const LinearRows order = lora.order == nullptr ? LinearRows{} : *lora.order;
       weights.push_back({lora.path, stored(lora.a, order.columns, false),
                          stored(lora.b, order.order, true),
                          stored(lora.magnitude, order.order, false)});
     });
+  }
+  const auto uploaded = [&](const std::vector<float>& values, std::int64_t rows) {
+    const std::int64_t cols = std::ssize(values) / rows;
+    copies.emplace_back(BytesOf(wide_, rows * cols), *memory_);
+    const MatrixView copy{copies.back().data(), wide_, rows, cols, cols};
+    UploadWide(*memory_, values, copy);
+    return copy;
+  };
+  for (const StackedLora& stack : StackExperts(experts, decoder_)) {
+    weights.push_back({stack.path,
+                       uploaded(stack.a, stack.experts * stack.rank),
+                       uploaded(stack.b, stack.out),
+                       {},
+                       stack.wrapper,
+                       stack.experts});
   }
   std::vector<ReplacedMatrix> replaced;
   for (const TrainedModule& module : modules_) replaced.push_back({module.name, module.weight});

@@ -207,6 +207,12 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
   }
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([](const LoraLinear& lora) {
+      if (lora.shares_a) {
+        ThrowInvalidInput(
+            "init_lora_weights other than default gives each linear an A of its own, and gate and "
+            "up of the experts of this model have one for both ('{}'); leave the experts out",
+            lora.path);
+      }
       if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
       ThrowInvalidInput("init_lora_weights: the rank {} of '{}' exceeds its {} x {} weight",
                         lora.trained_rank, lora.path, lora.out, lora.in);

@@ -1,5 +1,7 @@
 #include "model/lora_values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -13,6 +15,21 @@ namespace qlora {
 namespace {
 
 std::string ShortName(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+// What an entry of PEFT's configuration names for a module: itself, or the parameter that it is a
+// part of (MoeConfig::is_joined).
+std::string TargetPath(const DecoderConfig& decoder, const std::string& path) {
+  if (!IsJoinedExpert(decoder, path)) return path;
+  const std::string experts = path.substr(0, path.find(".experts.") + 9);
+  return experts + (ShortName(path) == decoder.names.down ? "down_proj" : "gate_up_proj");
+}
+
+// The end of that path which is the same in all layers: "q_proj", "mlp.experts.down_proj".
+std::string TargetName(const DecoderConfig& decoder, const std::string& path) {
+  const std::string name = ShortName(TargetPath(decoder, path));
+  return IsJoinedExpert(decoder, path) ? fmt::format("{}.experts.{}", decoder.names.mlp, name)
+                                       : name;
+}
 
 // The alpha whose quotient by the rank is the scale: a whole number where one is.
 double AlphaOf(const LoraValues& module) {
@@ -39,16 +56,20 @@ T MostCommon(const std::vector<T>& values) {
 // name where all modules of that name agree, otherwise paths. No two entries match one module.
 template <typename T, typename ValueOf>
 std::vector<std::pair<std::string, T>> PatternsOf(const AdapterConfig& config,
+                                                  const DecoderConfig& decoder,
                                                   const std::vector<LoraValues>& modules, T usual,
                                                   const ValueOf& value_of) {
   std::map<std::string, std::set<T>> values;
-  for (const LoraValues& module : modules) values[ShortName(module.path)].insert(value_of(module));
+  for (const LoraValues& module : modules) {
+    values[TargetName(decoder, module.path)].insert(value_of(module));
+  }
   std::map<std::string, T> patterns;
   for (const LoraValues& module : modules) {
     const T value = value_of(module);
     if (value == usual) continue;
-    const std::string name = ShortName(module.path);
-    patterns[values[name].size() == 1 ? name : SpelledPath(config, module.path)] = value;
+    const std::string name = TargetName(decoder, module.path);
+    const std::string path = TargetPath(decoder, module.path);
+    patterns[values[name].size() == 1 ? name : SpelledPath(config, path)] = value;
   }
   return {patterns.begin(), patterns.end()};
 }
@@ -57,7 +78,9 @@ std::vector<std::pair<std::string, T>> PatternsOf(const AdapterConfig& config,
 std::map<std::string, std::int64_t> CountNames(const DecoderConfig& decoder) {
   std::map<std::string, std::int64_t> counts = {{"lm_head", 1}, {"embed_tokens", 1}};
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    LinearNames(decoder, l).ForEach([&](const std::string& name) { ++counts[ShortName(name)]; });
+    LinearNames(decoder, l).ForEach([&](const std::string& name) {
+      ++counts[TargetName(decoder, name)];
+    });
   }
   return counts;
 }
@@ -102,24 +125,27 @@ AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decode
   std::vector<std::int64_t> ranks;
   std::vector<double> alphas;
   for (const LoraValues& module : adapter.modules) {
-    ++counts[ShortName(module.path)];
+    ++counts[TargetName(decoder, module.path)];
     ranks.push_back(module.rank);
     alphas.push_back(AlphaOf(module));
   }
   std::set<std::string> targets;
+  std::set<std::string> parameters;
   for (const LoraValues& module : adapter.modules) {
-    const std::string name = ShortName(module.path);
+    const std::string name = TargetName(decoder, module.path);
     const auto found = all.find(name);
     const bool everywhere = found != all.end() && counts[name] == found->second;
-    targets.insert(everywhere ? name : SpelledPath(config, module.path));
+    (IsJoinedExpert(decoder, module.path) ? parameters : targets)
+        .insert(everywhere ? name : SpelledPath(config, TargetPath(decoder, module.path)));
   }
   config.target_modules = std::vector<std::string>(targets.begin(), targets.end());
+  config.target_parameters.assign(parameters.begin(), parameters.end());
   if (adapter.modules.empty()) return config;
   config.r = MostCommon(ranks);
   config.lora_alpha = MostCommon(alphas);
-  config.rank_pattern = PatternsOf(config, adapter.modules, config.r,
+  config.rank_pattern = PatternsOf(config, decoder, adapter.modules, config.r,
                                    [](const LoraValues& module) { return module.rank; });
-  config.alpha_pattern = PatternsOf(config, adapter.modules, config.lora_alpha,
+  config.alpha_pattern = PatternsOf(config, decoder, adapter.modules, config.lora_alpha,
                                     [](const LoraValues& module) { return AlphaOf(module); });
   return config;
 }

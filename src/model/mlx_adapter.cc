@@ -33,6 +33,12 @@ constexpr const char* kHead = "lm_head";
 PerLinear<std::string> MlxNames(const DecoderConfig& decoder, std::int64_t layer) {
   PerLinear<std::string> names = LinearPaths(decoder, layer);
   if (!decoder.has_experts(layer)) return names;
+  if (decoder.moe.is_joined) {
+    // Their names and the order of their outputs there are not known here.
+    names.gate_up.clear();
+    names.down.clear();
+    return names;
+  }
   const std::string& first = names.down.front();
   const std::string block = first.substr(0, first.find(".experts.")) + ".switch_mlp.";
   names.gate_up = {block + "gate_proj", block + "up_proj"};
@@ -255,6 +261,13 @@ class Writer {
   Writer(const AdapterValues& adapter, const DecoderConfig& decoder)
       : adapter_(adapter), decoder_(decoder) {
     for (const LoraValues& module : adapter.modules) {
+      if (IsJoinedExpert(decoder, module.path)) {
+        ThrowInvalidInput(
+            "{}: adapts '{}', an expert of a {}, which is not written for mlx-lm; merge it into "
+            "the "
+            "model, or leave the experts out",
+            adapter.name, module.path, decoder.model_type);
+      }
       by_path_[module.path] = &module;
       rank_ = std::max(rank_, module.rank);
     }

@@ -17,8 +17,33 @@ namespace {
 
 // True where the bytes of a view are not one piece of the stored tensor.
 bool IsRearranged(const TensorView& view) {
-  return view.transposed || view.factor != 1 || view.pieces.size() > 1 ||
+  return view.transposed || view.line_step > 1 || view.factor != 1 || view.pieces.size() > 1 ||
          !view.pieces[0].rows.empty();
+}
+
+// The lines of the bytes of a single piece that are the rows of the view.
+std::vector<std::byte> Lines(const TensorView& view, const std::vector<std::byte>& bytes) {
+  const std::int64_t rows = view.info.shape[0];
+  const std::int64_t cols = view.info.elements() / rows;
+  std::vector<std::byte> out(view.info.bytes());
+  if (!view.transposed) {
+    const std::size_t row = BytesOf(view.info.dtype, cols);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(out.data() + r * row, bytes.data() + (view.first_line + r * view.line_step) * row,
+                  row);
+    }
+    return out;
+  }
+  const std::int64_t stride = view.pieces[0].count / cols;
+  const std::size_t size = BytesOf(view.info.dtype, 1);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t column = view.first_line + r * view.line_step;
+    for (std::int64_t c = 0; c < cols; ++c) {
+      std::memcpy(out.data() + (r * cols + c) * size, bytes.data() + (c * stride + column) * size,
+                  size);
+    }
+  }
+  return out;
 }
 
 // The values of `bytes`, which are of the type of the view's source, times its factor.
@@ -80,7 +105,11 @@ StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element
   if (view.transposed) {
     const TensorPiece& piece = view.pieces[0];
     const std::int64_t cols = view.info.shape[1];
-    element = element % cols * (piece.count / cols) + view.first_column + element / cols;
+    element =
+        element % cols * (piece.count / cols) + view.first_line + element / cols * view.line_step;
+  } else if (view.line_step > 1) {
+    const std::int64_t cols = view.info.elements() / view.info.shape[0];
+    element = (view.first_line + element / cols * view.line_step) * cols + element % cols;
   } else {
     while (element >= view.pieces[number].count) element -= view.pieces[number++].count;
   }
@@ -129,19 +158,7 @@ std::vector<std::byte> TensorViews::Copied(const TensorView& view) const {
     }
   }
   if (view.factor != 1) return Scaled(view, copy);
-  if (!view.transposed) return copy;
-  const std::int64_t rows = view.info.shape[0];
-  const std::int64_t cols = view.info.shape[1];
-  const std::int64_t stride = view.pieces[0].count / cols;
-  const std::size_t size = BytesOf(view.info.dtype, 1);
-  std::vector<std::byte> out(view.info.bytes());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      std::memcpy(out.data() + (r * cols + c) * size,
-                  copy.data() + (c * stride + view.first_column + r) * size, size);
-    }
-  }
-  return out;
+  return view.transposed || view.line_step > 1 ? Lines(view, copy) : copy;
 }
 
 }  // namespace qlora

@@ -24,13 +24,16 @@ struct TensorPiece {
 };
 
 // A tensor as the layers ask for it: its pieces one after the other, of its type, or of any types
-// where that is F32. transposed: the single piece
-// is a matrix whose columns, from `first_column` on, are the rows of this one.
+// where that is F32. transposed: the single piece is a matrix whose columns are the rows of this
+// one.
 struct TensorView {
   TensorInfo info;
   std::vector<TensorPiece> pieces;
   bool transposed = false;
-  std::int64_t first_column = 0;
+  // Of the columns of a transposed piece, or with a step of the rows of a single piece, every
+  // line_step-th from first_line on is a row of this matrix.
+  std::int64_t first_line = 0;
+  std::int64_t line_step = 1;
   // Values are multiplied by it; if it is not 1, they are F32 in the view.
   float factor = 1;
 

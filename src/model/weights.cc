@@ -42,6 +42,12 @@ class Loader {
           "does not compute; use --device cpu",
           config_.model_type);
     }
+    if (config_.sinks && !backend_.CarriesState()) {
+      ThrowInvalidInput(
+          "model_type '{}' has attention sinks, which --device cuda does not compute; use --device "
+          "cpu",
+          config_.model_type);
+    }
     tensors_.Begin(read ? options_.progress : nullptr);
     embedding_ = 0;
     owners_.clear();
@@ -314,6 +320,9 @@ class Loader {
       const bool bias = attends ? config_.qkv_bias : has_conv_bias;
       out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], bias));
     }
+    if (config_.sinks) {
+      out.sinks = Wide(layer + "self_attn.sinks", config_.layer(l).num_attention_heads);
+    }
     if (attends && config_.qk_norm != QkNorm::kNone) {
       out.q_norm = norm(of.q_norm, config_.q_norm_size(l));
       out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
@@ -348,6 +357,9 @@ class Loader {
     }
     out.router =
         Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
+    if (config_.moe.router_bias) {
+      out.router_bias = Wide(layer + RouterName(config_) + ".bias", config_.moe.num_experts);
+    }
     if (config_.moe.expert_bias) {
       out.expert_bias = Wide(layer + ExpertBiasName(config_), config_.moe.num_experts);
     }
@@ -388,7 +400,7 @@ WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesyste
 
 WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
                         const LoadOptions& options) {
-  CheckpointTensors tensors;
+  CheckpointTensors tensors(config);
   return Plan(context, backend, config, options, tensors);
 }
 

@@ -76,6 +76,8 @@ struct LayerWeights {
   DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
   ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
+  ConstMatrixView router_bias;     // (1, E) wide, or empty
+  ConstMatrixView sinks;           // (1, H) wide, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.
@@ -131,7 +133,8 @@ struct LoadOptions {
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options);
 
-// The sizes for a checkpoint of this shape in bfloat16, without its files.
+// The sizes for a checkpoint of this shape in bfloat16, without its files; experts of gpt-oss in
+// MXFP4.
 WeightSizes PlanWeights(Context& context, Backend& backend, const DecoderConfig& config,
                         const LoadOptions& options);
 

@@ -1,5 +1,5 @@
-// The mixture of experts that Qwen3-MoE and Mixtral have in place of the MLP. The numbers continue
-// the numbers of layer.cc: steps 8 to 10 become 8a to 10. An expert of all tokens is in
+// The mixture of experts that Qwen3-MoE, Mixtral and gpt-oss have in place of the MLP. The numbers
+// continue the numbers of layer.cc: steps 8 to 10 become 8a to 10. An expert of all tokens is in
 // shared_expert.cc.
 //
 // A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
@@ -8,6 +8,7 @@
 //   slots    0:0 1:0 | 1:1 2:1 | 0:2 2:2             begin   0 2 4 6
 #include "pass/experts.h"
 
+#include <utility>
 #include <vector>
 
 #include "pass/layer.h"
@@ -18,7 +19,24 @@ namespace {
 // The adapter of all rows.
 const LoraAdapter* AdapterOf(const PassInputs& inputs) { return inputs.adapters.front().adapter; }
 
-LinearView Router(const LayerWeights& weights) { return {weights.router, {}, {}}; }
+LinearView Router(const LayerWeights& weights) { return {weights.router, weights.router_bias, {}}; }
+
+// The down linears of all experts, and apart from them their biases.
+struct DownLinears {
+  std::vector<LinearView> linears;
+  // The weight of a slot comes before its linear, and multiplies the bias as well: weight * bias is
+  // a linear (D, 1) of the weight. Empty without biases.
+  std::vector<LinearView> biases;
+};
+DownLinears BindDown(const LayerContext& context, const LoraAdapter* adapter) {
+  DownLinears down{BindGroup(context, LinearGroup::kDown, adapter), {}};
+  for (LinearView& linear : down.linears) {
+    if (linear.bias.empty()) continue;
+    const ConstMatrixView bias = std::exchange(linear.bias, {});
+    down.biases.push_back({ConstMatrixView{bias.data, bias.dtype, bias.cols, 1, 1}, {}, {}});
+  }
+  return down;
+}
 
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
@@ -64,6 +82,7 @@ ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
   out.d_slot = carver.Matrix(precision.activation, slots, config.hidden_size);
   out.d_slot_weights = carver.Matrix(precision.wide, 1, slots);
   out.d_pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  if (config.mlp_bias) out.d_bias_weights = carver.Matrix(precision.wide, 1, slots);
   return out;
 }
 
@@ -74,7 +93,7 @@ void Layer::ProjectExperts() {
       BindGroup(context_, LinearGroup::kGateUp, AdapterOf(context_.inputs));
   context_.Observe(LinearGroup::kGateUp, shared_.norm);
 
-  // 8a. router = norm Wr^T;  each token's experts and their weights
+  // 8a. router = norm Wr^T [+ br];  each token's experts and their weights
   const LinearView router = Router(w_);
   const LinearOutput logits{e.router, {}};
   Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
@@ -88,7 +107,7 @@ void Layer::ProjectExperts() {
                                        e.begin.size() * sizeof(std::int32_t));
   Run(ops::GatherRows{Reshape(e.pair_weights, 1), e.routing.pairs, Reshape(e.slot_weights, 1)});
 
-  // 8b. slot = norm of each slot's token;  gate, up = slot W^T + LoRA
+  // 8b. slot = norm of each slot's token;  gate, up = slot W^T [+ b] + LoRA
   Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
   Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_});
   ProjectSharedExpert();
@@ -99,19 +118,23 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   const ExpertActivations& e = a_.experts;
   const ExpertBuffers& s = shared_.experts;
 
-  // 9. act = weight * act(gate) * up.  The linear that follows has no bias, so that the weight may
-  // come before it; its gradient is then a dot product with act.
+  // 9. act = weight * act(gate) * up.  The weight comes before the linear that follows; its
+  // gradient is then a dot product with act.
   Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
   Run(ops::ScaleRows{a_.scratch.act, e.slot_weights, a_.scratch.act});
 
-  // 10. x_out = x_mid + the sum over a token's slots of act Wd^T
+  // 10. x_out = x_mid + the sum over a token's slots of act Wd^T [+ weight * bd]
   CopyResidual(a_.x_mid, x_out);
-  const std::vector<LinearView> down =
-      BindGroup(context_, LinearGroup::kDown, AdapterOf(context_.inputs));
+  const DownLinears down = BindDown(context_, AdapterOf(context_.inputs));
   context_.Observe(LinearGroup::kDown, a_.scratch.act);
   const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
-  Run(ops::ExpertLinear{down, e.begin, a_.scratch.act, down_out});
+  Run(ops::ExpertLinear{down.linears, e.begin, a_.scratch.act, down_out});
   Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+  if (!down.biases.empty()) {
+    const LinearOutput bias_out[] = {{s.slot, {}}};
+    Run(ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out});
+    Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+  }
   ForwardSharedExpert(x_out);
 }
 
@@ -121,23 +144,29 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
   const RoutingView& routing = e.routing;
   const PerLinear<LoraLinear>& loras = trained.layers()[context_.layer];
 
-  // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T
+  // forward 10: x_out = x_mid + the sum over a token's slots of act Wd^T [+ weight * bd]
   Run(ops::GatherRows{shared_.dx, routing.tokens, s.d_slot});
   Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
   Run(ops::ScaleRows{a_.scratch.act, e.slot_weights, a_.scratch.act});
-  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kDown, &trained);
+  const DownLinears down = BindDown(context_, &trained);
   const ConstMatrixView d_down[] = {s.d_slot};
   const std::vector<LinearGradient> of_down = ExpertGradients(loras.down, d_down, a_.u.down);
-  Run(ops::ExpertLinearBackward{down, e.begin, a_.scratch.act, of_down, a_.scratch.d_act});
+  Run(ops::ExpertLinearBackward{down.linears, e.begin, a_.scratch.act, of_down, a_.scratch.d_act});
 
   // forward 9: act = weight * act(gate) * up.  The gradients replace gate and up.
   Run(ops::GatedActivation{config_.hidden_act, a_.gate, a_.up, a_.scratch.act});
   Run(ops::RowDots{a_.scratch.d_act, a_.scratch.act, s.d_slot_weights});
+  if (!down.biases.empty()) {
+    const std::vector<LinearGradient> of_biases(down.biases.size(), {s.d_slot, {}, {}, {}});
+    Run(ops::ExpertLinearBackward{down.biases, e.begin, Reshape(e.slot_weights, 1), of_biases,
+                                  Reshape(s.d_bias_weights, 1)});
+    Run(ops::Add{s.d_bias_weights, s.d_slot_weights});
+  }
   Run(ops::ScaleRows{a_.scratch.d_act, e.slot_weights, a_.scratch.d_act});
   Run(ops::GatedActivationBackward{config_.hidden_act, a_.scratch.d_act, a_.gate, a_.up, a_.gate,
                                    a_.up});
 
-  // forward 8a: router = norm Wr^T.  norm is computed again from x_mid.
+  // forward 8a: router = norm Wr^T [+ br].  norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
   if (has_shared_expert()) SharedExpertBackward(trained);
   const MoeConfig& moe = config_.moe;

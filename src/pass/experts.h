@@ -30,6 +30,7 @@ struct ExpertBuffers {
   MatrixView d_slot;          // (S, D) act: gradient of `slot`
   MatrixView d_slot_weights;  // (1, S) wide
   MatrixView d_pair_weights;  // (N, k) wide
+  MatrixView d_bias_weights;  // (1, S) wide: the part of biases of down in d_slot_weights, or empty
 };
 
 ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,

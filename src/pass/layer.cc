@@ -120,6 +120,7 @@ void Layer::Attend() {
   NormAndRotate();
   // 5. attn = softmax(q k^T) v [* sigmoid(gate)]
   Run(ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
+  if (config_.sinks) Run(ops::AttentionSinks{w_.sinks, a_.lse, a_.attn});
   GateAttention();
 }
 

@@ -32,6 +32,13 @@ std::vector<std::string> ItemsOf(const std::vector<std::pair<std::string, T>>& p
   return items;
 }
 
+// The modules, and behind them the parameters, of an adapter's targets.
+std::vector<std::string> TargetsOf(const AdapterConfig& config) {
+  std::vector<std::string> items = ItemsOf(config.target_modules);
+  items.insert(items.end(), config.target_parameters.begin(), config.target_parameters.end());
+  return items;
+}
+
 // Names of options, each with its value as a list. A scalar is a list of one.
 using OptionValues = std::vector<std::pair<const char*, std::vector<std::string>>>;
 
@@ -60,7 +67,7 @@ OptionValues ValuesOf(const AdapterConfig& c) {
   return {{"lora_r", {fmt::format("{}", c.r)}},
           {"lora_alpha", {fmt::format("{}", c.lora_alpha)}},
           {"lora_dropout", {fmt::format("{}", c.lora_dropout)}},
-          {"lora_target_modules", ItemsOf(c.target_modules)},
+          {"lora_target_modules", TargetsOf(c)},
           {"exclude_modules", ItemsOf(c.exclude_modules)},
           {"modules_to_save", c.modules_to_save},
           {"layers_to_transform", layers},

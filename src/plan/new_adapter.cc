@@ -112,11 +112,23 @@ void CheckNoTable(const ModuleSelection& selection) {
 void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
   std::vector<std::string> paths;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    LinearPaths(decoder, l).ForEach([&](const std::string& path) { paths.push_back(path); });
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) {
+      if (!IsJoinedExpert(decoder, path) || !config.target_parameters.empty()) {
+        paths.push_back(path);
+      }
+    });
   }
-  const std::vector<std::string> known = LinearNamesOf(decoder);
+  std::vector<std::string> known = LinearNamesOf(decoder);
+  if (decoder.moe.is_joined) known.insert(known.end(), {"gate_up_proj", "down_proj"});
   CheckNoTable(config.target_modules);
   CheckSelection("lora_target_modules", config.target_modules, paths, known);
+  for (const std::string& parameter : config.target_parameters) {
+    AdapterConfig one;
+    one.target_parameters = {parameter};
+    CheckMatch("lora_target_modules", parameter, paths, known, [&](const std::string& path) {
+      return IsJoinedExpert(decoder, path) && IsTargetModule(one, path);
+    });
+  }
   // lm_head never gets an adapter, but configurations of other trainers list it.
   std::vector<std::string> excludable = paths;
   excludable.push_back("lm_head");
@@ -139,6 +151,7 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
     AdapterConfig one;
     one.r = 1;
     one.rank_pattern = {{pattern, 2}};
+    one.target_parameters = config.target_parameters;
     CheckMatch(key, pattern, targeted, trained,
                [&](const std::string& path) { return RankOf(one, path) == 2; });
   };
@@ -159,6 +172,24 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
         "adapter_config.json they would mean another scale; write one pattern for each module",
         path);
   }
+}
+
+// The experts' parameters among the names of target_modules, which PEFT lists apart.
+void SplitTargets(const DecoderConfig& decoder, AdapterConfig& config) {
+  auto* names = std::get_if<std::vector<std::string>>(&config.target_modules);
+  if (names == nullptr || !decoder.moe.is_joined) return;
+  std::vector<std::string> modules;
+  for (const std::string& name : *names) {
+    const std::string last = name.substr(name.rfind('.') + 1);
+    if (last != "gate_up_proj" && last != "down_proj") {
+      modules.push_back(name);
+    } else if (last == name) {
+      config.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, name));
+    } else {
+      config.target_parameters.push_back(name);
+    }
+  }
+  *names = std::move(modules);
 }
 
 // A head that is trained without the embeddings is no longer tied to them; PEFT does so silently.
@@ -191,7 +222,7 @@ bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const Decode
 // exclusions, fit the adapter's own class alone, it keeps its paths.
 AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
   const Adapter adapter = OpenAdapter(directory);
-  CheckTrainable(adapter, directory);
+  CheckTrainable(adapter, directory, decoder.moe.is_joined);
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
   return AgreeOnLinears(config, adapter.config, decoder) ? config : adapter.config;
@@ -213,6 +244,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   if (config.target_modules == ModuleSelection("all-linear")) {
     config.target_modules = LinearNamesOf(decoder);
   }
+  SplitTargets(decoder, config);
   if (!options.exclude_modules.empty()) {
     config.exclude_modules = ToSelection(options.exclude_modules);
   }

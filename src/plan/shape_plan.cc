@@ -101,6 +101,10 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   ShapePlan plan;
   plan.model = shape.source;
   plan.has_weights = shape.weights.has_value();
+  if (!plan.has_weights) plan.weight_types = "bfloat16";
+  if (!plan.has_weights && !weights.block_formats.empty()) {
+    plan.weight_types += fmt::format(", experts in {}", fmt::join(weights.block_formats, ", "));
+  }
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
   plan.warnings = weights.notes;

@@ -172,12 +172,41 @@ TEST_F(GradTest, Attention) {
   }
 }
 
+// The backward pass is that of attention, on the outputs of AttentionSinks.
+TEST_F(GradTest, AttentionSinks) {
+  const std::vector<AttentionCase> cases = {
+      {"gqa", {4, 2, 3, 0.6f}, Packed({6, 1, 3})},
+      {"window", {2, 2, 4, 0.6f, 0, 3}, Packed({8, 2})},
+      {"softcap", {2, 1, 4, 0.6f, 1.5f}, Packed({5})},
+  };
+  std::uint64_t seed = 70;
+  for (const AttentionCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    const Matrix sinks = Normal(1, c.shape.heads, 2);
+    const Matrix sinks_c = Convert(sinks, DType::kC128);
+    AttentionData data = MakeAttentionData(c, {DType::kF64, DType::kF64}, DType::kF64, ++seed);
+    AttentionData complex = data.In(DType::kC128);
+    data.Forward(*backend_, c);
+    backend_->Run(ops::AttentionSinks{sinks.view(), data.lse.view(), data.o.view()});
+    const auto loss = [&] {
+      complex.Forward(*backend_, c);
+      backend_->Run(ops::AttentionSinks{sinks_c.view(), complex.lse.view(), complex.o.view()});
+      return Contract(data.d_o, complex.o);
+    };
+    data.Backward(*backend_, c);
+    ExpectGradient(data.dq, ComplexStep(complex.q, loss), "dq");
+    ExpectGradient(data.dk, ComplexStep(complex.k, loss), "dk");
+    ExpectGradient(data.dv, ComplexStep(complex.v, loss), "dv");
+  }
+}
+
 TEST_F(GradTest, GatedActivation) {
-  for (const Activation act :
-       {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid, Activation::kIdentity}) {
+  for (const Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid,
+                               Activation::kIdentity, Activation::kClampedSwiglu}) {
     for (const double deviation : {0.1, 1.0, 5.0}) {
       const Matrix gate = Normal(3, 21, deviation);
-      const Matrix up = Normal(3, 21);
+      // Of a size that clamps bite.
+      const Matrix up = Normal(3, 21, act == Activation::kClampedSwiglu ? 5 : 1);
       const Matrix dy = Normal(3, 21);
       Matrix gate_c = Convert(gate, DType::kC128);
       Matrix up_c = Convert(up, DType::kC128);

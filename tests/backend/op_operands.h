@@ -46,6 +46,9 @@ void Operands(OpLike<ops::Attention> auto& op, const auto& all) {
 void Operands(OpLike<ops::AttentionBackward> auto& op, const auto& all) {
   all(op.d_o, op.q, op.k, op.v, op.o, op.lse, op.dq, op.dk, op.dv);
 }
+void Operands(OpLike<ops::AttentionSinks> auto& op, const auto& all) {
+  all(op.sinks, op.lse_inout, op.o_inout);
+}
 void Operands(OpLike<ops::GatedActivation> auto& op, const auto& all) { all(op.gate, op.up, op.y); }
 void Operands(OpLike<ops::GatedActivationBackward> auto& op, const auto& all) {
   all(op.dy, op.gate, op.up, op.d_gate, op.d_up);

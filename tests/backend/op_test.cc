@@ -2,6 +2,7 @@
 // compute types and on every instruction set of this machine, and the reference backend in float32.
 #include "backend/op_cases.h"
 #include "backend/op_cases_recurrent.h"
+#include "backend/op_cases_sinks.h"
 #include "machine/simd_target.h"
 
 namespace qlora::testing_util {

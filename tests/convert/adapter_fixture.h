@@ -16,6 +16,7 @@
 #include "io/float_encoding.h"
 #include "io/peft.h"
 #include "io/safetensors.h"
+#include "model/expert_stack.h"
 #include "model/lora_values.h"
 
 namespace qlora {
@@ -78,6 +79,10 @@ class AdapterFormatsTest : public ConvertTest {
       if (!IsTargetModule(config, path)) return;
       LoraValues module{path, in, out, RankOf(config, path), ScaleOf(config, path)};
       module.a = random(module.rank, in);
+      // PEFT has one parameter for gate and up.
+      if (IsJoinedExpert(decoder, path) && path.ends_with(".up_proj")) {
+        module.a = values.modules.back().a;
+      }
       module.b = random(out, module.rank);
       if (config.use_dora) module.magnitude = std::vector<float>(out, 1.5f);
       values.modules.push_back(std::move(module));
@@ -89,7 +94,18 @@ class AdapterFormatsTest : public ConvertTest {
     add("lm_head", decoder.vocab_size, decoder.hidden_size);
     add("model.embed_tokens", decoder.hidden_size, decoder.vocab_size);
     std::vector<AdapterWeights> weights;
+    const std::vector<StackedLora> stacks = StackExperts(values.modules, decoder);
+    for (const StackedLora& s : stacks) {
+      const std::int64_t ranks = s.experts * s.rank;
+      weights.push_back({s.path,
+                         MakeView(s.a.data(), ranks, s.in),
+                         MakeView(s.b.data(), s.out, ranks),
+                         {},
+                         s.wrapper,
+                         s.experts});
+    }
     for (const LoraValues& m : values.modules) {
+      if (IsJoinedExpert(decoder, m.path)) continue;
       AdapterWeights& views = weights.emplace_back();
       views.path = m.path;
       views.a = MakeView(m.a.data(), m.rank, m.in);

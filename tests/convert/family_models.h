@@ -96,6 +96,16 @@ inline std::vector<Json> FamilyConfigs() {
                                  {"moe_intermediate_size", 12},
                                  {"shared_expert_intermediate_size", 20},
                                  {"partial_rotary_factor", 0.5}}),
+      SmallConfig("gpt_oss", {{"head_dim", 12},
+                              {"intermediate_size", 32},
+                              {"num_local_experts", 4},
+                              {"num_experts_per_tok", 2},
+                              {"sliding_window", 6},
+                              {"rope_parameters",
+                               {{"rope_type", "yarn"},
+                                {"rope_theta", 1.5e5},
+                                {"factor", 4.0},
+                                {"original_max_position_embeddings", 32}}}}),
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
@@ -148,8 +158,10 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     group(names.shared_out, shapes.shared_out, false);
     if (c.has_experts(l)) {
       add(layer + RouterName(c) + ".weight", {c.moe.num_experts, d});
+      if (c.moe.router_bias) add(layer + RouterName(c) + ".bias", {c.moe.num_experts});
       if (c.moe.expert_bias) add(layer + ExpertBiasName(c), {c.moe.num_experts});
     }
+    if (c.sinks) add(layer + "self_attn.sinks", {c.num_attention_heads});
     if (c.input_norms) norm(c.names.input_norm, d);
     if (c.input_norms) norm(c.names.mlp_norm, d);
     if (c.post_norms) norm(c.names.post_attn_norm, d);

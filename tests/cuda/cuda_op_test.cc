@@ -110,12 +110,16 @@ TEST(CudaOps, LayersWithAStateAreRefused) {
   Matrix up = c.x;
   for (const auto& [act, name] :
        {std::pair(Activation::kSigmoid, "GatedActivation with a sigmoid"),
-        std::pair(Activation::kIdentity, "GatedActivation with no act")}) {
+        std::pair(Activation::kIdentity, "GatedActivation with no act"),
+        std::pair(Activation::kClampedSwiglu, "GatedActivation with clamps")}) {
     expect_refusal(ops::GatedActivation{act, c.x.view(), up.view(), c.y.view()}, name);
   }
   expect_refusal(ops::GatedActivationBackward{Activation::kSigmoid, c.dy.view(), c.x.view(),
                                               up.view(), c.y.view(), c.dx.view()},
                  "GatedActivationBackward with a sigmoid");
+  Matrix lse = Matrix(DType::kF32, c.y.rows(), 1);
+  const Matrix sinks = Matrix(DType::kF32, 1, 1);
+  expect_refusal(ops::AttentionSinks{sinks.view(), lse.view(), c.y.view()}, "AttentionSinks");
 }
 
 // More copies than a launch takes.

@@ -11,6 +11,7 @@
 
 #include "inference/cached_sequence.h"
 #include "io/json.h"
+#include "model/expert_stack.h"
 #include "model/golden.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"
@@ -113,8 +114,9 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
       EXPECT_NEAR(loss, expected.at("loss").get<double>(), tolerance_);
       std::size_t compared = 0;
       for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+        compared += CompareStacks(expected, layer);
         layer.ForEach([&](const LoraLinear& lora) {
-          if (lora.rank == 0) return;
+          if (lora.rank == 0 || IsJoinedExpert(config_, lora.path)) return;
           compared += Compare(expected, lora, "lora_A", lora.da);
           compared += Compare(expected, lora, "lora_B", lora.db);
         });
@@ -123,16 +125,44 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
     }
   }
 
+  // The gradients of experts in the two parameters of a layer.
+  std::size_t CompareStacks(const Json& expected, const PerLinear<LoraLinear>& layer) const {
+    std::vector<LoraValues> gradients;
+    layer.ForEach([&](const LoraLinear& lora) {
+      if (lora.rank == 0 || !IsJoinedExpert(config_, lora.path)) return;
+      const auto values = [](const MatrixView& m) {
+        return std::vector<float>(m.Row<float>(0), m.Row<float>(0) + m.rows * m.cols);
+      };
+      gradients.push_back({.path = lora.path,
+                           .in = lora.in,
+                           .out = lora.out,
+                           .rank = lora.rank,
+                           .a = values(lora.da),
+                           .b = values(lora.db)});
+    });
+    std::size_t compared = 0;
+    for (const StackedLora& stack : StackExperts(gradients, config_)) {
+      compared += Compare(expected, stack.wrapper, "lora_A", stack.a);
+      compared += Compare(expected, stack.wrapper, "lora_B", stack.b);
+    }
+    return compared;
+  }
+
   std::size_t Compare(const Json& expected, const LoraLinear& lora, const char* side,
                       const MatrixView& gradient) const {
+    const float* values = gradient.Row<float>(0);
+    return Compare(expected, lora.path, side, {values, values + gradient.rows * gradient.cols});
+  }
+
+  std::size_t Compare(const Json& expected, const std::string& path, const char* side,
+                      const std::vector<float>& found) const {
     // Names of the class that was recorded: of the wrapper, or of the text model.
-    const std::string rest = lora.path.substr(std::string("model.").size());
+    const std::string rest = path.substr(std::string("model.").size());
     for (const char* prefix : {"model.", "model.language_model."}) {
       const std::string name = fmt::format("base_model.model.{}{}.{}.weight", prefix, rest, side);
       if (!expected.at("gradients").contains(name)) continue;
       const auto values = expected.at("gradients").at(name).get<std::vector<double>>();
-      const std::int64_t count = gradient.rows * gradient.cols;
-      const float* found = gradient.Row<float>(0);
+      const std::int64_t count = std::ssize(found);
       double squares = 0;
       for (std::int64_t i = 0; i < count; ++i) squares += double{found[i]} * found[i];
       EXPECT_NEAR(std::sqrt(squares), values[0], 1e-4 * values[0]) << name;
@@ -145,7 +175,7 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
       }
       return 1;
     }
-    ADD_FAILURE() << "no gradient of " << lora.path << " " << side << " is recorded";
+    ADD_FAILURE() << "no gradient of " << path << " " << side << " is recorded";
     return 0;
   }
 
@@ -215,7 +245,7 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                                          "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
                                          "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
                                          "qwen3_5-wrapped", "qwen3_5_moe", "qwen3_next", "lfm2",
-                                         "lfm2_moe"),
+                                         "lfm2_moe", "gpt_oss/bf16", "gpt_oss/mxfp4"),
                          NameOfFamily);
 
 }  // namespace

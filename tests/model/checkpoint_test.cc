@@ -160,6 +160,44 @@ TEST_F(CheckpointTest, ExpertsMayBeTransposed) {
   ExpectPlaces(*reader);
 }
 
+// Of gpt-oss: (E, in, out), gate and up in turn.
+TEST_F(CheckpointTest, JoinedExpertsAreCut) {
+  Json config = Config("gpt_oss");
+  config["num_local_experts"] = 2;
+  const std::string experts = "model.layers.0.mlp.experts.";
+  const Tensors tensors = {{"model.embed_tokens.weight", Counting({6, 4}, 0)},
+                           {experts + "gate_up_proj", Counting({2, 4, 6}, 0)},
+                           {experts + "gate_up_proj_bias", Counting({2, 6}, 200)},
+                           {experts + "down_proj", Counting({2, 3, 4}, 100)},
+                           {experts + "down_proj_bias", Counting({2, 4}, 300)}};
+  Write(config, tensors);
+  const auto reader = Open();
+  // Row 1 of up of expert 1 is column 3 of its matrix of 6 columns.
+  const std::vector<float> up = Values(*reader, experts + "1.up_proj.weight");
+  ASSERT_EQ(up.size(), 12u);
+  EXPECT_EQ(std::vector<float>(up.begin() + 4, up.begin() + 8),
+            (std::vector<float>{27, 33, 39, 45}));
+  EXPECT_EQ(Values(*reader, experts + "1.gate_proj.bias"), (std::vector<float>{206, 208, 210}));
+  EXPECT_EQ(Values(*reader, experts + "0.up_proj.bias"), (std::vector<float>{201, 203, 205}));
+  EXPECT_EQ(Values(*reader, experts + "1.down_proj.bias"),
+            (std::vector<float>{304, 305, 306, 307}));
+  const std::vector<float> down = Values(*reader, experts + "0.down_proj.weight");
+  EXPECT_EQ(std::vector<float>(down.begin(), down.begin() + 3),
+            (std::vector<float>{100, 104, 108}));
+  EXPECT_EQ(reader->Find(experts + "down_proj"), nullptr);
+  ExpectPlaces(*reader);
+
+  Tensors turned = tensors;
+  turned[experts + "down_proj"] = Counting({2, 4, 3}, 100);
+  Write(config, turned);
+  try {
+    Open();
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("config.json expects [2, 3, 4]"));
+  }
+}
+
 TEST_F(CheckpointTest, JoinedLinearsAreCutAndSeparateOnesJoined) {
   const std::string layer = "model.layers.0.";
   Write(Config("llama"), {{"model.embed_tokens.weight", Counting({6, 4}, 0)},

@@ -16,6 +16,8 @@ namespace {
 // Of the language model alone; a tied head counts once.
 const std::map<std::string, std::int64_t> kParameters = {
     {"Llama-2-7b", 6738415616},
+    {"gpt-oss-20b", 20914757184},
+    {"gpt-oss-120b", 116829156672},
     {"Llama-2-13b", 13015864320},
     {"Llama-2-70b", 68976648192},
     {"Llama-3-8B", 8030261248},

@@ -71,6 +71,18 @@ std::vector<Family> Families() {
     c.moe = {5, 2, false};
   });
   add("Mixtral", [](DecoderConfig& c) { c.moe = {4, 2, true}; });
+  const auto gpt_oss = [](DecoderConfig& c) {
+    c.qkv_bias = c.o_bias = c.mlp_bias = c.sinks = true;
+    c.hidden_act = Activation::kClampedSwiglu;
+    c.moe = {
+        .num_experts = 4, .num_experts_per_tok = 2, .norm_topk_prob = true, .router_bias = true};
+    c.layers[0].window = 3;
+  };
+  add("GptOss", gpt_oss);
+  add("GptOssWithOneAOfGateAndUp", [=](DecoderConfig& c) {
+    gpt_oss(c);
+    c.moe.is_joined = true;
+  });
   add("Granite", [](DecoderConfig& c) {
     c.qkv_bias = c.o_bias = c.mlp_bias = true;
     c.embed_scale = 3;
@@ -373,6 +385,34 @@ TEST_P(DecoderGradientTest, PackedEqualsSeparate) {
 
 INSTANTIATE_TEST_SUITE_P(All, DecoderGradientTest, testing::ValuesIn(Families()),
                          [](const auto& family) { return family.param.name; });
+
+// Gate and up of an expert add to the gradient of one A.
+TEST(DecoderGradient, OfSharedMatricesHasTheSameBitsOnAnyThreads) {
+  DecoderConfig config;
+  for (const Family& family : Families()) {
+    if (family.name == "GptOssWithOneAOfGateAndUp") config = family.config;
+  }
+  // More columns than one task takes.
+  config.hidden_size = 600;
+  const Batch batch = RandomBatch(config, {40, 30}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6);
+  EXPECT_TRUE(adapter.layers()[0].gate_up[1].shares_a);
+  std::vector<float> first;
+  for (const int threads : {1, 2, 5}) {
+    Context context(threads);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+    backend->Reserve(
+        LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 64);
+    Runner runner(decoder, &adapter, batch, Recompute::kNone);
+    runner.LossAndGradients();
+    const MatrixView flat = adapter.gradients();
+    const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+    if (first.empty()) first = gradients;
+    EXPECT_EQ(0, std::memcmp(first.data(), gradients.data(), first.size() * sizeof(float)));
+  }
+}
 
 TEST(DecoderGradient, OverFourBitWeights) { CompareWithComplexStep(TinyConfig(), true, {}, 0); }
 

@@ -74,8 +74,10 @@ class RandomWeights {
       for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
       if (c.has_experts(l)) {
         layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
+        if (c.moe.router_bias) layer.router_bias = Vector(c.moe.num_experts, 0.0);
         if (c.moe.expert_bias) layer.expert_bias = Vector(c.moe.num_experts, 0.0);
       }
+      if (c.sinks) layer.sinks = Vector(c.num_attention_heads, 0.5);
       if (c.input_norms) {
         layer.input_norm = Vector(c.hidden_size, 1.0);
         layer.mlp_norm = Vector(c.hidden_size, 1.0);
@@ -148,10 +150,15 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
   config.target_modules = std::string("all-linear");
+  // PEFT has no dropout for them.
+  if (c.moe.is_joined && dropout == 0) {
+    config.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
+  }
   LoraAdapter adapter = LoraAdapter::Create(config, c, HostMemory(), seed, wide);
   std::uint64_t next = 0;
   for (PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](LoraLinear& lora) {
+      if (lora.rank == 0) return;
       std::vector<float> values;
       for (std::int64_t i = 0; i < lora.b.rows * lora.b.cols; ++i) {
         values.push_back(

@@ -52,5 +52,33 @@ TEST_F(ContinuedPathsTest, NamesFitEveryClassAndPathsTheirOwn) {
   ExpectContinued(config, "model.");
 }
 
+// The experts of gpt-oss are parameters to PEFT, which lists them apart.
+TEST_F(ContinuedPathsTest, ExpertsOfGptOssAreParameters) {
+  const Json json = {
+      {"model_type", "gpt_oss"}, {"hidden_size", 32},        {"intermediate_size", 8},
+      {"num_hidden_layers", 2},  {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+      {"head_dim", 8},           {"num_local_experts", 4},   {"num_experts_per_tok", 2}};
+  const DecoderConfig decoder = ParseDecoderConfig(json, "config.json");
+  TrainOptions options;
+  options.lora_dropout = 0;
+  using Names = std::vector<std::string>;
+  const AdapterConfig plain = ToAdapterConfig(options, decoder);
+  EXPECT_EQ(plain.target_modules, ModuleSelection(Names{"k_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_TRUE(plain.target_parameters.empty());
+  options.lora_target_modules = {"q_proj", "gate_up_proj", "1.mlp.experts.down_proj"};
+  options.rank_pattern = {"mlp.experts.down_proj=3"};
+  const AdapterConfig config = ToAdapterConfig(options, decoder);
+  EXPECT_EQ(config.target_modules, ModuleSelection(Names{"q_proj"}));
+  EXPECT_EQ(config.target_parameters,
+            (Names{"mlp.experts.gate_up_proj", "1.mlp.experts.down_proj"}));
+  const LoraAdapter adapter(config, decoder, HostMemory());
+  EXPECT_EQ(adapter.layers()[0].gate_up[3].rank, options.lora_r);
+  EXPECT_EQ(adapter.layers()[0].down[0].rank, 0);
+  EXPECT_EQ(adapter.layers()[1].down[0].rank, 3);
+  options.lora_target_modules = {"q_proj", "gate_proj"};
+  options.rank_pattern.clear();
+  EXPECT_THROW(ToAdapterConfig(options, decoder), Error);
+}
+
 }  // namespace
 }  // namespace qlora

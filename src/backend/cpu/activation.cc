@@ -16,7 +16,11 @@ void Gated(const ops::GatedActivation& op, Range rows) {
     const ConstRow up(op.up, n);
     const Row y(op.y, n);
     ForEachVector(op.y.cols, [&](auto d, std::int64_t i) HWY_ATTR {
-      y.Store(d, hn::Mul(Activate(d, activation, gate.Load(d, i)).value, up.Load(d, i)), i);
+      if (activation == Activation::kClampedSwiglu) {
+        y.Store(d, ClampedSwiglu(d, gate.Load(d, i), up.Load(d, i)).value, i);
+      } else {
+        y.Store(d, hn::Mul(Activate(d, activation, gate.Load(d, i)).value, up.Load(d, i)), i);
+      }
     });
   }
 }
@@ -30,9 +34,15 @@ void GatedBackward(const ops::GatedActivationBackward& op, Range rows) {
     const Row d_gate(op.d_gate, n);
     const Row d_up(op.d_up, n);
     ForEachVector(op.dy.cols, [&](auto d, std::int64_t i) HWY_ATTR {
-      const auto act = Activate(d, activation, gate.Load(d, i));
       const auto dv = dy.Load(d, i);
       const auto up_value = up.Load(d, i);
+      if (activation == Activation::kClampedSwiglu) {
+        const auto y = ClampedSwiglu(d, gate.Load(d, i), up_value);
+        d_gate.Store(d, hn::Mul(dv, y.gate_slope), i);
+        d_up.Store(d, hn::Mul(dv, y.up_slope), i);
+        return;
+      }
+      const auto act = Activate(d, activation, gate.Load(d, i));
       d_gate.Store(d, hn::Mul(hn::Mul(dv, up_value), act.slope), i);
       d_up.Store(d, hn::Mul(dv, act.value), i);
     });

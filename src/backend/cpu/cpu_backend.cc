@@ -182,6 +182,7 @@ class CpuBackend final : public Backend {
   void Call(const ops::AttentionBackward& op) {
     if (op.q.rows > 0) cpu::AttentionBackward(machine_, op);
   }
+  void Call(const ops::AttentionSinks& op) { ForRows(op.o_inout, op, cpu::AttentionSinksRows); }
 
   // Calls run(op, span, range) for ranges of the rows of each span, counted from its start.
   template <typename Op>

@@ -133,17 +133,32 @@ class BackwardRun : LinearRun {
 
   // dA += du^T drop(x) and dB += scale dy^T u, kChunk columns of x or dy at a time.
   void AdapterGradients() const {
-    const std::int64_t x_pieces = Pieces(x_.cols, kChunk);
+    const auto x_pieces = [&](std::int64_t l) {
+      return IsAddedBefore(l) ? 0 : Pieces(x_.cols, kChunk);
+    };
     ForEachPart(
-        [&](std::int64_t l) { return has_lora(l) ? x_pieces + Pieces(features(l), kChunk) : 0; },
+        [&](std::int64_t l) { return has_lora(l) ? x_pieces(l) + Pieces(features(l), kChunk) : 0; },
         [&](std::int64_t l, std::int64_t part, int worker) {
           const LinearScratch scratch = Scratch(worker);
-          if (part < x_pieces) {
-            GradientOfA(l, part * kChunk, scratch);
-          } else {
-            GradientOfB(l, (part - x_pieces) * kChunk, scratch);
+          if (part >= x_pieces(l)) {
+            return GradientOfB(l, (part - x_pieces(l)) * kChunk, scratch);
+          }
+          // The linears of one A one after the other: tasks that add to one matrix would race.
+          for (std::int64_t other = l; other < std::ssize(linears_); ++other) {
+            if (HaveOneA(l, other)) GradientOfA(other, part * kChunk, scratch);
           }
         });
+  }
+
+  bool HaveOneA(std::int64_t k, std::int64_t l) const {
+    return has_lora(l) && gradients_[k].da_acc.data == gradients_[l].da_acc.data;
+  }
+  // True where an earlier linear has the same A.
+  bool IsAddedBefore(std::int64_t l) const {
+    for (std::int64_t k = 0; k < l; ++k) {
+      if (has_lora(k) && HaveOneA(k, l)) return true;
+    }
+    return false;
   }
 
   void GradientOfA(std::int64_t l, std::int64_t col, const LinearScratch& scratch) const {

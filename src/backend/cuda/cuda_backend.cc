@@ -89,11 +89,13 @@ class CudaBackend final : public PlannedBackend {
     if (op.scale != 1) Refuse(op.kName, " with a scale");
     Queue(machine_.stream, op);
   }
+  void Call(const ops::AttentionSinks& op) { Refuse(op.kName); }
   // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {
     if (op.activation == Activation::kSigmoid) Refuse(op.kName, " with a sigmoid");
     if (op.activation == Activation::kIdentity) Refuse(op.kName, " with no activation");
+    if (op.activation == Activation::kClampedSwiglu) Refuse(op.kName, " with clamps");
     Queue(machine_.stream, op);
   }
   void Call(const ops::GatedActivation& op) { CallGated(op); }
