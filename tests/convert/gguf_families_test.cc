@@ -5,6 +5,7 @@
 #include "convert/adapter_fixture.h"
 #include "convert/family_models.h"
 #include "convert/gguf_metadata.h"
+#include "convert/gguf_rewrite.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"
@@ -37,6 +38,50 @@ TEST_F(GgufFamiliesTest, TheLossIsThatOfTheCheckpoint) {
     const double loss = LossOf(dir, "", "false");
     EXPECT_GT(loss, 4);
     EXPECT_NEAR(LossOf(WriteGguf(dir), "", "false"), loss, 1e-5 * loss);
+  }
+}
+
+// Gate and up of all experts in one tensor, and no width but that of experts.
+TEST_F(GgufFamiliesTest, ExpertsHaveOtherForms) {
+  const auto join = [](std::vector<RewrittenTensor>& tensors) {
+    for (std::size_t i = 0; i + 1 < tensors.size(); ++i) {
+      const std::size_t at = tensors[i].info.name.find("ffn_gate_exps");
+      if (at == std::string::npos) continue;
+      RewrittenTensor& gate = tensors[i];
+      const RewrittenTensor up = tensors[i + 1];
+      EXPECT_NE(up.info.name.find("ffn_up_exps"), std::string::npos);
+      std::vector<std::byte> both;
+      const std::size_t size = up.bytes.size() / up.info.shape[0];
+      for (std::int64_t e = 0; e < up.info.shape[0]; ++e) {
+        for (const RewrittenTensor* part : {&std::as_const(gate), &up}) {
+          const auto begin = part->bytes.begin() + static_cast<std::ptrdiff_t>(e * size);
+          both.insert(both.end(), begin, begin + static_cast<std::ptrdiff_t>(size));
+        }
+      }
+      gate.info.name.replace(at, 13, "ffn_gate_up_exps");
+      gate.info.shape[1] *= 2;
+      gate.bytes = both;
+      tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+  };
+  for (const Json& json : FamilyConfigs()) {
+    if (!json.contains("num_experts")) continue;
+    SCOPED_TRACE(FormatJson(json.at("model_type")));
+    const fs::path file = WriteGguf(WriteModel(json));
+    const double loss = LossOf(file, "", "false");
+    const bool is_lfm2 = json.at("model_type") == "lfm2_moe";
+    const auto keys = [&](GgufMetadata& all) {
+      const std::string prefix = std::get<std::string>(*all.Find("general.architecture")) + ".";
+      if (!is_lfm2) all = WithKey(all, prefix + "feed_forward_length", nullptr);
+    };
+    RewriteGguf(file, keys, join);
+    EXPECT_EQ(LossOf(file, "", "false"), loss);
+    if (!is_lfm2) continue;
+    const GgufValue softmax = std::uint32_t{1};
+    RewriteGguf(file, [&](GgufMetadata& all) {
+      all = WithKey(all, "lfm2moe.expert_gating_func", &softmax);
+    });
+    EXPECT_THROW(LoadDecoderConfig(file), Error);
   }
 }
 
