@@ -25,15 +25,11 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
           "it holds these weights in another cut; merge the adapter into the model (--format gguf)",
           file.string(), name, lora.path);
     };
-    const auto check_all = [&](const std::vector<std::string>& tensors,
-                               const std::vector<LoraLinear>& loras) {
+    for (const LinearGroup group : kLinearGroups) {
+      const auto tensors = GroupOf(names, group);
+      const auto loras = GroupOf(adapter.layers()[l], group);
       for (std::size_t i = 0; i < loras.size(); ++i) check(tensors[i % tensors.size()], loras[i]);
-    };
-    const PerLinear<LoraLinear>& loras = adapter.layers()[l];
-    check_all(names.qkv, loras.qkv);
-    check(names.o, loras.o);
-    check_all(names.gate_up, loras.gate_up);
-    check_all(names.down, loras.down);
+    }
   }
 }
 

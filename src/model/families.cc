@@ -41,6 +41,9 @@ constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 //   qwen3_5_text  a gated delta rule in three layers of four, and attention with gates of its
 //                 output; 1+w norms
 //   lfm2          short convolutions in most layers
+//   gemma4_text   gemma3 with norms of values, other head sizes in layers without a window, and, by
+//                 keys, values that are keys, layers that share keys and values, an embedding
+//                 for each layer; w norms
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -86,6 +89,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window = WindowRule::kPeriod,
      .window_period = 2,
      .bias = BiasRule::kKey,
+     .one_plus_norm = true,
      .gemma = true,
      .query_scalar = true,
      .post_norms = true,
@@ -106,6 +110,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window_period = 6,
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads,
+     .one_plus_norm = true,
      .gemma = true,
      .query_scalar = true,
      .post_norms = true,
@@ -159,6 +164,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .head_dim = 256,
      .tie_word_embeddings = true,
      .bias = BiasRule::kKey,
+     .one_plus_norm = true,
      .gemma = true},
     {.model_type = "ministral3",
      .architecture = "Ministral3ForCausalLM",
@@ -306,10 +312,49 @@ constexpr auto kFamilies = std::to_array<Family>({
                .gate = "w1",
                .up = "w3",
                .down = "w2"}},
+    {.model_type = "gemma4_text",
+     .architecture = "Gemma4ForCausalLM",
+     .vocab_size = 262144,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 8,
+     .num_key_value_heads = 4,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .sliding_window = 512,
+     .window = WindowRule::kPeriod,
+     .window_period = 6,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .gemma = true,
+     .gemma4 = true,
+     .per_layer_size = 256,
+     .post_norms = true,
+     .local_rope = true,
+     .names = kGemmaNames},
+    {.model_type = "gemma4_unified_text",
+     .architecture = "Gemma4UnifiedForCausalLM",
+     .vocab_size = 262144,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 8,
+     .num_key_value_heads = 4,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .sliding_window = 1024,
+     .window = WindowRule::kPeriod,
+     .window_period = 6,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .gemma = true,
+     .gemma4 = true,
+     .post_norms = true,
+     .local_rope = true,
+     .names = kGemmaNames},
 });
 
 constexpr auto kWrappers = std::to_array<Wrapper>({
     {.model_type = "gemma3", .text = "gemma3_text", .tie_word_embeddings = true},
+    {.model_type = "gemma4", .text = "gemma4_text", .tie_word_embeddings = true},
+    {.model_type = "gemma4_unified", .text = "gemma4_unified_text", .tie_word_embeddings = true},
     {.model_type = "mistral3", .text = "mistral", .names_text = true, .tie_word_embeddings = true},
     {.model_type = "qwen2_5_vl", .text = "qwen2_5_vl_text"},
     {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
@@ -323,8 +368,8 @@ struct Unsupported {
   std::string_view model_types;  // separated by spaces
 };
 constexpr auto kUnsupported = std::to_array<Unsupported>({
-    {"keys and values that layers share, and an embedding for each layer",
-     "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
+    {"several residual streams at once (AltUp)",
+     "gemma3n gemma3n_text"},
     {"attention sinks, and experts with biases", "gpt_oss"},
     {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
     {"routers with a bias for each expert", "lfm2_moe"},
@@ -370,6 +415,7 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.architecture = family.architecture;
   config.qk_norm = family.qk_norm;
   config.output_gate = family.output_gate;
+  config.value_norm = config.layer_scalar = family.gemma4;
   config.input_norms = family.input_norms;
   config.post_norms = family.post_norms;
   config.fused_qkv = family.fused_qkv;

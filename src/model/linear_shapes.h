@@ -2,10 +2,12 @@
 #ifndef QLORA_MODEL_LINEAR_SHAPES_H_
 #define QLORA_MODEL_LINEAR_SHAPES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/config.h"
@@ -17,13 +19,19 @@ namespace qlora {
 // parts of a delta rule or of a short convolution; o is the mixer's last linear. qkv and gate_up
 // hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
-// otherwise one.
+// otherwise one. Layers that attend to the keys and values of others have q alone there, and those
+// whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in models
+// with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that all
+// layers read, is an entry of layer 0.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
   T o{};
   std::vector<T> gate_up;
   std::vector<T> down;
+  std::vector<T> per_layer_gate = {};
+  std::vector<T> per_layer_out = {};
+  std::vector<T> per_layer_model = {};
 
   // visit(T&) for every linear, in the order of the forward pass.
   template <typename Self, typename Visit>
@@ -32,6 +40,9 @@ struct PerLinear {
     visit(self.o);
     for (auto& linear : self.gate_up) visit(linear);
     for (auto& linear : self.down) visit(linear);
+    for (auto& linear : self.per_layer_gate) visit(linear);
+    for (auto& linear : self.per_layer_out) visit(linear);
+    for (auto& linear : self.per_layer_model) visit(linear);
   }
   template <typename Visit>
   void ForEach(Visit&& visit) {
@@ -47,26 +58,42 @@ struct PerLinear {
 template <typename A, typename B, typename Fn>
 auto Combine(A&& a, B&& b, Fn&& fn) {
   PerLinear<decltype(fn(a.o, b.o))> out;
-  for (std::size_t i = 0; i < a.qkv.size(); ++i) out.qkv.push_back(fn(a.qkv[i], b.qkv[i]));
+  const auto group = [&](auto& as, auto& bs, auto& outs) {
+    for (std::size_t i = 0; i < as.size(); ++i) outs.push_back(fn(as[i], bs[i]));
+  };
+  group(a.qkv, b.qkv, out.qkv);
   out.o = fn(a.o, b.o);
-  for (std::size_t i = 0; i < a.gate_up.size(); ++i) {
-    out.gate_up.push_back(fn(a.gate_up[i], b.gate_up[i]));
-  }
-  for (std::size_t i = 0; i < a.down.size(); ++i) out.down.push_back(fn(a.down[i], b.down[i]));
+  group(a.gate_up, b.gate_up, out.gate_up);
+  group(a.down, b.down, out.down);
+  group(a.per_layer_gate, b.per_layer_gate, out.per_layer_gate);
+  group(a.per_layer_out, b.per_layer_out, out.per_layer_out);
+  group(a.per_layer_model, b.per_layer_model, out.per_layer_model);
   return out;
 }
 
 // visit(a, b) for every linear of a layer, in the order of the forward pass.
 template <typename A, typename B, typename Visit>
 void ForEachPair(A&& a, B&& b, Visit&& visit) {
-  for (std::size_t i = 0; i < a.qkv.size(); ++i) visit(a.qkv[i], b.qkv[i]);
-  visit(a.o, b.o);
-  for (std::size_t i = 0; i < a.gate_up.size(); ++i) visit(a.gate_up[i], b.gate_up[i]);
-  for (std::size_t i = 0; i < a.down.size(); ++i) visit(a.down[i], b.down[i]);
+  Combine(a, b, [&](auto& x, auto& y) {
+    visit(x, y);
+    return 0;
+  });
 }
 
 // The linears of a layer that read the same input.
-enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
+enum class LinearGroup : std::uint8_t {
+  kQkv,
+  kO,
+  kGateUp,
+  kDown,
+  kPerLayerGate,
+  kPerLayerOut,
+  kPerLayerModel
+};
+inline constexpr std::array kLinearGroups = {
+    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
+    LinearGroup::kDown,         LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut,
+    LinearGroup::kPerLayerModel};
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -78,13 +105,21 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
     case LinearGroup::kGateUp:
       return linears.gate_up;
     case LinearGroup::kDown:
+      return linears.down;
+    case LinearGroup::kPerLayerGate:
+      return linears.per_layer_gate;
+    case LinearGroup::kPerLayerOut:
+      return linears.per_layer_out;
+    case LinearGroup::kPerLayerModel:
       break;
   }
-  return linears.down;
+  return linears.per_layer_model;
 }
 
-// Names of the linears inside a layer: "self_attn.q_proj".
+// Names of the linears inside a layer: "self_attn.q_proj". The linear of the model (per_layer_model)
+// is not inside: its name is that in the decoder.
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
+inline constexpr std::string_view kPerLayerModel = "per_layer_model_projection";
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
 

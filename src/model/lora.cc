@@ -318,6 +318,9 @@ std::int64_t LoraAdapter::max_group_rank() const {
     // With experts, gate and up of each expert form a group.
     visit(layer.gate_up, std::min<std::size_t>(layer.gate_up.size(), 2));
     visit(layer.down, 1);
+    visit(layer.per_layer_gate, 1);
+    visit(layer.per_layer_out, 1);
+    visit(layer.per_layer_model, 1);
   }
   return most;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <set>
 
 #include "base/check.h"
@@ -16,6 +17,15 @@
 
 namespace qlora {
 namespace {
+
+// Rows [first, first + count) of a weight that is not in 4 bits.
+WeightView RowsOf(const WeightView& weight, std::int64_t first, std::int64_t count) {
+  if (weight.form() == WeightForm::kDense) return Rows(weight.dense, first, count);
+  BlockView blocks = weight.blocks;
+  blocks.data = blocks.Row(first);
+  blocks.rows = count;
+  return blocks;
+}
 
 // Reads tensors of one checkpoint into DecoderWeights. Runs twice, with the same calls in the same
 // order: first with a carver that counts, which only looks at headers, then with memory. The
@@ -55,6 +65,7 @@ class Loader {
                         : Norm(final_norm, config_.hidden_size, config_.logit_scale);
     // A tied head is the embedding itself, in the file and in memory.
     out.head = config_.tie_word_embeddings ? out.embed : Head();
+    if (config_.per_layer_size > 0) PerLayerEmbedding(out);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
     out.sizes = {carver.bytes(),
                  place_->mapped(),
@@ -182,6 +193,32 @@ class Loader {
     }
   }
 
+  void PerLayerEmbedding(DecoderWeights& out) {
+    const std::int64_t rows = config_.per_layer_vocab;
+    const std::int64_t cols = config_.per_layer_features();
+    const TensorInfo& tensor =
+        tensors_.Get(tensors_.prefix() + "embed_tokens_per_layer.weight", {rows, cols});
+    if (reader_.IsCopied(tensor)) {
+      ThrowInvalidInput("{}: '{}' must be stored as plain values or blocks", reader_.FileOf(tensor),
+                        StoredName(tensor));
+    }
+    const WeightView host = HostView(tensor, reader_.Bytes(tensor).data(), rows, cols);
+    // Its pages are given back as it is read, and come back as its rows are used.
+    const std::int64_t piece = std::max<std::int64_t>(1, 16 * kPieceValues / cols);
+    for (std::int64_t row = 0; read() && row < rows; row += piece) {
+      const std::int64_t count = std::min(piece, rows - row);
+      const std::int64_t bad = FirstNonFinite(context_, RowsOf(host, row, count));
+      if (bad >= 0) ThrowNotFinite(tensor, row * cols + bad);
+      reader_.Release(tensor);
+    }
+    // Ops of the host read the rows in place.
+    const bool copies = IsHost(backend_.memory()) && !IsAligned(host);
+    out.per_layer_embed = copies ? place_->Copy(host) : host;
+    const std::string norm = tensors_.prefix() + "per_layer_projection_norm.weight";
+    out.per_layer_norm = Norm(norm, config_.per_layer_size);
+    out.per_layer_half = Norm(norm, config_.per_layer_size, std::numbers::sqrt2 / 2);
+  }
+
   // A vector in the wide type, plus `shift`, times `factor`.
   ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift = 0,
                        double factor = 1) {
@@ -205,6 +242,24 @@ class Loader {
     }
     backend_.memory().Upload(host.data(), out.data, host.size());
     return out;
+  }
+
+  // A vector of equal values.
+  ConstMatrixView Constant(std::int64_t size, float value) {
+    const MatrixView out = place_->carver().Matrix(options_.wide, 1, size);
+    if (read()) UploadWide(backend_.memory(), std::vector<float>(size, value), out);
+    return out;
+  }
+
+  // The number by which the output of a layer is multiplied, for each channel.
+  ConstMatrixView LayerScale(const std::string& name) {
+    const TensorInfo& tensor = tensors_.Get(name, {1});
+    float value = 1;
+    if (read()) {
+      DecodeFloats(tensor.dtype, reader_.Bytes(tensor), std::span(&value, 1));
+      if (!std::isfinite(value)) ThrowNotFinite(tensor, 0);
+    }
+    return Constant(config_.hidden_size, value);
   }
 
   // -exp(A_log), which a GGUF file holds in the place of A_log.
@@ -314,10 +369,12 @@ class Loader {
       const bool bias = attends ? config_.qkv_bias : has_conv_bias;
       out.linears.qkv.push_back(Linear(layer + names.qkv[i], shapes.qkv[i], bias));
     }
+    const bool has_own_kv = config_.layers[l].has_own_kv();
     if (attends && config_.qk_norm != QkNorm::kNone) {
       out.q_norm = norm(of.q_norm, config_.q_norm_size(l));
-      out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
+      if (has_own_kv) out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
     }
+    if (config_.value_norm && has_own_kv) out.v_norm = Constant(config_.layer(l).head_dim, 1);
     if (mixer == Mixer::kDeltaRule) {
       const std::string path = layer + "linear_attn.";
       out.conv = Conv(path + "conv1d", config_.delta_conv_features(), false);
@@ -337,6 +394,19 @@ class Loader {
     for (std::size_t i = 0; i < names.down.size(); ++i) {
       out.linears.down.push_back(Linear(layer + names.down[i], shapes.down[i], config_.mlp_bias));
     }
+    if (config_.per_layer_size > 0) {
+      const auto one = [&](const std::string& path, const LinearShape& shape) {
+        return std::vector{Linear(path, shape, false)};
+      };
+      out.linears.per_layer_gate = one(layer + names.per_layer_gate[0], shapes.per_layer_gate[0]);
+      out.linears.per_layer_out = one(layer + names.per_layer_out[0], shapes.per_layer_out[0]);
+      out.per_layer_norm = norm("post_per_layer_input_norm", d);
+      if (l == 0) {
+        out.linears.per_layer_model =
+            one(tensors_.prefix() + names.per_layer_model[0], shapes.per_layer_model[0]);
+      }
+    }
+    if (config_.layer_scalar) out.scale = LayerScale(layer + "layer_scalar");
     if (config_.moe.num_experts > 0) {
       out.router =
           Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);

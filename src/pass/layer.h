@@ -7,7 +7,7 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc).
+// experts (experts.cc); 11 to 13, a per-layer embedding, are in per_layer.cc.
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -98,6 +98,8 @@ class Layer {
   void ConvolveShort();
   void GateAttention();
   void ProjectQkv();
+  // Values before their norm.
+  const MatrixView& values() const { return sizes_.k_is_v ? a_.k_pre : a_.v_pre; }
   bool has_qk_norm() const { return config_.qk_norm != QkNorm::kNone; }
   void NormAndRotate();
   void NormAndRotateBackward();
@@ -115,10 +117,21 @@ class Layer {
   void BranchBackward(const Branch& branch, const ConstMatrixView& input, const MatrixView& d_input,
                       LoraAdapter& trained);
   void Activate();
+  void RecomputeDenseMlp();
+  void BackwardDenseMlp(LoraAdapter& trained);
   // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);
   void BackwardExperts(LoraAdapter& trained);
+  // Steps 11 to 13 of per-layer embeddings, and their mirror (per_layer.cc).
+  bool has_per_layer() const { return config_.per_layer_size > 0; }
+  // The columns of this layer.
+  MatrixView PerLayerInput(const MatrixView& all) const;
+  void GatePerLayer();
+  void ActivatePerLayer();
+  void ForwardPerLayer(const MatrixView& x_out);
+  void RecomputePerLayer();
+  void BackwardPerLayer(LoraAdapter& trained);
 
   LayerActivations& a_;
   Activations& shared_;
@@ -129,13 +142,14 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
+  Branch per_layer_;
   // The output of the mixer, which step 6 reads.
   MatrixView mixed_, d_mixed_;
   // The state of the sequence, which the other mixers go on from and change; empty without.
   MatrixView window_, delta_;
   bool begins_ = false;  // a new sequence, whose state is zero
-  // The keys and values that this pass writes, and all keys and values that attention reads:
-  // activations, or rows of the state.
+  // The keys and values that this pass writes, here or in the layer that this one reads them from,
+  // and all keys and values that attention reads: activations, or rows of the state.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
   // Query and gate of each head (N*H, K): columns of one matrix where outputs have a gate.

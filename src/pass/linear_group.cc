@@ -19,7 +19,7 @@ LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int6
   LoraView view{lora.a, lora.b, lora.scale, 0, {}};
   if (!dropout.enabled) return view;
   constexpr std::uint64_t kIndices = 2048;
-  static_assert(3 * kMaxExperts + 5 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+  static_assert(3 * kMaxExperts + 8 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
   const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
   view.dropout = lora.dropout;
   view.dropout_key =
@@ -55,6 +55,10 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   if (group == LinearGroup::kO) first = o;
   if (group == LinearGroup::kGateUp) first = o + 1;
   if (group == LinearGroup::kDown) first = o + 1 + all.gate_up.size();
+  const std::size_t last = o + all.gate_up.size() + all.down.size();
+  if (group == LinearGroup::kPerLayerGate) first = last + 1;
+  if (group == LinearGroup::kPerLayerOut) first = last + 2;
+  if (group == LinearGroup::kPerLayerModel) first = last + 3;
   std::vector<LinearView> views;
   for (std::size_t i = 0; i < frozen.size(); ++i) {
     views.push_back({frozen[i].weight, frozen[i].bias, {}});

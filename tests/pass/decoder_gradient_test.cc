@@ -112,6 +112,37 @@ std::vector<Family> Families() {
     c.conv_taps = 3;
     c.conv_bias = true;
   });
+  // Five layers, of which the last two attend to the keys and values of the second and the third.
+  const auto gemma4 = [](DecoderConfig& c) {
+    c.post_norms = c.value_norm = c.layer_scalar = true;
+    c.qk_norm = QkNorm::kHeads;
+    c.hidden_act = Activation::kGeluTanh;
+    c.embed_scale = 4;
+    c.attention_scale = 1;
+    c.final_softcap = 3;
+    c.tie_word_embeddings = true;
+    c.ropes.push_back(c.ropes[0]);
+    c.ropes[0].rotary_dim = 8;
+    c.ropes[0].divisors = {1, std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::infinity(),
+                           std::numeric_limits<double>::infinity()};
+    const LayerConfig local = {.window = 4, .rope = 1};
+    const LayerConfig full = {.num_key_value_heads = 1, .head_dim = 8};
+    c.layers = {full, local, full, local, full};
+    c.num_hidden_layers = 5;
+  };
+  add("Gemma4", [=](DecoderConfig& c) {
+    gemma4(c);
+    for (LayerConfig& layer : c.layers) layer.k_is_v = layer.window == 0;
+  });
+  add("Gemma4E", [=](DecoderConfig& c) {
+    gemma4(c);
+    c.per_layer_size = 3;
+    c.per_layer_vocab = c.vocab_size;
+    c.layers[3].kv_layer = 1;
+    c.layers[4].kv_layer = 2;
+    c.layers[3].intermediate_size = c.layers[4].intermediate_size = 24;
+  });
   add("LayersOfTheirOwnSizes", [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.layers[0] = {.num_key_value_heads = 1, .intermediate_size = 12};

@@ -46,6 +46,10 @@ class RandomWeights {
         c.tie_word_embeddings ? weights_.embed : Dense(c.vocab_size, c.hidden_size, 0.4);
     weights_.final_norm = Vector(c.hidden_size, 1.0);
     weights_.head_norm = weights_.final_norm;
+    if (c.per_layer_size > 0) {
+      weights_.per_layer_embed = Dense(c.per_layer_vocab, c.per_layer_features(), 0.3);
+      weights_.per_layer_norm = weights_.per_layer_half = Vector(c.per_layer_size, 0.7);
+    }
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
       layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c, l),
@@ -81,10 +85,14 @@ class RandomWeights {
         layer.post_attn_norm = Vector(c.hidden_size, 1.0);
         layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
       }
+      const bool has_own_kv = c.layers[l].has_own_kv();
       if (attends && c.qk_norm != QkNorm::kNone) {
         layer.q_norm = Vector(c.q_norm_size(l), 1.0);
-        layer.k_norm = Vector(c.k_norm_size(l), 1.0);
+        if (has_own_kv) layer.k_norm = Vector(c.k_norm_size(l), 1.0);
       }
+      if (c.value_norm && has_own_kv) layer.v_norm = Vector(c.layer(l).head_dim, 1.0);
+      if (c.per_layer_size > 0) layer.per_layer_norm = Vector(c.hidden_size, 1.0);
+      if (c.layer_scalar) layer.scale = Vector(c.hidden_size, 0.7);
       weights_.layers.push_back(std::move(layer));
     }
   }
