@@ -318,7 +318,8 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
   if (model.adapter != nullptr || model.merged_before) metadata.Add(kMergedWeightsKey, true);
   AddQuantizer(model.file, model.importance, model.importance_file, metadata);
-  AddTokenizerMetadata(model.tokenizer, model.config.vocab_size, metadata, notes);
+  AddTokenizerMetadata(model.tokenizer, GgufArchitectureOf(model.config), model.config.vocab_size,
+                       metadata, notes);
   ModelPlan plan(context, memory, model);
   plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
 }

@@ -214,9 +214,11 @@ class Loader {
     // Ops of the host read the rows in place.
     const bool copies = IsHost(backend_.memory()) && !IsAligned(host);
     out.per_layer_embed = copies ? place_->Copy(host) : host;
-    const std::string norm = tensors_.prefix() + "per_layer_projection_norm.weight";
-    out.per_layer_norm = Norm(norm, config_.per_layer_size);
-    out.per_layer_half = Norm(norm, config_.per_layer_size, std::numbers::sqrt2 / 2);
+    const std::int64_t size = config_.per_layer_size;
+    const TensorInfo& norm =
+        tensors_.Get(tensors_.prefix() + "per_layer_projection_norm.weight", {size});
+    out.per_layer_norm = Wide(norm, 1, size, 0, 1);
+    out.per_layer_half = Wide(norm, 1, size, 0, std::numbers::sqrt2 / 2);
   }
 
   // A vector in the wide type, plus `shift`, times `factor`.

@@ -5,6 +5,7 @@
 #include "convert/adapter_fixture.h"
 #include "convert/family_models.h"
 #include "convert/gguf_metadata.h"
+#include "convert/gguf_rewrite.h"
 #include "gguf/gguf.h"
 #include "model/lora.h"
 #include "qlora/model.h"
@@ -51,6 +52,8 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     all.r = 3;
     all.lora_alpha = 6;
     all.target_modules = std::string("all-linear");
+    // llama.cpp ignores its adapter.
+    all.exclude_modules = std::vector<std::string>{"per_layer_model_projection"};
     const fs::path adapter = WriteRandom(dir.string(), all, dir.filename().string() + "-lora", 7);
     const std::vector<double> expected = TokensOf(dir, {adapter});
     const auto expect_same = [&](const std::vector<double>& found) {
@@ -69,6 +72,52 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     ExpectSame(ReadAll(root_ / "saved" / "adapter_model.safetensors"),
                ReadAll(adapter / "adapter_model.safetensors"));
   }
+}
+
+TEST_F(GgufFamiliesTest, AnAdapterThatLlamaCppIgnoresIsRefused) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  const fs::path dir = WriteModel(*gemma4);
+  AdapterConfig one;
+  one.r = 2;
+  one.target_modules = std::vector<std::string>{"per_layer_model_projection"};
+  const fs::path adapter = WriteRandom(dir.string(), one, "lora", 7);
+  // It is one of the model, and merges.
+  EXPECT_NE(LossOf(dir, adapter, "false"), LossOf(dir, "", "false"));
+  ExportOptions options = ExportTo("merged.gguf");
+  options.model_name_or_path = dir;
+  options.adapter = {adapter};
+  options.merge_base = "original";
+  options.verify = "false";
+  Export(context_, options);
+  EXPECT_NEAR(LossOf(options.output, "", "false"), LossOf(dir, adapter, "false"), 1e-5);
+  try {
+    Convert(dir.string(), {adapter}, "lora.gguf", "gguf");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("llama.cpp ignores it"), std::string::npos);
+  }
+}
+
+// Files of others hold keys and values of layers that attend to those of another.
+TEST_F(GgufFamiliesTest, KeysThatNoLayerReadsAreLeftOut) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  const fs::path file = WriteGguf(WriteModel(*gemma4));
+  const double loss = LossOf(file, "", "false");
+  RewriteGguf(file, {}, [](std::vector<RewrittenTensor>& tensors) {
+    for (const char* name : {"blk.4.attn_k.weight", "blk.4.attn_v.weight"}) {
+      tensors.push_back({{name, DType::kF32, {16, 32}}, std::vector<std::byte>(4 * 16 * 32)});
+    }
+    tensors.push_back({{"blk.4.attn_k_norm.weight", DType::kF32, {8}}, std::vector<std::byte>(32)});
+  });
+  EXPECT_EQ(LossOf(file, "", "false"), loss);
+  RewriteGguf(file, {}, [](std::vector<RewrittenTensor>& tensors) {
+    tensors.push_back({{"blk.4.attn_k.bias", DType::kF32, {16}}, std::vector<std::byte>(64)});
+  });
+  EXPECT_THROW(LossOf(file, "", "false"), Error);
 }
 
 // What is read from a file can be written to the next one.

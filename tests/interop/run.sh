@@ -32,7 +32,7 @@ if [ -d "$shared/models/stories260K-hf" ]; then
     --adapter "$shared/models/stories260K-lora-r4" --text "$shared/data/sampled-stories.txt" --tokens 2000
   # Families without a model in the tree, with the tokenizer of the small model.
   for name in granite/dense granite/hybrid-nope ministral3/wrapped olmo2/plain olmo3/yarn hunyuan/dense \
-    ernie4_5/dense seed_oss/dense glm4/dense qwen3_5 lfm2; do
+    ernie4_5/dense seed_oss/dense glm4/dense qwen3_5 lfm2 gemma4/e2b gemma4/31b; do
     mkdir -p "$scratch/$name"
     cp "$shared/golden/families/$name"/*.{json,safetensors} "$shared"/models/stories260K-hf/tokenizer* \
       "$scratch/$name"

@@ -112,37 +112,8 @@ std::vector<Family> Families() {
     c.conv_taps = 3;
     c.conv_bias = true;
   });
-  // Five layers, of which the last two attend to the keys and values of the second and the third.
-  const auto gemma4 = [](DecoderConfig& c) {
-    c.post_norms = c.value_norm = c.layer_scalar = true;
-    c.qk_norm = QkNorm::kHeads;
-    c.hidden_act = Activation::kGeluTanh;
-    c.embed_scale = 4;
-    c.attention_scale = 1;
-    c.final_softcap = 3;
-    c.tie_word_embeddings = true;
-    c.ropes.push_back(c.ropes[0]);
-    c.ropes[0].rotary_dim = 8;
-    c.ropes[0].divisors = {1, std::numeric_limits<double>::infinity(),
-                           std::numeric_limits<double>::infinity(),
-                           std::numeric_limits<double>::infinity()};
-    const LayerConfig local = {.window = 4, .rope = 1};
-    const LayerConfig full = {.num_key_value_heads = 1, .head_dim = 8};
-    c.layers = {full, local, full, local, full};
-    c.num_hidden_layers = 5;
-  };
-  add("Gemma4", [=](DecoderConfig& c) {
-    gemma4(c);
-    for (LayerConfig& layer : c.layers) layer.k_is_v = layer.window == 0;
-  });
-  add("Gemma4E", [=](DecoderConfig& c) {
-    gemma4(c);
-    c.per_layer_size = 3;
-    c.per_layer_vocab = c.vocab_size;
-    c.layers[3].kv_layer = 1;
-    c.layers[4].kv_layer = 2;
-    c.layers[3].intermediate_size = c.layers[4].intermediate_size = 24;
-  });
+  add("Gemma4", [](DecoderConfig& c) { c = TinyGemma4(false); });
+  add("Gemma4E", [](DecoderConfig& c) { c = TinyGemma4(true); });
   add("LayersOfTheirOwnSizes", [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.layers[0] = {.num_key_value_heads = 1, .intermediate_size = 12};
@@ -262,6 +233,27 @@ TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
   Context context(2);
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute);
+  }
+}
+
+TEST_P(DecoderGradientTest, ThreadsChangeNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  const Batch batch = RandomBatch(config, {6, 3, 40}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
+  std::vector<float> of_one;
+  for (const int threads : {1, 3}) {
+    Context context(threads);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+    backend->Reserve(
+        LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 64);
+    Runner runner(decoder, &adapter, batch, Recompute::kLayer);
+    runner.LossAndGradients({true, 9, 2});
+    const MatrixView flat = adapter.gradients();
+    const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+    if (of_one.empty()) of_one = gradients;
+    EXPECT_EQ(0, std::memcmp(of_one.data(), gradients.data(), of_one.size() * sizeof(float)));
   }
 }
 

@@ -3,6 +3,7 @@
 #define QLORA_TESTS_MODEL_RANDOM_DECODER_H_
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,34 @@ inline DecoderConfig TinyConfig() {
   rope.rotary_dim = 6;
   c.ropes = {rope};
   c.layers = {LayerConfig{}, LayerConfig{}};
+  return c;
+}
+
+// A Gemma 4 of 5 layers. With `shared`, the last two attend to the keys and values of the second and
+// the third, and each layer has an embedding; otherwise the values of layers without a window are
+// keys.
+inline DecoderConfig TinyGemma4(bool shared) {
+  DecoderConfig c = TinyConfig();
+  c.post_norms = c.value_norm = c.layer_scalar = c.tie_word_embeddings = true;
+  c.qk_norm = QkNorm::kHeads;
+  c.hidden_act = Activation::kGeluTanh;
+  c.embed_scale = 4;
+  c.attention_scale = 1;
+  c.final_softcap = 3;
+  c.ropes.push_back(c.ropes[0]);
+  c.ropes[0].rotary_dim = 8;
+  c.ropes[0].divisors.assign(4, std::numeric_limits<double>::infinity());
+  c.ropes[0].divisors[0] = 1;
+  const LayerConfig local = {.window = 4, .rope = 1};
+  const LayerConfig full = {.num_key_value_heads = 1, .head_dim = 8, .k_is_v = !shared};
+  c.layers = {full, local, full, local, full};
+  c.num_hidden_layers = 5;
+  if (!shared) return c;
+  c.per_layer_size = 3;
+  c.per_layer_vocab = c.vocab_size + 2;
+  c.layers[3].kv_layer = 1;
+  c.layers[4].kv_layer = 2;
+  c.layers[3].intermediate_size = c.layers[4].intermediate_size = 24;
   return c;
 }
 
