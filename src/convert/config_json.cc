@@ -262,6 +262,12 @@ void AddGemma4(const DecoderConfig& config, Json& json) {
     shared += layer.has_own_kv() ? 0 : 1;
   }
   json["num_kv_shared_layers"] = shared;
+  json["enable_moe_block"] = config.side_moe.num_experts > 0;
+  if (config.side_moe.num_experts > 0) {
+    json["num_experts"] = config.side_moe.num_experts;
+    json["top_k_experts"] = config.side_moe.num_experts_per_tok;
+    json["moe_intermediate_size"] = config.side_intermediate_size;
+  }
   json["hidden_size_per_layer_input"] = config.per_layer_size;
   if (config.per_layer_size > 0) json["vocab_size_per_layer_input"] = config.per_layer_vocab;
   json["final_logit_softcapping"] =
@@ -345,6 +351,7 @@ class Comparison {
     Same(w.final_softcap, s.final_softcap, "a cap of logits");
     Same(w.layer_scalar, s.layer_scalar, "factors of layers:");
     Same(w.per_layer_size, s.per_layer_size, "hidden_size_per_layer_input");
+    Same(w.side_moe.num_experts, s.side_moe.num_experts, "num_experts");
     Same(w.conv_taps, s.conv_taps, "taps of a convolution:");
     Same(w.moe.num_experts, s.moe.num_experts, "num_experts");
     Same(w.moe.num_experts_per_tok, s.moe.num_experts_per_tok, "num_experts_per_tok");

@@ -1,6 +1,7 @@
 #include "convert/export_gguf.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -44,7 +45,7 @@ class ModelPlan {
              .layers = config_.num_hidden_layers,
              .heads = config_.num_attention_heads,
              .kv_heads = HasHeadsOfKeys(0) ? config_.layer(0).num_key_value_heads : 0,
-             .experts = config_.moe.num_experts,
+             .experts = config_.experts().num_experts,
              .value_layers = ValueLayers(),
              .tied = weights_.is_tied(),
              .has_importance = importance_ != nullptr} {}
@@ -233,6 +234,23 @@ class ModelPlan {
     Vector(block + "ssm_norm.weight", w.delta_rule.norm);
   }
 
+  void SideExperts(const std::string& block, const SideWeights& w) {
+    Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
+    std::vector<float> scale = FloatsOf(w.router_norm);
+    const float root = std::sqrt(static_cast<float>(config_.hidden_size));
+    for (float& value : scale) value *= root;
+    plan_.Vector(block + "ffn_gate_inp.scale", std::move(scale));
+    Vector(block + "ffn_down_exps.scale", Reshape(w.expert_scale, w.expert_scale.rows));
+    Vector(block + "post_ffw_norm_1.weight", w.dense_norm);
+    Vector(block + "pre_ffw_norm_2.weight", w.norm);
+    Vector(block + "post_ffw_norm_2.weight", w.sum_norm);
+    const auto stack = [&](const char* name, const std::vector<FrozenLinear>& linears) {
+      Linears(block + name, StackOf(std::span(linears), 0, 1), {}, {});
+    };
+    stack("ffn_gate_up_exps", w.gate_up);
+    stack("ffn_down_exps", w.down);
+  }
+
   void Layer(std::int64_t l) {
     const LayerWeights& w = weights_.layers[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
@@ -271,6 +289,7 @@ class ModelPlan {
     add(LinearGroup::kPerLayerGate);
     add(LinearGroup::kPerLayerOut);
     add(LinearGroup::kPerLayerModel);
+    if (config_.side_moe.num_experts > 0) SideExperts(block, w.side);
     Vector(block + "post_norm.weight", w.per_layer_norm);
     if (!w.scale.empty()) {
       Vector(block + "layer_output_scale.weight", Columns(w.scale, 0, 1));

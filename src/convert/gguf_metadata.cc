@@ -49,6 +49,11 @@ void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetad
   add("attention.sliding_window_pattern", std::move(has_window));
   add("attention.shared_kv_layers", U32(shared));
   add("embedding_length_per_layer_input", U32(config.per_layer_size));
+  if (config.side_moe.num_experts > 0) {
+    add("expert_feed_forward_length", U32(config.side_intermediate_size));
+    add("expert_count", U32(config.side_moe.num_experts));
+    add("expert_used_count", U32(config.side_moe.num_experts_per_tok));
+  }
   // Whole heads rotate.
   add("attention.key_length_swa", U32(config.ropes[1].rotary_dim));
   add("attention.value_length_swa", U32(config.ropes[1].rotary_dim));

@@ -165,6 +165,9 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
     {"gemma-4-31B", "google/gemma-4-31B", "gemma4_text",
      {.V = 262144, .D = 5376, .F = 21504, .L = 60, .H = 32, .G = 16, .K = 256, .T = k256K, .tied = true,
       .period = 6, .Gg = 4}},
+    {"gemma-4-26B-A4B", "google/gemma-4-26B-A4B", "gemma4_text",
+     {.V = 262144, .D = 2816, .F = 2112, .L = 30, .H = 16, .G = 8, .K = 256, .T = k256K, .tied = true,
+      .E = 128, .top_k = 8, .period = 6, .Gg = 2}},
     {"Phi-3-mini", "microsoft/Phi-3-mini-4k-instruct", "phi3",
      {.V = 32064, .D = 3072, .F = 8192, .L = 32, .H = 32, .G = 32, .K = 96, .T = 4096}},
     {"Phi-3-medium", "microsoft/Phi-3-medium-4k-instruct", "phi3",
@@ -338,6 +341,12 @@ Json ConfigOf(const KnownModel& model) {
     config["attention_k_eq_v"] = shape.Gg > 0;
     if (shape.Gg > 0) config["num_global_key_value_heads"] = shape.Gg;
     config["final_logit_softcapping"] = 30.0;
+    if (shape.E > 0) {
+      // Beside an MLP of F.
+      config["enable_moe_block"] = true;
+      config["top_k_experts"] = shape.top_k;
+      config["moe_intermediate_size"] = 704;
+    }
   }
   if (std::string_view(model.model_type) == "lfm2") {
     // All of 16 layers have the same layers of attention, and F is the width that is used.

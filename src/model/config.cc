@@ -325,9 +325,12 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
                         c.per_layer_vocab, c.vocab_size);
     }
   }
-  if (c.moe.num_experts != 0) {
-    positive("the number of experts", c.moe.num_experts, kMaxExperts);
-    positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
+  if (const MoeConfig& moe = c.experts(); moe.num_experts != 0) {
+    positive("the number of experts", moe.num_experts, kMaxExperts);
+    positive("num_experts_per_tok", moe.num_experts_per_tok, moe.num_experts);
+  }
+  if (c.side_moe.num_experts != 0) {
+    positive("moe_intermediate_size", c.side_intermediate_size, std::int64_t{1} << 22);
   }
   if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
     ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more, and at most 1", where,

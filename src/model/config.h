@@ -169,6 +169,10 @@ struct DecoderConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
+  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/side_experts.h), and the width M of
+  // one. Their weights always have the sum 1.
+  MoeConfig side_moe;
+  std::int64_t side_intermediate_size = 0;
 
   // Remarks for the user: settings of the file that are not followed.
   std::vector<std::string> notes;
@@ -185,6 +189,8 @@ struct DecoderConfig {
   std::int64_t k_norm_size(std::int64_t l) const;
   // Whether a later layer attends to the keys and values of layer l.
   bool is_kv_shared(std::int64_t l) const;
+  // In the place of the MLP, or beside it.
+  const MoeConfig& experts() const { return moe.num_experts > 0 ? moe : side_moe; }
   std::int64_t per_layer_features() const { return num_hidden_layers * per_layer_size; }  // L*P
   // Passes keep the residual stream divided by residual_scale, so that a block joins it as it is.
   // RMSNorm undoes the division when its epsilon is divided as well.

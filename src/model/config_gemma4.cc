@@ -139,10 +139,11 @@ void ParseRopes(const ConfigKeys& keys, DecoderConfig& config) {
 
 void ParseGemma4(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (keys.Bool("enable_moe_block", false)) {
-    ThrowInvalidInput(
-        "{}: experts beside the MLP (enable_moe_block) are not supported; the Gemma 4 models "
-        "without experts are",
-        keys.where());
+    config.side_moe = {keys.Int("num_experts"), keys.Int("top_k_experts"), true};
+    config.side_intermediate_size = keys.Int("moe_intermediate_size");
+    if (config.side_moe.num_experts < 1) {
+      ThrowInvalidInput("{}: num_experts must be positive", keys.where());
+    }
   }
   // The norms of queries and keys scale scores.
   config.attention_scale = 1;

@@ -8,8 +8,7 @@
 
 namespace qlora {
 
-// The sizes and scales of the whole model. Errors: InvalidInput for experts, which are not
-// supported yet.
+// The sizes and scales of the whole model.
 void ParseGemma4(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 
 // In the place of ParseLayers: layers with a window and layers that see everything differ in their

@@ -232,6 +232,29 @@ class Builder {
     }
   }
 
+  // A tensor (E, O, I) as it is.
+  void Stack(const std::string& stored, const LinearShape& shape, const std::string& name) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
+    views_.push_back({{name, tensor.dtype, {experts, shape.out, shape.in}},
+                      {{&tensor, 0, tensor.elements()}}});
+  }
+
+  // Experts beside the MLP. The scale of ffn_down_exps is a number of each expert in the router's
+  // hands.
+  void SideExperts(const std::string& block, const std::string& layer) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const std::int64_t d = config_.hidden_size;
+    const std::int64_t m = config_.side_intermediate_size;
+    const TensorInfo& router = Get(block + "ffn_gate_inp.weight", experts, d);
+    views_.push_back({{layer + "router.proj.weight", router.dtype, {experts, d}},
+                      {{&router, 0, router.elements()}}});
+    Vector(block + "ffn_gate_inp.scale", d, layer + "router.scale");
+    Vector(block + "ffn_down_exps.scale", experts, layer + "router.per_expert_scale");
+    Stack(block + "ffn_gate_up_exps.weight", {2 * m, d}, layer + "experts.gate_up_proj");
+    Stack(block + "ffn_down_exps.weight", {d, m}, layer + "experts.down_proj");
+  }
+
   void Layer(std::int64_t l) {
     const std::string block = fmt::format("blk.{}.", l);
     const std::string layer = fmt::format("model.layers.{}.", l);
@@ -268,6 +291,7 @@ class Builder {
              orders.per_layer_out});
     Linears({stored.per_layer_model, names.per_layer_model, shapes.per_layer_model,
              orders.per_layer_model});
+    if (config_.side_moe.num_experts > 0) SideExperts(block, layer);
     if (config_.layer_scalar) {
       Vector(block + "layer_output_scale.weight", 1, layer + "layer_scalar");
     }

@@ -68,11 +68,9 @@ std::vector<double> Divisors(const GgufReader& file, std::int64_t pairs) {
 }  // namespace
 
 void ParseGemma4Sizes(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  if (keys.Int("expert_count", 0) > 0) {
-    ThrowInvalidInput(
-        "{}: experts beside the MLP (expert_count) are not supported; the Gemma 4 models without "
-        "experts are",
-        keys.where());
+  if (const std::int64_t experts = keys.Int("expert_count", 0); experts > 0) {
+    config.side_moe = {experts, keys.IntOfLayers("expert_used_count", blocks), true};
+    config.side_intermediate_size = keys.Int("expert_feed_forward_length");
   }
   config.intermediate_size = OfLayers(keys, "feed_forward_length", blocks).front();
   config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);

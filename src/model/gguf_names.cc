@@ -141,6 +141,11 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
   if (config.post_norms) norms.push_back({"post_attention_norm", of.post_attn_norm, d});
   if (config.input_norms) norms.push_back({GgufMlpNorm(config), of.mlp_norm, d});
   if (config.post_norms) norms.push_back({"post_ffw_norm", of.post_mlp_norm, d});
+  if (config.side_moe.num_experts > 0) {
+    norms.push_back({"post_ffw_norm_1", "post_feedforward_layernorm_1", d});
+    norms.push_back({"pre_ffw_norm_2", "pre_feedforward_layernorm_2", d});
+    norms.push_back({"post_ffw_norm_2", "post_feedforward_layernorm_2", d});
+  }
   if (config.per_layer_size > 0) norms.push_back({"post_norm", "post_per_layer_input_norm", d});
   return norms;
 }

@@ -20,6 +20,8 @@ namespace {
 
 // Rows [first, first + count) of a weight that is not in 4 bits.
 WeightView RowsOf(const WeightView& weight, std::int64_t first, std::int64_t count) {
+  const bool is_planned = weight.dense.data == nullptr && weight.blocks.data == nullptr;
+  if (is_planned) first = 0;
   if (weight.form() == WeightForm::kDense) return Rows(weight.dense, first, count);
   BlockView blocks = weight.blocks;
   blocks.data = blocks.Row(first);
@@ -331,6 +333,68 @@ class Loader {
     }
   }
 
+  // Matrices (O, I) that one tensor (E, O, I) holds, as Weight does with one.
+  std::vector<FrozenLinear> Stack(const std::string& name, const LinearShape& shape) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const TensorInfo& tensor = tensors_.Get(name, {experts, shape.out, shape.in});
+    const bool is_copied = reader_.IsCopied(tensor);
+    const void* data = is_copied && !read() ? nullptr : reader_.Bytes(tensor).data();
+    const WeightView all = HostView(tensor, data, experts * shape.out, shape.in);
+    if (tensor.dtype.is_blocks()) block_formats_.insert(NameOf(tensor.dtype));
+    CheckFinite(all, tensor);
+    std::vector<FrozenLinear> linears;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      linears.push_back({fmt::format("{}.{}", name, e), {}, {}});
+      const WeightView one = RowsOf(all, e * shape.out, shape.out);
+      if (!options_.load_in_4bit || tensors_.is_quantized()) {
+        linears.back().weight = is_copied ? place_->Copy(one) : place_->Place(one, options_.use);
+        continue;
+      }
+      const MatrixView storage = place_->carver().Matrix(
+          DType::kU8, 1,
+          static_cast<std::int64_t>(StorageBytes(shape.out, shape.in, options_.quantize)));
+      linears.back().weight = place_->Prepacked(
+          read() ? Quantized(tensor, AlignedRows(one), storage)
+                 : PlanQuantized(shape.out, shape.in, options_.quantize));
+    }
+    if (read() && options_.load_in_4bit) reader_.Release(tensor);
+    return linears;
+  }
+
+  // The values of a dense matrix where types may be read.
+  struct Aligned {
+    std::vector<std::byte> copy;
+    ConstMatrixView view;
+  };
+  Aligned AlignedRows(const WeightView& one) const {
+    Aligned out{{}, one.dense};
+    const std::span bytes(static_cast<const std::byte*>(one.dense.data),
+                          BytesOf(one.dense.dtype, one.dense.rows * one.dense.cols));
+    out.view.data = AlignedValues(bytes, one.dense.dtype, out.copy);
+    return out;
+  }
+  QuantizedView Quantized(const TensorInfo& tensor, const Aligned& dense,
+                          const MatrixView& storage) {
+    QuantizeOptions quantize = options_.quantize;
+    quantize.name = StoredName(tensor);
+    return Quantized(tensor, dense.view, quantize, storage);
+  }
+
+  void SideExperts(const std::string& layer, SideWeights& out) {
+    const std::int64_t d = config_.hidden_size;
+    const std::int64_t m = config_.side_intermediate_size;
+    const std::int64_t experts = config_.side_moe.num_experts;
+    out.router = Table(layer + "router.proj.weight", experts, options_.use);
+    out.router_norm =
+        Wide(layer + "router.scale", d, 0, 1 / std::sqrt(static_cast<double>(d)));
+    out.expert_scale = Reshape(Wide(layer + "router.per_expert_scale", experts), 1);
+    out.dense_norm = Norm(layer + "post_feedforward_layernorm_1.weight", d);
+    out.norm = Norm(layer + "pre_feedforward_layernorm_2.weight", d);
+    out.sum_norm = Norm(layer + "post_feedforward_layernorm_2.weight", d);
+    out.gate_up = Stack(layer + "experts.gate_up_proj", {2 * m, d});
+    out.down = Stack(layer + "experts.down_proj", {d, m});
+  }
+
   // A weight that the checkpoint holds in 4 bits.
   WeightView Stored(const std::string& name, const LinearShape& shape) {
     BnbMatrix stored = tensors_.GetFourBit(name, shape.out, shape.in);
@@ -408,6 +472,7 @@ class Loader {
             one(tensors_.prefix() + names.per_layer_model[0], shapes.per_layer_model[0]);
       }
     }
+    if (config_.side_moe.num_experts > 0) SideExperts(layer, out.side);
     if (config_.layer_scalar) out.scale = LayerScale(layer + "layer_scalar");
     if (config_.moe.num_experts > 0) {
       out.router =

@@ -52,7 +52,7 @@ class Layout {
   // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
     out.dx = Stream();
-    if (c_.moe.num_experts > 0) {
+    if (c_.experts().num_experts > 0) {
       out.d_norm = Stream();
     } else {
       out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
@@ -151,6 +151,7 @@ class LayerLayout : public Layout {
       a.up = Slots(f);
     }
     a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    a.side = LayoutSide(carver_, c_, precision_, n_);
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
       a.down_rstd = Wide(1, n_);
@@ -199,6 +200,7 @@ class LayerLayout : public Layout {
     Carver mixer = carver_;
     const std::int64_t f = sizes_.intermediate_size;
     out.act = c_.moe.num_experts > 0 ? Slots(f) : Tailed(f);
+    out.side = LayoutSideScratch(carver_, c_, precision_, n_, shape_.training);
     if (c_.per_layer_size > 0) {
       out.per_layer.z = Act(c_.per_layer_size);
       if (shape_.training) out.per_layer.d_z = Act(c_.per_layer_size);

@@ -17,6 +17,7 @@
 #include "pass/experts.h"
 #include "pass/per_layer.h"
 #include "pass/short_conv.h"
+#include "pass/side_experts.h"
 
 namespace qlora {
 
@@ -51,6 +52,7 @@ struct LayerScratch {
   DeltaRuleScratch delta_rule;
   ShortConvScratch short_conv;
   PerLayerScratch per_layer;
+  SideScratch side;
 };
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
@@ -91,13 +93,16 @@ struct LayerActivations {
   MatrixView gate_up;    // (N, 2F) act, tail; empty where gate and up have their own memory
   MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
   MatrixView up;         // (S, F) act; likewise
-  MatrixView down;       // (N, D) act: down_proj output; empty without post norms
+  // (N, D) act: down_proj output, or its norm and that of the experts beside the MLP; empty without
+  // post norms.
+  MatrixView down;
   MatrixView down_rstd;  // (1, N) wide
   PerLayerActivations per_layer;
   // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
   // downs, (S, R) with the largest R.
   PerLinear<MatrixView> u;
   ExpertActivations experts;
+  SideActivations side;
   LayerScratch scratch;
 };
 

@@ -149,7 +149,13 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
     // 9. act = act(gate) * up
     Activate();
     // 10. x_mlp = x_mid + [RMSNorm](act Wd^T)
-    AddBranch(down_, a_.scratch.act, a_.x_mid, x_mlp);
+    if (has_side_experts()) {
+      ForwardSide();
+      CopyResidual(a_.x_mid, x_mlp);
+      Run(ops::Add{shared_.norm, x_mlp});
+    } else {
+      AddBranch(down_, a_.scratch.act, a_.x_mid, x_mlp);
+    }
   }
   // 11 to 13. x_out = x_mlp + its per-layer embedding
   if (has_per_layer()) ForwardPerLayer(x_out);
@@ -170,6 +176,7 @@ void Layer::RecomputeDenseMlp() {
   // 9, 10. The normalised values are needed, the residual stream only for a per-layer embedding.
   if (!down_.is_normalized() && !has_per_layer()) return;
   Activate();
+  if (has_side_experts()) return ForwardSide();
   if (!has_per_layer()) return NormBranch(down_, a_.scratch.act);
   AddBranch(down_, a_.scratch.act, a_.x_mid, a_.per_layer.x);
   // 11 to 13
@@ -187,8 +194,13 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
 
 void Layer::BackwardDenseMlp(LoraAdapter& trained) {
   // 10
+  if (has_side_experts()) return BackwardSide(trained);
   Activate();
   BranchBackward(down_, a_.scratch.act, a_.scratch.d_act, trained);
+  BackwardGates(trained);
+}
+
+void Layer::BackwardGates(LoraAdapter& trained) {
   // 9. The gradients replace gate and up.
   Run(ops::GatedActivationBackward{config_.hidden_act, a_.scratch.d_act, a_.gate, a_.up, a_.gate,
                                    a_.up});

@@ -7,7 +7,7 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc); 11 to 13, a per-layer embedding, are in per_layer.cc.
+// experts (experts.cc), or both (side_experts.cc); 11 to 13, a per-layer embedding, are in per_layer.cc.
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -119,6 +119,16 @@ class Layer {
   void Activate();
   void RecomputeDenseMlp();
   void BackwardDenseMlp(LoraAdapter& trained);
+  // Steps 9 to 7: from d_act.
+  void BackwardGates(LoraAdapter& trained);
+  // Steps 10a to 10f of experts beside the MLP, and their mirror (side_experts.cc).
+  bool has_side_experts() const { return config_.side_moe.num_experts > 0; }
+  void ForwardSide();
+  void GatherSlots();
+  void ActivateSide();
+  void BackwardSide(LoraAdapter& trained);
+  void BackwardSideExperts();
+  void BackwardSideRouter();
   // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);

@@ -34,6 +34,18 @@ inline std::vector<Json> FamilyConfigs() {
   const std::vector<std::string> attention(4, "attention");
   std::vector<std::string> gemma4;
   for (int l = 0; l < 6; ++l) gemma4.push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
+  Json experts = SmallConfig("gemma4", {{"head_dim", 8},
+                                        {"global_head_dim", 16},
+                                        {"num_hidden_layers", 6},
+                                        {"layer_types", gemma4},
+                                        {"sliding_window", 6},
+                                        {"hidden_size_per_layer_input", 0},
+                                        {"attention_k_eq_v", true},
+                                        {"enable_moe_block", true},
+                                        {"num_experts", 6},
+                                        {"top_k_experts", 2},
+                                        {"moe_intermediate_size", 16},
+                                        {"final_logit_softcapping", 30.0}});
   return {
       SmallConfig("granite", {{"attention_bias", true},
                               {"mlp_bias", true},
@@ -91,6 +103,7 @@ inline std::vector<Json> FamilyConfigs() {
                                      {"attention_k_eq_v", true},
                                      {"num_global_key_value_heads", 1},
                                      {"final_logit_softcapping", 30.0}}),
+      experts,
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
@@ -144,6 +157,17 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     }
     if (c.per_layer_size > 0) norm("post_per_layer_input_norm", d);
     if (c.layer_scalar) add(layer + "layer_scalar", {1});
+    if (const std::int64_t n = c.side_moe.num_experts; n > 0) {
+      for (const char* name : {"post_feedforward_layernorm_1", "pre_feedforward_layernorm_2",
+                               "post_feedforward_layernorm_2"}) {
+        norm(name, d);
+      }
+      add(layer + "router.proj.weight", {n, d});
+      add(layer + "router.scale", {d});
+      add(layer + "router.per_expert_scale", {n});
+      add(layer + "experts.gate_up_proj", {n, 2 * c.side_intermediate_size, d});
+      add(layer + "experts.down_proj", {n, d, c.side_intermediate_size});
+    }
     if (c.input_norms) norm(c.names.input_norm, d);
     if (c.input_norms) norm(c.names.mlp_norm, d);
     if (c.post_norms) norm(c.names.post_attn_norm, d);
@@ -167,7 +191,8 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     const bool is_vector = info.shape.size() == 1;
     std::vector<float> values = NormalValues(
         info.elements(), is_vector ? 0.2 : 1 / std::sqrt(double(info.shape[1])), seed++);
-    if (info.name.find("norm") != std::string::npos || info.name.ends_with("layer_scalar")) {
+    if (info.name.find("norm") != std::string::npos || info.name.ends_with("layer_scalar") ||
+        info.name.ends_with("scale")) {
       for (float& value : values) value += 1;
     }
     writer->Write(std::as_bytes(std::span(values)));

@@ -82,7 +82,7 @@ TEST_F(ConfigTest, RefusalsOfGemma4) {
     json[key] = value;
     return Refusal(json);
   };
-  EXPECT_THAT(refusal("enable_moe_block", true), HasSubstr("enable_moe_block"));
+  EXPECT_THAT(refusal("enable_moe_block", true), HasSubstr("num_experts"));
   EXPECT_THAT(refusal("use_bidirectional_attention", "all"), HasSubstr("\"all\""));
   EXPECT_THAT(refusal("num_kv_shared_layers", 6), HasSubstr("num_kv_shared_layers 6 of 6"));
   // All layers before those that share have a window, and the last one has none.

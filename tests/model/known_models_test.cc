@@ -71,6 +71,7 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"gemma-4-E2B", 4628569379},
     {"gemma-4-E4B", 7463013418},
     {"gemma-4-31B", 30697345340},
+    {"gemma-4-26B-A4B", 25233141790},
     {"Phi-3-mini", 3821079552},
     {"Phi-3-medium", 13960238080},
     {"Phi-3.5-mini", 3821079552},

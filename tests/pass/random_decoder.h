@@ -121,6 +121,7 @@ class RandomWeights {
       }
       if (c.value_norm && has_own_kv) layer.v_norm = Vector(c.layer(l).head_dim, 1.0);
       if (c.per_layer_size > 0) layer.per_layer_norm = Vector(c.hidden_size, 1.0);
+      if (c.side_moe.num_experts > 0) AddSide(c, layer.side);
       if (c.layer_scalar) layer.scale = Vector(c.hidden_size, 0.7);
       weights_.layers.push_back(std::move(layer));
     }
@@ -140,6 +141,21 @@ class RandomWeights {
     layer.delta_rule.rate = Vector(c.delta_rule.heads, -1.0);
     layer.delta_rule.dt_bias = Vector(c.delta_rule.heads, 0.5);
     layer.delta_rule.norm = Vector(c.delta_rule.value_dim, 1.0);
+  }
+
+  void AddSide(const DecoderConfig& c, SideWeights& side) {
+    const std::int64_t d = c.hidden_size;
+    const std::int64_t m = c.side_intermediate_size;
+    side.router = Dense(c.side_moe.num_experts, d, 0.7);
+    side.router_norm = Vector(d, 0.7);
+    side.expert_scale = Reshape(Vector(c.side_moe.num_experts, 1.0), 1);
+    side.dense_norm = Vector(d, 1.0);
+    side.norm = Vector(d, 1.0);
+    side.sum_norm = Vector(d, 1.0);
+    for (std::int64_t e = 0; e < c.side_moe.num_experts; ++e) {
+      side.gate_up.push_back({"", Dense(2 * m, d, 1 / std::sqrt(double(d))), {}});
+      side.down.push_back({"", Dense(d, m, 1 / std::sqrt(double(m))), {}});
+    }
   }
 
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
