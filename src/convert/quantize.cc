@@ -410,6 +410,10 @@ class Conversion {
       for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
         bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
       }
+      for (std::int64_t l = 0; config_.side_moe.num_experts > 0 && l < config_.num_hidden_layers;
+           ++l) {
+        bnb.skip_modules.push_back(fmt::format("{}layers.{}.router.proj", config_.module_prefix, l));
+      }
       // Weights that were copied keep the configuration that describes them.
       const bool is_copied = config.contains("quantization_config") &&
                              !IsFp8Config(config["quantization_config"], "quantization_config");

@@ -58,6 +58,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
       vocab_(decoder.vocab_size),
       hidden_(decoder.hidden_size),
       experts_(decoder.moe.num_experts),
+      has_side_experts_(decoder.side_moe.num_experts > 0),
       tied_(decoder.tie_word_embeddings) {
   for (const std::string& name : config.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {

@@ -341,43 +341,37 @@ class Loader {
     const void* data = is_copied && !read() ? nullptr : reader_.Bytes(tensor).data();
     const WeightView all = HostView(tensor, data, experts * shape.out, shape.in);
     if (tensor.dtype.is_blocks()) block_formats_.insert(NameOf(tensor.dtype));
-    CheckFinite(all, tensor);
+    const bool quantizes = options_.load_in_4bit && !tensors_.is_quantized();
+    if (!quantizes) CheckFinite(all, tensor);
     std::vector<FrozenLinear> linears;
     for (std::int64_t e = 0; e < experts; ++e) {
       linears.push_back({fmt::format("{}.{}", name, e), {}, {}});
       const WeightView one = RowsOf(all, e * shape.out, shape.out);
-      if (!options_.load_in_4bit || tensors_.is_quantized()) {
+      if (!quantizes) {
         linears.back().weight = is_copied ? place_->Copy(one) : place_->Place(one, options_.use);
         continue;
       }
       const MatrixView storage = place_->carver().Matrix(
           DType::kU8, 1,
           static_cast<std::int64_t>(StorageBytes(shape.out, shape.in, options_.quantize)));
-      linears.back().weight = place_->Prepacked(
-          read() ? Quantized(tensor, AlignedRows(one), storage)
-                 : PlanQuantized(shape.out, shape.in, options_.quantize));
+      linears.back().weight =
+          place_->Prepacked(read() ? QuantizedPart(tensor, one.dense, storage)
+                                   : PlanQuantized(shape.out, shape.in, options_.quantize));
     }
-    if (read() && options_.load_in_4bit) reader_.Release(tensor);
+    if (read() && quantizes) reader_.Release(tensor);
     return linears;
   }
 
-  // The values of a dense matrix where types may be read.
-  struct Aligned {
+  // One matrix of a tensor of several.
+  QuantizedView QuantizedPart(const TensorInfo& tensor, ConstMatrixView part,
+                              const MatrixView& storage) {
     std::vector<std::byte> copy;
-    ConstMatrixView view;
-  };
-  Aligned AlignedRows(const WeightView& one) const {
-    Aligned out{{}, one.dense};
-    const std::span bytes(static_cast<const std::byte*>(one.dense.data),
-                          BytesOf(one.dense.dtype, one.dense.rows * one.dense.cols));
-    out.view.data = AlignedValues(bytes, one.dense.dtype, out.copy);
-    return out;
-  }
-  QuantizedView Quantized(const TensorInfo& tensor, const Aligned& dense,
-                          const MatrixView& storage) {
+    part.data = AlignedValues({static_cast<const std::byte*>(part.data),
+                               BytesOf(part.dtype, part.rows * part.cols)},
+                              part.dtype, copy);
     QuantizeOptions quantize = options_.quantize;
     quantize.name = StoredName(tensor);
-    return Quantized(tensor, dense.view, quantize, storage);
+    return Quantized(tensor, part, quantize, storage);
   }
 
   void SideExperts(const std::string& layer, SideWeights& out) {
