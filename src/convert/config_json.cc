@@ -274,9 +274,9 @@ void AddGemma4(const DecoderConfig& config, Json& json) {
       config.final_softcap > 0 ? Json(Shortest(config.final_softcap)) : Json(nullptr);
   const RopeConfig& full = config.ropes[0];
   const auto turning = std::ranges::count(full.divisors, 1.0);
-  const double part = full.divisors.empty() ? 1
-                                            : 2 * static_cast<double>(turning) /
-                                                  static_cast<double>(full.rotary_dim);
+  const double part = full.divisors.empty()
+                          ? 1
+                          : 2 * static_cast<double>(turning) / static_cast<double>(full.rotary_dim);
   json["rope_parameters"] = {
       {"full_attention",
        {{"rope_type", "proportional"},

@@ -74,9 +74,7 @@ class ModelPlan {
 
  private:
   // llama.cpp counts the heads of keys in all layers but those of short convolutions.
-  bool HasHeadsOfKeys(std::int64_t l) const {
-    return config_.layers[l].mixer != Mixer::kShortConv;
-  }
+  bool HasHeadsOfKeys(std::int64_t l) const { return config_.layers[l].mixer != Mixer::kShortConv; }
 
   std::vector<std::int64_t> ValueLayers() const {
     std::vector<std::int64_t> layers;
@@ -95,8 +93,7 @@ class ModelPlan {
   void Weigh(GgufTensor& tensor) const {
     if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
     const std::string& name = tensor.info.name;
-    const bool is_embedding =
-        name == "token_embd.weight" || name == "per_layer_token_embd.weight";
+    const bool is_embedding = name == "token_embd.weight" || name == "per_layer_token_embd.weight";
     const auto found = importance_->entries.find(name);
     if (found == importance_->entries.end()) {
       // Tables have none, since a lookup multiplies nothing.
@@ -407,7 +404,8 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     for (const LoraLinear& lora : loras.per_layer_model) {
       if (lora.rank == 0) continue;
       ThrowInvalidInput(
-          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; merge the "
+          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; merge "
+          "the "
           "adapter into the model (--format gguf)",
           lora.path);
     }

@@ -268,7 +268,8 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
     // Its graph needs the tensor, and has a large number where a pair stays.
     std::vector<float> divisors(rope.rotary_dim / 2, 1.0F);
     for (std::size_t i = 0; i < rope.divisors.size(); ++i) {
-      divisors[i] = std::isinf(rope.divisors[i]) ? kGgufStays : static_cast<float>(rope.divisors[i]);
+      divisors[i] =
+          std::isinf(rope.divisors[i]) ? kGgufStays : static_cast<float>(rope.divisors[i]);
     }
     return {{"rope_freqs.weight", std::move(divisors)}};
   }

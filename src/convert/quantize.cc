@@ -55,7 +55,8 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   const std::string prefix = DecoderPrefix(reader);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     LinearPaths(config, l).ForEach([&](const std::string& path) {
-      const std::string weight = prefix + path.substr(std::string_view("model.").size()) + ".weight";
+      const std::string weight =
+          prefix + path.substr(std::string_view("model.").size()) + ".weight";
       if (reader.Find(weight) != nullptr) weights.insert(weight);
     });
   }
@@ -412,7 +413,8 @@ class Conversion {
       }
       for (std::int64_t l = 0; config_.side_moe.num_experts > 0 && l < config_.num_hidden_layers;
            ++l) {
-        bnb.skip_modules.push_back(fmt::format("{}layers.{}.router.proj", config_.module_prefix, l));
+        bnb.skip_modules.push_back(
+            fmt::format("{}layers.{}.router.proj", config_.module_prefix, l));
       }
       // Weights that were copied keep the configuration that describes them.
       const bool is_copied = config.contains("quantization_config") &&

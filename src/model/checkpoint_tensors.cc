@@ -147,7 +147,8 @@ std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) c
     const bool used = used_.contains(weight.empty() ? tensor.name : std::string(weight));
     // The frequencies of old Llama checkpoints follow from config.json, and published files of
     // Gemma 4 hold keys and values of layers that attend to others'.
-    if (!used && !tensor.name.ends_with("rotary_emb.inv_freq") && !IsOfSharedKv(tensor.name, config)) {
+    if (!used && !tensor.name.ends_with("rotary_emb.inv_freq") &&
+        !IsOfSharedKv(tensor.name, config)) {
       unused.push_back(tensor.name);
     }
   }

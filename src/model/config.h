@@ -169,8 +169,8 @@ struct DecoderConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
-  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/side_experts.h), and the width M of
-  // one. Their weights always have the sum 1.
+  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/side_experts.h), and the width M
+  // of one. Their weights always have the sum 1.
   MoeConfig side_moe;
   std::int64_t side_intermediate_size = 0;
 

@@ -106,8 +106,9 @@ RopeConfig ParseRope(const ConfigKeys& keys, const Json* parameters, bool full,
     rope.factor = type == "proportional" ? rotary.Double("factor", 1) : 1;
     if (!(turning > 0 && turning <= 1) || !(rope.factor > 0 && std::isfinite(rope.factor)) ||
         !(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
-      ThrowInvalidInput("{}: rope_theta {}, factor {} and partial_rotary_factor {} are not possible",
-                        rotary.where(), rope.rope_theta, rope.factor, turning);
+      ThrowInvalidInput(
+          "{}: rope_theta {}, factor {} and partial_rotary_factor {} are not possible",
+          rotary.where(), rope.rope_theta, rope.factor, turning);
     }
     if (rope.factor != 1) rope.type = RopeType::kLinear;
   }

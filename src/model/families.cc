@@ -43,7 +43,7 @@ constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 //   lfm2          short convolutions in most layers
 //   gemma4_text   gemma3 with norms of values, other head sizes in layers without a window, and, by
 //                 keys, values that are keys, layers that share keys and values, an embedding
-//                 for each layer; w norms
+//                 for each layer, experts beside the MLP; w norms
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -368,8 +368,7 @@ struct Unsupported {
   std::string_view model_types;  // separated by spaces
 };
 constexpr auto kUnsupported = std::to_array<Unsupported>({
-    {"several residual streams at once (AltUp)",
-     "gemma3n gemma3n_text"},
+    {"several residual streams at once (AltUp)", "gemma3n gemma3n_text"},
     {"attention sinks, and experts with biases", "gpt_oss"},
     {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
     {"routers with a bias for each expert", "lfm2_moe"},

@@ -236,8 +236,8 @@ class Builder {
   void Stack(const std::string& stored, const LinearShape& shape, const std::string& name) {
     const std::int64_t experts = config_.side_moe.num_experts;
     const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
-    views_.push_back({{name, tensor.dtype, {experts, shape.out, shape.in}},
-                      {{&tensor, 0, tensor.elements()}}});
+    views_.push_back(
+        {{name, tensor.dtype, {experts, shape.out, shape.in}}, {{&tensor, 0, tensor.elements()}}});
   }
 
   // Experts beside the MLP. The scale of ffn_down_exps is a number of each expert in the router's
@@ -287,8 +287,8 @@ class Builder {
     Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, attends && config_.o_bias});
     Linears({stored.per_layer_gate, names.per_layer_gate, shapes.per_layer_gate,
              orders.per_layer_gate});
-    Linears({stored.per_layer_out, names.per_layer_out, shapes.per_layer_out,
-             orders.per_layer_out});
+    Linears(
+        {stored.per_layer_out, names.per_layer_out, shapes.per_layer_out, orders.per_layer_out});
     Linears({stored.per_layer_model, names.per_layer_model, shapes.per_layer_model,
              orders.per_layer_model});
     if (config_.side_moe.num_experts > 0) SideExperts(block, layer);

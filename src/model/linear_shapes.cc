@@ -150,8 +150,8 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
 // The outputs of o or down, of all that the mixer reads its input with, of gate and up together, or
 // of the linears of per-layer embeddings; F is the size of one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
-  std::int64_t widest = std::max({config.hidden_size, config.per_layer_features(),
-                                  2 * config.side_intermediate_size});
+  std::int64_t widest = std::max(
+      {config.hidden_size, config.per_layer_features(), 2 * config.side_intermediate_size});
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     std::int64_t mixer = 0;
     for (const LinearShape& shape : ShapeLinears(config, l).qkv) mixer += shape.out;

@@ -20,9 +20,9 @@ namespace qlora {
 // hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
 // otherwise one. Layers that attend to the keys and values of others have q alone there, and those
-// whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in models
-// with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that all
-// layers read, is an entry of layer 0.
+// whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in
+// models with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that
+// all layers read, is an entry of layer 0.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
@@ -90,10 +90,10 @@ enum class LinearGroup : std::uint8_t {
   kPerLayerOut,
   kPerLayerModel
 };
-inline constexpr std::array kLinearGroups = {
-    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
-    LinearGroup::kDown,         LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut,
-    LinearGroup::kPerLayerModel};
+inline constexpr std::array kLinearGroups = {LinearGroup::kQkv,          LinearGroup::kO,
+                                             LinearGroup::kGateUp,       LinearGroup::kDown,
+                                             LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut,
+                                             LinearGroup::kPerLayerModel};
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -116,8 +116,8 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
   return linears.per_layer_model;
 }
 
-// Names of the linears inside a layer: "self_attn.q_proj". The linear of the model (per_layer_model)
-// is not inside: its name is that in the decoder.
+// Names of the linears inside a layer: "self_attn.q_proj". The linear of the model
+// (per_layer_model) is not inside: its name is that in the decoder.
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
 inline constexpr std::string_view kPerLayerModel = "per_layer_model_projection";
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".

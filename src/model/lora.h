@@ -171,7 +171,7 @@ class LoraAdapter {
   std::int64_t vocab_ = 0;   // V
   std::int64_t hidden_ = 0;  // D
   std::int64_t experts_ = 0;
-  bool has_side_experts_ = false;  // which are frozen
+  bool has_side_experts_ = false;     // which are frozen
   bool tied_ = false;                 // of the base
   bool tied_rows_ = false;            // the head is the changed embedding
   std::vector<TableChange> changes_;  // until FoldTables

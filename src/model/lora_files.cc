@@ -122,7 +122,8 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   Allocate();
   const auto refuse_experts = [&](const std::string& path) {
     ThrowInvalidInput(
-        "{}: the adapter has tensors for '{}': adapters of experts that stand beside an MLP, and of "
+        "{}: the adapter has tensors for '{}': adapters of experts that stand beside an MLP, and "
+        "of "
         "their router, are not supported; train without them (PEFT's all-linear targets the "
         "router, target_parameters the experts)",
         dir.string(), path);

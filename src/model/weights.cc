@@ -18,17 +18,6 @@
 namespace qlora {
 namespace {
 
-// Rows [first, first + count) of a weight that is not in 4 bits.
-WeightView RowsOf(const WeightView& weight, std::int64_t first, std::int64_t count) {
-  const bool is_planned = weight.dense.data == nullptr && weight.blocks.data == nullptr;
-  if (is_planned) first = 0;
-  if (weight.form() == WeightForm::kDense) return Rows(weight.dense, first, count);
-  BlockView blocks = weight.blocks;
-  blocks.data = blocks.Row(first);
-  blocks.rows = count;
-  return blocks;
-}
-
 // Reads tensors of one checkpoint into DecoderWeights. Runs twice, with the same calls in the same
 // order: first with a carver that counts, which only looks at headers, then with memory. The
 // second run therefore takes the memory that the first one counted.
@@ -95,6 +84,14 @@ class Loader {
           reader_.FileOf(tensor), StoredName(tensor), InfoOf(format).name);
     }
     return BlockView{format, static_cast<const std::byte*>(data), rows, cols};
+  }
+
+  // Rows [first, first + count) of a matrix in host memory; null: of a plan.
+  WeightView HostRows(const TensorInfo& tensor, const void* data, std::int64_t first,
+                      std::int64_t count, std::int64_t cols) const {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    if (bytes != nullptr) bytes += BytesOf(tensor.dtype, first * cols);
+    return HostView(tensor, bytes, count, cols);
   }
 
   WeightView AsStored(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
@@ -204,12 +201,13 @@ class Loader {
       ThrowInvalidInput("{}: '{}' must be stored as plain values or blocks", reader_.FileOf(tensor),
                         StoredName(tensor));
     }
-    const WeightView host = HostView(tensor, reader_.Bytes(tensor).data(), rows, cols);
+    const void* const data = reader_.Bytes(tensor).data();
+    const WeightView host = HostView(tensor, data, rows, cols);
     // Its pages are given back as it is read, and come back as its rows are used.
     const std::int64_t piece = std::max<std::int64_t>(1, 16 * kPieceValues / cols);
     for (std::int64_t row = 0; read() && row < rows; row += piece) {
       const std::int64_t count = std::min(piece, rows - row);
-      const std::int64_t bad = FirstNonFinite(context_, RowsOf(host, row, count));
+      const std::int64_t bad = FirstNonFinite(context_, HostRows(tensor, data, row, count, cols));
       if (bad >= 0) ThrowNotFinite(tensor, row * cols + bad);
       reader_.Release(tensor);
     }
@@ -346,7 +344,7 @@ class Loader {
     std::vector<FrozenLinear> linears;
     for (std::int64_t e = 0; e < experts; ++e) {
       linears.push_back({fmt::format("{}.{}", name, e), {}, {}});
-      const WeightView one = RowsOf(all, e * shape.out, shape.out);
+      const WeightView one = HostRows(tensor, data, e * shape.out, shape.out, shape.in);
       if (!quantizes) {
         linears.back().weight = is_copied ? place_->Copy(one) : place_->Place(one, options_.use);
         continue;
@@ -366,9 +364,9 @@ class Loader {
   QuantizedView QuantizedPart(const TensorInfo& tensor, ConstMatrixView part,
                               const MatrixView& storage) {
     std::vector<std::byte> copy;
-    part.data = AlignedValues({static_cast<const std::byte*>(part.data),
-                               BytesOf(part.dtype, part.rows * part.cols)},
-                              part.dtype, copy);
+    part.data = AlignedValues(
+        {static_cast<const std::byte*>(part.data), BytesOf(part.dtype, part.rows * part.cols)},
+        part.dtype, copy);
     QuantizeOptions quantize = options_.quantize;
     quantize.name = StoredName(tensor);
     return Quantized(tensor, part, quantize, storage);
@@ -379,8 +377,7 @@ class Loader {
     const std::int64_t m = config_.side_intermediate_size;
     const std::int64_t experts = config_.side_moe.num_experts;
     out.router = Table(layer + "router.proj.weight", experts, options_.use);
-    out.router_norm =
-        Wide(layer + "router.scale", d, 0, 1 / std::sqrt(static_cast<double>(d)));
+    out.router_norm = Wide(layer + "router.scale", d, 0, 1 / std::sqrt(static_cast<double>(d)));
     out.expert_scale = Reshape(Wide(layer + "router.per_expert_scale", experts), 1);
     out.dense_norm = Norm(layer + "post_feedforward_layernorm_1.weight", d);
     out.norm = Norm(layer + "pre_feedforward_layernorm_2.weight", d);

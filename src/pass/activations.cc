@@ -358,8 +358,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   if (shape.training) layout.Gradients(out);
   share([](std::int64_t) { return true; },
         [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a.scratch); });
-  out.per_layer =
-      LayoutPerLayer(carver, config, adapters, precision, shape.rows, shape.training);
+  out.per_layer = LayoutPerLayer(carver, config, adapters, precision, shape.rows, shape.training);
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
   if (std::any_of(adapters.begin(), adapters.end(),
                   [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {

@@ -80,19 +80,19 @@ struct LayerActivations {
   MatrixView k;  // (N, G*K) act: after head norm and RoPE
   MatrixView v;  // (N, G*K) act: after the norm of values
   // Backward only, of layers of which others read keys and values: what those add.
-  MatrixView d_k_others;  // (N, G*K) wide
-  MatrixView d_v_others;  // (N, G*K) wide
-  MatrixView attn;       // (N, H*K) act, tail without gate: attention output
-  MatrixView lse;        // (N, H) wide
+  MatrixView d_k_others;            // (N, G*K) wide
+  MatrixView d_v_others;            // (N, G*K) wide
+  MatrixView attn;                  // (N, H*K) act, tail without gate: attention output
+  MatrixView lse;                   // (N, H) wide
   DeltaRuleActivations delta_rule;  // in the place of all from qkv to lse; likewise below
   ShortConvActivations short_conv;
-  MatrixView o;          // (N, D) act: o_proj output; empty without post norms
-  MatrixView o_rstd;     // (1, N) wide
-  MatrixView x_mid;      // (N, D) wide: residual stream after attention
-  MatrixView mlp_rstd;   // (1, N) wide
-  MatrixView gate_up;    // (N, 2F) act, tail; empty where gate and up have their own memory
-  MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
-  MatrixView up;         // (S, F) act; likewise
+  MatrixView o;         // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;    // (1, N) wide
+  MatrixView x_mid;     // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;  // (1, N) wide
+  MatrixView gate_up;   // (N, 2F) act, tail; empty where gate and up have their own memory
+  MatrixView gate;      // (S, F) act; the backward pass leaves its gradient here
+  MatrixView up;        // (S, F) act; likewise
   // (N, D) act: down_proj output, or its norm and that of the experts beside the MLP; empty without
   // post norms.
   MatrixView down;

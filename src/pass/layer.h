@@ -7,7 +7,8 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc), or both (side_experts.cc); 11 to 13, a per-layer embedding, are in per_layer.cc.
+// experts (experts.cc), or both (side_experts.cc); 11 to 13, a per-layer embedding, are in
+// per_layer.cc.
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The

@@ -50,8 +50,8 @@ void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixVi
     }
     backend.memory().Upload(host.data(), room.data, count * row_bytes);
     const MatrixView part{room.data, dtype, count, table.cols(), table.cols()};
-    backend.Run(ops::Embed{{inputs.per_layer_ids.data + begin, count}, part, scale,
-                           Rows(out, begin, count)});
+    backend.Run(ops::Embed{
+        {inputs.per_layer_ids.data + begin, count}, part, scale, Rows(out, begin, count)});
   }
 }
 

@@ -165,7 +165,8 @@ void Layer::BackwardSideExperts() {
                                 shared.d_slot});
   Run(ops::Zero{shared_.d_norm});
   Run(ops::ScatterAddRows{shared.d_slot, e.routing.tokens, shared_.d_norm});
-  Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.side.norm, s.rstd, shared_.dx, Store::kAdd});
+  Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.side.norm, s.rstd, shared_.dx,
+                           Store::kAdd});
 }
 
 void Layer::BackwardSideRouter() {

@@ -100,6 +100,40 @@ TEST_F(GgufFamiliesTest, AnAdapterThatLlamaCppIgnoresIsRefused) {
   }
 }
 
+// In 4 bits as a checkpoint, and merged into those 4 bits: what the model computes that is
+// quantized as it is loaded.
+TEST_F(GgufFamiliesTest, CheckpointsOfGemma4KeepTheForm) {
+  for (const Json& json : FamilyConfigs()) {
+    const auto type = json.at("model_type").get<std::string>();
+    if (!type.starts_with("gemma4")) continue;
+    SCOPED_TRACE(type);
+    const fs::path dir = WriteModel(json);
+    const bool has_experts = json.contains("enable_moe_block");
+    Quantize(dir, type + "-nf4");
+    const double loss = LossOf(root_ / (type + "-nf4"), "", "auto");
+    EXPECT_NEAR(loss, LossOf(dir, "", "true"), has_experts ? 0.2 : 1e-5);
+    const Json skipped = ReadJsonFile(root_ / (type + "-nf4") / "config.json")
+                             .at("quantization_config")
+                             .at("llm_int8_skip_modules");
+    const Json router = "model.language_model.layers.5.router.proj";
+    EXPECT_EQ(std::ranges::count(skipped, router), has_experts ? 1 : 0);
+    AdapterConfig all;
+    all.r = 3;
+    all.lora_alpha = 6;
+    all.target_modules = std::string("all-linear");
+    const fs::path adapter = WriteRandom(dir.string(), all, type + "-lora", 7);
+    ExportOptions options = ExportTo(type + "-merged");
+    options.model_name_or_path = dir;
+    options.adapter = {adapter};
+    options.format = "hf";
+    options.merge_base = "nf4";
+    options.outtype = "f32";
+    options.verify = "false";
+    Export(context_, options);
+    EXPECT_NEAR(LossOf(options.output, "", "false"), LossOf(dir, adapter, "true"), 1e-5);
+  }
+}
+
 // Files of others hold keys and values of layers that attend to those of another.
 TEST_F(GgufFamiliesTest, KeysThatNoLayerReadsAreLeftOut) {
   const std::vector<Json> families = FamilyConfigs();

@@ -248,8 +248,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                                          "granite/hybrid-rope", "ministral3/wrapped",
                                          "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
                                          "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
-                                         "qwen3_5-wrapped", "lfm2", "gemma4/e2b",
-                                         "gemma4/31b", "gemma4/26b-a4b"),
+                                         "qwen3_5-wrapped", "lfm2", "gemma4/e2b", "gemma4/31b",
+                                         "gemma4/26b-a4b"),
                          NameOfFamily);
 
 }  // namespace

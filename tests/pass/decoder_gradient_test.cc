@@ -345,8 +345,7 @@ TEST_P(DecoderGradientTest, PackedEqualsSeparate) {
   const bool has_gates = config.conv_taps > 0;
   // Scores that are not divided by the root of the size of heads magnify the errors of q and k, and
   // more layers have more of them.
-  const double scores =
-      config.attention_scale * std::sqrt(static_cast<double>(config.head_dim));
+  const double scores = config.attention_scale * std::sqrt(static_cast<double>(config.head_dim));
   const double layers = static_cast<double>(config.num_hidden_layers) / 2;
   const double rows = (has_gates ? 24 : 12) * std::max(1.0, scores) * layers;
   ExpectPackedEqualsSeparate<double>(config, *MakeReferenceBackend(), DType::kF64,

@@ -37,9 +37,9 @@ inline DecoderConfig TinyConfig() {
   return c;
 }
 
-// A Gemma 4 of 5 layers. With `shared`, the last two attend to the keys and values of the second and
-// the third, and each layer has an embedding; otherwise the values of layers without a window are
-// keys.
+// A Gemma 4 of 5 layers. With `shared`, the last two attend to the keys and values of the second
+// and the third, and each layer has an embedding; otherwise the values of layers without a window
+// are keys.
 inline DecoderConfig TinyGemma4(bool shared) {
   DecoderConfig c = TinyConfig();
   c.post_norms = c.value_norm = c.layer_scalar = c.tie_word_embeddings = true;
