@@ -57,8 +57,8 @@ Dataset OpenText(Context& context, const std::string& file, const DecoderConfig&
 }  // namespace
 
 Calibration Calibrate(Context& context, Backend& backend, const std::filesystem::path& model_dir,
-                      const DecoderConfig& config, const std::string& data,
-                      std::int64_t max_tokens) {
+                      const DecoderConfig& config, const std::string& data, std::int64_t max_tokens,
+                      const ProgressFn& progress) {
   // Without a token the means would be 0 / 0.
   if (max_tokens < 1) {
     ThrowInvalidInput("calibration_tokens must be positive, found {}", max_tokens);
@@ -89,6 +89,7 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
     Forward(decoder, PrepareInputs(decoder, batch, {}, activations), activations, observer);
     samples.clear();
     rows = 0;
+    if (progress) progress(result.tokens, max_tokens);
   };
   for (std::int64_t i = 0; i < dataset.size() && result.tokens < max_tokens; ++i) {
     const std::int64_t length =

@@ -22,11 +22,12 @@ struct Calibration {
 
 // Runs the model as the checkpoint holds it over the first samples of `data` (any format of the
 // trainer but conversations), at most `max_tokens` of them. The weights are mapped, not copied.
-// backend: one of kF32, so that no rounding of products enters the statistics.
+// backend: one of kF32, so that no rounding of products enters the statistics. progress: of tokens,
+// after each pass; what it throws ends the calibration.
 // Errors: InvalidInput when model or data cannot be read.
 Calibration Calibrate(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                       const DecoderConfig& config, const std::string& data,
-                      std::int64_t max_tokens);
+                      std::int64_t max_tokens, const ProgressFn& progress);
 
 }  // namespace qlora
 

@@ -80,15 +80,19 @@ std::optional<RopeConfig> AsLlama3(const RopeConfig& rope) {
 
 // The same table in the words of config.json, which has no divisors beside a scaling.
 RopeConfig InWordsOfConfig(const RopeConfig& rope, const DecoderConfig& config) {
-  const bool is_plain = rope.type == RopeType::kDefault || rope.type == RopeType::kLinear;
-  if (!is_plain || (rope.divisors.empty() && rope.attention_factor == 1)) return rope;
-  if (!rope.divisors.empty()) {
+  // transformers 4 knows one kind of scaling for a Phi-3: lists.
+  const bool is_phi3 = config.model_type == "phi3";
+  const bool is_linear = rope.type == RopeType::kLinear;
+  if (rope.type != RopeType::kDefault && !is_linear) return rope;
+  const bool has_words = rope.divisors.empty() && rope.attention_factor == 1;
+  if (has_words && !(is_phi3 && is_linear)) return rope;
+  if (!rope.divisors.empty() && !is_phi3) {
     if (const auto llama3 = AsLlama3(rope)) return *llama3;
   }
   RopeConfig listed = rope;
   listed.type = RopeType::kLongrope;
   listed.divisors.clear();
-  const double factor = rope.type == RopeType::kLinear ? rope.factor : 1;
+  const double factor = is_linear ? rope.factor : 1;
   listed.short_factor.assign(rope.rotary_dim / 2, factor);
   for (std::size_t i = 0; i < rope.divisors.size(); ++i) {
     listed.short_factor[i] *= rope.divisors[i];
@@ -123,7 +127,8 @@ Json ScalingOf(const RopeConfig& rope, const DecoderConfig& config) {
     case RopeType::kLongrope:
       break;
   }
-  // transformers 4 takes three keys for a Phi-3, and computes the factor, as `otherwise` is.
+  // transformers 4 takes three keys for a Phi-3, and computes the factor, as `otherwise` is; a
+  // fourth is for transformers 5.
   Json scaling = {{is_phi3 ? "type" : "rope_type", "longrope"},
                   {"short_factor", rope.short_factor},
                   {"long_factor", rope.long_factor}};
@@ -442,8 +447,10 @@ DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config) {
   return FamilyOf(config.model_type, "").gemma ? DType::kBF16 : DType::kF16;
 }
 
-const char* TorchNameOf(DType dtype) {
-  return dtype == DType::kF32 ? "float32" : dtype == DType::kF16 ? "float16" : "bfloat16";
+const char* TorchDtypeOf(DType tensors, const DecoderConfig& config) {
+  if (tensors == DType::kF32) return "float32";
+  const bool is_half = tensors == DType::kF16 && !FamilyOf(config.model_type, "").gemma;
+  return is_half ? "float16" : "bfloat16";
 }
 
 bool IsStoredLessOne(const std::string& tensor, const DecoderConfig& config) {

@@ -18,12 +18,12 @@ namespace qlora {
 Json ConfigJsonOf(const DecoderConfig& config, const std::string& where);
 
 // The type that dense tensors of a GGUF file get in a checkpoint, by the type of its embedding.
-// That of blocks is float16, but of Gemma bfloat16: in float16 transformers would compute values
-// beyond its range.
+// That of blocks is float16, but of Gemma bfloat16.
 DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config);
 
-// "float32", "float16" or "bfloat16": the value of torch_dtype.
-const char* TorchNameOf(DType dtype);
+// The value of torch_dtype, in which transformers computes: that of the tensors, but never float16
+// for Gemma, whose values are beyond its range.
+const char* TorchDtypeOf(DType tensors, const DecoderConfig& config);
 
 // True for a tensor whose values the checkpoint stores less 1: norms of Gemma, where the decoder
 // has them as they are multiplied with.

@@ -323,7 +323,7 @@ class Exporter {
     ImportanceMatrix matrix =
         is_file ? ReadImatrix(options_.imatrix)
                 : CollectImatrix(context_, backend_, model_dir_, LoadDecoderConfig(model_dir_),
-                                 weights_, options_.imatrix, options_.imatrix_tokens);
+                                 weights_, options_.imatrix, options_.imatrix_tokens, progress_);
     if (!is_file) NoteFewTokens(matrix);
     return matrix;
   }

@@ -104,7 +104,7 @@ class Writer {
   std::vector<std::byte> bytes_;
 };
 
-void WriteConfig(Json config, const std::filesystem::path& out, DType outtype, bool tied,
+void WriteConfig(Json config, const std::filesystem::path& out, const char* torch_dtype, bool tied,
                  std::int64_t vocab_size) {
   // Some families are tied without a key, and a multimodal model has the key twice.
   if (!tied) {
@@ -116,7 +116,7 @@ void WriteConfig(Json config, const std::filesystem::path& out, DType outtype, b
   // Otherwise transformers would look for 4-bit pieces that the new checkpoint does not have.
   config.erase("quantization_config");
   // The key was renamed in transformers 4.56; the spelling of the source is kept.
-  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = TorchNameOf(outtype);
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = torch_dtype;
   WriteTextFile(out / "config.json", FormatJson(config, 2) + "\n");
 }
 
@@ -228,7 +228,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
     finish_tensor();
   }
   file->Finish();
-  WriteConfig(model.config_json, dir.path(), outtype, weights.is_tied(), weights.embed.rows());
+  WriteConfig(model.config_json, dir.path(), TorchDtypeOf(outtype, model.config), weights.is_tied(),
+              weights.embed.rows());
   notes.push_back(dir.CopyCompanions(model.folder));
   std::erase(notes, "");
   const MergedPrompts& prompts = model.prompts;

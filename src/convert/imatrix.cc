@@ -211,8 +211,9 @@ void WriteImatrix(const ImportanceMatrix& matrix, const std::filesystem::path& p
 ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
                                 const std::filesystem::path& model_dir, const DecoderConfig& config,
                                 const DecoderWeights& weights, const std::string& data,
-                                std::int64_t max_tokens) {
-  const Calibration calibration = Calibrate(context, backend, model_dir, config, data, max_tokens);
+                                std::int64_t max_tokens, const ProgressFn& progress) {
+  const Calibration calibration =
+      Calibrate(context, backend, model_dir, config, data, max_tokens, progress);
   ImportanceMatrix matrix;
   matrix.dataset = FileName(data);
   matrix.chunks = (calibration.tokens + matrix.chunk_size - 1) / matrix.chunk_size;

@@ -49,7 +49,7 @@ void WriteImatrix(const ImportanceMatrix& matrix, const std::filesystem::path& p
 ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
                                 const std::filesystem::path& model_dir, const DecoderConfig& config,
                                 const DecoderWeights& weights, const std::string& data,
-                                std::int64_t max_tokens);
+                                std::int64_t max_tokens, const ProgressFn& progress);
 
 }  // namespace qlora
 

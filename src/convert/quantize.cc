@@ -125,8 +125,9 @@ class Conversion {
     // Before calibration, which takes minutes: an impossible shape is found first.
     const std::vector<TensorInfo> outputs = Declare();
     if (!options_.calibration_data.empty()) {
-      calibration_ = Calibrate(context_, *backends_->Make(context_, DType::kF32), model_dir_,
-                               config_, options_.calibration_data, options_.calibration_tokens);
+      calibration_ =
+          Calibrate(context_, *backends_->Make(context_, DType::kF32), model_dir_, config_,
+                    options_.calibration_data, options_.calibration_tokens, progress_);
       report_.calibration_tokens = calibration_.tokens;
     }
     NamingTarget(options_.output_dir, [&] { Write(outputs); });
@@ -400,7 +401,7 @@ class Conversion {
 
   void WriteConfig(const fs::path& dir) const {
     Json config = is_gguf_ ? config_json_ : ReadJsonFile(model_dir_ / "config.json");
-    if (is_gguf_) config["torch_dtype"] = TorchNameOf(dense_type_);
+    if (is_gguf_) config["torch_dtype"] = TorchDtypeOf(dense_type_, config_);
     if (options_.dequantize) {
       config.erase("quantization_config");
     } else {

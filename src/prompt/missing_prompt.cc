@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -18,9 +20,21 @@ std::string_view FirstTag(std::string_view text) {
   return end == text.end() ? text : text.substr(0, end - text.begin() + 1);
 }
 
-// True for a text that begins and ends with tags, and they are two.
+// The letters and digits of a tag: "think" of <think> and of </think>, "channel" of <|channel> and
+// <channel|>.
+std::string NameOf(std::string_view tag) {
+  std::string name;
+  std::copy_if(tag.begin(), tag.end(), std::back_inserter(name),
+               [](unsigned char c) { return std::isalnum(c) != 0; });
+  return name;
+}
+
+// True for a text that begins with a tag and ends with the tag that closes it.
 bool IsClosed(std::string_view text) {
-  return FirstTag(text).size() < text.size() && IsTagEnd(text.back());
+  const std::string_view first = FirstTag(text);
+  if (first.size() == text.size() || !IsTagEnd(text.back())) return false;
+  const std::size_t last = text.find_last_of("<[");
+  return last != std::string_view::npos && NameOf(first) == NameOf(text.substr(last));
 }
 
 }  // namespace

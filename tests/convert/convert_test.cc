@@ -210,8 +210,15 @@ TEST_F(ConvertTest, ScaleSearchOnLoadEqualsTheSearchedCheckpoint) {
 TEST_F(ConvertTest, CalibrationWeighsTheColumns) {
   const fs::path data = kGolden / "train-20" / "data.jsonl";
   const DecoderConfig config = LoadDecoderConfig(kGolden / "llama-tiny");
+  std::int64_t tokens = 0;
+  const auto count = [&](std::int64_t done, std::int64_t total) {
+    EXPECT_GT(done, tokens);
+    EXPECT_EQ(total, 100);
+    tokens = done;
+  };
   const Calibration calibration = Calibrate(context_, *MakeCpuBackend(context_, DType::kF32),
-                                            kGolden / "llama-tiny", config, data, 100);
+                                            kGolden / "llama-tiny", config, data, 100, count);
+  EXPECT_EQ(tokens, calibration.tokens);
   EXPECT_GE(calibration.tokens, 100);
   EXPECT_LT(calibration.tokens, 200);  // it stops at a whole sample
   const auto reader = OpenSafetensors(kGolden / "llama-tiny");
@@ -230,10 +237,10 @@ TEST_F(ConvertTest, CalibrationWeighsTheColumns) {
   EXPECT_EQ(means("q_proj"), means("v_proj"));
   EXPECT_NE(means("q_proj"), means("o_proj"));
   Context one(1);
-  EXPECT_EQ(
-      Calibrate(one, *MakeCpuBackend(one, DType::kF32), kGolden / "llama-tiny", config, data, 100)
-          .mean_squares,
-      calibration.mean_squares);
+  EXPECT_EQ(Calibrate(one, *MakeCpuBackend(one, DType::kF32), kGolden / "llama-tiny", config, data,
+                      100, {})
+                .mean_squares,
+            calibration.mean_squares);
 
   // The error that counts, that of the columns by their mean squares, is least with calibration.
   const auto error = [&](const std::string& to, bool search, const std::string& text) {

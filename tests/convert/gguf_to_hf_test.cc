@@ -208,7 +208,7 @@ TEST_F(GgufToHfTest, SixteenBitsAreThoseOfTheCheckpoint) {
     EXPECT_TRUE(report.verified);
     EXPECT_GT(report.max_logprob_difference, 0);
     const Json json = ReadJsonFile(root_ / type / "config.json");
-    EXPECT_EQ(json.at("torch_dtype"), type == std::string("f16") ? "float16" : "bfloat16");
+    EXPECT_EQ(json.at("torch_dtype"), "bfloat16");  // in which transformers computes a Gemma
     ExportOptions options = ToHf(source, std::string("direct-") + type);
     options.outtype = type;
     Export(context_, options);
@@ -313,15 +313,10 @@ TEST_F(GgufToHfTest, QuantizesTheValuesOfBlocks) {
   EXPECT_NEAR(LossOf(root_ / "nf4", "", "true"), LossOf(root_ / "direct", "", "true"), 1e-2);
 }
 
-// The values of 16 bits are quantized once, as those of the checkpoint are.
-TEST_F(GgufToHfTest, QuantizesSixteenBitsAsTheCheckpoint) {
-  WriteWideModel(root_ / "wide");
-  const QuantizeReport report = Quantize(WriteGguf(root_ / "wide", "f16"), "nf4");
-  EXPECT_TRUE(report.notes.empty());
-  Quantize(root_ / "wide", "direct");
-  const DecoderConfig config = LoadDecoderConfig(root_ / "direct");
-  const auto found = OpenCheckpoint(root_ / "nf4", config);
-  const auto expected = OpenCheckpoint(root_ / "direct", config);
+void ExpectSameTensors(const fs::path& folder, const fs::path& other) {
+  const DecoderConfig config = LoadDecoderConfig(other);
+  const auto found = OpenCheckpoint(folder, config);
+  const auto expected = OpenCheckpoint(other, config);
   // The keys of a GGUF file are no text of safetensors.
   EXPECT_EQ(found->metadata(), expected->metadata());
   ASSERT_EQ(found->tensors().size(), expected->tensors().size());
@@ -331,11 +326,37 @@ TEST_F(GgufToHfTest, QuantizesSixteenBitsAsTheCheckpoint) {
     EXPECT_EQ(written->dtype, tensor.dtype) << tensor.name;
     EXPECT_TRUE(std::ranges::equal(found->Bytes(*written), expected->Bytes(tensor))) << tensor.name;
   }
-  // The norms of Gemma are w - 1 again.
-  Quantize(WriteGguf(kGolden / "gemma3-tiny"), "gemma");
-  Quantize(kGolden / "gemma3-tiny", "gemma-direct");
-  EXPECT_NEAR(LossOf(root_ / "gemma", "", "true"), LossOf(root_ / "gemma-direct", "", "true"),
-              1e-3);
+}
+
+// The values of 16 bits are quantized once, as those of the checkpoint are.
+TEST_F(GgufToHfTest, QuantizesSixteenBitsAsTheCheckpoint) {
+  WriteWideModel(root_ / "wide");
+  const QuantizeReport report = Quantize(WriteGguf(root_ / "wide", "f16"), "nf4");
+  EXPECT_TRUE(report.notes.empty());
+  Quantize(root_ / "wide", "direct");
+  ExpectSameTensors(root_ / "nf4", root_ / "direct");
+  // The norms of Gemma are w - 1 again, and experts are apart.
+  for (const char* name : {"gemma3-tiny", "qwen3moe-tiny", "mixtral-tiny"}) {
+    Quantize(WriteGguf(kGolden / name), name);
+    const std::string direct = std::string(name) + "-direct";
+    Quantize(kGolden / name, direct);
+    EXPECT_NEAR(LossOf(root_ / name, "", "true"), LossOf(root_ / direct, "", "true"), 1e-3);
+  }
+}
+
+// The activations are those of the file's model.
+TEST_F(GgufToHfTest, CalibratesAsTheCheckpoint) {
+  WriteWideModel(root_ / "wide");
+  const auto calibrated = [&](const fs::path& from, const std::string& to) {
+    QuantizeCheckpointOptions options;
+    options.model_name_or_path = from;
+    options.output_dir = root_ / to;
+    options.calibration_data = kGolden / "train-20" / "data.jsonl";
+    EXPECT_GT(QuantizeCheckpoint(context_, options).calibration_tokens, 100);
+    return root_ / to;
+  };
+  const fs::path found = calibrated(WriteGguf(root_ / "wide", "f16"), "nf4");
+  ExpectSameTensors(found, calibrated(root_ / "wide", "direct"));
 }
 
 // Without --outtype.
@@ -352,7 +373,14 @@ TEST_F(GgufToHfTest, SixteenBitsAreThoseThatTheFamilyNeeds) {
   };
   const fs::path gemma = Model(SmallConfig("gemma", {{"head_dim", 8}}));
   EXPECT_THAT(types_of(WriteGguf(gemma, "q8_0")), testing::Each("bfloat16"));
-  EXPECT_THAT(types_of(WriteGguf(gemma, "f16")), testing::Each("float16"));
+  // The tensors stay as they are, in 16 bits of float16; transformers computes in the other.
+  const fs::path half = WriteGguf(gemma, "f16");
+  EXPECT_THAT(types_of(half), testing::Each("bfloat16"));
+  EXPECT_EQ(OpenCheckpoint(root_ / (half.stem().string() + "-hf"),
+                           LoadDecoderConfig(root_ / (half.stem().string() + "-hf")))
+                ->Find("model.embed_tokens.weight")
+                ->dtype,
+            DType::kF16);
   const fs::path llama = kGolden / "llama-tiny";
   EXPECT_THAT(types_of(WriteGguf(llama, "q8_0")), testing::Each("float16"));
   EXPECT_THAT(types_of(WriteGguf(llama, "bf16")), testing::Each("bfloat16"));
@@ -396,6 +424,16 @@ TEST_F(GgufToHfTest, Phi3HasItsThreeKeys) {
   EXPECT_TRUE(json.contains("original_max_position_embeddings"));
   // Its class has one that small vocabularies have not.
   EXPECT_EQ(json.at("pad_token_id"), 2);
+}
+
+// The one kind of scaling that transformers 4 knows for it.
+TEST_F(GgufToHfTest, LinearScalingOfAPhi3IsWrittenAsLists) {
+  const Json keys =
+      SmallConfig("phi3", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 4.0}}}});
+  WriteHf(WriteGguf(Model(keys)), "hf");
+  const Json scaling = ReadJsonFile(root_ / "hf/config.json").at("rope_scaling");
+  EXPECT_EQ(scaling.size(), 3u);
+  EXPECT_THAT(scaling.at("long_factor").get<std::vector<double>>(), testing::Each(4.0));
 }
 
 TEST_F(GgufToHfTest, WhatNoConfigurationStatesIsRefused) {

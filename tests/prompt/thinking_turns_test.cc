@@ -144,6 +144,15 @@ TEST_F(ThinkingTurnsTest, AnswerWithoutTheThoughtThatThePromptOpensIsNamed) {
   EXPECT_THAT(thoughtful.warnings, IsEmpty());
 }
 
+TEST_F(ThinkingTurnsTest, TwoOpenTagsAreNoClosedThought) {
+  const ChatTemplate chat = Thinker(
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant><think><deep>\n{% endif %}");
+  const RenderedChat plain = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
+  EXPECT_THAT(Bracketed(plain), EndsWith("<assistant>⟦d</s>⟧"));
+  EXPECT_THAT(plain.warnings, ElementsAre(HasSubstr("do not begin with <think><deep>")));
+}
+
 TEST_F(ThinkingTurnsTest, ThoughtsArePartsWhereTheTemplateReadsParts) {
   const std::string parts =
       "{% for m in messages %}"
