@@ -150,9 +150,7 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
     Activate();
     // 10. x_mlp = x_mid + [RMSNorm](act Wd^T)
     if (has_side_experts()) {
-      ForwardSide();
-      CopyResidual(a_.x_mid, x_mlp);
-      Run(ops::Add{shared_.norm, x_mlp});
+      AddSide(x_mlp);
     } else {
       AddBranch(down_, a_.scratch.act, a_.x_mid, x_mlp);
     }
@@ -176,9 +174,14 @@ void Layer::RecomputeDenseMlp() {
   // 9, 10. The normalised values are needed, the residual stream only for a per-layer embedding.
   if (!down_.is_normalized() && !has_per_layer()) return;
   Activate();
-  if (has_side_experts()) return ForwardSide();
-  if (!has_per_layer()) return NormBranch(down_, a_.scratch.act);
-  AddBranch(down_, a_.scratch.act, a_.x_mid, a_.per_layer.x);
+  if (!has_per_layer()) {
+    return has_side_experts() ? ForwardSide() : NormBranch(down_, a_.scratch.act);
+  }
+  if (has_side_experts()) {
+    AddSide(a_.per_layer.x);
+  } else {
+    AddBranch(down_, a_.scratch.act, a_.x_mid, a_.per_layer.x);
+  }
   // 11 to 13
   RecomputePerLayer();
 }

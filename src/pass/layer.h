@@ -125,6 +125,8 @@ class Layer {
   // Steps 10a to 10f of experts beside the MLP, and their mirror (side_experts.cc).
   bool has_side_experts() const { return config_.side_moe.num_experts > 0; }
   void ForwardSide();
+  // x_mlp = x_mid + that
+  void AddSide(const MatrixView& x_mlp);
   void GatherSlots();
   void ActivateSide();
   void BackwardSide(LoraAdapter& trained);

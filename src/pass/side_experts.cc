@@ -108,6 +108,12 @@ void Layer::ForwardSide() {
   Run(ops::RmsNorm{a_.down, w_.post_mlp_norm, config_.rms_norm_eps, shared_.norm, a_.down_rstd});
 }
 
+void Layer::AddSide(const MatrixView& x_mlp) {
+  ForwardSide();
+  CopyResidual(a_.x_mid, x_mlp);
+  Run(ops::Add{shared_.norm, x_mlp});
+}
+
 void Layer::GatherSlots() {
   Run(ops::RmsNorm{a_.x_mid, w_.side.norm, config_.stream_eps(), shared_.norm, a_.side.rstd});
   Run(ops::GatherRows{shared_.norm, a_.experts.routing.tokens, shared_.experts.slot});

@@ -114,11 +114,13 @@ std::vector<Family> Families() {
   });
   add("Gemma4", [](DecoderConfig& c) { c = TinyGemma4(false); });
   add("Gemma4E", [](DecoderConfig& c) { c = TinyGemma4(true); });
-  add("Gemma4Experts", [](DecoderConfig& c) {
-    c = TinyGemma4(false);
-    c.side_moe = {5, 2, true};
-    c.side_intermediate_size = 7;
-  });
+  for (const bool shared : {false, true}) {
+    add(shared ? "Gemma4EExperts" : "Gemma4Experts", [=](DecoderConfig& c) {
+      c = TinyGemma4(shared);
+      c.side_moe = {5, 2, true};
+      c.side_intermediate_size = 7;
+    });
+  }
   add("LayersOfTheirOwnSizes", [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.layers[0] = {.num_key_value_heads = 1, .intermediate_size = 12};

@@ -57,7 +57,7 @@ inline DecoderConfig TinyGemma4(bool shared) {
   c.layers = {full, local, full, local, full};
   c.num_hidden_layers = 5;
   if (!shared) return c;
-  c.per_layer_size = 3;
+  c.per_layer_size = 6;
   c.per_layer_vocab = c.vocab_size + 2;
   c.layers[3].kv_layer = 1;
   c.layers[4].kv_layer = 2;
