@@ -186,8 +186,11 @@ class ModelPlan {
       unchanged.push_back(read(&MergedLinear::ReadWithoutAdapter));
     }
     const std::string weight = name + ".weight";
-    GgufTensor& tensor =
-        plan_.Stack(weight, TypeOf(weight, cols), out_rows, cols, std::move(merged));
+    // llama.cpp keeps the gate of a shared expert as a vector, in float32.
+    const bool is_vector = weight.ends_with("ffn_gate_inp_shexp.weight");
+    const TensorType type = is_vector ? TensorType(DType::kF32) : TypeOf(weight, cols);
+    GgufTensor& tensor = plan_.Stack(weight, type, out_rows, cols, std::move(merged));
+    if (is_vector) tensor.info.shape = {cols};
     if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
     Weigh(tensor);
   }
@@ -280,8 +283,11 @@ class ModelPlan {
     Vector(block + GgufMlpNorm(config_) + ".weight", w.mlp_norm);
     // float32: a rounded logit may choose another expert.
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
+    Vector(block + "exp_probs_b.bias", w.expert_bias);
     add(LinearGroup::kGateUp);
     add(LinearGroup::kDown);
+    add(LinearGroup::kSharedIn);
+    add(LinearGroup::kSharedOut);
     Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
     add(LinearGroup::kPerLayerGate);
     add(LinearGroup::kPerLayerOut);
@@ -404,8 +410,7 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     for (const LoraLinear& lora : loras.per_layer_model) {
       if (lora.rank == 0) continue;
       ThrowInvalidInput(
-          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; merge "
-          "the "
+          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; 
           "adapter into the model (--format gguf)",
           lora.path);
     }

@@ -28,7 +28,9 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
     for (const LinearGroup group : kLinearGroups) {
       const auto tensors = GroupOf(names, group);
       const auto loras = GroupOf(adapter.layers()[l], group);
-      for (std::size_t i = 0; i < loras.size(); ++i) check(tensors[i % tensors.size()], loras[i]);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        for (const LoraLinear* lora : StackOf(loras, i, tensors.size())) check(tensors[i], *lora);
+      }
     }
   }
 }

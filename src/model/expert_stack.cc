@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "base/text.h"
 #include "io/float_encoding.h"
 #include "model/table_change.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 namespace qlora {
 
@@ -17,6 +18,7 @@ std::vector<std::string> MixerNames(const DecoderConfig& config, const LayerConf
       if (layer.k_is_v) return {"self_attn.q_proj", "self_attn.k_proj"};
       return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     case Mixer::kDeltaRule:
+      if (config.fused_delta) return {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"};
       return {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
               "linear_attn.in_proj_a"};
     case Mixer::kShortConv:
@@ -49,6 +51,9 @@ std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerCon
       return {{q, d}, {kv, d}, {kv, d}};
     case Mixer::kDeltaRule: {
       const std::int64_t heads = config.delta_rule.heads;
+      if (config.fused_delta) {
+        return {{config.delta_conv_features() + config.delta_value_features(), d}, {2 * heads, d}};
+      }
       return {{config.delta_conv_features(), d},
               {config.delta_value_features(), d},
               {heads, d},
@@ -77,7 +82,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
     names.per_layer_out = {"per_layer_projection"};
     if (layer == 0) names.per_layer_model = {std::string(kPerLayerModel)};
   }
-  if (config.moe.num_experts == 0) return names;
+  if (!config.has_experts(layer)) return names;
+  if (config.moe.shared_intermediate_size > 0) {
+    const std::string shared = mlp("shared_expert");
+    names.shared_in = {fmt::format("{}.{}", shared, of.gate), fmt::format("{}.{}", shared, of.up),
+                       shared + "_gate"};
+    names.shared_out = {fmt::format("{}.{}", shared, of.down)};
+  }
   names.gate_up.clear();
   names.down.clear();
   for (std::int64_t e = 0; e < config.moe.num_experts; ++e) {
@@ -91,11 +102,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
 
 std::vector<std::string> DistinctLinearNames(const DecoderConfig& config) {
   std::vector<std::string> distinct;
-  // Layers with one mixer have the same names, but for k and v, which some lack.
-  std::set<std::pair<Mixer, std::size_t>> seen;
+  // Layers with one mixer, with experts or without, have the same names, but for k and v, which
+  // some lack.
+  std::set<std::tuple<Mixer, bool, std::size_t>> seen;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const LayerConfig& layer = config.layers[l];
-    if (!seen.emplace(layer.mixer, MixerNames(config, layer).size()).second) continue;
+    const std::size_t inputs = MixerNames(config, layer).size();
+    if (!seen.emplace(layer.mixer, config.has_experts(l), inputs).second) continue;
     LinearNames(config, l).ForEach([&](const std::string& name) {
       if (std::ranges::find(distinct, name) == distinct.end()) distinct.push_back(name);
     });
@@ -121,10 +134,13 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
     shapes.per_layer_out = {{d, config.per_layer_size}};
     if (l == 0) shapes.per_layer_model = {{config.per_layer_features(), d}};
   }
-  if (config.moe.num_experts > 0) {
-    const auto experts = static_cast<std::size_t>(config.moe.num_experts);
-    shapes.gate_up.assign(2 * experts, {f, d});
-    shapes.down.assign(experts, {d, f});
+  if (!config.has_experts(l)) return shapes;
+  const auto experts = static_cast<std::size_t>(config.moe.num_experts);
+  shapes.gate_up.assign(2 * experts, {f, d});
+  shapes.down.assign(experts, {d, f});
+  if (const std::int64_t shared = config.moe.shared_intermediate_size; shared > 0) {
+    shapes.shared_in = {{shared, d}, {shared, d}, {1, d}};
+    shapes.shared_out = {{d, shared}};
   }
   return shapes;
 }
@@ -147,15 +163,21 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
-// The outputs of o or down, of all that the mixer reads its input with, of gate and up together, or
-// of the linears of per-layer embeddings; F is the size of one expert.
+// The outputs of o or down, of all that the mixer reads its input with, of gate and up together,
+// also of an expert that all tokens share, or of the linears of per-layer embeddings; F is the size
+// of one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
   std::int64_t widest = std::max(
       {config.hidden_size, config.per_layer_features(), 2 * config.side_intermediate_size});
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    std::int64_t mixer = 0;
-    for (const LinearShape& shape : ShapeLinears(config, l).qkv) mixer += shape.out;
-    widest = std::max({widest, mixer, 2 * config.layer(l).intermediate_size});
+    const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
+    const auto sum = [](const std::vector<LinearShape>& group) {
+      std::int64_t out = 0;
+      for (const LinearShape& shape : group) out += shape.out;
+      return out;
+    };
+    widest = std::max(
+        {widest, sum(shapes.qkv), 2 * config.layer(l).intermediate_size, sum(shapes.shared_in)});
   }
   return widest;
 }
@@ -171,6 +193,10 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
 
 std::string RouterName(const DecoderConfig& config) {
   return fmt::format("{}.gate", config.names.mlp);
+}
+
+std::string ExpertBiasName(const DecoderConfig& config) {
+  return fmt::format("{}.expert_bias", config.names.mlp);
 }
 
 }  // namespace qlora

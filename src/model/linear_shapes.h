@@ -19,7 +19,9 @@ namespace qlora {
 // parts of a delta rule or of a short convolution; o is the mixer's last linear. qkv and gate_up
 // hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
-// otherwise one. Layers that attend to the keys and values of others have q alone there, and those
+// otherwise one. An expert that all tokens share has shared_in (gate, up, and the gate of its
+// output) and shared_out (down); otherwise they are empty.
+// Layers that attend to the keys and values of others have q alone there, and those
 // whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in
 // models with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that
 // all layers read, is an entry of layer 0.
@@ -29,6 +31,8 @@ struct PerLinear {
   T o{};
   std::vector<T> gate_up;
   std::vector<T> down;
+  std::vector<T> shared_in = {};
+  std::vector<T> shared_out = {};
   std::vector<T> per_layer_gate = {};
   std::vector<T> per_layer_out = {};
   std::vector<T> per_layer_model = {};
@@ -40,6 +44,8 @@ struct PerLinear {
     visit(self.o);
     for (auto& linear : self.gate_up) visit(linear);
     for (auto& linear : self.down) visit(linear);
+    for (auto& linear : self.shared_in) visit(linear);
+    for (auto& linear : self.shared_out) visit(linear);
     for (auto& linear : self.per_layer_gate) visit(linear);
     for (auto& linear : self.per_layer_out) visit(linear);
     for (auto& linear : self.per_layer_model) visit(linear);
@@ -57,14 +63,16 @@ struct PerLinear {
 // fn(a, b) for every linear of a layer.
 template <typename A, typename B, typename Fn>
 auto Combine(A&& a, B&& b, Fn&& fn) {
-  PerLinear<decltype(fn(a.o, b.o))> out;
-  const auto group = [&](auto& as, auto& bs, auto& outs) {
-    for (std::size_t i = 0; i < as.size(); ++i) outs.push_back(fn(as[i], bs[i]));
+  const auto group = [&](const auto& of_a, const auto& of_b, auto& both) {
+    for (std::size_t i = 0; i < of_a.size(); ++i) both.push_back(fn(of_a[i], of_b[i]));
   };
+  PerLinear<decltype(fn(a.o, b.o))> out;
   group(a.qkv, b.qkv, out.qkv);
   out.o = fn(a.o, b.o);
   group(a.gate_up, b.gate_up, out.gate_up);
   group(a.down, b.down, out.down);
+  group(a.shared_in, b.shared_in, out.shared_in);
+  group(a.shared_out, b.shared_out, out.shared_out);
   group(a.per_layer_gate, b.per_layer_gate, out.per_layer_gate);
   group(a.per_layer_out, b.per_layer_out, out.per_layer_out);
   group(a.per_layer_model, b.per_layer_model, out.per_layer_model);
@@ -74,10 +82,18 @@ auto Combine(A&& a, B&& b, Fn&& fn) {
 // visit(a, b) for every linear of a layer, in the order of the forward pass.
 template <typename A, typename B, typename Visit>
 void ForEachPair(A&& a, B&& b, Visit&& visit) {
-  Combine(a, b, [&](auto& x, auto& y) {
-    visit(x, y);
-    return 0;
-  });
+  const auto group = [&](auto& of_a, auto& of_b) {
+    for (std::size_t i = 0; i < of_a.size(); ++i) visit(of_a[i], of_b[i]);
+  };
+  group(a.qkv, b.qkv);
+  visit(a.o, b.o);
+  group(a.gate_up, b.gate_up);
+  group(a.down, b.down);
+  group(a.shared_in, b.shared_in);
+  group(a.shared_out, b.shared_out);
+  group(a.per_layer_gate, b.per_layer_gate);
+  group(a.per_layer_out, b.per_layer_out);
+  group(a.per_layer_model, b.per_layer_model);
 }
 
 // The linears of a layer that read the same input.
@@ -86,14 +102,17 @@ enum class LinearGroup : std::uint8_t {
   kO,
   kGateUp,
   kDown,
+  kSharedIn,
+  kSharedOut,
   kPerLayerGate,
   kPerLayerOut,
   kPerLayerModel
 };
-inline constexpr std::array kLinearGroups = {LinearGroup::kQkv,          LinearGroup::kO,
-                                             LinearGroup::kGateUp,       LinearGroup::kDown,
-                                             LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut,
-                                             LinearGroup::kPerLayerModel};
+// In the order of PerLinear.
+inline constexpr std::array kLinearGroups = {
+    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
+    LinearGroup::kDown,         LinearGroup::kSharedIn,    LinearGroup::kSharedOut,
+    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel};
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -104,6 +123,10 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
       return {&linears.o, 1};
     case LinearGroup::kGateUp:
       return linears.gate_up;
+    case LinearGroup::kSharedIn:
+      return linears.shared_in;
+    case LinearGroup::kSharedOut:
+      return linears.shared_out;
     case LinearGroup::kDown:
       return linears.down;
     case LinearGroup::kPerLayerGate:
@@ -128,6 +151,8 @@ std::vector<std::string> DistinctLinearNames(const DecoderConfig& config);
 
 // Name of the router inside a layer: "mlp.gate".
 std::string RouterName(const DecoderConfig& config);
+// Name of its bias, without ".weight" behind it: "feed_forward.expert_bias".
+std::string ExpertBiasName(const DecoderConfig& config);
 
 struct LinearShape {
   std::int64_t out = 0;

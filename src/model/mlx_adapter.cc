@@ -32,7 +32,7 @@ constexpr const char* kHead = "lm_head";
 // three matrices.
 PerLinear<std::string> MlxNames(const DecoderConfig& decoder, std::int64_t layer) {
   PerLinear<std::string> names = LinearPaths(decoder, layer);
-  if (decoder.moe.num_experts == 0) return names;
+  if (!decoder.has_experts(layer)) return names;
   const std::string& first = names.down.front();
   const std::string block = first.substr(0, first.find(".experts.")) + ".switch_mlp.";
   names.gate_up = {block + "gate_proj", block + "up_proj"};

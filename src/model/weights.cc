@@ -465,9 +465,19 @@ class Loader {
     }
     if (config_.side_moe.num_experts > 0) SideExperts(layer, out.side);
     if (config_.layer_scalar) out.scale = LayerScale(layer + "layer_scalar");
-    if (config_.moe.num_experts > 0) {
-      out.router =
-          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
+    if (!config_.has_experts(l)) return out;
+    for (std::size_t i = 0; i < names.shared_in.size(); ++i) {
+      out.linears.shared_in.push_back(
+          Linear(layer + names.shared_in[i], shapes.shared_in[i], false));
+    }
+    for (std::size_t i = 0; i < names.shared_out.size(); ++i) {
+      out.linears.shared_out.push_back(
+          Linear(layer + names.shared_out[i], shapes.shared_out[i], false));
+    }
+    out.router =
+        Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
+    if (config_.moe.expert_bias) {
+      out.expert_bias = Wide(layer + ExpertBiasName(config_), config_.moe.num_experts);
     }
     return out;
   }

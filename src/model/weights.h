@@ -92,6 +92,7 @@ struct LayerWeights {
   DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
   SideWeights side;                // empty without experts beside the MLP
+  ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.

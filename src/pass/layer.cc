@@ -141,7 +141,7 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
   // 7. norm = RMSNorm(x_mid)
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
   const MatrixView& x_mlp = has_per_layer() ? a_.per_layer.x : x_out;
-  if (config_.moe.num_experts > 0) {
+  if (config_.has_experts(context_.layer)) {
     ForwardExperts(x_mlp);
   } else {
     // 8. gate, up = norm W^T + b + LoRA
@@ -164,7 +164,7 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
 void Layer::RecomputeMlp() {
   // 7
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  if (config_.moe.num_experts > 0) return ProjectExperts();
+  if (config_.has_experts(context_.layer)) return ProjectExperts();
   RecomputeDenseMlp();
 }
 
@@ -191,7 +191,7 @@ void Layer::BackwardMlp(LoraAdapter& trained) {
   if (!w_.scale.empty()) Run(ops::ScaleColumns{shared_.dx, w_.scale, {}, shared_.dx});
   // 13 to 11
   if (has_per_layer()) BackwardPerLayer(trained);
-  if (config_.moe.num_experts > 0) return BackwardExperts(trained);
+  if (config_.has_experts(context_.layer)) return BackwardExperts(trained);
   BackwardDenseMlp(trained);
 }
 

@@ -7,8 +7,8 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc), or both (side_experts.cc); 11 to 13, a per-layer embedding, are in
-// per_layer.cc.
+// experts (experts.cc, shared_expert.cc), or both (side_experts.cc); 11 to 13, a per-layer
+// embedding, are in per_layer.cc.
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -136,6 +136,12 @@ class Layer {
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);
   void BackwardExperts(LoraAdapter& trained);
+  // Those of an expert of all tokens (shared_expert.cc).
+  bool has_shared_expert() const { return !w_.linears.shared_in.empty(); }
+  void ProjectSharedExpert();
+  void ActivateSharedExpert();
+  void ForwardSharedExpert(const MatrixView& x_out);
+  void SharedExpertBackward(LoraAdapter& trained);
   // Steps 11 to 13 of per-layer embeddings, and their mirror (per_layer.cc).
   bool has_per_layer() const { return config_.per_layer_size > 0; }
   // The columns of this layer.

@@ -104,9 +104,40 @@ inline std::vector<Json> FamilyConfigs() {
                                      {"num_global_key_value_heads", 1},
                                      {"final_logit_softcapping", 30.0}}),
       experts,
+      SmallConfig("qwen3_5_moe_text", {{"head_dim", 16},
+                                       {"linear_num_key_heads", 2},
+                                       {"linear_num_value_heads", 4},
+                                       {"linear_key_head_dim", 8},
+                                       {"linear_value_head_dim", 8},
+                                       {"num_experts", 5},
+                                       {"num_experts_per_tok", 2},
+                                       {"moe_intermediate_size", 12},
+                                       {"shared_expert_intermediate_size", 20},
+                                       {"rope_parameters",
+                                        {{"rope_type", "default"},
+                                         {"rope_theta", 1e7},
+                                         {"partial_rotary_factor", 0.5},
+                                         {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("qwen3_next", {{"head_dim", 16},
+                                 {"full_attention_interval", 2},
+                                 {"linear_num_key_heads", 2},
+                                 {"linear_num_value_heads", 4},
+                                 {"linear_key_head_dim", 8},
+                                 {"linear_value_head_dim", 8},
+                                 {"num_experts", 5},
+                                 {"num_experts_per_tok", 2},
+                                 {"moe_intermediate_size", 12},
+                                 {"shared_expert_intermediate_size", 20},
+                                 {"partial_rotary_factor", 0.5}}),
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
+      SmallConfig("lfm2_moe", {{"norm_eps", 1e-5},
+                               {"num_experts", 5},
+                               {"num_experts_per_tok", 2},
+                               {"moe_intermediate_size", 12},
+                               {"num_dense_layers", 1},
+                               {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
   };
 }
 
@@ -167,6 +198,12 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
       add(layer + "router.per_expert_scale", {n});
       add(layer + "experts.gate_up_proj", {n, 2 * c.side_intermediate_size, d});
       add(layer + "experts.down_proj", {n, d, c.side_intermediate_size});
+    }
+    group(names.shared_in, shapes.shared_in, false);
+    group(names.shared_out, shapes.shared_out, false);
+    if (c.has_experts(l)) {
+      add(layer + RouterName(c) + ".weight", {c.moe.num_experts, d});
+      if (c.moe.expert_bias) add(layer + ExpertBiasName(c), {c.moe.num_experts});
     }
     if (c.input_norms) norm(c.names.input_norm, d);
     if (c.input_norms) norm(c.names.mlp_norm, d);

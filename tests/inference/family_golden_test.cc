@@ -208,7 +208,8 @@ TEST_P(FamilyGolden, LogProbabilitiesInFloat64) {
   for (const auto& row : golden_.at("logprobs").get<std::vector<std::vector<double>>>()) {
     for (const double value : row) worst = std::max(worst, std::abs(logprobs.at(n++) - value));
   }
-  EXPECT_LE(worst, std::max(1e-7, 1.05 * golden_error_));
+  // Scales and epsilons are float32 here.
+  EXPECT_LE(worst, std::max(1e-6, 1.05 * golden_error_));
 }
 
 TEST_P(FamilyGolden, AdapterAndItsGradients) {
@@ -248,8 +249,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                                          "granite/hybrid-rope", "ministral3/wrapped",
                                          "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
                                          "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
-                                         "qwen3_5-wrapped", "lfm2", "gemma4/e2b", "gemma4/31b",
-                                         "gemma4/26b-a4b"),
+                                         "qwen3_5-wrapped", "qwen3_5_moe", "qwen3_next", "lfm2",
+                                         "lfm2_moe", "gemma4/e2b", "gemma4/31b", "gemma4/26b-a4b"),
                          NameOfFamily);
 
 }  // namespace

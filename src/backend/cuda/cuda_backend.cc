@@ -68,14 +68,27 @@ class CudaBackend final : public PlannedBackend {
   // Ops without a kernel.
   [[noreturn]] static void Refuse(const char* op, const char* kind = "") {
     ThrowInvalidInput(
-        "device cuda: expected ops that have a kernel, found {}{} of a layer with a state; run "
-        "this model with --device cpu",
+        "device cuda: expected ops that have a kernel, found {}{}; run this model with --device "
+        "cpu",
         op, kind);
   }
   void Call(const ops::CausalConv& op) { Refuse(op.kName); }
   void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
+  void Call(const ops::GateRows& op) { Refuse(op.kName); }
+  void Call(const ops::GateRowsBackward& op) { Refuse(op.kName); }
+  void Call(const ops::RouteExperts& op) {
+    if (!op.bias.empty()) Refuse(op.kName, " with a bias");
+    CallRouter(op);
+  }
+  void Call(const ops::RouteExpertsBackward& op) { CallRouter(op); }
+  template <typename Router>
+  void CallRouter(const Router& op) {
+    if (op.score != RouterScore::kSoftmax) Refuse(op.kName, " with sigmoids");
+    if (op.scale != 1) Refuse(op.kName, " with a scale");
+    Queue(machine_.stream, op);
+  }
   // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {
