@@ -70,6 +70,13 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     modules_.push_back({weight, vocab_, {}, {}});
   }
   if (peft != nullptr) AddTables(*peft);
+  for (const TrainedModule& module : modules_) {
+    if (decoder.per_layer_size == 0 || module.rows <= decoder.per_layer_vocab) continue;
+    ThrowInvalidInput(
+        "the adapter's '{}' has {} rows, and the model's table of per-layer embeddings {}: a token "
+        "without a row there cannot be used",
+        module.name, module.rows, decoder.per_layer_vocab);
+  }
   for (TableChange& change : changes) {
     modules_.push_back({change.name, vocab_, {}, {}});
     changes_.push_back(std::move(change));
@@ -343,6 +350,9 @@ std::int64_t LoraAdapter::max_group_rank() const {
     visit(layer.down, 1);
     visit(layer.shared_in, layer.shared_in.size());
     visit(layer.shared_out, 1);
+    visit(layer.per_layer_gate, 1);
+    visit(layer.per_layer_out, 1);
+    visit(layer.per_layer_model, 1);
   }
   return most;
 }
