@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "base/text.h"
 #include "io/float_encoding.h"
 #include "model/table_change.h"
