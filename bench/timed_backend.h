@@ -62,7 +62,7 @@ class TimedBackend final : public BackendDecorator {
     if (is(std::type_identity<Mixers>{})) return Part::kAttention;
     if (is(std::type_identity<std::tuple<RmsNorm, RmsNormBackward>>{})) return Part::kNorms;
     if (is(std::type_identity<std::tuple<ops::Rope>>{})) return Part::kRope;
-    using Gates = std::tuple<GatedActivation, GatedActivationBackward>;
+    using Gates = std::tuple<GatedActivation, GatedActivationBackward, GateRows, GateRowsBackward>;
     if (is(std::type_identity<Gates>{})) return Part::kActivation;
     if (is(std::type_identity<std::tuple<CrossEntropy, SumRows>>{})) return Part::kLoss;
     if (is(std::type_identity<std::tuple<Update, SumOfSquares>>{})) return Part::kOptimizer;

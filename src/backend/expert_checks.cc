@@ -86,6 +86,7 @@ void Check(Checker& check, const ops::RouteExperts& op) {
   check.Equal("slots", pairs, op.routing.slots.size);
   check.Equal("begin", op.logits.cols + 1, op.routing.begin.size);
   check.Apart("weights", op.weights, "logits", op.logits);
+  if (!op.bias.empty()) check.Wide("bias", op.bias, 1, op.logits.cols);
 }
 
 void Check(Checker& check, const ops::RouteExpertsBackward& op) {
@@ -95,6 +96,29 @@ void Check(Checker& check, const ops::RouteExpertsBackward& op) {
   check.Equal("experts", op.weights.rows * op.weights.cols, op.experts.size);
   check.Apart("logits_inout", op.logits_inout, "weights", op.weights);
   check.Apart("logits_inout", op.logits_inout, "d_weights", op.d_weights);
+}
+
+void Check(Checker& check, const ops::GateRows& op) {
+  check.Activation("x", op.x, op.x.rows, op.x.cols);
+  check.Activation("gate", op.gate, op.x.rows, 1);
+  check.Activation("y", op.y, op.x.rows, op.x.cols);
+  check.ApartOrSame("y", op.y, "x", op.x);
+  check.Apart("y", op.y, "gate", op.gate);
+}
+
+void Check(Checker& check, const ops::GateRowsBackward& op) {
+  check.Activation("dy", op.dy, op.dy.rows, op.dy.cols);
+  check.Activation("x", op.x, op.dy.rows, op.dy.cols);
+  check.Activation("gate", op.gate, op.dy.rows, 1);
+  check.Activation("d_gate", op.d_gate, op.dy.rows, 1);
+  check.Activation("dx", op.dx, op.dy.rows, op.dy.cols);
+  check.ApartOrSame("d_gate", op.d_gate, "gate", op.gate);
+  check.Apart("d_gate", op.d_gate, "dy", op.dy);
+  check.Apart("d_gate", op.d_gate, "x", op.x);
+  check.ApartOrSame("dx", op.dx, "dy", op.dy);
+  check.Apart("dx", op.dx, "x", op.x);
+  check.Apart("dx", op.dx, "gate", op.gate);
+  check.Apart("dx", op.dx, "d_gate", op.d_gate);
 }
 
 }  // namespace qlora

@@ -26,6 +26,8 @@ void Check(Checker& check, const ops::ExpertLinear& op);
 void Check(Checker& check, const ops::ExpertLinearBackward& op);
 void Check(Checker& check, const ops::RouteExperts& op);
 void Check(Checker& check, const ops::RouteExpertsBackward& op);
+void Check(Checker& check, const ops::GateRows& op);
+void Check(Checker& check, const ops::GateRowsBackward& op);
 
 void Check(Checker& check, const ops::CausalConv& op);
 void Check(Checker& check, const ops::CausalConvBackward& op);

@@ -103,6 +103,10 @@ struct AttentionSpan {
   std::int64_t kv_rows = 0;
 };
 
+// What experts are chosen and weighted by.
+enum class RouterScore : std::uint8_t { kSoftmax, kSigmoid };
+inline constexpr double kSigmoidSumEpsilon = 1e-6;
+
 enum class UpdateRule : std::uint8_t {
   kAdamW,  // Loshchilov and Hutter, arXiv:1711.05101, as torch.optim.AdamW
   kLion,   // Chen et al., arXiv:2302.06675
@@ -376,15 +380,19 @@ struct ScatterAddRows {
   MatrixView y_acc;   // (N, D)
 };
 
-// Mixture of experts. p = softmax(logits); experts(N * k) are the k largest of each row in falling
-// order (of equal ones the lower index first), weights(N, k) their p, divided by its sum over the k
-// when `normalize`. The rest of `routing` follows from the experts.
+// Mixture of experts. p = softmax(logits) or sigmoid(logits); experts(N * k) are the k largest of
+// p + bias in each row in falling order (of equal ones the lower index first), weights(N, k) their
+// p times `scale`, when `normalize` divided by its sum over the k, to which kSigmoidSumEpsilon is
+// added where p is a sigmoid. The rest of `routing` follows from the experts.
 struct RouteExperts {
   static constexpr const char* kName = "RouteExperts";
   ConstMatrixView logits;  // (N, E) wide
   bool normalize = false;
   RoutingView routing;
   MatrixView weights;  // (N, k) wide
+  RouterScore score = RouterScore::kSoftmax;
+  ConstMatrixView bias = {};  // (1, E) wide, or empty
+  float scale = 1;
 };
 
 // The logits become their gradient. experts and weights come from RouteExperts.
@@ -395,6 +403,8 @@ struct RouteExpertsBackward {
   ConstMatrixView weights;    // (N, k) wide
   bool normalize = false;
   MatrixView logits_inout;  // (N, E) wide
+  RouterScore score = RouterScore::kSoftmax;
+  float scale = 1;
 };
 
 // y(n, C) = scale(n) * x(n, C).  y may be x.
@@ -411,6 +421,25 @@ struct RowDots {
   ConstMatrixView x;  // (n, C)
   ConstMatrixView y;  // (n, C)
   MatrixView dots;    // (1, n) wide
+};
+
+// y(n, C) = sigmoid(gate(n)) * x(n, C).  y may be x.
+struct GateRows {
+  static constexpr const char* kName = "GateRows";
+  ConstMatrixView x;     // (n, C)
+  ConstMatrixView gate;  // (n, 1)
+  MatrixView y;          // (n, C)
+};
+
+// d_gate(n) = sigmoid'(gate(n)) * the sum over C of dy * x;  dx = sigmoid(gate(n)) * dy.  d_gate
+// may be gate, dx may be dy.
+struct GateRowsBackward {
+  static constexpr const char* kName = "GateRowsBackward";
+  ConstMatrixView dy;    // (n, C)
+  ConstMatrixView x;     // (n, C)
+  ConstMatrixView gate;  // (n, 1)
+  MatrixView d_gate;     // (n, 1)
+  MatrixView dx;         // (n, C)
 };
 
 // y_acc(n, d) += magnitude(n) * (2 u - 1), u = RandomUniform(key, n * D + d).
@@ -488,16 +517,15 @@ struct SumOfSquares {
 
 // One call of any op. An op that is missing here cannot be run; one that a backend lacks does not
 // compile.
-using Op =
-    std::variant<ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
-                 ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope,
-                 ops::Attention, ops::AttentionBackward, ops::AttentionSinks, ops::GatedActivation,
-                 ops::GatedActivationBackward, ops::CrossEntropy, ops::SumRows, ops::Copy,
-                 ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows, ops::RouteExperts,
-                 ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots, ops::AddNoise,
-                 ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
-                 ops::ColumnSquares, ops::Update, ops::SumOfSquares, ops::CausalConv,
-                 ops::CausalConvBackward, ops::GatedDeltaRule, ops::GatedDeltaRuleBackward>;
+using Op = std::variant<
+    ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
+    ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope, ops::Attention,
+    ops::AttentionBackward, ops::AttentionSinks, ops::GatedActivation, ops::GatedActivationBackward,
+    ops::CrossEntropy, ops::SumRows, ops::Copy, ops::Zero, ops::Add, ops::GatherRows,
+    ops::ScatterAddRows, ops::RouteExperts, ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots,
+    ops::AddNoise, ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
+    ops::ColumnSquares, ops::Update, ops::SumOfSquares, ops::CausalConv, ops::CausalConvBackward,
+    ops::GatedDeltaRule, ops::GatedDeltaRuleBackward, ops::GateRows, ops::GateRowsBackward>;
 
 // Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
 // caller.

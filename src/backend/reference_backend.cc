@@ -235,7 +235,8 @@ void Run(const ops::ScatterAddRows& op) {
 // The choice of experts first, then the slots, which follow from the choice alone.
 void Run(const ops::RouteExperts& op) {
   Dispatch(op.kName, op.logits.dtype, [&]<typename T>() {
-    reference::SelectExperts<T>(TypedConst<T>(op.logits), op.normalize, op.routing.experts.data,
+    reference::SelectExperts<T>(TypedConst<T>(op.logits), TypedConst<T>(op.bias),
+                                {op.score, op.normalize, op.scale}, op.routing.experts.data,
                                 Typed<T>(op.weights));
   });
   reference::FillSlots(op.weights.cols, op.routing);
@@ -244,9 +245,22 @@ void Run(const ops::RouteExperts& op) {
 // The logits are replaced by their gradient, row by row.
 void Run(const ops::RouteExpertsBackward& op) {
   Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
-    reference::SelectExpertsBackward<T>(TypedConst<T>(op.d_weights), op.experts.data,
-                                        TypedConst<T>(op.weights), op.normalize,
-                                        Typed<T>(op.logits_inout));
+    reference::SelectExpertsBackward<T>(
+        TypedConst<T>(op.d_weights), op.experts.data, TypedConst<T>(op.weights),
+        {op.score, op.normalize, op.scale}, Typed<T>(op.logits_inout));
+  });
+}
+
+void Run(const ops::GateRows& op) {
+  Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
+    reference::GateRows<T>(TypedConst<T>(op.x), TypedConst<T>(op.gate), Typed<T>(op.y));
+  });
+}
+
+void Run(const ops::GateRowsBackward& op) {
+  Dispatch(op.kName, op.dy.dtype, [&]<typename T>() {
+    reference::GateRowsBackward<T>(TypedConst<T>(op.dy), TypedConst<T>(op.x),
+                                   TypedConst<T>(op.gate), Typed<T>(op.d_gate), Typed<T>(op.dx));
   });
 }
 

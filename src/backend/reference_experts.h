@@ -11,30 +11,48 @@
 
 namespace qlora::reference {
 
-// p = softmax(logits);  the k largest, in falling order;  weight = p [/ their sum]
+// How a token's experts are weighted; see ops::RouteExperts.
+struct RouterRule {
+  RouterScore score = RouterScore::kSoftmax;
+  bool normalize = false;
+  float scale = 1;
+};
+
+// p = softmax(logits) or sigmoid(logits);  the k largest of p + bias, in falling order;
+// weight = scale p [/ (their sum + epsilon)]
 template <typename T>
-void SelectExperts(Mat<const T> logits, bool normalize, std::int32_t* experts, Mat<T> weights) {
+void SelectExperts(Mat<const T> logits, Mat<const T> bias, const RouterRule& rule,
+                   std::int32_t* experts, Mat<T> weights) {
   const std::int64_t k = weights.cols;
+  const bool softmax = rule.score == RouterScore::kSoftmax;
+  const T scale = static_cast<T>(rule.scale);
   std::vector<std::int32_t> order(logits.cols);
+  // What decides: without a bias the order of the logits is that of p.
+  std::vector<decltype(std::real(T()))> keys(logits.cols);
   for (std::int64_t n = 0; n < logits.rows; ++n) {
     const T* x = &logits(n, 0);
+    const T lse = softmax ? LogSumExp(x, logits.cols) : T(0);
+    const auto p = [&](std::int64_t e) {
+      return softmax ? std::exp(x[e] - lse) : Sigmoid(x[e]).value;
+    };
+    for (std::int64_t e = 0; e < logits.cols; ++e) {
+      keys[e] = std::real(bias.empty() ? x[e] : p(e) + bias(0, e));
+    }
     std::iota(order.begin(), order.end(), 0);
-    // Among equal logits the lower index comes first.
+    // Among equal keys the lower index comes first.
     std::partial_sort(order.begin(), order.begin() + k, order.end(),
-                      [x](std::int32_t a, std::int32_t b) {
-                        const auto u = std::real(x[a]);
-                        const auto v = std::real(x[b]);
-                        return u != v ? u > v : a < b;
+                      [&](std::int32_t a, std::int32_t b) {
+                        return keys[a] != keys[b] ? keys[a] > keys[b] : a < b;
                       });
-    const T lse = LogSumExp(x, logits.cols);
-    T sum = 0;
+    T sum = softmax ? T(0) : static_cast<T>(kSigmoidSumEpsilon);
     for (std::int64_t j = 0; j < k; ++j) {
       const std::int32_t expert = order[j];
       experts[n * k + j] = expert;
-      weights(n, j) = std::exp(x[expert] - lse);
+      weights(n, j) = p(expert);
       sum += weights(n, j);
     }
-    for (std::int64_t j = 0; normalize && j < k; ++j) weights(n, j) /= sum;
+    for (std::int64_t j = 0; rule.normalize && j < k; ++j) weights(n, j) /= sum;
+    for (std::int64_t j = 0; rule.scale != 1 && j < k; ++j) weights(n, j) *= scale;
   }
 }
 
@@ -56,24 +74,56 @@ inline void FillSlots(std::int64_t per_token, const RoutingView& routing) {
   }
 }
 
-// With q the softmax over the chosen logits when normalised, otherwise over all logits:
-//   d logits = q * (d - sum(q d)),  d = d_weights at the chosen experts, 0 elsewhere
+// w: weights, d = d_weights at the chosen experts, 0 elsewhere, c: the scale.
+//   softmax   d logits = w (d - sum(w d) / c) when normalised, otherwise w d - p sum(w d)
+//   sigmoid   d logits = (1 - p) w (d - sum(w d) / c), otherwise (1 - p) w d
 template <typename T>
 void SelectExpertsBackward(Mat<const T> d_weights, const std::int32_t* experts,
-                           Mat<const T> weights, bool normalize, Mat<T> logits_inout) {
+                           Mat<const T> weights, const RouterRule& rule, Mat<T> logits_inout) {
   const std::int64_t k = d_weights.cols;
+  const bool softmax = rule.score == RouterScore::kSoftmax;
+  std::vector<T> rest(k, T(1));  // 1 - p of sigmoids
   for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
     T* x = &logits_inout(n, 0);
     T mean = 0;
     for (std::int64_t j = 0; j < k; ++j) mean += weights(n, j) * d_weights(n, j);
-    const T lse = LogSumExp(x, logits_inout.cols);
-    for (std::int64_t e = 0; e < logits_inout.cols; ++e) {
-      x[e] = normalize ? T(0) : -std::exp(x[e] - lse) * mean;
+    const T lse = softmax ? LogSumExp(x, logits_inout.cols) : T(0);
+    for (std::int64_t j = 0; !softmax && j < k; ++j) {
+      rest[j] = Sigmoid(-x[experts[n * k + j]]).value;
     }
+    for (std::int64_t e = 0; e < logits_inout.cols; ++e) {
+      x[e] = rule.normalize || !softmax ? T(0) : -std::exp(x[e] - lse) * mean;
+    }
+    if (rule.scale != 1) mean /= static_cast<T>(rule.scale);
     for (std::int64_t j = 0; j < k; ++j) {
       T& out = x[experts[n * k + j]];
-      out += weights(n, j) * (normalize ? d_weights(n, j) - mean : d_weights(n, j));
+      const T d = rule.normalize ? d_weights(n, j) - mean : d_weights(n, j);
+      out += rest[j] * weights(n, j) * d;
     }
+  }
+}
+
+// y = sigmoid(gate) x, one gate a row
+template <typename T>
+void GateRows(Mat<const T> x, Mat<const T> gate, Mat<T> y) {
+  for (std::int64_t n = 0; n < y.rows; ++n) {
+    const T value = Sigmoid(gate(n, 0)).value;
+    for (std::int64_t c = 0; c < y.cols; ++c) y(n, c) = value * x(n, c);
+  }
+}
+
+// d_gate = sigmoid'(gate) sum(dy x);  dx = sigmoid(gate) dy
+template <typename T>
+void GateRowsBackward(Mat<const T> dy, Mat<const T> x, Mat<const T> gate, Mat<T> d_gate,
+                      Mat<T> dx) {
+  for (std::int64_t n = 0; n < dy.rows; ++n) {
+    const ActivationValue<T> s = Sigmoid(gate(n, 0));
+    T sum = 0;
+    for (std::int64_t c = 0; c < dy.cols; ++c) {
+      sum += dy(n, c) * x(n, c);
+      dx(n, c) = s.value * dy(n, c);
+    }
+    d_gate(n, 0) = s.slope * sum;
   }
 }
 

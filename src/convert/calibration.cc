@@ -115,6 +115,8 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
     add(linears.o, LinearGroup::kO);
     for (const FrozenLinear& linear : linears.gate_up) add(linear, LinearGroup::kGateUp);
     for (const FrozenLinear& linear : linears.down) add(linear, LinearGroup::kDown);
+    for (const FrozenLinear& linear : linears.shared_in) add(linear, LinearGroup::kSharedIn);
+    for (const FrozenLinear& linear : linears.shared_out) add(linear, LinearGroup::kSharedOut);
   }
   return result;
 }

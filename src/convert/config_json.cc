@@ -247,6 +247,13 @@ void AddExperts(const DecoderConfig& config, Json& json) {
   json["num_experts"] = config.moe.num_experts;
   json["moe_intermediate_size"] = config.intermediate_size;
   json["norm_topk_prob"] = config.moe.norm_topk_prob;
+  if (config.moe.score == RouterScore::kSigmoid) {
+    json["intermediate_size"] = config.layer(0).intermediate_size;
+    json["num_dense_layers"] = std::ranges::count_if(config.layers, &LayerConfig::is_dense);
+    json["use_expert_bias"] = config.moe.expert_bias;
+    json["routed_scaling_factor"] = Shortest(config.moe.routed_scaling_factor);
+    return;
+  }
   json["decoder_sparse_step"] = 1;
   json["mlp_only_layers"] = Json::array();
 }
@@ -318,6 +325,7 @@ class Comparison {
     Same(w.moe.num_experts, s.moe.num_experts, "num_experts");
     Same(w.moe.num_experts_per_tok, s.moe.num_experts_per_tok, "num_experts_per_tok");
     Same(w.moe.norm_topk_prob, s.moe.norm_topk_prob, "weights of experts with a sum of 1:");
+    Same(w.moe.expert_bias, s.moe.expert_bias, "a bias of the choice of experts:");
     for (std::int64_t l = 0; l < w.num_hidden_layers; ++l) Layer(l, stated);
   }
 
@@ -333,6 +341,9 @@ class Comparison {
     const LayerConfig wanted = wanted_.layer(l);
     const LayerConfig layer = stated.layer(l);
     Same(wanted.mixer, layer.mixer, fmt::format("the mixer of layer {}", l));
+    Same(wanted.is_dense, layer.is_dense, fmt::format("in layer {} an MLP without experts:", l));
+    Same(wanted.intermediate_size, layer.intermediate_size,
+         fmt::format("in layer {} an MLP of width", l));
     Same(wanted.window, layer.window, fmt::format("in layer {} a window of", l));
     const std::string rotary = fmt::format("the rotary embedding of layer {}", l);
     for (const auto& [a, b] : {std::pair(wanted.rope, layer.rope),

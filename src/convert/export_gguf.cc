@@ -179,8 +179,11 @@ class ModelPlan {
       unchanged.push_back(read(&MergedLinear::ReadWithoutAdapter));
     }
     const std::string weight = name + ".weight";
-    GgufTensor& tensor =
-        plan_.Stack(weight, TypeOf(weight, cols), out_rows, cols, std::move(merged));
+    // llama.cpp keeps the gate of a shared expert as a vector, in float32.
+    const bool is_vector = weight.ends_with("ffn_gate_inp_shexp.weight");
+    const TensorType type = is_vector ? TensorType(DType::kF32) : TypeOf(weight, cols);
+    GgufTensor& tensor = plan_.Stack(weight, type, out_rows, cols, std::move(merged));
+    if (is_vector) tensor.info.shape = {cols};
     if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
     Weigh(tensor);
   }
@@ -267,9 +270,14 @@ class ModelPlan {
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     Vector(block + "ffn_gate_inp.bias", w.router_bias);
     Vector(block + "attn_sinks.weight", w.sinks);
+    Vector(block + "exp_probs_b.bias", w.expert_bias);
     add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
         rows.gate_up);
     add(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
+    add(names.shared_in, w.linears.shared_in, loras == nullptr ? nullptr : &loras->shared_in,
+        rows.shared_in);
+    add(names.shared_out, w.linears.shared_out, loras == nullptr ? nullptr : &loras->shared_out,
+        rows.shared_out);
     Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
   }
 
@@ -391,6 +399,8 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     add(names.o, {&loras.o}, rows.o);
     add_all(names.gate_up, loras.gate_up, rows.gate_up);
     add_all(names.down, loras.down, rows.down);
+    add_all(names.shared_in, loras.shared_in, rows.shared_in);
+    add_all(names.shared_out, loras.shared_out, rows.shared_out);
   }
   plan.Write(context, target.path, target.mode, metadata, {});
 }

@@ -31,6 +31,7 @@ class Limits {
     CheckShapes();
     CheckBiases();
     CheckMixers();
+    CheckExperts();
     if (architecture_ == "smollm3") CheckSmolLayers();
     if (architecture_ == "gpt-oss") CheckGptOss(tied);
     if (architecture_ == "gemma" && !tied) {
@@ -44,7 +45,7 @@ class Limits {
     if (architecture_ == "olmo2" && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
     }
-    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35"}) &&
+    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35", "qwen35moe"}) &&
         config_.ropes[0].mrope_section.empty()) {
       Refuse("rope_scaling without mrope_section", "needs its sections");
     }
@@ -78,7 +79,8 @@ class Limits {
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
     const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35"})) {
+    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35",
+                                            "qwen35moe", "qwen3next"})) {
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
     const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
@@ -139,6 +141,15 @@ class Limits {
     if (GgufWindowPeriod(config_) != 2) {
       Refuse("layer_types without a window in every second layer", "has one there");
     }
+  }
+
+  // What chooses experts by sigmoids.
+  void CheckExperts() const {
+    if (config_.moe.score != RouterScore::kSigmoid) return;
+    if (config_.moe.routed_scaling_factor != 1) {
+      Refuse("routed_scaling_factor other than 1", "has no key for it");
+    }
+    if (!config_.moe.expert_bias) Refuse("use_expert_bias false", "expects the biases");
   }
 
   void CheckSmolLayers() const {

@@ -71,7 +71,7 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   if (has_local && config.ropes[1].rope_theta != usual) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
   }
-  if (!rope.mrope_section.empty()) {
+  if (!rope.mrope_section.empty() && config.model_type != "qwen3_next") {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);
     add("rope.dimension_sections", sections);
@@ -121,7 +121,7 @@ void AddMultipliers(const DecoderConfig& config, const std::string& prefix, Gguf
 
 // The mixers that are not attention.
 void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  if (config.model_type == "lfm2") {
+  if (config.model_type.starts_with("lfm2")) {
     // Zeros tell the layers of short convolutions.
     std::vector<std::int32_t> heads;
     for (const LayerConfig& layer : config.layers) {
@@ -138,6 +138,20 @@ void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetad
   out.Add(prefix + "ssm.group_count", U32(config.delta_rule.key_heads));
   out.Add(prefix + "ssm.time_step_rank", U32(config.delta_rule.heads));
   out.Add(prefix + "ssm.inner_size", U32(config.delta_value_features()));
+}
+
+void AddExperts(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const MoeConfig& moe = config.moe;
+  out.Add(prefix + "expert_feed_forward_length", U32(config.intermediate_size));
+  out.Add(prefix + "expert_count", U32(moe.num_experts));
+  out.Add(prefix + "expert_used_count", U32(moe.num_experts_per_tok));
+  if (moe.shared_intermediate_size > 0) {
+    out.Add(prefix + "expert_shared_feed_forward_length", U32(moe.shared_intermediate_size));
+  }
+  if (moe.score != RouterScore::kSigmoid) return;
+  out.Add(prefix + "expert_gating_func", std::uint32_t{2});
+  out.Add(prefix + "leading_dense_block_count",
+          U32(std::ranges::count_if(config.layers, &LayerConfig::is_dense)));
 }
 
 }  // namespace
@@ -172,14 +186,12 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("block_count", U32(config.num_hidden_layers));
   add("context_length", U32(ContextLength(config)));
   add("embedding_length", U32(config.hidden_size));
-  add("feed_forward_length", U32(config.intermediate_size));
-  if (config.moe.num_experts > 0) {
-    add("expert_feed_forward_length", U32(config.intermediate_size));
-    add("expert_count", U32(config.moe.num_experts));
-    add("expert_used_count", U32(config.moe.num_experts_per_tok));
-  }
+  // That of leading layers without experts, where there are some.
+  add("feed_forward_length", U32(config.layer(0).intermediate_size));
+  if (config.moe.num_experts > 0) AddExperts(config, prefix, out);
   add("attention.head_count", U32(config.num_attention_heads));
-  if (architecture != "lfm2") add("attention.head_count_kv", U32(config.num_key_value_heads));
+  if (!architecture.starts_with("lfm2"))
+    add("attention.head_count_kv", U32(config.num_key_value_heads));
   // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
   // there.
   add("attention.key_length", U32(config.head_dim));

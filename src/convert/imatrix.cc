@@ -241,6 +241,8 @@ ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
     add(names.o, {&linears.o}, GgufLinearRows(l, config).o.columns);
     add_group(names.gate_up, linears.gate_up);
     add_group(names.down, linears.down);
+    add_group(names.shared_in, linears.shared_in);
+    add_group(names.shared_out, linears.shared_out);
   }
   return matrix;
 }

@@ -420,8 +420,10 @@ class Conversion {
       // routers of experts are stored in 16 bits, and must be named.
       BnbConfig bnb = {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, {"lm_head"}};
       for (const std::string& module : OtherModules()) bnb.skip_modules.push_back(module);
-      for (std::int64_t l = 0; config_.moe.num_experts > 0 && l < config_.num_hidden_layers; ++l) {
-        bnb.skip_modules.push_back(fmt::format("model.layers.{}.{}", l, RouterName(config_)));
+      for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+        if (!config_.has_experts(l)) continue;
+        bnb.skip_modules.push_back(
+            fmt::format("{}layers.{}.{}", config_.module_prefix, l, RouterName(config_)));
       }
       // Weights that were copied keep the configuration that describes them.
       const bool is_copied = config.contains("quantization_config") &&

@@ -204,12 +204,24 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 248320, .D = 4096, .F = 12288, .L = 32, .H = 16, .G = 4, .K = 256, .T = k256K, .Hv = 32}},
     {"Qwen3.5-27B", "Qwen/Qwen3.5-27B", "qwen3_5_text",
      {.V = 248320, .D = 5120, .F = 17408, .L = 64, .H = 24, .G = 4, .K = 256, .T = k256K, .Hv = 48}},
+    {"Qwen3.5-35B-A3B", "Qwen/Qwen3.5-35B-A3B", "qwen3_5_moe_text",
+     {.V = 248320, .D = 2048, .F = 512, .L = 40, .H = 16, .G = 2, .K = 256, .T = k256K,
+      .E = 256, .top_k = 8, .Hv = 32}},
+    {"Qwen3.6-35B-A3B", "Qwen/Qwen3.6-35B-A3B", "qwen3_5_moe_text",
+     {.V = 248320, .D = 2048, .F = 512, .L = 40, .H = 16, .G = 2, .K = 256, .T = k256K,
+      .E = 256, .top_k = 8, .Hv = 32}},
+    {"Qwen3-Next-80B-A3B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "qwen3_next",
+     {.V = 151936, .D = 2048, .F = 512, .L = 48, .H = 16, .G = 2, .K = 256, .T = k256K,
+      .E = 512, .top_k = 10, .Hv = 32}},
     {"LFM2-350M", "LiquidAI/LFM2-350M", "lfm2",
      {.V = 65536, .D = 1024, .F = 4608, .L = 16, .H = 16, .G = 8, .K = 64, .T = 128000, .tied = true}},
     {"LFM2-700M", "LiquidAI/LFM2-700M", "lfm2",
      {.V = 65536, .D = 1536, .F = 6912, .L = 16, .H = 24, .G = 8, .K = 64, .T = 128000, .tied = true}},
     {"LFM2-1.2B", "LiquidAI/LFM2-1.2B", "lfm2",
      {.V = 65536, .D = 2048, .F = 8192, .L = 16, .H = 32, .G = 8, .K = 64, .T = 128000, .tied = true}},
+    {"LFM2-8B-A1B", "LiquidAI/LFM2-8B-A1B", "lfm2_moe",
+     {.V = 65536, .D = 2048, .F = 1792, .L = 24, .H = 32, .G = 8, .K = 64, .T = 128000, .tied = true,
+      .E = 32, .top_k = 4}},
     {"Qwen3-VL-2B", "Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl_text",
      {.V = 151936, .D = 2048, .F = 6144, .L = 28, .H = 16, .G = 8, .K = 128, .T = k256K, .tied = true}},
     {"Qwen3-VL-4B", "Qwen/Qwen3-VL-4B-Instruct", "qwen3_vl_text",
@@ -321,6 +333,12 @@ Json ConfigOf(const KnownModel& model) {
     // All of 16 layers have the same layers of attention, and F is the width that is used.
     config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
     config["block_auto_adjust_ff_dim"] = false;
+  }
+  if (std::string_view(model.model_type) == "lfm2_moe") {
+    // LFM2-8B-A1B; the two first layers have an MLP.
+    config["layer_types"] = std::vector<std::string>(shape.L, "conv");
+    for (const std::size_t l : {2, 6, 10, 14, 18, 21}) config["layer_types"][l] = "full_attention";
+    config["intermediate_size"] = 7168;
   }
   // The files of Granite 4, which is dense here.
   if (model.model_type == std::string_view("granitemoehybrid")) {

@@ -116,7 +116,7 @@ class Cutter {
       }
       if (config_.fused_gate_up) {
         Join(names.gate_up[0], {"mlp.gate_proj", "mlp.up_proj"});
-      } else if (config_.moe.num_experts == 0) {
+      } else if (!config_.has_experts(l)) {
         Cut("mlp.gate_up_proj", names.gate_up, shapes.gate_up);
       } else {
         CutExperts(names, shapes);

@@ -11,6 +11,7 @@
 #include "model/checkpoint.h"
 #include "model/config_keys.h"
 #include "model/config_layers.h"
+#include "model/config_moe.h"
 #include "model/families.h"
 #include "model/gguf_config.h"
 
@@ -159,12 +160,13 @@ std::int64_t LfmIntermediateSize(const ConfigKeys& keys) {
   return (f + multiple - 1) / multiple * multiple;
 }
 
-std::int64_t IntermediateSize(const ConfigKeys& keys, const std::string& model_type) {
-  if (model_type == "lfm2") return LfmIntermediateSize(keys);
+std::int64_t IntermediateSize(const ConfigKeys& keys, const Family& family) {
+  if (family.moe) return ExpertIntermediateSize(keys, family);
+  if (family.mixers == MixerRule::kShortConv) return LfmIntermediateSize(keys);
   // Granite's hybrids have a shared expert for all tokens, which is their MLP where there are no
   // others.
-  return keys.Int(model_type == "granitemoehybrid" ? "shared_intermediate_size"
-                                                   : "intermediate_size");
+  return keys.Int(family.model_type == "granitemoehybrid" ? "shared_intermediate_size"
+                                                          : "intermediate_size");
 }
 
 // Where a model that sees has the key at both levels, that of the class that is loaded counts, and
@@ -175,36 +177,6 @@ void CheckTied(const ConfigKeys& top, const ConfigKeys& text) {
   if (top.Bool(kKey, false) == text.Bool(kKey, false)) return;
   ThrowInvalidInput("{}: tie_word_embeddings is {}, and {} in text_config; correct one of them",
                     top.where(), top.Bool(kKey, false), text.Bool(kKey, false));
-}
-
-// gpt-oss has older names of the keys beside those that count.
-void ParseGptOssExperts(const ConfigKeys& keys, DecoderConfig& config) {
-  config.moe.num_experts = keys.Int("num_local_experts", keys.Int("num_experts", 128));
-  config.moe.num_experts_per_tok =
-      keys.Int("num_experts_per_tok", keys.Int("experts_per_token", 4));
-  config.moe.norm_topk_prob = true;
-  if (const double limit = keys.Double("swiglu_limit", 7.0); limit != 7) {
-    ThrowInvalidInput(
-        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever the key says",
-        keys.where(), limit);
-  }
-}
-
-// The two families differ in the names of their keys. Experts in some layers only are not
-// supported, so each layer has the same buffers.
-void ParseMoe(const ConfigKeys& keys, DecoderConfig& config) {
-  if (config.moe.is_joined) return ParseGptOssExperts(keys, config);
-  const bool mixtral = config.model_type == "mixtral";
-  config.moe.num_experts =
-      keys.Int(mixtral ? "num_local_experts" : "num_experts", mixtral ? 8 : 128);
-  config.moe.num_experts_per_tok = keys.Int("num_experts_per_tok", mixtral ? 2 : 8);
-  if (!mixtral) config.intermediate_size = keys.Int("moe_intermediate_size", 768);
-  config.moe.norm_topk_prob = mixtral || keys.Bool("norm_topk_prob", false);
-  if (keys.Int("decoder_sparse_step", 1) != 1 ||
-      (keys.Find("mlp_only_layers") != nullptr && !keys.Find("mlp_only_layers")->empty())) {
-    ThrowInvalidInput("{}: decoder_sparse_step and mlp_only_layers are not supported",
-                      keys.where());
-  }
 }
 
 // Refuses the hybrids of Granite that have more than attention and one MLP.
@@ -331,6 +303,14 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
   if (c.moe.num_experts != 0) {
     positive("the number of experts", c.moe.num_experts, kMaxExperts);
     positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
+    if (c.moe.shared_intermediate_size != 0) {
+      positive("shared_expert_intermediate_size", c.moe.shared_intermediate_size,
+               std::int64_t{1} << 22);
+    }
+    if (!(c.moe.routed_scaling_factor > 0 && c.moe.routed_scaling_factor <= 1e6F)) {
+      ThrowInvalidInput("{}: routed_scaling_factor is {}, expected a positive number", where,
+                        c.moe.routed_scaling_factor);
+    }
   }
   if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
     ThrowInvalidInput("{}: rms_norm_eps is {}, expected 0 or more, and at most 1", where,
@@ -388,30 +368,32 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);
   config.hidden_size = keys.Int("hidden_size");
-  config.intermediate_size = IntermediateSize(keys, config.model_type);
+  config.intermediate_size = IntermediateSize(keys, family);
   config.num_hidden_layers = keys.Int("num_hidden_layers");
   ParseHeads(keys, family, config);
   config.max_position_embeddings =
       keys.Int("max_position_embeddings", family.max_position_embeddings);
-  const char* const epsilon = config.model_type == "lfm2" ? "norm_eps" : "rms_norm_eps";
+  const bool is_lfm2 = family.mixers == MixerRule::kShortConv;
+  const char* const epsilon = is_lfm2 ? "norm_eps" : "rms_norm_eps";
   config.rms_norm_eps = static_cast<float>(keys.Double(epsilon, family.rms_norm_eps));
   // A multimodal model may have the key at either level.
   const bool tied_by_default =
       wrapper != nullptr ? wrapper->tie_word_embeddings : family.tie_word_embeddings;
   config.tie_word_embeddings =
       keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", tied_by_default));
-  if (config.model_type == "lfm2") {
+  if (is_lfm2) {
     config.tie_word_embeddings = keys.Bool("tie_embedding", config.tie_word_embeddings);
   }
-  if (config.model_type == "qwen3_5_text") CheckTied(top, keys);
+  if (family.mixers == MixerRule::kDeltaRule) CheckTied(top, keys);
 
   config.hidden_act = ActivationOf(keys, family);
   ParseBlocks(keys, family, config);
-  if (family.moe) ParseMoe(keys, config);
+  if (family.moe) ParseMoe(keys, family, config);
   ParseMixers(keys, family, config);
   if (config.model_type == "granitemoehybrid") CheckGraniteHybrid(keys);
   CheckSizes(config, where);
   ParseLayers(keys, family, config);
+  if (family.moe) ParseDenseLayers(keys, family, config);
   CheckQuantization(top, family);
   return config;
 }

@@ -66,6 +66,7 @@ struct LayerConfig {
   std::int64_t head_dim = 0;             // K
   std::int64_t intermediate_size = 0;    // F
   Mixer mixer = Mixer::kAttention;
+  bool is_dense = false;  // an MLP, although other layers have experts (LFM2)
 
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
@@ -111,6 +112,11 @@ struct MoeConfig {
   // The checkpoint has two parameters for all experts of a layer, and so has an adapter:
   // gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj (gpt-oss).
   bool is_joined = false;
+  // F of an expert that all tokens share, behind a gate (Qwen3.5); 0: none.
+  std::int64_t shared_intermediate_size = 0;
+  RouterScore score = RouterScore::kSoftmax;
+  bool expert_bias = false;         // of scores where experts are chosen (LFM2)
+  float routed_scaling_factor = 1;  // of the weights of a token's experts
 };
 
 struct DecoderConfig {
@@ -145,6 +151,10 @@ struct DecoderConfig {
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
   bool fused_qkv = false;   // qkv_proj instead of three linears (Phi-3)
   bool fused_gate_up = false;  // gate_up_proj instead of two linears (Phi-3, GLM-4)
+  // in_proj_qkvz and in_proj_ba instead of four linears of a delta rule, whose rows go from key
+  // head to key head (Qwen3-Next): q, k, the r value heads v that read them and their z; r b, then
+  // r a.
+  bool fused_delta = false;
   float embed_scale = 1;
   float noise_scale = 1;        // of NEFTune's noise: embed_scale where the noise comes before it
   float residual_scale = 1;     // of each block's output as it joins the residual (Granite); > 0
@@ -170,6 +180,7 @@ struct DecoderConfig {
 
   // Layer l with all its sizes.
   LayerConfig layer(std::int64_t l) const;
+  bool has_experts(std::int64_t l) const { return moe.num_experts > 0 && !layers[l].is_dense; }
   // Channels of the convolution before the delta rule: q and k of its key heads, v of its heads.
   std::int64_t delta_conv_features() const {
     return 2 * delta_rule.key_heads * delta_rule.key_dim + delta_value_features();

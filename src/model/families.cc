@@ -12,6 +12,16 @@ namespace qlora {
 namespace {
 
 constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
+constexpr ModuleNames kLfm2Names = {.input_norm = "operator_norm",
+                                    .mlp_norm = "ffn_norm",
+                                    .final_norm = "embedding_norm",
+                                    .q_norm = "self_attn.q_layernorm",
+                                    .k_norm = "self_attn.k_layernorm",
+                                    .o = "self_attn.out_proj",
+                                    .mlp = "feed_forward",
+                                    .gate = "w1",
+                                    .up = "w3",
+                                    .down = "w2"};
 
 // The differences between families, other than sizes:
 //
@@ -40,10 +50,12 @@ constexpr ModuleNames kGemmaNames = {.mlp_norm = "pre_feedforward_layernorm"};
 //                 of a head rotates, neighbouring dims together
 //   qwen3_5_text  a gated delta rule in three layers of four, and attention with gates of its
 //                 output; 1+w norms
+//   qwen3_5_moe_text   the same with experts, of which one is for all tokens
+//   qwen3_next    qwen3_5_moe_text whose delta rules have two linears in the place of four
 //   lfm2          short convolutions in most layers
-//   gpt_oss       mixtral with attention sinks, biases everywhere, and a clamped activation; a
-//   window
-//                 in every second layer
+//   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
+//   gpt_oss       mixtral with sinks in attention, biases everywhere, and a clamped activation; a
+//                 window in every second layer
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -142,7 +154,8 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window = WindowRule::kAllIfUsed,
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads,
-     .moe = true},
+     .moe = true,
+     .experts = {.num_experts = 128, .num_experts_per_tok = 8, .intermediate_size = 768}},
     {.model_type = "mixtral",
      .architecture = "MixtralForCausalLM",
      .vocab_size = 32000,
@@ -152,6 +165,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .rope_theta = 1e6,
      .window = WindowRule::kAll,
      .moe = true,
+     .experts = {.num_experts = 8, .num_experts_per_tok = 2, .always_normalized = true},
      .names = {.mlp = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"}},
     {.model_type = "gemma",
      .architecture = "GemmaForCausalLM",
@@ -306,6 +320,45 @@ constexpr auto kFamilies = std::to_array<Family>({
      .moe = true,
      .gpt_oss = true,
      .names = {.router = "router"}},
+    {.model_type = "qwen3_5_moe_text",
+     .architecture = "Qwen3_5MoeForCausalLM",
+     .vocab_size = 248320,
+     .max_position_embeddings = 32768,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 2,
+     .head_dim = 256,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kDeltaRule,
+     .output_gate = true,
+     .one_plus_norm = true,
+     .moe = true,
+     .experts = {.num_experts = 256,
+                 .num_experts_per_tok = 8,
+                 .intermediate_size = 512,
+                 .shared_intermediate_size = 512,
+                 .always_normalized = true},
+     .partial_rotary_factor = 0.25},
+    {.model_type = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .vocab_size = 151936,
+     .max_position_embeddings = 32768,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 2,
+     .head_dim = 256,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kDeltaRule,
+     .output_gate = true,
+     .one_plus_norm = true,
+     .fused_delta = true,
+     .moe = true,
+     .experts = {.num_experts = 512,
+                 .num_experts_per_tok = 10,
+                 .intermediate_size = 512,
+                 .shared_intermediate_size = 512,
+                 .norm_topk_prob = true},
+     .partial_rotary_factor = 0.25},
     {.model_type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .vocab_size = 65536,
@@ -316,16 +369,24 @@ constexpr auto kFamilies = std::to_array<Family>({
      .tie_word_embeddings = true,
      .qk_norm = QkNorm::kHeads,
      .mixers = MixerRule::kShortConv,
-     .names = {.input_norm = "operator_norm",
-               .mlp_norm = "ffn_norm",
-               .final_norm = "embedding_norm",
-               .q_norm = "self_attn.q_layernorm",
-               .k_norm = "self_attn.k_layernorm",
-               .o = "self_attn.out_proj",
-               .mlp = "feed_forward",
-               .gate = "w1",
-               .up = "w3",
-               .down = "w2"}},
+     .names = kLfm2Names},
+    {.model_type = "lfm2_moe",
+     .architecture = "Lfm2MoeForCausalLM",
+     .vocab_size = 65536,
+     .max_position_embeddings = 128000,
+     .num_key_value_heads = 8,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .tie_word_embeddings = true,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kShortConv,
+     .moe = true,
+     .experts = {.num_experts = 32,
+                 .num_experts_per_tok = 4,
+                 .intermediate_size = 1792,
+                 .norm_topk_prob = true,
+                 .score = RouterScore::kSigmoid},
+     .names = kLfm2Names},
 });
 
 constexpr auto kWrappers = std::to_array<Wrapper>({
@@ -334,6 +395,7 @@ constexpr auto kWrappers = std::to_array<Wrapper>({
     {.model_type = "qwen2_5_vl", .text = "qwen2_5_vl_text"},
     {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
     {.model_type = "qwen3_5", .text = "qwen3_5_text"},
+    {.model_type = "qwen3_5_moe", .text = "qwen3_5_moe_text"},
     {.model_type = "lfm2_vl", .text = "lfm2", .tie_word_embeddings = true},
 });
 
@@ -345,8 +407,7 @@ struct Unsupported {
 constexpr auto kUnsupported = std::to_array<Unsupported>({
     {"keys and values that layers share, and an embedding for each layer",
      "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
-    {"layers of linear attention", "qwen3_next qwen3_5_moe kimi_linear minimax"},
-    {"routers with a bias for each expert", "lfm2_moe"},
+    {"layers of linear attention", "kimi_linear minimax"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
     {"state-space layers (Mamba)", "mamba mamba2 falcon_mamba falcon_h1 nemotron_h bamba jamba"},
@@ -393,6 +454,7 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.post_norms = family.post_norms;
   config.fused_qkv = family.fused_qkv;
   config.fused_gate_up = family.fused_gate_up;
+  config.fused_delta = family.fused_delta;
   config.names = family.names;
   config.sinks = config.moe.router_bias = config.moe.is_joined = family.gpt_oss;
   if (family.gpt_oss) config.mlp_bias = true;

@@ -33,6 +33,18 @@ enum class BiasRule : std::uint8_t {
   kAllByKey,  // all linears as use_bias says
 };
 
+// A mixture of experts: what transformers has for keys that config.json omits, and what no key
+// states.
+struct ExpertDefaults {
+  std::int64_t num_experts = 0;
+  std::int64_t num_experts_per_tok = 0;
+  std::int64_t intermediate_size = 0;         // moe_intermediate_size
+  std::int64_t shared_intermediate_size = 0;  // of the expert of all tokens; 0: there is none
+  bool norm_topk_prob = false;
+  bool always_normalized = false;  // whatever norm_topk_prob says
+  RouterScore score = RouterScore::kSoftmax;
+};
+
 // One row for each family: the class defaults of transformers for keys that config.json omits, and
 // the properties that no key states. Source: the configuration and modeling files of transformers.
 struct Family {
@@ -63,10 +75,12 @@ struct Family {
   bool post_norms = false;
   bool fused_qkv = false;
   bool fused_gate_up = false;
+  bool fused_delta = false;
   bool moe = false;
   // Attention sinks, and experts with biases and a clamped activation, in two parameters a layer.
   bool gpt_oss = false;
-  bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
+  ExpertDefaults experts = {};  // with moe
+  bool multipliers = false;     // embedding_, attention_, residual_multiplier and logits_scaling
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;
   bool interleaved_rope = false;

@@ -59,7 +59,10 @@ class Builder {
     const bool attends = config_.layers[0].mixer == Mixer::kAttention;
     const LayerConfig first = config_.layer(0);
     if (!attends) {
-      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", ShapeLinears(config_, 0).qkv[0].out, d);
+      // Of fused linears the first tensor has a part.
+      const std::int64_t rows =
+          config_.fused_delta ? config_.delta_conv_features() : ShapeLinears(config_, 0).qkv[0].out;
+      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", rows, d);
     } else if (Has("blk.0.attn_qkv.weight")) {
       Get("blk.0.attn_qkv.weight", first.qkv_features(), d);
     } else {
@@ -215,19 +218,71 @@ class Builder {
     }
   }
 
-  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts.
+  // Two tensors for the first of two linears of Qwen3-Next, whose rows go from key head to key
+  // head.
+  void JoinDelta(const Group& group) {
+    const DeltaRuleShape& shape = config_.delta_rule;
+    const std::int64_t d = config_.hidden_size;
+    const std::string parts[] = {group.stored[0] + ".weight", group.stored[1] + ".weight"};
+    const TensorInfo& qkv = Get(parts[0], config_.delta_conv_features(), d);
+    const TensorInfo& z = Get(parts[1], config_.delta_value_features(), d);
+    if (ScaleOf(parts[0], 0, 1) != 1 || ScaleOf(parts[1], 0, 1) != 1) {
+      ThrowInvalidInput("{}: tensors '{}' and '{}' are one weight of a {} and need no scales",
+                        file_.where(), parts[0], parts[1], config_.model_type);
+    }
+    const TensorType type = qkv.dtype == z.dtype ? qkv.dtype : TensorType(DType::kF32);
+    const std::int64_t keys = shape.key_heads * shape.key_dim;
+    const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
+    TensorView view{{group.names[0] + ".weight", type, {group.shapes[0].out, d}}, {}};
+    const auto add = [&](const TensorInfo& source, std::int64_t row, std::int64_t rows) {
+      view.pieces.push_back({&source, row * d, rows * d});
+    };
+    for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+      add(qkv, g * shape.key_dim, shape.key_dim);
+      add(qkv, keys + g * shape.key_dim, shape.key_dim);
+      add(qkv, 2 * keys + g * value, value);
+      add(z, g * value, value);
+    }
+    views_.push_back(std::move(view));
+    Rows(group.stored[2] + ".weight", 0, group.shapes[1], {}, group.names[1] + ".weight");
+  }
+
+  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts. With
+  // one place it holds gate and up of each expert (E, 2 O, I).
   void Experts(const std::string& stored, const Group& group, std::size_t first,
                std::size_t places) {
-    const std::int64_t experts = config_.moe.num_experts;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const std::size_t i = first + static_cast<std::size_t>(e) * places;
-      Rows(stored + ".weight", e, group.shapes[i], {}, group.names[i] + ".weight", experts);
+    const auto matrices = static_cast<std::int64_t>(group.names.size() / places);
+    for (std::int64_t m = 0; m < matrices; ++m) {
+      const std::size_t i = first + static_cast<std::size_t>(m) * places;
+      Rows(stored + ".weight", m, group.shapes[i], {}, group.names[i] + ".weight", matrices);
       if (!group.bias) continue;
       const std::int64_t out = group.shapes[i].out;
-      const TensorInfo& biases = Get(stored + ".bias", experts, out);
+      const TensorInfo& biases = Get(stored + ".bias", matrices, out);
       views_.push_back(
-          {{group.names[i] + ".bias", biases.dtype, {out}}, {{&biases, e * out, out}}});
+          {{group.names[i] + ".bias", biases.dtype, {out}}, {{&biases, m * out, out}}});
     }
+  }
+
+  // Router, experts, and the expert of all tokens.
+  void MixtureOfExperts(const std::string& block, const std::string& layer, const Group& gate_up,
+                        const Group& down) {
+    const std::int64_t experts = config_.moe.num_experts;
+    Rows(block + "ffn_gate_inp.weight", 0, {experts, config_.hidden_size}, {},
+         layer + RouterName(config_) + ".weight");
+    if (config_.moe.router_bias) {
+      Vector(block + "ffn_gate_inp.bias", experts, layer + RouterName(config_) + ".bias");
+    }
+    if (config_.moe.expert_bias) {
+      Vector(block + "exp_probs_b.bias", experts, layer + ExpertBiasName(config_));
+    }
+    const std::string joined = block + "ffn_gate_up_exps";
+    if (Has(joined + ".weight")) {
+      Experts(joined, gate_up, 0, 1);
+    } else {
+      Experts(gate_up.stored[0], gate_up, 0, 2);
+      Experts(gate_up.stored[1], gate_up, 1, 2);
+    }
+    Experts(down.stored[0], down, 0, 1);
   }
 
   void Layer(std::int64_t l) {
@@ -255,7 +310,9 @@ class Builder {
     }
     const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
     const std::string joined = block + "attn_qkv";
-    if (!attends) {
+    if (mixer == Mixer::kDeltaRule && config_.fused_delta) {
+      JoinDelta(qkv);
+    } else if (!attends) {
       Linears(qkv);
     } else if (config_.fused_qkv && !Has(joined + ".weight")) {
       JoinQkv(block, names.qkv[0], config_.layer(l));
@@ -268,20 +325,14 @@ class Builder {
     const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
                         config_.mlp_bias};
     const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
-    if (config_.moe.num_experts == 0) {
+    if (config_.has_experts(l)) {
+      MixtureOfExperts(block, layer, gate_up, down);
+      Linears({stored.shared_in, names.shared_in, shapes.shared_in, orders.shared_in, false});
+      Linears({stored.shared_out, names.shared_out, shapes.shared_out, orders.shared_out, false});
+    } else {
       Linears(gate_up);
       Linears(down);
-      return;
     }
-    Rows(block + "ffn_gate_inp.weight", 0, {config_.moe.num_experts, config_.hidden_size}, {},
-         layer + RouterName(config_) + ".weight");
-    if (config_.moe.router_bias) {
-      Vector(block + "ffn_gate_inp.bias", config_.moe.num_experts,
-             layer + RouterName(config_) + ".bias");
-    }
-    Experts(stored.gate_up[0], gate_up, 0, 2);
-    Experts(stored.gate_up[1], gate_up, 1, 2);
-    Experts(stored.down[0], down, 0, 1);
   }
 
   // The blocks of the file, drafts included.

@@ -66,7 +66,7 @@ std::int64_t VocabularySize(const GgufReader& file) {
 void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
   config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);
   config.num_key_value_heads =
-      config.model_type == "lfm2"
+      config.model_type.starts_with("lfm2")
           ? std::ranges::max(HeadsOfLfm(keys, blocks))
           : keys.IntOfLayers("attention.head_count_kv", blocks, config.num_attention_heads);
   if (config.num_attention_heads < 1) {
@@ -91,7 +91,8 @@ void CheckDerivedHeads(const DecoderConfig& config, const std::string& where) {
   }
 }
 
-void ParseExperts(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
+void ParseExperts(const GgufKeys& keys, const Family& family, std::int64_t blocks,
+                  DecoderConfig& config) {
   config.moe.num_experts = keys.Int("expert_count");
   config.moe.num_experts_per_tok = keys.IntOfLayers("expert_used_count", blocks);
   // llama.cpp always divides the weights of a token's experts by their sum.
@@ -102,16 +103,45 @@ void ParseExperts(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& conf
   }
   config.intermediate_size = keys.Int("expert_feed_forward_length",
                                       config.intermediate_size / config.moe.num_experts_per_tok);
+  if (family.experts.shared_intermediate_size > 0) {
+    config.moe.shared_intermediate_size =
+        keys.Int("expert_shared_feed_forward_length", config.intermediate_size);
+  }
+  config.moe.score = family.experts.score;
+  if (config.moe.score != RouterScore::kSigmoid) return;
+  config.moe.expert_bias = true;
+  constexpr std::int64_t kSigmoids = 2;
+  if (keys.Int("expert_gating_func") != kSigmoids) {
+    ThrowInvalidInput("{}: expert_gating_func is {}, expected {} (sigmoids)", keys.where(),
+                      keys.Int("expert_gating_func"), kSigmoids);
+  }
+}
+
+// Leading layers with an MLP. Needs the layers.
+void ParseDenseLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
+  if (!config.model_type.starts_with("lfm2")) return;
+  const std::int64_t dense = keys.Int("leading_dense_block_count", 0);
+  const std::int64_t width = keys.IntOfLayers("feed_forward_length", blocks);
+  if (dense > config.num_hidden_layers || width < 1 || width > 1 << 22) {
+    ThrowInvalidInput(
+        "{}: leading_dense_block_count is {} and feed_forward_length {}, expected at most {} "
+        "layers of a positive width",
+        keys.where(), dense, width, config.num_hidden_layers);
+  }
+  for (std::int64_t l = 0; l < dense; ++l) {
+    config.layers[l].is_dense = true;
+    config.layers[l].intermediate_size = width;
+  }
 }
 
 // The sizes of mixers that are not attention.
-void ParseMixers(const GgufKeys& keys, DecoderConfig& config) {
-  if (config.model_type == "lfm2") config.conv_taps = keys.Int("shortconv.l_cache");
-  if (config.model_type != "qwen3_5_text") return;
+void ParseMixers(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  if (family.mixers == MixerRule::kShortConv) config.conv_taps = keys.Int("shortconv.l_cache");
+  if (family.mixers != MixerRule::kDeltaRule) return;
   config.conv_taps = keys.Int("ssm.conv_kernel");
   const std::int64_t size = keys.Int("ssm.state_size");
   const std::int64_t heads = keys.Int("ssm.time_step_rank");
-  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, true};
+  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, !family.fused_delta};
 }
 
 void CheckInnerSize(const GgufKeys& keys, const DecoderConfig& config) {
@@ -206,15 +236,18 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   config.num_hidden_layers = blocks - keys.Int("nextn_predict_layers", 0);
   config.max_position_embeddings = keys.Int("context_length");
   config.hidden_size = keys.Int("embedding_length");
-  config.intermediate_size = keys.IntOfLayers("feed_forward_length", blocks);
+  // Experts have a key of their own.
+  const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
+  config.intermediate_size = keys.IntOfLayers(
+      "feed_forward_length", blocks, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
   config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));
   config.vocab_size = VocabularySize(file);
   // Gemma 1 and 2 are tied in any case: a head of their own is a tensor too many.
   config.tie_word_embeddings = config.model_type == "gemma" || config.model_type == "gemma2" ||
                                file.Find("output.weight") == nullptr;
   ParseHeads(keys, blocks, config);
-  if (family.moe) ParseExperts(keys, blocks, config);
-  ParseMixers(keys, config);
+  if (family.moe) ParseExperts(keys, family, blocks, config);
+  ParseMixers(keys, family, config);
   ParseBlocks(keys, family, config);
   CheckSizes(config, file.where());
   CheckInnerSize(keys, config);
@@ -223,6 +256,7 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
     ThrowInvalidInput("{}: context_length must be positive", file.where());
   }
   ParseGgufLayers(keys, blocks, config);
+  if (family.moe) ParseDenseLayers(keys, blocks, config);
   return config;
 }
 

@@ -115,7 +115,8 @@ void ReadFactors(const GgufKeys& keys, const std::string& type, const DecoderCon
 // The parts of a position of models that see, which text does not tell apart.
 void ReadSections(const GgufKeys& keys, const DecoderConfig& config, RopeConfig& rope) {
   const bool sees = config.model_type == "qwen2_5_vl_text" ||
-                    config.model_type == "qwen3_vl_text" || config.model_type == "qwen3_5_text";
+                    config.model_type == "qwen3_vl_text" ||
+                    config.model_type.starts_with("qwen3_5");
   if (!sees && config.model_type != "glm4") return;
   std::vector<std::int64_t> sections = keys.List("rope.dimension_sections", 4);
   const bool has_sections = std::ranges::any_of(sections, [](std::int64_t n) { return n != 0; });
@@ -135,7 +136,8 @@ RopeConfig ParseRope(const GgufKeys& keys, DecoderConfig& config) {
   rope.rope_theta = Positive(keys, "rope.freq_base", 10000);
   rope.rotary_dim = keys.Int("rope.dimension_count", config.head_dim);
   const bool partial = config.model_type == "phi3" || config.model_type.starts_with("gemma") ||
-                       config.model_type == "glm4" || config.model_type == "qwen3_5_text";
+                       config.model_type == "glm4" ||
+                       FamilyOf(config.model_type, keys.where()).mixers == MixerRule::kDeltaRule;
   if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > config.head_dim ||
       (!partial && rope.rotary_dim != config.head_dim)) {
     ThrowInvalidInput("{}: rope.dimension_count {} of heads of {} is not possible in a {}",
@@ -197,13 +199,14 @@ std::function<bool(std::int64_t)> WindowPattern(const GgufKeys& keys, std::int64
 
 // Sets the layers whose mixer is not attention, none of which rotates.
 void SetMixers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  if (config.model_type == "lfm2") {
+  const MixerRule mixers = FamilyOf(config.model_type, keys.where()).mixers;
+  if (mixers == MixerRule::kShortConv) {
     const std::vector<std::int64_t> heads = HeadsOfLfm(keys, blocks);
     for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
       if (heads[l] == 0) config.layers[l] = {.rope = -1, .mixer = Mixer::kShortConv};
     }
   }
-  if (config.model_type == "qwen3_5_text") {
+  if (mixers == MixerRule::kDeltaRule) {
     const std::int64_t interval = keys.Int("full_attention_interval", 4);
     if (interval < 1) {
       ThrowInvalidInput("{}: full_attention_interval is 0, expected 1 or more", keys.where());

@@ -50,8 +50,21 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .name = "gpt-oss",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
+    {.model_type = "qwen3_5_moe_text",
+     .name = "qwen35moe",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
+    {.model_type = "qwen3_next",
+     .name = "qwen3next",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
     {.model_type = "lfm2",
      .name = "lfm2",
+     .interleaved_rotary = false,
+     .final_norm = "token_embd_norm",
+     .derived_heads = true},
+    {.model_type = "lfm2_moe",
+     .name = "lfm2moe",
      .interleaved_rotary = false,
      .final_norm = "token_embd_norm",
      .derived_heads = true},
@@ -76,6 +89,25 @@ std::vector<std::int64_t> InterleavedOrder(std::int64_t heads, std::int64_t head
   return order;
 }
 
+// in_proj_qkvz goes from key head to key head, and llama.cpp has all q, all k, all v in one tensor
+// and all z in another. in_proj_ba stays.
+std::vector<std::vector<std::int64_t>> FusedDeltaOrder(const DeltaRuleShape& shape) {
+  const std::int64_t key = shape.key_dim;
+  const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
+  const std::int64_t block = 2 * key + 2 * value;
+  std::vector<std::vector<std::int64_t>> order(3);
+  const auto add = [&](std::vector<std::int64_t>& rows, std::int64_t first, std::int64_t count) {
+    for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+      for (std::int64_t i = 0; i < count; ++i) rows.push_back(g * block + first + i);
+    }
+  };
+  add(order[0], 0, key);
+  add(order[0], key, key);
+  add(order[0], 2 * key, value);
+  add(order[1], 2 * key + value, value);
+  return order;
+}
+
 }  // namespace
 
 std::span<const GgufArchitecture> GgufArchitectures() { return kArchitectures; }
@@ -96,6 +128,7 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   const Mixer mixer = config.layers[layer].mixer;
   if (mixer == Mixer::kDeltaRule) {
     names.qkv = {"attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha"};
+    if (config.fused_delta) names.qkv = {"attn_qkv", "attn_gate", "ssm_ba"};
     names.o = "ssm_out";
   }
   if (mixer == Mixer::kShortConv) {
@@ -105,9 +138,13 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool splits = architecture != nullptr && architecture->splits_gate_up;
   if (config.fused_gate_up && !splits) names.gate_up = {"ffn_up"};
-  if (config.moe.num_experts > 0) {
+  if (config.has_experts(layer)) {
     names.gate_up = {"ffn_gate_exps", "ffn_up_exps"};
     names.down = {"ffn_down_exps"};
+    if (config.moe.shared_intermediate_size > 0) {
+      names.shared_in = {"ffn_gate_shexp", "ffn_up_shexp", "ffn_gate_inp_shexp"};
+      names.shared_out = {"ffn_down_shexp"};
+    }
   }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
   return names;
@@ -139,9 +176,15 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
 
 PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const DecoderConfig& config) {
   PerLinear<std::vector<std::int64_t>> order;
-  order.qkv.resize(ShapeLinears(config, layer).qkv.size());
+  const PerLinear<LinearShape> shapes = ShapeLinears(config, layer);
+  order.qkv.resize(shapes.qkv.size());
   order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
+  order.shared_in.resize(shapes.shared_in.size());
+  order.shared_out.resize(shapes.shared_out.size());
+  if (config.fused_delta && config.layers[layer].mixer == Mixer::kDeltaRule) {
+    order.qkv = FusedDeltaOrder(config.delta_rule);
+  }
   const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
   const bool attends = config.layers[layer].mixer == Mixer::kAttention;
   if (architecture != nullptr && architecture->interleaved_rotary && attends) {
@@ -161,7 +204,8 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
 std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config) {
   const DeltaRuleShape& shape = config.delta_rule;
   std::vector<std::int64_t> heads;
-  if (shape.heads == shape.key_heads) return heads;
+  // qwen3next repeats each.
+  if (shape.heads == shape.key_heads || config.fused_delta) return heads;
   DeltaRuleShape tiled = shape;
   tiled.tiled = true;
   heads.resize(shape.heads);
@@ -212,9 +256,15 @@ float GgufScoreFactor(const DecoderConfig& config) {
 }
 
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config) {
-  // The value heads of a model that was read from a GGUF file are in its order.
-  if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled) {
-    return ValueHeadOrder(layer, config, GgufValueHeads(config));
+  // The value heads of a model that was read from a GGUF file are in its order, and those of fused
+  // linears keep theirs.
+  if (config.layers[layer].mixer == Mixer::kDeltaRule && !config.delta_rule.tiled &&
+      !config.fused_delta) {
+    PerLinear<LinearRows> rows = ValueHeadOrder(layer, config, GgufValueHeads(config));
+    // Experts are stacked.
+    rows.gate_up.resize(2);
+    rows.down.resize(1);
+    return rows;
   }
   const PerLinear<std::vector<std::int64_t>> order = GgufRowOrder(layer, config);
   PerLinear<LinearRows> rows = Combine(order, order, [](const auto& linear, const auto&) {

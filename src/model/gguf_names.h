@@ -37,7 +37,8 @@ const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
 
 // Returns the tensor names of the linears of layer l, without ".weight". The experts of a mixture
 // are stacked: gate_up then holds two names and down one, of tensors (E, O, I). Two names for one
-// linear (splits_gate_up) are of parts of its rows.
+// linear (splits_gate_up; attn_qkv and attn_gate of fused_delta) are of parts of its rows. The last
+// of shared_in has one row.
 PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& config);
 
 // A norm of a layer: "attn_norm" and "input_layernorm", without ".weight".
@@ -87,8 +88,10 @@ float GgufScoreFactor(const DecoderConfig& config);
 template <typename Group>
 auto StackOf(Group& group, std::size_t place, std::size_t places) {
   std::vector<decltype(&group[0])> stack;
-  // One linear that is several tensors (GgufArchitecture::splits_gate_up) is in each of them.
-  const std::size_t first = group.size() < places ? 0 : place;
+  // One linear that is several tensors (GgufLinearNames) is in each of them: the first one of a
+  // group of fewer linears than tensors.
+  const std::size_t more = group.size() < places ? places - group.size() : 0;
+  const std::size_t first = place < more ? 0 : place - more;
   for (std::size_t i = first; i < group.size(); i += places) stack.push_back(&group[i]);
   return stack;
 }

@@ -15,6 +15,7 @@ std::vector<std::string> MixerNames(const DecoderConfig& config, Mixer mixer) {
       if (config.fused_qkv) return {"self_attn.qkv_proj"};
       return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     case Mixer::kDeltaRule:
+      if (config.fused_delta) return {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"};
       return {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
               "linear_attn.in_proj_a"};
     case Mixer::kShortConv:
@@ -45,6 +46,9 @@ std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerCon
       return {{q, d}, {kv, d}, {kv, d}};
     case Mixer::kDeltaRule: {
       const std::int64_t heads = config.delta_rule.heads;
+      if (config.fused_delta) {
+        return {{config.delta_conv_features() + config.delta_value_features(), d}, {2 * heads, d}};
+      }
       return {{config.delta_conv_features(), d},
               {config.delta_value_features(), d},
               {heads, d},
@@ -68,7 +72,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
   names.gate_up = {mlp(of.gate), mlp(of.up)};
   if (config.fused_gate_up) names.gate_up = {mlp(of.gate_up)};
   names.down = {mlp(of.down)};
-  if (config.moe.num_experts == 0) return names;
+  if (!config.has_experts(layer)) return names;
+  if (config.moe.shared_intermediate_size > 0) {
+    const std::string shared = mlp("shared_expert");
+    names.shared_in = {fmt::format("{}.{}", shared, of.gate), fmt::format("{}.{}", shared, of.up),
+                       shared + "_gate"};
+    names.shared_out = {fmt::format("{}.{}", shared, of.down)};
+  }
   names.gate_up.clear();
   names.down.clear();
   for (std::int64_t e = 0; e < config.moe.num_experts; ++e) {
@@ -82,9 +92,10 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
 
 std::vector<std::string> DistinctLinearNames(const DecoderConfig& config) {
   std::vector<std::string> distinct;
-  std::set<Mixer> seen;  // layers with one mixer have the same names
+  // Layers with one mixer, with experts or without, have the same names.
+  std::set<std::pair<Mixer, bool>> seen;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    if (!seen.insert(config.layers[l].mixer).second) continue;
+    if (!seen.insert({config.layers[l].mixer, config.has_experts(l)}).second) continue;
     LinearNames(config, l).ForEach([&](const std::string& name) {
       if (std::ranges::find(distinct, name) == distinct.end()) distinct.push_back(name);
     });
@@ -105,10 +116,13 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
   shapes.gate_up = {{f, d}, {f, d}};
   if (config.fused_gate_up) shapes.gate_up = {{2 * f, d}};
   shapes.down = {{d, f}};
-  if (config.moe.num_experts > 0) {
-    const auto experts = static_cast<std::size_t>(config.moe.num_experts);
-    shapes.gate_up.assign(2 * experts, {f, d});
-    shapes.down.assign(experts, {d, f});
+  if (!config.has_experts(l)) return shapes;
+  const auto experts = static_cast<std::size_t>(config.moe.num_experts);
+  shapes.gate_up.assign(2 * experts, {f, d});
+  shapes.down.assign(experts, {d, f});
+  if (const std::int64_t shared = config.moe.shared_intermediate_size; shared > 0) {
+    shapes.shared_in = {{shared, d}, {shared, d}, {1, d}};
+    shapes.shared_out = {{d, shared}};
   }
   return shapes;
 }
@@ -131,14 +145,19 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
-// The outputs of o or down, of all that the mixer reads its input with, or of gate and up together;
-// F is the size of one expert.
+// The outputs of o or down, of all that the mixer reads its input with, or of gate and up together,
+// also of an expert that all tokens share; F is the size of one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
   std::int64_t widest = config.hidden_size;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    std::int64_t mixer = 0;
-    for (const LinearShape& shape : ShapeLinears(config, l).qkv) mixer += shape.out;
-    widest = std::max({widest, mixer, 2 * config.layer(l).intermediate_size});
+    const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
+    const auto sum = [](const std::vector<LinearShape>& group) {
+      std::int64_t out = 0;
+      for (const LinearShape& shape : group) out += shape.out;
+      return out;
+    };
+    widest = std::max(
+        {widest, sum(shapes.qkv), 2 * config.layer(l).intermediate_size, sum(shapes.shared_in)});
   }
   return widest;
 }
@@ -155,6 +174,10 @@ bool IsJoinedExpert(const DecoderConfig& config, std::string_view path) {
 
 std::string RouterName(const DecoderConfig& config) {
   return fmt::format("{}.{}", config.names.mlp, config.names.router);
+}
+
+std::string ExpertBiasName(const DecoderConfig& config) {
+  return fmt::format("{}.expert_bias", config.names.mlp);
 }
 
 }  // namespace qlora

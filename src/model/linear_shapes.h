@@ -18,13 +18,16 @@ namespace qlora {
 // parts of a delta rule or of a short convolution; o is the mixer's last linear. qkv and gate_up
 // hold one entry where the family fuses them (Phi-3), otherwise three and two. With E
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
-// otherwise one.
+// otherwise one. An expert that all tokens share has shared_in (gate, up, and the gate of its
+// output) and shared_out (down); otherwise they are empty.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
   T o{};
   std::vector<T> gate_up;
   std::vector<T> down;
+  std::vector<T> shared_in = {};
+  std::vector<T> shared_out = {};
 
   // visit(T&) for every linear, in the order of the forward pass.
   template <typename Self, typename Visit>
@@ -33,6 +36,8 @@ struct PerLinear {
     visit(self.o);
     for (auto& linear : self.gate_up) visit(linear);
     for (auto& linear : self.down) visit(linear);
+    for (auto& linear : self.shared_in) visit(linear);
+    for (auto& linear : self.shared_out) visit(linear);
   }
   template <typename Visit>
   void ForEach(Visit&& visit) {
@@ -47,27 +52,35 @@ struct PerLinear {
 // fn(a, b) for every linear of a layer.
 template <typename A, typename B, typename Fn>
 auto Combine(A&& a, B&& b, Fn&& fn) {
+  const auto group = [&](const auto& of_a, const auto& of_b, auto& both) {
+    for (std::size_t i = 0; i < of_a.size(); ++i) both.push_back(fn(of_a[i], of_b[i]));
+  };
   PerLinear<decltype(fn(a.o, b.o))> out;
-  for (std::size_t i = 0; i < a.qkv.size(); ++i) out.qkv.push_back(fn(a.qkv[i], b.qkv[i]));
+  group(a.qkv, b.qkv, out.qkv);
   out.o = fn(a.o, b.o);
-  for (std::size_t i = 0; i < a.gate_up.size(); ++i) {
-    out.gate_up.push_back(fn(a.gate_up[i], b.gate_up[i]));
-  }
-  for (std::size_t i = 0; i < a.down.size(); ++i) out.down.push_back(fn(a.down[i], b.down[i]));
+  group(a.gate_up, b.gate_up, out.gate_up);
+  group(a.down, b.down, out.down);
+  group(a.shared_in, b.shared_in, out.shared_in);
+  group(a.shared_out, b.shared_out, out.shared_out);
   return out;
 }
 
 // visit(a, b) for every linear of a layer, in the order of the forward pass.
 template <typename A, typename B, typename Visit>
 void ForEachPair(A&& a, B&& b, Visit&& visit) {
-  for (std::size_t i = 0; i < a.qkv.size(); ++i) visit(a.qkv[i], b.qkv[i]);
+  const auto group = [&](auto& of_a, auto& of_b) {
+    for (std::size_t i = 0; i < of_a.size(); ++i) visit(of_a[i], of_b[i]);
+  };
+  group(a.qkv, b.qkv);
   visit(a.o, b.o);
-  for (std::size_t i = 0; i < a.gate_up.size(); ++i) visit(a.gate_up[i], b.gate_up[i]);
-  for (std::size_t i = 0; i < a.down.size(); ++i) visit(a.down[i], b.down[i]);
+  group(a.gate_up, b.gate_up);
+  group(a.down, b.down);
+  group(a.shared_in, b.shared_in);
+  group(a.shared_out, b.shared_out);
 }
 
 // The linears of a layer that read the same input.
-enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown };
+enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown, kSharedIn, kSharedOut };
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -78,6 +91,10 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
       return {&linears.o, 1};
     case LinearGroup::kGateUp:
       return linears.gate_up;
+    case LinearGroup::kSharedIn:
+      return linears.shared_in;
+    case LinearGroup::kSharedOut:
+      return linears.shared_out;
     case LinearGroup::kDown:
       break;
   }
@@ -98,6 +115,8 @@ std::vector<std::string> DistinctLinearNames(const DecoderConfig& config);
 
 // Name of the router inside a layer: "mlp.gate".
 std::string RouterName(const DecoderConfig& config);
+// Name of its bias, without ".weight" behind it: "feed_forward.expert_bias".
+std::string ExpertBiasName(const DecoderConfig& config);
 
 struct LinearShape {
   std::int64_t out = 0;

@@ -140,7 +140,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
 
 // The order of parameters, gradients, moments and the tensors of optimizer.safetensors:
 //
-//   A of layer 0 (q k v o gate up down), A of layer 1 ... | B likewise | magnitudes | modules
+//   A of layer 0 (q k v o gate up down ...), A of layer 1 ... | B likewise | magnitudes | modules
 //
 // Kinds are contiguous, because each has its own learning rate and decay. Absent linears take no
 // room. Padding up to a multiple of 256 values begins as zero and has zero gradients, so it stays
@@ -340,6 +340,8 @@ std::int64_t LoraAdapter::max_group_rank() const {
     // With experts, gate and up of each expert form a group.
     visit(layer.gate_up, std::min<std::size_t>(layer.gate_up.size(), 2));
     visit(layer.down, 1);
+    visit(layer.shared_in, layer.shared_in.size());
+    visit(layer.shared_out, 1);
   }
   return most;
 }

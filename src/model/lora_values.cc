@@ -108,6 +108,8 @@ std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t
   add({names.o}, {places.o});
   add(names.gate_up, places.gate_up);
   add(names.down, places.down);
+  add(names.shared_in, places.shared_in);
+  add(names.shared_out, places.shared_out);
   return stacks;
 }
 

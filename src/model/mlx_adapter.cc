@@ -32,7 +32,7 @@ constexpr const char* kHead = "lm_head";
 // three matrices.
 PerLinear<std::string> MlxNames(const DecoderConfig& decoder, std::int64_t layer) {
   PerLinear<std::string> names = LinearPaths(decoder, layer);
-  if (decoder.moe.num_experts == 0) return names;
+  if (!decoder.has_experts(layer)) return names;
   if (decoder.moe.is_joined) {
     // Their names and the order of their outputs there are not known here.
     names.gate_up.clear();

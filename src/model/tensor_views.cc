@@ -136,8 +136,17 @@ std::span<const std::byte> TensorViews::StoredBytes(const TensorPiece& piece) co
 std::vector<std::byte> TensorViews::Copied(const TensorView& view) const {
   std::vector<std::byte> copy;
   copy.reserve(view.info.bytes());
+  const bool decodes = view.factor == 1;  // otherwise Scaled does
   for (const TensorPiece& piece : view.pieces) {
     const std::span<const std::byte> bytes = StoredBytes(piece);
+    if (decodes && piece.source->dtype != view.info.dtype) {
+      QLORA_DCHECK(piece.rows.empty() && view.info.dtype == DType::kF32);
+      std::vector<float> values(static_cast<std::size_t>(piece.count));
+      DecodeFloats(piece.source->dtype, bytes, values);
+      const std::span<const std::byte> decoded = std::as_bytes(std::span(values));
+      copy.insert(copy.end(), decoded.begin(), decoded.end());
+      continue;
+    }
     if (piece.rows.empty()) {
       copy.insert(copy.end(), bytes.begin(), bytes.end());
       continue;

@@ -23,8 +23,9 @@ struct TensorPiece {
   std::vector<std::int64_t> rows = {};
 };
 
-// A tensor as the layers ask for it: its pieces one after the other. transposed: the single piece
-// is a matrix whose columns are the rows of this one.
+// A tensor as the layers ask for it: its pieces one after the other, of its type, or of any types
+// where that is F32. transposed: the single piece is a matrix whose columns are the rows of this
+// one.
 struct TensorView {
   TensorInfo info;
   std::vector<TensorPiece> pieces;

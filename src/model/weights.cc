@@ -346,12 +346,22 @@ class Loader {
     for (std::size_t i = 0; i < names.down.size(); ++i) {
       out.linears.down.push_back(Linear(layer + names.down[i], shapes.down[i], config_.mlp_bias));
     }
-    if (config_.moe.num_experts > 0) {
-      out.router =
-          Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
-      if (config_.moe.router_bias) {
-        out.router_bias = Wide(layer + RouterName(config_) + ".bias", config_.moe.num_experts);
-      }
+    if (!config_.has_experts(l)) return out;
+    for (std::size_t i = 0; i < names.shared_in.size(); ++i) {
+      out.linears.shared_in.push_back(
+          Linear(layer + names.shared_in[i], shapes.shared_in[i], false));
+    }
+    for (std::size_t i = 0; i < names.shared_out.size(); ++i) {
+      out.linears.shared_out.push_back(
+          Linear(layer + names.shared_out[i], shapes.shared_out[i], false));
+    }
+    out.router =
+        Table(layer + RouterName(config_) + ".weight", config_.moe.num_experts, options_.use);
+    if (config_.moe.router_bias) {
+      out.router_bias = Wide(layer + RouterName(config_) + ".bias", config_.moe.num_experts);
+    }
+    if (config_.moe.expert_bias) {
+      out.expert_bias = Wide(layer + ExpertBiasName(config_), config_.moe.num_experts);
     }
     return out;
   }

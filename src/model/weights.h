@@ -77,6 +77,7 @@ struct LayerWeights {
   WeightView router;               // (E, D) as in the file; empty without experts
   ConstMatrixView router_bias;     // (1, E) wide, or empty
   ConstMatrixView sinks;           // (1, H) wide, or empty
+  ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.

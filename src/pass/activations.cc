@@ -20,13 +20,6 @@ class Layout {
       : Layout(carver, other.c_, other.precision_, other.shape_) {}
 
   MatrixView Act(std::int64_t cols) { return carver_.Matrix(precision_.activation, n_, cols); }
-  // Rows of the MLP: tokens, or slots of experts.
-  std::int64_t slots() const {
-    return c_.moe.num_experts > 0 ? n_ * c_.moe.num_experts_per_tok : n_;
-  }
-  MatrixView Slots(std::int64_t cols) {
-    return carver_.Matrix(precision_.activation, slots(), cols);
-  }
   MatrixView Wide(std::int64_t rows, std::int64_t cols) {
     return carver_.Matrix(precision_.wide, rows, cols);
   }
@@ -85,6 +78,12 @@ class LayerLayout : public Layout {
   LayerLayout(const Layout& layout, Carver& carver, std::int64_t layer)
       : Layout(layout, carver), l_(layer), sizes_(c_.layer(layer)) {}
 
+  // Rows of the MLP: tokens, or slots of experts.
+  std::int64_t slots() const { return has_experts() ? n_ * c_.moe.num_experts_per_tok : n_; }
+  MatrixView Slots(std::int64_t cols) {
+    return carver_.Matrix(precision_.activation, slots(), cols);
+  }
+
   // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
   void MixerPart(LayerActivations& a) {
     a.attn_rstd = Wide(1, n_);
@@ -130,7 +129,7 @@ class LayerLayout : public Layout {
       a.gate = Slots(f);
       a.up = Slots(f);
     }
-    a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    if (has_experts()) a.experts = LayoutExperts(carver_, c_, precision_, n_);
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
       a.down_rstd = Wide(1, n_);
@@ -143,6 +142,9 @@ class LayerLayout : public Layout {
     u.qkv.resize(ShapeLinears(c_, l_).qkv.size());
     u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
     u.down.resize(1);
+    const bool has_shared = has_experts() && c_.moe.shared_intermediate_size > 0;
+    if (has_shared) u.shared_in.resize(3);
+    if (has_shared) u.shared_out.resize(1);
     // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
     // experts, write different rows of out[j], so the largest rank is enough for all.
     const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
@@ -161,13 +163,15 @@ class LayerLayout : public Layout {
     place(LinearGroup::kO, n_, {&u.o, 1});
     place(LinearGroup::kGateUp, slots(), u.gate_up);
     place(LinearGroup::kDown, slots(), u.down);
+    place(LinearGroup::kSharedIn, n_, u.shared_in);
+    place(LinearGroup::kSharedOut, n_, u.shared_out);
   }
 
   void Scratch(LayerScratch& out) {
     // The scratch of a mixer and that of an MLP never live at the same time.
     Carver mixer = carver_;
     const std::int64_t f = sizes_.intermediate_size;
-    out.act = c_.moe.num_experts > 0 ? Slots(f) : Tailed(f);
+    out.act = has_experts() ? Slots(f) : Tailed(f);
     if (sizes_.mixer == Mixer::kAttention) return AttentionScratch(out);
     if (shape_.training) out.d_act = Slots(f);
     if (sizes_.mixer == Mixer::kDeltaRule) {
@@ -199,12 +203,11 @@ class LayerLayout : public Layout {
   }
 
  private:
+  bool has_experts() const { return c_.has_experts(l_); }
   bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
   // Norms of heads read q and k as one row for each norm.
   bool joins_qkv() const { return c_.fused_qkv || (shape_.tail > 0 && !has_qk_norm()); }
-  bool joins_gate_up() const {
-    return c_.fused_gate_up || (shape_.tail > 0 && c_.moe.num_experts == 0);
-  }
+  bool joins_gate_up() const { return c_.fused_gate_up || (shape_.tail > 0 && !has_experts()); }
 
   // q, k and v: three matrices, or columns of one.
   void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {

@@ -19,6 +19,27 @@ struct DeltaInputs {
   MatrixView v;     // (N, H*V)
 };
 
+// Calls copy(fused, apart) for the parts of the outputs of fused linears.
+template <typename Copy>
+void ForEachPart(const DeltaRuleShape& shape, const DeltaRuleScratch& fused, const MatrixView& qkv,
+                 const MatrixView& z, const MatrixView& b, const MatrixView& a, const Copy& copy) {
+  // Of one key head: q and k, then the values v of the r heads that read them, then their z.
+  const std::int64_t r = shape.heads / shape.key_heads;
+  const std::int64_t key = shape.key_dim;
+  const std::int64_t value = r * shape.value_dim;
+  const std::int64_t block = 2 * key + 2 * value;
+  copy(Columns(Reshape(fused.qkvz, block), 2 * key + value, value), Reshape(z, value));
+  copy(Columns(Reshape(fused.ba, 2 * r), 0, r), Reshape(b, r));
+  copy(Columns(Reshape(fused.ba, 2 * r), r, r), Reshape(a, r));
+  const DeltaInputs in(qkv, shape);
+  for (std::int64_t g = 0; g < shape.key_heads; ++g) {
+    const MatrixView head = Columns(fused.qkvz, g * block, block);
+    copy(Columns(head, 0, key), Columns(in.q, g * key, key));
+    copy(Columns(head, key, key), Columns(in.k, g * key, key));
+    copy(Columns(head, 2 * key, value), Columns(in.v, g * value, value));
+  }
+}
+
 }  // namespace
 
 DeltaRuleActivations LayoutDeltaRule(Carver& carver, const DecoderConfig& config,
@@ -47,6 +68,10 @@ DeltaRuleScratch LayoutDeltaRuleScratch(Carver& carver, const DecoderConfig& con
   out.conv = act(config.delta_conv_features());
   out.norm = act(config.delta_value_features());
   out.gated = act(config.delta_value_features());
+  if (config.fused_delta) {
+    out.qkvz = act(config.delta_conv_features() + config.delta_value_features());
+    out.ba = act(2 * config.delta_rule.heads);
+  }
   if (!training) return out;
   out.d_gated = act(config.delta_value_features());
   out.d_conv = act(config.delta_conv_features());
@@ -58,8 +83,13 @@ DeltaRuleScratch LayoutDeltaRuleScratch(Carver& carver, const DecoderConfig& con
 void Layer::BindDeltaRule() {
   const DeltaRuleActivations& a = a_.delta_rule;
   const DeltaRuleScratch& s = a_.scratch.delta_rule;
-  qkv_ = {{a.qkv, a_.u.qkv[0]}, {a.z, a_.u.qkv[1]}, {a.b, a_.u.qkv[2]}, {a.a, a_.u.qkv[3]}};
-  d_qkv_ = {s.conv, a.z, s.d_b, s.d_a};
+  if (config_.fused_delta) {
+    qkv_ = {{s.qkvz, a_.u.qkv[0]}, {s.ba, a_.u.qkv[1]}};
+    d_qkv_ = {s.qkvz, s.ba};
+  } else {
+    qkv_ = {{a.qkv, a_.u.qkv[0]}, {a.z, a_.u.qkv[1]}, {a.b, a_.u.qkv[2]}, {a.a, a_.u.qkv[3]}};
+    d_qkv_ = {s.conv, a.z, s.d_b, s.d_a};
+  }
   mixed_ = s.gated;
   d_mixed_ = s.d_gated;
 }
@@ -68,6 +98,12 @@ void Layer::RunDeltaRule() {
   const DeltaRuleActivations& a = a_.delta_rule;
   // 2. qkv, z, b, a = norm W^T + LoRA
   ForwardGroup(context_, LinearGroup::kQkv, shared_.norm, qkv_, Store::kSet);
+  if (config_.fused_delta) {
+    ForEachPart(config_.delta_rule, a_.scratch.delta_rule, a.qkv, a.z, a.b, a.a,
+                [&](const MatrixView& fused, const MatrixView& apart) {
+                  Run(ops::Copy{fused, apart});
+                });
+  }
   // 3. q, k, v = silu(conv(qkv))
   ConvolveDeltaInputs();
   // 4. o = delta rule(q, k, v, a, b)
@@ -102,6 +138,11 @@ void Layer::DeltaRuleBackward() {
   // 3. The gradient of qkv takes the place of q, k and v.
   Run(ops::CausalConvBackward{Activation::kSilu, context_.inputs.parts, s.d_conv, a.qkv,
                               w_.conv.weight, w_.conv.bias, s.conv});
+  if (!config_.fused_delta) return;
+  ForEachPart(config_.delta_rule, s, s.conv, a.z, s.d_b, s.d_a,
+              [&](const MatrixView& fused, const MatrixView& apart) {
+                Run(ops::Copy{apart, fused});
+              });
 }
 
 void Layer::ConvolveDeltaInputs() {

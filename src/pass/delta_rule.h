@@ -26,6 +26,10 @@ struct DeltaRuleScratch {
   MatrixView conv;   // (N, C) act: q, k and v; the backward pass leaves the gradient of `qkv` here
   MatrixView norm;   // (N, H*V) act: RMSNorm of each head of o; then its gradient, then that of o
   MatrixView gated;  // (N, H*V) act: silu(z) * norm, the input of the last linear
+  // Of linears that are fused (Qwen3-Next): their outputs; the backward pass has their gradients
+  // here.
+  MatrixView qkvz;  // (N, C + H*V) act
+  MatrixView ba;    // (N, 2*H) act
   // Backward only.
   MatrixView d_gated;  // (N, H*V) act
   MatrixView d_conv;   // (N, C) act

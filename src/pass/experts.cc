@@ -1,5 +1,6 @@
-// The mixture of experts that Qwen3-MoE, Mixtral and gpt-oss have in place of the MLP. The numbers
-// continue the numbers of layer.cc: steps 8 to 10 become 8a to 10.
+// The mixture of experts that Qwen3-MoE, Mixtral, gpt-oss and others have in place of the MLP. The
+// numbers continue the numbers of layer.cc: steps 8 to 10 become 8a to 10. An expert of all tokens
+// is in shared_expert.cc.
 //
 // A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
 // every expert multiplies a range of rows ("slots"):
@@ -55,7 +56,6 @@ ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
                                 const Precision& precision, std::int64_t rows) {
   ExpertActivations out;
   const std::int64_t experts = config.moe.num_experts;
-  if (experts == 0) return out;
   const std::int64_t slots = rows * config.moe.num_experts_per_tok;
   const auto indices = [&](std::int64_t count) {
     const MatrixView m = carver.Matrix(DType::kI32, 1, count);
@@ -67,6 +67,7 @@ ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
   out.routing = {indices(slots), indices(slots), indices(slots), indices(slots),
                  indices(experts + 1)};
   out.begin.resize(experts + 1);
+  out.shared = LayoutSharedExpert(carver, config, precision, rows);
   return out;
 }
 
@@ -76,6 +77,7 @@ ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
   if (config.moe.num_experts == 0) return out;
   const std::int64_t slots = rows * config.moe.num_experts_per_tok;
   out.slot = carver.Matrix(precision.activation, slots, config.hidden_size);
+  out.shared = LayoutSharedExpertBuffers(carver, config, precision, rows, training);
   if (!training) return out;
   out.d_slot = carver.Matrix(precision.activation, slots, config.hidden_size);
   out.d_slot_weights = carver.Matrix(precision.wide, 1, slots);
@@ -95,7 +97,9 @@ void Layer::ProjectExperts() {
   const LinearView router = Router(w_);
   const LinearOutput logits{e.router, {}};
   Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
-  Run(ops::RouteExperts{e.router, config_.moe.norm_topk_prob, e.routing, e.pair_weights});
+  const MoeConfig& moe = config_.moe;
+  Run(ops::RouteExperts{e.router, moe.norm_topk_prob, e.routing, e.pair_weights, moe.score,
+                        w_.expert_bias, moe.routed_scaling_factor});
   // The rows of an expert are the shape of its products, which the host gives: it waits for the
   // routing once in each forward pass of a layer, instead of padding every expert to the most rows
   // that it could have.
@@ -106,6 +110,7 @@ void Layer::ProjectExperts() {
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T [+ b] + LoRA
   Run(ops::GatherRows{shared_.norm, e.routing.tokens, s.slot});
   Run(ops::ExpertLinear{gate_up, e.begin, s.slot, gate_up_});
+  ProjectSharedExpert();
 }
 
 void Layer::ForwardExperts(const MatrixView& x_out) {
@@ -125,10 +130,12 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
   const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
   Run(ops::ExpertLinear{down.linears, e.begin, a_.scratch.act, down_out});
   Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
-  if (down.biases.empty()) return;
-  const LinearOutput bias_out[] = {{s.slot, {}}};
-  Run(ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out});
-  Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+  if (!down.biases.empty()) {
+    const LinearOutput bias_out[] = {{s.slot, {}}};
+    Run(ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out});
+    Run(ops::ScatterAddRows{s.slot, e.routing.tokens, x_out});
+  }
+  ForwardSharedExpert(x_out);
 }
 
 void Layer::BackwardExperts(LoraAdapter& trained) {
@@ -161,12 +168,19 @@ void Layer::BackwardExperts(LoraAdapter& trained) {
 
   // forward 8a: router = norm Wr^T [+ br].  norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
+  if (has_shared_expert()) SharedExpertBackward(trained);
+  const MoeConfig& moe = config_.moe;
   Run(ops::GatherRows{Reshape(s.d_slot_weights, 1), routing.slots, Reshape(s.d_pair_weights, 1)});
   Run(ops::RouteExpertsBackward{s.d_pair_weights, routing.experts, e.pair_weights,
-                                config_.moe.norm_topk_prob, e.router});
+                                moe.norm_topk_prob, e.router, moe.score,
+                                moe.routed_scaling_factor});
   const LinearView router = Router(w_);
   const LinearGradient d_router{e.router, {}, {}, {}};
-  Run(ops::LinearBackward{{&router, 1}, shared_.norm, {&d_router, 1}, shared_.d_norm});
+  Run(ops::LinearBackward{{&router, 1},
+                          shared_.norm,
+                          {&d_router, 1},
+                          shared_.d_norm,
+                          has_shared_expert() ? Store::kAdd : Store::kSet});
 
   // forward 8b: slot = norm of each slot's token;  gate, up = slot W^T
   Run(ops::GatherRows{shared_.norm, routing.tokens, s.slot});

@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "model/config.h"
+#include "pass/shared_expert.h"
 
 namespace qlora {
 
@@ -18,11 +19,13 @@ struct ExpertActivations {
   MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
   RoutingView routing;
   std::vector<std::int32_t> begin;  // (E + 1) routing.begin in host memory
+  SharedExpertActivations shared;
 };
 
 // Scratch that all layers share.
 struct ExpertBuffers {
   MatrixView slot;  // (S, D) act: rows that experts read and write
+  SharedExpertBuffers shared;
   // Backward only.
   MatrixView d_slot;          // (S, D) act: gradient of `slot`
   MatrixView d_slot_weights;  // (1, S) wide
@@ -30,9 +33,9 @@ struct ExpertBuffers {
   MatrixView d_bias_weights;  // (1, S) wide: the part of biases of down in d_slot_weights, or empty
 };
 
-// Empty without experts.
 ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
                                 const Precision& precision, std::int64_t rows);
+// Empty without experts.
 ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
                                   const Precision& precision, std::int64_t rows, bool training);
 

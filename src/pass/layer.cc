@@ -127,7 +127,7 @@ void Layer::Attend() {
 void Layer::ForwardMlp(const MatrixView& x_out) {
   // 7. norm = RMSNorm(x_mid)
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  if (config_.moe.num_experts > 0) return ForwardExperts(x_out);
+  if (config_.has_experts(context_.layer)) return ForwardExperts(x_out);
   // 8. gate, up = norm W^T + b + LoRA
   ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
   // 9. act = act(gate) * up
@@ -139,7 +139,7 @@ void Layer::ForwardMlp(const MatrixView& x_out) {
 void Layer::RecomputeMlp() {
   // 7
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  if (config_.moe.num_experts > 0) return ProjectExperts();
+  if (config_.has_experts(context_.layer)) return ProjectExperts();
   // 8
   ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
   // 9, 10. The normalised values are needed, the residual stream is not.
@@ -149,7 +149,7 @@ void Layer::RecomputeMlp() {
 }
 
 void Layer::BackwardMlp(LoraAdapter& trained) {
-  if (config_.moe.num_experts > 0) return BackwardExperts(trained);
+  if (config_.has_experts(context_.layer)) return BackwardExperts(trained);
   // 10
   Activate();
   BranchBackward(down_, a_.scratch.act, a_.scratch.d_act, trained);

@@ -7,7 +7,7 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc).
+// experts (experts.cc, shared_expert.cc).
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -119,6 +119,12 @@ class Layer {
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);
   void BackwardExperts(LoraAdapter& trained);
+  // Those of an expert of all tokens (shared_expert.cc).
+  bool has_shared_expert() const { return !w_.linears.shared_in.empty(); }
+  void ProjectSharedExpert();
+  void ActivateSharedExpert();
+  void ForwardSharedExpert(const MatrixView& x_out);
+  void SharedExpertBackward(LoraAdapter& trained);
 
   LayerActivations& a_;
   Activations& shared_;

@@ -19,7 +19,7 @@ LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int6
   LoraView view{lora.a, lora.b, lora.scale, 0, {}};
   if (!dropout.enabled) return view;
   constexpr std::uint64_t kIndices = 2048;
-  static_assert(3 * kMaxExperts + 5 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+  static_assert(3 * kMaxExperts + 9 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
   const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
   view.dropout = lora.dropout;
   view.dropout_key =
@@ -54,7 +54,11 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   const std::size_t o = std::max<std::size_t>(3, all.qkv.size());
   if (group == LinearGroup::kO) first = o;
   if (group == LinearGroup::kGateUp) first = o + 1;
-  if (group == LinearGroup::kDown) first = o + 1 + all.gate_up.size();
+  const std::size_t down = o + 1 + all.gate_up.size();
+  if (group == LinearGroup::kDown) first = down;
+  const std::size_t shared = down + all.down.size();
+  if (group == LinearGroup::kSharedIn) first = shared;
+  if (group == LinearGroup::kSharedOut) first = shared + all.shared_in.size();
   std::vector<LinearView> views;
   for (std::size_t i = 0; i < frozen.size(); ++i) {
     views.push_back({frozen[i].weight, frozen[i].bias, {}});

@@ -287,7 +287,8 @@ std::string WarnOfRanks(const LoraAdapter& adapter) {
   const LoraLinear* widest = nullptr;
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) {
-      if (lora.trained_rank <= std::min(lora.in, lora.out)) return;
+      // The gate of a shared expert has one row, and costs nothing at any rank.
+      if (lora.out == 1 || lora.trained_rank <= std::min(lora.in, lora.out)) return;
       if (widest == nullptr || lora.trained_rank > widest->trained_rank) widest = &lora;
     });
   }

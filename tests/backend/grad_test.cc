@@ -258,6 +258,57 @@ TEST_F(GradTest, RouteExperts) {
   }
 }
 
+TEST_F(GradTest, RouteExpertsBySigmoids) {
+  for (const bool normalize : {false, true}) {
+    for (const std::int64_t k : {1, 3, 7}) {
+      const Matrix logits = Normal(4, 7, 2);
+      const Matrix bias = Normal(1, 7, 0.5);
+      const Matrix d_weights = Normal(4, k);
+      std::vector<std::int32_t> indices(4 * 4 * k + 8);
+      std::int32_t* const first = indices.data();
+      const RoutingView routing = {{first, 4 * k},
+                                   {first + 4 * k, 4 * k},
+                                   {first + 8 * k, 4 * k},
+                                   {first + 12 * k, 4 * k},
+                                   {first + 16 * k, 8}};
+      Matrix logits_c = Convert(logits, DType::kC128);
+      const Matrix bias_c = Convert(bias, DType::kC128);
+      Matrix weights_c(DType::kC128, 4, k);
+      const Matrix expected = ComplexStep(logits_c, [&] {
+        backend_->Run(ops::RouteExperts{logits_c.view(), normalize, routing, weights_c.view(),
+                                        RouterScore::kSigmoid, bias_c.view(), 2.5f});
+        return Contract(d_weights, weights_c);
+      });
+      Matrix weights(DType::kF64, 4, k);
+      backend_->Run(ops::RouteExperts{logits.view(), normalize, routing, weights.view(),
+                                      RouterScore::kSigmoid, bias.view(), 2.5f});
+      Matrix d_logits = logits;
+      backend_->Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
+                                              normalize, d_logits.view(), RouterScore::kSigmoid,
+                                              2.5f});
+      ExpectGradient(d_logits, expected, "d_logits");
+    }
+  }
+}
+
+TEST_F(GradTest, GateRows) {
+  const Matrix x = Normal(4, 21);
+  const Matrix gate = Normal(4, 1, 2);
+  const Matrix dy = Normal(4, 21);
+  Matrix x_c = Convert(x, DType::kC128);
+  Matrix gate_c = Convert(gate, DType::kC128);
+  Matrix y(DType::kC128, 4, 21);
+  const auto loss = [&] {
+    backend_->Run(ops::GateRows{x_c.view(), gate_c.view(), y.view()});
+    return Contract(dy, y);
+  };
+  Matrix d_gate = Poisoned(gate);
+  Matrix dx = Poisoned(x);
+  backend_->Run(ops::GateRowsBackward{dy.view(), x.view(), gate.view(), d_gate.view(), dx.view()});
+  ExpectGradient(d_gate, ComplexStep(gate_c, loss), "d_gate");
+  ExpectGradient(dx, ComplexStep(x_c, loss), "dx");
+}
+
 TEST_F(GradTest, CrossEntropy) {
   const std::vector<std::int32_t> targets = {4, 0, 16, 4};
   for (const auto& [softcap, smoothing] : {std::pair(0.0f, 0.0f), std::pair(2.5f, 0.0f),

@@ -91,6 +91,97 @@ TEST_P(OpTest, RouteExperts) {
   }
 }
 
+// The choice depends on the bias, the weights do not.
+TEST_P(OpTest, RouteExpertsBySigmoids) {
+  if (!backend().CarriesState()) GTEST_SKIP() << "no kernel";
+  std::uint64_t seed = 1460;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const bool normalize : {false, true}) {
+      Random random(++seed);
+      const std::int64_t k = std::min<std::int64_t>(s.cols, 1 + random.Below(4));
+      const Matrix logits = random.Normal(wide(), s.rows, s.cols, 2);
+      const Matrix bias = random.Normal(wide(), 1, s.cols, 0.5);
+      const Matrix d_weights = random.Normal(wide(), s.rows, k, 1);
+      Routing routing(s.rows * k, s.cols);
+      Routing routing64(s.rows * k, s.cols);
+      Matrix weights(wide(), s.rows, k);
+      Matrix weights64(DType::kF64, s.rows, k);
+      backend().Run(ops::RouteExperts{logits.view(), normalize, routing.view(), weights.view(),
+                                      RouterScore::kSigmoid, bias.view(), 2.5f});
+      reference().Run(ops::RouteExperts{Convert(logits, DType::kF64).view(), normalize,
+                                        routing64.view(), weights64.view(), RouterScore::kSigmoid,
+                                        Convert(bias, DType::kF64).view(), 2.5f});
+      EXPECT_EQ(routing.experts, routing64.experts);
+      routing.ExpectConsistent(k);
+      const double g = Gamma(k + 20 + kMathRoundings, UnitRoundoff(wide()));
+      ExpectWithin(weights, weights64, Scaled(g, Abs(weights64)), "weights");
+
+      Matrix d_logits = logits;
+      Matrix d_logits64 = Convert(logits, DType::kF64);
+      backend().Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
+                                              normalize, d_logits.view(), RouterScore::kSigmoid,
+                                              2.5f});
+      reference().Run(ops::RouteExpertsBackward{Convert(d_weights, DType::kF64).view(),
+                                                routing.experts, weights64.view(), normalize,
+                                                d_logits64.view(), RouterScore::kSigmoid, 2.5f});
+      ExpectWithin(d_logits, d_logits64,
+                   Bound(d_logits,
+                         [&](std::int64_t n, std::int64_t) {
+                           double size = 0;
+                           for (std::int64_t j = 0; j < k; ++j) {
+                             size += std::abs(weights64(n, j) * d_weights(n, j));
+                           }
+                           return 4 * g * size;
+                         }),
+                   "d_logits");
+    }
+  }
+}
+
+TEST_P(OpTest, GateRows) {
+  if (!backend().CarriesState()) GTEST_SKIP() << "no kernel";
+  std::uint64_t seed = 1470;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const bool in_place : {false, true}) {
+      Random random(++seed);
+      Matrix dy = random.Normal(activation(), s.rows, s.cols, 1);
+      Matrix x = random.Normal(activation(), s.rows, s.cols, 1);
+      Matrix gate = random.Normal(activation(), s.rows, 1, 2);
+      const Matrix dy64 = Convert(dy, DType::kF64);
+      const Matrix x64 = Convert(x, DType::kF64);
+      const Matrix gate64 = Convert(gate, DType::kF64);
+      Matrix y64(DType::kF64, s.rows, s.cols);
+      Matrix dx64(DType::kF64, s.rows, s.cols);
+      Matrix d_gate64(DType::kF64, s.rows, 1);
+      reference().Run(ops::GateRows{x64.view(), gate64.view(), y64.view()});
+      reference().Run(ops::GateRowsBackward{dy64.view(), x64.view(), gate64.view(), d_gate64.view(),
+                                            dx64.view()});
+
+      Matrix d_gate(activation(), s.rows, 1);
+      Matrix dx(activation(), s.rows, s.cols);
+      Matrix y(activation(), s.rows, s.cols);
+      const Matrix gate_before = gate;
+      backend().Run(ops::GateRowsBackward{dy.view(), x.view(), gate.view(),
+                                          in_place ? gate.view() : d_gate.view(),
+                                          in_place ? dy.view() : dx.view()});
+      backend().Run(ops::GateRows{x.view(), gate_before.view(), in_place ? x.view() : y.view()});
+      const double g = Gamma(20 + kMathRoundings, UnitRoundoff(wide()));
+      ExpectWithin(in_place ? x : y, y64, Scaled(g, Abs(y64)), "y");
+      ExpectWithin(in_place ? dy : dx, dx64, Scaled(g, Abs(dx64)), "dx");
+      ExpectWithin(in_place ? gate : d_gate, d_gate64,
+                   Bound(d_gate64,
+                         [&](std::int64_t n, std::int64_t) {
+                           double size = 0;
+                           for (std::int64_t c = 0; c < s.cols; ++c) {
+                             size += std::abs(dy64(n, c) * x64(n, c));
+                           }
+                           return Gamma(s.cols + 20 + kMathRoundings, UnitRoundoff(wide())) * size;
+                         }),
+                   "d_gate");
+    }
+  }
+}
+
 TEST_P(OpTest, ScaleRowsAndRowDots) {
   std::uint64_t seed = 1480;
   for (const RowsShape& s : RowsShapes()) {

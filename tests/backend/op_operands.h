@@ -65,13 +65,17 @@ void Operands(OpLike<ops::ScatterAddRows> auto& op, const auto& all) {
   all(op.x, op.rows, op.y_acc);
 }
 void Operands(OpLike<ops::RouteExperts> auto& op, const auto& all) {
-  all(op.logits, op.routing, op.weights);
+  all(op.logits, op.routing, op.weights, op.bias);
 }
 void Operands(OpLike<ops::RouteExpertsBackward> auto& op, const auto& all) {
   all(op.d_weights, op.experts, op.weights, op.logits_inout);
 }
 void Operands(OpLike<ops::ScaleRows> auto& op, const auto& all) { all(op.x, op.scale, op.y); }
 void Operands(OpLike<ops::RowDots> auto& op, const auto& all) { all(op.x, op.y, op.dots); }
+void Operands(OpLike<ops::GateRows> auto& op, const auto& all) { all(op.x, op.gate, op.y); }
+void Operands(OpLike<ops::GateRowsBackward> auto& op, const auto& all) {
+  all(op.dy, op.x, op.gate, op.d_gate, op.dx);
+}
 void Operands(OpLike<ops::AddNoise> auto& op, const auto& all) { all(op.magnitude, op.y_acc); }
 void Operands(OpLike<ops::WeightGradient> auto& op, const auto& all) {
   all(op.dy, op.x, op.dw_acc);

@@ -81,9 +81,40 @@ inline std::vector<Json> FamilyConfigs() {
                                 {"rope_theta", 1.5e5},
                                 {"factor", 4.0},
                                 {"original_max_position_embeddings", 32}}}}),
+      SmallConfig("qwen3_5_moe_text", {{"head_dim", 16},
+                                       {"linear_num_key_heads", 2},
+                                       {"linear_num_value_heads", 4},
+                                       {"linear_key_head_dim", 8},
+                                       {"linear_value_head_dim", 8},
+                                       {"num_experts", 5},
+                                       {"num_experts_per_tok", 2},
+                                       {"moe_intermediate_size", 12},
+                                       {"shared_expert_intermediate_size", 20},
+                                       {"rope_parameters",
+                                        {{"rope_type", "default"},
+                                         {"rope_theta", 1e7},
+                                         {"partial_rotary_factor", 0.5},
+                                         {"mrope_section", {2, 1, 1}}}}}),
+      SmallConfig("qwen3_next", {{"head_dim", 16},
+                                 {"full_attention_interval", 2},
+                                 {"linear_num_key_heads", 2},
+                                 {"linear_num_value_heads", 4},
+                                 {"linear_key_head_dim", 8},
+                                 {"linear_value_head_dim", 8},
+                                 {"num_experts", 5},
+                                 {"num_experts_per_tok", 2},
+                                 {"moe_intermediate_size", 12},
+                                 {"shared_expert_intermediate_size", 20},
+                                 {"partial_rotary_factor", 0.5}}),
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
+      SmallConfig("lfm2_moe", {{"norm_eps", 1e-5},
+                               {"num_experts", 5},
+                               {"num_experts_per_tok", 2},
+                               {"moe_intermediate_size", 12},
+                               {"num_dense_layers", 1},
+                               {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
   };
 }
 
@@ -123,9 +154,12 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     group({names.o}, {shapes.o}, attends && c.o_bias);
     group(names.gate_up, shapes.gate_up, c.mlp_bias);
     group(names.down, shapes.down, c.mlp_bias);
-    if (c.moe.router_bias) {
+    group(names.shared_in, shapes.shared_in, false);
+    group(names.shared_out, shapes.shared_out, false);
+    if (c.has_experts(l)) {
       add(layer + RouterName(c) + ".weight", {c.moe.num_experts, d});
-      add(layer + RouterName(c) + ".bias", {c.moe.num_experts});
+      if (c.moe.router_bias) add(layer + RouterName(c) + ".bias", {c.moe.num_experts});
+      if (c.moe.expert_bias) add(layer + ExpertBiasName(c), {c.moe.num_experts});
     }
     if (c.sinks) add(layer + "self_attn.sinks", {c.num_attention_heads});
     if (c.input_norms) norm(c.names.input_norm, d);

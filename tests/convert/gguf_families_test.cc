@@ -6,6 +6,8 @@
 #include "convert/family_models.h"
 #include "convert/gguf_metadata.h"
 #include "gguf/gguf.h"
+#include "io/float_encoding.h"
+#include "model/checkpoint.h"
 #include "model/lora.h"
 #include "qlora/model.h"
 
@@ -35,6 +37,40 @@ TEST_F(GgufFamiliesTest, TheLossIsThatOfTheCheckpoint) {
     const double loss = LossOf(dir, "", "false");
     EXPECT_GT(loss, 4);
     EXPECT_NEAR(LossOf(WriteGguf(dir), "", "false"), loss, 1e-5 * loss);
+  }
+}
+
+// Parts of one linear that a mixture of types stores in two: Q4_K for rows of 32 is Q5_0, Q6_K
+// Q8_0.
+TEST_F(GgufFamiliesTest, PartsOfOneLinearMayHaveTwoTypes) {
+  const std::string linear = "model.layers.2.linear_attn.in_proj_qkvz.weight";
+  const auto values_of = [&](const fs::path& path) {
+    const std::unique_ptr<TensorReader> reader = OpenCheckpoint(path, LoadDecoderConfig(path));
+    const TensorInfo& tensor = *reader->Find(linear);
+    EXPECT_EQ(tensor.dtype, DType::kF32);
+    std::vector<float> values(tensor.elements());
+    DecodeFloats(tensor.dtype, reader->Bytes(tensor), values);
+    return values;
+  };
+  for (const Json& json : FamilyConfigs()) {
+    if (json.at("model_type") != "qwen3_next") continue;
+    const fs::path dir = WriteModel(json);
+    ExportOptions options = ExportTo("mixed.gguf");
+    options.model_name_or_path = dir;
+    options.outtype = "q4_k_m";
+    options.verify = "false";
+    Export(context_, options);
+    const std::unique_ptr<GgufReader> file = OpenGguf(options.output);
+    EXPECT_NE(file->Find("blk.2.attn_qkv.weight")->dtype,
+              file->Find("blk.2.attn_gate.weight")->dtype);
+    const std::vector<float> expected = values_of(dir);
+    const std::vector<float> found = values_of(options.output);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      // Half a step of Q5_0: a 32nd of the largest value of a block.
+      ASSERT_NEAR(found[i], expected[i], 0.04) << i;
+    }
+    EXPECT_LT(LossOf(options.output, "", "false"), 20);
   }
 }
 

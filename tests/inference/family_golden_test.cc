@@ -244,8 +244,8 @@ INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
                                          "granite/hybrid-rope", "ministral3/wrapped",
                                          "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
                                          "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
-                                         "qwen3_5-wrapped", "lfm2", "gpt_oss/bf16",
-                                         "gpt_oss/mxfp4"),
+                                         "qwen3_5-wrapped", "qwen3_5_moe", "qwen3_next", "lfm2",
+                                         "lfm2_moe", "gpt_oss/bf16", "gpt_oss/mxfp4"),
                          NameOfFamily);
 
 }  // namespace

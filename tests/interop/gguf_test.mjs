@@ -4,8 +4,9 @@
 // to 8 bits as well, which no file can undo: there the mean log-probability is compared.
 //
 //   node tests/interop/gguf_test.mjs --qlora build/release/bin/qlora \
-//        --model DIR --text FILE [--adapter DIR] [--tokens 400]
+//        --model DIR --text FILE [--adapter DIR] [--tokens 400] [--rounded no]
 //
+// --rounded no: without files in Q8_0, for models whose routers choose other experts then.
 // Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
 import fs from "node:fs";
 import path from "node:path";
@@ -95,18 +96,23 @@ const model = ["--model", folder];
 const dense = ["--load-in-4bit", "false"];
 qlora("export", ...model, "--outtype", "f32", "--output", file("f32"));
 await compare("f32", file("f32"), null, dense, 1e-3);
-qlora("export", ...model, "--outtype", "q8_0", "--output", file("q8_0"));
+const rounded = options.rounded !== "no";
 // The embedding and the head are rounded to 8 bits as well, so that the mean shifts a little.
 const kShift = 2e-2;
-await compare("q8_0", file("q8_0"), null, dense, kShift);
+if (rounded) {
+  qlora("export", ...model, "--outtype", "q8_0", "--output", file("q8_0"));
+  await compare("q8_0", file("q8_0"), null, dense, kShift);
+}
 qlora("export", ...model, "--merge-base", "nf4", "--outtype", "f32", "--output", file("nf4"));
 await compare("nf4 base as f32", file("nf4"), null, ["--load-in-4bit", "true"], 1e-3);
 if (options.adapter) {
   const adapter = ["--adapter", options.adapter];
   qlora("export", ...model, ...adapter, "--merge-base", "nf4", "--outtype", "f32", "--output", file("merged"));
   await compare("adapter merged into nf4", file("merged"), null, [...adapter, "--load-in-4bit", "true"], 1e-3);
-  qlora("export", ...model, ...adapter, "--merge-base", "original", "--outtype", "q8_0", "--output", file("merged8"));
-  await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], kShift);
+  if (rounded) {
+    qlora("export", ...model, ...adapter, "--merge-base", "original", "--outtype", "q8_0", "--output", file("merged8"));
+    await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], kShift);
+  }
   qlora("export", ...model, ...adapter, "--format", "gguf-adapter", "--outtype", "f32", "--output", file("adapter"));
   await compare("adapter gguf over nf4", file("nf4"), file("adapter"), [...adapter, "--load-in-4bit", "true"], 1e-3);
 }

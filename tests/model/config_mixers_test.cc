@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "model/config_fixture.h"
+#include "model/linear_shapes.h"
 
 namespace qlora {
 namespace {
@@ -51,6 +52,63 @@ TEST_F(ConfigTest, ClassesOfQwen3_5) {
   EXPECT_THAT(Refusal(json), HasSubstr("tie_word_embeddings is true, and false in text_config"));
   // Without a part for the text.
   EXPECT_EQ(Load(Minimal("qwen3_5")).model_type, "qwen3_5_text");
+}
+
+TEST_F(ConfigTest, ExpertsOfQwen3_5AndNext) {
+  Json json = Minimal("qwen3_5_moe_text");
+  json.erase("intermediate_size");
+  const MoeConfig plain = Load(json).moe;
+  EXPECT_EQ(plain.num_experts, 256);
+  EXPECT_EQ(plain.num_experts_per_tok, 8);
+  EXPECT_EQ(plain.shared_intermediate_size, 512);
+  EXPECT_EQ(Load(json).intermediate_size, 512);
+  json["norm_topk_prob"] = false;  // which its class does not read
+  EXPECT_TRUE(Load(json).moe.norm_topk_prob);
+  json["shared_expert_intermediate_size"] = 40;
+  const DecoderConfig config = Load(json);
+  EXPECT_EQ(LinearNames(config, 0).shared_in,
+            (std::vector<std::string>{"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj",
+                                      "mlp.shared_expert_gate"}));
+  EXPECT_EQ(ShapeLinears(config, 0).shared_in[2].out, 1);
+  EXPECT_EQ(ShapeLinears(config, 0).shared_out[0].in, 40);
+  json["shared_expert_intermediate_size"] = -1;
+  EXPECT_THAT(Refusal(json), HasSubstr("shared_expert_intermediate_size is -1"));
+
+  Json wrapped = {{"model_type", "qwen3_5_moe"}, {"text_config", Minimal("qwen3_5_moe_text")}};
+  EXPECT_EQ(Load(wrapped).module_prefix, "model.language_model.");
+  EXPECT_EQ(Load(Minimal("qwen3_5_moe")).model_type, "qwen3_5_moe_text");
+
+  Json next = Minimal("qwen3_next");
+  EXPECT_EQ(Load(next).moe.num_experts, 512);
+  EXPECT_TRUE(Load(next).moe.norm_topk_prob);
+  EXPECT_EQ(LinearNames(Load(next), 0).qkv,
+            (std::vector<std::string>{"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"}));
+  next["norm_topk_prob"] = false;
+  EXPECT_FALSE(Load(next).moe.norm_topk_prob);
+  next["mlp_only_layers"] = {1};
+  EXPECT_THAT(Refusal(next), HasSubstr("mlp_only_layers are not supported"));
+}
+
+TEST_F(ConfigTest, ExpertsOfLfm2) {
+  Json json = Minimal("lfm2_moe");
+  json["layer_types"] = {"conv", "conv", "full_attention", "conv", "conv", "full_attention"};
+  json["moe_intermediate_size"] = 24;
+  const DecoderConfig config = Load(json);
+  EXPECT_FALSE(config.has_experts(1));  // two layers, where no key says how many
+  EXPECT_TRUE(config.has_experts(2));
+  EXPECT_EQ(config.layer(1).intermediate_size, 128);
+  EXPECT_EQ(config.layer(2).intermediate_size, 24);
+  EXPECT_EQ(config.moe.score, RouterScore::kSigmoid);
+  EXPECT_TRUE(config.moe.norm_topk_prob && config.moe.expert_bias);
+  EXPECT_EQ(LinearNames(config, 1).down[0], "feed_forward.w2");
+  EXPECT_EQ(LinearNames(config, 2).down[3], "feed_forward.experts.3.w2");
+  json["num_dense_layers"] = 0;
+  EXPECT_TRUE(Load(json).has_experts(0));
+  json["num_dense_layers"] = 7;
+  EXPECT_THAT(Refusal(json), HasSubstr("num_dense_layers is 7"));
+  json["num_dense_layers"] = 1;
+  json["routed_scaling_factor"] = 0;
+  EXPECT_THAT(Refusal(json), HasSubstr("routed_scaling_factor is 0"));
 }
 
 TEST_F(ConfigTest, LayersAndWidthsOfLfm2) {

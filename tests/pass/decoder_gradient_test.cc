@@ -118,6 +118,33 @@ std::vector<Family> Families() {
     delta_rule(c);
     c.delta_rule.tiled = true;
   });
+  add("Qwen3_5Moe", [=](DecoderConfig& c) {
+    delta_rule(c);
+    c.moe = {.num_experts = 5,
+             .num_experts_per_tok = 2,
+             .norm_topk_prob = true,
+             .shared_intermediate_size = 9};
+  });
+  add("Qwen3Next", [=](DecoderConfig& c) {
+    delta_rule(c);
+    c.fused_delta = true;
+    c.moe = {.num_experts = 4,
+             .num_experts_per_tok = 3,
+             .norm_topk_prob = true,
+             .shared_intermediate_size = 7};
+  });
+  add("Lfm2Moe", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kHeads;
+    c.layers[0] = {
+        .rope = -1, .intermediate_size = 26, .mixer = Mixer::kShortConv, .is_dense = true};
+    c.conv_taps = 3;
+    c.moe = {.num_experts = 5,
+             .num_experts_per_tok = 2,
+             .norm_topk_prob = true,
+             .score = RouterScore::kSigmoid,
+             .expert_bias = true,
+             .routed_scaling_factor = 1.5f};
+  });
   add("Lfm2", [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.layers[0] = {.rope = -1, .mixer = Mixer::kShortConv};
@@ -243,6 +270,27 @@ TEST_P(DecoderGradientTest, RecomputingChangesNoBit) {
   Context context(2);
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute);
+  }
+}
+
+TEST_P(DecoderGradientTest, AnyNumberOfThreadsGivesTheSameBits) {
+  const DecoderConfig& config = GetParam().config;
+  const Batch batch = RandomBatch(config, {9, 1, 6}, 4);
+  const RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6);
+  std::vector<float> kept;
+  for (const int threads : {1, 2, 5}) {
+    Context context(threads);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 16);
+    backend->Reserve(
+        LimitsOf(config, {&adapter}, batch.rows(), batch.rows(), batch.rows(), batch.rows()));
+    Runner runner(decoder, &adapter, batch, Recompute::kMlp);
+    runner.LossAndGradients();
+    const MatrixView flat = adapter.gradients();
+    const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+    if (kept.empty()) kept = gradients;
+    EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
   }
 }
 

@@ -72,8 +72,11 @@ class RandomWeights {
       if (!attends) AddConv(c, mixer, conv_bias, layer);
       for (FrozenLinear& linear : layer.linears.gate_up) bias(linear, c.mlp_bias);
       for (FrozenLinear& linear : layer.linears.down) bias(linear, c.mlp_bias);
-      if (c.moe.num_experts > 0) layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
-      if (c.moe.router_bias) layer.router_bias = Vector(c.moe.num_experts, 0.0);
+      if (c.has_experts(l)) {
+        layer.router = Dense(c.moe.num_experts, c.hidden_size, 0.7);
+        if (c.moe.router_bias) layer.router_bias = Vector(c.moe.num_experts, 0.0);
+        if (c.moe.expert_bias) layer.expert_bias = Vector(c.moe.num_experts, 0.0);
+      }
       if (c.sinks) layer.sinks = Vector(c.num_attention_heads, 0.5);
       if (c.input_norms) {
         layer.input_norm = Vector(c.hidden_size, 1.0);

@@ -237,6 +237,8 @@ class CpuBackend final : public Backend {
 
   void Call(const ops::RouteExperts& op) { cpu::RouteExperts(op); }
   void Call(const ops::RouteExpertsBackward& op) { cpu::RouteExpertsBackward(op); }
+  void Call(const ops::GateRows& op) { ForRows(op.x, op, cpu::GateRows); }
+  void Call(const ops::GateRowsBackward& op) { ForRows(op.dy, op, cpu::GateRowsBackward); }
   void Call(const ops::RowDots& op) {
     ForRanges(op.x.rows, op.x.cols,
               [&](cpu::Range rows) { cpu::RowDots(op.x, op.y, Reshape(op.dots, 1), rows); });

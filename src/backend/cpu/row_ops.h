@@ -55,6 +55,8 @@ void RouteExperts(const ops::RouteExperts& op);
 void RouteExpertsBackward(const ops::RouteExpertsBackward& op);
 // out(n, h) = sum over columns [h K, (h + 1) K) of x * y, where x and y are (N, heads * K).
 void RowDots(const ConstMatrixView& x, const ConstMatrixView& y, const MatrixView& out, Range rows);
+void GateRows(const ops::GateRows& op, Range rows);
+void GateRowsBackward(const ops::GateRowsBackward& op, Range rows);
 
 // dora.cc. Rows of the weight; values: room for weight.cols() floats.
 void RowNormsRange(const ops::RowNorms& op, float* values, Range rows);

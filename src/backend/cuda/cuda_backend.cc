@@ -77,6 +77,19 @@ class CudaBackend final : public PlannedBackend {
   void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
   void Call(const ops::AttentionSinks& op) { Refuse(op.kName); }
+  void Call(const ops::GateRows& op) { Refuse(op.kName); }
+  void Call(const ops::GateRowsBackward& op) { Refuse(op.kName); }
+  void Call(const ops::RouteExperts& op) {
+    if (!op.bias.empty()) Refuse(op.kName, " with a bias");
+    CallRouter(op);
+  }
+  void Call(const ops::RouteExpertsBackward& op) { CallRouter(op); }
+  template <typename Router>
+  void CallRouter(const Router& op) {
+    if (op.score != RouterScore::kSoftmax) Refuse(op.kName, " with sigmoids");
+    if (op.scale != 1) Refuse(op.kName, " with a scale");
+    Queue(machine_.stream, op);
+  }
   // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {

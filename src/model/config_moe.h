@@ -1,0 +1,20 @@
+// The keys of a mixture of experts in config.json. Used by config.cc.
+#ifndef QLORA_MODEL_CONFIG_MOE_H_
+#define QLORA_MODEL_CONFIG_MOE_H_
+
+#include "model/config.h"
+#include "model/config_keys.h"
+#include "model/families.h"
+
+namespace qlora {
+
+// The width of one expert, or of the MLP where it is stated under the same key.
+std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family);
+// Fills config.moe; the family and the sizes of config are set.
+void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
+// Marks the layers that have an MLP in the place of experts, and sets its width.
+void ParseDenseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
+
+}  // namespace qlora
+
+#endif  // QLORA_MODEL_CONFIG_MOE_H_
