@@ -80,7 +80,11 @@ DecoderConfig ConfigOfKnown(const std::string& name, std::int64_t max_positions)
                       KnownModelNames().front(), name);
   }
   DecoderConfig c = ParseDecoderConfig(*json, name);
-  if (c.moe.num_experts > 0) ThrowInvalidInput("shape: {} has experts, which have no bench", name);
+  if (c.experts().num_experts > 0)
+    ThrowInvalidInput("shape: {} has experts, which have no bench", name);
+  if (c.per_layer_size > 0) {
+    ThrowInvalidInput("shape: {} has per-layer embeddings, which have no bench", name);
+  }
   c.max_position_embeddings = max_positions;
   c.tie_word_embeddings = false;  // RandomModel has two matrices
   return c;
@@ -197,6 +201,8 @@ void RandomModel::AddNorms(const DecoderConfig& c, std::int64_t l, LayerWeights&
     layer.q_norm = Ones(c.q_norm_size(l));
     layer.k_norm = Ones(c.k_norm_size(l));
   }
+  if (c.value_norm) layer.v_norm = Ones(c.layer(l).head_dim);
+  if (c.layer_scalar) layer.scale = Ones(c.hidden_size);
 }
 
 void RandomModel::AddState(const DecoderConfig& c, Mixer mixer, LayerWeights& layer) {

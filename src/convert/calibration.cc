@@ -111,12 +111,9 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
     };
     const PerLinear<FrozenLinear>& linears = weights.layers[l].linears;
     // Linears of a group read one x, so they share one set of means.
-    for (const FrozenLinear& linear : linears.qkv) add(linear, LinearGroup::kQkv);
-    add(linears.o, LinearGroup::kO);
-    for (const FrozenLinear& linear : linears.gate_up) add(linear, LinearGroup::kGateUp);
-    for (const FrozenLinear& linear : linears.down) add(linear, LinearGroup::kDown);
-    for (const FrozenLinear& linear : linears.shared_in) add(linear, LinearGroup::kSharedIn);
-    for (const FrozenLinear& linear : linears.shared_out) add(linear, LinearGroup::kSharedOut);
+    for (const LinearGroup group : kLinearGroups) {
+      for (const FrozenLinear& linear : GroupOf(linears, group)) add(linear, group);
+    }
   }
   return result;
 }

@@ -258,6 +258,46 @@ void AddExperts(const DecoderConfig& config, Json& json) {
   json["mlp_only_layers"] = Json::array();
 }
 
+// Gemma 4's layers, with their heads and rotary tables.
+void AddGemma4(const DecoderConfig& config, Json& json) {
+  std::int64_t shared = 0;
+  json["use_double_wide_mlp"] = json["attention_k_eq_v"] = false;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const LayerConfig layer = config.layer(l);
+    const bool is_full = layer.window == 0;
+    json["layer_types"].push_back(is_full ? "full_attention" : "sliding_attention");
+    if (is_full) json["global_head_dim"] = layer.head_dim;
+    if (is_full) json["num_global_key_value_heads"] = layer.num_key_value_heads;
+    if (!is_full) json["sliding_window"] = layer.window;
+    if (layer.k_is_v) json["attention_k_eq_v"] = true;
+    if (layer.intermediate_size == 2 * config.intermediate_size) json["use_double_wide_mlp"] = true;
+    shared += layer.has_own_kv() ? 0 : 1;
+  }
+  json["num_kv_shared_layers"] = shared;
+  json["enable_moe_block"] = config.side_moe.num_experts > 0;
+  if (config.side_moe.num_experts > 0) {
+    json["num_experts"] = config.side_moe.num_experts;
+    json["top_k_experts"] = config.side_moe.num_experts_per_tok;
+    json["moe_intermediate_size"] = config.side_intermediate_size;
+  }
+  json["hidden_size_per_layer_input"] = config.per_layer_size;
+  if (config.per_layer_size > 0) json["vocab_size_per_layer_input"] = config.per_layer_vocab;
+  json["final_logit_softcapping"] =
+      config.final_softcap > 0 ? Json(Shortest(config.final_softcap)) : Json(nullptr);
+  const RopeConfig& full = config.ropes[0];
+  const auto turning = std::ranges::count(full.divisors, 1.0);
+  const double part = full.divisors.empty()
+                          ? 1
+                          : 2 * static_cast<double>(turning) / static_cast<double>(full.rotary_dim);
+  json["rope_parameters"] = {
+      {"full_attention",
+       {{"rope_type", "proportional"},
+        {"partial_rotary_factor", part},
+        {"rope_theta", full.rope_theta}}},
+      {"sliding_attention",
+       {{"rope_type", "default"}, {"rope_theta", config.ropes[1].rope_theta}}}};
+}
+
 void AddScales(const DecoderConfig& config, const Family& family, Json& json) {
   const auto cap = [](float value) { return value > 0 ? Json(Shortest(value)) : Json(nullptr); };
   if (family.gemma) json["hidden_activation"] = json["hidden_act"];
@@ -321,6 +361,9 @@ class Comparison {
     Same(w.attention_scale, s.attention_scale, "a factor of scores");
     Same(w.attention_softcap, s.attention_softcap, "a cap of scores");
     Same(w.final_softcap, s.final_softcap, "a cap of logits");
+    Same(w.layer_scalar, s.layer_scalar, "factors of layers:");
+    Same(w.per_layer_size, s.per_layer_size, "hidden_size_per_layer_input");
+    Same(w.side_moe.num_experts, s.side_moe.num_experts, "num_experts");
     Same(w.conv_taps, s.conv_taps, "taps of a convolution:");
     Same(w.moe.num_experts, s.moe.num_experts, "num_experts");
     Same(w.moe.num_experts_per_tok, s.moe.num_experts_per_tok, "num_experts_per_tok");
@@ -345,6 +388,13 @@ class Comparison {
     Same(wanted.intermediate_size, layer.intermediate_size,
          fmt::format("in layer {} an MLP of width", l));
     Same(wanted.window, layer.window, fmt::format("in layer {} a window of", l));
+    const std::string sizes = fmt::format("the sizes of layer {}", l);
+    Same(wanted.num_key_value_heads, layer.num_key_value_heads, sizes);
+    Same(wanted.head_dim, layer.head_dim, sizes);
+    Same(wanted.intermediate_size, layer.intermediate_size, sizes);
+    Same(wanted.k_is_v, layer.k_is_v, fmt::format("values that are keys in layer {}:", l));
+    Same(wanted.kv_layer, layer.kv_layer,
+         fmt::format("in layer {} the keys and values of layer", l));
     const std::string rotary = fmt::format("the rotary embedding of layer {}", l);
     for (const auto& [a, b] : {std::pair(wanted.rope, layer.rope),
                                std::pair(wanted.rope_of_queries(), layer.rope_of_queries())}) {
@@ -385,7 +435,7 @@ Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   // The classes of other families rotate whole heads, whatever the key says.
   const bool may_be_partial = family.fused_qkv || family.partial_rotary_factor != 1;
   for (const RopeConfig& rope : config.ropes) {
-    if (rope.rotary_dim == config.head_dim || may_be_partial) continue;
+    if (rope.rotary_dim == config.head_dim || may_be_partial || family.gemma4) continue;
     ThrowInvalidInput("{}: {} of {} dims of a head rotate, which no config.json of a {} can state",
                       where, rope.rotary_dim, config.head_dim, model_type);
   }
@@ -393,8 +443,12 @@ Json ConfigJsonOf(const DecoderConfig& config, const std::string& where) {
   AddScales(config, family, json);
   if (family.moe) AddExperts(config, json);
   if (family.mixers == MixerRule::kShortConv) AddConvolutions(config, json);
-  AddRopes(config, family, json);
-  AddLayers(config, family, json);
+  if (family.gemma4) {
+    AddGemma4(config, json);
+  } else {
+    AddRopes(config, family, json);
+    AddLayers(config, family, json);
+  }
   Comparison(config, where).Run(ParseDecoderConfig(json, where));
   return json;
 }
@@ -411,7 +465,8 @@ const char* TorchDtypeOf(DType tensors, const DecoderConfig& config) {
 }
 
 bool IsStoredLessOne(const std::string& tensor, const DecoderConfig& config) {
-  return !config.one_plus_norm && FamilyOf(config.model_type, "").gemma &&
+  const Family& family = FamilyOf(config.model_type, "");
+  return !config.one_plus_norm && family.one_plus_norm && family.gemma &&
          tensor.ends_with("norm.weight");
 }
 

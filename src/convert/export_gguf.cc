@@ -1,6 +1,7 @@
 #include "convert/export_gguf.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -43,8 +44,8 @@ class ModelPlan {
         mix_{.architecture = GgufArchitectureOf(config_),
              .layers = config_.num_hidden_layers,
              .heads = config_.num_attention_heads,
-             .kv_heads = Attends(0) ? config_.num_key_value_heads : 0,
-             .experts = config_.moe.num_experts,
+             .kv_heads = HasHeadsOfKeys(0) ? config_.layer(0).num_key_value_heads : 0,
+             .experts = config_.experts().num_experts,
              .value_layers = ValueLayers(),
              .tied = weights_.is_tied(),
              .has_importance = importance_ != nullptr} {}
@@ -58,6 +59,12 @@ class ModelPlan {
     if (!weights_.is_tied()) {
       Weigh(Table("output.weight", weights_.head, TypeOf("output.weight", weights_.head.cols())));
     }
+    if (config_.per_layer_size > 0) {
+      const WeightView& table = weights_.per_layer_embed;
+      const char* const name = "per_layer_token_embd.weight";
+      Weigh(Table(name, table, TypeOf(name, table.cols()), HostMemory()));
+      Vector("per_layer_proj_norm.weight", weights_.per_layer_norm);
+    }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
       plan_.Vector(factors.name, factors.values);
     }
@@ -67,19 +74,15 @@ class ModelPlan {
 
  private:
   // llama.cpp counts the heads of keys in all layers but those of short convolutions.
-  bool Attends(std::int64_t l) const { return config_.layers[l].mixer != Mixer::kShortConv; }
+  bool HasHeadsOfKeys(std::int64_t l) const { return config_.layers[l].mixer != Mixer::kShortConv; }
 
   std::vector<std::int64_t> ValueLayers() const {
     std::vector<std::int64_t> layers;
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-      if (Attends(l)) layers.push_back(l);
+      const LayerConfig& layer = config_.layers[l];
+      if (HasHeadsOfKeys(l) && layer.has_own_kv() && !layer.k_is_v) layers.push_back(l);
     }
     return layers;
-  }
-
-  static std::vector<const LoraLinear*> Optional(const LoraLinear* lora) {
-    if (lora == nullptr) return {};
-    return {lora};
   }
 
   TensorType TypeOf(const std::string& name, std::int64_t cols) const {
@@ -90,7 +93,7 @@ class ModelPlan {
   void Weigh(GgufTensor& tensor) const {
     if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
     const std::string& name = tensor.info.name;
-    const bool is_embedding = name == "token_embd.weight";
+    const bool is_embedding = name == "token_embd.weight" || name == "per_layer_token_embd.weight";
     const auto found = importance_->entries.find(name);
     if (found == importance_->entries.end()) {
       // Tables have none, since a lookup multiplies nothing.
@@ -114,9 +117,13 @@ class ModelPlan {
   }
 
   GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type) {
+    return Table(name, table, type, memory_);
+  }
+  GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type,
+                    Memory& memory) {
     return plan_.Matrix(name, type, table.rows(), table.cols(),
-                        [this, table](std::int64_t first, std::int64_t count, float* out) {
-                          const HostWeight rows(memory_, table, first, count);
+                        [&memory, table](std::int64_t first, std::int64_t count, float* out) {
+                          const HostWeight rows(memory, table, first, count);
                           for (std::int64_t r = 0; r < count; ++r)
                             rows.Read(r, out + r * table.cols());
                         });
@@ -236,6 +243,23 @@ class ModelPlan {
     Vector(block + "ssm_norm.weight", w.delta_rule.norm);
   }
 
+  void SideExperts(const std::string& block, const SideWeights& w) {
+    Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
+    std::vector<float> scale = FloatsOf(w.router_norm);
+    const float root = std::sqrt(static_cast<float>(config_.hidden_size));
+    for (float& value : scale) value *= root;
+    plan_.Vector(block + "ffn_gate_inp.scale", std::move(scale));
+    Vector(block + "ffn_down_exps.scale", Reshape(w.expert_scale, w.expert_scale.rows));
+    Vector(block + "post_ffw_norm_1.weight", w.dense_norm);
+    Vector(block + "pre_ffw_norm_2.weight", w.norm);
+    Vector(block + "post_ffw_norm_2.weight", w.sum_norm);
+    const auto stack = [&](const char* name, const std::vector<FrozenLinear>& linears) {
+      Linears(block + name, StackOf(std::span(linears), 0, 1), {}, {});
+    };
+    stack("ffn_gate_up_exps", w.gate_up);
+    stack("ffn_down_exps", w.down);
+  }
+
   void Layer(std::int64_t l) {
     const LayerWeights& w = weights_.layers[l];
     const PerLinear<std::string> names = GgufLinearNames(l, config_);
@@ -244,16 +268,16 @@ class ModelPlan {
     const std::string block = fmt::format("blk.{}.", l);
 
     Vector(block + "attn_norm.weight", w.input_norm);
-    const auto add =
-        [&](const std::vector<std::string>& tensors, const std::vector<FrozenLinear>& group,
-            const std::vector<LoraLinear>* group_loras, const std::vector<LinearRows>& group_rows) {
-          for (std::size_t i = 0; i < tensors.size(); ++i) {
-            std::vector<const LoraLinear*> stack;
-            if (group_loras != nullptr) stack = StackOf(*group_loras, i, tensors.size());
-            Linears(tensors[i], StackOf(group, i, tensors.size()), stack, group_rows[i]);
-          }
-        };
-    add(names.qkv, w.linears.qkv, loras == nullptr ? nullptr : &loras->qkv, rows.qkv);
+    const auto add = [&](LinearGroup group) {
+      const std::span<const std::string> tensors = GroupOf(names, group);
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        std::vector<const LoraLinear*> stack;
+        if (loras != nullptr) stack = StackOf(GroupOf(*loras, group), i, tensors.size());
+        Linears(tensors[i], StackOf(GroupOf(w.linears, group), i, tensors.size()), stack,
+                GroupOf(rows, group)[i]);
+      }
+    };
+    add(LinearGroup::kQkv);
     if (config_.layers[l].mixer == Mixer::kDeltaRule) DeltaRule(block, w);
     if (config_.layers[l].mixer == Mixer::kShortConv) {
       Conv(block + "shortconv.conv.weight", w.conv, {});
@@ -263,22 +287,27 @@ class ModelPlan {
     for (float& value : q_norm) value *= factor;
     plan_.Vector(block + "attn_q_norm.weight", std::move(q_norm));
     Vector(block + "attn_k_norm.weight", w.k_norm);
-    Linears(names.o, {&w.linears.o}, Optional(loras == nullptr ? nullptr : &loras->o), rows.o);
+    add(LinearGroup::kO);
     Vector(block + "post_attention_norm.weight", w.post_attn_norm);
     Vector(block + GgufMlpNorm(config_) + ".weight", w.mlp_norm);
     // float32: a rounded logit may choose another expert.
     if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
+    Vector(block + "exp_probs_b.bias", w.expert_bias);
     Vector(block + "ffn_gate_inp.bias", w.router_bias);
     Vector(block + "attn_sinks.weight", w.sinks);
-    Vector(block + "exp_probs_b.bias", w.expert_bias);
-    add(names.gate_up, w.linears.gate_up, loras == nullptr ? nullptr : &loras->gate_up,
-        rows.gate_up);
-    add(names.down, w.linears.down, loras == nullptr ? nullptr : &loras->down, rows.down);
-    add(names.shared_in, w.linears.shared_in, loras == nullptr ? nullptr : &loras->shared_in,
-        rows.shared_in);
-    add(names.shared_out, w.linears.shared_out, loras == nullptr ? nullptr : &loras->shared_out,
-        rows.shared_out);
+    add(LinearGroup::kGateUp);
+    add(LinearGroup::kDown);
+    add(LinearGroup::kSharedIn);
+    add(LinearGroup::kSharedOut);
     Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
+    add(LinearGroup::kPerLayerGate);
+    add(LinearGroup::kPerLayerOut);
+    add(LinearGroup::kPerLayerModel);
+    if (config_.side_moe.num_experts > 0) SideExperts(block, w.side);
+    Vector(block + "post_norm.weight", w.per_layer_norm);
+    if (!w.scale.empty()) {
+      Vector(block + "layer_output_scale.weight", Columns(w.scale, 0, 1));
+    }
   }
 
   Context& context_;
@@ -322,7 +351,8 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
   if (model.adapter != nullptr || model.merged_before) metadata.Add(kMergedWeightsKey, true);
   AddQuantizer(model.file, model.importance, model.importance_file, metadata);
-  AddTokenizerMetadata(model.tokenizer, model.config.vocab_size, metadata, notes);
+  AddTokenizerMetadata(model.tokenizer, GgufArchitectureOf(model.config), model.config.vocab_size,
+                       metadata, notes);
   ModelPlan plan(context, memory, model);
   plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
 }
@@ -388,19 +418,19 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
     const PerLinear<LoraLinear>& loras = adapter.layers()[l];
-    const auto add_all = [&](const std::vector<std::string>& tensors,
-                             const std::vector<LoraLinear>& group,
-                             const std::vector<LinearRows>& group_rows) {
+    for (const LoraLinear& lora : loras.per_layer_model) {
+      if (lora.rank == 0) continue;
+      ThrowInvalidInput(
+          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; merge it "
+          "into the model (--format gguf)",
+          lora.path);
+    }
+    for (const LinearGroup group : kLinearGroups) {
+      const std::span<const std::string> tensors = GroupOf(names, group);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        add(tensors[i], StackOf(group, i, tensors.size()), group_rows[i]);
+        add(tensors[i], StackOf(GroupOf(loras, group), i, tensors.size()), GroupOf(rows, group)[i]);
       }
-    };
-    add_all(names.qkv, loras.qkv, rows.qkv);
-    add(names.o, {&loras.o}, rows.o);
-    add_all(names.gate_up, loras.gate_up, rows.gate_up);
-    add_all(names.down, loras.down, rows.down);
-    add_all(names.shared_in, loras.shared_in, rows.shared_in);
-    add_all(names.shared_out, loras.shared_out, rows.shared_out);
+    }
   }
   plan.Write(context, target.path, target.mode, metadata, {});
 }

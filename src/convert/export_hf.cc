@@ -49,6 +49,20 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
   return linears;
 }
 
+// Returns experts that share a tensor, by its name.
+std::map<std::string, const std::vector<FrozenLinear>*> StacksByName(
+    const DecoderWeights& weights) {
+  std::map<std::string, const std::vector<FrozenLinear>*> stacks;
+  for (const LayerWeights& layer : weights.layers) {
+    for (const auto* stack : {&layer.side.gate_up, &layer.side.down}) {
+      if (stack->empty()) continue;
+      const std::string& first = stack->front().path;  // "....experts.down_proj.0"
+      stacks[first.substr(0, first.rfind('.'))] = stack;
+    }
+  }
+  return stacks;
+}
+
 // Returns the embeddings or the head under the name of their tensor; nullptr for other tensors.
 const WeightView* TableOf(const std::string& name, const DecoderWeights& weights) {
   const TensorReader& reader = *weights.reader;
@@ -117,6 +131,7 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   // Blocks are a format of GGUF; safetensors has no such type.
   if (target.outtype.is_blocks()) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, model.adapter);
+  const auto stacks = StacksByName(weights);
   const TensorReader& reader = *weights.reader;
   std::vector<TensorInfo> infos;
   bool has_head = false;
@@ -176,9 +191,28 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
       continue;
     }
     const bool is_less_one = IsStoredLessOne(info.name, model.config);
+    const auto write_rows = [&](const WeightView& view) {
+      for (std::int64_t first = 0; first < view.rows(); first += chunk) {
+        const std::int64_t count = std::min(chunk, view.rows() - first);
+        values.resize(count * cols);
+        const HostWeight host(memory, view, first, count);
+        for (std::int64_t r = 0; r < count; ++r) host.Read(r, values.data() + r * cols);
+        writer.Write(info.name, values);
+      }
+    };
+    // As the model was trained: in 4 bits or not.
+    if (const auto stack = stacks.find(info.name); stack != stacks.end()) {
+      for (const FrozenLinear& expert : *stack->second) write_rows(expert.weight);
+      finish_tensor();
+      continue;
+    }
+    if (table != nullptr) {
+      write_rows(*table);
+      finish_tensor();
+      continue;
+    }
     // The same type: the bytes themselves, without a way through float32.
-    if (linear == linears.end() && table == nullptr && info.dtype == source->dtype &&
-        !is_less_one) {
+    if (linear == linears.end() && info.dtype == source->dtype && !is_less_one) {
       file->Write(reader.Bytes(*source));
       finish_tensor();
       continue;
@@ -195,9 +229,6 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
         std::iota(order.begin(), order.end(), first);
         // Rows in the order of the checkpoint. GGUF has another order.
         merged->Read(context, order, values.data());
-      } else if (table != nullptr) {
-        const HostWeight host(memory, *table, first, count);
-        for (std::int64_t r = 0; r < count; ++r) host.Read(r, values.data() + r * cols);
       } else {
         DecodeFloats(source->dtype,
                      reader.Bytes(*source).subspan(BytesOf(source->dtype, first * cols),

@@ -25,19 +25,13 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
           "it holds these weights in another cut; merge the adapter into the model (--format gguf)",
           file.string(), name, lora.path);
     };
-    const auto check_all = [&](const std::vector<std::string>& tensors,
-                               const std::vector<LoraLinear>& loras) {
+    for (const LinearGroup group : kLinearGroups) {
+      const auto tensors = GroupOf(names, group);
+      const auto loras = GroupOf(adapter.layers()[l], group);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
         for (const LoraLinear* lora : StackOf(loras, i, tensors.size())) check(tensors[i], *lora);
       }
-    };
-    const PerLinear<LoraLinear>& loras = adapter.layers()[l];
-    check_all(names.qkv, loras.qkv);
-    check(names.o, loras.o);
-    check_all(names.gate_up, loras.gate_up);
-    check_all(names.down, loras.down);
-    check_all(names.shared_in, loras.shared_in);
-    check_all(names.shared_out, loras.shared_out);
+    }
   }
 }
 

@@ -34,6 +34,7 @@ class Limits {
     CheckExperts();
     if (architecture_ == "smollm3") CheckSmolLayers();
     if (architecture_ == "gpt-oss") CheckGptOss(tied);
+    if (architecture_ == "gemma4") CheckGemma4();
     if (architecture_ == "gemma" && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
     }
@@ -79,7 +80,7 @@ class Limits {
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
     const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "glm4", "qwen35",
+    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "gemma4", "glm4", "qwen35",
                                             "qwen35moe", "qwen3next"})) {
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
@@ -135,11 +136,24 @@ class Limits {
     }
   }
 
-  void CheckGptOss(bool tied) const {
-    if (tied) Refuse("tie_word_embeddings", "expects an output head of its own");
-    if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
-    if (GgufWindowPeriod(config_) != 2) {
-      Refuse("layer_types without a window in every second layer", "has one there");
+  void CheckGemma4() const {
+    if (config_.qkv_bias) Refuse("attention_bias", "has no such tensors");
+    if (config_.final_softcap == 0) Refuse("final_logit_softcapping null", "caps logits at 30");
+    if (config_.ropes[0].type != RopeType::kDefault || !config_.ropes[1].divisors.empty()) {
+      Refuse("a factor of rope_parameters, or a proportional rope_type of the layers with a window",
+             "has no keys for them");
+    }
+    if (config_.per_layer_size > 0 && config_.per_layer_vocab != config_.vocab_size) {
+      Refuse("vocab_size_per_layer_input other than vocab_size", "has one number for both");
+    }
+    std::int64_t first = 0;  // of the layers that share keys and values
+    while (first < config_.num_hidden_layers && config_.layers[first].has_own_kv()) ++first;
+    for (std::int64_t l = first; l < config_.num_hidden_layers; ++l) {
+      const LayerConfig& layer = config_.layers[l];
+      if (layer.kv_layer == first - (layer.window > 0 ? 2 : 1)) continue;
+      Refuse(fmt::format("layer_types in which layer {} shares the keys of layer {}", l,
+                         layer.kv_layer),
+             "expects a layer with a window and one without before those that share");
     }
   }
 
@@ -150,6 +164,14 @@ class Limits {
       Refuse("routed_scaling_factor other than 1", "has no key for it");
     }
     if (!config_.moe.expert_bias) Refuse("use_expert_bias false", "expects the biases");
+  }
+
+  void CheckGptOss(bool tied) const {
+    if (tied) Refuse("tie_word_embeddings", "expects an output head of its own");
+    if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
+    if (GgufWindowPeriod(config_) != 2) {
+      Refuse("layer_types without a window in every second layer", "has one there");
+    }
   }
 
   void CheckSmolLayers() const {

@@ -1,6 +1,7 @@
 #include "convert/gguf_metadata.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "convert/gguf_limits.h"
@@ -12,10 +13,51 @@ namespace {
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
+bool IsGemma4(const DecoderConfig& config) { return config.model_type.starts_with("gemma4"); }
+
 // True when llama.cpp applies sliding windows in this architecture.
 bool HasWindows(const DecoderConfig& config) {
   return config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
-         config.model_type == "olmo3" || config.model_type == "gpt_oss";
+         config.model_type == "olmo3" || config.model_type == "gpt_oss" || IsGemma4(config);
+}
+
+// A number for each layer.
+template <typename Fn>
+std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value_of) {
+  std::vector<std::uint32_t> values;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    values.push_back(U32(value_of(config.layer(l))));
+  }
+  return values;
+}
+
+// Layers with a window, by a list, and their sizes; layers that share keys and values; the
+// embedding of each layer.
+void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  std::vector<bool> has_window;
+  std::int64_t window = 0;
+  std::int64_t shared = 0;
+  for (const LayerConfig& layer : config.layers) {
+    has_window.push_back(layer.window > 0);
+    window = std::max(window, layer.window);
+    shared += layer.has_own_kv() ? 0 : 1;
+  }
+  add("attention.sliding_window", U32(window > 0 ? window : config.max_position_embeddings));
+  add("attention.sliding_window_pattern", std::move(has_window));
+  add("attention.shared_kv_layers", U32(shared));
+  add("embedding_length_per_layer_input", U32(config.per_layer_size));
+  if (config.side_moe.num_experts > 0) {
+    add("expert_feed_forward_length", U32(config.side_intermediate_size));
+    add("expert_count", U32(config.side_moe.num_experts));
+    add("expert_used_count", U32(config.side_moe.num_experts_per_tok));
+  }
+  // Whole heads rotate.
+  add("attention.key_length_swa", U32(config.ropes[1].rotary_dim));
+  add("attention.value_length_swa", U32(config.ropes[1].rotary_dim));
+  add("rope.dimension_count_swa", U32(config.ropes[1].rotary_dim));
 }
 
 // Of llama.cpp's, where a file does not say.
@@ -68,7 +110,7 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   // of Olmo 3 have the base of the others.
   const bool has_local = config.model_type.starts_with("gemma") && config.ropes.size() > 1;
   const double usual = config.model_type == "gemma3_text" ? 1e4 : rope.rope_theta;
-  if (has_local && config.ropes[1].rope_theta != usual) {
+  if (has_local && (config.ropes[1].rope_theta != usual || IsGemma4(config))) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
   }
   if (!rope.mrope_section.empty() && config.model_type != "qwen3_next") {
@@ -186,19 +228,33 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("block_count", U32(config.num_hidden_layers));
   add("context_length", U32(ContextLength(config)));
   add("embedding_length", U32(config.hidden_size));
-  // That of leading layers without experts, where there are some.
-  add("feed_forward_length", U32(config.layer(0).intermediate_size));
+  if (IsGemma4(config)) {
+    add("feed_forward_length",
+        OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));
+  } else {
+    // That of leading layers without experts, where there are some.
+    add("feed_forward_length", U32(config.layer(0).intermediate_size));
+  }
   if (config.moe.num_experts > 0) AddExperts(config, prefix, out);
   add("attention.head_count", U32(config.num_attention_heads));
-  if (!architecture.starts_with("lfm2"))
+  if (IsGemma4(config)) {
+    add("attention.head_count_kv",
+        OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
+  } else if (!architecture.starts_with("lfm2")) {
     add("attention.head_count_kv", U32(config.num_key_value_heads));
+  }
   // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
   // there.
-  add("attention.key_length", U32(config.head_dim));
-  add("attention.value_length", U32(config.head_dim));
+  const std::int64_t head_dim = IsGemma4(config) ? config.ropes[0].rotary_dim : config.head_dim;
+  add("attention.key_length", U32(head_dim));
+  add("attention.value_length", U32(head_dim));
   add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
   add("vocab_size", U32(config.vocab_size));
-  if (HasWindows(config)) AddWindows(config, prefix, out);
+  if (IsGemma4(config)) {
+    AddGemma4(config, prefix, out);
+  } else if (HasWindows(config)) {
+    AddWindows(config, prefix, out);
+  }
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   if (architecture == "granite") AddMultipliers(config, prefix, out);
@@ -218,6 +274,15 @@ std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
     // Both lists: llama.cpp chooses by the length of the context that it is started with.
     return {{"rope_factors_long.weight", narrow(rope.long_factor)},
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
+  }
+  if (IsGemma4(config)) {
+    // Its graph needs the tensor, and has a large number where a pair stays.
+    std::vector<float> divisors(rope.rotary_dim / 2, 1.0F);
+    for (std::size_t i = 0; i < rope.divisors.size(); ++i) {
+      divisors[i] =
+          std::isinf(rope.divisors[i]) ? kGgufStays : static_cast<float>(rope.divisors[i]);
+    }
+    return {{"rope_freqs.weight", std::move(divisors)}};
   }
   if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
     if (rope.divisors.empty()) return {};

@@ -175,7 +175,9 @@ BlockFormat MixOf(const GgufFileType& file, const GgufMixModel& model, std::stri
     return base == kQ8_0 || is_mxfp4 || !divides ? kQ8_0 : kQ6_K;
   }
   if (is_mxfp4) return name.find("_exps.") != name.npos ? kMXFP4 : kQ8_0;
-  if (base == kQ8_0 || name == "token_embd.weight") return base;
+  if (base == kQ8_0 || name == "token_embd.weight" || name == "per_layer_token_embd.weight") {
+    return base;
+  }
   return MixOfLayer(file, model, name);
 }
 
@@ -199,6 +201,8 @@ double BitsOf(const GgufFileType& file) {
 TensorType GgufTensorType(const GgufFileType& file, const GgufMixModel& model,
                           std::string_view name, std::int64_t cols) {
   if (!file.base.is_blocks()) return file.base;
+  // llama-quantize leaves it as it is.
+  if (name == "per_layer_model_proj.weight") return DType::kF32;
   BlockFormat format = MixOf(file, model, name, cols);
   if (cols % InfoOf(format).values == 0) return format;
   const auto smaller =

@@ -146,8 +146,8 @@ std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer
   return other;
 }
 
-void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out,
-                          std::vector<std::string>& notes) {
+void AddTokenizerMetadata(const Tokenizer& tokenizer, const std::string& architecture,
+                          std::int64_t rows, GgufMetadata& out, std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
   std::vector<std::string> pieces = spec.pieces;
   std::vector<std::int32_t> types = TokenTypes(tokenizer, spec);
@@ -183,8 +183,9 @@ void AddTokenizerMetadata(const Tokenizer& tokenizer, std::int64_t rows, GgufMet
     }
     case TokenizerKind::kSentencePieceBpe: {
       CheckByteTokens(spec);
-      if (spec.gguf_pre == "gemma4") {  // of a GGUF file that has it
-        add("ggml.model", spec.gguf_pre);
+      // Merges in the place of scores: of a GGUF file that has it, and of Gemma 4's own tokenizer.
+      if (spec.gguf_pre == "gemma4" || (architecture == "gemma4" && !spec.add_prefix_space)) {
+        add("ggml.model", std::string("gemma4"));
         add("ggml.merges", MergesOf(spec));
         add("ggml.add_space_prefix", false);
         break;

@@ -231,18 +231,14 @@ ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<std::string> names = GgufLinearNames(l, config);
     const PerLinear<FrozenLinear>& linears = weights.layers[l].linears;
-    const auto add_group = [&](const std::vector<std::string>& tensors,
-                               const std::vector<FrozenLinear>& group) {
+    const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
+    for (const LinearGroup group : kLinearGroups) {
+      const auto tensors = GroupOf(names, group);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        add(tensors[i], StackOf(group, i, tensors.size()));
+        add(tensors[i], StackOf(GroupOf(linears, group), i, tensors.size()),
+            GroupOf(rows, group)[i].columns);
       }
-    };
-    add_group(names.qkv, linears.qkv);
-    add(names.o, {&linears.o}, GgufLinearRows(l, config).o.columns);
-    add_group(names.gate_up, linears.gate_up);
-    add_group(names.down, linears.down);
-    add_group(names.shared_in, linears.shared_in);
-    add_group(names.shared_out, linears.shared_out);
+    }
   }
   return matrix;
 }

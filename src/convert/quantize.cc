@@ -50,19 +50,15 @@ std::string KindOf(const std::string& weight) {
 
 // Returns the names of the weights of the blocks' linears, as the checkpoint spells them.
 std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
-  std::set<std::string> kinds;
-  // Names from the checkpoint: a multimodal model puts more before "layers.".
-  for (const std::string& name : DistinctLinearNames(config)) kinds.insert(name + ".weight");
   std::set<std::string> weights;
-  // Image encoders have layers and linears of the same names.
-  const std::string layers = DecoderPrefix(reader) + "layers.";
-  for (const TensorInfo& tensor : reader.tensors()) {
-    if (!tensor.name.starts_with(layers)) continue;
-    // "model.layers.12.mlp.up_proj.weight": the first dot behind "layers." ends the number.
-    const std::size_t dot = tensor.name.find('.', layers.size());
-    if (dot != std::string::npos && kinds.count(tensor.name.substr(dot + 1)) > 0) {
-      weights.insert(tensor.name);
-    }
+  // A multimodal model puts more before "layers.".
+  const std::string prefix = DecoderPrefix(reader);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    LinearPaths(config, l).ForEach([&](const std::string& path) {
+      const std::string weight =
+          prefix + path.substr(std::string_view("model.").size()) + ".weight";
+      if (reader.Find(weight) != nullptr) weights.insert(weight);
+    });
   }
   return weights;
 }
@@ -424,6 +420,11 @@ class Conversion {
         if (!config_.has_experts(l)) continue;
         bnb.skip_modules.push_back(
             fmt::format("{}layers.{}.{}", config_.module_prefix, l, RouterName(config_)));
+      }
+      for (std::int64_t l = 0; config_.side_moe.num_experts > 0 && l < config_.num_hidden_layers;
+           ++l) {
+        bnb.skip_modules.push_back(
+            fmt::format("{}layers.{}.router.proj", config_.module_prefix, l));
       }
       // Weights that were copied keep the configuration that describes them.
       const bool is_copied = config.contains("quantization_config") &&

@@ -28,6 +28,12 @@ struct KnownShape {
   std::int64_t E = 0;      // num_experts
   std::int64_t top_k = 0;  // num_experts_per_tok
   std::int64_t Hv = 0;     // linear_num_value_heads (Qwen3.5)
+  // Gemma 4.
+  std::int64_t period = 0;  // every so many layers, one sees everything
+  std::int64_t shared = 0;  // num_kv_shared_layers
+  std::int64_t P = 0;       // hidden_size_per_layer_input
+  std::int64_t Gg = 0;      // num_global_key_value_heads; 0: values are not keys
+  bool wide = false;        // use_double_wide_mlp
 };
 struct KnownModel {
   const char* name;
@@ -150,6 +156,18 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 262208, .D = 3840, .F = 15360, .L = 48, .H = 16, .G = 8, .K = 256, .T = k128K, .tied = true}},
     {"gemma-3-27b", "google/gemma-3-27b-pt", "gemma3_text",
      {.V = 262208, .D = 5376, .F = 21504, .L = 62, .H = 32, .G = 16, .K = 128, .T = k128K, .tied = true}},
+    {"gemma-4-E2B", "google/gemma-4-E2B", "gemma4_text",
+     {.V = 262144, .D = 1536, .F = 6144, .L = 35, .H = 8, .G = 1, .K = 256, .T = k128K, .tied = true,
+      .period = 5, .shared = 20, .P = 256, .wide = true}},
+    {"gemma-4-E4B", "google/gemma-4-E4B", "gemma4_text",
+     {.V = 262144, .D = 2560, .F = 10240, .L = 42, .H = 8, .G = 2, .K = 256, .T = k128K, .tied = true,
+      .period = 6, .shared = 18, .P = 256}},
+    {"gemma-4-31B", "google/gemma-4-31B", "gemma4_text",
+     {.V = 262144, .D = 5376, .F = 21504, .L = 60, .H = 32, .G = 16, .K = 256, .T = k256K, .tied = true,
+      .period = 6, .Gg = 4}},
+    {"gemma-4-26B-A4B", "google/gemma-4-26B-A4B", "gemma4_text",
+     {.V = 262144, .D = 2816, .F = 2112, .L = 30, .H = 16, .G = 8, .K = 256, .T = k256K, .tied = true,
+      .E = 128, .top_k = 8, .period = 6, .Gg = 2}},
     {"Phi-3-mini", "microsoft/Phi-3-mini-4k-instruct", "phi3",
      {.V = 32064, .D = 3072, .F = 8192, .L = 32, .H = 32, .G = 32, .K = 96, .T = 4096}},
     {"Phi-3-medium", "microsoft/Phi-3-medium-4k-instruct", "phi3",
@@ -329,6 +347,25 @@ Json ConfigOf(const KnownModel& model) {
     config["moe_intermediate_size"] = shape.F;
   }
   if (shape.Hv > 0) config["linear_num_value_heads"] = shape.Hv;
+  if (shape.period > 0) {
+    for (std::int64_t l = 1; l <= shape.L; ++l) {
+      const bool full = l % shape.period == 0;
+      config["layer_types"].push_back(full ? "full_attention" : "sliding_attention");
+    }
+    config["sliding_window"] = shape.P > 0 ? 512 : 1024;
+    config["num_kv_shared_layers"] = shape.shared;
+    config["hidden_size_per_layer_input"] = shape.P;
+    config["use_double_wide_mlp"] = shape.wide;
+    config["attention_k_eq_v"] = shape.Gg > 0;
+    if (shape.Gg > 0) config["num_global_key_value_heads"] = shape.Gg;
+    config["final_logit_softcapping"] = 30.0;
+    if (shape.E > 0) {
+      // Beside an MLP of F.
+      config["enable_moe_block"] = true;
+      config["top_k_experts"] = shape.top_k;
+      config["moe_intermediate_size"] = 704;
+    }
+  }
   if (std::string_view(model.model_type) == "lfm2") {
     // All of 16 layers have the same layers of attention, and F is the width that is used.
     config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};

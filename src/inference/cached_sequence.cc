@@ -53,7 +53,7 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
 
 void CachedSequence::CaptureNext(const PassInputs& inputs, Activations& activations) {
   const bool has_room = state_.length < state_.capacity;
-  const bool waits = decoder_.config().moe.num_experts > 0;  // for the rows of each expert
+  const bool waits = decoder_.config().experts().num_experts > 0;  // for the rows of each expert
   if (!captures_ || !has_room || waits) return;
   PassInputs next = inputs;
   next.spans = {{0, 1, 0, state_.length + 1}};

@@ -24,7 +24,9 @@ bool IsDecoderPart(std::string_view rest) {
   if (rest.starts_with("layers.")) {
     return rest.size() > 7 && rest[7] >= '0' && rest[7] <= '9';
   }
-  for (const std::string_view part : {"embed_tokens", "norm", "embedding_norm"}) {
+  for (const std::string_view part :
+       {"embed_tokens", "norm", "embedding_norm", "embed_tokens_per_layer",
+        "per_layer_model_projection", "per_layer_projection_norm"}) {
     if (rest == part || (rest.starts_with(part) && rest[part.size()] == '.')) return true;
   }
   return false;

@@ -19,7 +19,7 @@ std::string WithoutWrappers(std::string_view name);
 // A name of the decoder in two parts: "language_model.model." and "layers.0.mlp.up_proj".
 struct DecoderName {
   std::string_view prefix;
-  std::string_view rest;  // begins with "embed_tokens", "layers.N." or "norm"
+  std::string_view rest;  // begins with "embed_tokens", "layers.N.", "norm" or such
 };
 
 // Splits a name without wrappers. Nothing for other names: of the head, of an image encoder, or

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "base/check.h"
@@ -38,6 +39,18 @@ bool HoldsBlocks(const TensorReader& reader) {
   return std::ranges::any_of(reader.tensors(), [&](const TensorInfo& tensor) {
     return tensor.dtype.is_blocks() && tensor.name != embedding && tensor.name != head;
   });
+}
+
+// True for k_proj, v_proj or k_norm of a layer that attends to the keys and values of another.
+bool IsOfSharedKv(const std::string& name, const DecoderConfig& config) {
+  const std::optional<DecoderName> split = SplitDecoderName(name);
+  if (!split || !split->rest.starts_with("layers.")) return false;
+  const std::string_view rest = split->rest.substr(7);
+  std::int64_t l = -1;
+  const char* const end = std::from_chars(rest.data(), rest.data() + rest.size(), l).ptr;
+  if (l < 0 || l >= config.num_hidden_layers || config.layers[l].has_own_kv()) return false;
+  const std::string_view part = rest.substr(end - rest.data());
+  return part.starts_with(".self_attn.k_") || part.starts_with(".self_attn.v_proj");
 }
 
 // One line for many: a checkpoint may have such a tensor in each layer.
@@ -140,8 +153,12 @@ std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) c
     if (!tensor.name.starts_with(prefix_) || !SplitDecoderName(tensor.name)) continue;
     const std::string_view weight = BnbWeightOf(tensor.name);
     const bool used = used_.contains(weight.empty() ? tensor.name : std::string(weight));
-    // The frequencies of old Llama checkpoints follow from config.json.
-    if (!used && !tensor.name.ends_with("rotary_emb.inv_freq")) unused.push_back(tensor.name);
+    // The frequencies of old Llama checkpoints follow from config.json, and published files of
+    // Gemma 4 hold keys and values of layers that attend to others'.
+    if (!used && !tensor.name.ends_with("rotary_emb.inv_freq") &&
+        !IsOfSharedKv(tensor.name, config)) {
+      unused.push_back(tensor.name);
+    }
   }
   if (!unused.empty()) {
     const std::size_t shown = std::min<std::size_t>(unused.size(), 3);

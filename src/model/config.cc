@@ -9,6 +9,7 @@
 #include "io/mxfp4.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
+#include "model/config_gemma4.h"
 #include "model/config_keys.h"
 #include "model/config_layers.h"
 #include "model/config_moe.h"
@@ -21,8 +22,6 @@ namespace {
 // ---- Reading.
 
 Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
-  // As in transformers, whatever hidden_act says.
-  if (family.gpt_oss) return Activation::kClampedSwiglu;
   // Gemma configs carry a stale hidden_act next to the hidden_activation that counts. Those of the
   // first Gemma may have no other, and their "gelu" means the approximation.
   const bool is_gemma1 = family.model_type == "gemma";
@@ -30,7 +29,9 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
   const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
   std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
-  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "silu" || name == "swish") {
+    return family.gpt_oss ? Activation::kClampedSwiglu : Activation::kSilu;
+  }
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
   ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
                     keys.where(), key, name);
@@ -104,7 +105,7 @@ void ParseMultipliers(const ConfigKeys& keys, DecoderConfig& config) {
 void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   ParseBiases(keys, family, config);
   ApplyFamily(family, config);
-  config.one_plus_norm = family.one_plus_norm || family.gemma;
+  config.one_plus_norm = family.one_plus_norm;
   // Attention scores are q . k / sqrt(head_dim), in Gemma / sqrt(query_pre_attn_scalar).
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
@@ -212,12 +213,11 @@ void CheckGraniteHybrid(const ConfigKeys& keys) {
 }
 
 // Refuses a form of quantization that weights cannot be loaded in.
-void CheckQuantization(const ConfigKeys& keys, const Family& family) {
+void CheckQuantization(const ConfigKeys& keys) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
   const std::string where = keys.where() + " (quantization_config)";
-  if (IsFp8Config(*quantization, where)) return;
-  if (family.gpt_oss && IsMxfp4Config(*quantization, where)) return;
+  if (IsFp8Config(*quantization, where) || IsMxfp4Config(*quantization, where)) return;
   CheckBnbConfig(*quantization, where);
 }
 
@@ -238,8 +238,11 @@ void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
           top.where(), names.front(), SupportedModelTypes());
     }
   }
-  if (decoder.Bool("use_bidirectional_attention", false)) {
-    ThrowInvalidInput("{}: use_bidirectional_attention is not supported", decoder.where());
+  // "vision": tokens of images see each other; text is causal (Gemma 4).
+  const Json* both_ways = decoder.Find("use_bidirectional_attention");
+  if (both_ways != nullptr && *both_ways != false && *both_ways != "vision") {
+    ThrowInvalidInput("{}: use_bidirectional_attention {} is not supported", decoder.where(),
+                      FormatJson(*both_ways));
   }
 }
 
@@ -268,6 +271,10 @@ std::int64_t DecoderConfig::q_norm_size(std::int64_t l) const {
 
 std::int64_t DecoderConfig::k_norm_size(std::int64_t l) const {
   return qk_norm == QkNorm::kProjection ? layer(l).kv_features() : layer(l).head_dim;
+}
+
+bool DecoderConfig::is_kv_shared(std::int64_t l) const {
+  return std::ranges::any_of(layers, [l](const LayerConfig& layer) { return layer.kv_layer == l; });
 }
 
 // The limits are far above any model and keep products of sizes within int64, whatever a damaged or
@@ -300,16 +307,27 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
           c.delta_rule.heads, c.delta_rule.key_heads);
     }
   }
-  if (c.moe.num_experts != 0) {
-    positive("the number of experts", c.moe.num_experts, kMaxExperts);
-    positive("num_experts_per_tok", c.moe.num_experts_per_tok, c.moe.num_experts);
-    if (c.moe.shared_intermediate_size != 0) {
-      positive("shared_expert_intermediate_size", c.moe.shared_intermediate_size,
+  if (c.per_layer_size != 0) {
+    positive("hidden_size_per_layer_input", c.per_layer_size, std::int64_t{1} << 12);
+    // Every token has a row.
+    if (c.per_layer_vocab < c.vocab_size || c.per_layer_vocab > std::int64_t{1} << 24) {
+      ThrowInvalidInput("{}: vocab_size_per_layer_input is {}, and vocab_size {}", where,
+                        c.per_layer_vocab, c.vocab_size);
+    }
+  }
+  if (c.side_moe.num_experts != 0) {
+    positive("moe_intermediate_size", c.side_intermediate_size, std::int64_t{1} << 22);
+  }
+  if (const MoeConfig& moe = c.experts(); moe.num_experts != 0) {
+    positive("the number of experts", moe.num_experts, kMaxExperts);
+    positive("num_experts_per_tok", moe.num_experts_per_tok, moe.num_experts);
+    if (moe.shared_intermediate_size != 0) {
+      positive("shared_expert_intermediate_size", moe.shared_intermediate_size,
                std::int64_t{1} << 22);
     }
-    if (!(c.moe.routed_scaling_factor > 0 && c.moe.routed_scaling_factor <= 1e6F)) {
+    if (!(moe.routed_scaling_factor > 0 && moe.routed_scaling_factor <= 1e6F)) {
       ThrowInvalidInput("{}: routed_scaling_factor is {}, expected a positive number", where,
-                        c.moe.routed_scaling_factor);
+                        moe.routed_scaling_factor);
     }
   }
   if (!(c.rms_norm_eps >= 0 && c.rms_norm_eps <= 1)) {
@@ -326,6 +344,29 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
   if (c.num_attention_heads % c.num_key_value_heads != 0) {
     ThrowInvalidInput("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}",
                       where, c.num_attention_heads, c.num_key_value_heads);
+  }
+}
+
+void CheckLayerSizes(const DecoderConfig& c, const std::string& where) {
+  for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
+    const LayerConfig layer = c.layer(l);
+    if (layer.head_dim < 1 || layer.head_dim > 4096 || layer.intermediate_size < 1 ||
+        layer.intermediate_size > std::int64_t{1} << 22 || layer.num_key_value_heads < 1 ||
+        layer.num_attention_heads % layer.num_key_value_heads != 0) {
+      ThrowInvalidInput(
+          "{}: layer {} has {} heads of queries, {} of keys, heads of {} and an MLP of {}, which "
+          "is "
+          "not possible",
+          where, l, layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim,
+          layer.intermediate_size);
+    }
+    if (layer.has_own_kv()) continue;
+    const LayerConfig owner = c.layer(layer.kv_layer);
+    if (owner.num_key_value_heads != layer.num_key_value_heads ||
+        owner.head_dim != layer.head_dim || owner.window != layer.window) {
+      ThrowInvalidInput("{}: layer {} would attend to the keys of layer {}, which is another kind",
+                        where, l, layer.kv_layer);
+    }
   }
 }
 
@@ -391,10 +432,16 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   if (family.moe) ParseMoe(keys, family, config);
   ParseMixers(keys, family, config);
   if (config.model_type == "granitemoehybrid") CheckGraniteHybrid(keys);
+  if (family.gemma4) ParseGemma4(keys, family, config);
   CheckSizes(config, where);
-  ParseLayers(keys, family, config);
+  if (family.gemma4) {
+    ParseGemma4Layers(keys, family, config);
+  } else {
+    ParseLayers(keys, family, config);
+  }
   if (family.moe) ParseDenseLayers(keys, family, config);
-  CheckQuantization(top, family);
+  CheckLayerSizes(config, where);
+  CheckQuantization(top);
   return config;
 }
 

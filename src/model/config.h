@@ -66,8 +66,13 @@ struct LayerConfig {
   std::int64_t head_dim = 0;             // K
   std::int64_t intermediate_size = 0;    // F
   Mixer mixer = Mixer::kAttention;
+  bool k_is_v = false;  // values are the output of k_proj, and there is no v_proj (Gemma 4)
+  // Attends to the keys and values of this earlier layer, and has no k_proj and v_proj of its own
+  // (Gemma 4); -1: to its own.
+  std::int64_t kv_layer = -1;
   bool is_dense = false;  // an MLP, although other layers have experts (LFM2)
 
+  bool has_own_kv() const { return kv_layer < 0; }
   std::int64_t q_features() const { return num_attention_heads * head_dim; }   // H*K
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
   std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
@@ -108,15 +113,15 @@ struct MoeConfig {
   std::int64_t num_experts = 0;
   std::int64_t num_experts_per_tok = 0;
   bool norm_topk_prob = false;  // the weights of a token's experts are divided by their sum
-  bool router_bias = false;
-  // The checkpoint has two parameters for all experts of a layer, and so has an adapter:
-  // gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj (gpt-oss).
-  bool is_joined = false;
   // F of an expert that all tokens share, behind a gate (Qwen3.5); 0: none.
   std::int64_t shared_intermediate_size = 0;
   RouterScore score = RouterScore::kSoftmax;
   bool expert_bias = false;         // of scores where experts are chosen (LFM2)
   float routed_scaling_factor = 1;  // of the weights of a token's experts
+  bool router_bias = false;
+  // The checkpoint has two parameters for all experts of a layer, and so has an adapter:
+  // gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj (gpt-oss).
+  bool is_joined = false;
 };
 
 struct DecoderConfig {
@@ -146,6 +151,7 @@ struct DecoderConfig {
   // multiplied by sigmoid(gate) (Qwen3.5).
   bool output_gate = false;
   bool sinks = false;          // each softmax has one more term (ops::AttentionSinks)
+  bool value_norm = false;     // RMSNorm of each head of values, without a weight (Gemma 4)
   bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)
   bool input_norms = true;     // RMSNorm of the input of each block (not in Olmo)
   bool post_norms = false;  // RMSNorm of each block's output before it joins the residual (Gemma)
@@ -162,6 +168,11 @@ struct DecoderConfig {
   float attention_scale = 0;    // multiplies q . k
   float attention_softcap = 0;  // 0: none
   float final_softcap = 0;      // 0: none
+  bool layer_scalar = false;    // a number by which each layer's output is multiplied (Gemma 4)
+  // A second embedding with a part for each layer, which joins the stream behind the layer's MLP
+  // (Gemma 4's E models; pass/per_layer.h).
+  std::int64_t per_layer_size = 0;   // P: hidden_size_per_layer_input; 0: none
+  std::int64_t per_layer_vocab = 0;  // rows of its table, of L * P values each
 
   ModuleNames names;
   // What paths of modules have in the place of "model." in the class that AutoModelForCausalLM of
@@ -174,6 +185,10 @@ struct DecoderConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
+  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/side_experts.h), and the width M
+  // of one. Their weights always have the sum 1.
+  MoeConfig side_moe;
+  std::int64_t side_intermediate_size = 0;
 
   // Remarks for the user: settings of the file that are not followed.
   std::vector<std::string> notes;
@@ -189,6 +204,11 @@ struct DecoderConfig {
   // Values that one norm of the queries, or of the keys, of layer l has.
   std::int64_t q_norm_size(std::int64_t l) const;
   std::int64_t k_norm_size(std::int64_t l) const;
+  // Whether a later layer attends to the keys and values of layer l.
+  bool is_kv_shared(std::int64_t l) const;
+  // In the place of the MLP, or beside it.
+  const MoeConfig& experts() const { return moe.num_experts > 0 ? moe : side_moe; }
+  std::int64_t per_layer_features() const { return num_hidden_layers * per_layer_size; }  // L*P
   // Passes keep the residual stream divided by residual_scale, so that a block joins it as it is.
   // RMSNorm undoes the division when its epsilon is divided as well.
   float stream_embed_scale() const { return embed_scale / residual_scale; }
@@ -208,6 +228,8 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where);
 // Errors: InvalidInput for sizes, caps and scales that no decoder has, whatever file they come
 // from.
 void CheckSizes(const DecoderConfig& config, const std::string& where);
+// The same for the sizes of single layers, once the layers are there.
+void CheckLayerSizes(const DecoderConfig& config, const std::string& where);
 
 }  // namespace qlora
 

@@ -5,20 +5,22 @@
 namespace qlora {
 namespace {
 
-// Of LFM2: leading layers with an MLP.
-bool HasDenseLayers(const Family& family) { return family.mixers == MixerRule::kShortConv; }
-
 // gpt-oss has older names of the keys beside those that count.
-void ParseGptOss(const ConfigKeys& keys, MoeConfig& moe) {
-  moe.num_experts = keys.Int("num_local_experts", keys.Int("num_experts", 128));
-  moe.num_experts_per_tok = keys.Int("num_experts_per_tok", keys.Int("experts_per_token", 4));
-  moe.norm_topk_prob = true;
+void ParseGptOssExperts(const ConfigKeys& keys, DecoderConfig& config) {
+  config.moe.num_experts = keys.Int("num_local_experts", keys.Int("num_experts", 128));
+  config.moe.num_experts_per_tok =
+      keys.Int("num_experts_per_tok", keys.Int("experts_per_token", 4));
+  config.moe.norm_topk_prob = true;
   if (const double limit = keys.Double("swiglu_limit", 7.0); limit != 7) {
     ThrowInvalidInput(
-        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever the key says",
+        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever "
+        "the key says",
         keys.where(), limit);
   }
 }
+
+// Of LFM2: leading layers with an MLP.
+bool HasDenseLayers(const Family& family) { return family.mixers == MixerRule::kShortConv; }
 
 }  // namespace
 
@@ -30,7 +32,7 @@ std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family
 // Families differ in the names of their keys, in what they are without them, and in what no key
 // states. Experts in some layers only are supported where num_dense_layers says so.
 void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
-  if (family.gpt_oss) return ParseGptOss(keys, config.moe);
+  if (family.gpt_oss) return ParseGptOssExperts(keys, config);
   const ExpertDefaults& usual = family.experts;
   const bool mixtral = family.model_type == "mixtral";
   MoeConfig& moe = config.moe;

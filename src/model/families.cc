@@ -54,8 +54,11 @@ constexpr ModuleNames kLfm2Names = {.input_norm = "operator_norm",
 //   qwen3_next    qwen3_5_moe_text whose delta rules have two linears in the place of four
 //   lfm2          short convolutions in most layers
 //   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
-//   gpt_oss       mixtral with sinks in attention, biases everywhere, and a clamped activation; a
+//   gpt_oss       mixtral with attention sinks, biases everywhere, a clamped activation, and a
 //                 window in every second layer
+//   gemma4_text   gemma3 with norms of values, other head sizes in layers without a window, and, by
+//                 keys, values that are keys, layers that share keys and values, an embedding
+//                 for each layer, experts beside the MLP; w norms
 //   qwen2_5_vl_text, qwen3_vl_text   qwen2 and qwen3 inside of a model that sees
 constexpr auto kFamilies = std::to_array<Family>({
     {.model_type = "llama",
@@ -101,6 +104,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window = WindowRule::kPeriod,
      .window_period = 2,
      .bias = BiasRule::kKey,
+     .one_plus_norm = true,
      .gemma = true,
      .query_scalar = true,
      .post_norms = true,
@@ -121,6 +125,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window_period = 6,
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads,
+     .one_plus_norm = true,
      .gemma = true,
      .query_scalar = true,
      .post_norms = true,
@@ -176,6 +181,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .head_dim = 256,
      .tie_word_embeddings = true,
      .bias = BiasRule::kKey,
+     .one_plus_norm = true,
      .gemma = true},
     {.model_type = "ministral3",
      .architecture = "Ministral3ForCausalLM",
@@ -303,23 +309,6 @@ constexpr auto kFamilies = std::to_array<Family>({
      .output_gate = true,
      .one_plus_norm = true,
      .partial_rotary_factor = 0.25},
-    {.model_type = "gpt_oss",
-     .architecture = "GptOssForCausalLM",
-     .vocab_size = 201088,
-     .max_position_embeddings = 131072,
-     .num_attention_heads = 64,
-     .num_key_value_heads = 8,
-     .head_dim = 64,
-     .rms_norm_eps = 1e-5,
-     .rope_theta = 1.5e5,
-     .sliding_window = 128,
-     .window = WindowRule::kPeriod,
-     .window_period = 2,
-     .bias = BiasRule::kKey,
-     .attention_bias = true,
-     .moe = true,
-     .gpt_oss = true,
-     .names = {.router = "router"}},
     {.model_type = "qwen3_5_moe_text",
      .architecture = "Qwen3_5MoeForCausalLM",
      .vocab_size = 248320,
@@ -359,6 +348,23 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .shared_intermediate_size = 512,
                  .norm_topk_prob = true},
      .partial_rotary_factor = 0.25},
+    {.model_type = "gpt_oss",
+     .architecture = "GptOssForCausalLM",
+     .vocab_size = 201088,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 64,
+     .num_key_value_heads = 8,
+     .head_dim = 64,
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1.5e5,
+     .sliding_window = 128,
+     .window = WindowRule::kPeriod,
+     .window_period = 2,
+     .bias = BiasRule::kKey,
+     .attention_bias = true,
+     .moe = true,
+     .gpt_oss = true,
+     .names = {.router = "router"}},
     {.model_type = "lfm2",
      .architecture = "Lfm2ForCausalLM",
      .vocab_size = 65536,
@@ -387,10 +393,49 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .norm_topk_prob = true,
                  .score = RouterScore::kSigmoid},
      .names = kLfm2Names},
+    {.model_type = "gemma4_text",
+     .architecture = "Gemma4ForCausalLM",
+     .vocab_size = 262144,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 8,
+     .num_key_value_heads = 4,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .sliding_window = 512,
+     .window = WindowRule::kPeriod,
+     .window_period = 6,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .gemma = true,
+     .gemma4 = true,
+     .per_layer_size = 256,
+     .post_norms = true,
+     .local_rope = true,
+     .names = kGemmaNames},
+    {.model_type = "gemma4_unified_text",
+     .architecture = "Gemma4UnifiedForCausalLM",
+     .vocab_size = 262144,
+     .max_position_embeddings = 131072,
+     .num_attention_heads = 8,
+     .num_key_value_heads = 4,
+     .head_dim = 256,
+     .tie_word_embeddings = true,
+     .sliding_window = 1024,
+     .window = WindowRule::kPeriod,
+     .window_period = 6,
+     .bias = BiasRule::kKey,
+     .qk_norm = QkNorm::kHeads,
+     .gemma = true,
+     .gemma4 = true,
+     .post_norms = true,
+     .local_rope = true,
+     .names = kGemmaNames},
 });
 
 constexpr auto kWrappers = std::to_array<Wrapper>({
     {.model_type = "gemma3", .text = "gemma3_text", .tie_word_embeddings = true},
+    {.model_type = "gemma4", .text = "gemma4_text", .tie_word_embeddings = true},
+    {.model_type = "gemma4_unified", .text = "gemma4_unified_text", .tie_word_embeddings = true},
     {.model_type = "mistral3", .text = "mistral", .names_text = true, .tie_word_embeddings = true},
     {.model_type = "qwen2_5_vl", .text = "qwen2_5_vl_text"},
     {.model_type = "qwen3_vl", .text = "qwen3_vl_text"},
@@ -405,8 +450,7 @@ struct Unsupported {
   std::string_view model_types;  // separated by spaces
 };
 constexpr auto kUnsupported = std::to_array<Unsupported>({
-    {"keys and values that layers share, and an embedding for each layer",
-     "gemma3n gemma3n_text gemma4 gemma4_text gemma4_unified"},
+    {"several residual streams at once (AltUp)", "gemma3n gemma3n_text"},
     {"layers of linear attention", "kimi_linear minimax"},
     {"latent attention (MLA)",
      "deepseek_v2 deepseek_v3 deepseek_v32 mistral4 kimi_k2 minicpm3 glm_moe_dsa"},
@@ -450,6 +494,7 @@ void ApplyFamily(const Family& family, DecoderConfig& config) {
   config.architecture = family.architecture;
   config.qk_norm = family.qk_norm;
   config.output_gate = family.output_gate;
+  config.value_norm = config.layer_scalar = family.gemma4;
   config.input_norms = family.input_norms;
   config.post_norms = family.post_norms;
   config.fused_qkv = family.fused_qkv;

@@ -69,18 +69,22 @@ struct Family {
   MixerRule mixers = MixerRule::kAttention;
   bool output_gate = false;
   bool one_plus_norm = false;
-  bool gemma = false;         // 1+w norms, gelu, scaled embedding
-  bool query_scalar = false;  // scores are divided by sqrt(query_pre_attn_scalar)
+  bool gemma = false;  // gelu, scaled embedding
+  // Norms of values, a scalar of each layer, layers that share keys and values
+  // (config_gemma4.h).
+  bool gemma4 = false;
+  std::int64_t per_layer_size = 0;  // when hidden_size_per_layer_input is missing
+  bool query_scalar = false;        // scores are divided by sqrt(query_pre_attn_scalar)
   bool input_norms = true;
   bool post_norms = false;
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool fused_delta = false;
   bool moe = false;
+  ExpertDefaults experts = {};  // with moe
   // Attention sinks, and experts with biases and a clamped activation, in two parameters a layer.
   bool gpt_oss = false;
-  ExpertDefaults experts = {};  // with moe
-  bool multipliers = false;     // embedding_, attention_, residual_multiplier and logits_scaling
+  bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;
   bool interleaved_rope = false;

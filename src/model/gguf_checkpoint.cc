@@ -55,6 +55,13 @@ class Builder {
     if (!config_.tie_word_embeddings) {
       Rows("output.weight", 0, {config_.vocab_size, d}, {}, "lm_head.weight");
     }
+    if (config_.per_layer_size > 0) {
+      Rows("per_layer_token_embd.weight", 0,
+           {config_.per_layer_vocab, config_.per_layer_features()}, {},
+           "model.embed_tokens_per_layer.weight");
+      Vector("per_layer_proj_norm.weight", config_.per_layer_size,
+             "model.per_layer_projection_norm.weight");
+    }
     // The file bounds the memory for orders of rows, which its keys alone would not.
     const bool attends = config_.layers[0].mixer == Mixer::kAttention;
     const LayerConfig first = config_.layer(0);
@@ -101,7 +108,7 @@ class Builder {
     const std::string name = weight.substr(0, weight.rfind('.')) + ".scale";
     // llama.cpp scales no embedding, and a head of this type alone.
     const bool is_head = weight == "output.weight";
-    if (!Has(name) || weight == "token_embd.weight" ||
+    if (!Has(name) || weight == "token_embd.weight" || weight == "per_layer_token_embd.weight" ||
         (is_head && file_.Find(weight)->dtype != BlockFormat::kNVFP4)) {
       return 1;
     }
@@ -263,6 +270,29 @@ class Builder {
     }
   }
 
+  // A tensor (E, O, I) as it is.
+  void Stack(const std::string& stored, const LinearShape& shape, const std::string& name) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
+    views_.push_back(
+        {{name, tensor.dtype, {experts, shape.out, shape.in}}, {{&tensor, 0, tensor.elements()}}});
+  }
+
+  // Experts beside the MLP. The scale of ffn_down_exps is a number of each expert in the router's
+  // hands.
+  void SideExperts(const std::string& block, const std::string& layer) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const std::int64_t d = config_.hidden_size;
+    const std::int64_t m = config_.side_intermediate_size;
+    const TensorInfo& router = Get(block + "ffn_gate_inp.weight", experts, d);
+    views_.push_back({{layer + "router.proj.weight", router.dtype, {experts, d}},
+                      {{&router, 0, router.elements()}}});
+    Vector(block + "ffn_gate_inp.scale", d, layer + "router.scale");
+    Vector(block + "ffn_down_exps.scale", experts, layer + "router.per_expert_scale");
+    Stack(block + "ffn_gate_up_exps.weight", {2 * m, d}, layer + "experts.gate_up_proj");
+    Stack(block + "ffn_down_exps.weight", {d, m}, layer + "experts.down_proj");
+  }
+
   // Router, experts, and the expert of all tokens.
   void MixtureOfExperts(const std::string& block, const std::string& layer, const Group& gate_up,
                         const Group& down) {
@@ -293,8 +323,7 @@ class Builder {
              fmt::format("{}{}.weight", layer, norm.hugging_face));
     }
     const PerLinear<std::string> stored = GgufLinearNames(l, config_);
-    PerLinear<std::string> names = LinearNames(config_, l);
-    names.ForEach([&](std::string& name) { name = layer + name; });
+    const PerLinear<std::string> names = LinearPaths(config_, l);
     const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
     const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(l, config_);
 
@@ -322,6 +351,16 @@ class Builder {
       Linears(qkv);
     }
     Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, attends && config_.o_bias});
+    Linears({stored.per_layer_gate, names.per_layer_gate, shapes.per_layer_gate,
+             orders.per_layer_gate});
+    Linears(
+        {stored.per_layer_out, names.per_layer_out, shapes.per_layer_out, orders.per_layer_out});
+    Linears({stored.per_layer_model, names.per_layer_model, shapes.per_layer_model,
+             orders.per_layer_model});
+    if (config_.side_moe.num_experts > 0) SideExperts(block, layer);
+    if (config_.layer_scalar) {
+      Vector(block + "layer_output_scale.weight", 1, layer + "layer_scalar");
+    }
     const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
                         config_.mlp_bias};
     const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
@@ -341,13 +380,24 @@ class Builder {
     return GgufKeys(file_, architecture).Int("block_count");
   }
 
+  // Keys and values of a layer that attends to those of another, which files may hold.
+  bool IsOfSharedKv(const std::string& name) const {
+    const std::int64_t block = BlockOf(name);
+    if (block < 0 || block >= config_.num_hidden_layers) return false;
+    return !config_.layers[block].has_own_kv() &&
+           (name.ends_with(".attn_k.weight") || name.ends_with(".attn_v.weight") ||
+            name.ends_with(".attn_k_norm.weight"));
+  }
+
   void CheckAllRead() const {
     const RopeConfig& rope = config_.ropes[0];
     const std::int64_t blocks = BlockCount();
     for (const TensorInfo& tensor : file_.tensors()) {
       const std::string& name = tensor.name;
       if (read_.contains(name)) continue;
-      if (name == "rope_freqs.weight" && !rope.divisors.empty()) continue;
+      const bool has_divisors = !rope.divisors.empty() || config_.value_norm;  // Gemma 4
+      if (name == "rope_freqs.weight" && has_divisors) continue;
+      if (IsOfSharedKv(name)) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
       const std::int64_t block = BlockOf(name);

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "model/families.h"
+#include "model/gguf_config_gemma4.h"
 #include "model/gguf_config_layers.h"
 #include "model/gguf_keys.h"
 #include "model/gguf_names.h"
@@ -236,16 +237,20 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   config.num_hidden_layers = blocks - keys.Int("nextn_predict_layers", 0);
   config.max_position_embeddings = keys.Int("context_length");
   config.hidden_size = keys.Int("embedding_length");
-  // Experts have a key of their own.
-  const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
-  config.intermediate_size = keys.IntOfLayers(
-      "feed_forward_length", blocks, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
   config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));
   config.vocab_size = VocabularySize(file);
   // Gemma 1 and 2 are tied in any case: a head of their own is a tensor too many.
   config.tie_word_embeddings = config.model_type == "gemma" || config.model_type == "gemma2" ||
                                file.Find("output.weight") == nullptr;
-  ParseHeads(keys, blocks, config);
+  if (family.gemma4) {
+    ParseGemma4Sizes(keys, blocks, config);
+  } else {
+    // Experts have a key of their own.
+    const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
+    config.intermediate_size = keys.IntOfLayers(
+        "feed_forward_length", blocks, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
+    ParseHeads(keys, blocks, config);
+  }
   if (family.moe) ParseExperts(keys, family, blocks, config);
   ParseMixers(keys, family, config);
   ParseBlocks(keys, family, config);
@@ -255,8 +260,13 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
   if (config.max_position_embeddings < 1) {
     ThrowInvalidInput("{}: context_length must be positive", file.where());
   }
-  ParseGgufLayers(keys, blocks, config);
+  if (family.gemma4) {
+    ParseGemma4GgufLayers(keys, blocks, config);
+  } else {
+    ParseGgufLayers(keys, blocks, config);
+  }
   if (family.moe) ParseDenseLayers(keys, blocks, config);
+  CheckLayerSizes(config, file.where());
   return config;
 }
 

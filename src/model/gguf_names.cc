@@ -37,6 +37,8 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
     {"glm4", "glm4", false},
+    {"gemma4_text", "gemma4", false},
+    {"gemma4_unified_text", "gemma4", false},
     {.model_type = "qwen2_5_vl_text",
      .name = "qwen2vl",
      .interleaved_rotary = false,
@@ -46,16 +48,16 @@ constexpr auto kArchitectures = std::to_array<GgufArchitecture>({
      .name = "qwen35",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
-    {.model_type = "gpt_oss",
-     .name = "gpt-oss",
-     .interleaved_rotary = false,
-     .mlp_norm = "post_attention_norm"},
     {.model_type = "qwen3_5_moe_text",
      .name = "qwen35moe",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
     {.model_type = "qwen3_next",
      .name = "qwen3next",
+     .interleaved_rotary = false,
+     .mlp_norm = "post_attention_norm"},
+    {.model_type = "gpt_oss",
+     .name = "gpt-oss",
      .interleaved_rotary = false,
      .mlp_norm = "post_attention_norm"},
     {.model_type = "lfm2",
@@ -146,7 +148,14 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
       names.shared_out = {"ffn_down_shexp"};
     }
   }
+  // Without values of its own, or without keys too.
+  if (mixer == Mixer::kAttention) names.qkv.resize(ShapeLinears(config, layer).qkv.size());
+  if (config.per_layer_size > 0) {
+    names.per_layer_gate = {"inp_gate"};
+    names.per_layer_out = {"proj"};
+  }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
+  if (config.per_layer_size > 0 && layer == 0) names.per_layer_model = {"per_layer_model_proj"};
   return names;
 }
 
@@ -166,11 +175,19 @@ std::vector<GgufNorm> GgufNorms(std::int64_t layer, const DecoderConfig& config)
   }
   if (mixer == Mixer::kAttention && config.qk_norm != QkNorm::kNone) {
     norms.push_back({"attn_q_norm", of.q_norm, config.q_norm_size(layer)});
-    norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size(layer)});
+    if (config.layers[layer].has_own_kv()) {
+      norms.push_back({"attn_k_norm", of.k_norm, config.k_norm_size(layer)});
+    }
   }
   if (config.post_norms) norms.push_back({"post_attention_norm", of.post_attn_norm, d});
   if (config.input_norms) norms.push_back({GgufMlpNorm(config), of.mlp_norm, d});
   if (config.post_norms) norms.push_back({"post_ffw_norm", of.post_mlp_norm, d});
+  if (config.side_moe.num_experts > 0) {
+    norms.push_back({"post_ffw_norm_1", "post_feedforward_layernorm_1", d});
+    norms.push_back({"pre_ffw_norm_2", "pre_feedforward_layernorm_2", d});
+    norms.push_back({"post_ffw_norm_2", "post_feedforward_layernorm_2", d});
+  }
+  if (config.per_layer_size > 0) norms.push_back({"post_norm", "post_per_layer_input_norm", d});
   return norms;
 }
 
@@ -178,6 +195,9 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
   PerLinear<std::vector<std::int64_t>> order;
   const PerLinear<LinearShape> shapes = ShapeLinears(config, layer);
   order.qkv.resize(shapes.qkv.size());
+  order.per_layer_gate.resize(shapes.per_layer_gate.size());
+  order.per_layer_out.resize(shapes.per_layer_out.size());
+  order.per_layer_model.resize(shapes.per_layer_model.size());
   order.gate_up.resize(config.fused_gate_up ? 1 : 2);
   order.down.resize(1);
   order.shared_in.resize(shapes.shared_in.size());
@@ -245,6 +265,7 @@ PerLinear<LinearRows> ValueHeadOrder(std::int64_t layer, const DecoderConfig& co
 }
 
 float GgufScoreFactor(const DecoderConfig& config) {
+  if (config.model_type.starts_with("gemma4")) return config.attention_scale;  // its graph has 1
   // llama.cpp takes the number of layers for the size of the model.
   const bool is_27b = (config.model_type == "gemma2" && config.num_hidden_layers == 46) ||
                       (config.model_type == "gemma3_text" && config.num_hidden_layers == 62);

@@ -85,9 +85,9 @@ float GgufScoreFactor(const DecoderConfig& config);
 
 // Returns the linears of a group (PerLinear::gate_up, down ...) that are stored in tensor number
 // `place` of `places`: one, or all experts'.
-template <typename Group>
-auto StackOf(Group& group, std::size_t place, std::size_t places) {
-  std::vector<decltype(&group[0])> stack;
+template <typename T>
+std::vector<const T*> StackOf(std::span<const T> group, std::size_t place, std::size_t places) {
+  std::vector<const T*> stack;
   // One linear that is several tensors (GgufLinearNames) is in each of them: the first one of a
   // group of fewer linears than tensors.
   const std::size_t more = group.size() < places ? places - group.size() : 0;
@@ -95,6 +95,9 @@ auto StackOf(Group& group, std::size_t place, std::size_t places) {
   for (std::size_t i = first; i < group.size(); i += places) stack.push_back(&group[i]);
   return stack;
 }
+
+// What divides the frequency of a pair of dims that does not turn (Gemma 4's rope_freqs).
+inline constexpr float kGgufStays = 1e30F;
 
 PerLinear<LinearRows> GgufLinearRows(std::int64_t layer, const DecoderConfig& config);
 

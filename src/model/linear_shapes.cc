@@ -4,15 +4,18 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 namespace qlora {
 
 namespace {
 
-std::vector<std::string> MixerNames(const DecoderConfig& config, Mixer mixer) {
-  switch (mixer) {
+std::vector<std::string> MixerNames(const DecoderConfig& config, const LayerConfig& layer) {
+  switch (layer.mixer) {
     case Mixer::kAttention:
       if (config.fused_qkv) return {"self_attn.qkv_proj"};
+      if (!layer.has_own_kv()) return {"self_attn.q_proj"};
+      if (layer.k_is_v) return {"self_attn.q_proj", "self_attn.k_proj"};
       return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     case Mixer::kDeltaRule:
       if (config.fused_delta) return {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"};
@@ -43,6 +46,8 @@ std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerCon
   switch (layer.mixer) {
     case Mixer::kAttention:
       if (config.fused_qkv) return {{layer.qkv_features(), d}};
+      if (!layer.has_own_kv()) return {{q, d}};
+      if (layer.k_is_v) return {{q, d}, {kv, d}};
       return {{q, d}, {kv, d}, {kv, d}};
     case Mixer::kDeltaRule: {
       const std::int64_t heads = config.delta_rule.heads;
@@ -67,11 +72,16 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
   const Mixer mixer = config.layers[layer].mixer;
   const auto mlp = [&](std::string_view name) { return fmt::format("{}.{}", of.mlp, name); };
   PerLinear<std::string> names;
-  names.qkv = MixerNames(config, mixer);
+  names.qkv = MixerNames(config, config.layers[layer]);
   names.o = LastMixerName(config, mixer);
   names.gate_up = {mlp(of.gate), mlp(of.up)};
   if (config.fused_gate_up) names.gate_up = {mlp(of.gate_up)};
   names.down = {mlp(of.down)};
+  if (config.per_layer_size > 0) {
+    names.per_layer_gate = {"per_layer_input_gate"};
+    names.per_layer_out = {"per_layer_projection"};
+    if (layer == 0) names.per_layer_model = {std::string(kPerLayerModel)};
+  }
   if (!config.has_experts(layer)) return names;
   if (config.moe.shared_intermediate_size > 0) {
     const std::string shared = mlp("shared_expert");
@@ -92,10 +102,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
 
 std::vector<std::string> DistinctLinearNames(const DecoderConfig& config) {
   std::vector<std::string> distinct;
-  // Layers with one mixer, with experts or without, have the same names.
-  std::set<std::pair<Mixer, bool>> seen;
+  // Layers with one mixer, with experts or without, have the same names, but for k and v, which
+  // some lack.
+  std::set<std::tuple<Mixer, bool, std::size_t>> seen;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    if (!seen.insert({config.layers[l].mixer, config.has_experts(l)}).second) continue;
+    const LayerConfig& layer = config.layers[l];
+    const std::size_t inputs = MixerNames(config, layer).size();
+    if (!seen.emplace(layer.mixer, config.has_experts(l), inputs).second) continue;
     LinearNames(config, l).ForEach([&](const std::string& name) {
       if (std::ranges::find(distinct, name) == distinct.end()) distinct.push_back(name);
     });
@@ -116,6 +129,11 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
   shapes.gate_up = {{f, d}, {f, d}};
   if (config.fused_gate_up) shapes.gate_up = {{2 * f, d}};
   shapes.down = {{d, f}};
+  if (config.per_layer_size > 0) {
+    shapes.per_layer_gate = {{config.per_layer_size, d}};
+    shapes.per_layer_out = {{d, config.per_layer_size}};
+    if (l == 0) shapes.per_layer_model = {{config.per_layer_features(), d}};
+  }
   if (!config.has_experts(l)) return shapes;
   const auto experts = static_cast<std::size_t>(config.moe.num_experts);
   shapes.gate_up.assign(2 * experts, {f, d});
@@ -128,7 +146,7 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
 }
 
 std::int64_t WidestInput(const DecoderConfig& config) {
-  std::int64_t widest = 0;
+  std::int64_t widest = config.side_intermediate_size;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     ShapeLinears(config, l).ForEach(
         [&](const LinearShape& shape) { widest = std::max(widest, shape.in); });
@@ -145,10 +163,12 @@ std::int64_t WidestLinear(const DecoderConfig& config) {
   return widest;
 }
 
-// The outputs of o or down, of all that the mixer reads its input with, or of gate and up together,
-// also of an expert that all tokens share; F is the size of one expert.
+// The outputs of o or down, of all that the mixer reads its input with, of gate and up together,
+// also of an expert that all tokens share, or of the linears of per-layer embeddings; F is the size
+// of one expert.
 std::int64_t WidestGroup(const DecoderConfig& config) {
-  std::int64_t widest = config.hidden_size;
+  std::int64_t widest = std::max(
+      {config.hidden_size, config.per_layer_features(), 2 * config.side_intermediate_size});
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
     const auto sum = [](const std::vector<LinearShape>& group) {
@@ -164,7 +184,10 @@ std::int64_t WidestGroup(const DecoderConfig& config) {
 
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer) {
   PerLinear<std::string> paths = LinearNames(config, layer);
-  paths.ForEach([&](std::string& name) { name = fmt::format("model.layers.{}.{}", layer, name); });
+  paths.ForEach([&](std::string& name) {
+    const bool is_of_model = name == kPerLayerModel;
+    name = is_of_model ? "model." + name : fmt::format("model.layers.{}.{}", layer, name);
+  });
   return paths;
 }
 

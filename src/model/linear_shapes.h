@@ -2,6 +2,7 @@
 #ifndef QLORA_MODEL_LINEAR_SHAPES_H_
 #define QLORA_MODEL_LINEAR_SHAPES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -20,6 +21,10 @@ namespace qlora {
 // experts, gate_up holds gate and up of expert 0, of expert 1 ... (2E), and down holds E entries,
 // otherwise one. An expert that all tokens share has shared_in (gate, up, and the gate of its
 // output) and shared_out (down); otherwise they are empty.
+// Layers that attend to the keys and values of others have q alone there, and those
+// whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in
+// models with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that
+// all layers read, is an entry of layer 0.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
@@ -28,6 +33,9 @@ struct PerLinear {
   std::vector<T> down;
   std::vector<T> shared_in = {};
   std::vector<T> shared_out = {};
+  std::vector<T> per_layer_gate = {};
+  std::vector<T> per_layer_out = {};
+  std::vector<T> per_layer_model = {};
 
   // visit(T&) for every linear, in the order of the forward pass.
   template <typename Self, typename Visit>
@@ -38,6 +46,9 @@ struct PerLinear {
     for (auto& linear : self.down) visit(linear);
     for (auto& linear : self.shared_in) visit(linear);
     for (auto& linear : self.shared_out) visit(linear);
+    for (auto& linear : self.per_layer_gate) visit(linear);
+    for (auto& linear : self.per_layer_out) visit(linear);
+    for (auto& linear : self.per_layer_model) visit(linear);
   }
   template <typename Visit>
   void ForEach(Visit&& visit) {
@@ -62,6 +73,9 @@ auto Combine(A&& a, B&& b, Fn&& fn) {
   group(a.down, b.down, out.down);
   group(a.shared_in, b.shared_in, out.shared_in);
   group(a.shared_out, b.shared_out, out.shared_out);
+  group(a.per_layer_gate, b.per_layer_gate, out.per_layer_gate);
+  group(a.per_layer_out, b.per_layer_out, out.per_layer_out);
+  group(a.per_layer_model, b.per_layer_model, out.per_layer_model);
   return out;
 }
 
@@ -77,10 +91,28 @@ void ForEachPair(A&& a, B&& b, Visit&& visit) {
   group(a.down, b.down);
   group(a.shared_in, b.shared_in);
   group(a.shared_out, b.shared_out);
+  group(a.per_layer_gate, b.per_layer_gate);
+  group(a.per_layer_out, b.per_layer_out);
+  group(a.per_layer_model, b.per_layer_model);
 }
 
 // The linears of a layer that read the same input.
-enum class LinearGroup : std::uint8_t { kQkv, kO, kGateUp, kDown, kSharedIn, kSharedOut };
+enum class LinearGroup : std::uint8_t {
+  kQkv,
+  kO,
+  kGateUp,
+  kDown,
+  kSharedIn,
+  kSharedOut,
+  kPerLayerGate,
+  kPerLayerOut,
+  kPerLayerModel
+};
+// In the order of PerLinear.
+inline constexpr std::array kLinearGroups = {
+    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
+    LinearGroup::kDown,         LinearGroup::kSharedIn,    LinearGroup::kSharedOut,
+    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel};
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -96,13 +128,21 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
     case LinearGroup::kSharedOut:
       return linears.shared_out;
     case LinearGroup::kDown:
+      return linears.down;
+    case LinearGroup::kPerLayerGate:
+      return linears.per_layer_gate;
+    case LinearGroup::kPerLayerOut:
+      return linears.per_layer_out;
+    case LinearGroup::kPerLayerModel:
       break;
   }
-  return linears.down;
+  return linears.per_layer_model;
 }
 
-// Names of the linears inside a layer: "self_attn.q_proj".
+// Names of the linears inside a layer: "self_attn.q_proj". The linear of the model
+// (per_layer_model) is not inside: its name is that in the decoder.
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
+inline constexpr std::string_view kPerLayerModel = "per_layer_model_projection";
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
 

@@ -70,6 +70,13 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     modules_.push_back({weight, vocab_, {}, {}});
   }
   if (peft != nullptr) AddTables(*peft);
+  for (const TrainedModule& module : modules_) {
+    if (decoder.per_layer_size == 0 || module.rows <= decoder.per_layer_vocab) continue;
+    ThrowInvalidInput(
+        "the adapter's '{}' has {} rows, and the model's table of per-layer embeddings {}: a token "
+        "without a row there cannot be used",
+        module.name, module.rows, decoder.per_layer_vocab);
+  }
   for (TableChange& change : changes) {
     modules_.push_back({change.name, vocab_, {}, {}});
     changes_.push_back(std::move(change));
@@ -120,8 +127,9 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   const bool has_stacks = decoder_.moe.is_joined && !config.target_parameters.empty();
   if (has_stacks && config.lora_dropout > 0) {
     ThrowInvalidInput(
-        "lora_dropout is {}, and PEFT has no dropout for target_parameters, which the experts of "
-        "this model are; set it to 0, or leave the experts out",
+        "lora_dropout is {}, and PEFT has no dropout for adapters of target_parameters, as those "
+        "of "
+        "the experts of this model; set it to 0, or leave the experts out",
         config.lora_dropout);
   }
   if (config.use_dora && decoder.moe.num_experts > 0) {
@@ -216,8 +224,8 @@ void LoraAdapter::Initialize(std::uint64_t seed) {
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank == 0 || lora.shares_a) return;
-      UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
+      if (lora.rank > 0 && !lora.shares_a)
+        UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
     });
   }
 }
@@ -342,6 +350,9 @@ std::int64_t LoraAdapter::max_group_rank() const {
     visit(layer.down, 1);
     visit(layer.shared_in, layer.shared_in.size());
     visit(layer.shared_out, 1);
+    visit(layer.per_layer_gate, 1);
+    visit(layer.per_layer_out, 1);
+    visit(layer.per_layer_model, 1);
   }
   return most;
 }

@@ -125,7 +125,16 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   // Every target must have tensors, and every tensor a target: a difference means that the adapter
   // belongs to another model, and would otherwise be silent.
   Allocate();
+  const auto refuse_experts = [&](const std::string& path) {
+    ThrowInvalidInput(
+        "{}: the adapter has tensors for '{}': adapters of experts that stand beside an MLP, and "
+        "of "
+        "their router, are not supported; train without them (PEFT's all-linear targets the "
+        "router, target_parameters the experts)",
+        dir.string(), path);
+  };
   for (const ExpertStack& stack : peft.stacks) {
+    if (decoder_.side_moe.num_experts > 0) refuse_experts(stack.experts);
     const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
     if (decoder_.moe.num_experts > 0 && rows % decoder_.moe.num_experts == 0) continue;
     ThrowInvalidInput("{}: tensor '{}': expected rows for each of {} experts, found {}",
@@ -192,6 +201,9 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
     if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
+    if (decoder_.side_moe.num_experts > 0 && module.path.ends_with(".router.proj")) {
+      refuse_experts(module.path);
+    }
     if (decoder_.moe.num_experts > 0 && module.path.ends_with(".gate")) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "

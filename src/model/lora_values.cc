@@ -95,21 +95,15 @@ std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t
                 return LinearPlace{path, shape.out, shape.in};
               });
   std::vector<LinearStack> stacks;
-  const auto add = [&](const std::vector<std::string>& tensors,
-                       const std::vector<LinearPlace>& group) {
+  for (const LinearGroup group : kLinearGroups) {
+    const auto tensors = GroupOf(names, group);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       stacks.push_back({tensors[i], {}});
-      for (const LinearPlace* place : StackOf(group, i, tensors.size())) {
+      for (const LinearPlace* place : StackOf(GroupOf(places, group), i, tensors.size())) {
         stacks.back().linears.push_back(*place);
       }
     }
-  };
-  add(names.qkv, places.qkv);
-  add({names.o}, {places.o});
-  add(names.gate_up, places.gate_up);
-  add(names.down, places.down);
-  add(names.shared_in, places.shared_in);
-  add(names.shared_out, places.shared_out);
+  }
   return stacks;
 }
 

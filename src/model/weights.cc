@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <set>
 
 #include "base/check.h"
@@ -61,6 +62,7 @@ class Loader {
                         : Norm(final_norm, config_.hidden_size, config_.logit_scale);
     // A tied head is the embedding itself, in the file and in memory.
     out.head = config_.tie_word_embeddings ? out.embed : Head();
+    if (config_.per_layer_size > 0) PerLayerEmbedding(out);
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
     out.sizes = {carver.bytes(),
                  place_->mapped(),
@@ -88,6 +90,14 @@ class Loader {
           reader_.FileOf(tensor), StoredName(tensor), InfoOf(format).name);
     }
     return BlockView{format, static_cast<const std::byte*>(data), rows, cols};
+  }
+
+  // Rows [first, first + count) of a matrix in host memory; null: of a plan.
+  WeightView HostRows(const TensorInfo& tensor, const void* data, std::int64_t first,
+                      std::int64_t count, std::int64_t cols) const {
+    const auto* bytes = static_cast<const std::byte*>(data);
+    if (bytes != nullptr) bytes += BytesOf(tensor.dtype, first * cols);
+    return HostView(tensor, bytes, count, cols);
   }
 
   WeightView AsStored(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
@@ -188,6 +198,35 @@ class Loader {
     }
   }
 
+  void PerLayerEmbedding(DecoderWeights& out) {
+    const std::int64_t rows = config_.per_layer_vocab;
+    const std::int64_t cols = config_.per_layer_features();
+    const TensorInfo& tensor =
+        tensors_.Get(tensors_.prefix() + "embed_tokens_per_layer.weight", {rows, cols});
+    if (reader_.IsCopied(tensor)) {
+      ThrowInvalidInput("{}: '{}' must be stored as plain values or blocks", reader_.FileOf(tensor),
+                        StoredName(tensor));
+    }
+    const void* const data = reader_.Bytes(tensor).data();
+    const WeightView host = HostView(tensor, data, rows, cols);
+    // Its pages are given back as it is read, and come back as its rows are used.
+    const std::int64_t piece = std::max<std::int64_t>(1, 16 * kPieceValues / cols);
+    for (std::int64_t row = 0; read() && row < rows; row += piece) {
+      const std::int64_t count = std::min(piece, rows - row);
+      const std::int64_t bad = FirstNonFinite(context_, HostRows(tensor, data, row, count, cols));
+      if (bad >= 0) ThrowNotFinite(tensor, row * cols + bad);
+      reader_.Release(tensor);
+    }
+    // Ops of the host read the rows in place.
+    const bool copies = IsHost(backend_.memory()) && !IsAligned(host);
+    out.per_layer_embed = copies ? place_->Copy(host) : host;
+    const std::int64_t size = config_.per_layer_size;
+    const TensorInfo& norm =
+        tensors_.Get(tensors_.prefix() + "per_layer_projection_norm.weight", {size});
+    out.per_layer_norm = Wide(norm, 1, size, 0, 1);
+    out.per_layer_half = Wide(norm, 1, size, 0, std::numbers::sqrt2 / 2);
+  }
+
   // A vector in the wide type, plus `shift`, times `factor`.
   ConstMatrixView Wide(const std::string& name, std::int64_t size, double shift = 0,
                        double factor = 1) {
@@ -211,6 +250,24 @@ class Loader {
     }
     backend_.memory().Upload(host.data(), out.data, host.size());
     return out;
+  }
+
+  // A vector of equal values.
+  ConstMatrixView Constant(std::int64_t size, float value) {
+    const MatrixView out = place_->carver().Matrix(options_.wide, 1, size);
+    if (read()) UploadWide(backend_.memory(), std::vector<float>(size, value), out);
+    return out;
+  }
+
+  // The number by which the output of a layer is multiplied, for each channel.
+  ConstMatrixView LayerScale(const std::string& name) {
+    const TensorInfo& tensor = tensors_.Get(name, {1});
+    float value = 1;
+    if (read()) {
+      DecodeFloats(tensor.dtype, reader_.Bytes(tensor), std::span(&value, 1));
+      if (!std::isfinite(value)) ThrowNotFinite(tensor, 0);
+    }
+    return Constant(config_.hidden_size, value);
   }
 
   // -exp(A_log), which a GGUF file holds in the place of A_log.
@@ -280,6 +337,61 @@ class Loader {
     }
   }
 
+  // Matrices (O, I) that one tensor (E, O, I) holds, as Weight does with one.
+  std::vector<FrozenLinear> Stack(const std::string& name, const LinearShape& shape) {
+    const std::int64_t experts = config_.side_moe.num_experts;
+    const TensorInfo& tensor = tensors_.Get(name, {experts, shape.out, shape.in});
+    const bool is_copied = reader_.IsCopied(tensor);
+    const void* data = is_copied && !read() ? nullptr : reader_.Bytes(tensor).data();
+    const WeightView all = HostView(tensor, data, experts * shape.out, shape.in);
+    if (tensor.dtype.is_blocks()) block_formats_.insert(NameOf(tensor.dtype));
+    const bool quantizes = options_.load_in_4bit && !tensors_.is_quantized();
+    if (!quantizes) CheckFinite(all, tensor);
+    std::vector<FrozenLinear> linears;
+    for (std::int64_t e = 0; e < experts; ++e) {
+      linears.push_back({fmt::format("{}.{}", name, e), {}, {}});
+      const WeightView one = HostRows(tensor, data, e * shape.out, shape.out, shape.in);
+      if (!quantizes) {
+        linears.back().weight = is_copied ? place_->Copy(one) : place_->Place(one, options_.use);
+        continue;
+      }
+      const MatrixView storage = place_->carver().Matrix(
+          DType::kU8, 1,
+          static_cast<std::int64_t>(StorageBytes(shape.out, shape.in, options_.quantize)));
+      linears.back().weight =
+          place_->Prepacked(read() ? QuantizedPart(tensor, one.dense, storage)
+                                   : PlanQuantized(shape.out, shape.in, options_.quantize));
+    }
+    if (read() && quantizes) reader_.Release(tensor);
+    return linears;
+  }
+
+  // One matrix of a tensor of several.
+  QuantizedView QuantizedPart(const TensorInfo& tensor, ConstMatrixView part,
+                              const MatrixView& storage) {
+    std::vector<std::byte> copy;
+    part.data = AlignedValues(
+        {static_cast<const std::byte*>(part.data), BytesOf(part.dtype, part.rows * part.cols)},
+        part.dtype, copy);
+    QuantizeOptions quantize = options_.quantize;
+    quantize.name = StoredName(tensor);
+    return Quantized(tensor, part, quantize, storage);
+  }
+
+  void SideExperts(const std::string& layer, SideWeights& out) {
+    const std::int64_t d = config_.hidden_size;
+    const std::int64_t m = config_.side_intermediate_size;
+    const std::int64_t experts = config_.side_moe.num_experts;
+    out.router = Table(layer + "router.proj.weight", experts, options_.use);
+    out.router_norm = Wide(layer + "router.scale", d, 0, 1 / std::sqrt(static_cast<double>(d)));
+    out.expert_scale = Reshape(Wide(layer + "router.per_expert_scale", experts), 1);
+    out.dense_norm = Norm(layer + "post_feedforward_layernorm_1.weight", d);
+    out.norm = Norm(layer + "pre_feedforward_layernorm_2.weight", d);
+    out.sum_norm = Norm(layer + "post_feedforward_layernorm_2.weight", d);
+    out.gate_up = Stack(layer + "experts.gate_up_proj", {2 * m, d});
+    out.down = Stack(layer + "experts.down_proj", {d, m});
+  }
+
   // A weight that the checkpoint holds in 4 bits.
   WeightView Stored(const std::string& name, const LinearShape& shape) {
     BnbMatrix stored = tensors_.GetFourBit(name, shape.out, shape.in);
@@ -323,10 +435,12 @@ class Loader {
     if (config_.sinks) {
       out.sinks = Wide(layer + "self_attn.sinks", config_.layer(l).num_attention_heads);
     }
+    const bool has_own_kv = config_.layers[l].has_own_kv();
     if (attends && config_.qk_norm != QkNorm::kNone) {
       out.q_norm = norm(of.q_norm, config_.q_norm_size(l));
-      out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
+      if (has_own_kv) out.k_norm = norm(of.k_norm, config_.k_norm_size(l));
     }
+    if (config_.value_norm && has_own_kv) out.v_norm = Constant(config_.layer(l).head_dim, 1);
     if (mixer == Mixer::kDeltaRule) {
       const std::string path = layer + "linear_attn.";
       out.conv = Conv(path + "conv1d", config_.delta_conv_features(), false);
@@ -346,6 +460,20 @@ class Loader {
     for (std::size_t i = 0; i < names.down.size(); ++i) {
       out.linears.down.push_back(Linear(layer + names.down[i], shapes.down[i], config_.mlp_bias));
     }
+    if (config_.per_layer_size > 0) {
+      const auto one = [&](const std::string& path, const LinearShape& shape) {
+        return std::vector{Linear(path, shape, false)};
+      };
+      out.linears.per_layer_gate = one(layer + names.per_layer_gate[0], shapes.per_layer_gate[0]);
+      out.linears.per_layer_out = one(layer + names.per_layer_out[0], shapes.per_layer_out[0]);
+      out.per_layer_norm = norm("post_per_layer_input_norm", d);
+      if (l == 0) {
+        out.linears.per_layer_model =
+            one(tensors_.prefix() + names.per_layer_model[0], shapes.per_layer_model[0]);
+      }
+    }
+    if (config_.side_moe.num_experts > 0) SideExperts(layer, out.side);
+    if (config_.layer_scalar) out.scale = LayerScale(layer + "layer_scalar");
     if (!config_.has_experts(l)) return out;
     for (std::size_t i = 0; i < names.shared_in.size(); ++i) {
       out.linears.shared_in.push_back(

@@ -19,7 +19,8 @@
 //
 // One weight may stay in host memory when everything else is on a card: the token embedding
 // (LoadOptions::host_embedding). decoder.cc gathers and uploads the rows that a pass reads; the
-// room where the rows wait is part of the memory of the pass (PassMemory).
+// room where the rows wait is part of the memory of the pass (PassMemory). The table of per-layer
+// embeddings (Gemma 4), which is larger than all other weights, stays in the file in any case.
 //
 // config.h reads config.json; a family of models is one row of families.cc. lora.h has the
 // adapters, base_record.h records the form of the base that an adapter was trained on.
@@ -63,6 +64,18 @@ struct DeltaRuleWeights {
   ConstMatrixView norm;     // (1, V): of each head, as stored
 };
 
+// What experts beside the MLP have; all but the router and the linears are wide.
+struct SideWeights {
+  WeightView router;                  // (E, D) as in the file
+  ConstMatrixView router_norm;        // (1, D): router.scale times D^-1/2
+  ConstMatrixView expert_scale;       // (E, 1): router.per_expert_scale
+  ConstMatrixView dense_norm;         // (1, D) on the MLP's output
+  ConstMatrixView norm;               // (1, D) before the experts
+  ConstMatrixView sum_norm;           // (1, D) on the experts' output
+  std::vector<FrozenLinear> gate_up;  // E of (2M, D): gate, then up
+  std::vector<FrozenLinear> down;     // E of (D, M)
+};
+
 struct LayerWeights {
   PerLinear<FrozenLinear> linears;
   // Norms are wide. 1 is added to norms that are stored as w - 1.
@@ -72,16 +85,22 @@ struct LayerWeights {
   ConstMatrixView post_mlp_norm;   // (1, D) on the MLP output; empty without post norms
   ConstMatrixView q_norm;          // (1, K), (1, H*K) of all heads together, or empty
   ConstMatrixView k_norm;          // (1, K), (1, G*K), or empty
+  ConstMatrixView v_norm;          // (1, K) of ones, or empty
+  ConstMatrixView per_layer_norm;  // (1, D) on what the per-layer embedding adds, or empty
+  ConstMatrixView scale;           // (1, D): layer_scalar in each, or empty
   ConvWeights conv;                // empty but for the mixers that have it
   DeltaRuleWeights delta_rule;     // likewise
   WeightView router;               // (E, D) as in the file; empty without experts
+  SideWeights side;                // empty without experts beside the MLP
+  ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
   ConstMatrixView router_bias;     // (1, E) wide, or empty
   ConstMatrixView sinks;           // (1, H) wide, or empty
-  ConstMatrixView expert_bias;     // (1, E) of the choice of experts, or empty
 };
 
 // Bytes that LoadWeights takes, from the headers alone.
 struct WeightSizes {
+  // The table of per-layer embeddings is in neither: rows of it are read, and the system may drop
+  // its pages.
   std::size_t owned = 0;   // allocated: weights that are quantized on load or copied, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
@@ -103,6 +122,10 @@ struct DecoderWeights {
   WeightView head;              // (V, D); the same matrix as embed when tied
   ConstMatrixView final_norm;   // (1, D) wide
   ConstMatrixView head_norm;    // (1, D) wide: final_norm times logit_scale, as passes read it
+  // Of per-layer embeddings; empty without.
+  WeightView per_layer_embed;      // (V', L*P) in host memory, also where everything else is not
+  ConstMatrixView per_layer_norm;  // (1, P) wide
+  ConstMatrixView per_layer_half;  // (1, P) wide: per_layer_norm times 2^-1/2, as passes read it
   std::vector<LayerWeights> layers;
 
   bool is_tied() const { return HaveOnePlace(embed, head); }

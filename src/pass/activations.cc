@@ -34,7 +34,8 @@ class Layout {
 
   // Room for the rows of this layout: the number of head rows and targets is at most N.
   void Inputs(InputBuffers& out) {
-    out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes), n_);
+    const std::int64_t per_layer = c_.per_layer_size > 0 ? 1 : 0;
+    out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes) + per_layer, n_);
     if (!shape_.training) return;
     out.row_scale = Wide(1, n_);
     out.noise = Wide(1, n_);
@@ -44,7 +45,7 @@ class Layout {
   // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
     out.dx = Stream();
-    if (c_.moe.num_experts > 0) {
+    if (c_.experts().num_experts > 0) {
       out.d_norm = Stream();
     } else {
       out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
@@ -104,14 +105,33 @@ class LayerLayout : public Layout {
     }
   }
 
+  // Keys and values that other layers read.
+  void SharedKv(LayerActivations& a) {
+    a.k = Act(sizes_.kv_features());
+    a.v = Act(sizes_.kv_features());
+    if (!shape_.training) return;
+    a.d_k_others = Wide(n_, sizes_.kv_features());
+    a.d_v_others = Wide(n_, sizes_.kv_features());
+  }
+
   void AttentionPart(LayerActivations& a) {
-    Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+    if (!sizes_.has_own_kv() || c_.is_kv_shared(l_)) {
+      a.q = Act(sizes_.q_features());
+    } else {
+      Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+    }
     if (c_.output_gate) a.q_gate = Act(2 * sizes_.q_features());
     if (has_qk_norm()) {
       if (!c_.output_gate) a.q_pre = Act(sizes_.q_features());
-      a.k_pre = Act(sizes_.kv_features());
       a.q_rstd = Wide(1, n_ * sizes_.q_features() / c_.q_norm_size(l_));
-      a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
+      if (sizes_.has_own_kv()) {
+        a.k_pre = Act(sizes_.kv_features());
+        a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
+      }
+    }
+    if (c_.value_norm && sizes_.has_own_kv()) {
+      if (!sizes_.k_is_v) a.v_pre = Act(sizes_.kv_features());
+      a.v_rstd = Wide(1, n_ * sizes_.num_key_value_heads);
     }
     a.attn = c_.output_gate ? Act(sizes_.q_features()) : Tailed(sizes_.q_features());
     a.lse = Wide(n_, sizes_.num_attention_heads);
@@ -129,11 +149,18 @@ class LayerLayout : public Layout {
       a.gate = Slots(f);
       a.up = Slots(f);
     }
-    if (has_experts()) a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    if (has_experts() || c_.side_moe.num_experts > 0) {
+      a.experts = LayoutExperts(carver_, c_, precision_, n_);
+    }
+    a.side = LayoutSide(carver_, c_, precision_, n_);
     if (c_.post_norms) {
       a.down = Act(c_.hidden_size);
       a.down_rstd = Wide(1, n_);
     }
+    if (c_.per_layer_size == 0) return;
+    a.per_layer.gate = Act(c_.per_layer_size);
+    a.per_layer.out = Act(c_.hidden_size);
+    a.per_layer.rstd = Wide(1, n_);
   }
 
   // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
@@ -142,6 +169,10 @@ class LayerLayout : public Layout {
     u.qkv.resize(ShapeLinears(c_, l_).qkv.size());
     u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
     u.down.resize(1);
+    const bool has_per_layer = c_.per_layer_size > 0;
+    u.per_layer_gate.resize(has_per_layer ? 1 : 0);
+    u.per_layer_out.resize(has_per_layer ? 1 : 0);
+    u.per_layer_model.resize(has_per_layer && l_ == 0 ? 1 : 0);
     const bool has_shared = has_experts() && c_.moe.shared_intermediate_size > 0;
     if (has_shared) u.shared_in.resize(3);
     if (has_shared) u.shared_out.resize(1);
@@ -165,6 +196,9 @@ class LayerLayout : public Layout {
     place(LinearGroup::kDown, slots(), u.down);
     place(LinearGroup::kSharedIn, n_, u.shared_in);
     place(LinearGroup::kSharedOut, n_, u.shared_out);
+    place(LinearGroup::kPerLayerGate, n_, u.per_layer_gate);
+    place(LinearGroup::kPerLayerOut, n_, u.per_layer_out);
+    place(LinearGroup::kPerLayerModel, n_, u.per_layer_model);
   }
 
   void Scratch(LayerScratch& out) {
@@ -172,6 +206,11 @@ class LayerLayout : public Layout {
     Carver mixer = carver_;
     const std::int64_t f = sizes_.intermediate_size;
     out.act = has_experts() ? Slots(f) : Tailed(f);
+    out.side = LayoutSideScratch(carver_, c_, precision_, n_, shape_.training);
+    if (c_.per_layer_size > 0) {
+      out.per_layer.z = Act(c_.per_layer_size);
+      if (shape_.training) out.per_layer.d_z = Act(c_.per_layer_size);
+    }
     if (sizes_.mixer == Mixer::kAttention) return AttentionScratch(out);
     if (shape_.training) out.d_act = Slots(f);
     if (sizes_.mixer == Mixer::kDeltaRule) {
@@ -247,6 +286,7 @@ class LayerLayout : public Layout {
 //                stream for all
 //
 // Adapters are small, so every layer keeps its own u, at every level. All layers share the scratch.
+// Keys and values that other layers read are of no part: they live as long as the pass.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
                               const Precision& precision, const ActivationShape& shape,
                               Carver* staging) {
@@ -287,7 +327,13 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     of_layer.MixerPart(a);
     a.x_mid = stream(of_layer);
   };
-  const auto mlp = [](LayerLayout& of_layer, LayerActivations& a) { of_layer.MlpPart(a); };
+  const auto mlp = [&](LayerLayout& of_layer, LayerActivations& a) {
+    of_layer.MlpPart(a);
+    if (config.per_layer_size > 0) a.per_layer.x = stream(of_layer);
+  };
+  for (std::int64_t l = 0; l < layers; ++l) {
+    if (config.is_kv_shared(l)) LayerLayout(layout, carver, l).SharedKv(out.layers[l]);
+  }
   share(shares_attention, attention);
   share(shares_mlp, mlp);
   const std::int64_t offloaded = std::ranges::count(shape.recompute, Recompute::kOffload);
@@ -317,6 +363,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   if (shape.training) layout.Gradients(out);
   share([](std::int64_t) { return true; },
         [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a.scratch); });
+  out.per_layer = LayoutPerLayer(carver, config, adapters, precision, shape.rows, shape.training);
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
   if (std::any_of(adapters.begin(), adapters.end(),
                   [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {

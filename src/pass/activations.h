@@ -15,7 +15,9 @@
 #include "pass/delta_rule.h"
 #include "pass/dora.h"
 #include "pass/experts.h"
+#include "pass/per_layer.h"
 #include "pass/short_conv.h"
+#include "pass/side_experts.h"
 
 namespace qlora {
 
@@ -49,6 +51,8 @@ struct LayerScratch {
   MatrixView d_q_gate;  // (N, 2*H*K) act: gradient of `q_gate`; backward only
   DeltaRuleScratch delta_rule;
   ShortConvScratch short_conv;
+  PerLayerScratch per_layer;
+  SideScratch side;
 };
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
@@ -65,28 +69,40 @@ struct LayerActivations {
   MatrixView q_gate;     // (N, 2*H*K) act: query and gate of each head; empty without gates
   MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without norms of heads
   MatrixView k_pre;      // (N, G*K) act
+  MatrixView v_pre;      // (N, G*K) act: before the norm of values; empty without, or where it is
+                         // k_pre
   MatrixView q_rstd;     // (1, N*H) wide
   MatrixView k_rstd;     // (1, N*G) wide
+  MatrixView v_rstd;     // (1, N*G) wide; empty without norm of values
   MatrixView q;          // (N, H*K) act: after head norm and RoPE
-  MatrixView k;          // (N, G*K) act: after head norm and RoPE
-  MatrixView v;          // (N, G*K) act
-  MatrixView attn;       // (N, H*K) act, tail without gate: attention output
-  MatrixView lse;        // (N, H) wide
+  // Layers that attend to the keys and values of another have none of their own. Those of which
+  // others read keys and values keep them for the whole pass.
+  MatrixView k;  // (N, G*K) act: after head norm and RoPE
+  MatrixView v;  // (N, G*K) act: after the norm of values
+  // Backward only, of layers of which others read keys and values: what those add.
+  MatrixView d_k_others;            // (N, G*K) wide
+  MatrixView d_v_others;            // (N, G*K) wide
+  MatrixView attn;                  // (N, H*K) act, tail without gate: attention output
+  MatrixView lse;                   // (N, H) wide
   DeltaRuleActivations delta_rule;  // in the place of all from qkv to lse; likewise below
   ShortConvActivations short_conv;
-  MatrixView o;          // (N, D) act: o_proj output; empty without post norms
-  MatrixView o_rstd;     // (1, N) wide
-  MatrixView x_mid;      // (N, D) wide: residual stream after attention
-  MatrixView mlp_rstd;   // (1, N) wide
-  MatrixView gate_up;    // (N, 2F) act, tail; empty where gate and up have their own memory
-  MatrixView gate;       // (S, F) act; the backward pass leaves its gradient here
-  MatrixView up;         // (S, F) act; likewise
-  MatrixView down;       // (N, D) act: down_proj output; empty without post norms
+  MatrixView o;         // (N, D) act: o_proj output; empty without post norms
+  MatrixView o_rstd;    // (1, N) wide
+  MatrixView x_mid;     // (N, D) wide: residual stream after attention
+  MatrixView mlp_rstd;  // (1, N) wide
+  MatrixView gate_up;   // (N, 2F) act, tail; empty where gate and up have their own memory
+  MatrixView gate;      // (S, F) act; the backward pass leaves its gradient here
+  MatrixView up;        // (S, F) act; likewise
+  // (N, D) act: down_proj output, or its norm and that of the experts beside the MLP; empty without
+  // post norms.
+  MatrixView down;
   MatrixView down_rstd;  // (1, N) wide
+  PerLayerActivations per_layer;
   // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
   // downs, (S, R) with the largest R.
   PerLinear<MatrixView> u;
   ExpertActivations experts;
+  SideActivations side;
   LayerScratch scratch;
 };
 
@@ -104,8 +120,8 @@ inline std::size_t StagedBytes(const DecoderConfig& config) {
 
 // The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
-  // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets. They are
-  // uploaded at once.
+  // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets; one more
+  // for rows of the table of per-layer embeddings. They are uploaded at once.
   MatrixView indices;
   // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
   // or empty.
@@ -129,6 +145,7 @@ struct Activations {
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
   MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms,
                       // then with tail; wide with experts, which add to it
+  PerLayerBuffers per_layer;
   ExpertBuffers experts;
   DoraBuffers dora;
   // The output head, a chunk of C rows at a time.

@@ -103,7 +103,8 @@ std::int64_t LowestTrainedLayer(const LoraAdapter& adapter) {
 }  // namespace
 
 // x_in of layer 0. Rows of different adapters may read different embeddings (modules_to_save).
-void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+           const InputObserver* observer) {
   const bool reads_base =
       std::ranges::any_of(inputs.adapters, ReadsBaseEmbedding, &AdapterRows::adapter);
   const WeightView base = reads_base ? GatherEmbedding(decoder, inputs, activations) : WeightView{};
@@ -113,6 +114,8 @@ void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activa
                                      decoder.config().stream_embed_scale(),
                                      Rows(activations.layers[0].x_in, range.begin, range.rows)});
   }
+  AddEmbeddingNoise(decoder.backend(), inputs, activations.layers[0].x_in);
+  EmbedPerLayer(decoder, inputs, observer, activations);
 }
 
 void RestoreInput(Memory& memory, LayerActivations& layer) {
@@ -122,9 +125,9 @@ void RestoreInput(Memory& memory, LayerActivations& layer) {
 
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer) {
-  Embed(decoder, inputs, activations);
-  AddEmbeddingNoise(decoder.backend(), inputs, activations.layers[0].x_in);
-  ForwardLayers(decoder, inputs, nullptr, observer ? &observer : nullptr, activations);
+  const InputObserver* const watches = observer ? &observer : nullptr;
+  Embed(decoder, inputs, activations, watches);
+  ForwardLayers(decoder, inputs, nullptr, watches, activations);
 }
 
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
@@ -139,6 +142,11 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
   Memory& memory = decoder.backend().memory();
   const TrainedModule* embedding = trained.embedding();
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
+  for (const LayerActivations& layer : activations.layers) {
+    if (layer.d_k_others.empty()) continue;
+    decoder.backend().Run(ops::Zero{layer.d_k_others});
+    decoder.backend().Run(ops::Zero{layer.d_v_others});
+  }
   for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     OpsWaitFor(memory, activations.layers[l].x_in);
@@ -150,6 +158,7 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
     // Nothing below the lowest trained layer needs the gradient of its input.
     layer.BackwardMixer(trained, l > lowest || embedding != nullptr);
   }
+  EmbedPerLayerBackward(decoder, inputs, embedding != nullptr, activations, trained);
   if (embedding == nullptr) return;
   decoder.backend().Run(ops::EmbedBackward{
       activations.dx, inputs.ids, decoder.config().stream_embed_scale(), embedding->gradient});

@@ -9,7 +9,7 @@
 //   layer.h         the steps of one layer, forward, and the same steps backward
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
-//   dora.h, experts.h, neftune.h   the buffers and steps that each method adds
+//   dora.h, experts.h, neftune.h, per_layer.h   the buffers and steps that each method adds
 //   sequence_state.h   what a sequence carries from pass to pass: keys and values, windows, states
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
@@ -71,14 +71,13 @@ class Decoder {
   RopeTables ropes_;
 };
 
-// Receives x (N, I), the input of a group of linears, before it is multiplied.
-using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
-
 // Runs all layers; afterwards activations.x_out holds the residual stream of every row.
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer = nullptr);
-// Writes the embeddings of the ids to where the first layer reads them; a part of Forward.
-void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations);
+// Writes the embeddings of the ids, with their noise, to where the first layer reads them, and
+// per-layer embeddings to where all layers do; a part of Forward. observer: or null.
+void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+           const InputObserver* observer = nullptr);
 // After Embed: runs all layers on the next tokens of one sequence, which go on from its state and
 // leave theirs in it. The caller changes the length of the state. inputs: from
 // PrepareNextInputs; the host reads only the spans and the number of rows. Without experts the call

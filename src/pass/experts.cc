@@ -1,6 +1,6 @@
-// The mixture of experts that Qwen3-MoE, Mixtral, gpt-oss and others have in place of the MLP. The
-// numbers continue the numbers of layer.cc: steps 8 to 10 become 8a to 10. An expert of all tokens
-// is in shared_expert.cc.
+// The mixture of experts that Qwen3-MoE, Mixtral and gpt-oss have in place of the MLP. The numbers
+// continue the numbers of layer.cc: steps 8 to 10 become 8a to 10. An expert of all tokens is in
+// shared_expert.cc.
 //
 // A pair is a token and one of its k experts. Pairs are put in the order of their experts, so that
 // every expert multiplies a range of rows ("slots"):
@@ -55,14 +55,15 @@ std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
 ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
                                 const Precision& precision, std::int64_t rows) {
   ExpertActivations out;
-  const std::int64_t experts = config.moe.num_experts;
-  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  const MoeConfig& moe = config.experts();
+  const std::int64_t experts = moe.num_experts;
+  const std::int64_t slots = rows * moe.num_experts_per_tok;
   const auto indices = [&](std::int64_t count) {
     const MatrixView m = carver.Matrix(DType::kI32, 1, count);
     return IndexSpan{static_cast<std::int32_t*>(m.data), count};
   };
   out.router = carver.Matrix(precision.wide, rows, experts);
-  out.pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  out.pair_weights = carver.Matrix(precision.wide, rows, moe.num_experts_per_tok);
   out.slot_weights = carver.Matrix(precision.wide, 1, slots);
   out.routing = {indices(slots), indices(slots), indices(slots), indices(slots),
                  indices(experts + 1)};
@@ -74,14 +75,15 @@ ExpertActivations LayoutExperts(Carver& carver, const DecoderConfig& config,
 ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,
                                   const Precision& precision, std::int64_t rows, bool training) {
   ExpertBuffers out;
-  if (config.moe.num_experts == 0) return out;
-  const std::int64_t slots = rows * config.moe.num_experts_per_tok;
+  const MoeConfig& moe = config.experts();
+  if (moe.num_experts == 0) return out;
+  const std::int64_t slots = rows * moe.num_experts_per_tok;
   out.slot = carver.Matrix(precision.activation, slots, config.hidden_size);
   out.shared = LayoutSharedExpertBuffers(carver, config, precision, rows, training);
   if (!training) return out;
   out.d_slot = carver.Matrix(precision.activation, slots, config.hidden_size);
   out.d_slot_weights = carver.Matrix(precision.wide, 1, slots);
-  out.d_pair_weights = carver.Matrix(precision.wide, rows, config.moe.num_experts_per_tok);
+  out.d_pair_weights = carver.Matrix(precision.wide, rows, moe.num_experts_per_tok);
   if (config.mlp_bias) out.d_bias_weights = carver.Matrix(precision.wide, 1, slots);
   return out;
 }

@@ -42,15 +42,20 @@ Layer::Layer(const Decoder& decoder, const PassInputs& inputs, std::int64_t laye
     gate_up_ = {{a_.gate, a_.u.gate_up[0]}, {a_.up, a_.u.gate_up[1]}};
     d_gate_up_ = {a_.gate, a_.up};
   }
+  if (has_per_layer()) {
+    per_layer_ = {LinearGroup::kPerLayerOut, a_.per_layer.out, w_.per_layer_norm, a_.per_layer.rstd,
+                  a_.u.per_layer_out[0]};
+  }
 }
 
 void Layer::BindAttention(const SequenceState* state) {
-  k_ = all_k_ = a_.k;
-  v_ = all_v_ = a_.v;
+  const std::int64_t owner = sizes_.has_own_kv() ? context_.layer : sizes_.kv_layer;
+  k_ = all_k_ = shared_.layers[owner].k;
+  v_ = all_v_ = shared_.layers[owner].v;
   // With a state, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
   // row 0 on.
   if (state != nullptr) {
-    const LayerState& all = state->layers[context_.layer];
+    const LayerState& all = state->layers[owner];
     const std::int64_t rows = context_.inputs.rows;
     k_ = Rows(all.k, state->length, rows);
     v_ = Rows(all.v, state->length, rows);
@@ -84,8 +89,17 @@ void Layer::BindAttention(const SequenceState* state) {
   } else {
     const MatrixView& q = config_.output_gate ? a_.q_gate : has_qk_norm() ? a_.q_pre : a_.q;
     const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
-    qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v_, a_.u.qkv[2]}};
-    d_qkv_ = {d_q, a_.scratch.d_k, a_.scratch.d_v};
+    const MatrixView& v = config_.value_norm ? a_.v_pre : v_;
+    if (!sizes_.has_own_kv()) {
+      qkv_ = {{q, a_.u.qkv[0]}};
+      d_qkv_ = {d_q};
+    } else if (sizes_.k_is_v) {
+      qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}};
+      d_qkv_ = {d_q, a_.scratch.d_k};
+    } else {
+      qkv_ = {{q, a_.u.qkv[0]}, {k, a_.u.qkv[1]}, {v, a_.u.qkv[2]}};
+      d_qkv_ = {d_q, a_.scratch.d_k, a_.scratch.d_v};
+    }
   }
 }
 
@@ -115,7 +129,7 @@ void Layer::ForwardMixer() {
 void Layer::Attend() {
   // 2. q, k, v = norm W^T + b + LoRA
   ProjectQkv();
-  // 3. q, k = RMSNorm of each head
+  // 3. q, k [, v] = RMSNorm of each head
   // 4. q, k = RoPE(q, k)
   NormAndRotate();
   // 5. attn = softmax(q k^T) v [* sigmoid(gate)]
@@ -127,32 +141,70 @@ void Layer::Attend() {
 void Layer::ForwardMlp(const MatrixView& x_out) {
   // 7. norm = RMSNorm(x_mid)
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  if (config_.has_experts(context_.layer)) return ForwardExperts(x_out);
-  // 8. gate, up = norm W^T + b + LoRA
-  ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
-  // 9. act = act(gate) * up
-  Activate();
-  // 10. x_out = x_mid + [RMSNorm](act Wd^T)
-  AddBranch(down_, a_.scratch.act, a_.x_mid, x_out);
+  const MatrixView& x_mlp = has_per_layer() ? a_.per_layer.x : x_out;
+  if (config_.has_experts(context_.layer)) {
+    ForwardExperts(x_mlp);
+  } else {
+    // 8. gate, up = norm W^T + b + LoRA
+    ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
+    // 9. act = act(gate) * up
+    Activate();
+    // 10. x_mlp = x_mid + [RMSNorm](act Wd^T)
+    if (has_side_experts()) {
+      AddSide(x_mlp);
+    } else {
+      AddBranch(down_, a_.scratch.act, a_.x_mid, x_mlp);
+    }
+  }
+  // 11 to 13. x_out = x_mlp + its per-layer embedding
+  if (has_per_layer()) ForwardPerLayer(x_out);
+  // 14. x_out = scale * x_out
+  if (!w_.scale.empty()) Run(ops::ScaleColumns{x_out, w_.scale, {}, x_out});
 }
 
 void Layer::RecomputeMlp() {
   // 7
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
   if (config_.has_experts(context_.layer)) return ProjectExperts();
+  RecomputeDenseMlp();
+}
+
+void Layer::RecomputeDenseMlp() {
   // 8
   ForwardGroup(context_, LinearGroup::kGateUp, shared_.norm, gate_up_, Store::kSet);
-  // 9, 10. The normalised values are needed, the residual stream is not.
-  if (!down_.is_normalized()) return;
+  // 9, 10. The normalised values are needed, the residual stream only for a per-layer embedding.
+  if (!down_.is_normalized() && !has_per_layer()) return;
   Activate();
-  NormBranch(down_, a_.scratch.act);
+  if (!has_per_layer()) {
+    return has_side_experts() ? ForwardSide() : NormBranch(down_, a_.scratch.act);
+  }
+  if (has_side_experts()) {
+    AddSide(a_.per_layer.x);
+  } else {
+    AddBranch(down_, a_.scratch.act, a_.x_mid, a_.per_layer.x);
+  }
+  // 11 to 13
+  RecomputePerLayer();
 }
 
 void Layer::BackwardMlp(LoraAdapter& trained) {
+  // 14
+  if (!w_.scale.empty()) Run(ops::ScaleColumns{shared_.dx, w_.scale, {}, shared_.dx});
+  // 13 to 11
+  if (has_per_layer()) BackwardPerLayer(trained);
   if (config_.has_experts(context_.layer)) return BackwardExperts(trained);
+  BackwardDenseMlp(trained);
+}
+
+void Layer::BackwardDenseMlp(LoraAdapter& trained) {
   // 10
+  if (has_side_experts()) return BackwardSide(trained);
   Activate();
   BranchBackward(down_, a_.scratch.act, a_.scratch.d_act, trained);
+  BackwardGates(trained);
+}
+
+void Layer::BackwardGates(LoraAdapter& trained) {
   // 9. The gradients replace gate and up.
   Run(ops::GatedActivationBackward{config_.hidden_act, a_.scratch.d_act, a_.gate, a_.up, a_.gate,
                                    a_.up});
@@ -210,8 +262,17 @@ void Layer::AttendBackward() {
     Run(ops::GatedActivationBackward{Activation::kSigmoid, d_mixed, gate_heads_,
                                      Reshape(a_.attn, head), d_gate_heads_, d_mixed});
   }
-  Run(ops::AttentionBackward{shape_, context_.inputs.spans, d_mixed_, a_.q, a_.k, a_.v, a_.attn,
-                             a_.lse, a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v});
+  Run(ops::AttentionBackward{shape_, context_.inputs.spans, d_mixed_, a_.q, k_, v_, a_.attn, a_.lse,
+                             a_.scratch.d_q, a_.scratch.d_k, a_.scratch.d_v});
+  // The layer that keys and values are of runs backward behind all that read them.
+  if (!sizes_.has_own_kv()) {
+    const LayerActivations& owner = shared_.layers[sizes_.kv_layer];
+    Run(ops::Add{a_.scratch.d_k, owner.d_k_others});
+    Run(ops::Add{a_.scratch.d_v, owner.d_v_others});
+  } else if (!a_.d_k_others.empty()) {
+    Run(ops::Add{a_.d_k_others, a_.scratch.d_k});
+    Run(ops::Add{a_.d_v_others, a_.scratch.d_v});
+  }
   // 4, 3
   NormAndRotateBackward();
 }
@@ -274,21 +335,33 @@ void Layer::NormHeads() {
   const float epsilon = config_.rms_norm_eps;
   const std::int64_t k = config_.k_norm_size(context_.layer);
   Run(ops::RmsNorm{q_heads_, w_.q_norm, epsilon, Reshape(a_.q, q_heads_.cols), a_.q_rstd});
+  if (!sizes_.has_own_kv()) return;
   Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(k_, k), a_.k_rstd});
+  if (!config_.value_norm) return;
+  const std::int64_t head = sizes_.head_dim;
+  Run(ops::RmsNorm{Reshape(values(), head), w_.v_norm, epsilon, Reshape(v_, head), a_.v_rstd});
 }
 
 void Layer::NormHeadsBackward() {
   if (!has_qk_norm()) return;
-  const MatrixView d_k = Reshape(a_.scratch.d_k, config_.k_norm_size(context_.layer));
   Run(ops::RmsNormBackward{Reshape(a_.scratch.d_q, q_heads_.cols), q_heads_, w_.q_norm, a_.q_rstd,
                            d_q_heads_, Store::kSet});
+  if (!sizes_.has_own_kv()) return;
+  const MatrixView d_k = Reshape(a_.scratch.d_k, config_.k_norm_size(context_.layer));
   Run(ops::RmsNormBackward{d_k, Reshape(a_.k_pre, d_k.cols), w_.k_norm, a_.k_rstd, d_k,
                            Store::kSet});
+  if (!config_.value_norm) return;
+  // Values that are keys add their gradient to that of k_proj.
+  const MatrixView d_v = Reshape(a_.scratch.d_v, sizes_.head_dim);
+  const MatrixView d_in = sizes_.k_is_v ? Reshape(a_.scratch.d_k, sizes_.head_dim) : d_v;
+  Run(ops::RmsNormBackward{d_v, Reshape(values(), d_v.cols), w_.v_norm, a_.v_rstd, d_in,
+                           sizes_.k_is_v ? Store::kAdd : Store::kSet});
 }
 
 void Layer::Rotate(const MatrixView& q, const MatrixView& k, bool inverse) {
   if (sizes_.rope < 0) return;
   RotateHeads(q, sizes_.rope_of_queries(), sizes_.num_attention_heads, inverse);
+  if (!sizes_.has_own_kv()) return;
   RotateHeads(k, sizes_.rope, sizes_.num_key_value_heads, inverse);
 }
 

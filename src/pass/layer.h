@@ -7,7 +7,8 @@
 //
 // Steps 2 to 5 mix tokens, and differ: attention is in layer.cc, the gated delta rule in
 // delta_rule.cc, the short convolution in short_conv.cc. Steps 8 to 10 are an MLP (layer.cc) or
-// experts (experts.cc, shared_expert.cc).
+// experts (experts.cc, shared_expert.cc), or both (side_experts.cc); 11 to 13, a per-layer
+// embedding, are in per_layer.cc.
 //
 // Each layer has a value for the activations that its backward pass computes again (Recompute in
 // activations.h) and for the place of its input, which waits in host memory on a small card. The
@@ -98,6 +99,8 @@ class Layer {
   void ConvolveShort();
   void GateAttention();
   void ProjectQkv();
+  // Values before their norm.
+  const MatrixView& values() const { return sizes_.k_is_v ? a_.k_pre : a_.v_pre; }
   bool has_qk_norm() const { return config_.qk_norm != QkNorm::kNone; }
   void NormAndRotate();
   void NormAndRotateBackward();
@@ -115,6 +118,20 @@ class Layer {
   void BranchBackward(const Branch& branch, const ConstMatrixView& input, const MatrixView& d_input,
                       LoraAdapter& trained);
   void Activate();
+  void RecomputeDenseMlp();
+  void BackwardDenseMlp(LoraAdapter& trained);
+  // Steps 9 to 7: from d_act.
+  void BackwardGates(LoraAdapter& trained);
+  // Steps 10a to 10f of experts beside the MLP, and their mirror (side_experts.cc).
+  bool has_side_experts() const { return config_.side_moe.num_experts > 0; }
+  void ForwardSide();
+  // x_mlp = x_mid + that
+  void AddSide(const MatrixView& x_mlp);
+  void GatherSlots();
+  void ActivateSide();
+  void BackwardSide(LoraAdapter& trained);
+  void BackwardSideExperts();
+  void BackwardSideRouter();
   // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);
@@ -125,6 +142,15 @@ class Layer {
   void ActivateSharedExpert();
   void ForwardSharedExpert(const MatrixView& x_out);
   void SharedExpertBackward(LoraAdapter& trained);
+  // Steps 11 to 13 of per-layer embeddings, and their mirror (per_layer.cc).
+  bool has_per_layer() const { return config_.per_layer_size > 0; }
+  // The columns of this layer.
+  MatrixView PerLayerInput(const MatrixView& all) const;
+  void GatePerLayer();
+  void ActivatePerLayer();
+  void ForwardPerLayer(const MatrixView& x_out);
+  void RecomputePerLayer();
+  void BackwardPerLayer(LoraAdapter& trained);
 
   LayerActivations& a_;
   Activations& shared_;
@@ -135,13 +161,14 @@ class Layer {
   AttentionShape shape_;
   Branch o_;
   Branch down_;
+  Branch per_layer_;
   // The output of the mixer, which step 6 reads.
   MatrixView mixed_, d_mixed_;
   // The state of the sequence, which the other mixers go on from and change; empty without.
   MatrixView window_, delta_;
   bool begins_ = false;  // a new sequence, whose state is zero
-  // The keys and values that this pass writes, and all keys and values that attention reads:
-  // activations, or rows of the state.
+  // The keys and values that this pass writes, here or in the layer that this one reads them from,
+  // and all keys and values that attention reads: activations, or rows of the state.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
   // Query and gate of each head (N*H, K): columns of one matrix where outputs have a gate.

@@ -19,7 +19,7 @@ LoraView BindLora(const LoraLinear& lora, const DropoutState& dropout, std::int6
   LoraView view{lora.a, lora.b, lora.scale, 0, {}};
   if (!dropout.enabled) return view;
   constexpr std::uint64_t kIndices = 2048;
-  static_assert(3 * kMaxExperts + 9 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
+  static_assert(3 * kMaxExperts + 12 <= kIndices && kMaxLayers * kIndices <= 1 << 23);
   const std::uint64_t place = static_cast<std::uint64_t>(layer) * kIndices + index;
   view.dropout = lora.dropout;
   view.dropout_key =
@@ -59,6 +59,10 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   const std::size_t shared = down + all.down.size();
   if (group == LinearGroup::kSharedIn) first = shared;
   if (group == LinearGroup::kSharedOut) first = shared + all.shared_in.size();
+  const std::size_t last = shared + all.shared_in.size() + all.shared_out.size();
+  if (group == LinearGroup::kPerLayerGate) first = last;
+  if (group == LinearGroup::kPerLayerOut) first = last + 1;
+  if (group == LinearGroup::kPerLayerModel) first = last + 2;
   std::vector<LinearView> views;
   for (std::size_t i = 0; i < frozen.size(); ++i) {
     views.push_back({frozen[i].weight, frozen[i].bias, {}});

@@ -48,6 +48,18 @@ void AddIds(const Decoder& decoder, std::span<const std::int32_t> ids, Indices& 
     }
   }
   inputs.ids = indices.Add(rows);
+  if (decoder.config().per_layer_size == 0) return;
+  CheckIndices("ids", ids, decoder.config().per_layer_vocab);
+  if (IsHost(decoder.backend().memory())) {
+    inputs.per_layer_ids = indices.Add(ids);
+    return;
+  }
+  inputs.per_layer_host_ids.assign(ids.begin(), ids.end());
+  std::vector<std::int32_t> places;
+  for (std::int64_t n = 0; n < std::ssize(ids); ++n) {
+    places.push_back(static_cast<std::int32_t>(n % kPerLayerRows));
+  }
+  inputs.per_layer_ids = indices.Add(places);
 }
 
 // Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.

@@ -41,6 +41,10 @@ struct PassInputs {
   IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
   // (N) the tokens of the pass, where the embedding of the base is in host memory; otherwise empty.
   std::vector<std::int32_t> host_ids;
+  // With per-layer embeddings: (N) rows of their table. Where ops do not read the file in place,
+  // these are rows of the part that is uploaded, and the tokens are in per_layer_host_ids.
+  IndexView per_layer_ids;
+  std::vector<std::int32_t> per_layer_host_ids;
   std::vector<IndexView> rope_rows;  // one per DecoderConfig::ropes: (N) rows of its table
   IndexView head_rows;               // (M) the supervised rows, or the rows whose logits are needed
   std::vector<AdapterRows> heads;    // cover the M head rows in order: adapters with a head

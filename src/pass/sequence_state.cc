@@ -25,7 +25,7 @@ SequenceState LayoutSequenceState(Carver& carver, const DecoderConfig& config,
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const LayerConfig sizes = config.layer(l);
     LayerState& layer = state.layers.emplace_back();
-    if (sizes.mixer == Mixer::kAttention) {
+    if (sizes.mixer == Mixer::kAttention && sizes.has_own_kv()) {
       layer.k = carver.Matrix(precision.activation, capacity, sizes.kv_features());
       layer.v = carver.Matrix(precision.activation, capacity, sizes.kv_features());
     }

@@ -13,7 +13,7 @@ namespace qlora {
 
 // The parts that the mixer of a layer does not have are empty.
 struct LayerState {
-  // Attention: the keys and values of all tokens.
+  // Attention: the keys and values of all tokens; not of layers that read those of another.
   MatrixView k;  // (capacity, G*K) act
   MatrixView v;  // (capacity, G*K) act
   // Convolutions: their last inputs.

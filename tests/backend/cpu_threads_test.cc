@@ -142,18 +142,24 @@ TEST_P(CpuThreads, LayersWithAState) {
 
 TEST_P(CpuThreads, RowsAndElements) {
   struct Result {
-    Matrix norm, rstd, logits, loss;
+    Matrix norm, rstd, logits, loss, gate, dx;
     double sum = 0;
   };
   const auto run = [&](Backend& backend) {
     Random random(3);
     const Matrix x = random.Normal(precision().activation, 300, 333, 1);
     const Matrix weight = random.Normal(DType::kF32, 1, 333, 1);
-    Result r = {Matrix(precision().activation, 300, 333), Matrix(DType::kF32, 1, 300),
-                random.Normal(DType::kF32, 100, 1000, 3), Matrix(DType::kF32, 1, 100)};
+    Result r = {Matrix(precision().activation, 300, 333),
+                Matrix(DType::kF32, 1, 300),
+                random.Normal(DType::kF32, 100, 1000, 3),
+                Matrix(DType::kF32, 1, 100),
+                random.Normal(precision().activation, 300, 1, 1),
+                random.Normal(precision().activation, 300, 333, 1)};
     std::vector<std::int32_t> targets;
     for (int n = 0; n < 100; ++n) targets.push_back(static_cast<std::int32_t>(random.Below(1000)));
     backend.Run(ops::RmsNorm{x.view(), weight.view(), 1e-5f, r.norm.view(), r.rstd.view()});
+    backend.Run(
+        ops::GateRowsBackward{r.dx.view(), x.view(), r.gate.view(), r.gate.view(), r.dx.view()});
     const Matrix row_scale = Filled(DType::kF32, 1, r.logits.rows(), 0.01);
     backend.Run(ops::CrossEntropy{targets, 0, row_scale.view(), r.logits.view(), r.loss.view()});
     const Matrix flat = random.Normal(DType::kF32, 1, 200000, 1, DType::kF32);
@@ -163,6 +169,8 @@ TEST_P(CpuThreads, RowsAndElements) {
   ForEachCount(run, [](const Result& a, const Result& b) {
     ExpectEqual(b.norm, a.norm, "norm");
     ExpectEqual(b.rstd, a.rstd, "rstd");
+    ExpectEqual(b.gate, a.gate, "gate");
+    ExpectEqual(b.dx, a.dx, "dx");
     ExpectEqual(b.logits, a.logits, "logits");
     ExpectEqual(b.loss, a.loss, "loss");
     EXPECT_EQ(b.sum, a.sum);

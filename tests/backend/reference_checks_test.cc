@@ -80,6 +80,21 @@ TEST_F(ChecksTest, Shapes) {
   ExpectRefused([&] { SumOfSquaresOf(*backend_, x_.view()); }, "SumOfSquares", "x");
 }
 
+TEST_F(ChecksTest, GatesOfRows) {
+  Matrix gate(DType::kF32, 4, 1);
+  ExpectRefused(
+      [&] {
+        backend_->Run(ops::GateRows{x_.view(), per_row_.view(), y_.view()});
+      },
+      "GateRows", "gate");
+  const auto backward = [&](const MatrixView& d_gate, const MatrixView& dx) {
+    backend_->Run(ops::GateRowsBackward{x_.view(), y_.view(), gate.view(), d_gate, dx});
+  };
+  backward(gate.view(), x_.view());  // in place
+  ExpectRefused([&] { backward(vector_.view(), z_.view()); }, "GateRowsBackward", "d_gate");
+  ExpectRefused([&] { backward(gate.view(), y_.view()); }, "GateRowsBackward", "dx");
+}
+
 TEST_F(ChecksTest, RangesOfExperts) {
   const LinearView linear{z_.view(), {}, {}};
   const std::vector<LinearView> linears = {linear, linear};

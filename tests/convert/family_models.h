@@ -32,6 +32,20 @@ inline std::vector<Json> FamilyConfigs() {
                      {"mscale_all_dim", 1.0},
                      {"llama_4_scaling_beta", 0.1}};
   const std::vector<std::string> attention(4, "attention");
+  std::vector<std::string> gemma4;
+  for (int l = 0; l < 6; ++l) gemma4.push_back(l % 2 == 0 ? "sliding_attention" : "full_attention");
+  Json experts = SmallConfig("gemma4", {{"head_dim", 8},
+                                        {"global_head_dim", 16},
+                                        {"num_hidden_layers", 6},
+                                        {"layer_types", gemma4},
+                                        {"sliding_window", 6},
+                                        {"hidden_size_per_layer_input", 0},
+                                        {"attention_k_eq_v", true},
+                                        {"enable_moe_block", true},
+                                        {"num_experts", 6},
+                                        {"top_k_experts", 2},
+                                        {"moe_intermediate_size", 16},
+                                        {"final_logit_softcapping", 30.0}});
   return {
       SmallConfig("granite", {{"attention_bias", true},
                               {"mlp_bias", true},
@@ -71,16 +85,25 @@ inline std::vector<Json> FamilyConfigs() {
                                      {"rope_theta", 1e7},
                                      {"partial_rotary_factor", 0.5},
                                      {"mrope_section", {2, 1, 1}}}}}),
-      SmallConfig("gpt_oss", {{"head_dim", 12},
-                              {"intermediate_size", 32},
-                              {"num_local_experts", 4},
-                              {"num_experts_per_tok", 2},
-                              {"sliding_window", 6},
-                              {"rope_parameters",
-                               {{"rope_type", "yarn"},
-                                {"rope_theta", 1.5e5},
-                                {"factor", 4.0},
-                                {"original_max_position_embeddings", 32}}}}),
+      SmallConfig("gemma4_text", {{"head_dim", 8},
+                                  {"global_head_dim", 16},
+                                  {"num_hidden_layers", 6},
+                                  {"layer_types", gemma4},
+                                  {"sliding_window", 6},
+                                  {"num_kv_shared_layers", 2},
+                                  {"use_double_wide_mlp", true},
+                                  {"hidden_size_per_layer_input", 8},
+                                  {"vocab_size_per_layer_input", 288},
+                                  {"final_logit_softcapping", 30.0}}),
+      SmallConfig("gemma4_unified", {{"head_dim", 8},
+                                     {"global_head_dim", 16},
+                                     {"num_hidden_layers", 6},
+                                     {"layer_types", gemma4},
+                                     {"sliding_window", 6},
+                                     {"attention_k_eq_v", true},
+                                     {"num_global_key_value_heads", 1},
+                                     {"final_logit_softcapping", 30.0}}),
+      experts,
       SmallConfig("qwen3_5_moe_text", {{"head_dim", 16},
                                        {"linear_num_key_heads", 2},
                                        {"linear_num_value_heads", 4},
@@ -106,6 +129,16 @@ inline std::vector<Json> FamilyConfigs() {
                                  {"moe_intermediate_size", 12},
                                  {"shared_expert_intermediate_size", 20},
                                  {"partial_rotary_factor", 0.5}}),
+      SmallConfig("gpt_oss", {{"head_dim", 12},
+                              {"intermediate_size", 32},
+                              {"num_local_experts", 4},
+                              {"num_experts_per_tok", 2},
+                              {"sliding_window", 6},
+                              {"rope_parameters",
+                               {{"rope_type", "yarn"},
+                                {"rope_theta", 1.5e5},
+                                {"factor", 4.0},
+                                {"original_max_position_embeddings", 32}}}}),
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
@@ -134,6 +167,10 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
   add("model.embed_tokens.weight", {c.vocab_size, d});
   add("model." + std::string(c.names.final_norm) + ".weight", {d});
   if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, d});
+  if (c.per_layer_size > 0) {
+    add("model.embed_tokens_per_layer.weight", {c.per_layer_vocab, c.per_layer_features()});
+    add("model.per_layer_projection_norm.weight", {c.per_layer_size});
+  }
   for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     const auto norm = [&](std::string_view name, std::int64_t size) {
@@ -154,6 +191,24 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     group({names.o}, {shapes.o}, attends && c.o_bias);
     group(names.gate_up, shapes.gate_up, c.mlp_bias);
     group(names.down, shapes.down, c.mlp_bias);
+    group(names.per_layer_gate, shapes.per_layer_gate, false);
+    group(names.per_layer_out, shapes.per_layer_out, false);
+    for (const LinearShape& shape : shapes.per_layer_model) {
+      add("model.per_layer_model_projection.weight", {shape.out, shape.in});
+    }
+    if (c.per_layer_size > 0) norm("post_per_layer_input_norm", d);
+    if (c.layer_scalar) add(layer + "layer_scalar", {1});
+    if (const std::int64_t n = c.side_moe.num_experts; n > 0) {
+      for (const char* name : {"post_feedforward_layernorm_1", "pre_feedforward_layernorm_2",
+                               "post_feedforward_layernorm_2"}) {
+        norm(name, d);
+      }
+      add(layer + "router.proj.weight", {n, d});
+      add(layer + "router.scale", {d});
+      add(layer + "router.per_expert_scale", {n});
+      add(layer + "experts.gate_up_proj", {n, 2 * c.side_intermediate_size, d});
+      add(layer + "experts.down_proj", {n, d, c.side_intermediate_size});
+    }
     group(names.shared_in, shapes.shared_in, false);
     group(names.shared_out, shapes.shared_out, false);
     if (c.has_experts(l)) {
@@ -176,7 +231,7 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     }
     if (!attends || c.qk_norm == QkNorm::kNone) continue;
     norm(c.names.q_norm, c.q_norm_size(l));
-    norm(c.names.k_norm, c.k_norm_size(l));
+    if (c.layers[l].has_own_kv()) norm(c.names.k_norm, c.k_norm_size(l));
   }
   // Vectors too, so that norms and biases that change places are seen.
   const auto writer = CreateSafetensors(dir / "model.safetensors", infos, {});
@@ -185,7 +240,8 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
     const bool is_vector = info.shape.size() == 1;
     std::vector<float> values = NormalValues(
         info.elements(), is_vector ? 0.2 : 1 / std::sqrt(double(info.shape[1])), seed++);
-    if (info.name.find("norm") != std::string::npos) {
+    if (info.name.find("norm") != std::string::npos || info.name.ends_with("layer_scalar") ||
+        info.name.ends_with("scale")) {
       for (float& value : values) value += 1;
     }
     writer->Write(std::as_bytes(std::span(values)));

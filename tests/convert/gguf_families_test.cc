@@ -5,6 +5,7 @@
 #include "convert/adapter_fixture.h"
 #include "convert/family_models.h"
 #include "convert/gguf_metadata.h"
+#include "convert/gguf_rewrite.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"
@@ -37,6 +38,51 @@ TEST_F(GgufFamiliesTest, TheLossIsThatOfTheCheckpoint) {
     const double loss = LossOf(dir, "", "false");
     EXPECT_GT(loss, 4);
     EXPECT_NEAR(LossOf(WriteGguf(dir), "", "false"), loss, 1e-5 * loss);
+  }
+}
+
+// Gate and up of all experts in one tensor, and no width but that of experts.
+TEST_F(GgufFamiliesTest, ExpertsHaveOtherForms) {
+  const auto join = [](std::vector<RewrittenTensor>& tensors) {
+    for (std::size_t i = 0; i + 1 < tensors.size(); ++i) {
+      const std::size_t at = tensors[i].info.name.find("ffn_gate_exps");
+      if (at == std::string::npos) continue;
+      RewrittenTensor& gate = tensors[i];
+      const RewrittenTensor up = tensors[i + 1];
+      EXPECT_NE(up.info.name.find("ffn_up_exps"), std::string::npos);
+      std::vector<std::byte> both;
+      const std::size_t size = up.bytes.size() / up.info.shape[0];
+      for (std::int64_t e = 0; e < up.info.shape[0]; ++e) {
+        for (const RewrittenTensor* part : {&std::as_const(gate), &up}) {
+          const auto begin = part->bytes.begin() + static_cast<std::ptrdiff_t>(e * size);
+          both.insert(both.end(), begin, begin + static_cast<std::ptrdiff_t>(size));
+        }
+      }
+      gate.info.name.replace(at, 13, "ffn_gate_up_exps");
+      gate.info.shape[1] *= 2;
+      gate.bytes = both;
+      tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    }
+  };
+  for (const Json& json : FamilyConfigs()) {
+    // Gemma 4 has its experts in one form, beside an MLP.
+    if (!json.contains("num_experts") || json.at("model_type") == "gemma4_text") continue;
+    SCOPED_TRACE(FormatJson(json.at("model_type")));
+    const fs::path file = WriteGguf(WriteModel(json));
+    const double loss = LossOf(file, "", "false");
+    const bool is_lfm2 = json.at("model_type") == "lfm2_moe";
+    const auto keys = [&](GgufMetadata& all) {
+      const std::string prefix = std::get<std::string>(*all.Find("general.architecture")) + ".";
+      if (!is_lfm2) all = WithKey(all, prefix + "feed_forward_length", nullptr);
+    };
+    RewriteGguf(file, keys, join);
+    EXPECT_EQ(LossOf(file, "", "false"), loss);
+    if (!is_lfm2) continue;
+    const GgufValue softmax = std::uint32_t{1};
+    RewriteGguf(file, [&](GgufMetadata& all) {
+      all = WithKey(all, "lfm2moe.expert_gating_func", &softmax);
+    });
+    EXPECT_THROW(LoadDecoderConfig(file), Error);
   }
 }
 
@@ -90,6 +136,8 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     if (LoadDecoderConfig(dir).moe.is_joined) {
       all.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
     }
+    // llama.cpp ignores its adapter.
+    all.exclude_modules = std::vector<std::string>{"per_layer_model_projection"};
     const fs::path adapter = WriteRandom(dir.string(), all, dir.filename().string() + "-lora", 7);
     const std::vector<double> expected = TokensOf(dir, {adapter});
     const auto expect_same = [&](const std::vector<double>& found) {
@@ -108,6 +156,86 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     ExpectSame(ReadAll(root_ / "saved" / "adapter_model.safetensors"),
                ReadAll(adapter / "adapter_model.safetensors"));
   }
+}
+
+TEST_F(GgufFamiliesTest, AnAdapterThatLlamaCppIgnoresIsRefused) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  const fs::path dir = WriteModel(*gemma4);
+  AdapterConfig one;
+  one.r = 2;
+  one.target_modules = std::vector<std::string>{"per_layer_model_projection"};
+  const fs::path adapter = WriteRandom(dir.string(), one, "lora", 7);
+  // It is one of the model, and merges.
+  EXPECT_NE(LossOf(dir, adapter, "false"), LossOf(dir, "", "false"));
+  ExportOptions options = ExportTo("merged.gguf");
+  options.model_name_or_path = dir;
+  options.adapter = {adapter};
+  options.merge_base = "original";
+  options.verify = "false";
+  Export(context_, options);
+  EXPECT_NEAR(LossOf(options.output, "", "false"), LossOf(dir, adapter, "false"), 1e-5);
+  try {
+    Convert(dir.string(), {adapter}, "lora.gguf", "gguf");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("llama.cpp ignores it"), std::string::npos);
+  }
+}
+
+// In 4 bits as a checkpoint, and merged into those 4 bits: what the model computes that is
+// quantized as it is loaded.
+TEST_F(GgufFamiliesTest, CheckpointsOfGemma4KeepTheForm) {
+  for (const Json& json : FamilyConfigs()) {
+    const auto type = json.at("model_type").get<std::string>();
+    if (!type.starts_with("gemma4")) continue;
+    SCOPED_TRACE(type);
+    const fs::path dir = WriteModel(json);
+    const bool has_experts = json.contains("enable_moe_block");
+    Quantize(dir, type + "-nf4");
+    const double loss = LossOf(root_ / (type + "-nf4"), "", "auto");
+    EXPECT_NEAR(loss, LossOf(dir, "", "true"), has_experts ? 0.2 : 1e-5);
+    const Json skipped = ReadJsonFile(root_ / (type + "-nf4") / "config.json")
+                             .at("quantization_config")
+                             .at("llm_int8_skip_modules");
+    const Json router = "model.language_model.layers.5.router.proj";
+    EXPECT_EQ(std::ranges::count(skipped, router), has_experts ? 1 : 0);
+    AdapterConfig all;
+    all.r = 3;
+    all.lora_alpha = 6;
+    all.target_modules = std::string("all-linear");
+    const fs::path adapter = WriteRandom(dir.string(), all, type + "-lora", 7);
+    ExportOptions options = ExportTo(type + "-merged");
+    options.model_name_or_path = dir;
+    options.adapter = {adapter};
+    options.format = "hf";
+    options.merge_base = "nf4";
+    options.outtype = "f32";
+    options.verify = "false";
+    Export(context_, options);
+    EXPECT_NEAR(LossOf(options.output, "", "false"), LossOf(dir, adapter, "true"), 1e-5);
+  }
+}
+
+// Files of others hold keys and values of layers that attend to those of another.
+TEST_F(GgufFamiliesTest, KeysThatNoLayerReadsAreLeftOut) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  const fs::path file = WriteGguf(WriteModel(*gemma4));
+  const double loss = LossOf(file, "", "false");
+  RewriteGguf(file, {}, [](std::vector<RewrittenTensor>& tensors) {
+    for (const char* name : {"blk.4.attn_k.weight", "blk.4.attn_v.weight"}) {
+      tensors.push_back({{name, DType::kF32, {16, 32}}, std::vector<std::byte>(4 * 16 * 32)});
+    }
+    tensors.push_back({{"blk.4.attn_k_norm.weight", DType::kF32, {8}}, std::vector<std::byte>(32)});
+  });
+  EXPECT_EQ(LossOf(file, "", "false"), loss);
+  RewriteGguf(file, {}, [](std::vector<RewrittenTensor>& tensors) {
+    tensors.push_back({{"blk.4.attn_k.bias", DType::kF32, {16}}, std::vector<std::byte>(64)});
+  });
+  EXPECT_THROW(LossOf(file, "", "false"), Error);
 }
 
 // What is read from a file can be written to the next one.

@@ -57,6 +57,32 @@ TEST(GgufLimits, TheScaleOfScoresFollowsTheNumberOfLayers) {
   EXPECT_EQ(GgufScoreFactor(Config("gemma3_text", large)), 1.0F);
 }
 
+TEST(GgufLimits, OfGemma4) {
+  const auto refusal = [](const Json& more) {
+    Json json = {{"layer_types",
+                  {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}},
+                 {"hidden_size_per_layer_input", 0},
+                 {"final_logit_softcapping", 30.0}};
+    json.update(more);
+    return Refusal(Config("gemma4_text", json));
+  };
+  EXPECT_EQ(refusal({{"num_kv_shared_layers", 2}}), "");
+  EXPECT_EQ(refusal({{"attention_k_eq_v", true}}), "");
+  EXPECT_THAT(refusal({{"final_logit_softcapping", nullptr}}), HasSubstr("caps logits at 30"));
+  EXPECT_THAT(refusal({{"attention_bias", true}}), HasSubstr("attention_bias"));
+  // The second layer before those that share has no window.
+  EXPECT_THAT(refusal({{"num_kv_shared_layers", 1}}), HasSubstr("layer 3 shares the keys of"));
+  EXPECT_THAT(refusal({{"hidden_size_per_layer_input", 8},
+                       {"vocab_size", 32},
+                       {"vocab_size_per_layer_input", 64}}),
+              HasSubstr("vocab_size_per_layer_input"));
+  const Json linear = {{"rope_type", "default"}, {"rope_theta", 1e4}};
+  EXPECT_THAT(refusal({{"rope_parameters",
+                        {{"sliding_attention", linear},
+                         {"full_attention", {{"rope_type", "proportional"}, {"factor", 8.0}}}}}}),
+              HasSubstr("a factor of rope_parameters"));
+}
+
 TEST(GgufLimits, ParametersOfYarnAreWrittenOrRefused) {
   EXPECT_EQ(Refusal(Config("qwen3", Yarn(Json::object()))), "");
   EXPECT_EQ(Refusal(Config("qwen3", Yarn({{"attention_factor", 1.0}}))), "");

@@ -157,6 +157,13 @@ TEST_F(GgufToHfTest, OtherFamiliesComeBack) {
       EXPECT_FALSE(fs::exists(root_ / (name + "-hf")));
       continue;
     }
+    if (name.starts_with("gemma4")) {
+      // The kind of its tokenizer is not written.
+      EXPECT_THROW(WriteHf(gguf, name + "-hf"), Error);
+      const DecoderConfig file = LoadDecoderConfig(gguf);
+      ExpectSameDecoder(ParseDecoderConfig(ConfigJsonOf(file, name), name), file);
+      continue;
+    }
     const ExportReport report = WriteHf(gguf, name + "-hf");
     EXPECT_LT(report.max_logprob_difference, 1e-6);
     const DecoderConfig config = LoadDecoderConfig(root_ / (name + "-hf"));

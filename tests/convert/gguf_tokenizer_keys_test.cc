@@ -17,10 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-GgufMetadata KeysOf(const Tokenizer& tokenizer) {
+GgufMetadata KeysOf(const Tokenizer& tokenizer, const std::string& architecture = "llama") {
   GgufMetadata metadata;
   std::vector<std::string> notes;
-  AddTokenizerMetadata(tokenizer, tokenizer.vocab_size(), metadata, notes);
+  AddTokenizerMetadata(tokenizer, architecture, tokenizer.vocab_size(), metadata, notes);
   return metadata;
 }
 
@@ -144,6 +144,24 @@ TEST(GgufTokenizerKeys, FixturesComeBack) {
   for (const char* name : {"gpt2", "llama2", "llama3", "qwen2", "smollm2", "phi4", "gemma",
                            "cl100k", "hunyuan", "qwen35", "seed-oss"}) {
     ExpectSameIds(FixtureDir() / name);
+  }
+}
+
+// Gemma 4's own tokenizer puts no space before a text.
+TEST(GgufTokenizerKeys, Gemma4HasMergesInThePlaceOfScores) {
+  const auto model_of = [](const char* fixture, const char* architecture) {
+    const GgufMetadata keys = KeysOf(Tokenizer::Load(FixtureDir() / fixture), architecture);
+    EXPECT_EQ(keys.Find("tokenizer.ggml.scores") == nullptr,
+              keys.Find("tokenizer.ggml.merges") != nullptr);
+    return std::get<std::string>(*keys.Find("tokenizer.ggml.model"));
+  };
+  EXPECT_EQ(model_of("gemma", "gemma4"), "gemma4");
+  EXPECT_EQ(model_of("gemma", "gemma3"), "llama");
+  EXPECT_EQ(model_of("llama2", "gemma4"), "llama");
+  const Tokenizer tokenizer = Tokenizer::Load(FixtureDir() / "gemma");
+  const Tokenizer again = ReadBack(KeysOf(tokenizer, "gemma4"));
+  for (const std::string& text : Texts(tokenizer)) {
+    EXPECT_EQ(again.Encode(text), tokenizer.Encode(text)) << "'" << text << "'";
   }
 }
 

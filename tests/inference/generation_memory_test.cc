@@ -117,11 +117,14 @@ TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
 
 // As after texts whose values were not finite.
 TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
+  std::vector<DecoderConfig> configs = {TinyGemma4(false), TinyGemma4(true)};
   for (const Mixer mixer : {Mixer::kAttention, Mixer::kDeltaRule, Mixer::kShortConv}) {
-    DecoderConfig config = TinyConfig();
+    DecoderConfig& config = configs.emplace_back(TinyConfig());
     config.layers[0].mixer = mixer;
     config.conv_taps = 3;
     config.delta_rule = {.heads = 4, .key_heads = 2, .key_dim = 4, .value_dim = 8};
+  }
+  for (const DecoderConfig& config : configs) {
     const RandomWeights weights(config, DType::kF32, 3);
     GenerationMemory memory(backend_, config, weights.get(), kFloat, {});
     const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
@@ -134,6 +137,45 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
       }
     }
     EXPECT_EQ(Logits(*used, 5), Logits(*fresh, 5));
+  }
+}
+
+// Rows of the table of per-layer embeddings stay in host memory, and are uploaded part by part.
+TEST_F(GenerationMemoryTest, TokensInPartsOrAtOnceAreTheSameText) {
+  for (const bool shared : {false, true}) {
+    const DecoderConfig config = TinyGemma4(shared);
+    const RandomWeights weights(config, DType::kF32, 3);
+    const std::unique_ptr<Backend> host = MakeCpuBackend(context_, DType::kF32);
+    std::vector<std::int32_t> ids;
+    for (std::int32_t n = 0; n < 150; ++n) ids.push_back(n * n % 23);
+    std::vector<float> at_once;
+    for (Backend* backend : {host.get(), static_cast<Backend*>(&backend_)}) {
+      GenerationMemory memory(*backend, config, weights.get(), kFloat, {});
+      for (const std::int64_t rows : {150, 70, 7, 1}) {
+        const auto buffers = memory.Take(rows, 160);
+        CachedSequence sequence(buffers->decoder, nullptr, buffers->passes, rows,
+                                buffers->state.state());
+        const std::vector<float> logits = sequence.Append(ids);
+        if (at_once.empty()) at_once = logits;
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+          EXPECT_NEAR(logits[i], at_once[i], 2e-5) << rows << " rows, " << i;
+        }
+      }
+    }
+    // And of a pass without a state.
+    const Decoder decoder(*host, config, weights.get(), kFloat, 160);
+    std::vector<std::int32_t> targets = ids;
+    targets.push_back(5);
+    const Batch batch = MakeBatch(std::vector<Sample>{{targets, targets}});
+    host->Reserve(LimitsOf(config, {}, batch.rows(), batch.rows()));
+    Runner runner(decoder, nullptr, batch, Recompute::kNone, batch.rows());
+    const PassInputs inputs = runner.Prepare();
+    Forward(decoder, inputs, runner.activations());
+    std::vector<double> logprobs;
+    qlora::Loss(decoder, inputs, runner.activations(), &logprobs);
+    double sum = 0;
+    for (const float logit : at_once) sum += std::exp(double{logit});
+    EXPECT_NEAR(logprobs.back(), at_once[5] - std::log(sum), 5e-5);
   }
 }
 

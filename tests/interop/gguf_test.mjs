@@ -4,7 +4,7 @@
 // to 8 bits as well, which no file can undo: there the mean log-probability is compared.
 //
 //   node tests/interop/gguf_test.mjs --qlora build/release/bin/qlora \
-//        --model DIR --text FILE [--adapter DIR] [--tokens 400] [--rounded no]
+//        --model DIR --text FILE [--adapter DIR] [--tokens 400] [--rounded no] [--tolerance 1e-3]
 //
 // --rounded no: without files in Q8_0, for models whose routers choose other experts then.
 // Needs `npm install --ignore-scripts` in tests/interop. Exit status: 0 equal, 1 differences, 77 skipped.
@@ -13,7 +13,7 @@ import path from "node:path";
 import {createContext, loadGguf, logprobs, programRunner, rowsOf, startLlama} from "./llama_peer.mjs";
 import {readOptions, scratchFolder} from "./peer.mjs";
 
-const options = readOptions({tokens: 400}, ["qlora", "model", "text"],
+const options = readOptions({tokens: 400, tolerance: 1e-3}, ["qlora", "model", "text"],
   "gguf_test.mjs --qlora PROGRAM --model DIR --text FILE [--adapter DIR]");
 const llama = await startLlama();
 const scratch = scratchFolder();
@@ -95,7 +95,7 @@ if (config.rope_scaling?.long_factor) {
 const model = ["--model", folder];
 const dense = ["--load-in-4bit", "false"];
 qlora("export", ...model, "--outtype", "f32", "--output", file("f32"));
-await compare("f32", file("f32"), null, dense, 1e-3);
+await compare("f32", file("f32"), null, dense, options.tolerance);
 const rounded = options.rounded !== "no";
 // The embedding and the head are rounded to 8 bits as well, so that the mean shifts a little.
 const kShift = 2e-2;
@@ -104,17 +104,17 @@ if (rounded) {
   await compare("q8_0", file("q8_0"), null, dense, kShift);
 }
 qlora("export", ...model, "--merge-base", "nf4", "--outtype", "f32", "--output", file("nf4"));
-await compare("nf4 base as f32", file("nf4"), null, ["--load-in-4bit", "true"], 1e-3);
+await compare("nf4 base as f32", file("nf4"), null, ["--load-in-4bit", "true"], options.tolerance);
 if (options.adapter) {
   const adapter = ["--adapter", options.adapter];
   qlora("export", ...model, ...adapter, "--merge-base", "nf4", "--outtype", "f32", "--output", file("merged"));
-  await compare("adapter merged into nf4", file("merged"), null, [...adapter, "--load-in-4bit", "true"], 1e-3);
+  await compare("adapter merged into nf4", file("merged"), null, [...adapter, "--load-in-4bit", "true"], options.tolerance);
   if (rounded) {
     qlora("export", ...model, ...adapter, "--merge-base", "original", "--outtype", "q8_0", "--output", file("merged8"));
     await compare("adapter merged into original, q8_0", file("merged8"), null, [...adapter, ...dense], kShift);
   }
   qlora("export", ...model, ...adapter, "--format", "gguf-adapter", "--outtype", "f32", "--output", file("adapter"));
-  await compare("adapter gguf over nf4", file("nf4"), file("adapter"), [...adapter, "--load-in-4bit", "true"], 1e-3);
+  await compare("adapter gguf over nf4", file("nf4"), file("adapter"), [...adapter, "--load-in-4bit", "true"], options.tolerance);
 }
 console.log(failures ? `${failures} checks failed` : "all checks passed");
 process.exit(failures ? 1 : 0);

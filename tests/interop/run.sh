@@ -32,7 +32,8 @@ if [ -d "$shared/models/stories260K-hf" ]; then
     --adapter "$shared/models/stories260K-lora-r4" --text "$shared/data/sampled-stories.txt" --tokens 2000
   # Families without a model in the tree, with the tokenizer of the small model.
   for name in granite/dense granite/hybrid-nope ministral3/wrapped olmo2/plain olmo3/yarn hunyuan/dense \
-    ernie4_5/dense seed_oss/dense glm4/dense qwen3_5 qwen3_5_moe qwen3_next lfm2 lfm2_moe gpt_oss/bf16; do
+    ernie4_5/dense seed_oss/dense glm4/dense qwen3_5 qwen3_5_moe qwen3_next lfm2 lfm2_moe gemma4/e2b \
+    gemma4/31b gemma4/26b-a4b gpt_oss/bf16; do
     # Rounding changes which of a few experts with random weights are chosen.
     rounded=yes
     if [ $name = qwen3_5_moe ]; then rounded=no; fi
@@ -46,9 +47,12 @@ if [ -d "$shared/models/stories260K-hf" ]; then
       chmod u+w "$scratch/$name/config.json"
       sed -i 's/"truncate": false/"truncate": true/' "$scratch/$name/config.json"
     fi
+    # llama.cpp takes gelu from a table in 16 bits, by which a token may choose another expert.
+    tolerance=1e-3
+    [ "$name" != gemma4/26b-a4b ] || tolerance=2e-3
     run tests/interop/gguf_test.mjs --qlora "$qlora" --model "$scratch/$name" \
-      --adapter "$adapter" --text examples/tales.txt --tokens 240 \
-      --rounded $rounded
+      --adapter "$adapter" --text examples/tales.txt --tokens 240 --rounded $rounded \
+      --tolerance $tolerance
   done
 else
   echo "SKIPPED: no $shared: the real small model and newer families are not compared"

@@ -306,9 +306,9 @@ TEST_F(ConfigTest, RefusesModelsThatDoNotPredictTheNextToken) {
 }
 
 TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
-  EXPECT_THAT(Refusal(Minimal("gemma4_text")),
-              AllOf(HasSubstr("model_type 'gemma4_text' is not supported (missing here: keys and "
-                              "values that layers share"),
+  EXPECT_THAT(Refusal(Minimal("gemma3n_text")),
+              AllOf(HasSubstr("model_type 'gemma3n_text' is not supported (missing here: several "
+                              "residual streams at once (AltUp))"),
                     HasSubstr("; the nearest name is 'gemma3_text'; supported: llama, ")));
   EXPECT_THAT(Refusal(Minimal("mistral33")),
               HasSubstr("'mistral33' is not supported; the nearest name is 'mistral3'; supported"));

@@ -3,6 +3,7 @@
 #define QLORA_TESTS_MODEL_RANDOM_DECODER_H_
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,34 @@ inline DecoderConfig TinyConfig() {
   return c;
 }
 
+// A Gemma 4 of 5 layers. With `shared`, the last two attend to the keys and values of the second
+// and the third, and each layer has an embedding; otherwise the values of layers without a window
+// are keys.
+inline DecoderConfig TinyGemma4(bool shared) {
+  DecoderConfig c = TinyConfig();
+  c.post_norms = c.value_norm = c.layer_scalar = c.tie_word_embeddings = true;
+  c.qk_norm = QkNorm::kHeads;
+  c.hidden_act = Activation::kGeluTanh;
+  c.embed_scale = 4;
+  c.attention_scale = 1;
+  c.final_softcap = 3;
+  c.ropes.push_back(c.ropes[0]);
+  c.ropes[0].rotary_dim = 8;
+  c.ropes[0].divisors.assign(4, std::numeric_limits<double>::infinity());
+  c.ropes[0].divisors[0] = 1;
+  const LayerConfig local = {.window = 4, .rope = 1};
+  const LayerConfig full = {.num_key_value_heads = 1, .head_dim = 8, .k_is_v = !shared};
+  c.layers = {full, local, full, local, full};
+  c.num_hidden_layers = 5;
+  if (!shared) return c;
+  c.per_layer_size = 6;
+  c.per_layer_vocab = c.vocab_size + 2;
+  c.layers[3].kv_layer = 1;
+  c.layers[4].kv_layer = 2;
+  c.layers[3].intermediate_size = c.layers[4].intermediate_size = 24;
+  return c;
+}
+
 // Owns random float32 weights for a configuration; norms are in the wide type.
 class RandomWeights {
  public:
@@ -46,6 +75,10 @@ class RandomWeights {
         c.tie_word_embeddings ? weights_.embed : Dense(c.vocab_size, c.hidden_size, 0.4);
     weights_.final_norm = Vector(c.hidden_size, 1.0);
     weights_.head_norm = weights_.final_norm;
+    if (c.per_layer_size > 0) {
+      weights_.per_layer_embed = Dense(c.per_layer_vocab, c.per_layer_features(), 0.3);
+      weights_.per_layer_norm = weights_.per_layer_half = Vector(c.per_layer_size, 0.7);
+    }
     for (std::int64_t l = 0; l < c.num_hidden_layers; ++l) {
       LayerWeights layer;
       layer.linears = Combine(LinearPaths(c, l), ShapeLinears(c, l),
@@ -86,10 +119,15 @@ class RandomWeights {
         layer.post_attn_norm = Vector(c.hidden_size, 1.0);
         layer.post_mlp_norm = Vector(c.hidden_size, 1.0);
       }
+      const bool has_own_kv = c.layers[l].has_own_kv();
       if (attends && c.qk_norm != QkNorm::kNone) {
         layer.q_norm = Vector(c.q_norm_size(l), 1.0);
-        layer.k_norm = Vector(c.k_norm_size(l), 1.0);
+        if (has_own_kv) layer.k_norm = Vector(c.k_norm_size(l), 1.0);
       }
+      if (c.value_norm && has_own_kv) layer.v_norm = Vector(c.layer(l).head_dim, 1.0);
+      if (c.per_layer_size > 0) layer.per_layer_norm = Vector(c.hidden_size, 1.0);
+      if (c.side_moe.num_experts > 0) AddSide(c, layer.side);
+      if (c.layer_scalar) layer.scale = Vector(c.hidden_size, 0.7);
       weights_.layers.push_back(std::move(layer));
     }
   }
@@ -108,6 +146,21 @@ class RandomWeights {
     layer.delta_rule.rate = Vector(c.delta_rule.heads, -1.0);
     layer.delta_rule.dt_bias = Vector(c.delta_rule.heads, 0.5);
     layer.delta_rule.norm = Vector(c.delta_rule.value_dim, 1.0);
+  }
+
+  void AddSide(const DecoderConfig& c, SideWeights& side) {
+    const std::int64_t d = c.hidden_size;
+    const std::int64_t m = c.side_intermediate_size;
+    side.router = Dense(c.side_moe.num_experts, d, 0.7);
+    side.router_norm = Vector(d, 0.7);
+    side.expert_scale = Reshape(Vector(c.side_moe.num_experts, 1.0), 1);
+    side.dense_norm = Vector(d, 1.0);
+    side.norm = Vector(d, 1.0);
+    side.sum_norm = Vector(d, 1.0);
+    for (std::int64_t e = 0; e < c.side_moe.num_experts; ++e) {
+      side.gate_up.push_back({"", Dense(2 * m, d, 1 / std::sqrt(double(d))), {}});
+      side.down.push_back({"", Dense(d, m, 1 / std::sqrt(double(m))), {}});
+    }
   }
 
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }

@@ -76,7 +76,6 @@ class CudaBackend final : public PlannedBackend {
   void Call(const ops::CausalConvBackward& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRule& op) { Refuse(op.kName); }
   void Call(const ops::GatedDeltaRuleBackward& op) { Refuse(op.kName); }
-  void Call(const ops::AttentionSinks& op) { Refuse(op.kName); }
   void Call(const ops::GateRows& op) { Refuse(op.kName); }
   void Call(const ops::GateRowsBackward& op) { Refuse(op.kName); }
   void Call(const ops::RouteExperts& op) {
@@ -90,6 +89,7 @@ class CudaBackend final : public PlannedBackend {
     if (op.scale != 1) Refuse(op.kName, " with a scale");
     Queue(machine_.stream, op);
   }
+  void Call(const ops::AttentionSinks& op) { Refuse(op.kName); }
   // The kernels know the activations of feed-forward layers.
   template <typename Gated>
   void CallGated(const Gated& op) {

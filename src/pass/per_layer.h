@@ -1,0 +1,69 @@
+// The second embedding of Gemma 4's E models, which has a part of P values for each layer:
+//
+//   p = (RMSNorm(e Wm^T D^-1/2) + T[id] sqrt(P)) 2^-1/2      of each of the L parts, once in a pass
+//   x = x + RMSNorm((act(x Wg^T) * p_l) Wo^T)                behind the MLP of layer l
+//
+// e is the embedding as it enters layer 0, T a table (V', L*P) that stays in the file. per_layer.cc
+// has the steps, and the steps backward beneath them. The gradient of p is needed where Wm has an
+// adapter or the embedding is trained.
+#ifndef QLORA_PASS_PER_LAYER_H_
+#define QLORA_PASS_PER_LAYER_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "backend/backend.h"
+#include "base/arena.h"
+#include "model/config.h"
+#include "model/linear_shapes.h"
+#include "model/lora.h"
+
+namespace qlora {
+
+class Decoder;
+struct Activations;
+struct PassInputs;
+// Receives x (N, I), the input of a group of linears, before it is multiplied.
+using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
+
+// Rows of the table that are uploaded at once to a device with separate memory.
+inline constexpr std::int64_t kPerLayerRows = 64;
+
+// What all layers share; all empty without per-layer embeddings.
+struct PerLayerBuffers {
+  MatrixView inputs;     // (N, L*P) act: p
+  MatrixView projected;  // (N, L*P) act: e Wm^T; scratch where the gradient of p is not needed
+  MatrixView rstd;       // (1, N*L) wide
+  MatrixView d_inputs;   // (N, L*P) act: gradient of p; empty where it is not needed
+  MatrixView table;      // (up to kPerLayerRows, L*P) wide: room for rows of the table
+};
+
+// Of one layer.
+struct PerLayerActivations {
+  MatrixView x;     // (N, D) wide: the residual stream behind the MLP
+  MatrixView gate;  // (N, P) act: x Wg^T; the backward pass leaves its gradient here
+  MatrixView out;   // (N, D) act: before the norm
+  MatrixView rstd;  // (1, N) wide
+};
+
+// Scratch of one layer, in memory that all layers share.
+struct PerLayerScratch {
+  MatrixView z;    // (N, P) act: act(gate) * p_l
+  MatrixView d_z;  // (N, P) act; backward only
+};
+
+PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
+                               const Adapters& adapters, const Precision& precision,
+                               std::int64_t rows, bool training);
+
+// Computes p from the input of layer 0.
+void EmbedPerLayer(const Decoder& decoder, const PassInputs& inputs, const InputObserver* observer,
+                   Activations& activations);
+// From the gradient of p, once all layers have run backward: adds the gradient of the adapter of
+// Wm, and where `wanted`, that of e to activations.dx.
+void EmbedPerLayerBackward(const Decoder& decoder, const PassInputs& inputs, bool wanted,
+                           Activations& activations, LoraAdapter& trained);
+
+}  // namespace qlora
+
+#endif  // QLORA_PASS_PER_LAYER_H_
