@@ -368,7 +368,9 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("see init_lora_weights", "peft"),
     rule::Unsupported(kLora, "relora_steps"),
     rule::Unsupported("only adapters are trained", "unfrozen_parameters"),
-    rule::Unsupported("adapters belong to linears", "lora_target_parameters"),
+    rule::Unsupported(
+        "adapters belong to linears; experts of gpt-oss are named in lora_target_modules",
+        "lora_target_parameters"),
     rule::Unsupported("give text files as dataset", "pretraining_dataset"),
     rule::Unsupported("duplicates are counted; remove them from the file",
                       "dataset_exact_deduplication"),

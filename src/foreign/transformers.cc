@@ -386,7 +386,9 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported("give the directory of that revision as model_name_or_path",
                       "base_model_revision model_revision"),
     rule::Unsupported("products are bfloat16 or float32", "fp16_full_eval"),
-    rule::Unsupported("adapters belong to linears", "target_parameters lora_target_parameters"),
+    rule::Unsupported(
+        "adapters belong to linears; experts of gpt-oss are named in lora_target_modules",
+        "target_parameters lora_target_parameters"),
     rule::Unsupported("biases are not trained", "lora_bias"),
     rule::Unsupported("of GPT-2's Conv1D, which no family here has", "fan_in_fan_out"),
     rule::Unsupported("the family of the model names its layers", "layers_pattern"),

@@ -22,6 +22,8 @@ namespace {
 // ---- Reading.
 
 Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
+  // As in transformers, whatever hidden_act says.
+  if (family.gpt_oss) return Activation::kClampedSwiglu;
   // Gemma configs carry a stale hidden_act next to the hidden_activation that counts. Those of the
   // first Gemma may have no other, and their "gelu" means the approximation.
   const bool is_gemma1 = family.model_type == "gemma";
@@ -29,9 +31,7 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
   const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
   std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
   if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
-  if (name == "silu" || name == "swish") {
-    return family.gpt_oss ? Activation::kClampedSwiglu : Activation::kSilu;
-  }
+  if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
   ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
                     keys.where(), key, name);
@@ -213,11 +213,12 @@ void CheckGraniteHybrid(const ConfigKeys& keys) {
 }
 
 // Refuses a form of quantization that weights cannot be loaded in.
-void CheckQuantization(const ConfigKeys& keys) {
+void CheckQuantization(const ConfigKeys& keys, const Family& family) {
   const Json* quantization = keys.Find("quantization_config");
   if (quantization == nullptr) return;
   const std::string where = keys.where() + " (quantization_config)";
-  if (IsFp8Config(*quantization, where) || IsMxfp4Config(*quantization, where)) return;
+  if (IsFp8Config(*quantization, where)) return;
+  if (family.gpt_oss && IsMxfp4Config(*quantization, where)) return;
   CheckBnbConfig(*quantization, where);
 }
 
@@ -441,7 +442,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   }
   if (family.moe) ParseDenseLayers(keys, family, config);
   CheckLayerSizes(config, where);
-  CheckQuantization(top);
+  CheckQuantization(top, family);
   return config;
 }
 

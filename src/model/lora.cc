@@ -127,9 +127,8 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   const bool has_stacks = decoder_.moe.is_joined && !config.target_parameters.empty();
   if (has_stacks && config.lora_dropout > 0) {
     ThrowInvalidInput(
-        "lora_dropout is {}, and PEFT has no dropout for adapters of target_parameters, as those "
-        "of "
-        "the experts of this model; set it to 0, or leave the experts out",
+        "lora_dropout is {}, and PEFT has no dropout for target_parameters, which the experts of "
+        "this model are; set it to 0, or leave the experts out",
         config.lora_dropout);
   }
   if (config.use_dora && decoder.moe.num_experts > 0) {
@@ -224,8 +223,8 @@ void LoraAdapter::Initialize(std::uint64_t seed) {
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       const RandomKey key = MakeKey(seed, RandomPlace::kLoraInit, place++);
-      if (lora.rank > 0 && !lora.shares_a)
-        UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
+      if (lora.rank == 0 || lora.shares_a) return;
+      UploadWide(*memory_, KaimingUniform(key, lora.rank, lora.in), lora.a);
     });
   }
 }

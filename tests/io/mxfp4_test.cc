@@ -1,5 +1,6 @@
 #include "io/mxfp4.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -74,6 +74,11 @@ TEST_F(JoinedExpertsTest, KeysAndDefaults) {
   json["num_local_experts"] = 16;
   EXPECT_EQ(Load(json).moe.num_experts_per_tok, 4);
   EXPECT_EQ(Load(json).moe.num_experts, 16);
+  json["hidden_act"] = "gelu_pytorch_tanh";
+  EXPECT_EQ(Load(json).hidden_act, Activation::kClampedSwiglu);
+  Json other = Minimal("qwen3_moe");
+  other["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_THAT(Refusal(other), HasSubstr("quant_method"));
   json["swiglu_limit"] = 5.0;
   EXPECT_THAT(Refusal(json), HasSubstr("swiglu_limit is 5, expected 7"));
 }
