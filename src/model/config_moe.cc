@@ -13,8 +13,7 @@ void ParseGptOssExperts(const ConfigKeys& keys, DecoderConfig& config) {
   config.moe.norm_topk_prob = true;
   if (const double limit = keys.Double("swiglu_limit", 7.0); limit != 7) {
     ThrowInvalidInput(
-        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever "
-        "the key says",
+        "{}: swiglu_limit is {}, expected 7, to which transformers clamps whatever the key says",
         keys.where(), limit);
   }
 }
