@@ -172,8 +172,9 @@ class Exporter {
     const bool is_model = options_.format == "gguf";
     const bool is_gguf_adapter = options_.format == "gguf-adapter";
     if (!is_model && !(is_gguf_adapter && BitsOf(file) >= 8)) {
-      ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16",
-                        options_.format, file.name, is_gguf_adapter ? ", q8_0 or" : " or");
+      ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16{}",
+                        options_.format, file.name, is_gguf_adapter ? ", q8_0 or" : " or",
+                        is_gguf_adapter ? "; --format gguf merges the adapter into the model" : "");
     }
     if (file.needs_importance && options_.imatrix.empty()) {
       ThrowInvalidInput(

@@ -128,7 +128,7 @@ class Mxfp4Blocks : public TensorReader {
     std::vector<std::int64_t> expected = blocks.shape;
     if (!expected.empty()) expected.pop_back();
     if (blocks.shape.size() == 4 && blocks.shape[3] == kCodeBytes && scales->shape == expected &&
-        scales->dtype == DType::kU8) {
+        scales->dtype == DType::kU8 && scales->elements() > 0) {
       return "";
     }
     return fmt::format(

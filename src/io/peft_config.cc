@@ -388,11 +388,12 @@ std::string SpelledPath(const AdapterConfig& config, std::string_view module) {
 
 bool IsTargetModule(const AdapterConfig& config, std::string_view path) {
   const std::string module = SpelledPath(config, path);
-  if (IsExcluded(config, module)) return false;
-  // Experts in one tensor are parameters, which target_modules cannot name.
+  // Experts in one tensor are parameters, which target_modules cannot name; PEFT has neither
+  // exclusions nor a choice of layers for them.
   if (!config.target_parameters.empty() && ExpertPathOf(module)) {
     return ParameterOf(config, module).has_value();
   }
+  if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
     // The one word that is not an expression: every linear but the output head.
     if (LowerCase(*regex) == "all-linear") {

@@ -129,8 +129,13 @@ BnbMatrix CheckpointTensors::GetFourBit(const std::string& name, std::int64_t ro
 
 void CheckpointTensors::ThrowMissing(const std::string& name,
                                      const std::vector<std::int64_t>& shape) const {
+  // Experts of a layer may be of one tensor, which has another name.
+  const std::string experts = name.substr(0, std::min(name.find(".experts.") + 1, name.size()));
   for (const UnreadTensor& tensor : reader_.unread()) {
-    if (tensor.name == name) ThrowInvalidInput("{}; the model needs it", tensor.reason);
+    if (tensor.name == name ||
+        (!experts.empty() && tensor.name.starts_with(experts + "experts."))) {
+      ThrowInvalidInput("{}; the model needs it", tensor.reason);
+    }
   }
   const auto& tensors = reader_.tensors();
   ThrowInvalidInput(

@@ -316,6 +316,9 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
                         c.per_layer_vocab, c.vocab_size);
     }
   }
+  if (FamilyOf(c.model_type, where).moe) {
+    positive("the number of experts", c.moe.num_experts, kMaxExperts);
+  }
   if (c.side_moe.num_experts != 0) {
     positive("moe_intermediate_size", c.side_intermediate_size, std::int64_t{1} << 22);
   }

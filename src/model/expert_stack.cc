@@ -118,7 +118,16 @@ using ByPath = std::map<std::string, const LoraValues*>;
 std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std::string>& linears,
                                    std::int64_t step) {
   const auto first = modules.find(linears.front());
-  if (first == modules.end()) return std::nullopt;
+  if (first == modules.end()) {
+    for (const std::string& path : linears) {
+      if (!modules.contains(path)) continue;
+      ThrowInvalidInput(
+          "'{}' has an adapter and '{}' has none; PEFT has one parameter for all experts of a "
+          "layer",
+          path, linears.front());
+    }
+    return std::nullopt;
+  }
   const LoraValues& like = *first->second;
   StackedLora out{.path = like.path,
                   .wrapper = like.path.substr(0, like.path.find(".experts.") + 8),

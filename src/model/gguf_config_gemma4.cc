@@ -77,12 +77,12 @@ void ParseGemma4Sizes(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& 
   config.num_key_value_heads = OfLayers(keys, "attention.head_count_kv", blocks).front();
   config.head_dim = HeadDim(keys, "_swa");
   config.per_layer_size = keys.Int("embedding_length_per_layer_input", 0);
+  config.final_softcap = static_cast<float>(keys.Double("final_logit_softcapping", 30));
   if (config.per_layer_size > 0) config.per_layer_vocab = config.vocab_size;
 }
 
 void ParseGemma4GgufLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
   config.attention_scale = 1;
-  config.final_softcap = static_cast<float>(keys.Double("final_logit_softcapping", 30));
   config.layer_scalar = keys.file().Find("blk.0.layer_output_scale.weight") != nullptr;
   if (const std::string type = keys.String("rope.scaling.type", "none"); type != "none") {
     ThrowInvalidInput("{}: rope.scaling.type '{}' is not supported in a Gemma 4", keys.where(),

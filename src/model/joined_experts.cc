@@ -15,7 +15,11 @@ class Cutter {
  public:
   Cutter(const DecoderConfig& config, std::vector<TensorView>& views)
       : config_(config), experts_(config.moe.num_experts) {
-    for (TensorView& view : views) views_.emplace(view.info.name, std::move(view));
+    for (TensorView& view : views) {
+      const std::string name = view.info.name;
+      if (views_.emplace(name, std::move(view)).second) continue;
+      ThrowInvalidInput("the checkpoint holds tensor '{}' twice", name);
+    }
   }
 
   void Layer(const std::string& layer, std::int64_t l) {

@@ -192,6 +192,32 @@ void SplitTargets(const DecoderConfig& decoder, AdapterConfig& config) {
   *names = std::move(modules);
 }
 
+// PEFT applies neither option to parameters, so that an adapter that obeys them could not be
+// loaded.
+void CheckExpertParameters(const AdapterConfig& config, const DecoderConfig& decoder) {
+  if (config.target_parameters.empty()) return;
+  if (!config.layers_to_transform.empty()) {
+    ThrowInvalidInput(
+        "layers_to_transform does not choose among experts, which are parameters to PEFT; leave {} "
+        "out of lora_target_modules, or give full paths there, as "
+        "model.layers.1.{}.experts.down_proj",
+        fmt::join(config.target_parameters, " and "), decoder.names.mlp);
+  }
+  AdapterConfig all;
+  all.target_modules = std::string("all-linear");
+  all.module_prefix = config.module_prefix;
+  all.exclude_modules = config.exclude_modules;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach([&](const std::string& path) {
+      if (!IsJoinedExpert(decoder, path) || IsTargetModule(all, path)) return;
+      ThrowInvalidInput(
+          "exclude_modules matches '{}', a part of experts that are parameters to PEFT; leave "
+          "gate_up_proj or down_proj out of lora_target_modules instead",
+          path);
+    });
+  }
+}
+
 // A head that is trained without the embeddings is no longer tied to them; PEFT does so silently.
 void CheckTied(const AdapterConfig& config, const DecoderConfig& decoder) {
   if (!decoder.tie_word_embeddings || config.modules_to_save.size() != 1) return;
@@ -263,6 +289,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   CheckNames(config, decoder);
   CheckTied(config, decoder);
   config.module_prefix = decoder.module_prefix;
+  CheckExpertParameters(config, decoder);
   return config;
 }
 

@@ -239,6 +239,20 @@ TEST_F(GgufFamiliesTest, KeysThatNoLayerReadsAreLeftOut) {
   EXPECT_THROW(LossOf(file, "", "false"), Error);
 }
 
+TEST_F(GgufFamiliesTest, ACapOfLogitsIsPositive) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  const fs::path file = WriteGguf(WriteModel(*gemma4));
+  for (const float cap : {-5.0F, HUGE_VALF, std::nanf("")}) {
+    RewriteGguf(file, [&](GgufMetadata& all) {
+      const GgufValue value = cap;
+      all = WithKey(all, "gemma4.final_logit_softcapping", &value);
+    });
+    EXPECT_THROW(LoadDecoderConfig(file), Error) << cap;
+  }
+}
+
 // What is read from a file can be written to the next one.
 TEST_F(GgufFamiliesTest, KeysAreWrittenAsTheyWereRead) {
   for (const Json& json : FamilyConfigs()) {

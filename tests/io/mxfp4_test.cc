@@ -101,6 +101,14 @@ TEST_F(Mxfp4Test, RefusesWhatHasNoMeaning) {
   Tensor flat = blocks_;
   flat.info.shape = {kExperts, kOut, kGroups * 16};
   EXPECT_THAT(Reason({flat, scales_}), HasSubstr("expected U8 [E, out, in / 32, 16]"));
+  // As many matrices as a header says, of nothing.
+  Tensor many = blocks_;
+  many.info.shape = {std::int64_t{1} << 40, 0, 1, 16};
+  many.bytes.clear();
+  Tensor none = scales_;
+  none.info.shape = {std::int64_t{1} << 40, 0, 1};
+  none.bytes.clear();
+  EXPECT_THAT(Reason({many, none}), HasSubstr("expected U8 [E, out, in / 32, 16]"));
   scales_.bytes.back() = std::byte{255};
   const auto reader = Open({blocks_, scales_});
   EXPECT_NO_THROW(reader->Bytes(*reader->Find(std::string(kName) + ".0")));

@@ -87,6 +87,11 @@ TEST_F(ConfigTest, ExpertsOfQwen3_5AndNext) {
   EXPECT_FALSE(Load(next).moe.norm_topk_prob);
   next["mlp_only_layers"] = {1};
   EXPECT_THAT(Refusal(next), HasSubstr("mlp_only_layers are not supported"));
+  next.erase("mlp_only_layers");
+  for (const int experts : {0, -1}) {
+    next["num_experts"] = experts;
+    EXPECT_THAT(Refusal(next), HasSubstr("the number of experts"));
+  }
 }
 
 TEST_F(ConfigTest, ExpertsOfLfm2) {

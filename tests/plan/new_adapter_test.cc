@@ -80,5 +80,41 @@ TEST_F(ContinuedPathsTest, ExpertsOfGptOssAreParameters) {
   EXPECT_THROW(ToAdapterConfig(options, decoder), Error);
 }
 
+// PEFT has neither exclusions nor a choice of layers for parameters.
+TEST_F(ContinuedPathsTest, PartsOfExpertsOfGptOssAreNoChoice) {
+  const Json json = {
+      {"model_type", "gpt_oss"}, {"hidden_size", 32},        {"intermediate_size", 8},
+      {"num_hidden_layers", 2},  {"num_attention_heads", 2}, {"num_key_value_heads", 1},
+      {"head_dim", 8},           {"num_local_experts", 4},   {"num_experts_per_tok", 2}};
+  const DecoderConfig decoder = ParseDecoderConfig(json, "config.json");
+  TrainOptions options;
+  options.lora_dropout = 0;
+  options.lora_target_modules = {"q_proj", "gate_up_proj", "down_proj"};
+  const auto refusal = [&] {
+    try {
+      ToAdapterConfig(options, decoder);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+  for (const char* excluded : {"gate_proj", "up_proj", "down_proj", R"(.*experts\.0\..*)"}) {
+    options.exclude_modules = {excluded};
+    EXPECT_NE(refusal().find("parameters to PEFT"), std::string::npos) << refusal();
+  }
+  options.exclude_modules = {"q_proj"};
+  AdapterConfig config = ToAdapterConfig(options, decoder);
+  const auto rank = [&](const AdapterConfig& some) {
+    return LoraAdapter(some, decoder, HostMemory()).layers()[0].down[3].rank;
+  };
+  EXPECT_EQ(rank(config), options.lora_r);
+  options.exclude_modules.clear();
+  options.layers_to_transform = {"1"};
+  EXPECT_NE(refusal().find("layers_to_transform"), std::string::npos) << refusal();
+  // Of an adapter of PEFT's they mean nothing.
+  config.exclude_modules = std::vector<std::string>{"down_proj"};
+  EXPECT_EQ(rank(config), options.lora_r);
+}
+
 }  // namespace
 }  // namespace qlora
