@@ -80,8 +80,9 @@ DecoderConfig ConfigOfKnown(const std::string& name, std::int64_t max_positions)
                       KnownModelNames().front(), name);
   }
   DecoderConfig c = ParseDecoderConfig(*json, name);
-  if (c.experts().num_experts > 0)
+  if (c.experts().num_experts > 0) {
     ThrowInvalidInput("shape: {} has experts, which have no bench", name);
+  }
   if (c.per_layer_size > 0) {
     ThrowInvalidInput("shape: {} has per-layer embeddings, which have no bench", name);
   }

@@ -4,6 +4,10 @@
 # thread sanitizer; and the peers from npm where they can be reached.
 #   scripts/test.sh [--quick]      --quick: the release build and its tests alone, without CUDA
 source "$(dirname "$0")/dependencies.sh"
+if [ $# -gt 1 ] || [ "${1:---quick}" != --quick ]; then
+  echo "usage: scripts/test.sh [--quick]" >&2
+  exit 2
+fi
 need_to_build
 need clang libclang-rt-dev libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
 need_python

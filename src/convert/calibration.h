@@ -26,8 +26,8 @@ struct Calibration {
 // after each pass; what it throws ends the calibration.
 // Errors: InvalidInput when model or data cannot be read.
 Calibration Calibrate(Context& context, Backend& backend, const std::filesystem::path& model_dir,
-                      const DecoderConfig& config, const std::string& data,
-                      std::int64_t max_tokens, const ProgressFn& progress);
+                      const DecoderConfig& config, const std::string& data, std::int64_t max_tokens,
+                      const ProgressFn& progress);
 
 }  // namespace qlora
 

@@ -363,12 +363,16 @@ class Comparison {
     Same(w.final_softcap, s.final_softcap, "a cap of logits");
     Same(w.layer_scalar, s.layer_scalar, "factors of layers:");
     Same(w.per_layer_size, s.per_layer_size, "hidden_size_per_layer_input");
+    Same(w.per_layer_vocab, s.per_layer_vocab, "vocab_size_per_layer_input");
     Same(w.side_moe.num_experts, s.side_moe.num_experts, "num_experts");
+    Same(w.side_moe.num_experts_per_tok, s.side_moe.num_experts_per_tok, "top_k_experts");
+    Same(w.side_intermediate_size, s.side_intermediate_size, "moe_intermediate_size");
     Same(w.conv_taps, s.conv_taps, "taps of a convolution:");
     Same(w.moe.num_experts, s.moe.num_experts, "num_experts");
     Same(w.moe.num_experts_per_tok, s.moe.num_experts_per_tok, "num_experts_per_tok");
     Same(w.moe.norm_topk_prob, s.moe.norm_topk_prob, "weights of experts with a sum of 1:");
     Same(w.moe.expert_bias, s.moe.expert_bias, "a bias of the choice of experts:");
+    Same(w.moe.routed_scaling_factor, s.moe.routed_scaling_factor, "routed_scaling_factor");
     for (std::int64_t l = 0; l < w.num_hidden_layers; ++l) Layer(l, stated);
   }
 
@@ -391,7 +395,6 @@ class Comparison {
     const std::string sizes = fmt::format("the sizes of layer {}", l);
     Same(wanted.num_key_value_heads, layer.num_key_value_heads, sizes);
     Same(wanted.head_dim, layer.head_dim, sizes);
-    Same(wanted.intermediate_size, layer.intermediate_size, sizes);
     Same(wanted.k_is_v, layer.k_is_v, fmt::format("values that are keys in layer {}:", l));
     Same(wanted.kv_layer, layer.kv_layer,
          fmt::format("in layer {} the keys and values of layer", l));

@@ -10,10 +10,10 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/file.h"
-#include "base/printable.h"
 #include "base/stopwatch.h"
 #include "convert/config_json.h"
 #include "convert/export_adapter.h"
+#include "convert/export_checks.h"
 #include "convert/export_gguf.h"
 #include "convert/export_hf.h"
 #include "convert/export_output.h"
@@ -91,7 +91,6 @@ class Exporter {
         config_(LoadDecoderConfig(model_dir_)),
         target_{.path = options.output,
                 .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate} {
-    CheckOuttype();
     // A GGUF file may hold what no checkpoint can: found before minutes of work, as files that are
     // needed late are read before.
     if (options.format == "hf") config_json_ = CheckpointConfig(model_dir_);
@@ -145,44 +144,6 @@ class Exporter {
   // Adapters of PEFT and mlx-lm are written from their values.
   bool writes_values() const { return adapter_only() && options_.format != "gguf-adapter"; }
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
-
-  // Errors: InvalidInput for a type that the format cannot hold or that needs what is not given.
-  void CheckOuttype() const {
-    if (options_.imatrix_tokens < 1) {
-      ThrowInvalidInput("imatrix_tokens must be positive, found {}", options_.imatrix_tokens);
-    }
-    if (!options_.imatrix.empty() && options_.format != "gguf") {
-      ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
-                        options_.format);
-    }
-    const bool is_given = options_.imatrix_tokens != ExportOptions().imatrix_tokens;
-    if (is_given && (options_.imatrix.empty() || IsImatrixFile(options_.imatrix))) {
-      ThrowInvalidInput(
-          "imatrix_tokens has no effect without a text or data in imatrix to make the matrix from");
-    }
-    if (options_.verify == "false" && !options_.verify_text.empty()) {
-      ThrowInvalidInput("verify_text has no effect with --no-verify; leave one of them out");
-    }
-    if (options_.outtype == "auto") return;
-    const GgufFileType& file = ParseOuttype(options_.outtype);
-    if (!file.base.is_blocks() && !options_.imatrix.empty() && options_.write_imatrix.empty()) {
-      ThrowInvalidInput("imatrix has no effect on {}; choose a type of fewer bits", file.name);
-    }
-    if (!file.base.is_blocks()) return;
-    const bool is_model = options_.format == "gguf";
-    const bool is_gguf_adapter = options_.format == "gguf-adapter";
-    if (!is_model && !(is_gguf_adapter && BitsOf(file) >= 8)) {
-      ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16{}",
-                        options_.format, file.name, is_gguf_adapter ? ", q8_0 or" : " or",
-                        is_gguf_adapter ? "; --format gguf merges the adapter into the model" : "");
-    }
-    if (file.needs_importance && options_.imatrix.empty()) {
-      ThrowInvalidInput(
-          "{} has too few bits for a rounding that weighs all columns alike; give --imatrix a "
-          "text like those that the model shall write, or an importance matrix of llama.cpp",
-          file.name);
-    }
-  }
 
   // The type of the output; auto: the nearest to the form in which the model is stored.
   const GgufFileType& ChooseFileType() const {
@@ -488,11 +449,7 @@ ExportReport Export(Context& context, const ExportOptions& options, const Progre
   if (options.format == "auto") {
     resolved.format = gguf && !adapters.empty() ? "gguf-adapter" : "gguf";
   }
-  // A bool becomes a text of one character without a word of the compiler.
-  if (options.verify != "auto" && options.verify != "true" && options.verify != "false") {
-    ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
-                      Printable(options.verify));
-  }
+  CheckExportOptions(resolved);
   CheckExportOutput(resolved, adapters);
   // Products in float32: the comparison shall measure the output, not the backend.
   const std::unique_ptr<Backend> backend = backends->Make(context, DType::kF32);

@@ -19,6 +19,7 @@
 #include "convert/gguf_base.h"
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
+#include "convert/rounding_errors.h"
 #include "hub/hub_cache.h"
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
@@ -41,13 +42,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns "up_proj" for "model.layers.3.mlp.up_proj.weight".
-std::string KindOf(const std::string& weight) {
-  // Errors are reported for each kind of linear: one number for the model would hide a bad kind.
-  const std::string path = weight.substr(0, weight.rfind('.'));
-  return path.substr(path.rfind('.') + 1);
-}
-
 // Returns the names of the weights of the blocks' linears, as the checkpoint spells them.
 std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
   std::set<std::string> weights;
@@ -61,44 +55,6 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
     });
   }
   return weights;
-}
-
-// Sums of squares over the tensors of one kind.
-struct ErrorSums {
-  std::int64_t tensors = 0;
-  std::int64_t values = 0;
-  double squared_error = 0;
-  double squared_value = 0;
-  double max_error = 0;
-};
-
-void Measure(Context& context, const ConstMatrixView& original, const QuantizedView& quantized,
-             ErrorSums& sums) {
-  // One slot a row and a fixed order of summation, so that the report is the same on any number of
-  // threads.
-  std::vector<ErrorSums> rows(original.rows);
-  context.ParallelFor(original.rows, [&](std::int64_t r, int) {
-    const auto n = static_cast<std::size_t>(original.cols);
-    std::vector<float> w(n);
-    std::vector<float> q(n);
-    WidenToFloat(Rows(original, r, 1).data, original.dtype, original.cols, w.data());
-    DequantizeRows(quantized, r, MakeView(q.data(), 1, original.cols));
-    ErrorSums& row = rows[r];
-    for (std::size_t i = 0; i < n; ++i) {
-      // float64: squares of small errors are added to large sums.
-      const double error = std::abs(double{w[i]} - double{q[i]});
-      row.squared_error += error * error;
-      row.squared_value += double{w[i]} * double{w[i]};
-      row.max_error = std::max(row.max_error, error);
-    }
-  });
-  ++sums.tensors;
-  sums.values += original.rows * original.cols;
-  for (const ErrorSums& row : rows) {
-    sums.squared_error += row.squared_error;
-    sums.squared_value += row.squared_value;
-    sums.max_error = std::max(sums.max_error, row.max_error);
-  }
 }
 
 class Conversion {
@@ -343,7 +299,7 @@ class Conversion {
     const QuantizedMatrix quantized = QuantizeByRule(original, options);
     WriteBnb(writer, LayoutOf(tensor), quantized.view());
     // The written codes are decoded again and measured.
-    Measure(context_, original, quantized.view(), kinds_[KindOf(tensor.name)]);
+    errors_.Add(context_, tensor.name, original, quantized.view());
     Count(quantized);
   }
 
@@ -437,17 +393,7 @@ class Conversion {
   }
 
   void Summarize() {
-    for (const auto& [kind, sums] : kinds_) {
-      QuantizeError error;
-      error.kind = kind;
-      error.tensors = sums.tensors;
-      error.values = sums.values;
-      error.rmse = std::sqrt(sums.squared_error / static_cast<double>(sums.values));
-      error.relative_rmse =
-          sums.squared_value > 0 ? std::sqrt(sums.squared_error / sums.squared_value) : 0;
-      error.max_error = sums.max_error;
-      report_.kinds.push_back(std::move(error));
-    }
+    report_.kinds = errors_.Kinds();
     const std::int64_t values = report_.quantized_values + other_values_;
     // Compared with the same values at 2 bytes, for every type of the source.
     report_.fp16_bytes = static_cast<std::size_t>(2 * values);
@@ -472,7 +418,7 @@ class Conversion {
   std::set<std::string> linears_;
   QuantizeOptions quantize_;
   Calibration calibration_;
-  std::map<std::string, ErrorSums> kinds_;
+  RoundingErrors errors_;
   std::int64_t other_values_ = 0;
   QuantizeReport report_;
 };

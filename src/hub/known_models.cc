@@ -14,7 +14,7 @@ namespace {
 constexpr std::int64_t k128K = 131072;
 constexpr std::int64_t k256K = 262144;
 
-// The keys of config.json that differ inside a family; families.cc has the others.
+// The keys of config.json that differ inside a family; family_table.cc has the others.
 struct KnownShape {
   std::int64_t V = 0;      // vocab_size
   std::int64_t D = 0;      // hidden_size

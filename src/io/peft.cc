@@ -421,8 +421,9 @@ void CheckTrainable(const Adapter& adapter, const fs::path& directory, bool trai
     what =
         fmt::format("new rows of '{}' (trainable_token_indices)", adapter.token_rows.front().path);
   }
-  if (!adapter.stacks.empty() && !trains_stacks)
+  if (!adapter.stacks.empty() && !trains_stacks) {
     what = "a LoRA on experts in one tensor (target_parameters)";
+  }
   if (!adapter.left_out.empty()) {
     what = fmt::format("a LoRA on '{}', outside of the text model", adapter.left_out.front());
   }

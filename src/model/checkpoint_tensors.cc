@@ -129,11 +129,13 @@ BnbMatrix CheckpointTensors::GetFourBit(const std::string& name, std::int64_t ro
 
 void CheckpointTensors::ThrowMissing(const std::string& name,
                                      const std::vector<std::int64_t>& shape) const {
-  // Experts of a layer may be of one tensor, which has another name.
-  const std::string experts = name.substr(0, std::min(name.find(".experts.") + 1, name.size()));
+  // All experts of a layer may be in one tensor, which has another name.
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = name.find(kExperts);
   for (const UnreadTensor& tensor : reader_.unread()) {
-    if (tensor.name == name ||
-        (!experts.empty() && tensor.name.starts_with(experts + "experts."))) {
+    const bool holds_it =
+        at != std::string::npos && tensor.name.starts_with(name.substr(0, at + kExperts.size()));
+    if (holds_it || tensor.name == name) {
       ThrowInvalidInput("{}; the model needs it", tensor.reason);
     }
   }

@@ -358,9 +358,7 @@ void CheckLayerSizes(const DecoderConfig& c, const std::string& where) {
         layer.intermediate_size > std::int64_t{1} << 22 || layer.num_key_value_heads < 1 ||
         layer.num_attention_heads % layer.num_key_value_heads != 0) {
       ThrowInvalidInput(
-          "{}: layer {} has {} heads of queries, {} of keys, heads of {} and an MLP of {}, which "
-          "is "
-          "not possible",
+          "{}: layer {} cannot have {} heads of queries, {} of keys, heads of {} and an MLP of {}",
           where, l, layer.num_attention_heads, layer.num_key_value_heads, layer.head_dim,
           layer.intermediate_size);
     }

@@ -82,6 +82,12 @@ std::int64_t HeadDimOfTable(const ConfigKeys& keys, const DecoderConfig& config,
   return head_dim;
 }
 
+// Only the first pairs turn; the others stay. rotary_dim is set.
+void SetTurningPairs(std::int64_t pairs, RopeConfig& rope) {
+  rope.divisors.assign(rope.rotary_dim / 2, std::numeric_limits<double>::infinity());
+  std::fill_n(rope.divisors.begin(), pairs, 1.0);
+}
+
 // parameters: of layers of this type, or null.
 RopeConfig ParseRope(const ConfigKeys& keys, const Json* parameters, bool full,
                      std::int64_t head_dim) {
@@ -116,6 +122,25 @@ RopeConfig ParseRope(const ConfigKeys& keys, const Json* parameters, bool full,
       static_cast<std::int64_t>(turning * static_cast<double>(head_dim) / 2);  // rounded down
   if (pairs < head_dim / 2) SetTurningPairs(pairs, rope);
   return rope;
+}
+
+// Gives the last `shared` layers the keys and values of the last layer before them that has their
+// window.
+void ShareKeysAndValues(std::int64_t shared, const std::string& where, DecoderConfig& config) {
+  const std::int64_t first = config.num_hidden_layers - shared;
+  for (std::int64_t l = first; l < config.num_hidden_layers; ++l) {
+    LayerConfig& layer = config.layers[l];
+    std::int64_t owner = first - 1;
+    while (owner >= 0 && config.layers[owner].window != layer.window) --owner;
+    if (owner < 0) {
+      ThrowInvalidInput(
+          "{}: no layer before the last {}, which share keys and values, is of the type of layer "
+          "{}",
+          where, shared, l);
+    }
+    layer.kv_layer = owner;
+    layer.k_is_v = false;
+  }
 }
 
 // One table for layers that see everything, and one for those with a window.
@@ -188,28 +213,6 @@ void ParseGemma4Layers(const ConfigKeys& keys, const Family& family, DecoderConf
   }
   ParseRopes(keys, config);
   ShareKeysAndValues(shared, keys.where(), config);
-}
-
-void ShareKeysAndValues(std::int64_t shared, const std::string& where, DecoderConfig& config) {
-  const std::int64_t first = config.num_hidden_layers - shared;
-  for (std::int64_t l = first; l < config.num_hidden_layers; ++l) {
-    LayerConfig& layer = config.layers[l];
-    std::int64_t owner = first - 1;
-    while (owner >= 0 && config.layers[owner].window != layer.window) --owner;
-    if (owner < 0) {
-      ThrowInvalidInput(
-          "{}: no layer before the last {}, which share keys and values, is of the type of layer "
-          "{}",
-          where, shared, l);
-    }
-    layer.kv_layer = owner;
-    layer.k_is_v = false;
-  }
-}
-
-void SetTurningPairs(std::int64_t pairs, RopeConfig& rope) {
-  rope.divisors.assign(rope.rotary_dim / 2, std::numeric_limits<double>::infinity());
-  std::fill_n(rope.divisors.begin(), pairs, 1.0);
 }
 
 }  // namespace qlora

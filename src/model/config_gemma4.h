@@ -16,13 +16,6 @@ void ParseGemma4(const ConfigKeys& keys, const Family& family, DecoderConfig& co
 // ones.
 void ParseGemma4Layers(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 
-// Gives the last `shared` layers the keys and values of the last layer before them that has their
-// window. Errors: InvalidInput where there is none.
-void ShareKeysAndValues(std::int64_t shared, const std::string& where, DecoderConfig& config);
-
-// Only the first pairs turn; the others stay. rotary_dim is set.
-void SetTurningPairs(std::int64_t pairs, RopeConfig& rope);
-
 }  // namespace qlora
 
 #endif  // QLORA_MODEL_CONFIG_GEMMA4_H_

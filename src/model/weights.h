@@ -22,7 +22,7 @@
 // room where the rows wait is part of the memory of the pass (PassMemory). The table of per-layer
 // embeddings (Gemma 4), which is larger than all other weights, stays in the file in any case.
 //
-// config.h reads config.json; a family of models is one row of families.cc. lora.h has the
+// config.h reads config.json; a family of models is one row of family_table.cc. lora.h has the
 // adapters, base_record.h records the form of the base that an adapter was trained on.
 #ifndef QLORA_MODEL_WEIGHTS_H_
 #define QLORA_MODEL_WEIGHTS_H_

@@ -49,20 +49,14 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
                                   const LoraAdapter* adapter) {
   const PerLinear<FrozenLinear>& all = context.weights().linears;
   const std::span<const FrozenLinear> frozen = GroupOf(all, group);
-  // The index of the first linear of the group in its layer, in the order of PerLinear.
-  std::size_t first = 0;  // qkv: from 0 on, o: 3, or behind four of them, then gate, up and down
-  const std::size_t o = std::max<std::size_t>(3, all.qkv.size());
-  if (group == LinearGroup::kO) first = o;
-  if (group == LinearGroup::kGateUp) first = o + 1;
-  const std::size_t down = o + 1 + all.gate_up.size();
-  if (group == LinearGroup::kDown) first = down;
-  const std::size_t shared = down + all.down.size();
-  if (group == LinearGroup::kSharedIn) first = shared;
-  if (group == LinearGroup::kSharedOut) first = shared + all.shared_in.size();
-  const std::size_t last = shared + all.shared_in.size() + all.shared_out.size();
-  if (group == LinearGroup::kPerLayerGate) first = last;
-  if (group == LinearGroup::kPerLayerOut) first = last + 1;
-  if (group == LinearGroup::kPerLayerModel) first = last + 2;
+  // The index of the first linear of the group in its layer, which is a key of dropout: o is 3 also
+  // where there are fewer linears before it.
+  std::size_t first = 0;
+  for (const LinearGroup before : kLinearGroups) {
+    if (before == group) break;
+    const std::size_t size = GroupOf(all, before).size();
+    first += before == LinearGroup::kQkv ? std::max<std::size_t>(3, size) : size;
+  }
   std::vector<LinearView> views;
   for (std::size_t i = 0; i < frozen.size(); ++i) {
     views.push_back({frozen[i].weight, frozen[i].bias, {}});

@@ -10,21 +10,18 @@
 #define QLORA_PASS_PER_LAYER_H_
 
 #include <cstdint>
-#include <functional>
 
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "model/config.h"
-#include "model/linear_shapes.h"
 #include "model/lora.h"
+#include "pass/input_observer.h"
 
 namespace qlora {
 
 class Decoder;
 struct Activations;
 struct PassInputs;
-// Receives x (N, I), the input of a group of linears, before it is multiplied.
-using InputObserver = std::function<void(std::int64_t layer, LinearGroup group, ConstMatrixView x)>;
 
 // Rows of the table that are uploaded at once to a device with separate memory.
 inline constexpr std::int64_t kPerLayerRows = 64;

@@ -226,67 +226,43 @@ TEST_F(GradTest, GatedActivation) {
 }
 
 TEST_F(GradTest, RouteExperts) {
-  for (const bool normalize : {false, true}) {
-    for (const std::int64_t k : {1, 3, 7}) {
-      const Matrix logits = Normal(4, 7, 2);
-      const Matrix d_weights = Normal(4, k);
-      std::vector<std::int32_t> indices(4 * 4 * k + 8);
-      std::int32_t* const first = indices.data();
-      const RoutingView routing = {{first, 4 * k},
-                                   {first + 4 * k, 4 * k},
-                                   {first + 8 * k, 4 * k},
-                                   {first + 12 * k, 4 * k},
-                                   {first + 16 * k, 8}};
-      Matrix logits_c = Convert(logits, DType::kC128);
-      Matrix weights_c(DType::kC128, 4, k);
-      const Matrix expected = ComplexStep(logits_c, [&] {
-        backend_->Run(ops::RouteExperts{logits_c.view(), normalize, routing, weights_c.view()});
-        return Contract(d_weights, weights_c);
-      });
-      Matrix weights(DType::kF64, 4, k);
-      backend_->Run(ops::RouteExperts{logits.view(), normalize, routing, weights.view()});
-      Matrix d_logits = logits;
-      backend_->Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
-                                              normalize, d_logits.view()});
-      // One expert that is always given everything does not depend on its logit.
-      if (normalize && k == 1) {
-        EXPECT_LT(Largest(d_logits), 1e-15);
-      } else {
-        ExpectGradient(d_logits, expected, "d_logits");
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    const bool sigmoids = score == RouterScore::kSigmoid;
+    const float scale = sigmoids ? 2.5f : 1.0f;
+    for (const bool normalize : {false, true}) {
+      for (const std::int64_t k : {1, 3, 7}) {
+        const Matrix logits = Normal(4, 7, 2);
+        const Matrix bias = Normal(1, 7, 0.5);
+        const Matrix d_weights = Normal(4, k);
+        std::vector<std::int32_t> indices(4 * 4 * k + 8);
+        std::int32_t* const first = indices.data();
+        const RoutingView routing = {{first, 4 * k},
+                                     {first + 4 * k, 4 * k},
+                                     {first + 8 * k, 4 * k},
+                                     {first + 12 * k, 4 * k},
+                                     {first + 16 * k, 8}};
+        Matrix logits_c = Convert(logits, DType::kC128);
+        const Matrix bias_c = Convert(bias, DType::kC128);
+        Matrix weights_c(DType::kC128, 4, k);
+        const Matrix expected = ComplexStep(logits_c, [&] {
+          backend_->Run(ops::RouteExperts{logits_c.view(), normalize, routing, weights_c.view(),
+                                          score, sigmoids ? bias_c.view() : ConstMatrixView{},
+                                          scale});
+          return Contract(d_weights, weights_c);
+        });
+        Matrix weights(DType::kF64, 4, k);
+        backend_->Run(ops::RouteExperts{logits.view(), normalize, routing, weights.view(), score,
+                                        sigmoids ? bias.view() : ConstMatrixView{}, scale});
+        Matrix d_logits = logits;
+        backend_->Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
+                                                normalize, d_logits.view(), score, scale});
+        // One expert that is always given everything does not depend on its logit.
+        if (normalize && k == 1 && !sigmoids) {
+          EXPECT_LT(Largest(d_logits), 1e-15);
+        } else {
+          ExpectGradient(d_logits, expected, "d_logits");
+        }
       }
-    }
-  }
-}
-
-TEST_F(GradTest, RouteExpertsBySigmoids) {
-  for (const bool normalize : {false, true}) {
-    for (const std::int64_t k : {1, 3, 7}) {
-      const Matrix logits = Normal(4, 7, 2);
-      const Matrix bias = Normal(1, 7, 0.5);
-      const Matrix d_weights = Normal(4, k);
-      std::vector<std::int32_t> indices(4 * 4 * k + 8);
-      std::int32_t* const first = indices.data();
-      const RoutingView routing = {{first, 4 * k},
-                                   {first + 4 * k, 4 * k},
-                                   {first + 8 * k, 4 * k},
-                                   {first + 12 * k, 4 * k},
-                                   {first + 16 * k, 8}};
-      Matrix logits_c = Convert(logits, DType::kC128);
-      const Matrix bias_c = Convert(bias, DType::kC128);
-      Matrix weights_c(DType::kC128, 4, k);
-      const Matrix expected = ComplexStep(logits_c, [&] {
-        backend_->Run(ops::RouteExperts{logits_c.view(), normalize, routing, weights_c.view(),
-                                        RouterScore::kSigmoid, bias_c.view(), 2.5f});
-        return Contract(d_weights, weights_c);
-      });
-      Matrix weights(DType::kF64, 4, k);
-      backend_->Run(ops::RouteExperts{logits.view(), normalize, routing, weights.view(),
-                                      RouterScore::kSigmoid, bias.view(), 2.5f});
-      Matrix d_logits = logits;
-      backend_->Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
-                                              normalize, d_logits.view(), RouterScore::kSigmoid,
-                                              2.5f});
-      ExpectGradient(d_logits, expected, "d_logits");
     }
   }
 }

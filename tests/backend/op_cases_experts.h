@@ -49,34 +49,42 @@ struct Routing {
   std::vector<std::int32_t> experts, pairs, tokens, slots, begin;
 };
 
-TEST_P(OpTest, RouteExperts) {
-  std::uint64_t seed = 1450;
+// Sigmoids with a bias, on which the choice depends and the weights do not, and with a scale.
+inline void CompareRouters(Backend& backend, Backend& reference, DType wide, RouterScore score,
+                           std::uint64_t seed) {
+  const bool sigmoids = score == RouterScore::kSigmoid;
+  const float scale = sigmoids ? 2.5f : 1.0f;
   for (const RowsShape& s : RowsShapes()) {
     for (const bool normalize : {false, true}) {
       Random random(++seed);
       const std::int64_t k = std::min<std::int64_t>(s.cols, 1 + random.Below(4));
-      const Matrix logits = random.Normal(wide(), s.rows, s.cols, 3);
-      const Matrix d_weights = random.Normal(wide(), s.rows, k, 1);
+      const Matrix logits = random.Normal(wide, s.rows, s.cols, sigmoids ? 2 : 3);
+      const Matrix bias = random.Normal(wide, 1, s.cols, 0.5);
+      const Matrix bias64 = Convert(bias, DType::kF64);
+      const Matrix d_weights = random.Normal(wide, s.rows, k, 1);
       Routing routing(s.rows * k, s.cols);
       Routing routing64(s.rows * k, s.cols);
-      Matrix weights(wide(), s.rows, k);
+      Matrix weights(wide, s.rows, k);
       Matrix weights64(DType::kF64, s.rows, k);
-      backend().Run(ops::RouteExperts{logits.view(), normalize, routing.view(), weights.view()});
-      reference().Run(ops::RouteExperts{Convert(logits, DType::kF64).view(), normalize,
-                                        routing64.view(), weights64.view()});
+      backend.Run(ops::RouteExperts{logits.view(), normalize, routing.view(), weights.view(), score,
+                                    sigmoids ? bias.view() : ConstMatrixView{}, scale});
+      reference.Run(ops::RouteExperts{Convert(logits, DType::kF64).view(), normalize,
+                                      routing64.view(), weights64.view(), score,
+                                      sigmoids ? bias64.view() : ConstMatrixView{}, scale});
       EXPECT_EQ(routing.experts, routing64.experts);
       routing.ExpectConsistent(k);
       // An error of a logit's size in the exponent, and of the sum.
-      const double g = Gamma(s.cols + 40 + kMathRoundings, UnitRoundoff(wide()));
+      const std::int64_t roundings = sigmoids ? k + 20 : s.cols + 40;
+      const double g = Gamma(roundings + kMathRoundings, UnitRoundoff(wide));
       ExpectWithin(weights, weights64, Scaled(g, Abs(weights64)), "weights");
 
       Matrix d_logits = logits;
       Matrix d_logits64 = Convert(logits, DType::kF64);
-      backend().Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
-                                              normalize, d_logits.view()});
-      reference().Run(ops::RouteExpertsBackward{Convert(d_weights, DType::kF64).view(),
-                                                routing.experts, weights64.view(), normalize,
-                                                d_logits64.view()});
+      backend.Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
+                                            normalize, d_logits.view(), score, scale});
+      reference.Run(ops::RouteExpertsBackward{Convert(d_weights, DType::kF64).view(),
+                                              routing.experts, weights64.view(), normalize,
+                                              d_logits64.view(), score, scale});
       ExpectWithin(d_logits, d_logits64,
                    Bound(d_logits,
                          [&](std::int64_t n, std::int64_t) {
@@ -91,51 +99,13 @@ TEST_P(OpTest, RouteExperts) {
   }
 }
 
-// The choice depends on the bias, the weights do not.
+TEST_P(OpTest, RouteExperts) {
+  CompareRouters(backend(), reference(), wide(), RouterScore::kSoftmax, 1450);
+}
+
 TEST_P(OpTest, RouteExpertsBySigmoids) {
   if (!backend().CarriesState()) GTEST_SKIP() << "no kernel";
-  std::uint64_t seed = 1460;
-  for (const RowsShape& s : RowsShapes()) {
-    for (const bool normalize : {false, true}) {
-      Random random(++seed);
-      const std::int64_t k = std::min<std::int64_t>(s.cols, 1 + random.Below(4));
-      const Matrix logits = random.Normal(wide(), s.rows, s.cols, 2);
-      const Matrix bias = random.Normal(wide(), 1, s.cols, 0.5);
-      const Matrix d_weights = random.Normal(wide(), s.rows, k, 1);
-      Routing routing(s.rows * k, s.cols);
-      Routing routing64(s.rows * k, s.cols);
-      Matrix weights(wide(), s.rows, k);
-      Matrix weights64(DType::kF64, s.rows, k);
-      backend().Run(ops::RouteExperts{logits.view(), normalize, routing.view(), weights.view(),
-                                      RouterScore::kSigmoid, bias.view(), 2.5f});
-      reference().Run(ops::RouteExperts{Convert(logits, DType::kF64).view(), normalize,
-                                        routing64.view(), weights64.view(), RouterScore::kSigmoid,
-                                        Convert(bias, DType::kF64).view(), 2.5f});
-      EXPECT_EQ(routing.experts, routing64.experts);
-      routing.ExpectConsistent(k);
-      const double g = Gamma(k + 20 + kMathRoundings, UnitRoundoff(wide()));
-      ExpectWithin(weights, weights64, Scaled(g, Abs(weights64)), "weights");
-
-      Matrix d_logits = logits;
-      Matrix d_logits64 = Convert(logits, DType::kF64);
-      backend().Run(ops::RouteExpertsBackward{d_weights.view(), routing.experts, weights.view(),
-                                              normalize, d_logits.view(), RouterScore::kSigmoid,
-                                              2.5f});
-      reference().Run(ops::RouteExpertsBackward{Convert(d_weights, DType::kF64).view(),
-                                                routing.experts, weights64.view(), normalize,
-                                                d_logits64.view(), RouterScore::kSigmoid, 2.5f});
-      ExpectWithin(d_logits, d_logits64,
-                   Bound(d_logits,
-                         [&](std::int64_t n, std::int64_t) {
-                           double size = 0;
-                           for (std::int64_t j = 0; j < k; ++j) {
-                             size += std::abs(weights64(n, j) * d_weights(n, j));
-                           }
-                           return 4 * g * size;
-                         }),
-                   "d_logits");
-    }
-  }
+  CompareRouters(backend(), reference(), wide(), RouterScore::kSigmoid, 1460);
 }
 
 TEST_P(OpTest, GateRows) {

@@ -9,7 +9,7 @@
 #include "io/float_encoding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "io/safetensors_writer.h"
+#include "io/stored_tensor.h"
 #include "io/test_util.h"
 
 namespace qlora {
@@ -28,10 +28,7 @@ constexpr std::uint8_t kTwo = 0x40;
 constexpr std::uint8_t kThree = 0x44;
 constexpr std::uint8_t kMinusHalf = 0xb0;
 
-struct Tensor {
-  TensorInfo info;
-  std::vector<std::byte> bytes;
-};
+using Tensor = StoredTensor;
 
 Tensor Codes(std::vector<std::int64_t> shape, const std::vector<std::uint8_t>& codes,
              TensorType type = Float8::kE4M3, const char* name = kWeight) {
@@ -51,12 +48,8 @@ Tensor Floats(const char* name, DType dtype, std::vector<std::int64_t> shape,
 class Fp8Test : public ::testing::Test {
  protected:
   std::unique_ptr<TensorReader> Open(const std::vector<Tensor>& tensors) const {
-    std::vector<TensorInfo> infos;
-    for (const Tensor& tensor : tensors) infos.push_back(tensor.info);
     const std::filesystem::path path = folder_ / "model.safetensors";
-    const auto writer = CreateSafetensors(path, infos, {});
-    for (const Tensor& tensor : tensors) writer->Write(tensor.bytes);
-    writer->Finish();
+    WriteTensors(path, tensors);
     return WithDecodedFp8(OpenSafetensors(path));
   }
 

@@ -10,7 +10,7 @@
 #include "io/float_encoding.h"
 #include "io/json.h"
 #include "io/safetensors.h"
-#include "io/safetensors_writer.h"
+#include "io/stored_tensor.h"
 #include "io/test_util.h"
 #include "qlora/error.h"
 
@@ -24,10 +24,7 @@ constexpr const char* kName = "model.layers.0.mlp.experts.down_proj";
 
 class Mxfp4Test : public ::testing::Test {
  protected:
-  struct Tensor {
-    TensorInfo info;
-    std::vector<std::byte> bytes;
-  };
+  using Tensor = StoredTensor;
 
   // Bytes of many values; scales from 2^-127 to 2^126.
   Mxfp4Test() {
@@ -40,12 +37,8 @@ class Mxfp4Test : public ::testing::Test {
   }
 
   std::unique_ptr<TensorReader> Open(const std::vector<Tensor>& tensors) const {
-    std::vector<TensorInfo> infos;
-    for (const Tensor& tensor : tensors) infos.push_back(tensor.info);
     const std::filesystem::path path = folder_ / "model.safetensors";
-    const auto writer = CreateSafetensors(path, infos, {});
-    for (const Tensor& tensor : tensors) writer->Write(tensor.bytes);
-    writer->Finish();
+    WriteTensors(path, tensors);
     return WithMxfp4Blocks(OpenSafetensors(path));
   }
 

@@ -1,10 +1,16 @@
 // gpt-oss: its configuration, and adapters of its experts as PEFT stores them.
+#include "model/joined_experts.h"
+
 #include <gmock/gmock.h>
 
 #include <algorithm>
 
 #include "base/matrix.h"
+#include "io/mxfp4.h"
 #include "io/peft.h"
+#include "io/safetensors.h"
+#include "io/stored_tensor.h"
+#include "model/checkpoint_tensors.h"
 #include "model/config_fixture.h"
 #include "model/expert_stack.h"
 #include "model/golden.h"
@@ -81,6 +87,32 @@ TEST_F(JoinedExpertsTest, KeysAndDefaults) {
   EXPECT_THAT(Refusal(other), HasSubstr("quant_method"));
   json["swiglu_limit"] = 5.0;
   EXPECT_THAT(Refusal(json), HasSubstr("swiglu_limit is 5, expected 7"));
+}
+
+// The weights of an expert have other names than the parameter that they are missing from.
+TEST_F(JoinedExpertsTest, AMissingExpertIsToldByTheReasonOfItsParameter) {
+  const std::string experts = "model.layers.0.mlp.experts.";
+  WriteTensors(dir_ / "model.safetensors",
+               {{{experts + "down_proj_blocks", DType::kU8, {4, 8, 1, 16}},
+                 std::vector<std::byte>(4 * 8 * 16)}});
+  const auto reader = WithMxfp4Blocks(OpenSafetensors(dir_ / "model.safetensors"));
+  CheckpointTensors tensors(*reader);
+  const auto reason = [&](const std::string& name) {
+    try {
+      tensors.Get(name, {8, 32});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing was refused");
+  };
+  EXPECT_THAT(reason(experts + "0.down_proj.weight"), HasSubstr("its scales"));
+  EXPECT_THAT(reason("model.layers.0.self_attn.o_proj.weight"), HasSubstr("is missing"));
+}
+
+TEST_F(JoinedExpertsTest, RefusesAParameterInTwoForms) {
+  const std::string name = "model.layers.0.mlp.experts.down_proj.0";
+  std::vector<TensorView> views(2, TensorView{{name, DType::kBF16, {8, 3}}, {}});
+  EXPECT_THROW(CutJoinedExperts(Load(Small()), "model.", views), Error);
 }
 
 TEST_F(JoinedExpertsTest, AdaptersOfExpertsAreTheParametersOfPeft) {

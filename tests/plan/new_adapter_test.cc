@@ -52,13 +52,17 @@ TEST_F(ContinuedPathsTest, NamesFitEveryClassAndPathsTheirOwn) {
   ExpectContinued(config, "model.");
 }
 
-// The experts of gpt-oss are parameters to PEFT, which lists them apart.
-TEST_F(ContinuedPathsTest, ExpertsOfGptOssAreParameters) {
+DecoderConfig GptOss() {
   const Json json = {
       {"model_type", "gpt_oss"}, {"hidden_size", 32},        {"intermediate_size", 8},
       {"num_hidden_layers", 2},  {"num_attention_heads", 2}, {"num_key_value_heads", 1},
       {"head_dim", 8},           {"num_local_experts", 4},   {"num_experts_per_tok", 2}};
-  const DecoderConfig decoder = ParseDecoderConfig(json, "config.json");
+  return ParseDecoderConfig(json, "config.json");
+}
+
+// The experts of gpt-oss are parameters to PEFT, which lists them apart.
+TEST_F(ContinuedPathsTest, ExpertsOfGptOssAreParameters) {
+  const DecoderConfig decoder = GptOss();
   TrainOptions options;
   options.lora_dropout = 0;
   using Names = std::vector<std::string>;
@@ -82,11 +86,7 @@ TEST_F(ContinuedPathsTest, ExpertsOfGptOssAreParameters) {
 
 // PEFT has neither exclusions nor a choice of layers for parameters.
 TEST_F(ContinuedPathsTest, PartsOfExpertsOfGptOssAreNoChoice) {
-  const Json json = {
-      {"model_type", "gpt_oss"}, {"hidden_size", 32},        {"intermediate_size", 8},
-      {"num_hidden_layers", 2},  {"num_attention_heads", 2}, {"num_key_value_heads", 1},
-      {"head_dim", 8},           {"num_local_experts", 4},   {"num_experts_per_tok", 2}};
-  const DecoderConfig decoder = ParseDecoderConfig(json, "config.json");
+  const DecoderConfig decoder = GptOss();
   TrainOptions options;
   options.lora_dropout = 0;
   options.lora_target_modules = {"q_proj", "gate_up_proj", "down_proj"};

@@ -1,0 +1,189 @@
+// What must not change the gradients of a whole decoder: recomputing, threads, the layout of
+// matrices, and other sequences in the batch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "backend/backend_decorator.h"
+#include "pass/decoder_families.h"
+#include "pass/pass_shape.h"
+
+namespace qlora {
+namespace {
+
+class DecoderBitsTest : public testing::TestWithParam<Family> {};
+
+void ReserveFor(Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
+                const Batch& batch) {
+  const std::int64_t rows = batch.rows();
+  backend.Reserve(LimitsOf(config, {&adapter}, rows, rows, rows, rows));
+}
+
+// Compares the gradients with `kept`, which the first call fills.
+void ExpectSameBits(const LoraAdapter& adapter, std::vector<float>& kept) {
+  const ConstMatrixView flat = adapter.gradients();
+  const std::vector<float> gradients(flat.Row<float>(0), flat.Row<float>(0) + flat.cols);
+  if (kept.empty()) kept = gradients;
+  EXPECT_EQ(0, std::memcmp(kept.data(), gradients.data(), kept.size() * sizeof(float)));
+}
+
+// On the definitions and on the CPU, in both compute types.
+void ExpectRecomputingChangesNoBit(const DecoderConfig& config, Backend& backend,
+                                   DType activation) {
+  const Batch batch = RandomBatch(config, {6, 3}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  AdapterConfig whole;
+  whole.modules_to_save = {"embed_tokens", "lm_head"};
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2, whole);
+  adapter.InitializeModules(weights.get());
+  const Precision precision{activation, DType::kF32};
+  const Decoder decoder(backend, config, weights.get(), precision, 16);
+  ReserveFor(backend, config, adapter, batch);
+  std::vector<float> kept;
+  for (Recompute recompute :
+       {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
+    Runner runner(decoder, &adapter, batch, recompute);
+    runner.LossAndGradients({true, 9, 2});
+    ExpectSameBits(adapter, kept);
+  }
+}
+
+TEST_P(DecoderBitsTest, RecomputingChangesNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  ExpectRecomputingChangesNoBit(config, *MakeReferenceBackend(), DType::kF32);
+  Context context(2);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    ExpectRecomputingChangesNoBit(config, *MakeCpuBackend(context, compute), compute);
+  }
+}
+
+void ExpectSameBitsOnAnyThreads(const DecoderConfig& config, const std::vector<int>& lengths) {
+  const Batch batch = RandomBatch(config, lengths, 4);
+  const RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6);
+  std::vector<float> kept;
+  for (const int threads : {1, 2, 5}) {
+    Context context(threads);
+    const std::unique_ptr<Backend> backend = MakeCpuBackend(context, DType::kF32);
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, 64);
+    ReserveFor(*backend, config, adapter, batch);
+    Runner runner(decoder, &adapter, batch, Recompute::kMlp);
+    runner.LossAndGradients();
+    ExpectSameBits(adapter, kept);
+  }
+}
+
+TEST_P(DecoderBitsTest, AnyNumberOfThreadsGivesTheSameBits) {
+  ExpectSameBitsOnAnyThreads(GetParam().config, {9, 1, 6});
+}
+
+// Gate and up of an expert add to the gradient of one A, which has more columns than one task
+// takes.
+TEST(DecoderBits, OfSharedMatricesAreTheSameOnAnyThreads) {
+  DecoderConfig config;
+  for (const Family& family : Families()) {
+    if (family.name == "GptOssWithOneAOfGateAndUp") config = family.config;
+  }
+  config.hidden_size = 600;
+  EXPECT_TRUE(RandomAdapter(config, 3, DType::kF32, 6).layers()[0].gate_up[1].shares_a);
+  ExpectSameBitsOnAnyThreads(config, {40, 30});
+}
+
+// Lays matrices out for `tail` columns behind them.
+class TailedBackend final : public BackendDecorator {
+ public:
+  TailedBackend(Backend& inner, std::int64_t tail) : BackendDecorator(inner), tail_(tail) {}
+  std::int64_t TailColumns(std::int64_t) const override { return tail_; }
+
+ private:
+  const std::int64_t tail_;
+};
+
+TEST_P(DecoderBitsTest, TailsChangeNoBit) {
+  const DecoderConfig& config = GetParam().config;
+  const Batch batch = RandomBatch(config, {6, 3}, 4);
+  RandomWeights weights(config, DType::kF32, 12);
+  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
+  Context context(2);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> cpu = MakeCpuBackend(context, compute);
+    ReserveFor(*cpu, config, adapter, batch);
+    std::vector<float> kept;
+    for (const std::int64_t tail : {0, 5, 64}) {
+      TailedBackend backend(*cpu, tail);
+      const Decoder decoder(backend, config, weights.get(), {compute, DType::kF32}, 16);
+      Runner runner(decoder, &adapter, batch, Recompute::kMlp);
+      runner.LossAndGradients({true, 9, 2});
+      EXPECT_EQ(runner.activations().norm.stride, config.hidden_size + tail);
+      ExpectSameBits(adapter, kept);
+    }
+  }
+}
+
+// `tolerance` bounds the errors of the loss and, in the 2-norm, of all gradients, relative to them.
+template <typename T>
+void ExpectPackedEqualsSeparate(const DecoderConfig& config, Backend& backend, DType dtype,
+                                double tolerance) {
+  const RandomWeights weights(config, dtype, 13);
+  LoraAdapter adapter = RandomAdapter(config, 2, dtype, 8);
+  const Decoder decoder(backend, config, weights.get(), {dtype, dtype}, 16);
+  const std::vector<int> lengths = {4, 6, 2};
+  const Batch packed = RandomBatch(config, lengths, 5);
+  ReserveFor(backend, config, adapter, packed);
+  Runner packed_runner(decoder, &adapter, packed, Recompute::kLayer);
+  const double packed_loss = packed_runner.LossAndGradients();
+  const MatrixView flat = adapter.gradients();
+  const std::vector<double> packed_gradients(flat.Row<T>(0), flat.Row<T>(0) + flat.cols);
+
+  double loss = 0;
+  std::vector<double> gradients(packed_gradients.size());
+  for (std::size_t s = 0; s < lengths.size(); ++s) {
+    const auto begin = static_cast<std::size_t>(packed.sequence_begin[s]);
+    const auto end = static_cast<std::size_t>(packed.sequence_begin[s + 1]);
+    Batch one;
+    one.ids.assign(packed.ids.begin() + begin, packed.ids.begin() + end);
+    one.targets.assign(packed.targets.begin() + begin, packed.targets.begin() + end);
+    one.positions.assign(packed.positions.begin() + begin, packed.positions.begin() + end);
+    one.sequence_begin = {0, static_cast<std::int64_t>(end - begin)};
+    Runner runner(decoder, &adapter, one, Recompute::kLayer);
+    loss += runner.LossAndGradients();
+    for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] += flat.Row<T>(0)[i];
+  }
+  EXPECT_NEAR(packed_loss, loss, tolerance * loss);
+  double error = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    error += std::pow(packed_gradients[i] - gradients[i], 2);
+    norm += std::pow(gradients[i], 2);
+  }
+  EXPECT_GT(norm, 1e-4);
+  EXPECT_LT(std::sqrt(error / norm), tolerance);
+}
+
+// The sums over the rows of the batch are what packing adds up in another order.
+TEST_P(DecoderBitsTest, PackedEqualsSeparate) {
+  const DecoderConfig& config = GetParam().config;
+  // Sums over 12 rows, which cancel by half where tokens meet through products of gates.
+  const bool has_gates = config.conv_taps > 0;
+  // Scores that are not divided by the root of the size of heads magnify the errors of q and k, and
+  // more layers have more of them.
+  const double scores = config.attention_scale * std::sqrt(static_cast<double>(config.head_dim));
+  const double layers = static_cast<double>(config.num_hidden_layers) / 2;
+  const double rows = (has_gates ? 24 : 12) * std::max(1.0, scores) * layers;
+  ExpectPackedEqualsSeparate<double>(config, *MakeReferenceBackend(), DType::kF64,
+                                     rows * std::numeric_limits<double>::epsilon());
+  Context context(2);
+  ExpectPackedEqualsSeparate<float>(config, *MakeCpuBackend(context, DType::kF32), DType::kF32,
+                                    rows * double{std::numeric_limits<float>::epsilon()});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecoderBitsTest, testing::ValuesIn(Families()),
+                         [](const auto& family) { return family.param.name; });
+
+}  // namespace
+}  // namespace qlora
