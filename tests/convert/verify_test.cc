@@ -121,6 +121,17 @@ TEST_F(VerifyTest, AFileOfTheUserIsNotReplacedByTheReport) {
   EXPECT_THAT(report.notes.back(), HasSubstr("is another file and stays"));
 }
 
+// A rounded router sends some tokens to other experts.
+TEST_F(VerifyTest, ExpertsMayDifferFourTimesAsMuch) {
+  const double limit = LimitsOfType(BlockFormat::kQ8_0).mean_kl;
+  for (const auto& [model, factor] : {std::pair("llama-tiny", 1), std::pair("mixtral-tiny", 4)}) {
+    ExportOptions options = ExportTo(std::string(model) + ".gguf");
+    options.model_name_or_path = kGolden / model;
+    options.outtype = "q8_0";
+    EXPECT_DOUBLE_EQ(Export(context_, options).verification.max_mean_kl, factor * limit) << model;
+  }
+}
+
 TEST(VerifyLimits, FewerBitsMayDifferMore) {
   double mean_kl = 0;
   for (const TensorType& type : {TensorType(DType::kF32), TensorType(DType::kF16),
