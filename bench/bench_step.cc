@@ -126,7 +126,8 @@ class TrainedModel {
         memory_(Reserved(config), BytesOfPasses(backend_, config, adapter_, precision, needs())),
         decoder_(backend_, config, model_.get(), precision, options.max_length, needs().work_size),
         // One micro-batch: nothing is accumulated.
-        tree_(backend.memory(), 1, adapter_.gradients()) {
+        communicator_(context.communicator()),
+        tree_(backend.memory(), {}, 0, adapter_.gradients()) {
     step_.recompute = needs().recompute;
     step_.max_grad_norm = 1;
   }
@@ -137,7 +138,7 @@ class TrainedModel {
   // Runs the step of this number and returns its loss.
   double Step(std::int64_t s, const Batch& batch) {
     const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
-    return TrainStep({decoder_, memory_}, step_,
+    return TrainStep({decoder_, memory_, communicator_}, step_,
                      {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter_,
                      tree_, optimizer_)
         .loss;
@@ -162,6 +163,7 @@ class TrainedModel {
   Optimizer optimizer_;
   PassMemory memory_;
   Decoder decoder_;
+  Communicator& communicator_;
   GradientTree tree_;
   StepOptions step_;
 };

@@ -15,6 +15,7 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <streambuf>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,9 @@
 #include "command/help.h"
 #include "command/model_loading.h"
 #include "command/verb.h"
+#include "dist/agreement.h"
+#include "dist/launch.h"
+#include "dist/together.h"
 #include "foreign/foreign_option.h"
 #include "io/json.h"
 #include "terminal/interrupt.h"
@@ -82,23 +86,56 @@ void CheckRequired(const VerbText& text, OptionTable& table) {
   }
 }
 
-int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console& console) {
-  OptionTable table;
-  verb.Declare(table);
-  const VerbText text = verb.text();
-  std::vector<std::string> notes;
-  // True: help was asked for, and the other arguments are ignored.
-  if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) {
-    console.out << VerbHelp(text, table, TextColumns(console.out_style));
-    return 0;
+// The ranks that run a command together: this process alone, unless a launcher started several.
+struct Ranks {
+  Launched launched;
+  std::unique_ptr<Communicator> communicator = MakeOneProcess();
+
+  bool is_root() const { return launched.rank == 0; }
+};
+
+// Joins the ranks that the launcher started, for a verb that several can run.
+void Join(const VerbText& text, const Console& console, Ranks& ranks) {
+  if (!text.on_ranks && ranks.launched.size > 1) {
+    ThrowInvalidInput(
+        "{} started {} processes, and `qlora {}` is the work of one; run it without {}",
+        ranks.launched.launcher, ranks.launched.size, text.name, ranks.launched.launcher);
   }
+  if (!text.on_ranks) return;
+  std::string note;
+  ranks.communicator = JoinRanks(ranks.launched, note);
+  if (!note.empty()) Say(console, "note: " + note);
+  AgreeOn(*ranks.communicator, {{"version of qlora", fmt::format("{} {}", Version(), Commit())}});
+}
+
+// Sets the options of a verb. Returns true when help was asked for, and the other arguments are
+// ignored.
+bool ReadOptions(Verb& verb, const VerbText& text, const std::vector<std::string>& arguments,
+                 const Console& console, OptionTable& table) {
+  verb.Declare(table);
+  std::vector<std::string> notes;
+  if (ParseCommandLine(verb.Spell(arguments), text, table, notes)) return true;
   for (const std::string& note : notes) Say(console, "note: " + note);
   // Checked before missing options: an adapter in the place of the model explains both.
   CheckIsNoAdapter(text, table);
   CheckRequired(text, table);
   // Called after the checks: defaults that follow from other options need these options.
   verb.Complete(table);
-  return verb.Run(console);
+  return false;
+}
+
+int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console& console,
+            Ranks& ranks) {
+  const VerbText text = verb.text();
+  Join(text, console, ranks);
+  verb.Join(*ranks.communicator);
+  OptionTable table;
+  // A file of options may be wrong, or missing, on one host.
+  const bool helps = MakeTogether(
+      *ranks.communicator, [&] { return ReadOptions(verb, text, arguments, console, table); });
+  if (!helps) return verb.Run(console);
+  console.out << VerbHelp(text, table, TextColumns(console.out_style));
+  return 0;
 }
 
 bool AsksForJson(const std::vector<std::string>& arguments) {
@@ -128,7 +165,7 @@ int PrintVersion(const std::vector<std::string>& arguments, const Console& conso
   return 0;
 }
 
-int Dispatch(const std::vector<std::string>& arguments, const Console& console) {
+int Dispatch(const std::vector<std::string>& arguments, const Console& console, Ranks& ranks) {
   const Verbs verbs = AllVerbs();
   if (arguments.empty()) {
     // On standard error with exit code 2: a script that calls `qlora` without a verb has a mistake.
@@ -139,19 +176,20 @@ int Dispatch(const std::vector<std::string>& arguments, const Console& console) 
   if (IsVersion(first)) return PrintVersion(arguments, console);
   if (IsHelp(first)) {
     if (arguments.size() > 1 && !IsHelp(arguments[1]) && !IsVersion(arguments[1])) {
-      return RunVerb(GetVerb(verbs, arguments[1]), {"--help"}, console);
+      return RunVerb(GetVerb(verbs, arguments[1]), {"--help"}, console, ranks);
     }
     console.out << ProgramHelp(verbs, TextColumns(console.out_style));
     return 0;
   }
-  return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console);
+  return RunVerb(GetVerb(verbs, first), {arguments.begin() + 1, arguments.end()}, console, ranks);
 }
 
 // Reports a failed command on standard error, whose last line gives the advice, and with --json
 // also as an object on standard output.
 class Failure {
  public:
-  Failure(const std::vector<std::string>& arguments, const Console& console) : console_(console) {
+  Failure(const std::vector<std::string>& arguments, const Console& console, const Ranks& ranks)
+      : console_(console), ranks_(ranks) {
     const Verbs verbs = AllVerbs();
     Verb* verb = arguments.empty() ? nullptr : FindVerb(verbs, arguments[0]);
     if (verb == nullptr) return;
@@ -162,13 +200,21 @@ class Failure {
     writes_ = verb->text().writes;
   }
 
+  // Of several ranks, rank 0 reports what all have met; any other failure is reported where it is,
+  // and ends all ranks.
   int Print(int code, const std::string& message, const std::string& advice) const {
-    constexpr std::string_view kError = "error:";
-    const std::string text =
-        Fitted(console_.style, fmt::format("{} {}", kError, Printable(message)));
-    console_.err << Colored(console_.style, "1;31", kError) << text.substr(kError.size()) << '\n';
-    if (!advice.empty()) Say(console_, advice);
-    if (json_) PrintJson(console_.out, FailureToJson(code, message));
+    const bool together = ranks_.communicator->is_alone() || ranks_.communicator->ends_together();
+    if (ranks_.is_root()) {
+      PrintHere(code, message, advice);
+    } else if (!together) {
+      std::cerr << fmt::format("rank {} of {} ({}): error: {}\n", ranks_.launched.rank,
+                               ranks_.launched.size, ranks_.communicator->host(),
+                               Printable(message));
+    }
+    if (!together) {
+      std::cout.flush();
+      ranks_.communicator->Abort(code);
+    }
     return code;
   }
   int Print(ErrorCode code, const std::string& message, const std::string& advice) const {
@@ -189,7 +235,17 @@ class Failure {
  private:
   static constexpr std::string_view kUnchanged = "No files were changed. ";
 
+  void PrintHere(int code, const std::string& message, const std::string& advice) const {
+    constexpr std::string_view kError = "error:";
+    const std::string text =
+        Fitted(console_.style, fmt::format("{} {}", kError, Printable(message)));
+    console_.err << Colored(console_.style, "1;31", kError) << text.substr(kError.size()) << '\n';
+    if (!advice.empty()) Say(console_, advice);
+    if (json_) PrintJson(console_.out, FailureToJson(code, message));
+  }
+
   const Console& console_;
+  const Ranks& ranks_;
   std::string verb_;
   bool writes_ = false;
   bool json_ = false;
@@ -223,13 +279,14 @@ std::string OutputFault(std::ostream& out) {
   return error == 0 ? std::string(kFault) : fmt::format("{}: {}", kFault, std::strerror(error));
 }
 
-int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
-  Failure failure(arguments, console);
+// Runs the command on this rank. Returns the exit code.
+int RunOnRank(const std::vector<std::string>& arguments, const Console& console, Ranks& ranks) {
+  Failure failure(arguments, console, ranks);
   const auto report = [&](ErrorCode code, const std::string& message) {
     return failure.Print(code, message, code == ErrorCode::kInvalidInput ? failure.Correct() : "");
   };
   try {
-    const int code = Dispatch(arguments, console);
+    const int code = Dispatch(arguments, console, ranks);
     console.out.flush();
     if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
     // Otherwise a full disk behind > file would end with exit code 0.
@@ -256,6 +313,26 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
         ErrorCode::kRuntime, fmt::format("unexpected: {}", error.what()),
         "this is a defect of qlora; please report it with the output of `qlora doctor`");
   }
+}
+
+// A stream that takes everything and keeps nothing.
+class Nothing : public std::streambuf {
+ protected:
+  int_type overflow(int_type c) override { return traits_type::not_eof(c); }
+  std::streamsize xsputn(const char* /*text*/, std::streamsize count) override { return count; }
+};
+
+int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
+  Ranks ranks;
+  try {
+    ranks.launched = ReadLauncher();
+  } catch (const Error& error) {
+    return Failure(arguments, console, ranks).Print(error.code(), error.what(), "");
+  }
+  if (ranks.is_root()) return RunOnRank(arguments, console, ranks);
+  Nothing nothing;
+  std::ostream out(&nothing), err(&nothing);
+  return RunOnRank(arguments, {out, err, {}, {}}, ranks);
 }
 
 // A mapped file that another program shortens, or a disk that fails, ends the process by this

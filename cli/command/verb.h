@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "qlora/communicator.h"
 #include "qlora/options.h"
 #include "terminal/terminal.h"
 
@@ -30,6 +31,7 @@ struct VerbText {
   // What a shell offers for bare arguments: files, these names too, or folders alone.
   std::vector<std::string> offered = {};
   bool takes_folders = false;
+  bool on_ranks = false;  // may be run by several processes together
 };
 
 class Verb {
@@ -44,8 +46,16 @@ class Verb {
   virtual void Declare(OptionTable& table) = 0;
   // Called once the options are set: gives open options values that depend on the others.
   virtual void Complete(OptionTable& /*table*/) {}
+  // Called before Run. ranks: the processes that run this command together, or one alone.
+  void Join(Communicator& ranks) { ranks_ = &ranks; }
   // Returns the exit code. Errors: qlora::Error, whose code is the exit code; Interrupted.
   virtual int Run(const Console& console) = 0;
+
+ protected:
+  Communicator& ranks() { return *ranks_; }
+
+ private:
+  Communicator* ranks_ = nullptr;
 };
 
 }  // namespace qlora

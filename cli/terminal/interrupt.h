@@ -1,4 +1,5 @@
-// Ctrl+C, SIGTERM and a closed terminal (SIGHUP) as a question that work in progress can ask.
+// Ctrl+C, SIGTERM, SIGUSR1 and a closed terminal (SIGHUP) as a question that work in progress can
+// ask.
 #ifndef QLORA_CLI_TERMINAL_INTERRUPT_H_
 #define QLORA_CLI_TERMINAL_INTERRUPT_H_
 
@@ -39,7 +40,8 @@ class InterruptGuard {
  private:
   void Install();
 
-  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+  // mpirun hands on SIGUSR1, and ends its ranks a second after the others.
+  static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 
   struct sigaction old_[kSignals.size()] = {};
 };

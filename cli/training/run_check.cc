@@ -28,11 +28,11 @@ std::string FormatShape(const ShapePlan& plan) {
   const bool is_large = plan.parameters >= 100'000'000;
   return fmt::format(
       "model: {:.2f} {} parameters; shape from {}{}\n"
-      "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}\n",
+      "data: none given; every sequence is taken to have {} tokens, a micro-batch {}\n{}\n{}{}\n",
       static_cast<double>(plan.parameters) / (is_large ? 1e9 : 1e6),
       is_large ? "billion" : "million", plan.model,
       plan.has_weights ? "" : ", weights taken to be in " + plan.weight_types, plan.length,
-      plan.rows, FormatMemory(plan.memory), FormatDisk(plan.disk));
+      plan.rows, FormatMemory(plan.memory), FormatRanks(plan.ranks), FormatDisk(plan.disk));
 }
 
 }  // namespace
@@ -98,11 +98,22 @@ std::string FormatDisk(const DiskPlan& disk) {
                      FormatBytes(disk.checkpoint), FormatBytes(disk.free));
 }
 
+// One line with its end, or nothing for a run of one process.
+std::string FormatRanks(const RankPlan& plan) {
+  if (plan.ranks == 1) return "";
+  return fmt::format(
+      "ranks: {} with the memory above each; a step has {} micro-batches, at most {} for a rank, "
+      "and "
+      "each rank sends {} for it\n",
+      plan.ranks, plan.micro_batches, plan.micro_batches_of_rank, FormatBytes(plan.bytes_sent));
+}
+
 std::string FormatPlan(const TrainPlan& plan) {
   const std::string schedule = FormatNewSchedule(plan);
-  return fmt::format("{}{}\n{}\n{}\nsteps: {} (warm-up {})\n{}", RenderTrainingData(plan.data),
-                     FormatLayout(plan), FormatMemory(plan.memory), FormatDisk(plan.disk),
-                     plan.total_steps, plan.warmup_steps, schedule.empty() ? "" : schedule + "\n");
+  return fmt::format("{}{}\n{}\n{}{}\nsteps: {} (warm-up {})\n{}", RenderTrainingData(plan.data),
+                     FormatLayout(plan), FormatMemory(plan.memory), FormatRanks(plan.ranks),
+                     FormatDisk(plan.disk), plan.total_steps, plan.warmup_steps,
+                     schedule.empty() ? "" : schedule + "\n");
 }
 
 namespace {
@@ -137,19 +148,19 @@ void PrintCheck(const Console& console, bool json, std::string_view checked,
   }
 }
 
-Finding FindShape(const TrainOptions& options) {
+Finding FindShape(const TrainOptions& options, int world_size) {
   Context context(ThreadCount(options.threads));
-  const ShapePlan plan = PlanShape(context, options);
+  const ShapePlan plan = PlanShape(context, options, world_size);
   return {FormatShape(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
-Finding FindPlan(const Console& console, const TrainOptions& options) {
+Finding FindPlan(const Console& console, const TrainOptions& options, int world_size) {
   Context context(ThreadCount(options.threads));
   StatusLine line(console.err, console.style);
   // kReading: device cuda can be planned on a machine without a GPU.
-  const TrainPlan plan =
-      PlanTraining(context, options, PlanPurpose::kReading,
-                   [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
+  const TrainPlan plan = PlanTraining(
+      context, options, PlanPurpose::kReading,
+      [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); }, world_size);
   return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
             CheckPlan(plan);
             // max_memory describes the card of another machine. Without it, this machine is meant,
@@ -160,10 +171,11 @@ Finding FindPlan(const Console& console, const TrainOptions& options) {
 
 }  // namespace
 
-void CheckRun(const Console& console, TrainSettings settings, bool json) {
+void CheckRun(const Console& console, TrainSettings settings, int world_size, bool json) {
   const TrainOptions& options = settings.options;
   if (options.data.dataset.empty()) {
-    PrintCheck(console, json, "options, memory and disk space", [&] { return FindShape(options); });
+    PrintCheck(console, json, "options, memory and disk space",
+               [&] { return FindShape(options, world_size); });
     return;
   }
   NoteOtherBase(options.model_name_or_path, {options.adapter}, console);
@@ -172,7 +184,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings.save_quantized, settings.options);
   PrintCheck(console, json, "configuration, model, data, memory and disk space",
-             [&] { return FindPlan(console, options); });
+             [&] { return FindPlan(console, options, world_size); });
 }
 
 }  // namespace qlora

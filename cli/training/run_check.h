@@ -20,6 +20,8 @@ std::string FormatLayout(const TrainPlan& plan);
 std::string FormatNewSchedule(const TrainPlan& plan);
 // Returns a memory plan as lines of text, the last of them the peak.
 std::string FormatMemory(const MemoryPlan& plan);
+// Returns how several ranks share the steps, a line; "" for a run of one process.
+std::string FormatRanks(const RankPlan& plan);
 // Returns "disk: 4.1 MiB needed in ..., 80.2 GiB free".
 std::string FormatDisk(const DiskPlan& disk);
 
@@ -27,8 +29,9 @@ std::string FormatDisk(const DiskPlan& disk);
 // object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a model
 // whose shape is known are checked. Errors: as PlanTraining or PlanShape; after the plan has been
 // printed, as CheckPlan, and as BackendFactory::Of when device cuda is asked for on a machine whose
-// GPU cannot be used and max_memory does not describe another machine's memory.
-void CheckRun(const Console& console, TrainSettings settings, bool json);
+// GPU cannot be used and max_memory does not describe another machine's memory. world_size: the
+// ranks that the run is planned for.
+void CheckRun(const Console& console, TrainSettings settings, int world_size, bool json);
 
 }  // namespace qlora
 

@@ -1,5 +1,7 @@
 #include "training/train_settings.h"
 
+#include "base/check.h"
+
 namespace qlora {
 
 void TrainSettings::Declare(OptionTable& table) {
@@ -13,6 +15,19 @@ void TrainSettings::Declare(OptionTable& table) {
             "check the run and print its plan, as `qlora validate`; write nothing");
   table.Add("dashboard", &dashboard,
             "port of a live page about the run, for this machine only; 0: no page");
+  table.Add("ddp_timeout", &ddp_timeout,
+            "with several ranks: end them after so many seconds without progress, naming the rank "
+            "that is waited for; 0: wait");
+}
+
+void CheckBatchOptions(OptionTable& table) {
+  if (!table.Find("global_batch_size")->set || !table.Find("gradient_accumulation_steps")->set) {
+    return;
+  }
+  ThrowInvalidInput(
+      "global_batch_size and gradient_accumulation_steps both say how many samples a step has; "
+      "keep "
+      "one");
 }
 
 bool IsTrainSetting(const std::string& name) {

@@ -15,10 +15,14 @@ struct TrainSettings {
   TrainOptions options;
   std::string save_quantized;  // folder of a 4-bit base; see qlora/quantized_base.h
   bool dry_run = false;
-  std::int64_t dashboard = 0;  // port of the live page; 0: no page
+  std::int64_t dashboard = 0;      // port of the live page; 0: no page
+  std::int64_t ddp_timeout = 300;  // seconds without progress after which ranks end; 0: wait
 
   void Declare(OptionTable& table);
 };
+
+// Errors: InvalidInput when the size of a step is given twice.
+void CheckBatchOptions(OptionTable& table);
 
 // True for the name of an option of `qlora train`.
 bool IsTrainSetting(const std::string& name);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "command/common.h"
 #include "command/model_loading.h"
+#include "dist/together.h"
 #include "io/json.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
@@ -17,6 +18,7 @@
 #include "terminal/terminal.h"
 #include "training/generate_command.h"
 #include "training/recorded_paths.h"
+#include "training/stall_watch.h"
 #include "training/train_display.h"
 
 namespace qlora {
@@ -54,11 +56,23 @@ void MakeBase(Context& context, const Console& console, const TrainSettings& set
 // Returns the plan of the run, on the quantized base of save_quantized where that is set. Faults of
 // the run are reported before the base is made.
 TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
-  const bool make_base = FindQuantizedBase(settings.save_quantized, settings.options);
+  Communicator& ranks = context.communicator();
+  bool make_base = false;
+  Together(ranks,
+           [&] { make_base = FindQuantizedBase(settings.save_quantized, settings.options); });
+  make_base = AnyRank(ranks, make_base);
   TrainPlan plan = PlanUntilInterrupted(context, console, settings.options);
   if (!make_base) return plan;
-  CheckPlan(plan);
-  MakeBase(context, console, settings);
+  Together(ranks, [&] { CheckPlan(plan); });
+  // In turn: ranks whose disk has no base make one, and those of a shared disk find it.
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    Together(ranks, [&] {
+      TrainOptions options = settings.options;
+      if (rank == ranks.rank() && FindQuantizedBase(settings.save_quantized, options)) {
+        MakeBase(context, console, settings);
+      }
+    });
+  }
   return PlanOnQuantizedBase(context, plan, settings.save_quantized);
 }
 
@@ -96,21 +110,24 @@ OrderedJson ToJson(const RunSummary& summary) {
 
 }  // namespace
 
-int RunTraining(const Console& console, TrainSettings& settings, bool json,
+int RunTraining(const Console& console, Communicator& ranks, TrainSettings& settings, bool json,
                 const std::function<void(const TrainPlan&)>& check) {
   const TrainOptions& options = settings.options;
   NoteOtherBase(options.model_name_or_path, {options.adapter}, console);
-  Context context(ThreadCount(options.threads));
+  Context context(ThreadCount(options.threads), ranks);
   const TrainPlan plan = PlanRun(context, console, settings);
-  // Before the dashboard opens its port and before anything is written.
-  check(plan);
   std::optional<Dashboard> dashboard;
-  if (settings.dashboard != 0) {
+  Together(ranks, [&] {
+    // Before the dashboard opens its port and before anything is written.
+    check(plan);
+    if (settings.dashboard == 0 || !ranks.is_root()) return;
     dashboard.emplace(settings.dashboard, options.output_dir);
     console.err << fmt::format("dashboard: {}\n", dashboard->url());
-  }
+  });
   // From here on a signal ends training with a checkpoint; while weights are loaded, without one.
   InterruptGuard guard;
+  std::optional<StallWatch> watch;
+  if (!ranks.is_alone()) watch.emplace(ranks, guard, settings.ddp_timeout, options);
   TrainDisplay display(
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
@@ -121,6 +138,7 @@ int RunTraining(const Console& console, TrainSettings& settings, bool json,
     Say(console, "attention: " + TryCuda().attention);
   }
   const RunSummary summary = TrainWithAdvice(context, plan, display);
+  watch.reset();
   // Also after an interruption, whose steps count.
   display.PrintSummary(summary);
   OrderedJson result = ToJson(summary);

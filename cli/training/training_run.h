@@ -13,8 +13,8 @@ namespace qlora {
 // Plans the run, trains, and reports the end of the run and the next steps; with `json` also as an
 // object on console.out. check: called with the plan before the plan is shown; throws to refuse the
 // run. Returns the exit code. Errors: as PlanTraining and Train; Runtime for a run that has
-// diverged.
-int RunTraining(const Console& console, TrainSettings& settings, bool json,
+// diverged. ranks: train together; console is that of this rank.
+int RunTraining(const Console& console, Communicator& ranks, TrainSettings& settings, bool json,
                 const std::function<void(const TrainPlan&)>& check);
 
 }  // namespace qlora

@@ -1,6 +1,8 @@
 // `qlora plan` and `qlora validate`: the checks of `train` and its plan, without its work. Both run
 // the check of `train --dry-run`, with the exit codes of `train`, so that a script can ask before
 // it queues a run. `plan` also answers without data.
+#include "base/check.h"
+
 #include <filesystem>
 #include <utility>
 
@@ -41,13 +43,22 @@ class CheckVerb : public Verb {
 
   void Declare(OptionTable& table) override {
     settings_.Declare(table);
+    table.Add("world_size", &world_size_,
+              "number of ranks that the run is planned for, each on a machine of its own");
     run_.DeclareJson(table);
   }
   // Completes the options as `train` does, so that the checked run is the run that would start.
-  void Complete(OptionTable& table) override { settings_.options.Complete(table); }
+  void Complete(OptionTable& table) override {
+    CheckBatchOptions(table);
+    settings_.options.Complete(table);
+  }
 
   int Run(const Console& console) override {
-    CheckRun(console, settings_, run_.json);
+    constexpr std::int64_t kMostRanks = 4096;
+    if (world_size_ < 1 || world_size_ > kMostRanks) {
+      ThrowInvalidInput("world_size: expected 1 to {}, found {}", kMostRanks, world_size_);
+    }
+    CheckRun(console, settings_, static_cast<int>(world_size_), run_.json);
     return 0;
   }
 
@@ -55,6 +66,7 @@ class CheckVerb : public Verb {
   VerbText text_;
   bool takes_model_;
   TrainSettings settings_;
+  std::int64_t world_size_ = 1;
   RunFields run_;
 };
 
@@ -73,7 +85,8 @@ VerbText PlanText() {
       .examples = {"qlora plan Llama-3.1-8B --max_length 2048",
                    "qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
                    "qlora plan run.yaml --per_device_train_batch_size 4 --json",
-                   "qlora plan Llama-3.1-8B --device cuda --max_memory 12GB"},
+                   "qlora plan Llama-3.1-8B --device cuda --max_memory 12GB",
+                   "qlora plan Llama-3.1-8B --world_size 8"},
       .positionals = {"config"},
       .required = {"model_name_or_path"},
       .offered = KnownModelNames(),

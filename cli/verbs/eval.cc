@@ -33,6 +33,7 @@ class EvalVerb : public Verb {
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
         .positionals = {"model_name_or_path", "dataset"},
         .required = {"model_name_or_path", "dataset"},
+        .on_ranks = true,
     };
   }
 
@@ -50,7 +51,7 @@ class EvalVerb : public Verb {
     if (compare_ && model_.adapter.empty()) {
       ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
     }
-    Context context(run_.ThreadCount());
+    Context context(run_.ThreadCount(), ranks());
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = LoadModel(context, model_, console);
     const EvalResult result = Evaluate(model, eval_, console);

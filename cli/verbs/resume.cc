@@ -17,6 +17,7 @@
 #include "checkpoint/run_info.h"
 #include "command/common.h"
 #include "data/data_options.h"
+#include "dist/together.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
 #include "records/file_bytes.h"
@@ -167,6 +168,7 @@ class ResumeVerb : public Verb {
         .required = {"output_dir"},
         .writes = true,
         .takes_folders = true,
+        .on_ranks = true,
     };
   }
 
@@ -210,14 +212,19 @@ class ResumeVerb : public Verb {
     const std::string type = ComputeTypeOf(options.output_dir);
     // Products in another type would change the bits from the next step on.
     if (!type.empty()) options.compute_dtype = type;
+    // A step keeps its samples on any number of ranks.
+    if (!table.Find("gradient_accumulation_steps")->set && options.global_batch_size == 0) {
+      options.global_batch_size =
+          options.per_device_train_batch_size * options.gradient_accumulation_steps;
+    }
     // A recorded max_steps would win over the epochs that are asked for.
     if (table.Find("num_train_epochs")->set && !table.Find("max_steps")->set)
       options.max_steps = -1;
   }
 
   int Run(const Console& console) override {
-    CheckPlaces(settings_.options);
-    return RunTraining(console, settings_, run_.json, CheckIsUnfinished);
+    Together(ranks(), [&] { CheckPlaces(settings_.options); });
+    return RunTraining(console, ranks(), settings_, run_.json, CheckIsUnfinished);
   }
 
  private:

@@ -22,11 +22,13 @@ class TrainVerb : public Verb {
             "that ends leaves one of its last step: `qlora resume` continues from either. Every "
             "step is recorded in output_dir/train_log.jsonl.",
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
-                     "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
+                     "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3",
+                     "mpirun -n 4 --bind-to none qlora train run.yaml --global_batch_size 32"},
         .positionals = {"config"},
         // The least that a run needs. Every other option has a default, which help and schema show.
         .required = {"model_name_or_path", "dataset"},
         .writes = true,
+        .on_ranks = true,
     };
   }
 
@@ -35,15 +37,18 @@ class TrainVerb : public Verb {
     run_.DeclareJson(table);
   }
   // After the command line and the file: defaults that depend on other options are chosen here.
-  void Complete(OptionTable& table) override { settings_.options.Complete(table); }
+  void Complete(OptionTable& table) override {
+    CheckBatchOptions(table);
+    settings_.options.Complete(table);
+  }
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      CheckRun(console, settings_, run_.json);
+      if (ranks().is_root()) CheckRun(console, settings_, ranks().size(), run_.json);
       return 0;
     }
     // No further check of the plan; `resume` has one.
-    return RunTraining(console, settings_, run_.json, [](const TrainPlan&) {});
+    return RunTraining(console, ranks(), settings_, run_.json, [](const TrainPlan&) {});
   }
 
  private:

@@ -1,4 +1,4 @@
-// The threads and the device of jobs, passed as an argument instead of globals.
+// The threads, the device and the ranks of jobs, passed as an argument instead of globals.
 #ifndef QLORA_CONTEXT_H_
 #define QLORA_CONTEXT_H_
 
@@ -9,20 +9,26 @@
 namespace qlora {
 
 class BackendFactory;
+class Communicator;
 
-// Where jobs compute: on a pool of threads, and on the device that the option `device` of each job
-// names. One Context may be used by one caller at a time; several Contexts can live side by side in
-// a process.
+// Where jobs compute: on a pool of threads, on the device that the option `device` of each job
+// names, and with the other ranks of a communicator. One Context may be used by one caller at a
+// time; several Contexts can live side by side in a process.
 class Context {
  public:
   // threads == 0: one per core that this process may use (affinity mask and cgroup quota
   // respected). Errors: InvalidInput if the system does not give this many threads.
   explicit Context(int threads = 0);
+  // Of one rank of a job; the communicator must outlive the context. threads == 0: this rank's
+  // share of the cores, which ranks of one host split evenly.
+  Context(int threads, Communicator& communicator);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   int threads() const;
+  // The other ranks of the job; of a context of its own: one rank.
+  Communicator& communicator() { return *communicator_; }
 
   // Calls task(index, worker) once for every index in [0, tasks) and returns when all are done.
   // Indices are handed out one by one, so that a core taken by another process does not hold up
@@ -36,6 +42,8 @@ class Context {
   friend class BackendFactory;  // of the library: sets and reads backends_
   class Pool;
   std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Communicator> one_process_;  // where no communicator was given
+  Communicator* communicator_;
   // Makes the backends of all jobs in place of the option `device`; or null.
   std::shared_ptr<const BackendFactory> backends_;
 };

@@ -22,13 +22,15 @@ struct ShapePlan {
   std::int64_t rows = 0;        // tokens of a micro-batch
   std::vector<std::string> warnings;
   MemoryPlan memory;
+  RankPlan ranks;
   DiskPlan disk;
 };
 
 // A plan without data and weights. options.model_name_or_path may also be a config.json, a folder
 // with no more than that, or the name of a well-known model such as "Llama-3.1-8B".
-// Errors: InvalidInput when the options, the model or the adapter are wrong.
-ShapePlan PlanShape(Context& context, const TrainOptions& options);
+// world_size: ranks, a machine each. Errors: InvalidInput when the options, the model or the
+// adapter are wrong.
+ShapePlan PlanShape(Context& context, const TrainOptions& options, int world_size = 1);
 void CheckPlan(const ShapePlan& plan);
 // As PlanJson of a TrainPlan.
 std::string PlanJson(const ShapePlan& plan);

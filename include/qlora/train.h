@@ -6,12 +6,20 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "qlora/context.h"
 #include "qlora/shape_plan.h"
 #include "qlora/train_plan.h"
 
 namespace qlora {
+
+// What a rank says of a step.
+struct RankReport {
+  double computing_seconds = 0;
+  double waiting_seconds = 0;  // for other ranks, and for bytes on their way
+  std::size_t memory_bytes = 0;
+};
 
 struct StepReport {
   std::int64_t step = 0;  // 1 for the first optimizer step
@@ -23,15 +31,16 @@ struct StepReport {
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
-  std::size_t memory_bytes = 0;  // resident memory of the process
+  std::size_t memory_bytes = 0;  // resident memory of the process; of several, the largest
   double elapsed_seconds = 0;
   double remaining_seconds = 0;
-  bool skipped = false;    // loss or gradient was not finite, so nothing was updated
-  bool spike = false;      // the loss is far above the losses of recent steps
-  bool risen = false;      // the recent losses are far above the start of the run
-  double start_loss = 0;   // mean of the first steps
-  double recent_loss = 0;  // median of the recent steps
-  std::string bad_tensor;  // when skipped: where the NaN or Inf appeared first
+  bool skipped = false;           // loss or gradient was not finite, so nothing was updated
+  bool spike = false;             // the loss is far above the losses of recent steps
+  bool risen = false;             // the recent losses are far above the start of the run
+  double start_loss = 0;          // mean of the first steps
+  double recent_loss = 0;         // median of the recent steps
+  std::string bad_tensor;         // when skipped: where the NaN or Inf appeared first
+  std::vector<RankReport> ranks;  // of each rank; empty for a run of one process
 };
 
 struct EvalReport {
@@ -76,7 +85,9 @@ struct RunSummary {
   std::string adapter_dir;
 };
 
-// The events of a run. Called in the thread that called Train, between steps.
+// The events of a run. Called in the thread that called Train, between steps. Of several ranks,
+// events are those of rank 0; OnLoad, OnWarning and the questions are for the observer of each
+// rank.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
@@ -102,7 +113,9 @@ class TrainObserver {
 };
 
 // Trains as planned and leaves the adapter in output_dir. Errors: as CheckPlan; InvalidInput
-// before anything is written; Runtime afterwards (disk full ...).
+// before anything is written; Runtime afterwards (disk full ...). All ranks of the context train
+// together: errors before the first step are errors of all; a rank that throws later leaves the
+// others waiting, and its program ends them (Communicator::Abort).
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer);
 
 }  // namespace qlora

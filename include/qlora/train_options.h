@@ -51,7 +51,11 @@ struct TrainOptions {
 
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;
+  // Micro-batches of a step for each rank. In a plan: of all ranks together, so that the records of
+  // a run do not depend on the number of ranks.
   std::int64_t gradient_accumulation_steps = 4;
+  std::int64_t global_batch_size = 0;  // samples in a step of all ranks; 0: as the line above says
+  std::int64_t reduction_groups = 8;   // parts of a step whose gradients are added in a fixed order
   double num_train_epochs = 1;
   std::int64_t max_steps = -1;
   std::string optim = "adamw";

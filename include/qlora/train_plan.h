@@ -55,6 +55,14 @@ struct DiskPlan {
   std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
+// How the ranks of a run share its steps.
+struct RankPlan {
+  int ranks = 1;
+  std::int64_t micro_batches = 0;          // of a full step
+  std::int64_t micro_batches_of_rank = 0;  // of the rank that has most of them
+  std::size_t bytes_sent = 0;              // by the rank that sends most, in each step
+};
+
 // The position at which a run that resumes continues.
 struct ResumePoint {
   std::string checkpoint;
@@ -73,6 +81,7 @@ struct TrainPlan {
   TrainingDataReport data;
   MemoryPlan memory;
   DiskPlan disk;
+  RankPlan ranks;
   std::int64_t total_steps = 0;
   std::int64_t warmup_steps = 0;
   std::optional<ResumePoint> resume;       // nothing for a run that starts at its first step
@@ -89,9 +98,12 @@ enum class PlanPurpose : std::uint8_t { kTraining, kReading };
 // tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
 // is wrong with the run. A run that does not fit is not an error here: see CheckPlan. reading:
 // receives how many bytes of the data files are read, for dataset and eval_dataset in turn.
+// All ranks of the context plan together, each for itself; errors of one are errors of all, and so
+// is anything in which ranks differ that changes the results. world_size: plans rank 0 of so many
+// ranks, a machine each; 0: the ranks of the context.
 TrainPlan PlanTraining(Context& context, const TrainOptions& options,
-                       PlanPurpose purpose = PlanPurpose::kTraining,
-                       const ProgressFn& reading = {});
+                       PlanPurpose purpose = PlanPurpose::kTraining, const ProgressFn& reading = {},
+                       int world_size = 0);
 
 // The plan of the same run on another form of its base model, such as a checkpoint that
 // QuantizeCheckpoint wrote. The data are not read again. Errors: as PlanTraining; InvalidInput when

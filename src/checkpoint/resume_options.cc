@@ -19,6 +19,8 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     // The length of a run. The schedule of the learning rate follows.
     "num_train_epochs",
     "max_steps",
+    // Its steps have as many micro-batches as gradient_accumulation_steps says.
+    "global_batch_size",
     // Places of model and data. Fingerprints show that they are the same.
     "model_name_or_path",
     "dataset",

@@ -195,12 +195,12 @@ class Model::Impl {
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
     PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
-    EvalResult result =
-        *EvaluateDataset(decoder, options.without_adapter ? nullptr : adapter(), dataset,
-                         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
-                           if (progress) progress(done, total);
-                           return true;
-                         });
+    EvalResult result = *EvaluateDataset(
+        context_.communicator(), decoder, options.without_adapter ? nullptr : adapter(), dataset,
+        options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+          if (progress) progress(done, total);
+          return true;
+        });
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }

@@ -1,5 +1,6 @@
 #include "log/run_log.h"
 
+#include <algorithm>
 #include <exception>
 #include <functional>
 #include <limits>
@@ -55,29 +56,41 @@ std::vector<std::unique_ptr<LogSink>> OpenLogs(const TrainOptions& options, cons
   return sinks;
 }
 
-// The columns of train_log, in order.
+// The columns of train_log, in order; those of ranks only where there are several.
 LogFields FieldsOf(const StepReport& r) {
-  return {{"step", r.step},
-          {"epoch", r.epoch},
-          {"loss", r.loss},
-          {"grad_norm", r.grad_norm},
-          {"learning_rate", r.learning_rate},
-          {"token_accuracy", r.token_accuracy},
-          {"tokens", r.tokens},
-          {"tokens_per_second", r.tokens_per_second},
-          {"memory", r.memory_bytes},
-          {"elapsed", r.elapsed_seconds},
-          {"skipped", r.skipped},
-          {"spike", r.spike}};
+  LogFields fields = {{"step", r.step},
+                      {"epoch", r.epoch},
+                      {"loss", r.loss},
+                      {"grad_norm", r.grad_norm},
+                      {"learning_rate", r.learning_rate},
+                      {"token_accuracy", r.token_accuracy},
+                      {"tokens", r.tokens},
+                      {"tokens_per_second", r.tokens_per_second},
+                      {"memory", r.memory_bytes},
+                      {"elapsed", r.elapsed_seconds},
+                      {"skipped", r.skipped},
+                      {"spike", r.spike}};
+  if (r.ranks.empty()) return fields;
+  Json ranks = Json::array();
+  for (const RankReport& rank : r.ranks) {
+    ranks.push_back({{"computing", rank.computing_seconds},
+                     {"waiting", rank.waiting_seconds},
+                     {"memory", rank.memory_bytes}});
+  }
+  fields.push_back({"ranks", std::move(ranks)});
+  return fields;
 }
 
 }  // namespace
 
-RunLog::RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver& observer)
+RunLog::RunLog(const TrainPlan& plan, const TrainPosition& start, bool is_root,
+               TrainObserver& observer)
     : total_steps_(plan.total_steps),
       first_step_(start.step),
-      observer_(observer),
-      sinks_(OpenLogs(plan.options, KeptAt(start), observer)) {}
+      is_root_(is_root),
+      observer_(observer) {
+  if (is_root) sinks_ = OpenLogs(plan.options, KeptAt(start), observer);
+}
 
 void RunLog::Write(LogKind kind, const LogFields& fields) {
   std::erase_if(sinks_, [&](const std::unique_ptr<LogSink>& sink) {
@@ -92,7 +105,7 @@ void RunLog::Write(LogKind kind, const LogFields& fields) {
 }
 
 void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double epochs,
-                       double seconds) {
+                       double seconds, std::vector<RankReport> ranks) {
   StepReport report;
   report.step = at.step;
   report.total_steps = total_steps_;
@@ -104,6 +117,10 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.tokens = result.supervised;
   report.tokens_per_second = static_cast<double>(result.rows) / seconds;
   report.memory_bytes = ResidentBytes();
+  for (const RankReport& rank : ranks) {
+    report.memory_bytes = std::max(report.memory_bytes, rank.memory_bytes);
+  }
+  report.ranks = std::move(ranks);
   report.elapsed_seconds = watch_.seconds();
   // At the mean pace of this process, evaluations and checkpoints included.
   report.remaining_seconds = report.elapsed_seconds / static_cast<double>(at.step - first_step_) *
@@ -120,11 +137,11 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
     ++applied_;
   }
   Write(LogKind::kStep, FieldsOf(report));
-  observer_.OnStep(report);
+  if (is_root_) observer_.OnStep(report);
 }
 
 void RunLog::ShowEvalProgress(std::int64_t done, std::int64_t total) {
-  observer_.OnEvalProgress(done, total);
+  if (is_root_) observer_.OnEvalProgress(done, total);
 }
 
 void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
@@ -141,7 +158,7 @@ void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
     fields.push_back({"files", std::move(files)});
   }
   Write(LogKind::kEval, fields);
-  observer_.OnEval(step, r);
+  if (is_root_) observer_.OnEval(step, r);
 }
 
 void RunLog::WriteSample(const SampleReport& r) {

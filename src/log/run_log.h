@@ -24,10 +24,13 @@ class RunLog {
  public:
   // Opens the logs of a run that begins, or resumes, at `start`. A log that cannot be opened or
   // written, as on a full disk, is a warning to the observer, and the run goes on without it.
-  RunLog(const TrainPlan& plan, const TrainPosition& start, TrainObserver& observer);
+  // Of several ranks, rank 0 alone writes and reports.
+  RunLog(const TrainPlan& plan, const TrainPosition& start, bool is_root, TrainObserver& observer);
 
   // A step that led to the position `at` and took `seconds`. epochs: passes over the data so far.
-  void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds);
+  // ranks: what each rank says of the step; empty for a run of one process.
+  void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds,
+                 std::vector<RankReport> ranks);
   // For the observer alone.
   void ShowEvalProgress(std::int64_t done, std::int64_t total);
   void WriteEval(std::int64_t step, const EvalReport& report);
@@ -43,6 +46,7 @@ class RunLog {
 
   std::int64_t total_steps_;
   std::int64_t first_step_;
+  bool is_root_;
   TrainObserver& observer_;
   std::vector<std::unique_ptr<LogSink>> sinks_;
   Stopwatch watch_;

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <fstream>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "machine/pool_thread.h"
 #include "machine/processor.h"
 #include "machine/simd_target.h"
+#include "qlora/communicator.h"
 
 namespace qlora {
 namespace {
@@ -46,6 +49,27 @@ int UsableCores() {
   const int allowed =
       known ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, std::min(allowed, QuotaCores()));
+}
+
+// Returns the cores of this rank: a core that several ranks of its host may use counts in parts.
+int ShareOfCores(Communicator& communicator) {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  if (sched_getaffinity(0, sizeof(mine), &mine) != 0) {
+    return std::max(1, UsableCores() / communicator.local_size());
+  }
+  std::vector<cpu_set_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  double share = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &mine)) continue;
+    const std::vector<int>& ranks = communicator.local_ranks();
+    share += 1.0 / static_cast<double>(std::count_if(ranks.begin(), ranks.end(), [&](int rank) {
+               return CPU_ISSET(core, &all[rank]);
+             }));
+  }
+  const int of_quota = QuotaCores() / communicator.local_size();
+  return std::max(1, std::min(static_cast<int>(std::lround(share)), of_quota));
 }
 
 }  // namespace
@@ -179,7 +203,15 @@ class Context::Pool {
 };
 
 Context::Context(int threads)
-    : pool_(std::make_unique<Pool>(threads > 0 ? threads : UsableCores())) {
+    : pool_(std::make_unique<Pool>(threads > 0 ? threads : UsableCores())),
+      one_process_(MakeOneProcess()),
+      communicator_(one_process_.get()) {
+  ActiveSimdTarget();
+}
+
+Context::Context(int threads, Communicator& communicator)
+    : pool_(std::make_unique<Pool>(threads > 0 ? threads : ShareOfCores(communicator))),
+      communicator_(&communicator) {
   ActiveSimdTarget();
 }
 Context::~Context() = default;

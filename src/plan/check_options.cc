@@ -11,6 +11,7 @@ namespace qlora {
 namespace {
 
 constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
+constexpr std::int64_t kMostReductionGroups = 4096;
 
 // How often something happens is said in one way.
 void CheckInterval(const char* what, std::int64_t steps, std::int64_t per_epoch, double ratio) {
@@ -33,6 +34,36 @@ void CheckSchedule(const TrainOptions& o) {
 
 }  // namespace
 
+TrainOptions WithRanks(TrainOptions options, int ranks) {
+  const std::int64_t samples = options.per_device_train_batch_size;
+  std::int64_t& window = options.gradient_accumulation_steps;
+  if (options.global_batch_size == 0) {
+    window *= ranks;
+  } else if (options.global_batch_size % samples != 0) {
+    ThrowInvalidInput(
+        "global_batch_size {} is no multiple of the {} samples of a micro-batch "
+        "(per_device_train_batch_size); {} is the next that is",
+        options.global_batch_size, samples, (options.global_batch_size / samples + 1) * samples);
+  } else {
+    window = options.global_batch_size / samples;
+  }
+  options.global_batch_size = 0;
+  if (window < ranks) {
+    ThrowInvalidInput(
+        "a step has {} {} and there are {} ranks, so that some would have no work; start at most "
+        "{} "
+        "ranks, or set global_batch_size to {} or more",
+        window, window == 1 ? "micro-batch" : "micro-batches", ranks, window, samples * ranks);
+  }
+  if (options.reduction_groups < ranks) {
+    ThrowInvalidInput(
+        "reduction_groups {} shares a step out to at most {} ranks, and there are {}; set "
+        "reduction_groups to {} or more (sums are then rounded in another order)",
+        options.reduction_groups, options.reduction_groups, ranks, ranks);
+  }
+  return options;
+}
+
 // Every test negates the good case, so that a NaN is refused as well.
 void CheckRanges(const TrainOptions& o) {
   const auto positive = [](const char* name, auto value) {
@@ -51,6 +82,12 @@ void CheckRanges(const TrainOptions& o) {
   positive("lora_alpha", o.lora_alpha);
   positive("per_device_train_batch_size", o.per_device_train_batch_size);
   positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
+  not_negative("global_batch_size", o.global_batch_size);
+  positive("reduction_groups", o.reduction_groups);
+  if (o.reduction_groups > kMostReductionGroups) {
+    ThrowInvalidInput("reduction_groups must be at most {}, found {}", kMostReductionGroups,
+                      o.reduction_groups);
+  }
   positive("logging_steps", o.logging_steps);
   positive("adam_epsilon", o.adam_epsilon);
   // transformers takes every number below 1 for "not set"; a slip would train for epochs.

@@ -11,6 +11,11 @@ namespace qlora {
 // effect.
 void CheckOptions(const TrainOptions& options);
 
+// The options of a run on this many ranks: gradient_accumulation_steps becomes the micro-batches of
+// a step of all ranks, and global_batch_size 0. Errors: InvalidInput naming the option when the
+// steps cannot be shared out.
+TrainOptions WithRanks(TrainOptions options, int ranks);
+
 // Errors: InvalidInput naming the option, for a number out of its range.
 void CheckRanges(const TrainOptions& options);
 

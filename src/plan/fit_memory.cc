@@ -10,7 +10,6 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "inference/dataset_loss.h"
-#include "step/gradient_tree.h"
 #include "step/optimizer.h"
 
 namespace qlora {
@@ -45,7 +44,7 @@ MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
       PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights, needs,
                  Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
   const std::size_t sums =
-      GradientTree::Bytes(run.options.gradient_accumulation_steps, run.adapter.parameters());
+      GradientTree::Bytes(run.place.split, run.place.rank, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
   const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
   if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
@@ -66,7 +65,7 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
 
 // The host of an absent GPU is unknown, so its memory has no limit.
 std::size_t HostLimit(const RunParts& run) {
-  return run.backends.Absence().empty() ? MemoryLimit("", 0, HostMemory())
+  return run.backends.Absence().empty() ? MemoryLimit("", 0, HostMemory(), run.place.of_host)
                                         : std::numeric_limits<std::size_t>::max();
 }
 
@@ -269,6 +268,16 @@ DataExtent ExtentOf(const RunData& data) {
           }};
 }
 
+RankPlan PlanRanks(const WindowSplit& split, const ConstMatrixView& gradients) {
+  RankPlan plan{.ranks = split.ranks, .micro_batches = split.micro_batches};
+  for (int rank = 0; rank < split.ranks; ++rank) {
+    plan.micro_batches_of_rank =
+        std::max(plan.micro_batches_of_rank, split.MicroBatchesOfRank(rank).size());
+    plan.bytes_sent = std::max(plan.bytes_sent, GradientTree::BytesSent(split, rank, gradients));
+  }
+  return plan;
+}
+
 FittedRun FitMemory(const RunParts& run) {
   const std::int64_t max_length = run.data.stream.max_length;
   FittedRun fitted;
@@ -278,14 +287,15 @@ FittedRun FitMemory(const RunParts& run) {
                   .eval_rows = EvalRowsOf(run, max_length),
                   .recompute = {}};
   const Memory& memory = run.backend.memory();
-  const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory);
+  const int sharers = run.place.of_host;
+  const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory, sharers);
   const std::size_t host_limit = HostLimit(run);
   Choose(run, limit, fitted.needs);
   fitted.plan = PlanFor(run, fitted.needs);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
   fitted.plan.shortage = MemoryShortage(
-      fitted.plan, run.options.max_memory, memory, host_limit,
+      fitted.plan, run.options.max_memory, memory, sharers, host_limit,
       [&](std::size_t most) { return WhatFits(run, fitted.needs, most, host_limit); });
   return fitted;
 }

@@ -16,6 +16,7 @@
 #include "qlora/context.h"
 #include "qlora/train_options.h"
 #include "qlora/train_plan.h"
+#include "step/gradient_tree.h"
 
 namespace qlora {
 
@@ -30,6 +31,16 @@ struct DataExtent {
 // `data` must outlive the result.
 DataExtent ExtentOf(const RunData& data);
 
+// The place of a rank in a run.
+struct RankPlace {
+  int rank = 0;
+  int of_host = 1;    // ranks that share the memory of the host
+  WindowSplit split;  // of a step, among all ranks
+};
+
+// gradients: of the adapter, of which the shape counts.
+RankPlan PlanRanks(const WindowSplit& split, const ConstMatrixView& gradients);
+
 // The parts of a run that decide how much memory it needs.
 struct RunParts {
   const TrainOptions& options;
@@ -41,6 +52,7 @@ struct RunParts {
   const WeightSizes& weights;
   const BackendFactory& backends;  // of which `backend` is one
   const Backend& backend;
+  const RankPlace& place;
 };
 
 struct FittedRun {

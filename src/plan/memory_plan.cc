@@ -161,8 +161,9 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 
 // The bytes that the process holds already are part of a plan and not of free memory, so they are
 // added to it. A limit that a user names is not lowered by `spare`.
-std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory) {
-  const std::size_t available = memory.Available();
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory,
+                        int sharers) {
+  const std::size_t available = memory.Available() / static_cast<std::size_t>(sharers);
   const std::size_t held = memory.Held();
   const std::size_t most = std::min(available + held, memory.Total());
   if (!max_memory.empty()) return std::min(ParseBytes(max_memory), most);
@@ -210,12 +211,14 @@ std::int64_t ReadingMemory(const TrainOptions& options) {
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory, std::size_t host_limit,
+                           const Memory& memory, int sharers, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
   // A plan may use the share that FitMemory leaves to others: it is refused only when it exceeds
   // everything. The error names max_memory only if max_memory, and not free memory, is the limit.
-  const std::size_t limit = MemoryLimit(max_memory, 0, memory);
-  const char* owner = plan.place == MemoryPlace::kHost ? "this machine has" : "the device has";
+  const std::size_t limit = MemoryLimit(max_memory, 0, memory, sharers);
+  const char* owner = plan.place != MemoryPlace::kHost ? "the device has"
+                      : sharers > 1                    ? "each rank of this machine has"
+                                                       : "this machine has";
   if (plan.peak() > limit) {
     const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
     const std::string allowed = asked ? fmt::format("max_memory {} allows", max_memory) : owner;

@@ -59,8 +59,9 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 
 // The bytes of `memory` that a run may use, with the bytes that the process holds: max_memory ("":
 // no limit), or the free memory if that is less. `spare`: fraction of free memory that is left to
-// others when max_memory is not set.
-std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory);
+// others when max_memory is not set. sharers: ranks that share the free memory.
+std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory,
+                        int sharers = 1);
 
 // The warning that a run on `backends` can be planned here, not started; or "".
 std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory);
@@ -75,9 +76,9 @@ std::int64_t ReadingMemory(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
 // `memory`, where the run computes, or host_limit in host memory; "" when it fits. what_fits(limit)
-// names a remedy.
+// names a remedy. sharers: as for MemoryLimit.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory, std::size_t host_limit,
+                           const Memory& memory, int sharers, std::size_t host_limit,
                            const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora

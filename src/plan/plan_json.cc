@@ -38,6 +38,13 @@ OrderedJson DiskToJson(const DiskPlan& disk) {
           {"needed", disk.needed},         {"free", disk.free}};
 }
 
+OrderedJson RanksToJson(const RankPlan& plan) {
+  return {{"world_size", plan.ranks},
+          {"micro_batches", plan.micro_batches},
+          {"micro_batches_of_rank", plan.micro_batches_of_rank},
+          {"bytes_sent_per_step", plan.bytes_sent}};
+}
+
 }  // namespace
 
 OrderedJson PlanToJson(const TrainPlan& plan) {
@@ -47,6 +54,7 @@ OrderedJson PlanToJson(const TrainPlan& plan) {
           {"prompt_layout", plan.prompt_layout},
           {"memory", MemoryToJson(plan.memory)},
           {"disk", DiskToJson(plan.disk)},
+          {"ranks", RanksToJson(plan.ranks)},
           {"warnings", plan.warnings}};
 }
 
@@ -57,6 +65,7 @@ OrderedJson PlanToJson(const ShapePlan& plan) {
           {"assumed", {{"sequence_tokens", plan.length}, {"micro_batch_tokens", plan.rows}}},
           {"memory", MemoryToJson(plan.memory)},
           {"disk", DiskToJson(plan.disk)},
+          {"ranks", RanksToJson(plan.ranks)},
           {"warnings", plan.warnings}};
 }
 

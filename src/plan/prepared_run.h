@@ -24,10 +24,12 @@
 #include <optional>
 
 #include "backend/backend_factory.h"
+#include "dist/folder_copy.h"
 #include "io/json_fwd.h"
 #include "model/base_record.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "plan/fit_memory.h"
 #include "plan/memory_plan.h"
 #include "plan/run_data.h"
 #include "plan/sample_prompts.h"
@@ -41,6 +43,8 @@ namespace qlora {
 struct PreparedRun {
   BackendFactory::Ptr backends;
   std::optional<std::filesystem::path> checkpoint;  // to resume from
+  std::shared_ptr<const FolderCopy> copy;           // of the checkpoint, where rank 0 alone has it
+  RankPlace place;
   // The base model.
   std::filesystem::path model_dir;
   DecoderConfig config;

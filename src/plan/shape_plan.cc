@@ -80,9 +80,10 @@ DataExtent FullSequences(const TrainOptions& options, std::int64_t length) {
 
 }  // namespace
 
-ShapePlan PlanShape(Context& context, const TrainOptions& given) {
+ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size) {
   CheckOptions(given);
-  const TrainOptions options = given.adapter.empty() ? given : WithAdapter(given);
+  const TrainOptions options =
+      WithRanks(given.adapter.empty() ? given : WithAdapter(given), world_size);
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
   const BackendFactory::Ptr backends = BackendFactory::ForPlan(context, options.device);
@@ -119,8 +120,11 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given) {
   const DataExtent extent = FullSequences(options, plan.length);
   plan.rows = extent.max_rows(extent.stream);
   const SamplePrompts no_prompts;
+  RankPlace place;
+  place.split = {options.gradient_accumulation_steps, options.reduction_groups, world_size};
+  plan.ranks = PlanRanks(place.split, adapter.parameters());
   plan.memory = FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights,
-                           *backends, *backend})
+                           *backends, *backend, place})
                     .plan;
   // Without data the numbers of steps and of checkpoints are open.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);

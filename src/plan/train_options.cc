@@ -83,7 +83,15 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("per_device_train_batch_size", &per_device_train_batch_size, "samples in a micro-batch",
             {"micro_batch_size", "batch_size"});
   table.Add("gradient_accumulation_steps", &gradient_accumulation_steps,
-            "micro-batches in an optimizer step");
+            "micro-batches in an optimizer step, for each rank of several");
+  table.Add(
+      "global_batch_size", &global_batch_size,
+      "samples in an optimizer step of all ranks, in place of gradient_accumulation_steps: the "
+      "same run on any number of ranks; 0: not set");
+  table.Add(
+      "reduction_groups", &reduction_groups,
+      "parts of a step whose gradients are added in a fixed order, so that ranks do not change "
+      "the sum; no more ranks than parts can share a step");
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,

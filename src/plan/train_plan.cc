@@ -12,7 +12,10 @@
 #include "data/prompt_example.h"
 #include "data/recorded_prompts.h"
 #include "data/sample_display.h"
+#include "dist/agreement.h"
+#include "dist/together.h"
 #include "hub/hub_cache.h"
+#include "io/json.h"
 #include "machine/simd_target.h"
 #include "model/lora_init.h"
 #include "model/shared_options.h"
@@ -25,6 +28,7 @@
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
 #include "plan/sample_prompts.h"
+#include "qlora/communicator.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
 #include "tokenizer/adapter_files.h"
@@ -92,6 +96,58 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
   return data;
 }
 
+// ---- Ranks.
+
+// Where a run starts: the checkpoint that it resumes from, which rank 0 finds for all.
+struct StartPoint {
+  std::optional<std::filesystem::path> checkpoint;
+  std::shared_ptr<const FolderCopy> copy;
+  std::vector<std::string> warnings;
+};
+
+StartPoint FindStart(Communicator& communicator, const TrainOptions& options) {
+  StartPoint start;
+  Together(communicator, [&] {
+    if (!communicator.is_root()) return;
+    start.checkpoint = FindCheckpoint(options, start.warnings);
+    CheckOutputDir(options, start.checkpoint);
+  });
+  if (communicator.is_alone()) return start;
+  const std::string found =
+      BroadcastText(communicator, start.checkpoint ? start.checkpoint->string() : "");
+  if (found.empty()) return start;
+  start.copy = ShareFolder(communicator, found, kTrainerState);
+  start.checkpoint = start.copy->path();
+  return start;
+}
+
+RankPlace PlaceIn(const Communicator& communicator, const TrainOptions& options, int world_size) {
+  RankPlace place;
+  place.split = {options.gradient_accumulation_steps, options.reduction_groups, world_size};
+  if (world_size != communicator.size()) return place;
+  place.rank = communicator.rank();
+  place.of_host = communicator.local_size();
+  return place;
+}
+
+// What must be the same on all ranks. Paths may differ: fingerprints tell whether files do.
+Facts FactsOf(const TrainPlan& plan) {
+  Facts facts = {
+      {"instruction set of the kernels (QLORA_TARGET chooses one)", NameOf(ActiveSimdTarget())}};
+  const Json recorded = RecordedOptions(plan);
+  for (const auto& [key, value] : recorded.items()) {
+    if (key != "model_name_or_path") facts.emplace_back(key, value.get<std::string>());
+  }
+  const Json all = OptionsToJson(plan.options);
+  for (const char* key :
+       {"max_steps", "num_train_epochs", "save_steps", "saves_per_epoch", "save_ratio",
+        "eval_steps", "evals_per_epoch", "eval_ratio", "eval_on_start", "save_total_limit",
+        "load_best_model_at_end", "early_stopping_patience", "max_skipped_steps"}) {
+    facts.emplace_back(key, all.at(key).get<std::string>());
+  }
+  return facts;
+}
+
 // ---- The plan.
 
 // The cheap checks come first: folder, configuration, adapter, data, sizes. Nothing is written. Of
@@ -99,12 +155,15 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
 // where both are stored though they are tied. data: that of an earlier plan of the same run, or
 // null.
 TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backends,
-               std::shared_ptr<const RunData> data, const ProgressFn& reading) {
+               const StartPoint& start, const RankPlace& place, std::shared_ptr<const RunData> data,
+               const ProgressFn& reading) {
   TrainPlan plan;
+  plan.warnings = start.warnings;
   auto run = std::make_shared<PreparedRun>();
   run->backends = std::move(backends);
-  run->checkpoint = FindCheckpoint(options, plan.warnings);
-  CheckOutputDir(options, run->checkpoint);
+  run->checkpoint = start.checkpoint;
+  run->copy = start.copy;
+  run->place = place;
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
@@ -159,8 +218,9 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
                 run->base.load_in_4bit && !weights.stored_4bit);
 
   FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
-                                adapter, weights, *run->backends, *backend});
+                                adapter, weights, *run->backends, *backend, place});
   plan.memory = std::move(fitted.plan);
+  plan.ranks = PlanRanks(place.split, adapter.parameters());
   run->needs = std::move(fitted.needs);
   run->positions = fitted.positions;
 
@@ -188,6 +248,7 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   plan.disk = PlanDisk(options, adapter, backend->memory(),
                        {tokenizer, data->tokenizer_note.empty() ? 0 : tokenizer}, plan.total_steps,
                        StepsOfEpoch(options, stream, 0));
+  if (place.rank != 0) plan.disk.shortage.clear();  // rank 0 alone writes
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
   plan.options = std::move(options);
@@ -208,26 +269,45 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
 }  // namespace
 
 TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpose purpose,
-                       const ProgressFn& reading) {
-  const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
-                                           ? BackendFactory::ForJob(context, options.device)
-                                           : BackendFactory::ForPlan(context, options.device);
-  TrainPlan plan = Plan(context, Checked(options), backends, nullptr, reading);
-  if (std::string absent = WarnOfAbsence(*backends, options.max_memory); !absent.empty()) {
-    plan.warnings.push_back(std::move(absent));
-  }
+                       const ProgressFn& reading, int world_size) {
+  Communicator& communicator = context.communicator();
+  if (world_size == 0) world_size = communicator.size();
+  const TrainOptions checked =
+      MakeTogether(communicator, [&] { return WithRanks(Checked(options), world_size); });
+  const StartPoint start = FindStart(communicator, checked);
+  TrainPlan plan = MakeTogether(communicator, [&] {
+    const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
+                                             ? BackendFactory::ForJob(context, checked.device)
+                                             : BackendFactory::ForPlan(context, checked.device);
+    if (!communicator.is_alone() && checked.device == "cuda") {
+      ThrowInvalidInput("several ranks train with device cpu; with device cuda, start one process");
+    }
+    TrainPlan made = Plan(context, checked, backends, start,
+                          PlaceIn(communicator, checked, world_size), nullptr, reading);
+    if (std::string absent = WarnOfAbsence(*backends, checked.max_memory); !absent.empty()) {
+      made.warnings.push_back(std::move(absent));
+    }
+    return made;
+  });
+  AgreeOn(communicator, FactsOf(plan));
   return plan;
 }
 
 TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path) {
+  Communicator& communicator = context.communicator();
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  return Plan(context, Checked(std::move(options)), plan.run->backends, plan.run->data, {});
+  const StartPoint start = FindStart(communicator, options);
+  return MakeTogether(communicator, [&] {
+    return Plan(context, Checked(options), plan.run->backends, start, plan.run->place,
+                plan.run->data, {});
+  });
 }
 
 void CheckPlan(const TrainPlan& plan) {
   CheckShortage(plan.memory, plan.disk);
+  if (plan.run->place.rank != 0) return;
   FolderLock lock;  // only tried
   TakeOutputDir(lock, plan.options);
 }

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
+#include <utility>
 
+#include "dist/together.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"
 #include "step/non_finite.h"
@@ -54,21 +57,59 @@ void RunMicroBatch(const StepModel& model, const StepOptions& options, const Ste
   }
 }
 
+// The part of `values` (one per micro-batch) that a rank has computed.
+template <typename T>
+std::span<T> OfRank(std::vector<T>& values, const WindowSplit& window, int rank) {
+  const IndexRange mine = window.MicroBatchesOfRank(rank);
+  return std::span(values).subspan(mine.begin, mine.size());
+}
+
+// Fills in the values that other ranks have computed.
+template <typename T>
+void ShareValues(Communicator& communicator, const WindowSplit& window, std::vector<T>& values) {
+  const std::vector<Communicator::Bytes> to_each(
+      window.ranks, std::as_bytes(OfRank(values, window, communicator.rank())));
+  std::vector<Communicator::MutableBytes> from_each;
+  for (int rank = 0; rank < window.ranks; ++rank) {
+    from_each.push_back(std::as_writable_bytes(OfRank(values, window, rank)));
+  }
+  // What this rank has is in its place.
+  from_each[communicator.rank()] = {};
+  communicator.Exchange(to_each, from_each);
+}
+
+void ShareSums(Communicator& communicator, const WindowSplit& window, WindowSums& sums) {
+  if (window.ranks == 1) return;
+  ShareValues(communicator, window, sums.losses);
+  ShareValues(communicator, window, sums.hits);
+  // Every rank has the same losses here, so that all of them look for the tensor, or none.
+  const auto finite = [](double loss) { return std::isfinite(loss); };
+  if (std::all_of(sums.losses.begin(), sums.losses.end(), finite)) return;
+  for (std::string& tensor : GatherTexts(communicator, sums.bad_tensor)) {
+    if (tensor.empty()) continue;
+    sums.bad_tensor = std::move(tensor);
+    return;
+  }
+}
+
 }  // namespace
 
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                         LoraAdapter& adapter, GradientTree& tree) {
   WindowSums sums{std::vector<double>(batch.count), std::vector<std::int64_t>(batch.count)};
-  const std::int64_t leaves = GradientTree::Leaves(batch.count);
+  const WindowSplit window = tree.split().WithMicroBatches(batch.count);
+  const IndexRange leaves = window.LeavesOf(model.communicator.rank());
   auto next = batch.micro_batches.begin();
-  for (std::int64_t leaf = 0; leaf < leaves; ++leaf) {
+  for (std::int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf) {
     adapter.ZeroGradients();
-    const std::int64_t end = GradientTree::LeafBegin(leaf + 1, batch.count);
+    const std::int64_t end = window.MicroBatchesOf(leaf).end;
     for (; next != batch.micro_batches.end() && next->index < end; ++next) {
       RunMicroBatch(model, options, batch, *next, adapter, sums);
     }
-    tree.AddLeaf(model.backend(), leaf, leaves, adapter.gradients());
+    tree.AddLeaf(model.backend(), window, leaf, adapter.gradients());
   }
+  ShareSums(model.communicator, window, sums);
+  tree.Finish(model.backend(), model.communicator, window, adapter.gradients());
   adapter.ZeroFrozenGradients(model.backend());
   return sums;
 }

@@ -1,10 +1,10 @@
 // One optimizer step: forward, loss and backward over the micro-batches of a window, then an
 // update.
 //
-// A step has two halves, between which processes that share a window could add up gradients and
-// sums: AddGradients and ApplyGradients. The split does not change the bits: gradients are added in
-// a fixed tree (gradient_tree.h), losses in the order of micro-batches, and no process leaves a
-// step early.
+// A step has two halves: AddGradients, after which the ranks that share a window have its gradient
+// and sums, and ApplyGradients, which each of them runs alike. The split does not change the bits:
+// gradients are added in a fixed tree (gradient_tree.h), losses in the order of micro-batches, and
+// no rank leaves a step early.
 //
 //   optimizer.h   AdamW, AdamW with 8-bit or paged moments, SGD
 //   schedule.h    the learning rate of each step
@@ -35,13 +35,13 @@ struct StepOptions {
 };
 
 // A gradient accumulation window: the micro-batches of one optimizer step. Its totals count all
-// micro-batches, also where this process runs only some of them.
+// micro-batches, also where this rank runs only some of them.
 struct StepBatch {
   struct MicroBatch {
     std::int64_t index = 0;  // in the window
     Batch batch;
   };
-  // The micro-batches that this process runs, in the order of the window.
+  // The micro-batches that this rank runs, in the order of the window.
   std::vector<MicroBatch> micro_batches = {};
   std::int64_t count = 0;              // micro-batches of the window
   std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
@@ -49,13 +49,11 @@ struct StepBatch {
   std::int64_t rows = 0;               // all tokens of the window
 };
 
-// The results of the micro-batches that a process runs, besides their gradients. Micro-batches that
-// it does not run have 0: processes get the window by adding element by element, which rounds
-// nothing.
+// The results of the micro-batches of a window, besides their gradients.
 struct WindowSums {
   std::vector<double> losses;      // (count) of each micro-batch, summed over its supervised tokens
   std::vector<std::int64_t> hits;  // (count) supervised tokens that were the model's first choice
-  std::string bad_tensor = {};     // where the first NaN or Inf of a forward pass appeared
+  std::string bad_tensor = {};  // where the first NaN or Inf of a forward pass of a rank appeared
 };
 
 struct StepResult {
@@ -69,19 +67,19 @@ struct StepResult {
   std::string bad_tensor;  // then: where the NaN or Inf appeared first
 };
 
-// The model that a step reads, and the memory for the passes of a micro-batch.
+// The model that a step reads, the memory for the passes of a micro-batch, and the ranks that share
+// a window.
 struct StepModel {
   const Decoder& decoder;
   PassMemory& memory;
+  Communicator& communicator;
 
   Backend& backend() const { return decoder.backend(); }
 };
 
-// The two halves of a step. Between them, processes that share a window would add up the gradients
-// of the adapter and the sums. A NaN or Inf ends neither early.
-//
-// Leaves the share of the micro-batches of `batch` in the gradient of the mean loss in `adapter`,
-// added in the order of `tree`. Missing micro-batches add zeros.
+// Leaves the gradient of the mean loss of `batch` in `adapter`, added in the order of `tree`, and
+// returns its sums, on every rank. A NaN or Inf ends no rank early. Missing micro-batches add
+// zeros.
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                         LoraAdapter& adapter, GradientTree& tree);
 // Updates the adapter and the optimizer from the gradients and the sums of the whole window, unless

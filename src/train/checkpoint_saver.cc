@@ -8,12 +8,23 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/run_info.h"
+#include "dist/agreement.h"
 #include "io/json.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
 #include "tokenizer/adapter_files.h"
+#include "tokenizer/lookup_tables.h"
 
 namespace qlora {
+
+void CheckAdaptersAgree(LoadedRun& loaded) {
+  if (loaded.communicator.is_alone()) return;
+  const ConstMatrixView values = std::as_const(loaded.adapter).parameters();
+  const std::size_t bytes = BytesOf(values.dtype, values.cols);
+  const HostBytes host(loaded.adapter.memory(), values.Row<std::byte>(0), bytes);
+  const auto hash = HashBytes({reinterpret_cast<const char*>(host.data()), bytes});
+  AgreeOn(loaded.communicator, {{"hash of the adapter", fmt::format("{:016x}", hash)}});
+}
 
 std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosition& at) {
   if (!plan.options.load_best_model_at_end || at.best.step < 0) return {};
@@ -39,6 +50,8 @@ bool CheckpointSaver::IsDue(const StepPlace& place, bool best) const {
 }
 
 void CheckpointSaver::Save(const TrainPosition& at) {
+  CheckAdaptersAgree(loaded_);
+  if (!loaded_.communicator.is_root()) return;
   FollowFolder(at);
   try {
     Write(at);
@@ -109,6 +122,7 @@ void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {
 }
 
 void CheckpointSaver::SaveResult(const TrainPosition& at) {
+  if (!loaded_.communicator.is_root()) return;
   FollowFolder(at);
   const std::string& run_dir = plan_.options.output_dir;
   // The last adapter is saved first. A best checkpoint that cannot be read leaves it in the folder.

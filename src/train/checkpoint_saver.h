@@ -18,6 +18,10 @@ namespace qlora {
 // cannot be read.
 std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosition& at);
 
+// Every rank updates the adapter alike, so that a difference is a fault of a machine or of a file.
+// Errors: InvalidInput on all ranks when the adapters differ, naming the ranks.
+void CheckAdaptersAgree(LoadedRun& loaded);
+
 class CheckpointSaver {
  public:
   // best: the result of FindBestCheckpoint. lock: holds output_dir.
@@ -28,7 +32,8 @@ class CheckpointSaver {
   // True as often as save_steps, save_ratio or saves_per_epoch say, and with load_best_model_at_end
   // after an evaluation that is the `best` so far.
   bool IsDue(const StepPlace& place, bool best) const;
-  // Writes the checkpoint of `at` and removes the oldest ones beyond save_total_limit.
+  // Compares the adapters of all ranks, then, on rank 0, writes the checkpoint of `at` and removes
+  // the oldest ones beyond save_total_limit.
   void Save(const TrainPosition& at);
   // Leaves the adapter of the last step in output_dir, then in its place, with
   // load_best_model_at_end, the adapter of the best evaluation, so that a failure leaves one of the

@@ -60,8 +60,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   // does not fit fails within seconds. The plan has the sizes.
   backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
-  GradientTree gradients(backend->memory(), options.gradient_accumulation_steps,
-                         adapter.gradients());
+  GradientTree gradients(backend->memory(), run.place.split, run.place.rank, adapter.gradients());
   PassMemory memory(backend->memory(),
                     BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs));
   DecoderWeights weights =
@@ -78,7 +77,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto loaded = std::make_unique<LoadedRun>(
       LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-                std::move(optimizer), std::move(memory), nullptr});
+                std::move(optimizer), context.communicator(), std::move(memory), nullptr});
   loaded->decoder = std::make_unique<Decoder>(*loaded->backend, run.config, loaded->weights,
                                               run.precision, run.positions, run.needs.work_size);
   return loaded;

@@ -15,6 +15,7 @@
 
 #include "checkpoint/train_position.h"
 #include "pass/decoder.h"
+#include "qlora/communicator.h"
 #include "qlora/context.h"
 #include "qlora/train.h"
 #include "step/gradient_tree.h"
@@ -29,10 +30,11 @@ struct LoadedRun {
   DecoderWeights weights;
   GradientTree gradients;
   Optimizer optimizer;
+  Communicator& communicator;
   PassMemory memory;                 // for training, evaluation and samples, one at a time
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
-  StepModel model() { return {*decoder, memory}; }
+  StepModel model() { return {*decoder, memory, communicator}; }
 };
 
 // Loads the weights and allocates everything else. Reports to observer.OnLoad.

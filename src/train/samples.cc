@@ -25,7 +25,7 @@ bool Samples::IsDue(const TrainPosition& at) const {
 
 void Samples::Write(TrainPosition& at) {
   // Recorded in checkpoints, so that a resumed run does not write the same samples twice.
-  if (at.sampled_step == at.step) return;
+  if (at.sampled_step == at.step || !loaded_.communicator.is_root()) return;
   at.sampled_step = at.step;
   for (std::int64_t i = 0; i < std::ssize(plan_.run->prompts.ids); ++i) {
     log_.WriteSample({at.step, plan_.options.sample_prompts[i], TextAfter(i)});

@@ -1,7 +1,9 @@
 // Train: a run from its plan to the saved adapter.
 #include "qlora/train.h"
 
+#include <algorithm>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
+#include "dist/together.h"
 #include "log/run_log.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
@@ -32,8 +35,8 @@ namespace {
 struct RunOutputs {
   RunOutputs(const TrainPlan& plan, LoadedRun& loaded, const TrainPosition& start,
              std::filesystem::path best_checkpoint, const FolderLock& lock, TrainObserver& observer)
-      : stop(plan, observer),
-        log(plan, start, observer),
+      : stop(plan, loaded.communicator, observer),
+        log(plan, start, loaded.communicator.is_root(), observer),
         evaluation(plan, loaded, stop, log),
         samples(plan, loaded, log),
         checkpoints(plan, loaded, std::move(best_checkpoint), lock, observer) {}
@@ -45,14 +48,15 @@ struct RunOutputs {
   CheckpointSaver checkpoints;
 };
 
-// Plans the next window of micro-batches and reads them. `count` is the most that it has; the last
-// window of an epoch may have fewer. The totals are known before the first pass, because the
-// gradient is scaled by the supervised tokens of the whole window.
-StepBatch NextWindow(BatchStream& stream, std::int64_t count, const TrainPosition& at) {
-  const WindowPlan window = stream.PlanWindow(count);
+// Plans the next window of micro-batches and reads those of this rank; the last window of an epoch
+// may be short. The totals are known before the first pass, because the gradient is scaled by the
+// supervised tokens of the whole window.
+StepBatch NextWindow(BatchStream& stream, const RankPlace& place, const TrainPosition& at) {
+  const WindowPlan window = stream.PlanWindow(place.split.micro_batches);
   StepBatch batch{
       {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
-  for (std::int64_t m = 0; m < batch.count; ++m) {
+  const IndexRange mine = place.split.WithMicroBatches(batch.count).MicroBatchesOfRank(place.rank);
+  for (std::int64_t m = mine.begin; m < mine.end; ++m) {
     batch.micro_batches.push_back({m, stream.Materialise(window, m)});
   }
   return batch;
@@ -72,6 +76,16 @@ double EpochsDone(const BatchStream& stream, const TrainPosition& at) {
          static_cast<double>(at.epoch_batch) / static_cast<double>(stream.MicroBatchesIn(at.epoch));
 }
 
+// What the ranks say of a step that took `seconds` here, of which `traffic` for the others. Empty
+// for a run of one process.
+std::vector<RankReport> GatherReports(Communicator& communicator, double seconds, double traffic) {
+  if (communicator.is_alone()) return {};
+  const RankReport mine{seconds - traffic, traffic, ResidentBytes()};
+  std::vector<RankReport> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 // Makes up for an evaluation that was interrupted, or evaluates the untrained model and writes its
 // samples.
 void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& at) {
@@ -79,6 +93,7 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
   at.eval_due = at.eval_due || out.evaluation.IsDueOnStart(at);
   const bool best = out.evaluation.Run(at);
   const bool keeps = best && plan.options.load_best_model_at_end;
+  out.stop.AskToFinish();
   const bool ends = (was_due || out.stop.Finishes()) && out.stop.Ended(at);
   if (keeps || ends || out.stop.interrupted()) out.checkpoints.Save(at);
   if (at.step == 0 && !out.stop.interrupted()) out.samples.Write(at);
@@ -91,11 +106,15 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   const std::int64_t start_steps = StartSteps(plan.warmup_steps);
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
-    const StepBatch batch = NextWindow(stream, plan.options.gradient_accumulation_steps, at);
+    const double traffic = loaded.communicator.traffic().seconds;
+    const StepBatch batch = NextWindow(stream, plan.run->place, at);
     const StepResult result = TrainStep(loaded.model(), plan.run->step, batch, NextUpdate(plan, at),
                                         loaded.adapter, loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
-    out.log.WriteStep(at, result, EpochsDone(stream, at), watch.seconds());
+    const double seconds = watch.seconds();
+    out.log.WriteStep(at, result, EpochsDone(stream, at), seconds,
+                      GatherReports(loaded.communicator, seconds,
+                                    loaded.communicator.traffic().seconds - traffic));
 
     out.stop.AskAfter(at);
     const StepPlace place =
@@ -105,10 +124,17 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     // stored as such in the checkpoint.
     const bool best = !out.stop.BreaksOff(at) && out.evaluation.Run(at);
     if (out.samples.IsDue(at)) out.samples.Write(at);
+    out.stop.AskToFinish();
     const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
     if (out.checkpoints.IsDue(place, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
   }
+}
+
+std::size_t LargestOfRanks(Communicator& communicator, std::size_t mine) {
+  std::vector<std::size_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return *std::max_element(all.begin(), all.end());
 }
 
 // The result of a run for its caller. An interrupted run has its adapter in its last checkpoint
@@ -122,7 +148,7 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
   summary.tokens = at.tokens;
   summary.seconds = out.log.seconds();
   summary.mean_loss = out.log.mean_loss();
-  summary.peak_memory_bytes = PeakResidentBytes();
+  summary.peak_memory_bytes = LargestOfRanks(loaded.communicator, PeakResidentBytes());
   summary.interrupted = out.stop.interrupted();
   summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
   if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at, loaded);
@@ -133,17 +159,18 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
   return summary;
 }
 
-// The part of a run that writes to output_dir.
+// The part of a run that writes to output_dir, on rank 0.
 RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
                std::filesystem::path best_checkpoint, const FolderLock& lock,
                TrainObserver& observer) {
-  WriteRunInfo(plan);
+  const bool writes = loaded.communicator.is_root();
+  if (writes) WriteRunInfo(plan);
   const std::int64_t first_step = at.step;
   RunOutputs out(plan, loaded, at, std::move(best_checkpoint), lock, observer);
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, loaded, out, at);
   // The mark that the run is complete comes last, after everything that it vouches for.
-  if (!out.stop.interrupted()) {
+  if (writes && !out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
     WriteModelCard(plan, at, out.log.mean_loss());
     out.samples.Write(at);
@@ -169,20 +196,30 @@ void CheckUnchanged(const TrainPlan& plan) {
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
   // The lock is tried before the weights are loaded, where the folder exists already, and taken
   // once it has been made. CheckUnchanged finds changes that another run made in between.
-  CheckPlan(plan);
+  Communicator& communicator = context.communicator();
   FolderLock lock;
-  TakeOutputDir(lock, plan.options);
-  const std::unique_ptr<LoadedRun> loaded = LoadRun(context, plan, observer);
-  TrainPosition at = StartTraining(context, plan, observer, *loaded);
+  Together(communicator, [&] {
+    CheckPlan(plan);
+    if (communicator.is_root()) TakeOutputDir(lock, plan.options);
+  });
+  const std::unique_ptr<LoadedRun> loaded =
+      MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
+  TrainPosition at =
+      MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
+  CheckAdaptersAgree(*loaded);
   // The samples of a result are written after its checkpoint.
   if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;
-  std::filesystem::path best_checkpoint = FindBestCheckpoint(plan, at);
   const auto& checkpoint = plan.run->checkpoint;
-  if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);
-  MakeOutputDir(plan.options);
-  TakeOutputDir(lock, plan.options);
-  CheckUnchanged(plan);
-  PrepareOutputDir(plan.options, checkpoint);
+  std::filesystem::path best_checkpoint;
+  Together(communicator, [&] {
+    if (!communicator.is_root()) return;
+    best_checkpoint = FindBestCheckpoint(plan, at);
+    if (checkpoint) observer.OnResume(checkpoint->string(), at.step, plan.total_steps);
+    MakeOutputDir(plan.options);
+    TakeOutputDir(lock, plan.options);
+    CheckUnchanged(plan);
+    PrepareOutputDir(plan.options, checkpoint);
+  });
   try {
     return Run(plan, *loaded, at, std::move(best_checkpoint), lock, observer);
   } catch (const Error& error) {

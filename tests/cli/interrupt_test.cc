@@ -7,7 +7,7 @@ namespace qlora {
 namespace {
 
 TEST(Interrupt, TheFirstSignalSetsAFlag) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     InterruptGuard guard;
     EXPECT_FALSE(guard.requested());
     EXPECT_NO_THROW(guard.ThrowIfRequested());

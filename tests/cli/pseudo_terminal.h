@@ -17,7 +17,7 @@ class PseudoTerminal {
   // Runs `qlora` with these arguments in `folder`, in a terminal of so many columns.
   PseudoTerminal(const fs::path& folder, const std::vector<std::string>& arguments,
                  unsigned short columns = 80) {
-    CommandWords command(arguments);
+    CommandWords command(QloraBinary(), arguments);
     const winsize size = {24, columns, 0, 0};
     child_ = forkpty(&terminal_, nullptr, nullptr, &size);
     if (child_ != 0) return;

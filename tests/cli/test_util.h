@@ -69,32 +69,33 @@ struct Outcome {
   }
 };
 
-// The words of a command as execv takes them.
+// The words of a command as execvp takes them.
 class CommandWords {
  public:
-  explicit CommandWords(const std::vector<std::string>& arguments) : words_{QloraBinary()} {
+  explicit CommandWords(const std::string& program, const std::vector<std::string>& arguments)
+      : words_{program} {
     words_.insert(words_.end(), arguments.begin(), arguments.end());
     for (std::string& word : words_) argv_.push_back(word.data());
     argv_.push_back(nullptr);
   }
   // Returns only when the program cannot be started.
-  void Start() { execv(argv_[0], argv_.data()); }
+  void Start() { execvp(argv_[0], argv_.data()); }
 
  private:
   std::vector<std::string> words_;
   std::vector<char*> argv_;
 };
 
-// Runs `qlora` with these arguments in `folder`, with `input` as standard input. `meanwhile` is
+// Runs a program with these arguments in `folder`, with `input` as standard input. `meanwhile` is
 // called with the process id once the program has been started.
-inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& arguments,
-                        std::string_view input = "",
-                        const std::function<void(pid_t)>& meanwhile = {}) {
+inline Outcome RunProgram(const std::string& program, const fs::path& folder,
+                          const std::vector<std::string>& arguments, std::string_view input = "",
+                          const std::function<void(pid_t)>& meanwhile = {}) {
   const fs::path in = folder / ".stdin";
   const fs::path out = folder / ".stdout";
   const fs::path err = folder / ".stderr";
   std::ofstream(in, std::ios::binary) << input;
-  CommandWords command(arguments);
+  CommandWords command(program, arguments);
   const pid_t child = fork();
   if (child == 0) {
     const auto redirect = [](const fs::path& path, int flags, int descriptor) {
@@ -117,6 +118,13 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
   outcome.err = ReadAll(err);
   for (const fs::path& path : {in, out, err}) fs::remove(path);
   return outcome;
+}
+
+// Runs `qlora`.
+inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& arguments,
+                        std::string_view input = "",
+                        const std::function<void(pid_t)>& meanwhile = {}) {
+  return RunProgram(QloraBinary(), folder, arguments, input, meanwhile);
 }
 
 // Lets a program run for moments until `reached` says so, and holds the program there; SIGCONT lets

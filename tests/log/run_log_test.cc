@@ -95,11 +95,11 @@ TEST_F(RunLogTest, NotANumberInEveryLog) {
   plan.options = options;
   TrainObserver observer;
   TrainPosition at;
-  RunLog log(plan, at, observer);
+  RunLog log(plan, at, true, observer);
   StepResult result;
   result.loss = std::nan("");
   at.step = 1;
-  log.WriteStep(at, result, 0.1, 1);
+  log.WriteStep(at, result, 0.1, 1, {});
   EXPECT_TRUE(Json::parse(Lines(root_ / "run" / "train_log.jsonl").at(0)).at("loss").is_null());
   EXPECT_THAT(Lines(root_ / "run" / "train_log.csv").at(1), testing::HasSubstr(",nan,"));
 }

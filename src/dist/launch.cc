@@ -1,0 +1,101 @@
+#include "dist/launch.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "dist/mpi_ranks.h"
+
+namespace qlora {
+namespace {
+
+// Returns the number in a variable; nothing where it is not set.
+std::optional<int> NumberIn(const Variable& variable, const char* name) {
+  const std::optional<std::string> text = variable(name);
+  if (!text) return std::nullopt;
+  int number = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
+  if (error != std::errc() || end != text->data() + text->size() || number < 0) {
+    ThrowInvalidInput("{}: expected the number that a launcher sets, found '{}'", name, *text);
+  }
+  return number;
+}
+
+// mpirun binds each of one or two ranks to one core unless it is told otherwise. A rank that alone
+// may use one of many cores takes them all again. Returns a note; "" where nothing was changed.
+std::string UndoBinding(const Communicator& communicator) {
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof(mine), &mine) != 0 || CPU_COUNT(&mine) != 1) return "";
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core) CPU_SET(core, &all);
+  // The system leaves out cores that this process may not have.
+  if (sched_setaffinity(0, sizeof(all), &all) != 0) return "";
+  cpu_set_t now;
+  sched_getaffinity(0, sizeof(now), &now);
+  if (CPU_COUNT(&now) < 2 * communicator.local_size()) {
+    sched_setaffinity(0, sizeof(mine), &mine);
+    return "";
+  }
+  return fmt::format(
+      "each rank was bound to 1 of {} cores; the ranks of {} share all of them now (to choose: "
+      "--bind-to none, or --map-by slot:PE=N)",
+      CPU_COUNT(&now), communicator.host());
+}
+
+}  // namespace
+
+// Several launchers set variables of others too, so the most particular come first.
+Launched ReadLauncher(const Variable& variable) {
+  struct Names {
+    const char* launcher;
+    const char* rank;
+    const char* size;
+  };
+  constexpr Names kMpi[] = {{"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                            {"mpiexec", "PMI_RANK", "PMI_SIZE"},
+                            {"srun", "PMIX_RANK", "SLURM_NTASKS"}};
+  for (const Names& names : kMpi) {
+    const std::optional<int> rank = NumberIn(variable, names.rank);
+    const std::optional<int> size = NumberIn(variable, names.size);
+    if (rank && size) return {names.launcher, *rank, *size};
+  }
+  if (NumberIn(variable, "SLURM_PROCID") && NumberIn(variable, "SLURM_STEP_NUM_TASKS") > 1) {
+    ThrowInvalidInput("srun started {} processes that do not know each other: use srun --mpi=pmix",
+                      *NumberIn(variable, "SLURM_STEP_NUM_TASKS"));
+  }
+  if (NumberIn(variable, "RANK") && NumberIn(variable, "WORLD_SIZE") > 1) {
+    ThrowInvalidInput(
+        "torchrun or its like started {} processes (RANK, WORLD_SIZE), between which there is no "
+        "MPI: start the same command with mpirun -n {}",
+        *NumberIn(variable, "WORLD_SIZE"), *NumberIn(variable, "WORLD_SIZE"));
+  }
+  return {};
+}
+
+Launched ReadLauncher() {
+  return ReadLauncher([](const char* name) -> std::optional<std::string> {
+    const char* value = std::getenv(name);
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  });
+}
+
+std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note) {
+  // `mpirun -n 1` needs no engine, and may be all that a machine without MPI has.
+  if (launched.size == 1 && !FindMpiPlugin()) return MakeOneProcess();
+  if (launched.launcher.empty()) return MakeOneProcess();
+  std::unique_ptr<Communicator> ranks = StartMpi();
+  if (ranks->size() != launched.size) {
+    ThrowInvalidInput(
+        "{} started {} ranks and the MPI library of this program knows of {}: they are of two "
+        "releases of MPI; build the target qlora_mpi with the MPI that {} belongs to",
+        launched.launcher, launched.size, ranks->size(), launched.launcher);
+  }
+  note = UndoBinding(*ranks);
+  return ranks;
+}
+
+}  // namespace qlora

@@ -1,0 +1,45 @@
+// How a program learns that it is one of several ranks, and reaches the others.
+//
+//   launch.h          reads the variables of mpirun, srun and their like; binds ranks to cores
+//   again mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
+//   together.h        work that all ranks do, with one outcome for all
+//   agreement.h       compares what ranks were given
+//
+// The interface is qlora/communicator.h; who adds what in which order is a matter of its users.
+#ifndef QLORA_DIST_LAUNCH_H_
+#define QLORA_DIST_LAUNCH_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "qlora/communicator.h"
+
+namespace qlora {
+
+// What a launcher tells a process.
+struct Launched {
+  std::string launcher;  // "mpirun", "srun" ...
+  int rank = 0;
+  int size = 1;
+};
+
+// The value of a variable of the environment; nothing where it is not set.
+using Variable = std::function<std::optional<std::string>(const char* name)>;
+
+// Reads the variables of launchers; one rank without them. Errors: InvalidInput for a launcher with
+// which ranks could not reach each other, and for values that are no numbers.
+Launched ReadLauncher(const Variable& variable);
+// The same of this process.
+Launched ReadLauncher();
+
+// Joins the other ranks. notes: remarks for the user. Errors: InvalidInput when no engine is there,
+// or it counts other ranks than the launcher. A process that was started alone gets one rank,
+// without an engine.
+std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note);
+
+}  // namespace qlora
+
+#endif  // QLORA_DIST_LAUNCH_H_

@@ -1,0 +1,105 @@
+#include "dist/together.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <span>
+
+#include "base/check.h"
+
+namespace qlora {
+namespace {
+
+// How work ended on a rank.
+struct Outcome {
+  std::int32_t code = 0;  // 0: well; otherwise an ErrorCode
+  std::string message;
+};
+
+std::string ToText(const Outcome& outcome) {
+  return fmt::format("{:4}{}", outcome.code, outcome.message);
+}
+
+Outcome FromText(const std::string& text) {
+  return {static_cast<std::int32_t>(std::stol(text.substr(0, 4))), text.substr(4)};
+}
+
+bool IsSame(const Outcome& a, const Outcome& b) {
+  return a.code == b.code && a.message == b.message;
+}
+
+// Throws where a rank failed. The error of the lowest rank counts: those of others often follow
+// from the same cause.
+void ThrowIfFailed(Communicator& communicator, const Outcome& mine) {
+  std::vector<Outcome> all;
+  for (const std::string& text : GatherTexts(communicator, ToText(mine))) {
+    all.push_back(FromText(text));
+  }
+  const auto failed = std::find_if(all.begin(), all.end(),
+                                   [](const Outcome& outcome) { return outcome.code != 0; });
+  if (failed == all.end()) return;
+  communicator.EndTogether();
+  const auto code = static_cast<ErrorCode>(failed->code);
+  const auto alike = std::count_if(
+      all.begin(), all.end(), [&](const Outcome& outcome) { return IsSame(outcome, *failed); });
+  // The names of hosts are gathered here, where they are needed, by all ranks.
+  const std::vector<std::string> hosts = GatherTexts(communicator, communicator.host());
+  if (alike == communicator.size()) throw Error(code, failed->message);
+  const int rank = static_cast<int>(failed - all.begin());
+  const std::string others = alike > 1 ? fmt::format(", and {} others", alike - 1) : std::string();
+  throw Error(code, fmt::format("{}{}: {}", NameOfRank(communicator, rank, hosts[rank]), others,
+                                failed->message));
+}
+
+}  // namespace
+
+std::vector<std::string> GatherTexts(Communicator& communicator, std::string_view mine) {
+  const std::uint64_t size = mine.size();
+  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  const std::vector<Communicator::Bytes> to_each(sizes.size(), std::as_bytes(std::span(mine)));
+  std::vector<std::string> texts;
+  std::vector<Communicator::MutableBytes> from_each;
+  for (const std::uint64_t bytes : sizes) texts.emplace_back(bytes, ' ');
+  for (std::string& text : texts) from_each.push_back(std::as_writable_bytes(std::span(text)));
+  communicator.Exchange(to_each, from_each);
+  return texts;
+}
+
+std::string BroadcastText(Communicator& communicator, std::string_view of_root) {
+  std::uint64_t size = of_root.size();
+  communicator.Broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+  std::string text = communicator.is_root() ? std::string(of_root) : std::string(size, ' ');
+  communicator.Broadcast(std::as_writable_bytes(std::span(text)), 0);
+  return text;
+}
+
+bool AnyRank(Communicator& communicator, bool mine) {
+  if (communicator.is_alone()) return mine;
+  const auto flag = static_cast<std::byte>(mine);
+  std::vector<std::byte> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::span(&flag, 1), all);
+  return std::any_of(all.begin(), all.end(), [](std::byte one) { return one != std::byte{0}; });
+}
+
+std::string NameOfRank(const Communicator& communicator, int rank, std::string_view host) {
+  return fmt::format("rank {} of {} ({})", rank, communicator.size(), host);
+}
+
+void Together(Communicator& communicator, const std::function<void()>& work) {
+  if (communicator.is_alone()) return work();
+  Outcome mine;
+  try {
+    work();
+  } catch (const Error& error) {
+    mine = {static_cast<std::int32_t>(error.code()), error.what()};
+  } catch (const std::bad_alloc&) {
+    mine = {static_cast<std::int32_t>(ErrorCode::kOutOfMemory), "memory ran out"};
+  } catch (const std::exception& error) {
+    mine = {static_cast<std::int32_t>(ErrorCode::kRuntime), error.what()};
+  }
+  ThrowIfFailed(communicator, mine);
+}
+
+}  // namespace qlora

@@ -1,0 +1,41 @@
+// Work that all ranks do, with one outcome for all of them.
+#ifndef QLORA_DIST_TOGETHER_H_
+#define QLORA_DIST_TOGETHER_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "qlora/communicator.h"
+#include "qlora/error.h"
+
+namespace qlora {
+
+// Returns the texts of all ranks, in their order.
+std::vector<std::string> GatherTexts(Communicator& communicator, std::string_view mine);
+// Returns the text of rank 0.
+std::string BroadcastText(Communicator& communicator, std::string_view of_root);
+// True when it is true on any rank.
+bool AnyRank(Communicator& communicator, bool mine);
+
+// "rank 3 (host)", for messages.
+std::string NameOfRank(const Communicator& communicator, int rank, std::string_view host);
+
+// Runs work(), which communicates nothing, on every rank, and returns when all are done. Errors:
+// where it failed on any rank, every rank throws the same error, which names the ranks unless all
+// failed alike; other exceptions than Error leave work() as they are where they appear.
+void Together(Communicator& communicator, const std::function<void()>& work);
+
+// Together, with a result.
+template <typename Make>
+auto MakeTogether(Communicator& communicator, const Make& make) {
+  std::optional<decltype(make())> result;
+  Together(communicator, [&] { result.emplace(make()); });
+  return std::move(*result);
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_DIST_TOGETHER_H_

@@ -1,0 +1,106 @@
+// Ranks as threads of one process, for tests: every message is copied, as an engine would.
+#ifndef QLORA_TESTS_DIST_THREAD_RANKS_H_
+#define QLORA_TESTS_DIST_THREAD_RANKS_H_
+
+#include <barrier>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "qlora/communicator.h"
+
+namespace qlora {
+
+// What the threads of a job share: messages on their way, by (from, to).
+struct ThreadJob {
+  explicit ThreadJob(int ranks) : size(ranks), arrived(ranks) {}
+
+  int size;
+  std::barrier<> arrived;
+  std::mutex mutex;
+  std::condition_variable sent;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail;
+};
+
+class ThreadRank : public Communicator {
+ public:
+  ThreadRank(ThreadJob& job, int rank, std::string host = "host")
+      : Communicator(rank, job.size), job_(job) {
+    SetHost(std::move(host));
+  }
+  std::string engine() const override { return "threads"; }
+  [[noreturn]] void Abort(int /*code*/) override { std::abort(); }
+
+ private:
+  void Send(Bytes data, int to) {
+    const std::lock_guard lock(job_.mutex);
+    job_.mail[{rank(), to}].emplace_back(data.begin(), data.end());
+    job_.sent.notify_all();
+  }
+  void Receive(MutableBytes data, int from) {
+    std::unique_lock lock(job_.mutex);
+    auto& letters = job_.mail[{from, rank()}];
+    job_.sent.wait(lock, [&] { return !letters.empty(); });
+    if (letters.front().size() != data.size()) std::abort();  // two ranks disagree about a size
+    std::memcpy(data.data(), letters.front().data(), data.size());
+    letters.pop_front();
+  }
+  void DoExchange(std::span<const Bytes> to_each,
+                  std::span<const MutableBytes> from_each) override {
+    for (int to = 0; to < size(); ++to) {
+      const bool wanted = to != rank() || !from_each[to].empty();
+      if (wanted && !to_each[to].empty()) Send(to_each[to], to);
+    }
+    for (int from = 0; from < size(); ++from) {
+      if (!from_each[from].empty()) Receive(from_each[from], from);
+    }
+  }
+  void DoGather(Bytes mine, MutableBytes all) override {
+    std::vector<MutableBytes> from_each;
+    for (int from = 0; from < size(); ++from) {
+      from_each.push_back(all.subspan(mine.size() * static_cast<std::size_t>(from), mine.size()));
+    }
+    DoExchange(std::vector<Bytes>(static_cast<std::size_t>(size()), mine), from_each);
+  }
+  void DoBroadcast(MutableBytes data, int root) override {
+    if (rank() != root) return data.empty() ? void() : Receive(data, root);
+    for (int to = 0; to < size(); ++to) {
+      if (to != root && !data.empty()) Send(data, to);
+    }
+  }
+  void DoBarrier() override { job_.arrived.arrive_and_wait(); }
+
+  ThreadJob& job_;
+};
+
+// Runs work(communicator) on `size` ranks. Throws what rank 0 threw, when all have ended.
+inline void OnRanks(int size, const std::function<void(Communicator&)>& work) {
+  ThreadJob job(size);
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        ThreadRank communicator(job, rank);
+        work(communicator);
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace qlora
+
+#endif  // QLORA_TESTS_DIST_THREAD_RANKS_H_
