@@ -123,11 +123,11 @@ class TrainedModel {
                planned_.needs.host_embedding),
         rule_(ParseOptimizer(options.optim)),
         optimizer_(rule_, WithGradients(), std::filesystem::temp_directory_path()),
-        memory_(Reserved(config), BytesOfPasses(backend_, config, adapter_, precision, needs())),
+        memories_(Reserve(config, precision)),
         decoder_(backend_, config, model_.get(), precision, options.max_length, needs().work_size),
         // One micro-batch: nothing is accumulated.
         communicator_(context.communicator()),
-        tree_(backend.memory(), {}, 0, adapter_.gradients()) {
+        tree_(backend.memory(), RankPlace(), adapter_.gradients()) {
     step_.recompute = needs().recompute;
     step_.max_grad_norm = 1;
   }
@@ -138,7 +138,7 @@ class TrainedModel {
   // Runs the step of this number and returns its loss.
   double Step(std::int64_t s, const Batch& batch) {
     const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
-    return TrainStep({decoder_, memory_, communicator_}, step_,
+    return TrainStep({decoder_, memories_, communicator_}, step_,
                      {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter_,
                      tree_, optimizer_)
         .loss;
@@ -150,9 +150,13 @@ class TrainedModel {
     adapter_.AllocateGradients();
     return adapter_;
   }
-  Memory& Reserved(const DecoderConfig& config) {
+  std::vector<PassMemory> Reserve(const DecoderConfig& config, const Precision& precision) {
     backend_.Reserve(LimitsOf(backend_, config, adapter_, needs()));
-    return backend_.memory();
+    std::vector<PassMemory> memories;
+    for (const PassBytes& bytes : BytesOfPasses(backend_, config, adapter_, precision, needs())) {
+      memories.emplace_back(backend_.memory(), bytes);
+    }
+    return memories;
   }
 
   TimedBackend backend_;
@@ -161,7 +165,7 @@ class TrainedModel {
   RandomModel model_;
   OptimizerType rule_;
   Optimizer optimizer_;
-  PassMemory memory_;
+  std::vector<PassMemory> memories_;
   Decoder decoder_;
   Communicator& communicator_;
   GradientTree tree_;

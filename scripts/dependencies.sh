@@ -32,7 +32,7 @@ need() {
 
 # For all targets: whatever is built, CMake looks for what tests and benchmarks need, too.
 need_to_build() {
-  need "${program_packages[@]}" libgtest-dev libgmock-dev libbenchmark-dev
+  need "${program_packages[@]}" libgtest-dev libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

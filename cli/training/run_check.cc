@@ -101,11 +101,24 @@ std::string FormatDisk(const DiskPlan& disk) {
 // One line with its end, or nothing for a run of one process.
 std::string FormatRanks(const RankPlan& plan) {
   if (plan.ranks == 1) return "";
-  return fmt::format(
-      "ranks: {} with the memory above each; a step has {} micro-batches, at most {} for a rank, "
-      "and "
-      "each rank sends {} for it\n",
-      plan.ranks, plan.micro_batches, plan.micro_batches_of_rank, FormatBytes(plan.bytes_sent));
+  std::string stages;
+  for (const StagePlan& stage : plan.of_stages) {
+    if (plan.stages == 1) break;
+    stages += fmt::format("  layers {:>3} to {:>3}  {:>10}\n", stage.first_layer,
+                          stage.first_layer + stage.layers - 1, FormatBytes(stage.memory));
+  }
+  if (plan.stages > 1) {
+    stages = fmt::format(
+        "stages: {} in each of {} replicas; they wait for one another in {:.0f} % of a step\n{}",
+        plan.stages, plan.ranks / plan.stages, 100 * plan.idle_share, stages);
+  }
+  return stages + fmt::format(
+                      "ranks: {} with the memory above each; a step has {} micro-batches, at most "
+                      "{} for a rank, "
+                      "and "
+                      "each rank sends {} for it\n",
+                      plan.ranks, plan.micro_batches, plan.micro_batches_of_rank,
+                      FormatBytes(plan.bytes_sent));
 }
 
 std::string FormatPlan(const TrainPlan& plan) {

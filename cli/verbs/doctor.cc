@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "base/version.h"
 #include "command/common.h"
+#include "dist/mpi_ranks.h"
 #include "hub/hub_cache.h"
 #include "qlora/machine.h"
 #include "terminal/text_wrap.h"
@@ -92,6 +93,7 @@ class DoctorVerb : public Verb {
     const CudaReport cuda = DescribeCuda();
     // The libraries that a run would use are tried, because one may be there and not start.
     const CudaTrial trial = cuda.problem.empty() ? TryCuda() : CudaTrial();
+    const std::string mpi = DescribeMpi();
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
@@ -101,6 +103,7 @@ class DoctorVerb : public Verb {
                               {"memory_total_bytes", machine.memory_total},
                               {"memory_available_bytes", machine.memory_available},
                               {"cuda", CudaToJson(cuda, trial)},
+                              {"mpi", mpi},
                               {"libraries", libraries},
                               {"hub_cache", cache},
                               {"cached_models", models}});
@@ -121,6 +124,7 @@ class DoctorVerb : public Verb {
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
     list(CudaToText(cuda, trial));
+    list(fmt::format("ranks         {}\n", mpi));
     std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       names += fmt::format(" {} {}", name, version.get<std::string>());

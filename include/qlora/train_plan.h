@@ -55,12 +55,22 @@ struct DiskPlan {
   std::string shortage;          // empty when the run fits; otherwise the error of CheckPlan
 };
 
+// A stage of a pipeline.
+struct StagePlan {
+  std::int64_t first_layer = 0;
+  std::int64_t layers = 0;
+  std::size_t memory = 0;  // peak of a rank
+};
+
 // How the ranks of a run share its steps.
 struct RankPlan {
   int ranks = 1;
+  int stages = 1;                          // of a pipeline, in each replica of the model
   std::int64_t micro_batches = 0;          // of a full step
-  std::int64_t micro_batches_of_rank = 0;  // of the rank that has most of them
+  std::int64_t micro_batches_of_rank = 0;  // of the replica that has most of them
   std::size_t bytes_sent = 0;              // by the rank that sends most, in each step
+  double idle_share = 0;                   // of a step, in which stages wait for one another
+  std::vector<StagePlan> of_stages = {};   // of each stage, for a plan without data
 };
 
 // The position at which a run that resumes continues.

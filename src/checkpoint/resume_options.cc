@@ -21,6 +21,7 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     "max_steps",
     // Its steps have as many micro-batches as gradient_accumulation_steps says.
     "global_batch_size",
+    "pipeline_stages",
     // Places of model and data. Fingerprints show that they are the same.
     "model_name_or_path",
     "dataset",

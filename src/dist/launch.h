@@ -4,6 +4,8 @@
 //   again mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
 //   together.h        work that all ranks do, with one outcome for all
 //   agreement.h       compares what ranks were given
+//   folder_copy.h     a folder of rank 0 for all
+//   rank_place.h      replicas and stages: who computes what, and in which order
 //
 // The interface is qlora/communicator.h; who adds what in which order is a matter of its users.
 #ifndef QLORA_DIST_LAUNCH_H_

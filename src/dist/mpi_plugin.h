@@ -17,7 +17,7 @@ struct QloraMpi {
   int abi;
   int rank;
   int size;
-  const char* library;  // name and release of the MPI library
+  const char* library;  // as qlora_mpi_library
   void (*exchange)(const void* const* send, const std::size_t* send_bytes, void* const* receive,
                    const std::size_t* receive_bytes);
   void (*gather)(const void* mine, std::size_t bytes, void* all);
@@ -30,6 +30,9 @@ struct QloraMpi {
 // Starts MPI in this process. Returns null when that is not possible.
 using QloraMpiStart = const QloraMpi*();
 inline constexpr const char* kQloraMpiStart = "qlora_mpi_start";
+// Returns the name and the release of the MPI library, without starting it.
+using QloraMpiLibrary = const char*();
+inline constexpr const char* kQloraMpiLibrary = "qlora_mpi_library";
 
 }  // extern "C"
 

@@ -66,18 +66,8 @@ class MpiRanks : public Communicator {
   const QloraMpi& mpi_;
 };
 
-}  // namespace
-
-std::optional<fs::path> FindMpiPlugin() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& folder : {program, program.parent_path() / "lib" / "qlora"}) {
-    if (fs::exists(folder / kPlugin, error)) return folder / kPlugin;
-  }
-  return std::nullopt;
-}
-
-std::unique_ptr<Communicator> StartMpi() {
+// The plugin stays open until the program ends.
+void* OpenPlugin() {
   const std::optional<fs::path> plugin = FindMpiPlugin();
   if (!plugin) {
     ThrowInvalidInput(
@@ -93,12 +83,37 @@ std::unique_ptr<Communicator> StartMpi() {
         "(Debian: openmpi-bin), or build the target qlora_mpi again",
         plugin->string(), dlerror());
   }
-  auto* start = reinterpret_cast<QloraMpiStart*>(dlsym(handle, kQloraMpiStart));
+  return handle;
+}
+
+}  // namespace
+
+std::optional<fs::path> FindMpiPlugin() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const fs::path& folder : {program, program.parent_path() / "lib" / "qlora"}) {
+    if (fs::exists(folder / kPlugin, error)) return folder / kPlugin;
+  }
+  return std::nullopt;
+}
+
+std::string DescribeMpi() {
+  if (!FindMpiPlugin()) return fmt::format("none: {} is not beside the program", kPlugin);
+  try {
+    auto* library = reinterpret_cast<QloraMpiLibrary*>(dlsym(OpenPlugin(), kQloraMpiLibrary));
+    return library != nullptr ? library() : "none: the plugin is of another release";
+  } catch (const Error& error) {
+    return fmt::format("none: {}", error.what());
+  }
+}
+
+std::unique_ptr<Communicator> StartMpi() {
+  auto* start = reinterpret_cast<QloraMpiStart*>(dlsym(OpenPlugin(), kQloraMpiStart));
   const QloraMpi* mpi = start != nullptr ? start() : nullptr;
-  if (mpi == nullptr) ThrowInvalidInput("{}: MPI does not start", plugin->string());
+  if (mpi == nullptr) ThrowInvalidInput("{}: MPI does not start", kPlugin);
   if (mpi->abi != kQloraMpiAbi) {
     ThrowInvalidInput("{} is of another release of qlora; build the target qlora_mpi again",
-                      plugin->string());
+                      kPlugin);
   }
   return std::make_unique<MpiRanks>(*mpi);
 }

@@ -45,11 +45,12 @@ std::vector<PassSamples> GroupSamples(const Dataset& dataset, std::int64_t rows)
   return passes;
 }
 
-// The passes of a rank: every size-th.
-template <typename Visit>
-void ForPassesOf(int rank, const Communicator& communicator, std::int64_t passes,
-                 const Visit& visit) {
-  for (std::int64_t p = rank; p < passes; p += communicator.size()) visit(p);
+// The replica that computes a pass, in whose last stage the result is.
+int ReplicaOf(const RankPlace& place, std::int64_t pass) {
+  return static_cast<int>(pass % place.split.replicas);
+}
+int OwnerOf(const RankPlace& place, std::int64_t pass) {
+  return place.RankOf(ReplicaOf(place, pass), place.stages - 1);
 }
 
 // Gives every rank the values of all. mine: of this rank. counts: how many each rank has.
@@ -65,56 +66,72 @@ std::vector<std::vector<T>> GatherValues(Communicator& communicator, std::span<c
   return all;
 }
 
-// Puts the results of all ranks in their places, each of which one rank has filled.
-void SharePasses(Communicator& communicator, std::vector<PassResult>& passes) {
-  const std::int64_t count = std::ssize(passes);
+// Puts the results of all ranks in their places, each of which its owner has filled.
+void SharePasses(Communicator& communicator, const RankPlace& place,
+                 std::vector<PassResult>& passes) {
   std::vector<PassResult> mine;
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(communicator.size()));
-  ForPassesOf(communicator.rank(), communicator, count,
-              [&](std::int64_t p) { mine.push_back(passes[p]); });
-  for (int rank = 0; rank < communicator.size(); ++rank) {
-    ForPassesOf(rank, communicator, count, [&](std::int64_t) { ++counts[rank]; });
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
+  for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
+    ++counts[OwnerOf(place, p)];
+    if (OwnerOf(place, p) == place.rank) mine.push_back(passes[p]);
   }
   const auto all = GatherValues<PassResult>(communicator, mine, counts);
-  for (std::int64_t p = 0; p < count; ++p) {
-    passes[p] = all[p % communicator.size()][p / communicator.size()];
+  std::fill(counts.begin(), counts.end(), 0);
+  for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
+    const int owner = OwnerOf(place, p);
+    passes[p] = all[owner][counts[owner]++];
   }
 }
 
 // The values of supervised tokens in the order of passes. mine: of the passes of this rank.
 template <typename T>
-void ShareTokens(Communicator& communicator, std::span<const PassResult> passes,
-                 std::vector<T>& mine) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(communicator.size()));
+void ShareTokens(Communicator& communicator, const RankPlace& place,
+                 std::span<const PassResult> passes, std::vector<T>& mine) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
-    counts[p % communicator.size()] += passes[p].tokens;
+    counts[OwnerOf(place, p)] += passes[p].tokens;
   }
   const auto all = GatherValues<T>(communicator, mine, counts);
-  std::vector<std::int64_t> used(counts.size());
+  std::fill(counts.begin(), counts.end(), 0);
   mine.clear();
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
-    const auto rank = p % communicator.size();
-    const auto begin = all[rank].begin() + used[rank];
+    const int owner = OwnerOf(place, p);
+    const auto begin = all[owner].begin() + counts[owner];
     mine.insert(mine.end(), begin, begin + passes[p].tokens);
-    used[rank] += passes[p].tokens;
+    counts[owner] += passes[p].tokens;
+  }
+}
+
+// Forward, from the stage before and to the next one where there are any.
+void ForwardStage(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
+                  const PassInputs& inputs, Activations& activations) {
+  const MatrixView& first = activations.layers[decoder.config().layers_here().begin].x_in;
+  if (!place.is_first_stage()) {
+    SendAndReceive(communicator, -1, {}, place.rank - 1, BytesIn(first));
+  }
+  Forward(decoder, inputs, activations);
+  if (!place.is_last_stage()) {
+    SendAndReceive(communicator, place.rank + 1, BytesIn(activations.x_out), -1, {});
   }
 }
 
 }  // namespace
 
-std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Decoder& decoder,
-                                          const LoraAdapter* adapter, const Dataset& dataset,
-                                          bool per_token, PassMemory& memory,
-                                          const EvalProgress& progress) {
+std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const RankPlace& place,
+                                          const Decoder& decoder, const LoraAdapter* adapter,
+                                          const Dataset& dataset, bool per_token,
+                                          PassMemory& memory, const EvalProgress& progress) {
   const Stopwatch watch;
   const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().longest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   EvalResult result;
   std::vector<PassResult> passes(groups.size());
   bool stopped = false;
-  ForPassesOf(communicator.rank(), communicator, std::ssize(groups), [&](std::int64_t p) {
+  for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
+    if (ReplicaOf(place, p) != place.replica()) continue;
     stopped = stopped || (progress && !progress(groups[p].begin, dataset.size()));
-    if (stopped) return;
+    // Stages wait for one another, and end together.
+    if (stopped && place.stages == 1) break;
     std::vector<Sample> samples;
     for (std::int64_t i = groups[p].begin; i < groups[p].end; ++i) {
       samples.push_back(dataset.Get(i));
@@ -123,19 +140,20 @@ std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Deco
     Activations& activations = activations_of.ForRows(batch.rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
-    Forward(decoder, inputs, activations);
+    ForwardStage(communicator, place, decoder, inputs, activations);
+    if (!place.is_last_stage()) continue;
     const LossSum sum = Loss(decoder, inputs, activations, per_token ? &result.logprobs : nullptr);
     passes[p] = {sum.loss, sum.hits, batch.supervised()};
     // In the order of rows, as Loss appends the log-probabilities.
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
     }
-  });
+  }
   if (AnyRank(communicator, stopped)) return {};
-  if (!communicator.is_alone()) SharePasses(communicator, passes);
-  if (!communicator.is_alone() && per_token) {
-    ShareTokens(communicator, passes, result.logprobs);
-    ShareTokens(communicator, passes, result.token_ids);
+  if (place.ranks() > 1) SharePasses(communicator, place, passes);
+  if (place.ranks() > 1 && per_token) {
+    ShareTokens(communicator, place, passes, result.logprobs);
+    ShareTokens(communicator, place, passes, result.token_ids);
   }
   PassResult sum;
   for (const PassResult& pass : passes) {  // in this order on any number of ranks

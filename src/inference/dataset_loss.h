@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "data/dataset.h"
+#include "dist/rank_place.h"
 #include "pass/decoder.h"
 #include "qlora/communicator.h"
 #include "qlora/model.h"
@@ -21,12 +22,12 @@ std::int64_t EvalRows(std::int64_t longest);
 using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 
 // memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
-// Ranks share the passes, and all of them get the result. Returns nothing when progress has
+// Replicas share the passes, and all ranks get the result. Returns nothing when progress has
 // returned false on a rank.
-std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Decoder& decoder,
-                                          const LoraAdapter* adapter, const Dataset& dataset,
-                                          bool per_token, PassMemory& memory,
-                                          const EvalProgress& progress = {});
+std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const RankPlace& place,
+                                          const Decoder& decoder, const LoraAdapter* adapter,
+                                          const Dataset& dataset, bool per_token,
+                                          PassMemory& memory, const EvalProgress& progress = {});
 
 }  // namespace qlora
 

@@ -195,8 +195,10 @@ class Model::Impl {
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
     PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
+    Communicator& ranks = context_.communicator();
+    const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
     EvalResult result = *EvaluateDataset(
-        context_.communicator(), decoder, options.without_adapter ? nullptr : adapter(), dataset,
+        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), dataset,
         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
           if (progress) progress(done, total);
           return true;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/index_range.h"
 #include "io/json_fwd.h"
 
 namespace qlora {
@@ -192,6 +193,15 @@ struct DecoderConfig {
 
   // Remarks for the user: settings of the file that are not followed.
   std::vector<std::string> notes;
+
+  // The layers that this process has: all of them, or a stage of a pipeline. The embedding belongs
+  // to the first layer, the output head to the last.
+  IndexRange stage = {};  // empty: all
+  IndexRange layers_here() const {
+    return stage.size() > 0 ? stage : IndexRange{0, num_hidden_layers};
+  }
+  bool has_embedding() const { return layers_here().begin == 0; }
+  bool has_head() const { return layers_here().end == num_hidden_layers; }
 
   // Layer l with all its sizes.
   LayerConfig layer(std::int64_t l) const;

@@ -166,13 +166,20 @@ void LoraAdapter::Layout(Carver& carver, const Slots& slots) {
     carver.Align(kDynamicBlock * element);
   };
   const auto linears = [&](ParameterKind kind, auto&& place_one) {
+    std::vector<std::int64_t> begins;
+    const auto begin = [&] {
+      begins.push_back(static_cast<std::int64_t>(carver.bytes() / element));
+    };
     group(kind, [&] {
       for (PerLinear<LoraLinear>& layer : layers_) {
+        begin();
         layer.ForEach([&](LoraLinear& lora) {
           if (lora.rank > 0) place_one(lora);
         });
       }
+      begin();
     });
+    if (begins.back() > begins.front()) groups_.back().layers = std::move(begins);
   };
   MatrixView before;
   linears(ParameterKind::kA, [&](LoraLinear& lora) {
@@ -325,6 +332,15 @@ void LoraAdapter::ZeroFrozenGradients(Backend& backend) {
       backend.Run(ops::Zero{Columns(lora.db, lora.trained_rank, frozen)});
     });
   }
+}
+
+std::vector<IndexRange> LoraAdapter::PartsOf(const IndexRange& layers) const {
+  std::vector<IndexRange> parts;
+  for (const ParameterGroup& group : groups_) {
+    if (group.layers.empty()) continue;
+    parts.push_back({group.layers[layers.begin], group.layers[layers.end]});
+  }
+  return parts;
 }
 
 void LoraAdapter::ZeroGradients() { Zero(*memory_, gradients()); }

@@ -66,6 +66,7 @@ struct ParameterGroup {
   ParameterKind kind = ParameterKind::kA;
   std::int64_t begin = 0;
   std::int64_t count = 0;
+  std::vector<std::int64_t> layers = {};  // (L + 1) where those of each layer begin; empty: kModule
 };
 
 // The adapters of a whole decoder. All matrices of one kind are in one arena, so that zeroing, the
@@ -138,6 +139,8 @@ class LoraAdapter {
   MatrixView gradient_sum() { return gradient_sum_; }
   // The kinds that the adapter has, in the order of parameters(); each begins at a multiple of 256.
   const std::vector<ParameterGroup>& groups() const { return groups_; }
+  // The parts of parameters() that belong to these layers, one for each kind. Modules are of none.
+  std::vector<IndexRange> PartsOf(const IndexRange& layers) const;
   // The bytes of the adapter without gradients: parameters, and the lengths of DoRA.
   std::size_t bytes() const { return BytesOf(wide_, count_) + norm_bytes_; }
   std::int64_t max_group_rank() const;  // largest sum of ranks over linears that share an input

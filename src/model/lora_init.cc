@@ -251,6 +251,7 @@ void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights
     FreezeNegative(factors);
   };
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    if (!weights.layers[l].is_here()) continue;
     ForEachPair(weights.layers[l].linears, adapter.layers()[l],
                 [&](const FrozenLinear& frozen, LoraLinear& lora) {
                   if (lora.rank == 0) return;

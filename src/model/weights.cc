@@ -36,28 +36,37 @@ class Loader : public WeightReader {
     }
     Begin(carver, read);
     embedding_ = 0;
+    const IndexRange here = config_.layers_here();
     out.layers.clear();
-    Embedding(out);
-    const std::string final_norm =
-        fmt::format("{}{}.weight", tensors_.prefix(), config_.names.final_norm);
-    out.final_norm = Norm(final_norm, config_.hidden_size);
-    out.head_norm = config_.logit_scale == 1
-                        ? out.final_norm
-                        : Norm(final_norm, config_.hidden_size, config_.logit_scale);
     // A tied head is the embedding itself, in the file and in memory.
-    out.head = config_.tie_word_embeddings ? out.embed : Head();
+    const bool tied = config_.tie_word_embeddings;
+    if (config_.has_embedding() || (tied && config_.has_head())) Embedding(out);
+    if (config_.has_head()) FinalNorms(out);
+    if (config_.has_head()) out.head = tied ? out.embed : Head();
     if (config_.per_layer_size > 0) PerLayerEmbedding(out);
-    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) out.layers.push_back(Layer(l));
+    out.layers.resize(config_.num_hidden_layers);
+    for (std::int64_t l = here.begin; l < here.end; ++l) out.layers[l] = Layer(l);
     out.sizes = {carver.bytes(),
                  place_->mapped(),
                  embedding_,
                  stored_4bit_,
                  tensors_.parameters(),
                  {block_formats_.begin(), block_formats_.end()},
-                 tensors_.Notes(config_)};
+                 // A stage leaves the tensors of others alone.
+                 here.size() == config_.num_hidden_layers ? tensors_.Notes(config_)
+                                                          : std::vector<std::string>{}};
   }
 
  private:
+  void FinalNorms(DecoderWeights& out) {
+    const std::string final_norm =
+        fmt::format("{}{}.weight", tensors_.prefix(), config_.names.final_norm);
+    out.final_norm = Norm(final_norm, config_.hidden_size);
+    out.head_norm = config_.logit_scale == 1
+                        ? out.final_norm
+                        : Norm(final_norm, config_.hidden_size, config_.logit_scale);
+  }
+
   void Embedding(DecoderWeights& out) {
     const bool tied = config_.tie_word_embeddings;
     const TensorInfo& tensor = tensors_.Get(tensors_.prefix() + "embed_tokens.weight",

@@ -77,6 +77,9 @@ struct SideWeights {
 };
 
 struct LayerWeights {
+  // False for a layer of another stage of a pipeline, of which everything is empty.
+  bool is_here() const { return !linears.qkv.empty(); }
+
   PerLinear<FrozenLinear> linears;
   // Norms are wide. 1 is added to norms that are stored as w - 1.
   ConstMatrixView input_norm;      // (1, D); empty without input norms
@@ -116,6 +119,8 @@ struct WeightSizes {
   std::vector<std::string> notes = {};
 };
 
+// Of a stage of a pipeline: embed is empty without the first layer, unless the head is tied to it;
+// head and its norms are empty without the last layer.
 struct DecoderWeights {
   WeightView embed;             // (V, D) as in the file
   bool host_embedding = false;  // `embed` is in host memory, and everything else is not
@@ -123,10 +128,10 @@ struct DecoderWeights {
   ConstMatrixView final_norm;   // (1, D) wide
   ConstMatrixView head_norm;    // (1, D) wide: final_norm times logit_scale, as passes read it
   // Of per-layer embeddings; empty without.
-  WeightView per_layer_embed;      // (V', L*P) in host memory, also where everything else is not
-  ConstMatrixView per_layer_norm;  // (1, P) wide
-  ConstMatrixView per_layer_half;  // (1, P) wide: per_layer_norm times 2^-1/2, as passes read it
-  std::vector<LayerWeights> layers;
+  WeightView per_layer_embed;        // (V', L*P) in host memory, also where everything else is not
+  ConstMatrixView per_layer_norm;    // (1, P) wide
+  ConstMatrixView per_layer_half;    // (1, P) wide: per_layer_norm times 2^-1/2, as passes read it
+  std::vector<LayerWeights> layers;  // L; empty outside of the stage
 
   bool is_tied() const { return HaveOnePlace(embed, head); }
 

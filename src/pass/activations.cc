@@ -291,9 +291,9 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
                               const Precision& precision, const ActivationShape& shape,
                               Carver* staging) {
   Layout layout(carver, config, precision, shape);
-  const std::int64_t layers = config.num_hidden_layers;
+  const IndexRange here = config.layers_here();
   Activations out;
-  out.layers.resize(layers);
+  out.layers.resize(config.num_hidden_layers);
   layout.Inputs(out.inputs);
   out.keeps_stream = shape.training;
   // The staged rows come first, so that they have one place in all passes: uploads of the pass
@@ -311,7 +311,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   // One memory for a part of several layers, each of which lays it out for its own sizes.
   const auto share = [&](const auto& shares, const auto& lay_out) {
     const Carver begin = carver;
-    for (std::int64_t l = 0; l < layers; ++l) {
+    for (std::int64_t l = here.begin; l < here.end; ++l) {
       if (!shares(l)) continue;
       Carver part = begin;
       LayerLayout of_layer(layout, part, l);
@@ -331,19 +331,20 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     of_layer.MlpPart(a);
     if (config.per_layer_size > 0) a.per_layer.x = stream(of_layer);
   };
-  for (std::int64_t l = 0; l < layers; ++l) {
+  for (std::int64_t l = here.begin; l < here.end; ++l) {
     if (config.is_kv_shared(l)) LayerLayout(layout, carver, l).SharedKv(out.layers[l]);
   }
   share(shares_attention, attention);
   share(shares_mlp, mlp);
-  const std::int64_t offloaded = std::ranges::count(shape.recompute, Recompute::kOffload);
+  std::int64_t offloaded = 0;
+  for (std::int64_t l = here.begin; l < here.end; ++l) offloaded += level(l) == Recompute::kOffload;
   std::vector<MatrixView> inputs;
   for (std::int64_t i = 0; i < std::min(kInputSlots, offloaded); ++i) {
     inputs.push_back(layout.Stream());
   }
 
   std::int64_t before = 0;  // offloaded layers below layer l
-  for (std::int64_t l = 0; l < layers; ++l) {
+  for (std::int64_t l = here.begin; l < here.end; ++l) {
     LayerActivations& a = out.layers[l];
     LayerLayout of_layer(layout, carver, l);
     if (!shares_attention(l)) attention(of_layer, a);

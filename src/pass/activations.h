@@ -135,7 +135,7 @@ struct InputBuffers {
 // planned for the largest one.
 struct Activations {
   InputBuffers inputs;
-  std::vector<LayerActivations> layers;  // L
+  std::vector<LayerActivations> layers;  // L; empty outside of the stage
   // Training: x_in, x_mid and x_out are separate buffers. Otherwise they are one buffer, to which
   // layers add.
   bool keeps_stream = false;
@@ -174,9 +174,11 @@ struct ActivationShape {
 // The columns behind m up to its stride; m: rows of a matrix that has its memory to itself.
 inline MatrixView TailOf(const MatrixView& m) { return Columns(m, m.cols, m.stride - m.cols); }
 
-// Rows of one chunk of the output head for a pass with `rows` supervised rows.
+// Rows of one chunk of the output head for a pass with `rows` supervised rows; none where another
+// stage has the head.
 inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
                              WorkSize size) {
+  if (!config.has_head()) return 0;
   return std::min(rows, backend.HeadChunkRows(config.vocab_size, size));
 }
 

@@ -3,6 +3,9 @@
 //   forward    ids -> Embed -> layers[0].x_in -> layer 0 -> layers[1].x_in -> ... -> x_out
 //   backward   ids <- EmbedBackward <- dx     <- layer 0 <- dx             <- ... <- dx (loss.cc)
 //
+// A stage of a pipeline runs its own layers. What lies before them and behind them is the work of
+// other stages, which bring the x_in of the first of its layers and the dx of the last.
+//
 // Every layer keeps its input x_in, on the device or in host memory, from which the backward pass
 // recomputes the activations that the forward pass did not keep. There is one dx: each layer adds
 // the gradients of its blocks to it.
@@ -78,12 +81,13 @@ void OpsWaitFor(Memory& memory, const MatrixView& m) {
 void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, SequenceState* state,
                    const InputObserver* observer, Activations& activations) {
   Memory& memory = decoder.backend().memory();
-  const std::int64_t layers = decoder.config().num_hidden_layers;
-  for (std::int64_t l = 0; l < layers; ++l) {
+  const IndexRange here = decoder.config().layers_here();
+  for (std::int64_t l = here.begin; l < here.end; ++l) {
     QueueDownloadOfInput(memory, activations.layers[l]);
     Layer layer(decoder, inputs, l, state, observer, activations);
     layer.ForwardMixer();
-    const MatrixView& x_out = l + 1 == layers ? activations.x_out : activations.layers[l + 1].x_in;
+    const MatrixView& x_out =
+        l + 1 == here.end ? activations.x_out : activations.layers[l + 1].x_in;
     OpsWaitFor(memory, x_out);
     layer.ForwardMlp(x_out);
   }
@@ -126,7 +130,7 @@ void RestoreInput(Memory& memory, LayerActivations& layer) {
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer) {
   const InputObserver* const watches = observer ? &observer : nullptr;
-  Embed(decoder, inputs, activations, watches);
+  if (decoder.config().has_embedding()) Embed(decoder, inputs, activations, watches);
   ForwardLayers(decoder, inputs, nullptr, watches, activations);
 }
 
@@ -142,16 +146,17 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
   Memory& memory = decoder.backend().memory();
   const TrainedModule* embedding = trained.embedding();
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
+  const IndexRange here = decoder.config().layers_here();
   for (const LayerActivations& layer : activations.layers) {
     if (layer.d_k_others.empty()) continue;
     decoder.backend().Run(ops::Zero{layer.d_k_others});
     decoder.backend().Run(ops::Zero{layer.d_v_others});
   }
-  for (std::int64_t l = decoder.config().num_hidden_layers - 1; l >= lowest; --l) {
+  for (std::int64_t l = here.end - 1; l >= std::max(here.begin, lowest); --l) {
     Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
     OpsWaitFor(memory, activations.layers[l].x_in);
     // To the place of the input of layer l + 1, whose ops were given before.
-    if (l > lowest) QueueUploadOfInput(memory, activations.layers[l - 1]);
+    if (l > std::max(here.begin, lowest)) QueueUploadOfInput(memory, activations.layers[l - 1]);
     if (RecomputesAttention(recompute[l])) layer.ForwardMixer();
     if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);

@@ -71,7 +71,8 @@ class Decoder {
   RopeTables ropes_;
 };
 
-// Runs all layers; afterwards activations.x_out holds the residual stream of every row.
+// Runs all layers, or those of a stage from their x_in on; afterwards activations.x_out holds the
+// residual stream of every row.
 void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
              const InputObserver& observer = nullptr);
 // Writes the embeddings of the ids, with their noise, to where the first layer reads them, and

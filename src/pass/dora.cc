@@ -19,6 +19,7 @@ template <typename Visit>
 void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visit&& visit) {
   if (!adapter.config().use_dora) return;
   for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    if (!weights.layers[l].is_here()) continue;
     ForEachPair(weights.layers[l].linears, adapter.layers()[l],
                 [&](const FrozenLinear& frozen, const LoraLinear& lora) {
                   if (lora.is_dora()) visit(frozen, lora);

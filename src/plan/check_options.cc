@@ -35,10 +35,15 @@ void CheckSchedule(const TrainOptions& o) {
 }  // namespace
 
 TrainOptions WithRanks(TrainOptions options, int ranks) {
+  if (ranks % options.pipeline_stages != 0) {
+    ThrowInvalidInput("pipeline_stages {} needs a multiple of {} ranks, found {}",
+                      options.pipeline_stages, options.pipeline_stages, ranks);
+  }
+  const std::int64_t replicas = ranks / options.pipeline_stages;
   const std::int64_t samples = options.per_device_train_batch_size;
   std::int64_t& window = options.gradient_accumulation_steps;
   if (options.global_batch_size == 0) {
-    window *= ranks;
+    window *= replicas;
   } else if (options.global_batch_size % samples != 0) {
     ThrowInvalidInput(
         "global_batch_size {} is no multiple of the {} samples of a micro-batch "
@@ -48,18 +53,19 @@ TrainOptions WithRanks(TrainOptions options, int ranks) {
     window = options.global_batch_size / samples;
   }
   options.global_batch_size = 0;
-  if (window < ranks) {
+  const char* kind = options.pipeline_stages > 1 ? "replicas of the model" : "ranks";
+  if (window < replicas) {
     ThrowInvalidInput(
-        "a step has {} {} and there are {} ranks, so that some would have no work; start at most "
-        "{} "
-        "ranks, or set global_batch_size to {} or more",
-        window, window == 1 ? "micro-batch" : "micro-batches", ranks, window, samples * ranks);
+        "a step has {} {} and there are {} {}, so that some would have no work; start fewer ranks, "
+        "or "
+        "set global_batch_size to {} or more",
+        window, window == 1 ? "micro-batch" : "micro-batches", replicas, kind, samples * replicas);
   }
-  if (options.reduction_groups < ranks) {
+  if (options.reduction_groups < replicas) {
     ThrowInvalidInput(
-        "reduction_groups {} shares a step out to at most {} ranks, and there are {}; set "
+        "reduction_groups {} shares a step out to at most {} {}, and there are {}; set "
         "reduction_groups to {} or more (sums are then rounded in another order)",
-        options.reduction_groups, options.reduction_groups, ranks, ranks);
+        options.reduction_groups, options.reduction_groups, kind, replicas, replicas);
   }
   return options;
 }
@@ -84,6 +90,7 @@ void CheckRanges(const TrainOptions& o) {
   positive("gradient_accumulation_steps", o.gradient_accumulation_steps);
   not_negative("global_batch_size", o.global_batch_size);
   positive("reduction_groups", o.reduction_groups);
+  positive("pipeline_stages", o.pipeline_stages);
   if (o.reduction_groups > kMostReductionGroups) {
     ThrowInvalidInput("reduction_groups must be at most {}, found {}", kMostReductionGroups,
                       o.reduction_groups);

@@ -43,8 +43,7 @@ MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
   MemoryPlan plan =
       PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights, needs,
                  Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
-  const std::size_t sums =
-      GradientTree::Bytes(run.place.split, run.place.rank, run.adapter.parameters());
+  const std::size_t sums = GradientTree::Bytes(run.place, run.parts, run.adapter.parameters());
   if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
   const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
   if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
@@ -268,16 +267,6 @@ DataExtent ExtentOf(const RunData& data) {
           }};
 }
 
-RankPlan PlanRanks(const WindowSplit& split, const ConstMatrixView& gradients) {
-  RankPlan plan{.ranks = split.ranks, .micro_batches = split.micro_batches};
-  for (int rank = 0; rank < split.ranks; ++rank) {
-    plan.micro_batches_of_rank =
-        std::max(plan.micro_batches_of_rank, split.MicroBatchesOfRank(rank).size());
-    plan.bytes_sent = std::max(plan.bytes_sent, GradientTree::BytesSent(split, rank, gradients));
-  }
-  return plan;
-}
-
 FittedRun FitMemory(const RunParts& run) {
   const std::int64_t max_length = run.data.stream.max_length;
   FittedRun fitted;
@@ -285,6 +274,7 @@ FittedRun FitMemory(const RunParts& run) {
   fitted.needs = {.train_rows = run.data.max_rows(run.data.stream),
                   .train_length = std::min(run.data.longest, max_length),
                   .eval_rows = EvalRowsOf(run, max_length),
+                  .in_flight = run.place.in_flight(),
                   .recompute = {}};
   const Memory& memory = run.backend.memory();
   const int sharers = run.place.of_host;

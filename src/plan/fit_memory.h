@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "backend/backend_factory.h"
 #include "data/batch_stream.h"
@@ -31,16 +32,6 @@ struct DataExtent {
 // `data` must outlive the result.
 DataExtent ExtentOf(const RunData& data);
 
-// The place of a rank in a run.
-struct RankPlace {
-  int rank = 0;
-  int of_host = 1;    // ranks that share the memory of the host
-  WindowSplit split;  // of a step, among all ranks
-};
-
-// gradients: of the adapter, of which the shape counts.
-RankPlan PlanRanks(const WindowSplit& split, const ConstMatrixView& gradients);
-
 // The parts of a run that decide how much memory it needs.
 struct RunParts {
   const TrainOptions& options;
@@ -53,6 +44,7 @@ struct RunParts {
   const BackendFactory& backends;  // of which `backend` is one
   const Backend& backend;
   const RankPlace& place;
+  const std::vector<IndexRange>& parts;  // of the adapter, whose gradients the stage adds up
 };
 
 struct FittedRun {

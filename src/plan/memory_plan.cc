@@ -53,12 +53,14 @@ BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                   needs.train_rows, needs.train_length, needs.work_size);
 }
 
-PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                        const LoraAdapter& adapter, const Precision& precision,
-                        const ActivationNeeds& needs) {
+std::vector<PassBytes> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                                     const LoraAdapter& adapter, const Precision& precision,
+                                     const ActivationNeeds& needs) {
   const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
   const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
-  return {std::max(train.arena, eval.arena), std::max(train.staging, eval.staging)};
+  std::vector<PassBytes> all(static_cast<std::size_t>(needs.in_flight), train);
+  all[0] = {std::max(train.arena, eval.arena), std::max(train.staging, eval.staging)};
+  return all;
 }
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
@@ -90,9 +92,10 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
   plan.Add({"optimizer", optimizer_bytes, plan.place});
   // Evaluation runs in the memory of training's activations. Saving copies nothing.
-  plan.parts.push_back({"activations", std::max(train.arena, eval.arena), plan.place});
-  plan.train_peak += train.arena;
-  plan.eval_peak += eval.arena;
+  const std::size_t behind = static_cast<std::size_t>(needs.in_flight - 1) * train.arena;
+  plan.parts.push_back({"activations", std::max(train.arena, eval.arena) + behind, plan.place});
+  plan.train_peak += train.arena + behind;
+  plan.eval_peak += eval.arena + behind;
   plan.Add(
       {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)), plan.place});
   return plan;

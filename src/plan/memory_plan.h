@@ -21,6 +21,7 @@ struct ActivationNeeds {
   std::int64_t train_rows = 0;    // rows of the largest micro-batch
   std::int64_t train_length = 0;  // tokens of its longest sequence
   std::int64_t eval_rows = 0;     // 0: no evaluation
+  std::int64_t in_flight = 1;     // micro-batches whose activations a stage keeps at a time
   std::vector<Recompute> recompute;
   bool host_embedding = false;  // LoadOptions::host_embedding
   WorkSize work_size = WorkSize::kFast;
@@ -30,10 +31,10 @@ struct ActivationNeeds {
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs);
 
-// The memory of the passes of a run.
-PassBytes BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                        const LoraAdapter& adapter, const Precision& precision,
-                        const ActivationNeeds& needs);
+// The memory of each of the passes of a run that are in flight; the first one also evaluates.
+std::vector<PassBytes> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                                     const LoraAdapter& adapter, const Precision& precision,
+                                     const ActivationNeeds& needs);
 
 // Everything but the program, the data, a host embedding, its rows in transfer and offloaded inputs
 // is in the memory of the backend.

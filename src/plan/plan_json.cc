@@ -39,7 +39,14 @@ OrderedJson DiskToJson(const DiskPlan& disk) {
 }
 
 OrderedJson RanksToJson(const RankPlan& plan) {
-  return {{"world_size", plan.ranks},
+  OrderedJson stages = OrderedJson::array();
+  for (const StagePlan& stage : plan.of_stages) {
+    stages.push_back(
+        {{"first_layer", stage.first_layer}, {"layers", stage.layers}, {"memory", stage.memory}});
+  }
+  return {{"stages", stages},
+          {"idle_share", plan.idle_share},
+          {"world_size", plan.ranks},
           {"micro_batches", plan.micro_batches},
           {"micro_batches_of_rank", plan.micro_batches_of_rank},
           {"bytes_sent_per_step", plan.bytes_sent}};

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "backend/backend_factory.h"
 #include "dist/folder_copy.h"
@@ -45,6 +46,7 @@ struct PreparedRun {
   std::optional<std::filesystem::path> checkpoint;  // to resume from
   std::shared_ptr<const FolderCopy> copy;           // of the checkpoint, where rank 0 alone has it
   RankPlace place;
+  std::vector<IndexRange> stages;  // the layers of each
   // The base model.
   std::filesystem::path model_dir;
   DecoderConfig config;

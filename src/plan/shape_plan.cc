@@ -21,6 +21,7 @@
 #include "plan/fit_memory.h"
 #include "plan/new_adapter.h"
 #include "plan/sample_prompts.h"
+#include "plan/stage_plan.h"
 #include "tokenizer/adapter_files.h"
 
 namespace qlora {
@@ -120,12 +121,24 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
   const DataExtent extent = FullSequences(options, plan.length);
   plan.rows = extent.max_rows(extent.stream);
   const SamplePrompts no_prompts;
-  RankPlace place;
-  place.split = {options.gradient_accumulation_steps, options.reduction_groups, world_size};
-  plan.ranks = PlanRanks(place.split, adapter.parameters());
-  plan.memory = FitMemory({options, extent, no_prompts, shape.config, precision, adapter, weights,
-                           *backends, *backend, place})
-                    .plan;
+  const std::vector<IndexRange> stages = PlanStages(shape.config, options);
+  const auto parts = PartsOfStages(adapter, stages);
+  plan.ranks = PlanRanks(PlaceOf(options, 0, world_size), stages, adapter, shape.config, plan.rows,
+                         precision.wide);
+  // A rank of each stage; the plan is that of the one that needs most.
+  for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) {
+    DecoderConfig config = shape.config;
+    config.stage = stages[stage];
+    const WeightSizes of_stage = shape.weights
+                                     ? PlanWeights(context, *backend, *shape.weights, config, load)
+                                     : PlanWeights(context, *backend, config, load);
+    MemoryPlan memory =
+        FitMemory({options, extent, no_prompts, config, precision, adapter, of_stage, *backends,
+                   *backend, PlaceOf(options, stage, world_size), parts[stage]})
+            .plan;
+    plan.ranks.of_stages.push_back({stages[stage].begin, stages[stage].size(), memory.peak()});
+    if (stage == 0 || memory.peak() > plan.memory.peak()) plan.memory = std::move(memory);
+  }
   // Without data the numbers of steps and of checkpoints are open.
   const std::int64_t steps = std::max<std::int64_t>(options.max_steps, 1);
   const std::size_t tokenizer =

@@ -92,6 +92,9 @@ void TrainOptions::Declare(OptionTable& table) {
       "reduction_groups", &reduction_groups,
       "parts of a step whose gradients are added in a fixed order, so that ranks do not change "
       "the sum; no more ranks than parts can share a step");
+  table.Add("pipeline_stages", &pipeline_stages,
+            "number of ranks that share out the layers of a model larger than one machine; other "
+            "ranks are further replicas");
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,

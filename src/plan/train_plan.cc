@@ -28,6 +28,7 @@
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
 #include "plan/sample_prompts.h"
+#include "plan/stage_plan.h"
 #include "qlora/communicator.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
@@ -122,10 +123,8 @@ StartPoint FindStart(Communicator& communicator, const TrainOptions& options) {
 }
 
 RankPlace PlaceIn(const Communicator& communicator, const TrainOptions& options, int world_size) {
-  RankPlace place;
-  place.split = {options.gradient_accumulation_steps, options.reduction_groups, world_size};
-  if (world_size != communicator.size()) return place;
-  place.rank = communicator.rank();
+  if (world_size != communicator.size()) return PlaceOf(options, 0, world_size);
+  RankPlace place = PlaceOf(options, communicator.rank(), world_size);
   place.of_host = communicator.local_size();
   return place;
 }
@@ -139,10 +138,10 @@ Facts FactsOf(const TrainPlan& plan) {
     if (key != "model_name_or_path") facts.emplace_back(key, value.get<std::string>());
   }
   const Json all = OptionsToJson(plan.options);
-  for (const char* key :
-       {"max_steps", "num_train_epochs", "save_steps", "saves_per_epoch", "save_ratio",
-        "eval_steps", "evals_per_epoch", "eval_ratio", "eval_on_start", "save_total_limit",
-        "load_best_model_at_end", "early_stopping_patience", "max_skipped_steps"}) {
+  for (const char* key : {"max_steps", "num_train_epochs", "save_steps", "saves_per_epoch",
+                          "save_ratio", "eval_steps", "evals_per_epoch", "eval_ratio",
+                          "eval_on_start", "save_total_limit", "load_best_model_at_end",
+                          "early_stopping_patience", "max_skipped_steps", "pipeline_stages"}) {
     facts.emplace_back(key, all.at(key).get<std::string>());
   }
   return facts;
@@ -167,6 +166,8 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
+  run->stages = PlanStages(run->config, options);
+  run->config.stage = run->stages[place.stage()];
   run->precision = ParsePrecision(options.compute_dtype, *run->backends);
   run->base = {options.model_name_or_path, options.load_in_4bit, options.quantization};
   // For its sizes; LoadRun makes the adapter that is trained.
@@ -217,10 +218,13 @@ TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backe
   CheckLoraInit(ParseLoraInit(options.init_lora_weights), adapter,
                 run->base.load_in_4bit && !weights.stored_4bit);
 
-  FittedRun fitted = FitMemory({options, ExtentOf(*data), run->prompts, run->config, run->precision,
-                                adapter, weights, *run->backends, *backend, place});
+  const auto parts = PartsOfStages(adapter, run->stages);
+  const DataExtent extent = ExtentOf(*data);
+  FittedRun fitted = FitMemory({options, extent, run->prompts, run->config, run->precision, adapter,
+                                weights, *run->backends, *backend, place, parts[place.stage()]});
   plan.memory = std::move(fitted.plan);
-  plan.ranks = PlanRanks(place.split, adapter.parameters());
+  plan.ranks = PlanRanks(place, run->stages, adapter, run->config, fitted.needs.train_rows,
+                         run->precision.wide);
   run->needs = std::move(fitted.needs);
   run->positions = fitted.positions;
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <numeric>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -18,18 +18,6 @@ std::int64_t SplitOf(const IndexRange& node) {
          static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node.size() - 1)));
 }
 
-// Adds the largest nodes below `node` that lie within `range`.
-void AddSubtrees(const IndexRange& node, const IndexRange& range, std::vector<IndexRange>& found) {
-  if (node.end <= range.begin || range.end <= node.begin) return;
-  if (range.begin <= node.begin && node.end <= range.end) {
-    found.push_back(node);
-    return;
-  }
-  const std::int64_t split = SplitOf(node);
-  AddSubtrees({node.begin, split}, range, found);
-  AddSubtrees({split, node.end}, range, found);
-}
-
 // True when `left` and `right` are the children of a node of the tree.
 bool AreSiblings(const IndexRange& left, const IndexRange& right, std::int64_t leaves) {
   IndexRange node = {0, leaves};
@@ -41,11 +29,11 @@ bool AreSiblings(const IndexRange& left, const IndexRange& right, std::int64_t l
   return false;
 }
 
-// The most sums that wait while a rank adds its leaves. The last subtree stays in the gradients.
-std::int64_t MostWaiting(const WindowSplit& window, int rank) {
+// The most sums that wait while a replica adds its leaves. The last subtree stays in the gradients.
+std::int64_t MostWaiting(const WindowSplit& window, int replica) {
   std::vector<IndexRange> held;
   std::int64_t most = 0;
-  const IndexRange mine = window.LeavesOf(rank);
+  const IndexRange mine = window.LeavesOf(replica);
   for (std::int64_t leaf = mine.begin; leaf < mine.end; ++leaf) {
     most = std::max(most, std::ssize(held));
     IndexRange sum = {leaf, leaf + 1};
@@ -58,14 +46,20 @@ std::int64_t MostWaiting(const WindowSplit& window, int rank) {
   return most;
 }
 
-// Slice `rank` of n values, in whole blocks.
-IndexRange SliceOf(int rank, int ranks, std::int64_t n) {
-  const std::int64_t blocks = n / kDynamicBlock;
-  return {blocks * rank / ranks * kDynamicBlock, blocks * (rank + 1) / ranks * kDynamicBlock};
+// The slice of a part, in whole blocks, that a replica adds up.
+IndexRange SliceOf(int replica, int replicas, const IndexRange& part) {
+  const std::int64_t blocks = part.size() / kDynamicBlock;
+  return {part.begin + blocks * replica / replicas * kDynamicBlock,
+          part.begin + blocks * (replica + 1) / replicas * kDynamicBlock};
 }
 
 MatrixView Slice(const MatrixView& values, const IndexRange& range) {
   return Columns(values, range.begin, range.size());
+}
+
+// The first `count` values of row i, as a matrix of its own.
+MatrixView RowOf(const MatrixView& m, std::int64_t i, std::int64_t count) {
+  return {Rows(m, i, 1).data, m.dtype, 1, count, count};
 }
 
 // A (1, n) range as rows of one block, which backends share out: every parameter begins at a
@@ -76,11 +70,11 @@ Communicator::MutableBytes BytesOfRow(const MatrixView& row) {
   return {row.Row<std::byte>(0), BytesOf(row.dtype, row.cols)};
 }
 
-// The subtrees of all ranks, in the order of leaves.
+// The subtrees of all replicas, in the order of leaves.
 std::vector<IndexRange> AllSubtrees(const WindowSplit& window) {
   std::vector<IndexRange> all;
-  for (int rank = 0; rank < window.ranks; ++rank) {
-    const std::vector<IndexRange> subtrees = window.SubtreesOf(rank);
+  for (int replica = 0; replica < window.replicas; ++replica) {
+    const std::vector<IndexRange> subtrees = window.SubtreesOf(replica);
     all.insert(all.end(), subtrees.begin(), subtrees.end());
   }
   return all;
@@ -93,88 +87,78 @@ struct Buffers {
 
 // Used to measure the arena and to fill it. A window at the end of an epoch has fewer leaves, and
 // may wait for more sums than a full one.
-Buffers LayOut(Carver& carver, const WindowSplit& split, int rank, const ConstMatrixView& like) {
+Buffers LayOut(Carver& carver, const RankPlace& place, const std::vector<IndexRange>& parts,
+               const ConstMatrixView& like) {
+  const WindowSplit& split = place.split;
   std::int64_t waiting = 0;
   std::int64_t subtrees = 0;
-  for (std::int64_t count = 1; count <= std::min(split.micro_batches, split.reduction_groups);
-       ++count) {
+  for (std::int64_t count = 1; count <= split.leaves(); ++count) {
     const WindowSplit window = split.WithMicroBatches(count);
-    waiting = std::max(waiting, MostWaiting(window, rank));
+    waiting = std::max(waiting, MostWaiting(window, place.replica()));
     subtrees = std::max(subtrees, std::ssize(AllSubtrees(window)));
   }
   Buffers buffers;
   for (std::int64_t i = 0; i < waiting; ++i) {
     buffers.waiting.push_back(carver.Matrix(like.dtype, like.rows, like.cols));
   }
-  if (split.ranks > 1) {
-    const std::int64_t slice = SliceOf(rank, split.ranks, like.cols).size();
+  if (split.replicas > 1) {
+    std::int64_t slice = 0;
+    for (const IndexRange& part : parts) {
+      slice = std::max(slice, SliceOf(place.replica(), split.replicas, part).size());
+    }
     buffers.received = carver.Matrix(like.dtype, subtrees, slice);
   }
   return buffers;
 }
 
-// Adds the rows of `sums`, one for each subtree, as the tree says. Returns the number of the row
-// that holds the sum of `node`; next: the first row that is not used yet.
-std::int64_t AddRows(Backend& backend, const IndexRange& node, const MatrixView& sums,
-                     std::span<const IndexRange> subtrees, std::int64_t& next) {
+// Adds the rows of `sums` (subtrees, n), one for each subtree, as the tree says. Returns the number
+// of the row that holds the sum of `node`; next: the first row that is not used yet.
+std::int64_t AddRows(Backend& backend, const IndexRange& node, std::int64_t n,
+                     std::span<const IndexRange> subtrees, const MatrixView& sums,
+                     std::int64_t& next) {
   if (subtrees[next] == node) return next++;
   const std::int64_t split = SplitOf(node);
-  const std::int64_t left = AddRows(backend, {node.begin, split}, sums, subtrees, next);
-  const std::int64_t right = AddRows(backend, {split, node.end}, sums, subtrees, next);
-  backend.Run(ops::Add{InRows(Rows(sums, right, 1)), InRows(Rows(sums, left, 1))});
+  const std::int64_t left = AddRows(backend, {node.begin, split}, n, subtrees, sums, next);
+  const std::int64_t right = AddRows(backend, {split, node.end}, n, subtrees, sums, next);
+  backend.Run(ops::Add{InRows(RowOf(sums, right, n)), InRows(RowOf(sums, left, n))});
   return left;
 }
 
 }  // namespace
 
-std::int64_t WindowSplit::leaves() const { return std::min(micro_batches, reduction_groups); }
-
-IndexRange WindowSplit::MicroBatchesOf(std::int64_t leaf) const {
-  const std::int64_t count = leaves();
-  return {leaf * micro_batches / count, (leaf + 1) * micro_batches / count};
-}
-
-IndexRange WindowSplit::LeavesOf(int rank) const {
-  return {leaves() * rank / ranks, leaves() * (rank + 1) / ranks};
-}
-
-IndexRange WindowSplit::MicroBatchesOfRank(int rank) const {
-  const IndexRange mine = LeavesOf(rank);
-  const std::int64_t count = leaves();
-  return {mine.begin * micro_batches / count, mine.end * micro_batches / count};
-}
-
-std::vector<IndexRange> WindowSplit::SubtreesOf(int rank) const {
-  std::vector<IndexRange> found;
-  AddSubtrees({0, leaves()}, LeavesOf(rank), found);
-  return found;
-}
-
-WindowSplit WindowSplit::WithMicroBatches(std::int64_t count) const {
-  return {count, reduction_groups, ranks};
-}
-
-GradientTree::GradientTree(Memory& memory, const WindowSplit& split, int rank,
+GradientTree::GradientTree(Memory& memory, const RankPlace& place,
+                           std::vector<std::vector<IndexRange>> parts,
                            const ConstMatrixView& gradients)
-    : split_(split), rank_(rank), arena_(Bytes(split, rank, gradients), memory) {
+    : place_(place),
+      parts_(std::move(parts)),
+      arena_(Bytes(place, parts_[place.stage()], gradients), memory) {
   Carver carver(arena_);
-  Buffers buffers = LayOut(carver, split, rank, gradients);
+  Buffers buffers = LayOut(carver, place, parts_[place.stage()], gradients);
   waiting_ = std::move(buffers.waiting);
   received_ = buffers.received;
 }
 
-std::size_t GradientTree::Bytes(const WindowSplit& split, int rank,
+std::size_t GradientTree::Bytes(const RankPlace& place,
+                                const std::vector<IndexRange>& parts_of_stage,
                                 const ConstMatrixView& gradients) {
   Carver plan;
-  LayOut(plan, split, rank, gradients);
+  LayOut(plan, place, parts_of_stage, gradients);
   return plan.bytes();
 }
 
-std::size_t GradientTree::BytesSent(const WindowSplit& split, int rank,
+std::size_t GradientTree::BytesSent(const RankPlace& place,
+                                    const std::vector<IndexRange>& parts_of_stage,
                                     const ConstMatrixView& gradients) {
-  const std::int64_t own = SliceOf(rank, split.ranks, gradients.cols).size();
-  const std::int64_t values =
-      std::ssize(split.SubtreesOf(rank)) * (gradients.cols - own) + own * (split.ranks - 1);
+  const WindowSplit& split = place.split;
+  std::int64_t values = 0;
+  for (const IndexRange& part : parts_of_stage) {
+    const std::int64_t own = SliceOf(place.replica(), split.replicas, part).size();
+    if (split.replicas > 1) {
+      values += std::ssize(split.SubtreesOf(place.replica())) * (part.size() - own) +
+                own * (split.replicas - 1);
+    }
+    values += part.size() * (place.stages - 1);
+  }
   return BytesOf(gradients.dtype, values);
 }
 
@@ -187,55 +171,75 @@ void GradientTree::AddLeaf(Backend& backend, const WindowSplit& window, std::int
     sum.begin = held_.back().begin;
     held_.pop_back();
   }
-  if (leaf + 1 < window.LeavesOf(rank_).end) {
+  if (leaf + 1 < window.LeavesOf(place_.replica()).end) {
     backend.Run(ops::Copy{InRows(gradients), InRows(waiting_[held_.size()])});
   }
   held_.push_back(sum);
 }
 
-//   to_each     slice r of subtree s of this rank  -> rank r, for s = 0, 1, ...
-//   received_   slice of this rank of the subtrees of all ranks, in the order of leaves
 void GradientTree::Finish(Backend& backend, Communicator& communicator, const WindowSplit& window,
                           MatrixView gradients) {
-  if (window.ranks == 1) {
-    held_.clear();
-    return;
+  for (const IndexRange& part : parts_[place_.stage()]) {
+    if (window.replicas > 1) AddOverReplicas(backend, communicator, window, part, gradients);
   }
-  const std::int64_t n = gradients.cols;
-  const IndexRange own = SliceOf(rank_, window.ranks, n);
+  held_.clear();
+  ShareStages(communicator, gradients);
+}
+
+//   to_each     slice r of subtree s of this replica -> replica r, for s = 0, 1, ...
+//   received_   slice of this replica of the subtrees of all replicas, in the order of leaves
+void GradientTree::AddOverReplicas(Backend& backend, Communicator& communicator,
+                                   const WindowSplit& window, const IndexRange& part,
+                                   MatrixView gradients) {
+  const auto slice = [&](int replica) { return SliceOf(replica, window.replicas, part); };
+  const auto rank_of = [&](int replica) { return place_.RankOf(replica, place_.stage()); };
+  const IndexRange own = slice(place_.replica());
   std::vector<std::vector<IndexRange>> subtrees;
   std::size_t rounds = 0;
-  for (int rank = 0; rank < window.ranks; ++rank) {
-    subtrees.push_back(window.SubtreesOf(rank));
+  for (int replica = 0; replica < window.replicas; ++replica) {
+    subtrees.push_back(window.SubtreesOf(replica));
     rounds = std::max(rounds, subtrees.back().size());
   }
-  QLORA_DCHECK(held_ == subtrees[rank_]);
-  std::vector<Communicator::Bytes> to_each(subtrees.size());
-  std::vector<Communicator::MutableBytes> from_each(subtrees.size());
+  QLORA_DCHECK(held_ == subtrees[place_.replica()]);
+  std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(communicator.size()));
+  std::vector<Communicator::MutableBytes> from_each(to_each.size());
   for (std::size_t s = 0; s < rounds; ++s) {
-    std::int64_t row = static_cast<std::int64_t>(s);
-    for (int rank = 0; rank < window.ranks; ++rank) {
-      const bool sends = s < held_.size();
-      const MatrixView& sum = s + 1 < held_.size() ? waiting_[s] : gradients;
-      to_each[rank] =
-          sends ? BytesOfRow(Slice(sum, SliceOf(rank, window.ranks, n))) : Communicator::Bytes();
-      const bool receives = s < subtrees[rank].size();
-      from_each[rank] =
-          receives ? BytesOfRow(Rows(received_, row, 1)) : Communicator::MutableBytes();
-      row += std::ssize(subtrees[rank]);
+    const MatrixView& sum = s + 1 < held_.size() ? waiting_[s] : gradients;
+    auto row = static_cast<std::int64_t>(s);
+    for (int replica = 0; replica < window.replicas; ++replica) {
+      const int rank = rank_of(replica);
+      to_each[rank] = {};
+      from_each[rank] = {};
+      if (s < held_.size()) to_each[rank] = BytesOfRow(Slice(sum, slice(replica)));
+      if (s < subtrees[replica].size())
+        from_each[rank] = BytesOfRow(RowOf(received_, row, own.size()));
+      row += std::ssize(subtrees[replica]);
     }
     communicator.Exchange(to_each, from_each);
   }
-  held_.clear();
   std::int64_t next = 0;
-  if (own.size() > 0) {
-    AddRows(backend, {0, window.leaves()}, received_, AllSubtrees(window), next);
-  }
-  for (int rank = 0; rank < window.ranks; ++rank) {
-    to_each[rank] = BytesOfRow(Rows(received_, 0, 1));
-    from_each[rank] = BytesOfRow(Slice(gradients, SliceOf(rank, window.ranks, n)));
+  if (own.size() > 0)
+    AddRows(backend, {0, window.leaves()}, own.size(), AllSubtrees(window), received_, next);
+  for (int replica = 0; replica < window.replicas; ++replica) {
+    to_each[rank_of(replica)] = BytesOfRow(RowOf(received_, 0, own.size()));
+    from_each[rank_of(replica)] = BytesOfRow(Slice(gradients, slice(replica)));
   }
   communicator.Exchange(to_each, from_each);
+}
+
+void GradientTree::ShareStages(Communicator& communicator, MatrixView values) const {
+  if (place_.stages == 1) return;
+  std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(communicator.size()));
+  std::vector<Communicator::MutableBytes> from_each(to_each.size());
+  for (std::size_t i = 0; i < parts_[0].size(); ++i) {
+    for (int stage = 0; stage < place_.stages; ++stage) {
+      if (stage == place_.stage()) continue;
+      const int rank = place_.RankOf(place_.replica(), stage);
+      to_each[rank] = BytesOfRow(Slice(values, parts_[place_.stage()][i]));
+      from_each[rank] = BytesOfRow(Slice(values, parts_[stage][i]));
+    }
+    communicator.Exchange(to_each, from_each);
+  }
 }
 
 }  // namespace qlora

@@ -17,7 +17,9 @@
 // The sum of a subtree does not depend on who computes the other subtrees. A rank has consecutive
 // leaves. It adds up the largest subtrees within them and sends slice r of each to rank r, which
 // adds the slices as the tree says; then the slices of the sum go to everyone. So any number of
-// ranks gets the bits of one, and nothing but bytes is left to the engine between them.
+// ranks gets the bits of one, and nothing but bytes is left to the engine between them. Where the
+// replicas of a model are cut into stages (rank_place.h), the ranks of one stage add up the
+// gradients of its layers, and then the stages exchange them.
 #ifndef QLORA_STEP_GRADIENT_TREE_H_
 #define QLORA_STEP_GRADIENT_TREE_H_
 
@@ -27,66 +29,52 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "base/index_range.h"
+#include "dist/rank_place.h"
 #include "qlora/communicator.h"
 
 namespace qlora {
 
-// Consecutive leaves, or micro-batches: [begin, end).
-struct IndexRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-
-  std::int64_t size() const { return end - begin; }
-  bool operator==(const IndexRange&) const = default;
-};
-
-// How the micro-batches of a window are shared out.
-struct WindowSplit {
-  std::int64_t micro_batches = 1;     // M, of all ranks
-  std::int64_t reduction_groups = 8;  // the most leaves
-  int ranks = 1;
-
-  std::int64_t leaves() const;  // V
-  // The micro-batches of a leaf. Leaves differ by at most one micro-batch in size.
-  IndexRange MicroBatchesOf(std::int64_t leaf) const;
-  // The leaves of a rank, and their micro-batches. Ranks differ by at most one leaf; without enough
-  // leaves some ranks have none.
-  IndexRange LeavesOf(int rank) const;
-  IndexRange MicroBatchesOfRank(int rank) const;
-  // The largest subtrees within the leaves of a rank, left to right.
-  std::vector<IndexRange> SubtreesOf(int rank) const;
-  // The same ranks and groups, for a window at the end of an epoch.
-  WindowSplit WithMicroBatches(std::int64_t count) const;
-};
-
 class GradientTree {
  public:
-  // Adds gradients of n values, a multiple of 256, as `rank` of a split, for windows of up to
-  // split.micro_batches micro-batches.
-  GradientTree(Memory& memory, const WindowSplit& split, int rank,
+  // Adds gradients of n values, a multiple of 256, on the rank at `place`, for windows of up to
+  // place.split.micro_batches micro-batches. parts: of those values, which each stage computes, in
+  // blocks of 256; one stage has all of them.
+  GradientTree(Memory& memory, const RankPlace& place, std::vector<std::vector<IndexRange>> parts,
                const ConstMatrixView& gradients);
-  static std::size_t Bytes(const WindowSplit& split, int rank, const ConstMatrixView& gradients);
-  // What `rank` sends to the others for the sum of a full window.
-  static std::size_t BytesSent(const WindowSplit& split, int rank,
+  // The same for one stage.
+  GradientTree(Memory& memory, const RankPlace& place, const ConstMatrixView& gradients)
+      : GradientTree(memory, place, {{{0, gradients.cols}}}, gradients) {}
+  static std::size_t Bytes(const RankPlace& place, const std::vector<IndexRange>& parts_of_stage,
+                           const ConstMatrixView& gradients);
+  // What a rank sends to the others for the sum of a full window.
+  static std::size_t BytesSent(const RankPlace& place,
+                               const std::vector<IndexRange>& parts_of_stage,
                                const ConstMatrixView& gradients);
 
-  const WindowSplit& split() const { return split_; }
+  const RankPlace& place() const { return place_; }
 
-  // Called for each leaf of this rank in order, with the gradient of that leaf, whose values are no
-  // longer needed after that. window: of this split.
+  // Called for each leaf of this replica in order, with the gradient of that leaf, whose values are
+  // no longer needed after that. window: of the split of this place.
   void AddLeaf(Backend& backend, const WindowSplit& window, std::int64_t leaf,
                MatrixView gradients);
   // After the last leaf: leaves the sum of the window in `gradients`, on every rank.
   void Finish(Backend& backend, Communicator& communicator, const WindowSplit& window,
               MatrixView gradients);
+  // Gives every rank the values (1, n) that stages have computed, each its parts.
+  void ShareStages(Communicator& communicator, MatrixView values) const;
 
  private:
-  WindowSplit split_;
-  int rank_;
+  // The sum over replicas of the values in one part.
+  void AddOverReplicas(Backend& backend, Communicator& communicator, const WindowSplit& window,
+                       const IndexRange& part, MatrixView gradients);
+
+  RankPlace place_;
+  std::vector<std::vector<IndexRange>> parts_;  // of each stage
   Arena arena_;
   std::vector<MatrixView> waiting_;  // (1, n) each: sums of subtrees, left to right
   std::vector<IndexRange> held_;     // the leaves of those in use, and at last those of `gradients`
-  MatrixView received_;              // (subtrees of all ranks, the longest slice)
+  MatrixView received_;              // (subtrees of all replicas, the longest slice)
 };
 
 }  // namespace qlora

@@ -6,6 +6,7 @@
 // gradients are added in a fixed tree (gradient_tree.h), losses in the order of micro-batches, and
 // no rank leaves a step early.
 //
+//   window_passes.h   forward and backward passes in that order
 //   optimizer.h   AdamW, AdamW with 8-bit or paged moments, SGD
 //   schedule.h    the learning rate of each step
 //   non_finite.h  where a NaN or Inf appeared first
@@ -71,11 +72,14 @@ struct StepResult {
 // a window.
 struct StepModel {
   const Decoder& decoder;
-  PassMemory& memory;
+  std::vector<PassMemory>& memories;  // one for each micro-batch that is on its way through stages
   Communicator& communicator;
 
   Backend& backend() const { return decoder.backend(); }
 };
+
+// The factor of the losses of a window in their mean.
+double MeanOver(std::int64_t supervised);
 
 // Leaves the gradient of the mean loss of `batch` in `adapter`, added in the order of `tree`, and
 // returns its sums, on every rank. A NaN or Inf ends no rank early. Missing micro-batches add

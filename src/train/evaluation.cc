@@ -55,12 +55,12 @@ Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop
 // for at every progress report; an evaluation that was stopped has no result.
 std::optional<EvalResult> Evaluation::Measure(const Dataset& data, std::int64_t before,
                                               std::int64_t all) {
-  const std::optional<EvalResult> result =
-      EvaluateDataset(loaded_.communicator, *loaded_.decoder, &loaded_.adapter, data, false,
-                      loaded_.memory, [&](std::int64_t done, std::int64_t /*total*/) {
-                        log_.ShowEvalProgress(before + done, all);
-                        return !stop_.AskHere();
-                      });
+  const std::optional<EvalResult> result = EvaluateDataset(
+      loaded_.communicator, plan_.run->place, *loaded_.decoder, &loaded_.adapter, data, false,
+      loaded_.passes.front(), [&](std::int64_t done, std::int64_t /*total*/) {
+        log_.ShowEvalProgress(before + done, all);
+        return !stop_.AskHere();
+      });
   if (!result) stop_.Ask();  // so that all ranks know
   return result;
 }

@@ -10,6 +10,7 @@
 #include "pass/pass_shape.h"
 #include "plan/new_adapter.h"
 #include "plan/prepared_run.h"
+#include "plan/stage_plan.h"
 #include "step/optimizer.h"
 
 namespace qlora {
@@ -60,9 +61,13 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   // does not fit fails within seconds. The plan has the sizes.
   backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
-  GradientTree gradients(backend->memory(), run.place.split, run.place.rank, adapter.gradients());
-  PassMemory memory(backend->memory(),
-                    BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs));
+  GradientTree gradients(backend->memory(), run.place, PartsOfStages(adapter, run.stages),
+                         adapter.gradients());
+  std::vector<PassMemory> passes;
+  for (const PassBytes& bytes :
+       BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs)) {
+    passes.emplace_back(backend->memory(), bytes);
+  }
   DecoderWeights weights =
       LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
@@ -77,7 +82,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto loaded = std::make_unique<LoadedRun>(
       LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-                std::move(optimizer), context.communicator(), std::move(memory), nullptr});
+                std::move(optimizer), context.communicator(), std::move(passes), nullptr});
   loaded->decoder = std::make_unique<Decoder>(*loaded->backend, run.config, loaded->weights,
                                               run.precision, run.positions, run.needs.work_size);
   return loaded;
@@ -100,8 +105,12 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
     }
     InitializeMagnitudes(*loaded.backend, loaded.weights, loaded.adapter);
   }
-  RefreshNorms(*loaded.backend, loaded.weights, loaded.adapter);
   return at;
+}
+
+void ShareStart(LoadedRun& loaded) {
+  loaded.gradients.ShareStages(loaded.communicator, loaded.adapter.parameters());
+  RefreshNorms(*loaded.backend, loaded.weights, loaded.adapter);
 }
 
 }  // namespace qlora

@@ -12,6 +12,7 @@
 #define QLORA_TRAIN_LOADED_RUN_H_
 
 #include <memory>
+#include <vector>
 
 #include "checkpoint/train_position.h"
 #include "pass/decoder.h"
@@ -31,10 +32,11 @@ struct LoadedRun {
   GradientTree gradients;
   Optimizer optimizer;
   Communicator& communicator;
-  PassMemory memory;                 // for training, evaluation and samples, one at a time
+  // For training, as many as micro-batches are in flight; the first one evaluates too.
+  std::vector<PassMemory> passes;
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
-  StepModel model() { return {*decoder, memory, communicator}; }
+  StepModel model() { return {*decoder, passes, communicator}; }
 };
 
 // Loads the weights and allocates everything else. Reports to observer.OnLoad.
@@ -46,6 +48,8 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
 // the checkpoint is damaged or was made with other options.
 TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
                             LoadedRun& loaded);
+// After StartTraining on all ranks: exchanges the values that stages took from their own weights.
+void ShareStart(LoadedRun& loaded);
 
 }  // namespace qlora
 

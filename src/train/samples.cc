@@ -38,7 +38,7 @@ std::string Samples::TextAfter(std::int64_t i) {
   const Decoder& decoder = *loaded_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
   const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
-  EvalMemory passes(decoder, {&loaded_.adapter}, loaded_.memory);
+  EvalMemory passes(decoder, {&loaded_.adapter}, loaded_.passes.front());
   CachedSequence sequence(decoder, &loaded_.adapter, passes, plan_.run->prompts.rows,
                           state_->state());
   const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;

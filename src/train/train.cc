@@ -55,7 +55,8 @@ StepBatch NextWindow(BatchStream& stream, const RankPlace& place, const TrainPos
   const WindowPlan window = stream.PlanWindow(place.split.micro_batches);
   StepBatch batch{
       {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
-  const IndexRange mine = place.split.WithMicroBatches(batch.count).MicroBatchesOfRank(place.rank);
+  const IndexRange mine =
+      place.split.WithMicroBatches(batch.count).MicroBatchesOfReplica(place.replica());
   for (std::int64_t m = mine.begin; m < mine.end; ++m) {
     batch.micro_batches.push_back({m, stream.Materialise(window, m)});
   }
@@ -206,6 +207,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
       MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
   TrainPosition at =
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
+  ShareStart(*loaded);
   CheckAdaptersAgree(*loaded);
   // The samples of a result are written after its checkpoint.
   if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;

@@ -31,12 +31,12 @@ float SumOf(std::int64_t begin, std::int64_t end, std::int64_t i) {
 
 // The sum of a window of `count` micro-batches as each rank gets it.
 std::vector<std::vector<float>> SumOn(const WindowSplit& split, std::int64_t count) {
-  std::vector<std::vector<float>> sums(static_cast<std::size_t>(split.ranks));
-  OnRanks(split.ranks, [&](Communicator& communicator) {
+  std::vector<std::vector<float>> sums(static_cast<std::size_t>(split.replicas));
+  OnRanks(split.replicas, [&](Communicator& communicator) {
     const std::unique_ptr<Backend> backend = MakeReferenceBackend();
     std::vector<float> values(kValues, std::nanf(""));
     const MatrixView gradients = MakeView(values.data(), 1, kValues);
-    GradientTree tree(HostMemory(), split, communicator.rank(), gradients);
+    GradientTree tree(HostMemory(), {communicator.rank(), 1, 1, split}, gradients);
     for (const std::int64_t window_size : {split.micro_batches, count}) {
       const WindowSplit window = split.WithMicroBatches(window_size);
       const IndexRange mine = window.LeavesOf(communicator.rank());
@@ -81,7 +81,7 @@ TEST(GradientTree, LeavesAreRunsOfMicroBatches) {
       EXPECT_EQ(next, count);
       next = 0;
       for (int rank = 0; rank < ranks; ++rank) {
-        const IndexRange mine = window.MicroBatchesOfRank(rank);
+        const IndexRange mine = window.MicroBatchesOfReplica(rank);
         EXPECT_EQ(mine.begin, next);
         next = mine.end;
       }
@@ -95,14 +95,16 @@ TEST(GradientTree, SendsEachValueTwice) {
   std::vector<float> values(kValues);
   const MatrixView gradients = MakeView(values.data(), 1, kValues);
   const std::size_t bytes = kValues * sizeof(float);
-  EXPECT_EQ(GradientTree::BytesSent({8, 8, 2}, 1, gradients), bytes / 3 + 2 * bytes / 3);
-  EXPECT_EQ(GradientTree::BytesSent({8, 8, 1}, 0, gradients), 0u);
+  const std::vector<IndexRange> all = {{0, kValues}};
+  EXPECT_EQ(GradientTree::BytesSent({1, 1, 1, {8, 8, 2}}, all, gradients),
+            bytes / 3 + 2 * bytes / 3);
+  EXPECT_EQ(GradientTree::BytesSent({0, 1, 1, {8, 8, 1}}, all, gradients), 0u);
 }
 
 TEST(GradientTree, TakesNoMemoryForOneMicroBatch) {
   std::vector<float> values(kValues);
   const MatrixView gradients = MakeView(values.data(), 1, kValues);
-  EXPECT_EQ(GradientTree::Bytes({1, 8, 1}, 0, gradients), 0u);
+  EXPECT_EQ(GradientTree::Bytes({0, 1, 1, {1, 8, 1}}, {{0, kValues}}, gradients), 0u);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ class Rank {
       : communicator_(communicator),
         weights_(config_, DType::kF32, 3),
         adapter_(RandomAdapter(config_, 2, DType::kF32, 5, 0.1)),
-        split_{kWindow, 8, communicator.size()},
-        tree_(HostMemory(), split_, communicator.rank(), adapter_.gradients()),
+        place_{communicator.rank(), 1, 1, {kWindow, 8, communicator.size()}},
+        tree_(HostMemory(), place_, adapter_.gradients()),
         optimizer_({}, adapter_, "") {
     for (int m = 0; m < kWindow; ++m) {
       batches_.push_back(RandomBatch(config_, {5 + m, 7}, 20 + m));
@@ -41,7 +41,8 @@ class Rank {
   // A step of a window of `count` micro-batches.
   StepResult Step(std::int64_t count = kWindow) {
     StepBatch window{.count = count, .first_micro_batch = 8};
-    const IndexRange mine = split_.WithMicroBatches(count).MicroBatchesOfRank(communicator_.rank());
+    const IndexRange mine =
+        place_.split.WithMicroBatches(count).MicroBatchesOfReplica(communicator_.rank());
     for (std::int64_t m = 0; m < count; ++m) {
       window.supervised += batches_[m].supervised();
       window.rows += batches_[m].rows();
@@ -56,7 +57,12 @@ class Rank {
  private:
   static constexpr UpdateArgs kUpdate = {.learning_rate = 1e-2};
 
-  StepModel model() { return {decoder_, memory_, communicator_}; }
+  static std::vector<PassMemory> MakeMemories() {
+    std::vector<PassMemory> memories;
+    memories.emplace_back(HostMemory(), PassBytes{std::size_t{1} << 22, 0});
+    return memories;
+  }
+  StepModel model() { return {decoder_, memories_, communicator_}; }
 
   Communicator& communicator_;
   Context context_{2};
@@ -64,14 +70,14 @@ class Rank {
   std::unique_ptr<Backend> backend_ = MakeCpuBackend(context_, DType::kF32);
   RandomWeights weights_;
   LoraAdapter adapter_;
-  WindowSplit split_;
+  RankPlace place_;
   GradientTree tree_;
   Optimizer optimizer_;
   std::vector<Batch> batches_;
   std::int64_t rows_ = 0;
   StepOptions options_;
   Decoder decoder_{*backend_, config_, weights_.get(), kFloat, 64};
-  PassMemory memory_{HostMemory(), {std::size_t{1} << 22, 0}};
+  std::vector<PassMemory> memories_ = MakeMemories();
 };
 
 struct Outcome {

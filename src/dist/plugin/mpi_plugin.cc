@@ -74,16 +74,21 @@ void Finish() { MPI_Finalize(); }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const QloraMpi* qlora_mpi_start() {
-  int level = 0;
-  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return nullptr;
-  MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
+extern "C" __attribute__((visibility("default"))) const char* qlora_mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
   library.assign(text, static_cast<std::size_t>(length));
   library.resize(std::min(library.size(), library.find_first_of(",\n")));
-  mpi = {kQloraMpiAbi, 0, 0, library.c_str(), Exchange, Gather, Broadcast, Barrier, Abort, Finish};
+  return library.c_str();
+}
+
+extern "C" __attribute__((visibility("default"))) const QloraMpi* qlora_mpi_start() {
+  int level = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return nullptr;
+  MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
+  mpi = {kQloraMpiAbi, 0,     0,     qlora_mpi_library(), Exchange, Gather, Broadcast,
+         Barrier,      Abort, Finish};
   MPI_Comm_rank(ranks, &mpi.rank);
   MPI_Comm_size(ranks, &mpi.size);
   return &mpi;

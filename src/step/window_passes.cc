@@ -1,0 +1,106 @@
+#include "step/window_passes.h"
+
+#include <cmath>
+#include <utility>
+
+#include "dist/together.h"
+#include "pass/loss.h"
+#include "pass/pass_shape.h"
+#include "step/non_finite.h"
+
+namespace qlora {
+WindowPasses::WindowPasses(const StepModel& model, const RankPlace& place,
+                           const StepOptions& options, const StepBatch& window,
+                           LoraAdapter& adapter, WindowSums& sums)
+    : model_(model),
+      place_(place),
+      options_(options),
+      window_(window),
+      adapter_(adapter),
+      sums_(sums),
+      schedule_(ScheduleOf(place.stage(), place.stages, std::ssize(window.micro_batches))),
+      passes_(model.memories.size()) {}
+
+WindowPasses::Pass& WindowPasses::At(std::int64_t micro_batch) {
+  return passes_[micro_batch % std::ssize(passes_)];
+}
+
+// The memory is laid out again for each micro-batch, because rows and supervised tokens differ.
+void WindowPasses::Prepare(std::int64_t micro_batch) {
+  const Decoder& decoder = model_.decoder;
+  const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
+  Pass& pass = At(micro_batch);
+  const ActivationShape shape = TrainShape(
+      model_.backend(), decoder.config(), {&adapter_}, it.batch.rows(), it.batch.supervised(),
+      decoder.work_size(), options_.recompute, decoder.weights().host_embedding);
+  pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
+                                       decoder.config(), {&adapter_}, decoder.precision(), shape);
+  // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
+  // same ones.
+  const DropoutState dropout{true, options_.seed,
+                             static_cast<std::uint64_t>(window_.first_micro_batch + it.index),
+                             options_.neftune_alpha};
+  // The gradient of the mean loss over the window, not of a mean of means: micro-batches with more
+  // supervised tokens weigh more.
+  const std::vector<float> row_scale(it.batch.supervised(),
+                                     static_cast<float>(MeanOver(window_.supervised)));
+  pass.inputs =
+      PrepareInputs(decoder, it.batch, {ForAllRows(&adapter_, it.batch.rows()), dropout, row_scale},
+                    pass.activations);
+}
+
+void WindowPasses::Receive(const StageOp& op) {
+  if (!op.backward) Prepare(op.micro_batch);
+  const Pass& pass = At(op.micro_batch);
+  if (op.backward && !place_.is_last_stage()) {
+    Exchange(place_.rank + 1, pass.activations.dx);
+  } else if (!op.backward && !place_.is_first_stage()) {
+    const std::int64_t first = model_.decoder.config().layers_here().begin;
+    Exchange(place_.rank - 1, pass.activations.layers[first].x_in);
+  } else {
+    Send();
+  }
+}
+
+void WindowPasses::Send() { Exchange(-1, {}); }
+
+void WindowPasses::Exchange(int from, const MatrixView& values) {
+  const Message sent = std::exchange(message_, {});
+  SendAndReceive(model_.communicator, sent.to, BytesIn(sent.values), from, BytesIn(values));
+}
+
+void WindowPasses::RunForward(std::int64_t micro_batch) {
+  Pass& pass = At(micro_batch);
+  const Decoder& decoder = model_.decoder;
+  Forward(decoder, pass.inputs, pass.activations);
+  if (!place_.is_last_stage()) {
+    message_ = {place_.rank + 1, pass.activations.x_out};
+    return;
+  }
+  // After a NaN or Inf the window has no use for gradients, and only losses are computed, without
+  // label smoothing.
+  const bool wanted = sums_.bad_tensor.empty();
+  const LossSum sum = wanted ? LossAndGradient(decoder, pass.inputs, pass.activations, adapter_,
+                                               options_.label_smoothing)
+                             : Loss(decoder, pass.inputs, pass.activations);
+  const std::int64_t index = window_.micro_batches[micro_batch].index;
+  sums_.losses[index] = sum.loss;
+  sums_.hits[index] = sum.hits;
+  pass.has_loss_gradient = wanted && std::isfinite(sum.loss);
+  if (wanted && !pass.has_loss_gradient) {
+    sums_.bad_tensor = FirstBadActivation(model_.backend(), pass.activations);
+  }
+}
+
+void WindowPasses::RunBackward(std::int64_t micro_batch) {
+  Pass& pass = At(micro_batch);
+  if (!place_.is_last_stage() || pass.has_loss_gradient) {
+    Backward(model_.decoder, pass.inputs, options_.recompute, pass.activations, adapter_);
+  } else {
+    // Stages before this one wait for a gradient.
+    model_.backend().Run(ops::Zero{pass.activations.dx});
+  }
+  if (!place_.is_first_stage()) message_ = {place_.rank - 1, pass.activations.dx};
+}
+
+}  // namespace qlora
