@@ -146,7 +146,9 @@ TEST_F(BenchShapeTest, RefusesWhatIsNoShape) {
 // FLOPs of a step of one token in a sequence of 16.
 double FlopsOf(const nlohmann::json& json, Recompute recompute) {
   const DecoderConfig config = ParseDecoderConfig(json, "config.json");
-  const LoraAdapter adapter = bench::RandomAdapter({.lora_r = 2}, config, HostMemory());
+  bench::ModelBenchOptions options;
+  options.lora_r = 2;
+  const LoraAdapter adapter = bench::RandomAdapter(options, config, HostMemory());
   return bench::StepFlops(config, adapter, 1, 16, recompute);
 }
 
