@@ -7,8 +7,10 @@
 
 #include "backend/backend_factory.h"
 #include "base/stopwatch.h"
+#include "bench/bench_flops.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
+#include "bench/bench_weights.h"
 #include "inference/cached_sequence.h"
 #include "model/shared_options.h"
 #include "pass/eval_memory.h"
@@ -25,23 +27,6 @@ double SecondsOf(const std::function<void()>& run) {
   return watch.seconds();
 }
 
-// FLOPs of a prefill of `rows` tokens, of which the last one has logits.
-double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
-  const auto n = static_cast<double>(rows);
-  double layers = 0;
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    // 2 FLOPs for each weight and token; the output head sees the last token alone.
-    ShapeLinears(config, l).ForEach([&](const LinearShape& shape) {
-      layers += 2 * n * static_cast<double>(shape.out * shape.in);
-    });
-    // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
-    layers += 2 * n * n * static_cast<double>(config.layer(l).q_features());
-  }
-  const double head =
-      2 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
-  return layers + head;
-}
-
 // Returns the bytes that one token must read with any kernels: the linears, the output head, and
 // the keys and values of all positions before it. The embedding is one row.
 double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& config,
@@ -53,7 +38,8 @@ double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& conf
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     position_bytes += BytesOf(precision.activation, 2 * config.layer(l).kv_features());
   }
-  return static_cast<double>(model.linear_bytes() + model.head_bytes()) +
+  const DecoderWeights& weights = model.get();
+  return LinearBytesOfToken(config, weights) + static_cast<double>(BytesOf(weights.head)) +
          static_cast<double>(position_bytes) * positions;
 }
 

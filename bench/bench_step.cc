@@ -15,7 +15,9 @@
 #include "base/printable.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
+#include "bench/bench_flops.h"
 #include "bench/bench_limits.h"
+#include "bench/bench_weights.h"
 #include "bench/timed_backend.h"
 #include "model/shared_options.h"
 #include "pass/pass_shape.h"
@@ -41,6 +43,14 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
   return MakeBatch(samples);
 }
 
+// Bytes of a linear in one of the formats of ModelBenchOptions.
+std::size_t BytesOfLinear(const std::string& format, const LinearShape& shape,
+                          const LoadOptions& load) {
+  const BlockFormatInfo* blocks = load.load_in_4bit ? ParseBlocks(format, shape.in) : nullptr;
+  if (blocks == nullptr) return StorageBytes(shape.out, shape.in, load.quantize);
+  return BytesOf(BlockView{.format = blocks->format, .rows = shape.out, .cols = shape.in});
+}
+
 struct PlannedStep {
   ActivationNeeds needs;
   std::size_t peak = 0;  // bytes of the memory in which the step runs
@@ -61,13 +71,11 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
   load.host_embedding = true;  // where there is a choice, sizes.embedding is its size
   WeightSizes weights = PlanWeights(context, backend, config, load);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    ShapeLinears(config, l).ForEach([&](const LinearShape& shape) {
-      const BlockFormatInfo* blocks = load.load_in_4bit ? ParseBlocks(format, shape.in) : nullptr;
-      if (blocks == nullptr) return;
-      weights.owned -= StorageBytes(shape.out, shape.in, load.quantize);
-      weights.owned +=
-          BytesOf(BlockView{.format = blocks->format, .rows = shape.out, .cols = shape.in});
-    });
+    ForEachPair(LinearPaths(config, l), ShapeLinears(config, l),
+                [&](const std::string& path, const LinearShape& shape) {
+                  weights.owned += BytesOfLinear(FormatOf(config, path, format), shape, load);
+                  weights.owned -= BytesOfLinear(FormatOf(config, path, "nf4"), shape, load);
+                });
   }
   const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
   const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
@@ -134,6 +142,7 @@ class TrainedModel {
 
   TimedBackend& backend() { return backend_; }
   const PlannedStep& planned() const { return planned_; }
+  const LoraAdapter& adapter() const { return adapter_; }
 
   // Runs the step of this number and returns its loss.
   double Step(std::int64_t s, const Batch& batch) {
@@ -273,54 +282,6 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
 
-namespace {
-
-// FLOPs of one token in layer l.
-double LayerFlops(const DecoderConfig& config, std::int64_t l, std::int64_t lora_r,
-                  std::int64_t length, Recompute recompute) {
-  const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
-  const auto parameters = [](const LinearShape& s) { return static_cast<double>(s.out * s.in); };
-  const auto adapter = [&](const LinearShape& s) {
-    return static_cast<double>(lora_r * (s.out + s.in));
-  };
-  // Forward 2, gradient of the input 2; adapters also have the gradients of A and B: 2.
-  double products = 0;
-  shapes.ForEach([&](const LinearShape& s) { products += 4 * parameters(s) + 6 * adapter(s); });
-  const auto again = [&](const LinearShape& s) { products += 2 * (parameters(s) + adapter(s)); };
-  if (RecomputesAttention(recompute)) {
-    for (const LinearShape& s : shapes.qkv) again(s);
-    again(shapes.o);
-  }
-  if (RecomputesMlp(recompute)) {
-    for (const LinearShape& s : shapes.gate_up) again(s);
-  }
-  const LayerConfig layer = config.layer(l);
-  if (layer.mixer == Mixer::kShortConv) return products;
-  if (layer.mixer == Mixer::kDeltaRule) {
-    // The rule token by token: 4 K V multiply-adds forward and 9 backward, which finds states
-    // again.
-    const DeltaRuleShape& shape = config.delta_rule;
-    const auto state = static_cast<double>(shape.heads * shape.key_dim * shape.value_dim);
-    return products + 2 * state * (4 + 9 + (RecomputesAttention(recompute) ? 4 : 0));
-  }
-  // Causal attention of one sequence: q k^T and p v are 2 T^2 H K each, halved by the mask;
-  // backward has five such products.
-  const double pairs = static_cast<double>(length) * static_cast<double>(layer.q_features());
-  return products + pairs * (2 + 5 + (RecomputesAttention(recompute) ? 2 : 0));
-}
-
-}  // namespace
-
-double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
-                 std::int64_t length, Recompute recompute) {
-  double token =
-      4 * static_cast<double>(config.vocab_size) * static_cast<double>(config.hidden_size);
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    token += LayerFlops(config, l, lora_r, length, recompute);
-  }
-  return static_cast<double>(rows) * token;
-}
-
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
   if (options.steps < 1 || options.warmup_steps < 0) {
     ThrowInvalidInput(
@@ -347,7 +308,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < formats.size(); ++i) {
     const PlannedStep& planned = models[i]->planned();
-    const double flops = StepFlops(config, options.model.lora_r, batch.rows(), options.max_length,
+    const double flops = StepFlops(config, models[i]->adapter(), batch.rows(), options.max_length,
                                    planned.needs.recompute.front());
     const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
                                           options.max_length, options.recompute);

@@ -25,11 +25,6 @@ struct StepBenchOptions {
   void Declare(OptionTable& table);
 };
 
-// FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised,
-// including recomputation. docs/performance.md has the formula.
-double StepFlops(const DecoderConfig& config, std::int64_t lora_r, std::int64_t rows,
-                 std::int64_t length, Recompute recompute);
-
 // Rows for each format of weights, whose models step in turn: tokens/s with the ratio of FLOP/s to
 // the measured peak, tokens/s of the median step, the loss of the first step and of step 20 or the
 // last, and the share of the step that each kind of op takes. With one format also peak memory; on

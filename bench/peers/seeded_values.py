@@ -1,4 +1,4 @@
-"""The random weights and tokens of `qlora bench step`, value by value: bench/bench_model.cc and
+"""The random weights and tokens of `qlora bench step`, value by value: bench/bench_weights.cc and
 bench/bench_step.cc say how they are made, src/base/random.h has the generator."""
 import struct
 

@@ -90,8 +90,11 @@ class BenchVerb : public Verb {
   void CheckNumbers() const {
     for (const Option& option : table_->options()) {
       const auto* number = std::get_if<std::int64_t*>(&option.value);
-      // threads may be 0: as many as there are cores.
-      if (number == nullptr || option.name == "threads") continue;
+      if (number == nullptr) continue;
+      // Both may be 0: as many threads as there are cores, and as many layers as the shape has.
+      if (**number == 0 && (option.name == "threads" || option.name == "num_hidden_layers")) {
+        continue;
+      }
       if (**number < 1 || **number > kMostCount) {
         ThrowInvalidInput("{} expects a number from 1 to {}, found {}", option.name, kMostCount,
                           **number);

@@ -28,14 +28,29 @@ float Epsilon(const DecoderConfig& config) {
   return config.rms_norm_eps * static_cast<float>(config.hidden_size);
 }
 
-// out = T[id] sqrt(P / 2). A device is given the rows of the table part by part.
+// Rows that were read stay in the cache of the system, and no longer count against this process:
+// otherwise it would grow with every token that it has not seen before.
+void ReleaseTable(const DecoderWeights& weights) {
+  if (weights.reader == nullptr) return;
+  for (const TensorInfo& tensor : weights.reader->tensors()) {
+    if (tensor.name.ends_with("embed_tokens_per_layer.weight")) weights.reader->Release(tensor);
+  }
+}
+
+// out = T[id] sqrt(P / 2), part by part: a device is given rows of the table, and the host gives
+// those back that it has read.
 void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixView& room,
                 const MatrixView& out) {
   Backend& backend = decoder.backend();
   const WeightView& table = decoder.weights().per_layer_embed;
   const float scale = std::sqrt(static_cast<float>(decoder.config().per_layer_size) / 2);
   if (inputs.per_layer_host_ids.empty()) {
-    backend.Run(ops::Embed{inputs.per_layer_ids, table, scale, out});
+    for (std::int64_t begin = 0; begin < inputs.rows; begin += kPerLayerRows) {
+      const std::int64_t count = std::min(kPerLayerRows, inputs.rows - begin);
+      backend.Run(ops::Embed{
+          {inputs.per_layer_ids.data + begin, count}, table, scale, Rows(out, begin, count)});
+      ReleaseTable(decoder.weights());
+    }
     return;
   }
   const DType dtype = table.dense.dtype;
@@ -49,6 +64,7 @@ void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixVi
       std::memcpy(host.data() + n * row_bytes, Rows(table.dense, id, 1).data, row_bytes);
     }
     backend.memory().Upload(host.data(), room.data, count * row_bytes);
+    ReleaseTable(decoder.weights());
     const MatrixView part{room.data, dtype, count, table.cols(), table.cols()};
     backend.Run(ops::Embed{
         {inputs.per_layer_ids.data + begin, count}, part, scale, Rows(out, begin, count)});

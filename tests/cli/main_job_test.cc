@@ -285,11 +285,6 @@ TEST_F(MainJobTest, MeasuresStepsAndTokensOfSeveralFormats) {
   }
 }
 
-TEST_F(MainJobTest, MeasuresNoShapeThatIsNotKnown) {
-  EXPECT_THAT(Refused({"bench", "step", "--shape=Qwen3.5-1B"}), HasSubstr("found 'Qwen3.5-1B'"));
-  EXPECT_THAT(Refused({"bench", "step", "--shape=Mixtral-8x7B"}), HasSubstr("has experts"));
-}
-
 TEST_F(MainJobTest, MeasuresAStepWithinALimit) {
   const Words step = {"bench",
                       "step",

@@ -72,6 +72,8 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"gemma-3-27b", 27009346304},
     {"gemma-4-E2B", 4628569379},
     {"gemma-4-E4B", 7463013418},
+    // The 11959730224 of the files without the 52379904 of the embedders of images and sound.
+    {"gemma-4-12B", 11907350320},
     {"gemma-4-31B", 30697345340},
     {"gemma-4-26B-A4B", 25233141790},
     {"Phi-3-mini", 3821079552},

@@ -1,0 +1,148 @@
+#include "bench/bench_flops.h"
+
+#include "model/linear_shapes.h"
+
+namespace qlora::bench {
+namespace {
+
+double Parameters(const LinearShape& shape) { return static_cast<double>(shape.out * shape.in); }
+
+// The part of the linears of a group that one token passes: of experts, those that are chosen.
+double ShareOfToken(const DecoderConfig& config, std::int64_t l, LinearGroup group) {
+  const bool is_of_experts =
+      config.has_experts(l) && (group == LinearGroup::kGateUp || group == LinearGroup::kDown);
+  if (!is_of_experts) return 1;
+  return static_cast<double>(config.moe.num_experts_per_tok) /
+         static_cast<double>(config.moe.num_experts);
+}
+
+// Parameters of the linears beside those of PerLinear that one token passes: routers, and experts
+// beside the MLP.
+double OtherParameters(const DecoderConfig& config, std::int64_t l) {
+  const double d = static_cast<double>(config.hidden_size);
+  double parameters = 0;
+  if (config.has_experts(l)) parameters += d * static_cast<double>(config.moe.num_experts);
+  const MoeConfig& side = config.side_moe;
+  if (side.num_experts == 0) return parameters;
+  const auto width = static_cast<double>(side.num_experts_per_tok * config.side_intermediate_size);
+  return parameters + d * (static_cast<double>(side.num_experts) + 3 * width);
+}
+
+// Whether a pass that recomputes computes the linears of a group again.
+bool IsRecomputed(const DecoderConfig& config, std::int64_t l, LinearGroup group,
+                  Recompute recompute) {
+  switch (group) {
+    case LinearGroup::kQkv:
+    case LinearGroup::kO:
+      return RecomputesAttention(recompute);
+    case LinearGroup::kGateUp:
+    case LinearGroup::kSharedIn:
+    case LinearGroup::kPerLayerGate:
+    case LinearGroup::kPerLayerOut:
+      return RecomputesMlp(recompute);
+    case LinearGroup::kDown:
+      // Its output is read again by a norm behind it, or by a per-layer embedding.
+      return RecomputesMlp(recompute) && !config.has_experts(l) &&
+             (config.post_norms || config.per_layer_size > 0);
+    case LinearGroup::kSharedOut:
+    case LinearGroup::kPerLayerModel:
+      break;
+  }
+  return false;
+}
+
+// Keys that a token sees on average, twice, in a sequence of `length`.
+double KeysOfToken(const LayerConfig& layer, std::int64_t length) {
+  const auto all = static_cast<double>(length);
+  const auto window = static_cast<double>(layer.window);
+  return layer.window == 0 || window >= all ? all : 2 * window - window * window / all;
+}
+
+// FLOPs of one token in layer l.
+double LayerFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t l,
+                  std::int64_t length, Recompute recompute) {
+  const PerLinear<LoraLinear>& linears = adapter.layers()[l];
+  double products = 0;
+  for (const LinearGroup group : kLinearGroups) {
+    double flops = 0;
+    for (const LoraLinear& linear : GroupOf(linears, group)) {
+      const double weight = Parameters({linear.out, linear.in});
+      const auto lora = static_cast<double>(linear.rank * (linear.out + linear.in));
+      // Forward 2, gradient of the input 2; adapters also have the gradients of A and B: 2. The
+      // linear of the model that per-layer embeddings come from has a gradient only if it is
+      // trained.
+      const bool goes_back = group != LinearGroup::kPerLayerModel || linear.rank > 0;
+      flops += (goes_back ? 4 : 2) * weight + 6 * lora;
+      if (IsRecomputed(config, l, group, recompute)) flops += 2 * (weight + lora);
+    }
+    products += ShareOfToken(config, l, group) * flops;
+  }
+  products += (RecomputesMlp(recompute) ? 6 : 4) * OtherParameters(config, l);
+  const LayerConfig layer = config.layer(l);
+  if (layer.mixer == Mixer::kShortConv) return products;
+  if (layer.mixer == Mixer::kDeltaRule) {
+    // The rule token by token: 4 K V multiply-adds forward and 9 backward, which finds states
+    // again.
+    const DeltaRuleShape& shape = config.delta_rule;
+    const auto state = static_cast<double>(shape.heads * shape.key_dim * shape.value_dim);
+    return products + 2 * state * (4 + 9 + (RecomputesAttention(recompute) ? 4 : 0));
+  }
+  // Causal attention of one sequence: q k^T and p v are 2 T^2 H K each, halved by the mask;
+  // backward has five such products.
+  const double pairs = KeysOfToken(layer, length) * static_cast<double>(layer.q_features());
+  return products + pairs * (2 + 5 + (RecomputesAttention(recompute) ? 2 : 0));
+}
+
+}  // namespace
+
+double StepFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t rows,
+                 std::int64_t length, Recompute recompute) {
+  double token = 4 * Parameters({config.vocab_size, config.hidden_size});
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    token += LayerFlops(config, adapter, l, length, recompute);
+  }
+  return static_cast<double>(rows) * token;
+}
+
+double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
+  const auto n = static_cast<double>(rows);
+  double layers = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
+    // 2 FLOPs for each weight and token; the output head sees the last token alone.
+    double weights = OtherParameters(config, l);
+    for (const LinearGroup group : kLinearGroups) {
+      for (const LinearShape& shape : GroupOf(shapes, group)) {
+        weights += ShareOfToken(config, l, group) * Parameters(shape);
+      }
+    }
+    // Causal attention: q k^T and p v are 2 N^2 H K each, halved by the mask.
+    const LayerConfig layer = config.layer(l);
+    layers += 2 * n * weights;
+    layers += 2 * n * KeysOfToken(layer, rows) * static_cast<double>(layer.q_features());
+  }
+  return layers + 2 * Parameters({config.vocab_size, config.hidden_size});
+}
+
+double LinearBytesOfToken(const DecoderConfig& config, const DecoderWeights& weights) {
+  double bytes = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    const LayerWeights& layer = weights.layers[l];
+    for (const LinearGroup group : kLinearGroups) {
+      for (const FrozenLinear& linear : GroupOf(layer.linears, group)) {
+        bytes += ShareOfToken(config, l, group) * static_cast<double>(BytesOf(linear.weight));
+      }
+    }
+    const MoeConfig& side = config.side_moe;
+    for (const auto* experts : {&layer.side.gate_up, &layer.side.down}) {
+      for (const FrozenLinear& linear : *experts) {
+        bytes += static_cast<double>(BytesOf(linear.weight)) *
+                 static_cast<double>(side.num_experts_per_tok) /
+                 static_cast<double>(side.num_experts);
+      }
+    }
+  }
+  return bytes;
+}
+
+}  // namespace qlora::bench

@@ -1,0 +1,29 @@
+// The arithmetic that passes of a model need, with any kernels. docs/performance.md has the
+// formula.
+#ifndef QLORA_BENCH_BENCH_FLOPS_H_
+#define QLORA_BENCH_BENCH_FLOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "model/config.h"
+#include "model/lora.h"
+#include "model/weights.h"
+#include "pass/activations.h"
+
+namespace qlora::bench {
+
+// FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised,
+// including recomputation.
+double StepFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t rows,
+                 std::int64_t length, Recompute recompute);
+
+// FLOPs of a prefill of `rows` tokens, of which the last one has logits.
+double PrefillFlops(const DecoderConfig& config, std::int64_t rows);
+
+// Bytes of the linears of all layers that one token passes.
+double LinearBytesOfToken(const DecoderConfig& config, const DecoderWeights& weights);
+
+}  // namespace qlora::bench
+
+#endif  // QLORA_BENCH_BENCH_FLOPS_H_

@@ -1,0 +1,181 @@
+// `qlora bench` on the shapes of families: each kind of layer takes steps and makes tokens with
+// random weights.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "bench/bench_flops.h"
+#include "bench/bench_model.h"
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+// Sizes of all; the families have more keys, and some other values.
+nlohmann::json Sizes() {
+  return {{"vocab_size", 256},        {"hidden_size", 64},
+          {"intermediate_size", 96},  {"num_hidden_layers", 4},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"head_dim", 32},           {"max_position_embeddings", 64}};
+}
+
+nlohmann::json With(nlohmann::json more) {
+  nlohmann::json config = Sizes();
+  config.update(more);
+  return config;
+}
+
+const nlohmann::json kGemma4 = {
+    {"model_type", "gemma4_text"},
+    {"global_head_dim", 64},
+    {"vocab_size_per_layer_input", 256},
+    {"hidden_size_per_layer_input", 32},
+    {"num_kv_shared_layers", 2},
+    {"use_double_wide_mlp", true},
+    {"sliding_window", 8},
+    {"layer_types",
+     {"sliding_attention", "full_attention", "sliding_attention", "full_attention"}}};
+
+nlohmann::json SideExperts() {
+  nlohmann::json config = With(kGemma4);
+  config["hidden_size_per_layer_input"] = 0;
+  config.update({{"enable_moe_block", true},
+                 {"num_experts", 4},
+                 {"top_k_experts", 2},
+                 {"moe_intermediate_size", 32}});
+  return config;
+}
+
+nlohmann::json Experts(const char* model_type) {
+  return With({{"model_type", model_type},
+               {"num_experts", 8},
+               {"num_local_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 32}});
+}
+
+nlohmann::json SharedExpert() {
+  nlohmann::json config = Experts("qwen3_5_moe_text");
+  config.update({{"shared_expert_intermediate_size", 32},
+                 {"linear_num_key_heads", 2},
+                 {"linear_num_value_heads", 4},
+                 {"linear_key_head_dim", 32},
+                 {"linear_value_head_dim", 32}});
+  return config;
+}
+
+nlohmann::json ConvExperts() {
+  nlohmann::json config = Experts("lfm2_moe");
+  config["layer_types"] = {"conv", "full_attention", "conv", "full_attention"};
+  config["num_dense_layers"] = 1;
+  return config;
+}
+
+const std::map<std::string, nlohmann::json> kShapes = {
+    {"llama", With({{"model_type", "llama"}})},
+    {"biases", With({{"model_type", "qwen2"}})},
+    {"per-layer embeddings", With(kGemma4)},
+    {"experts beside the MLP", SideExperts()},
+    {"experts", Experts("qwen3_moe")},
+    {"experts with biases, sinks", Experts("gpt_oss")},
+    {"shared expert, delta rule", SharedExpert()},
+    {"experts, short convolution", ConvExperts()},
+    {"scales", With({{"model_type", "granite"}, {"logits_scaling", 8}})}};
+
+class BenchShapeTest : public TinyModelTest {
+ protected:
+  // The words of a measurement of one short step or a few tokens.
+  Words Bench(const char* what, const nlohmann::json& config, Words more = {}) const {
+    Words words = {"bench",           what,
+                   "--shape",         Write("config.json", config.dump()).string(),
+                   "--lora_r=2",      "--steps=1",
+                   "--max_length=16", "--new_tokens=2",
+                   "--threads=1",     "--prompt_tokens=8"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+};
+
+TEST_F(BenchShapeTest, StepsOfAllKindsOfLayersHaveTheLossOfAGuess) {
+  for (const auto& [name, config] : kShapes) {
+    const nlohmann::json report = RunJson(Bench("step", config));
+    int losses = 0;
+    for (const nlohmann::json& row : report.at("results")) {
+      if (row.at("unit") != "nats") continue;
+      ++losses;
+      // One of 256 tokens, and logits that random weights spread.
+      EXPECT_NEAR(row.at("value").get<double>(), std::log(256), 1) << name;
+    }
+    EXPECT_EQ(losses, 2) << name;
+  }
+}
+
+TEST_F(BenchShapeTest, MakesTokensWithAllKindsOfLayers) {
+  for (const auto& [name, config] : kShapes) {
+    const Outcome outcome = Run(Bench("decode", config));
+    EXPECT_EQ(outcome.code, 0) << name << ": " << outcome.err;
+  }
+}
+
+TEST_F(BenchShapeTest, KeepsTheFirstLayers) {
+  const Outcome outcome = Run(Bench("step", With(kGemma4), {"--num_hidden_layers=3"}));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("config.json L3"));
+  bench::ModelBenchOptions options;
+  options.shape = "gemma-4-E2B";
+  options.num_hidden_layers = 14;
+  const DecoderConfig config = bench::ConfigOf(options, 512);
+  ASSERT_EQ(std::ssize(config.layers), 14);
+  for (std::int64_t l = 0; l < 14; ++l) EXPECT_EQ(config.layers[l].has_own_kv(), l < 6) << l;
+  EXPECT_THAT(Refused(Bench("step", With(kGemma4), {"--num_hidden_layers=5"})),
+              HasSubstr("expected at most 4"));
+}
+
+TEST_F(BenchShapeTest, RefusesWhatIsNoShape) {
+  EXPECT_THAT(Refused({"bench", "step", "--shape=Qwen3.5-1B"}), HasSubstr("found 'Qwen3.5-1B'"));
+  EXPECT_THAT(Refused(Bench("step", nlohmann::json::array())), HasSubstr("config.json"));
+  EXPECT_THAT(Refused(Bench("step", {{"model_type", "bert"}}, {"--num_hidden_layers=1"})),
+              HasSubstr("bert"));
+}
+
+// FLOPs of a step of one token in a sequence of 16.
+double FlopsOf(const nlohmann::json& json, Recompute recompute) {
+  const DecoderConfig config = ParseDecoderConfig(json, "config.json");
+  bench::ModelBenchOptions options;
+  options.lora_r = 2;
+  const LoraAdapter adapter = bench::RandomAdapter(options, config, HostMemory());
+  return bench::StepFlops(config, adapter, 1, 16, recompute);
+}
+
+TEST(BenchFlopsTest, AreThoseOfTheFormula) {
+  const nlohmann::json llama = With({{"model_type", "llama"}});
+  // Parameters of q, k, v, o and of gate, up, down, and of adapters of rank 2 on each.
+  const double attention = 64 * (128 + 64 + 64 + 128);
+  const double mlp = 3 * 64 * 96;
+  const double lora = 2 * (2 * (64 + 128) + 2 * (64 + 64) + 3 * (64 + 96));
+  const double none = 4 * (4 * (attention + mlp) + 6 * lora + 7 * 16 * 128) + 4 * 256 * 64;
+  EXPECT_DOUBLE_EQ(FlopsOf(llama, Recompute::kNone), none);
+  const double again = attention + mlp / 3 * 2 + lora - 2 * (64 + 96);
+  EXPECT_DOUBLE_EQ(FlopsOf(llama, Recompute::kLayer), none + 4 * (2 * again + 2 * 16 * 128));
+}
+
+TEST(BenchFlopsTest, CountTheExpertsOfAToken) {
+  nlohmann::json few = Experts("qwen3_moe");
+  nlohmann::json many = few;
+  many["num_experts"] = 16;
+  // As many experts for each token; only the router is larger.
+  EXPECT_DOUBLE_EQ(FlopsOf(many, Recompute::kNone) - FlopsOf(few, Recompute::kNone),
+                   4 * 4 * 8 * 64);
+  many["num_experts_per_tok"] = 3;
+  many["num_experts"] = 8;
+  const double expert = 4 * 3 * 64 * 32 + 6 * 2 * 3 * (64 + 32);
+  EXPECT_DOUBLE_EQ(FlopsOf(many, Recompute::kNone) - FlopsOf(few, Recompute::kNone), 4 * expert);
+}
+
+}  // namespace
+}  // namespace qlora
