@@ -5,6 +5,8 @@ foreach(usr ${staged})
   set(package qlora)
   if(EXISTS ${usr}/include/qlora)
     set(package libqlora-dev)
+  elseif(EXISTS ${usr}/lib/qlora)
+    set(package qlora-openmpi)
   endif()
   set(doc ${usr}/share/doc/${package})
   file(WRITE ${doc}/copyright

@@ -29,9 +29,12 @@ install(FILES ${PROJECT_BINARY_DIR}/qlora-config.cmake
         DESTINATION ${package_dir} ${qlora_library_component})
 
 if(QLORA_PROGRAM)
-  # The one library that the program does not link: with it, both components can be installed after a
-  # build of the program.
+  # What the program does not link: with it, all components can be installed after a build of the
+  # program.
   add_dependencies(qlora qlora_linear)
+  if(TARGET qlora_mpi)
+    add_dependencies(qlora qlora_mpi)
+  endif()
 endif()
 
 if(QLORA_PROGRAM)  # the pages and completions that the build printed beside the program

@@ -1,5 +1,5 @@
 # `cpack -G DEB` in the build directory: qlora_*.deb with the program, libqlora-dev_*.deb with the
-# library. Dependencies are those that dpkg-shlibdeps finds.
+# library, and, where MPI was found, qlora-openmpi_*.deb with the plugin. Dependencies are those that dpkg-shlibdeps finds.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME qlora)
 set(CPACK_PACKAGE_CONTACT "qlora.cpp developers <developers@qlora.invalid>")
@@ -7,6 +7,9 @@ set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fine-tuning of language models with QLoRA
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_COMPONENTS_ALL program library)
+if(TARGET qlora_mpi)
+  list(APPEND CPACK_COMPONENTS_ALL openmpi)
+endif()
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_QLORA_VERSION_FILE ${PROJECT_BINARY_DIR}/src/version.cc)
@@ -23,6 +26,16 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl3-gnutls, ca-cert
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
 "Holds a Hugging Face checkpoint in 4 bits (NF4), trains LoRA adapters on it,
 and writes adapters that PEFT loads and GGUF files that llama.cpp runs.")
+
+# A package of its own, so that the program needs no MPI library.
+set(CPACK_DEBIAN_OPENMPI_PACKAGE_NAME qlora-openmpi)
+set(CPACK_DEBIAN_OPENMPI_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_OPENMPI_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_OPENMPI_PACKAGE_DEPENDS qlora)
+set(CPACK_DEBIAN_OPENMPI_PACKAGE_RECOMMENDS openmpi-bin)
+set(CPACK_DEBIAN_OPENMPI_DESCRIPTION
+"Lets qlora train on several processes and machines, started by mpirun of
+Open MPI or by srun.")
 
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libqlora-dev)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libdevel)
