@@ -41,6 +41,7 @@ if [ -d "$shared/models/stories260K-hf" ]; then
     cp "$shared/golden/families/$name"/*.{json,safetensors} "$shared"/models/stories260K-hf/tokenizer* \
       "$scratch/$name"
     adapter=$shared/golden/families/$name/adapter
+    [ "$name" != gemma4/26b-a4b ] || adapter=${adapter}_all
     if [[ $name == gpt_oss/* ]]; then
       adapter=${adapter}_all
       # llama.cpp rounds the range of YaRN whatever the key says.
