@@ -208,7 +208,8 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
     layer.ForEach([&](const LoraLinear& lora) {
       const bool is_beside_mlp =
-          IsRouter(lora.path) || IsJoinedExpert(adapter.decoder(), lora.path);
+          adapter.decoder().side_moe.num_experts > 0 &&
+          (IsRouter(lora.path) || IsJoinedExpert(adapter.decoder(), lora.path));
       if (init == LoraInit::kLoftq && lora.rank > 0 && is_beside_mlp) {
         ThrowInvalidInput(
             "init_lora_weights loftq reads the weight of each linear from the checkpoint, which "
