@@ -1,5 +1,7 @@
 // GGUF files of families without golden values in the tree: they are read as the models that they
 // were made from. Values of real classes are in inference/family_golden_test.cc.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "convert/adapter_fixture.h"
@@ -9,6 +11,7 @@
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"
+#include "model/gguf_names.h"
 #include "model/lora.h"
 #include "qlora/model.h"
 
