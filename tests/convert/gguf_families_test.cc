@@ -168,6 +168,7 @@ TEST_F(GgufFamiliesTest, ScalesOfExpertsLeadBackToTheAdapter) {
   const fs::path dir = WriteModel(*gemma4);
   const DecoderConfig decoder = LoadDecoderConfig(dir);
   AdapterConfig down = Targeting({}, 2, 4);
+  down.module_prefix = decoder.module_prefix;
   down.target_parameters = {"experts.down_proj"};
   const fs::path adapter = WriteRandom(dir.string(), down, "lora", 7);
   const fs::path file = Convert(dir.string(), {adapter}, "lora.gguf", "gguf");
