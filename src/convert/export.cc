@@ -250,7 +250,7 @@ class Exporter {
     const GgufSource source = Source();
     const std::string& name = source.name;
     if (adapter_only()) {
-      ExportGgufAdapter(context_, config_, *adapter_, name, source.repository, target_);
+      ExportGgufAdapter(context_, config_, weights_, *adapter_, name, source.repository, target_);
       return {options_.output};
     }
     const std::optional<ImportanceMatrix> importance = Importance();

@@ -186,9 +186,11 @@ class ModelPlan {
       unchanged.push_back(read(&MergedLinear::ReadWithoutAdapter));
     }
     const std::string weight = name + ".weight";
-    // llama.cpp keeps the gate of a shared expert as a vector, in float32.
+    // llama.cpp keeps the gate of a shared expert as a vector, in float32. A rounded router may
+    // choose another expert.
     const bool is_vector = weight.ends_with("ffn_gate_inp_shexp.weight");
-    const TensorType type = is_vector ? TensorType(DType::kF32) : TypeOf(weight, cols);
+    const bool is_router = weight.ends_with("ffn_gate_inp.weight");
+    const TensorType type = is_vector || is_router ? TensorType(DType::kF32) : TypeOf(weight, cols);
     GgufTensor& tensor = plan_.Stack(weight, type, out_rows, cols, std::move(merged));
     if (is_vector) tensor.info.shape = {cols};
     if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
@@ -244,7 +246,6 @@ class ModelPlan {
   }
 
   void SideExperts(const std::string& block, const SideWeights& w) {
-    Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
     std::vector<float> scale = FloatsOf(w.router_norm);
     const float root = std::sqrt(static_cast<float>(config_.hidden_size));
     for (float& value : scale) value *= root;
@@ -253,11 +254,6 @@ class ModelPlan {
     Vector(block + "post_ffw_norm_1.weight", w.dense_norm);
     Vector(block + "pre_ffw_norm_2.weight", w.norm);
     Vector(block + "post_ffw_norm_2.weight", w.sum_norm);
-    const auto stack = [&](const char* name, const std::vector<FrozenLinear>& linears) {
-      Linears(block + name, StackOf(std::span(linears), 0, 1), {}, {});
-    };
-    stack("ffn_gate_up_exps", w.gate_up);
-    stack("ffn_down_exps", w.down);
   }
 
   void Layer(std::int64_t l) {
@@ -304,6 +300,9 @@ class ModelPlan {
     add(LinearGroup::kPerLayerOut);
     add(LinearGroup::kPerLayerModel);
     if (config_.side_moe.num_experts > 0) SideExperts(block, w.side);
+    add(LinearGroup::kSideRouter);
+    add(LinearGroup::kSideIn);
+    add(LinearGroup::kSideOut);
     Vector(block + "post_norm.weight", w.per_layer_norm);
     if (!w.scale.empty()) {
       Vector(block + "layer_output_scale.weight", Columns(w.scale, 0, 1));
@@ -322,6 +321,17 @@ class ModelPlan {
   std::optional<MergedLinear> merged_;
   GgufPlan plan_;
 };
+
+// The numbers of the experts of all layers (kGgufExpertScales); empty without.
+std::vector<float> ExpertScales(Memory& memory, const DecoderWeights& weights) {
+  std::vector<float> scales;
+  for (const LayerWeights& layer : weights.layers) {
+    if (layer.side.expert_scale.empty()) continue;
+    const std::vector<double> values = DownloadReal(memory, layer.side.expert_scale);
+    scales.insert(scales.end(), values.begin(), values.end());
+  }
+  return scales;
+}
 
 // The alpha of a file, for which alpha / r is the scale of most modules. llama.cpp takes the scale
 // 1 for an alpha of 0.
@@ -357,9 +367,9 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
 }
 
-void ExportGgufAdapter(Context& context, const DecoderConfig& config, const LoraAdapter& adapter,
-                       const std::string& name, const std::string& repository,
-                       const ExportTarget& target) {
+void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
+                       const LoraAdapter& adapter, const std::string& name,
+                       const std::string& repository, const ExportTarget& target) {
   CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
   Memory& memory = adapter.memory();
   const float alpha = AlphaToWrite(adapter.config());
@@ -370,9 +380,15 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
   AddBaseModel(name, repository, metadata);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", alpha);
+  const std::vector<float> expert_scales = ExpertScales(memory, weights);
+  const bool scales = std::ranges::any_of(adapter.layers(), [](const PerLinear<LoraLinear>& layer) {
+    return !layer.side_out.empty() && layer.side_out.front().rank > 0;
+  });
+  if (scales) metadata.Add(kGgufExpertScales, expert_scales);
   GgufPlan plan;
+  // factors: of B of each linear of the stack, or empty.
   const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
-                       const LinearRows& linear_rows) {
+                       const LinearRows& linear_rows, std::span<const float> factors) {
     const LoraLinear& lora = *stack[0];
     std::vector<GgufRows> as;
     std::vector<GgufRows> bs;
@@ -394,7 +410,8 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
       const auto rank = static_cast<float>(expert->rank);
       const double rest =
           alpha / rank == expert->scale ? 1 : double{expert->scale} * double{rank} / double{alpha};
-      const double factor = double{linear_rows.factor} * rest;
+      const double scale = factors.empty() ? 1 : double{factors[bs.size()]};
+      const double factor = double{linear_rows.factor} * rest * scale;
       bs.push_back([&memory, b = expert->b, order = linear_rows.order, factor](
                        std::int64_t first, std::int64_t count, float* out) {
         const std::vector<float> values = Download<float>(memory, b);
@@ -428,7 +445,13 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Lora
     for (const LinearGroup group : kLinearGroups) {
       const std::span<const std::string> tensors = GroupOf(names, group);
       for (std::size_t i = 0; i < tensors.size(); ++i) {
-        add(tensors[i], StackOf(GroupOf(loras, group), i, tensors.size()), GroupOf(rows, group)[i]);
+        const std::vector<const LoraLinear*> stack =
+            StackOf(GroupOf(loras, group), i, tensors.size());
+        std::span<const float> factors;
+        if (group == LinearGroup::kSideOut) {
+          factors = std::span(expert_scales).subspan(l * stack.size(), stack.size());
+        }
+        add(tensors[i], stack, GroupOf(rows, group)[i], factors);
       }
     }
   }

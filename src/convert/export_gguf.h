@@ -47,9 +47,9 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives the trained
 // scale, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
 // repository is org/name, or "" where it is not known.
-void ExportGgufAdapter(Context& context, const DecoderConfig& config, const LoraAdapter& adapter,
-                       const std::string& name, const std::string& repository,
-                       const ExportTarget& target);
+void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
+                       const LoraAdapter& adapter, const std::string& name,
+                       const std::string& repository, const ExportTarget& target);
 
 }  // namespace qlora
 

@@ -50,14 +50,23 @@ std::map<std::string, Linear> LinearsByName(const DecoderWeights& weights,
 }
 
 // Returns experts that share a tensor, by its name.
-std::map<std::string, const std::vector<FrozenLinear>*> StacksByName(
-    const DecoderWeights& weights) {
-  std::map<std::string, const std::vector<FrozenLinear>*> stacks;
-  for (const LayerWeights& layer : weights.layers) {
-    for (const auto* stack : {&layer.side.gate_up, &layer.side.down}) {
-      if (stack->empty()) continue;
-      const std::string& first = stack->front().path;  // "....experts.down_proj.0"
-      stacks[first.substr(0, first.rfind('.'))] = stack;
+std::map<std::string, std::vector<Linear>> StacksByName(const DecoderWeights& weights,
+                                                        const LoraAdapter* adapter) {
+  std::map<std::string, std::vector<Linear>> stacks;
+  for (std::size_t l = 0; l < weights.layers.size(); ++l) {
+    for (const LinearGroup group : {LinearGroup::kSideIn, LinearGroup::kSideOut}) {
+      const auto frozen = GroupOf(weights.layers[l].linears, group);
+      if (frozen.empty()) continue;
+      // "....experts.0.down_proj"
+      const std::string& first = frozen.front().path;
+      const std::size_t dot = first.rfind('.');
+      std::vector<Linear>& stack =
+          stacks[first.substr(0, first.rfind('.', dot - 1)) + first.substr(dot)];
+      for (std::size_t e = 0; e < frozen.size(); ++e) {
+        const LoraLinear* lora =
+            adapter == nullptr ? nullptr : &GroupOf(adapter->layers()[l], group)[e];
+        stack.push_back({&frozen[e], lora});
+      }
     }
   }
   return stacks;
@@ -131,13 +140,13 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   // Blocks are a format of GGUF; safetensors has no such type.
   if (target.outtype.is_blocks()) ThrowInvalidInput("--format hf writes f32, f16 or bf16");
   const std::map<std::string, Linear> linears = LinearsByName(weights, model.adapter);
-  const auto stacks = StacksByName(weights);
+  const auto stacks = StacksByName(weights, model.adapter);
   const TensorReader& reader = *weights.reader;
   std::vector<TensorInfo> infos;
   bool has_head = false;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (IsQuantPiece(tensor.name, linears, weights)) continue;
-    if (IsJoinedExpert(model.config, tensor.name)) continue;
+    if (model.config.moe.is_joined && IsJoinedExpert(model.config, tensor.name)) continue;
     // Nothing to convert, and rows = elements / cols below would divide by 0.
     if (tensor.elements() == 0) continue;
     const WeightView* table = TableOf(tensor.name, weights);
@@ -200,9 +209,21 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
         writer.Write(info.name, values);
       }
     };
-    // As the model was trained: in 4 bits or not.
+    // Rows in the order of the checkpoint, with the adapter.
+    const auto write_merged = [&](const Linear& one, std::int64_t height) {
+      const MergedLinear merged(memory, one.frozen->weight, one.lora);
+      for (std::int64_t first = 0; first < height; first += chunk) {
+        std::vector<std::int64_t> order(std::min(chunk, height - first));
+        std::iota(order.begin(), order.end(), first);
+        values.resize(std::ssize(order) * cols);
+        merged.Read(context, order, values.data());
+        writer.Write(info.name, values);
+      }
+    };
     if (const auto stack = stacks.find(info.name); stack != stacks.end()) {
-      for (const FrozenLinear& expert : *stack->second) write_rows(expert.weight);
+      for (const Linear& expert : stack->second) {
+        write_merged(expert, expert.frozen->weight.rows());
+      }
       finish_tensor();
       continue;
     }
@@ -217,25 +238,19 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
       finish_tensor();
       continue;
     }
-    std::optional<MergedLinear> merged;
     if (linear != linears.end()) {
-      merged.emplace(memory, linear->second.frozen->weight, linear->second.lora);
+      write_merged(linear->second, rows);
+      finish_tensor();
+      continue;
     }
     for (std::int64_t first = 0; first < rows; first += chunk) {
       const std::int64_t count = std::min(chunk, rows - first);
       values.resize(count * cols);
-      if (merged) {
-        std::vector<std::int64_t> order(count);
-        std::iota(order.begin(), order.end(), first);
-        // Rows in the order of the checkpoint. GGUF has another order.
-        merged->Read(context, order, values.data());
-      } else {
-        DecodeFloats(source->dtype,
-                     reader.Bytes(*source).subspan(BytesOf(source->dtype, first * cols),
-                                                   BytesOf(source->dtype, count * cols)),
-                     values);
-        for (float& value : values) value -= is_less_one ? 1.0F : 0.0F;
-      }
+      DecodeFloats(source->dtype,
+                   reader.Bytes(*source).subspan(BytesOf(source->dtype, first * cols),
+                                                 BytesOf(source->dtype, count * cols)),
+                   values);
+      for (float& value : values) value -= is_less_one ? 1.0F : 0.0F;
       writer.Write(info.name, values);
     }
     finish_tensor();

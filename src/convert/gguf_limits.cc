@@ -157,9 +157,14 @@ class Limits {
     }
   }
 
-  // What chooses experts by sigmoids.
   void CheckExperts() const {
-    if (config_.moe.score != RouterScore::kSigmoid) return;
+    const bool leads = config_.moe.score == RouterScore::kSigmoid;
+    if (!leads && std::ranges::any_of(config_.layers, &LayerConfig::is_dense)) {
+      Refuse("a layer without experts (mlp_only_layers, decoder_sparse_step)",
+             "expects experts in all layers");
+    }
+    // What chooses experts by sigmoids.
+    if (!leads) return;
     if (config_.moe.routed_scaling_factor != 1) {
       Refuse("routed_scaling_factor other than 1", "has no key for it");
     }

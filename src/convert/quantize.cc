@@ -49,6 +49,7 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   const std::string prefix = DecoderPrefix(reader);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     LinearPaths(config, l).ForEach([&](const std::string& path) {
+      if (IsRouter(path)) return;
       const std::string weight =
           prefix + path.substr(std::string_view("model.").size()) + ".weight";
       if (reader.Find(weight) != nullptr) weights.insert(weight);

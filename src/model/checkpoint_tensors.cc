@@ -47,10 +47,8 @@ bool IsOfSharedKv(const std::string& name, const DecoderConfig& config) {
   if (!split || !split->rest.starts_with("layers.")) return false;
   const std::string_view rest = split->rest.substr(7);
   std::int64_t l = -1;
-  const char* const end = std::from_chars(rest.data(), rest.data() + rest.size(), l).ptr;
-  if (l < 0 || l >= config.num_hidden_layers || config.layers[l].has_own_kv()) return false;
-  const std::string_view part = rest.substr(end - rest.data());
-  return part.starts_with(".self_attn.k_") || part.starts_with(".self_attn.v_proj");
+  std::from_chars(rest.data(), rest.data() + rest.size(), l);
+  return config.IsUnreadKv(l, rest.substr(std::min(rest.find('.'), rest.size() - 1) + 1));
 }
 
 // One line for many: a checkpoint may have such a tensor in each layer.

@@ -278,6 +278,14 @@ bool DecoderConfig::is_kv_shared(std::int64_t l) const {
   return std::ranges::any_of(layers, [l](const LayerConfig& layer) { return layer.kv_layer == l; });
 }
 
+bool DecoderConfig::IsUnreadKv(std::int64_t l, std::string_view part) const {
+  if (l < 0 || l >= num_hidden_layers || layers[l].has_own_kv()) return false;
+  constexpr std::string_view kParts[] = {"self_attn.k_proj.", "self_attn.v_proj.",
+                                         "self_attn.k_norm.", "attn_k.weight",
+                                         "attn_v.weight",     "attn_k_norm.weight"};
+  return std::ranges::any_of(kParts, [&](std::string_view of) { return part.starts_with(of); });
+}
+
 // The limits are far above any model and keep products of sizes within int64, whatever a damaged or
 // hostile file says.
 void CheckSizes(const DecoderConfig& c, const std::string& where) {
@@ -324,7 +332,8 @@ void CheckSizes(const DecoderConfig& c, const std::string& where) {
   }
   if (const MoeConfig& moe = c.experts(); moe.num_experts != 0) {
     positive("the number of experts", moe.num_experts, kMaxExperts);
-    positive("num_experts_per_tok", moe.num_experts_per_tok, moe.num_experts);
+    const char* const chosen = c.side_moe.num_experts > 0 ? "top_k_experts" : "num_experts_per_tok";
+    positive(chosen, moe.num_experts_per_tok, moe.num_experts);
     if (moe.shared_intermediate_size != 0) {
       positive("shared_expert_intermediate_size", moe.shared_intermediate_size,
                std::int64_t{1} << 22);

@@ -120,8 +120,9 @@ struct MoeConfig {
   bool expert_bias = false;         // of scores where experts are chosen (LFM2)
   float routed_scaling_factor = 1;  // of the weights of a token's experts
   bool router_bias = false;
-  // The checkpoint has two parameters for all experts of a layer, and so has an adapter:
-  // gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj (gpt-oss).
+  // Of experts in the place of the MLP: the checkpoint has two parameters for all experts of a
+  // layer, gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj
+  // (gpt-oss).
   bool is_joined = false;
 };
 
@@ -216,8 +217,14 @@ struct DecoderConfig {
   std::int64_t k_norm_size(std::int64_t l) const;
   // Whether a later layer attends to the keys and values of layer l.
   bool is_kv_shared(std::int64_t l) const;
+  // Whether `part` is a tensor of keys or values ("self_attn.k_proj.weight", in GGUF files
+  // "attn_k.weight") that files hold for layer l although it attends to those of another.
+  bool IsUnreadKv(std::int64_t l, std::string_view part) const;
   // In the place of the MLP, or beside it.
   const MoeConfig& experts() const { return moe.num_experts > 0 ? moe : side_moe; }
+  // Whether the experts of a layer are two parameters in the checkpoint, and so in an adapter:
+  // those of gpt-oss, and those beside an MLP, gate_up_proj (E, 2 M, D) and down_proj (E, D, M).
+  bool joins_experts() const { return moe.is_joined || side_moe.num_experts > 0; }
   std::int64_t per_layer_features() const { return num_hidden_layers * per_layer_size; }  // L*P
   // Passes keep the residual stream divided by residual_scale, so that a block joins it as it is.
   // RMSNorm undoes the division when its epsilon is divided as well.

@@ -1,6 +1,10 @@
 #include "model/config_moe.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -18,8 +22,11 @@ void ParseGptOssExperts(const ConfigKeys& keys, DecoderConfig& config) {
   }
 }
 
-// Of LFM2: leading layers with an MLP.
-bool HasDenseLayers(const Family& family) { return family.mixers == MixerRule::kShortConv; }
+std::vector<std::int64_t> MlpOnlyLayers(const ConfigKeys& keys) {
+  const Json* list = keys.Find("mlp_only_layers");
+  if (list == nullptr) return {};
+  return JsonAs<std::vector<std::int64_t>>(*list, "mlp_only_layers", keys.where());
+}
 
 }  // namespace
 
@@ -29,7 +36,7 @@ std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family
 }
 
 // Families differ in the names of their keys, in what they are without them, and in what no key
-// states. Experts in some layers only are supported where num_dense_layers says so.
+// states.
 void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (family.gpt_oss) return ParseGptOssExperts(keys, config);
   const ExpertDefaults& usual = family.experts;
@@ -47,26 +54,42 @@ void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& confi
     moe.expert_bias = keys.Bool("use_expert_bias", true);
     moe.routed_scaling_factor = static_cast<float>(keys.Double("routed_scaling_factor", 1));
   }
-  if (keys.Int("decoder_sparse_step", 1) != 1 ||
-      (keys.Find("mlp_only_layers") != nullptr && !keys.Find("mlp_only_layers")->empty())) {
-    ThrowInvalidInput("{}: decoder_sparse_step and mlp_only_layers are not supported",
-                      keys.where());
+  if (usual.has_dense_layers) return;
+  if (keys.Int("decoder_sparse_step", 1) != 1 || !MlpOnlyLayers(keys).empty()) {
+    ThrowInvalidInput("{}: decoder_sparse_step and mlp_only_layers are not supported in a {}",
+                      keys.where(), family.model_type);
   }
 }
 
 void ParseDenseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
-  if (!HasDenseLayers(family)) return;
-  const std::int64_t dense = keys.Int("num_dense_layers", 2);
-  const std::int64_t width = keys.Int("intermediate_size", 7168);
-  if (dense < 0 || dense > config.num_hidden_layers || width < 1 || width > 1 << 22) {
-    ThrowInvalidInput(
-        "{}: num_dense_layers is {} and their intermediate_size {}, expected 0 ... {} layers of a "
-        "positive width",
-        keys.where(), dense, width, config.num_hidden_layers);
+  if (family.mixers == MixerRule::kShortConv) {
+    return SetDenseLayers({"num_dense_layers", keys.Int("num_dense_layers", 2)},
+                          {"intermediate_size", keys.Int("intermediate_size", 7168)}, keys.where(),
+                          config);
   }
-  for (std::int64_t l = 0; l < dense; ++l) {
+  if (!family.experts.has_dense_layers) return;
+  const std::int64_t step = keys.Int("decoder_sparse_step", 1);
+  const std::vector<std::int64_t> listed = MlpOnlyLayers(keys);
+  if (step < 1) {
+    ThrowInvalidInput("{}: decoder_sparse_step is {}, expected 1 or more", keys.where(), step);
+  }
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if ((l + 1) % step == 0 && std::ranges::find(listed, l) == listed.end()) continue;
     config.layers[l].is_dense = true;
-    config.layers[l].intermediate_size = width;
+    config.layers[l].intermediate_size = keys.Int("intermediate_size");
+  }
+}
+
+void SetDenseLayers(const StatedNumber& count, const StatedNumber& width, const std::string& where,
+                    DecoderConfig& config) {
+  const std::int64_t layers = config.num_hidden_layers;
+  if (count.value < 0 || count.value > layers || width.value < 1 || width.value > 1 << 22) {
+    ThrowInvalidInput("{}: {} is {} and {} {}, expected 0 ... {} layers of a positive width", where,
+                      count.key, count.value, width.key, width.value, layers);
+  }
+  for (std::int64_t l = 0; l < count.value; ++l) {
+    config.layers[l].is_dense = true;
+    config.layers[l].intermediate_size = width.value;
   }
 }
 

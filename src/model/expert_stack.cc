@@ -48,12 +48,14 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   if (stack == peft_.stacks.end()) return nullptr;
   const std::int64_t r = lora.rank;
   const bool down = stack->parameter == "down_proj";
-  const std::int64_t out = down ? lora.out : 2 * lora.out;
+  // Gate and up of an expert are two linears, or one.
+  const bool is_whole = down || lora.path.ends_with(".gate_up_proj");
+  const std::int64_t out = is_whole ? lora.out : 2 * lora.out;
   const std::int64_t columns = experts_ * r;  // of lora_B
   const std::int64_t hidden = down ? lora.out : lora.in;
-  const std::int64_t intermediate = down ? lora.in : lora.out;
+  const std::int64_t intermediate = down ? lora.in : out / 2;
   Sides sides = SidesOf(*stack, hidden, intermediate);
-  if (is_joined_) sides.exchanged = false;
+  if (take_turns_) sides.exchanged = false;
   if (sides.direct && sides.exchanged) {
     // A square parameter: one that is not tells, of the same version of PEFT. Where all are square,
     // the newer version is assumed.
@@ -85,8 +87,8 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
   // The rows of this expert in A (R, side), and its columns in B (side, R).
   // The output of the parameter that is output y of the linear.
   const auto place = [&](std::int64_t y) {
-    if (down) return y;
-    return is_joined_ ? 2 * y + (second ? 1 : 0) : y + (second ? lora.out : 0);
+    if (is_whole) return y;
+    return take_turns_ ? 2 * y + (second ? 1 : 0) : y + (second ? lora.out : 0);
   };
   const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t width) {
     return a_[(expert * r + i) * width + side];
@@ -179,8 +181,10 @@ std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
   std::vector<StackedLora> stacks;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers && !by_path.empty(); ++l) {
     const PerLinear<std::string> paths = LinearPaths(decoder, l);
-    std::optional<StackedLora> gate_up = Stacked(by_path, paths.gate_up, 2);
-    std::optional<StackedLora> down = Stacked(by_path, paths.down, 1);
+    const bool in_turn = decoder.moe.is_joined;
+    std::optional<StackedLora> gate_up =
+        in_turn ? Stacked(by_path, paths.gate_up, 2) : Stacked(by_path, paths.side_in, 1);
+    std::optional<StackedLora> down = Stacked(by_path, in_turn ? paths.down : paths.side_out, 1);
     // Of two wrappers that of the first parameter is inside.
     if (gate_up && down) gate_up->wrapper += ".base_layer";
     if (gate_up) stacks.push_back(std::move(*gate_up));

@@ -3,8 +3,7 @@
 //
 //   down_proj      A (E R, F), B (D, E R)
 //   gate_up_proj   A (E R, D), B (2 F, E R): the rows of gate, then those of up, in gpt-oss in
-//   turn;
-//                  both read one A
+//                  turn; both read one A
 //   column r E + e of B belongs to expert e
 //
 // PEFT takes the sides of a parameter (E, x, y) for inputs and outputs. Up to version 0.18 x is the
@@ -32,9 +31,12 @@ namespace qlora {
 
 class ExpertStackReader {
  public:
-  // moe: of the model. All references must outlive the reader.
-  ExpertStackReader(const Adapter& peft, const MoeConfig& moe, Memory& memory)
-      : peft_(peft), experts_(moe.num_experts), is_joined_(moe.is_joined), memory_(memory) {}
+  // All references must outlive the reader.
+  ExpertStackReader(const Adapter& peft, const DecoderConfig& decoder, Memory& memory)
+      : peft_(peft),
+        experts_(decoder.experts().num_experts),
+        take_turns_(decoder.moe.is_joined),
+        memory_(memory) {}
 
   // Reads A (R, I) and B (O, R) of one linear of an expert out of the stack of its layer, which is
   // returned; null where there is none. Errors: InvalidInput for shapes of another model, NaN or
@@ -44,7 +46,7 @@ class ExpertStackReader {
  private:
   const Adapter& peft_;
   std::int64_t experts_;
-  bool is_joined_;  // MoeConfig
+  bool take_turns_;  // gate and up, of gpt-oss
   Memory& memory_;
   // The values of the stack that was read last: its linears follow each other.
   const ExpertStack* last_ = nullptr;
@@ -52,8 +54,8 @@ class ExpertStackReader {
   std::vector<float> b_;
 };
 
-// One parameter of a layer's experts in the first of these forms, where PEFT has no other
-// (MoeConfig::is_joined).
+// One parameter of a layer's experts in the first of these forms, where PEFT has no other for
+// experts (DecoderConfig::joins_experts).
 struct StackedLora {
   std::string path;     // of its linear of the first expert
   std::string wrapper;  // of PEFT: "model.layers.0.mlp.experts.base_layer"

@@ -42,6 +42,7 @@ struct ExpertDefaults {
   std::int64_t shared_intermediate_size = 0;  // of the expert of all tokens; 0: there is none
   bool norm_topk_prob = false;
   bool always_normalized = false;  // whatever norm_topk_prob says
+  bool has_dense_layers = false;   // where mlp_only_layers or decoder_sparse_step says so
   RouterScore score = RouterScore::kSoftmax;
 };
 

@@ -46,6 +46,7 @@ constexpr Family Qwen3Next() {
   family.experts.num_experts_per_tok = 10;
   family.experts.norm_topk_prob = true;
   family.experts.always_normalized = false;
+  family.experts.has_dense_layers = true;
   return family;
 }
 
@@ -214,7 +215,10 @@ constexpr auto kFamilies = std::to_array<Family>({
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads,
      .moe = true,
-     .experts = {.num_experts = 128, .num_experts_per_tok = 8, .intermediate_size = 768}},
+     .experts = {.num_experts = 128,
+                 .num_experts_per_tok = 8,
+                 .intermediate_size = 768,
+                 .has_dense_layers = true}},
     {.model_type = "mixtral",
      .architecture = "MixtralForCausalLM",
      .vocab_size = 32000,

@@ -380,15 +380,6 @@ class Builder {
     return GgufKeys(file_, architecture).Int("block_count");
   }
 
-  // Keys and values of a layer that attends to those of another, which files may hold.
-  bool IsOfSharedKv(const std::string& name) const {
-    const std::int64_t block = BlockOf(name);
-    if (block < 0 || block >= config_.num_hidden_layers) return false;
-    return !config_.layers[block].has_own_kv() &&
-           (name.ends_with(".attn_k.weight") || name.ends_with(".attn_v.weight") ||
-            name.ends_with(".attn_k_norm.weight"));
-  }
-
   void CheckAllRead() const {
     const RopeConfig& rope = config_.ropes[0];
     const std::int64_t blocks = BlockCount();
@@ -397,10 +388,10 @@ class Builder {
       if (read_.contains(name)) continue;
       const bool has_divisors = !rope.divisors.empty() || config_.value_norm;  // Gemma 4
       if (name == "rope_freqs.weight" && has_divisors) continue;
-      if (IsOfSharedKv(name)) continue;
+      const std::int64_t block = BlockOf(name);
+      if (config_.IsUnreadKv(block, std::string_view(name).substr(name.find('.', 4) + 1))) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
-      const std::int64_t block = BlockOf(name);
       const bool is_draft = block >= config_.num_hidden_layers && block < blocks;
       if (is_draft || name.ends_with(".input_scale")) continue;
       ThrowInvalidInput(

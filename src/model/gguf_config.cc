@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "model/config_moe.h"
 #include "model/families.h"
 #include "model/gguf_config_gemma4.h"
 #include "model/gguf_config_layers.h"
@@ -121,18 +122,21 @@ void ParseExperts(const GgufKeys& keys, const Family& family, std::int64_t block
 // Leading layers with an MLP. Needs the layers.
 void ParseDenseLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
   if (!config.model_type.starts_with("lfm2")) return;
-  const std::int64_t dense = keys.Int("leading_dense_block_count", 0);
-  const std::int64_t width = keys.IntOfLayers("feed_forward_length", blocks);
-  if (dense > config.num_hidden_layers || width < 1 || width > 1 << 22) {
+  SetDenseLayers({"leading_dense_block_count", keys.Int("leading_dense_block_count", 0)},
+                 {"feed_forward_length", keys.IntOfLayers("feed_forward_length", blocks)},
+                 keys.where(), config);
+}
+
+// Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
+std::int64_t DraftBlocks(const GgufKeys& keys, const Family& family) {
+  const std::int64_t drafts = keys.Int("nextn_predict_layers", 0);
+  if (drafts != 0 && family.mixers != MixerRule::kDeltaRule) {
     ThrowInvalidInput(
-        "{}: leading_dense_block_count is {} and feed_forward_length {}, expected at most {} "
-        "layers of a positive width",
-        keys.where(), dense, width, config.num_hidden_layers);
+        "{}: nextn_predict_layers is {}, and a {} has no blocks that draft tokens: llama.cpp takes "
+        "all of its blocks for layers; convert the model once more",
+        keys.where(), drafts, family.model_type);
   }
-  for (std::int64_t l = 0; l < dense; ++l) {
-    config.layers[l].is_dense = true;
-    config.layers[l].intermediate_size = width;
-  }
+  return drafts;
 }
 
 // The sizes of mixers that are not attention.
@@ -233,8 +237,7 @@ DecoderConfig ParseGgufConfig(const GgufReader& file) {
     ThrowInvalidInput("{}: num_hidden_layers is {}, expected 1 ... {}", file.where(), blocks,
                       kMaxLayers);
   }
-  // Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
-  config.num_hidden_layers = blocks - keys.Int("nextn_predict_layers", 0);
+  config.num_hidden_layers = blocks - DraftBlocks(keys, family);
   config.max_position_embeddings = keys.Int("context_length");
   config.hidden_size = keys.Int("embedding_length");
   config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));

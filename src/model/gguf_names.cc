@@ -154,6 +154,11 @@ PerLinear<std::string> GgufLinearNames(std::int64_t layer, const DecoderConfig& 
     names.per_layer_gate = {"inp_gate"};
     names.per_layer_out = {"proj"};
   }
+  if (config.side_moe.num_experts > 0) {
+    names.side_router = {"ffn_gate_inp"};
+    names.side_in = {"ffn_gate_up_exps"};
+    names.side_out = {"ffn_down_exps"};
+  }
   names.ForEach([&](std::string& name) { name = fmt::format("blk.{}.{}", layer, name); });
   if (config.per_layer_size > 0 && layer == 0) names.per_layer_model = {"per_layer_model_proj"};
   return names;
@@ -202,6 +207,11 @@ PerLinear<std::vector<std::int64_t>> GgufRowOrder(std::int64_t layer, const Deco
   order.down.resize(1);
   order.shared_in.resize(shapes.shared_in.size());
   order.shared_out.resize(shapes.shared_out.size());
+  if (config.side_moe.num_experts > 0) {
+    order.side_router.resize(1);
+    order.side_in.resize(1);
+    order.side_out.resize(1);
+  }
   if (config.fused_delta && config.layers[layer].mixer == Mixer::kDeltaRule) {
     order.qkv = FusedDeltaOrder(config.delta_rule);
   }

@@ -96,6 +96,11 @@ std::vector<const T*> StackOf(std::span<const T> group, std::size_t place, std::
   return stack;
 }
 
+// llama.cpp adds the adapter of ffn_down_exps behind the number of each expert that a Gemma 4
+// multiplies its output with, so that B in an adapter GGUF has that number in it. The numbers of
+// all experts, layer after layer, under a key that llama.cpp does not know, lead back.
+inline constexpr const char* kGgufExpertScales = "qlora.expert_scales";
+
 // What divides the frequency of a pair of dims that does not turn (Gemma 4's rope_freqs).
 inline constexpr float kGgufStays = 1e30F;
 

@@ -29,9 +29,10 @@ class Reader {
     for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
       std::vector<LinearRows> flat;
       GgufLinearRows(l, decoder_).ForEach([&](const LinearRows& r) { flat.push_back(r); });
-      const std::vector<LinearStack> stacks =
-          StackLinears(decoder_, l, GgufLinearNames(l, decoder_));
+      const PerLinear<std::string> names = GgufLinearNames(l, decoder_);
+      const std::vector<LinearStack> stacks = StackLinears(decoder_, l, names);
       for (std::size_t i = 0; i < stacks.size(); ++i) ReadStack(stacks[i], flat[i]);
+      for (const std::string& name : names.side_out) UndoExpertScales(name, l);
       if (progress) progress(l + 1, decoder_.num_hidden_layers);
     }
     const std::int64_t vocab = decoder_.vocab_size;
@@ -180,6 +181,29 @@ class Reader {
           whole.b[target * rank + i] = rows.factor == 1 ? value : value / rows.factor;
         }
       }
+    }
+  }
+
+  // Takes the numbers of the experts of a layer out of the B of `name`, which was read last.
+  void UndoExpertScales(const std::string& name, std::int64_t layer) {
+    if (!used_.contains(name + ".weight.lora_b")) return;
+    const std::int64_t experts = decoder_.side_moe.num_experts;
+    const auto* scales = file_->Get<std::vector<float>>(kGgufExpertScales);
+    if (scales == nullptr || std::ssize(*scales) != decoder_.num_hidden_layers * experts) {
+      ThrowInvalidInput(
+          "{}: has an adapter of '{}', which llama.cpp adds behind the scale of each expert, "
+          "without the scales of {} experts (key '{}'); give the folder of PEFT that it was made "
+          "from",
+          values_.name, name, decoder_.num_hidden_layers * experts, kGgufExpertScales);
+    }
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const float scale = (*scales)[layer * experts + e];
+      LoraValues& module = values_.modules[std::ssize(values_.modules) - experts + e];
+      // An expert that counts nothing has no adapter either.
+      for (float& b : module.b) b = scale == 0 ? 0 : b / scale;
+      if (std::ranges::all_of(module.b, [](float b) { return std::isfinite(b); })) continue;
+      ThrowInvalidInput("{}: key '{}': the scale {} of expert {} of layer {} is not possible",
+                        values_.name, kGgufExpertScales, scale, e, layer);
     }
   }
 

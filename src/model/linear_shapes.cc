@@ -10,6 +10,8 @@ namespace qlora {
 
 namespace {
 
+constexpr std::string_view kSideRouter = "router.proj";
+
 std::vector<std::string> MixerNames(const DecoderConfig& config, const LayerConfig& layer) {
   switch (layer.mixer) {
     case Mixer::kAttention:
@@ -82,6 +84,13 @@ PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t lay
     names.per_layer_out = {"per_layer_projection"};
     if (layer == 0) names.per_layer_model = {std::string(kPerLayerModel)};
   }
+  if (const std::int64_t experts = config.side_moe.num_experts; experts > 0) {
+    names.side_router = {std::string(kSideRouter)};
+    for (std::int64_t e = 0; e < experts; ++e) {
+      names.side_in.push_back(fmt::format("experts.{}.gate_up_proj", e));
+      names.side_out.push_back(fmt::format("experts.{}.down_proj", e));
+    }
+  }
   if (!config.has_experts(layer)) return names;
   if (config.moe.shared_intermediate_size > 0) {
     const std::string shared = mlp("shared_expert");
@@ -134,6 +143,13 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
     shapes.per_layer_out = {{d, config.per_layer_size}};
     if (l == 0) shapes.per_layer_model = {{config.per_layer_features(), d}};
   }
+  if (config.side_moe.num_experts > 0) {
+    const auto experts = static_cast<std::size_t>(config.side_moe.num_experts);
+    const std::int64_t m = config.side_intermediate_size;
+    shapes.side_router = {{config.side_moe.num_experts, d}};
+    shapes.side_in.assign(experts, {2 * m, d});
+    shapes.side_out.assign(experts, {d, m});
+  }
   if (!config.has_experts(l)) return shapes;
   const auto experts = static_cast<std::size_t>(config.moe.num_experts);
   shapes.gate_up.assign(2 * experts, {f, d});
@@ -146,7 +162,7 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t l)
 }
 
 std::int64_t WidestInput(const DecoderConfig& config) {
-  std::int64_t widest = config.side_intermediate_size;
+  std::int64_t widest = 0;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     ShapeLinears(config, l).ForEach(
         [&](const LinearShape& shape) { widest = std::max(widest, shape.in); });
@@ -192,8 +208,18 @@ PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t lay
 }
 
 bool IsJoinedExpert(const DecoderConfig& config, std::string_view path) {
-  return config.moe.is_joined && path.find(".experts.") != std::string_view::npos;
+  return config.joins_experts() && path.find("experts.") != std::string_view::npos;
 }
+
+std::string JoinedExpertsName(const DecoderConfig& config) {
+  return config.moe.is_joined ? fmt::format("{}.experts", config.names.mlp) : "experts";
+}
+
+std::string_view JoinedExpertParameter(const DecoderConfig& config, std::string_view path) {
+  return path.ends_with(config.names.down) ? "down_proj" : "gate_up_proj";
+}
+
+bool IsRouter(std::string_view path) { return path.ends_with(kSideRouter); }
 
 std::string RouterName(const DecoderConfig& config) {
   return fmt::format("{}.{}", config.names.mlp, config.names.router);

@@ -24,7 +24,8 @@ namespace qlora {
 // Layers that attend to the keys and values of others have q alone there, and those
 // whose values are keys have q and k. per_layer_gate and per_layer_out hold one entry each in
 // models with per-layer embeddings, otherwise none; per_layer_model, the linear of the model that
-// all layers read, is an entry of layer 0.
+// all layers read, is an entry of layer 0. With E experts beside the MLP, side_router holds their
+// router, side_in E linears of gate and up together, and side_out E of down, otherwise none.
 template <typename T>
 struct PerLinear {
   std::vector<T> qkv;
@@ -36,6 +37,9 @@ struct PerLinear {
   std::vector<T> per_layer_gate = {};
   std::vector<T> per_layer_out = {};
   std::vector<T> per_layer_model = {};
+  std::vector<T> side_router = {};
+  std::vector<T> side_in = {};
+  std::vector<T> side_out = {};
 
   // visit(T&) for every linear, in the order of the forward pass.
   template <typename Self, typename Visit>
@@ -49,6 +53,9 @@ struct PerLinear {
     for (auto& linear : self.per_layer_gate) visit(linear);
     for (auto& linear : self.per_layer_out) visit(linear);
     for (auto& linear : self.per_layer_model) visit(linear);
+    for (auto& linear : self.side_router) visit(linear);
+    for (auto& linear : self.side_in) visit(linear);
+    for (auto& linear : self.side_out) visit(linear);
   }
   template <typename Visit>
   void ForEach(Visit&& visit) {
@@ -76,6 +83,9 @@ auto Combine(A&& a, B&& b, Fn&& fn) {
   group(a.per_layer_gate, b.per_layer_gate, out.per_layer_gate);
   group(a.per_layer_out, b.per_layer_out, out.per_layer_out);
   group(a.per_layer_model, b.per_layer_model, out.per_layer_model);
+  group(a.side_router, b.side_router, out.side_router);
+  group(a.side_in, b.side_in, out.side_in);
+  group(a.side_out, b.side_out, out.side_out);
   return out;
 }
 
@@ -94,6 +104,9 @@ void ForEachPair(A&& a, B&& b, Visit&& visit) {
   group(a.per_layer_gate, b.per_layer_gate);
   group(a.per_layer_out, b.per_layer_out);
   group(a.per_layer_model, b.per_layer_model);
+  group(a.side_router, b.side_router);
+  group(a.side_in, b.side_in);
+  group(a.side_out, b.side_out);
 }
 
 // The linears of a layer that read the same input.
@@ -106,13 +119,17 @@ enum class LinearGroup : std::uint8_t {
   kSharedOut,
   kPerLayerGate,
   kPerLayerOut,
-  kPerLayerModel
+  kPerLayerModel,
+  kSideRouter,
+  kSideIn,
+  kSideOut
 };
 // In the order of PerLinear.
 inline constexpr std::array kLinearGroups = {
     LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
     LinearGroup::kDown,         LinearGroup::kSharedIn,    LinearGroup::kSharedOut,
-    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel};
+    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel,
+    LinearGroup::kSideRouter,   LinearGroup::kSideIn,      LinearGroup::kSideOut};
 
 template <typename T>
 std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
@@ -134,9 +151,15 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
     case LinearGroup::kPerLayerOut:
       return linears.per_layer_out;
     case LinearGroup::kPerLayerModel:
+      return linears.per_layer_model;
+    case LinearGroup::kSideRouter:
+      return linears.side_router;
+    case LinearGroup::kSideIn:
+      return linears.side_in;
+    case LinearGroup::kSideOut:
       break;
   }
-  return linears.per_layer_model;
+  return linears.side_out;
 }
 
 // Names of the linears inside a layer: "self_attn.q_proj". The linear of the model
@@ -147,8 +170,15 @@ inline constexpr std::string_view kPerLayerModel = "per_layer_model_projection";
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
 
 // True for the linears of experts that the checkpoint and PEFT have as parameters of their layer
-// (MoeConfig::is_joined).
+// (DecoderConfig::joins_experts).
 bool IsJoinedExpert(const DecoderConfig& config, std::string_view path);
+// The module inside a layer that has these parameters: "mlp.experts".
+std::string JoinedExpertsName(const DecoderConfig& config);
+// "gate_up_proj" or "down_proj": the parameter that holds the linear at `path` of such an expert.
+std::string_view JoinedExpertParameter(const DecoderConfig& config, std::string_view path);
+// True for a linear that stays in the type of the checkpoint, and is trained only where an option
+// names it: the router of experts beside the MLP. Other routers are no linears here.
+bool IsRouter(std::string_view path);
 
 // The distinct names of all layers, in the order of the forward pass.
 std::vector<std::string> DistinctLinearNames(const DecoderConfig& config);

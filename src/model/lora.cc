@@ -92,6 +92,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
         "from each other here, so this adapter would mean something else",
         has_lora ? "LoRA on embeddings and head" : "modules_to_save");
   }
+  bool has_stacks = false;  // experts that are parameters to PEFT
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     layers_.push_back(Combine(LinearPaths(decoder, l), ShapeLinears(decoder, l),
                               [&](const std::string& path, const LinearShape& shape) {
@@ -104,6 +105,7 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
                                   // They are parameters to PEFT, no modules.
                                   if (config.target_parameters.empty()) return lora;
                                   lora.shares_a = path.ends_with(".up_proj");
+                                  has_stacks = true;
                                 }
                                 lora.rank = lora.trained_rank = RankOf(config, path);
                                 lora.scale = static_cast<float>(ScaleOf(config, path));
@@ -124,7 +126,6 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     for (const std::string& name : DistinctLinearNames(decoder)) names += "\n  " + name;
     ThrowInvalidInput("target_modules match no linear of this model; its layers have{}", names);
   }
-  const bool has_stacks = decoder_.moe.is_joined && !config.target_parameters.empty();
   if (has_stacks && config.lora_dropout > 0) {
     ThrowInvalidInput(
         "lora_dropout is {}, and PEFT has no dropout for target_parameters, which the experts of "
@@ -133,6 +134,9 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   }
   if (config.use_dora && decoder.moe.num_experts > 0) {
     ThrowInvalidInput("use_dora is not supported for models with experts");
+  }
+  if (config.use_dora && has_stacks) {
+    ThrowInvalidInput("use_dora is not supported for experts; leave them out");
   }
   // Carvers without memory: the bytes that Layout hands out are the parameters, padding included.
   Carver plan;
@@ -368,6 +372,9 @@ std::int64_t LoraAdapter::max_group_rank() const {
     visit(layer.per_layer_gate, 1);
     visit(layer.per_layer_out, 1);
     visit(layer.per_layer_model, 1);
+    visit(layer.side_router, 1);
+    visit(layer.side_in, 1);
+    visit(layer.side_out, 1);
   }
   return most;
 }

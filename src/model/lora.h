@@ -31,7 +31,7 @@ struct LoraLinear {
   float scale = 1;                // alpha / r, or alpha / sqrt(r)
   float dropout = 0;
   // A and its gradient are those of the linear before: PEFT has one parameter for both, gate and up
-  // of an expert (MoeConfig::is_joined).
+  // of an expert of gpt-oss (MoeConfig::is_joined).
   bool shares_a = false;
   MatrixView a;   // (R, I) wide
   MatrixView b;   // (O, R) wide
@@ -127,6 +127,7 @@ class LoraAdapter {
   void FoldTables(const DecoderWeights& weights);
   // Rows of the tables that passes with this adapter read: V, or those of a resized vocabulary.
   std::int64_t vocab_size() const { return modules_.empty() ? vocab_ : modules_.front().rows; }
+  const DecoderConfig& decoder() const { return decoder_; }
   // Remarks for the user on what was left out or lost when the adapter was read.
   const std::vector<std::string>& notes() const { return notes_; }
   void set_notes(std::vector<std::string> notes) { notes_ = std::move(notes); }

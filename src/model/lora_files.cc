@@ -125,22 +125,14 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   // Every target must have tensors, and every tensor a target: a difference means that the adapter
   // belongs to another model, and would otherwise be silent.
   Allocate();
-  const bool has_side_experts = decoder_.side_moe.num_experts > 0;
-  const auto refuse_experts = [&](const std::string& path) {
-    ThrowInvalidInput(
-        "{}: the adapter has tensors for '{}': adapters of experts that stand beside an MLP, and "
-        "of their router, are not supported; train without them (PEFT's all-linear targets the "
-        "router, target_parameters the experts)",
-        dir.string(), path);
-  };
+  const std::int64_t experts = decoder_.experts().num_experts;
   for (const ExpertStack& stack : peft.stacks) {
-    if (has_side_experts) refuse_experts(stack.experts);
     const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
-    if (decoder_.moe.num_experts > 0 && rows % decoder_.moe.num_experts == 0) continue;
+    if (experts > 0 && rows % experts == 0) continue;
     ThrowInvalidInput("{}: tensor '{}': expected rows for each of {} experts, found {}",
-                      dir.string(), stack.a->name, decoder_.moe.num_experts, rows);
+                      dir.string(), stack.a->name, experts, rows);
   }
-  ExpertStackReader stacks(peft, decoder_.moe, *memory_);
+  ExpertStackReader stacks(peft, decoder_, *memory_);
   std::set<const ExpertStack*> used_stacks;
   std::set<std::string> used;
   std::int64_t done = 0;
@@ -201,7 +193,6 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
   for (const AdapterModule& module : peft.modules) {
     if (used.contains(module.path)) continue;
     if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
-    if (has_side_experts && module.path.ends_with(".router.proj")) refuse_experts(module.path);
     if (decoder_.moe.num_experts > 0 && module.path.ends_with(".gate")) {
       ThrowInvalidInput(
           "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "

@@ -206,7 +206,17 @@ void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_
         "quantizes nothing; use a 16-bit checkpoint with load_in_4bit");
   }
   for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
-    layer.ForEach([](const LoraLinear& lora) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      const bool is_beside_mlp =
+          adapter.decoder().side_moe.num_experts > 0 &&
+          (IsRouter(lora.path) || IsJoinedExpert(adapter.decoder(), lora.path));
+      if (init == LoraInit::kLoftq && lora.rank > 0 && is_beside_mlp) {
+        ThrowInvalidInput(
+            "init_lora_weights loftq reads the weight of each linear from the checkpoint, which "
+            "has "
+            "'{}' in another form or unquantized; leave the experts and their router out",
+            lora.path);
+      }
       if (lora.shares_a) {
         ThrowInvalidInput(
             "init_lora_weights other than default gives each linear an A of its own, and gate and "

@@ -14,21 +14,21 @@
 namespace qlora {
 namespace {
 
-std::string ShortName(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-
 // What an entry of PEFT's configuration names for a module: itself, or the parameter that it is a
-// part of (MoeConfig::is_joined).
+// part of.
 std::string TargetPath(const DecoderConfig& decoder, const std::string& path) {
   if (!IsJoinedExpert(decoder, path)) return path;
-  const std::string experts = path.substr(0, path.find(".experts.") + 9);
-  return experts + (ShortName(path) == decoder.names.down ? "down_proj" : "gate_up_proj");
+  const std::string_view experts = std::string_view(path).substr(0, path.find("experts.") + 8);
+  return fmt::format("{}{}", experts, JoinedExpertParameter(decoder, path));
 }
 
 // The end of that path which is the same in all layers: "q_proj", "mlp.experts.down_proj".
 std::string TargetName(const DecoderConfig& decoder, const std::string& path) {
-  const std::string name = ShortName(TargetPath(decoder, path));
-  return IsJoinedExpert(decoder, path) ? fmt::format("{}.experts.{}", decoder.names.mlp, name)
-                                       : name;
+  if (IsJoinedExpert(decoder, path)) {
+    return fmt::format("{}.{}", JoinedExpertsName(decoder), JoinedExpertParameter(decoder, path));
+  }
+  const std::size_t end = IsRouter(path) ? path.rfind('.') - 1 : std::string::npos;
+  return path.substr(path.rfind('.', end) + 1);
 }
 
 // The alpha whose quotient by the rank is the scale: a whole number where one is.

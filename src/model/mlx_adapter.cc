@@ -32,6 +32,9 @@ constexpr const char* kHead = "lm_head";
 // three matrices.
 PerLinear<std::string> MlxNames(const DecoderConfig& decoder, std::int64_t layer) {
   PerLinear<std::string> names = LinearPaths(decoder, layer);
+  // Their names there are not known here.
+  names.side_in.clear();
+  names.side_out.clear();
   if (!decoder.has_experts(layer)) return names;
   if (decoder.moe.is_joined) {
     // Their names and the order of their outputs there are not known here.

@@ -57,8 +57,9 @@ class WeightReader {
 
   // With its bias, which only some families have.
   FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias);
-  // Matrices (O, I) that one tensor (E, O, I) holds.
-  std::vector<FrozenLinear> Stack(const std::string& name, const LinearShape& shape);
+  // Matrices (O, I) that one tensor (E, O, I) of a module ("....experts.") holds.
+  std::vector<FrozenLinear> Stack(const std::string& module, const std::string& parameter,
+                                  const LinearShape& shape);
 
   // ---- Values in the wide type.
 

@@ -130,18 +130,21 @@ class Loader : public WeightReader {
     return Wide(name, size, config_.one_plus_norm ? 1 : 0, factor);
   }
 
-  void SideExperts(const std::string& layer, SideWeights& out) {
+  void SideExperts(const std::string& layer, LayerWeights& weights) {
     const std::int64_t d = config_.hidden_size;
     const std::int64_t m = config_.side_intermediate_size;
     const std::int64_t experts = config_.side_moe.num_experts;
-    out.router = Table(layer + "router.proj.weight", experts, options_.use);
+    SideWeights& out = weights.side;
+    // In the type of the file: a rounded logit may choose another expert.
+    const std::string router = layer + "router.proj";
+    weights.linears.side_router = {{router, Table(router + ".weight", experts, options_.use), {}}};
     out.router_norm = Wide(layer + "router.scale", d, 0, 1 / std::sqrt(static_cast<double>(d)));
     out.expert_scale = Reshape(Wide(layer + "router.per_expert_scale", experts), 1);
     out.dense_norm = Norm(layer + "post_feedforward_layernorm_1.weight", d);
     out.norm = Norm(layer + "pre_feedforward_layernorm_2.weight", d);
     out.sum_norm = Norm(layer + "post_feedforward_layernorm_2.weight", d);
-    out.gate_up = Stack(layer + "experts.gate_up_proj", {2 * m, d});
-    out.down = Stack(layer + "experts.down_proj", {d, m});
+    weights.linears.side_in = Stack(layer + "experts.", "gate_up_proj", {2 * m, d});
+    weights.linears.side_out = Stack(layer + "experts.", "down_proj", {d, m});
   }
 
   // All tensors of one layer, in the order in which passes read them.
@@ -203,7 +206,7 @@ class Loader : public WeightReader {
             one(tensors_.prefix() + names.per_layer_model[0], shapes.per_layer_model[0]);
       }
     }
-    if (config_.side_moe.num_experts > 0) SideExperts(layer, out.side);
+    if (config_.side_moe.num_experts > 0) SideExperts(layer, out);
     if (config_.layer_scalar) out.scale = LayerScale(layer + "layer_scalar");
     if (!config_.has_experts(l)) return out;
     for (std::size_t i = 0; i < names.shared_in.size(); ++i) {

@@ -64,16 +64,13 @@ struct DeltaRuleWeights {
   ConstMatrixView norm;     // (1, V): of each head, as stored
 };
 
-// What experts beside the MLP have; all but the router and the linears are wide.
+// What experts beside the MLP have beside their linears; wide.
 struct SideWeights {
-  WeightView router;                  // (E, D) as in the file
-  ConstMatrixView router_norm;        // (1, D): router.scale times D^-1/2
-  ConstMatrixView expert_scale;       // (E, 1): router.per_expert_scale
-  ConstMatrixView dense_norm;         // (1, D) on the MLP's output
-  ConstMatrixView norm;               // (1, D) before the experts
-  ConstMatrixView sum_norm;           // (1, D) on the experts' output
-  std::vector<FrozenLinear> gate_up;  // E of (2M, D): gate, then up
-  std::vector<FrozenLinear> down;     // E of (D, M)
+  ConstMatrixView router_norm;   // (1, D): router.scale times D^-1/2
+  ConstMatrixView expert_scale;  // (E, 1): router.per_expert_scale
+  ConstMatrixView dense_norm;    // (1, D) on the MLP's output
+  ConstMatrixView norm;          // (1, D) before the experts
+  ConstMatrixView sum_norm;      // (1, D) on the experts' output
 };
 
 struct LayerWeights {

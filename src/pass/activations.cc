@@ -173,6 +173,10 @@ class LayerLayout : public Layout {
     u.per_layer_gate.resize(has_per_layer ? 1 : 0);
     u.per_layer_out.resize(has_per_layer ? 1 : 0);
     u.per_layer_model.resize(has_per_layer && l_ == 0 ? 1 : 0);
+    const bool has_side = c_.side_moe.num_experts > 0;
+    u.side_router.resize(has_side ? 1 : 0);
+    u.side_in.resize(has_side ? 1 : 0);
+    u.side_out.resize(has_side ? 1 : 0);
     const bool has_shared = has_experts() && c_.moe.shared_intermediate_size > 0;
     if (has_shared) u.shared_in.resize(3);
     if (has_shared) u.shared_out.resize(1);
@@ -199,6 +203,10 @@ class LayerLayout : public Layout {
     place(LinearGroup::kPerLayerGate, n_, u.per_layer_gate);
     place(LinearGroup::kPerLayerOut, n_, u.per_layer_out);
     place(LinearGroup::kPerLayerModel, n_, u.per_layer_model);
+    const std::int64_t side_slots = n_ * c_.side_moe.num_experts_per_tok;
+    place(LinearGroup::kSideRouter, n_, u.side_router);
+    place(LinearGroup::kSideIn, side_slots, u.side_in);
+    place(LinearGroup::kSideOut, side_slots, u.side_out);
   }
 
   void Scratch(LayerScratch& out) {

@@ -99,7 +99,7 @@ struct LayerActivations {
   MatrixView down_rstd;  // (1, N) wide
   PerLayerActivations per_layer;
   // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
-  // downs, (S, R) with the largest R.
+  // downs, (S, R) with the largest R; likewise of experts beside the MLP.
   PerLinear<MatrixView> u;
   ExpertActivations experts;
   SideActivations side;

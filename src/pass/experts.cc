@@ -16,9 +16,6 @@
 namespace qlora {
 namespace {
 
-// The adapter of all rows.
-const LoraAdapter* AdapterOf(const PassInputs& inputs) { return inputs.adapters.front().adapter; }
-
 LinearView Router(const LayerWeights& weights) { return {weights.router, weights.router_bias, {}}; }
 
 // The down linears of all experts, and apart from them their biases.
@@ -36,18 +33,6 @@ DownLinears BindDown(const LayerContext& context, const LoraAdapter* adapter) {
     down.biases.push_back({ConstMatrixView{bias.data, bias.dtype, bias.cols, 1, 1}, {}, {}});
   }
   return down;
-}
-
-// Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
-std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
-                                            std::span<const ConstMatrixView> dys,
-                                            std::span<const MatrixView> us) {
-  std::vector<LinearGradient> gradients;
-  for (std::size_t i = 0; i < loras.size(); ++i) {
-    const std::size_t linear = i % dys.size();
-    gradients.push_back({dys[linear], us[linear], loras[i].da, loras[i].db});
-  }
-  return gradients;
 }
 
 }  // namespace
@@ -92,7 +77,7 @@ void Layer::ProjectExperts() {
   ExpertActivations& e = a_.experts;
   const ExpertBuffers& s = shared_.experts;
   const std::vector<LinearView> gate_up =
-      BindGroup(context_, LinearGroup::kGateUp, AdapterOf(context_.inputs));
+      BindGroup(context_, LinearGroup::kGateUp, AdapterOfAll(context_.inputs));
   context_.Observe(LinearGroup::kGateUp, shared_.norm);
 
   // 8a. router = norm Wr^T [+ br];  each token's experts and their weights
@@ -127,7 +112,7 @@ void Layer::ForwardExperts(const MatrixView& x_out) {
 
   // 10. x_out = x_mid + the sum over a token's slots of act Wd^T [+ weight * bd]
   CopyResidual(a_.x_mid, x_out);
-  const DownLinears down = BindDown(context_, AdapterOf(context_.inputs));
+  const DownLinears down = BindDown(context_, AdapterOfAll(context_.inputs));
   context_.Observe(LinearGroup::kDown, a_.scratch.act);
   const LinearOutput down_out[] = {{s.slot, a_.u.down[0]}};
   Run(ops::ExpertLinear{down.linears, e.begin, a_.scratch.act, down_out});

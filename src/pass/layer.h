@@ -130,8 +130,8 @@ class Layer {
   void GatherSlots();
   void ActivateSide();
   void BackwardSide(LoraAdapter& trained);
-  void BackwardSideExperts();
-  void BackwardSideRouter();
+  void BackwardSideExperts(LoraAdapter& trained);
+  void BackwardSideRouter(LoraAdapter& trained);
   // Steps 8 to 10 of a mixture of experts, and their mirror (experts.cc).
   void ProjectExperts();
   void ForwardExperts(const MatrixView& x_out);

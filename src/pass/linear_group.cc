@@ -110,4 +110,15 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
   context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet, tail});
 }
 
+std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
+                                            std::span<const ConstMatrixView> dys,
+                                            std::span<const MatrixView> us) {
+  std::vector<LinearGradient> gradients;
+  for (std::size_t i = 0; i < loras.size(); ++i) {
+    const std::size_t linear = i % dys.size();
+    gradients.push_back({dys[linear], us[linear], loras[i].da, loras[i].db});
+  }
+  return gradients;
+}
+
 }  // namespace qlora

@@ -43,6 +43,15 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
                    std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
                    std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained);
 
+// The adapter of all rows, or null: experts have no ranges of rows with different ones.
+inline const LoraAdapter* AdapterOfAll(const PassInputs& inputs) {
+  return inputs.adapters.front().adapter;
+}
+// Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
+std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
+                                            std::span<const ConstMatrixView> dys,
+                                            std::span<const MatrixView> us);
+
 }  // namespace qlora
 
 #endif  // QLORA_PASS_LINEAR_GROUP_H_

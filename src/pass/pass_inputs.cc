@@ -151,7 +151,7 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
   PassInputs inputs;
   inputs.rows = batch.rows();
   inputs.adapters = CoverRows(options.adapters, inputs.rows);
-  if (inputs.adapters.size() > 1 && config.moe.num_experts > 0) {
+  if (inputs.adapters.size() > 1 && config.experts().num_experts > 0) {
     ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
                  inputs.adapters.size());
   }

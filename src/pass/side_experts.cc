@@ -8,18 +8,6 @@
 namespace qlora {
 namespace {
 
-std::vector<LinearView> ViewsOf(const std::vector<FrozenLinear>& linears) {
-  std::vector<LinearView> views;
-  for (const FrozenLinear& linear : linears) views.push_back({linear.weight, {}, {}});
-  return views;
-}
-
-// Nothing of the experts is trained: only dy of the first is read.
-std::vector<LinearGradient> GradientsOf(std::span<const LinearView> views,
-                                        const ConstMatrixView& dy) {
-  return std::vector<LinearGradient>(views.size(), LinearGradient{dy, {}, {}, {}});
-}
-
 MatrixView GateOf(const MatrixView& gate_up) { return Columns(gate_up, 0, gate_up.cols / 2); }
 MatrixView UpOf(const MatrixView& gate_up) {
   return Columns(gate_up, gate_up.cols / 2, gate_up.cols / 2);
@@ -73,12 +61,11 @@ void Layer::ForwardSide() {
   ForwardGroup(context_, LinearGroup::kDown, a_.scratch.act, {&dense, 1}, Store::kSet);
   Run(ops::RmsNorm{s.dense, w.dense_norm, config_.rms_norm_eps, a_.down, s.dense_rstd});
 
-  // 10b. router = RMSNorm(x_mid) Wr^T;  each token's experts and their weights
+  // 10b. router = RMSNorm(x_mid) Wr^T + LoRA;  each token's experts and their weights
   ExpertActivations& e = a_.experts;
   Run(ops::RmsNorm{a_.x_mid, w.router_norm, epsilon, shared_.norm, s.router_rstd});
-  const LinearView router{w.router, {}, {}};
-  const LinearOutput logits{e.router, {}};
-  Run(ops::Linear{{&router, 1}, shared_.norm, {&logits, 1}});
+  const LinearOutput logits{e.router, a_.u.side_router[0]};
+  ForwardGroup(context_, LinearGroup::kSideRouter, shared_.norm, {&logits, 1}, Store::kSet);
   Run(ops::RouteExperts{e.router, true, e.routing, e.pair_weights});
   // The host waits, as for experts in the place of the MLP (experts.cc).
   context_.backend().memory().Download(e.routing.begin.data, e.begin.data(),
@@ -88,17 +75,20 @@ void Layer::ForwardSide() {
   Run(ops::ScaleRows{Reshape(e.pair_weights, 1), Reshape(s.pair_scales, pairs.rows), pairs});
   Run(ops::GatherRows{pairs, e.routing.pairs, Reshape(e.slot_weights, 1)});
 
-  // 10c. slot = RMSNorm(x_mid) of each slot's token;  gate, up = slot W^T
+  // 10c. slot = RMSNorm(x_mid) of each slot's token;  gate, up = slot W^T + LoRA
   GatherSlots();
-  const std::vector<LinearView> gate_up = ViewsOf(w.gate_up);
-  const LinearOutput gate_up_out{s.gate_up, {}};
+  context_.Observe(LinearGroup::kSideIn, shared_.norm);
+  const LoraAdapter* adapter = AdapterOfAll(context_.inputs);
+  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kSideIn, adapter);
+  const LinearOutput gate_up_out{s.gate_up, a_.u.side_in[0]};
   Run(ops::ExpertLinear{gate_up, e.begin, shared_.experts.slot, {&gate_up_out, 1}});
   // 10d. act = weight * act(gate) * up
   ActivateSide();
   Run(ops::ScaleRows{a_.scratch.side.act, e.slot_weights, a_.scratch.side.act});
-  // 10e. sum = the sum over a token's slots of act Wd^T;  down = down + RMSNorm(sum)
-  const std::vector<LinearView> down = ViewsOf(w.down);
-  const LinearOutput down_out{shared_.experts.slot, {}};
+  // 10e. sum = the sum over a token's slots of act Wd^T + LoRA;  down = down + RMSNorm(sum)
+  context_.Observe(LinearGroup::kSideOut, a_.scratch.side.act);
+  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kSideOut, adapter);
+  const LinearOutput down_out{shared_.experts.slot, a_.u.side_out[0]};
   Run(ops::ExpertLinear{down, e.begin, a_.scratch.side.act, {&down_out, 1}});
   Run(ops::Zero{s.sum});
   Run(ops::ScatterAddRows{shared_.experts.slot, e.routing.tokens, s.sum});
@@ -141,11 +131,12 @@ void Layer::BackwardSide(LoraAdapter& trained) {
   BackwardGroup(context_, LinearGroup::kDown, a_.scratch.act, {&d_dense, 1}, {}, a_.u.down,
                 a_.scratch.d_act, trained);
   BackwardGates(trained);
-  BackwardSideExperts();
-  BackwardSideRouter();
+  BackwardSideExperts(trained);
+  BackwardSideRouter(trained);
 }
 
-void Layer::BackwardSideExperts() {
+void Layer::BackwardSideExperts(LoraAdapter& trained) {
+  const PerLinear<LoraLinear>& loras = trained.layers()[context_.layer];
   const SideActivations& s = a_.side;
   const SideScratch& scratch = a_.scratch.side;
   const ExpertActivations& e = a_.experts;
@@ -154,9 +145,11 @@ void Layer::BackwardSideExperts() {
   Run(ops::GatherRows{scratch.d_sum, e.routing.tokens, shared.d_slot});
   ActivateSide();
   Run(ops::ScaleRows{scratch.act, e.slot_weights, scratch.act});
-  const std::vector<LinearView> down = ViewsOf(w_.side.down);
-  Run(ops::ExpertLinearBackward{down, e.begin, scratch.act, GradientsOf(down, shared.d_slot),
-                                scratch.d_act});
+  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kSideOut, &trained);
+  const ConstMatrixView d_down = shared.d_slot;
+  const std::vector<LinearGradient> of_down =
+      ExpertGradients(loras.side_out, {&d_down, 1}, a_.u.side_out);
+  Run(ops::ExpertLinearBackward{down, e.begin, scratch.act, of_down, scratch.d_act});
   // 10d. The gradients replace gate and up.
   ActivateSide();
   Run(ops::RowDots{scratch.d_act, scratch.act, shared.d_slot_weights});
@@ -166,16 +159,18 @@ void Layer::BackwardSideExperts() {
   Run(ops::GatedActivationBackward{config_.hidden_act, scratch.d_act, gate, up, gate, up});
   // 10c. slot is computed again from x_mid.
   GatherSlots();
-  const std::vector<LinearView> gate_up = ViewsOf(w_.side.gate_up);
-  Run(ops::ExpertLinearBackward{gate_up, e.begin, shared.slot, GradientsOf(gate_up, s.gate_up),
-                                shared.d_slot});
+  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kSideIn, &trained);
+  const ConstMatrixView d_gate_up = s.gate_up;
+  const std::vector<LinearGradient> of_gate_up =
+      ExpertGradients(loras.side_in, {&d_gate_up, 1}, a_.u.side_in);
+  Run(ops::ExpertLinearBackward{gate_up, e.begin, shared.slot, of_gate_up, shared.d_slot});
   Run(ops::Zero{shared_.d_norm});
   Run(ops::ScatterAddRows{shared.d_slot, e.routing.tokens, shared_.d_norm});
   Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w_.side.norm, s.rstd, shared_.dx,
                            Store::kAdd});
 }
 
-void Layer::BackwardSideRouter() {
+void Layer::BackwardSideRouter(LoraAdapter& trained) {
   const SideActivations& s = a_.side;
   const ExpertActivations& e = a_.experts;
   const ExpertBuffers& shared = shared_.experts;
@@ -187,9 +182,9 @@ void Layer::BackwardSideRouter() {
   Run(ops::RouteExpertsBackward{shared.d_pair_weights, e.routing.experts, e.pair_weights, true,
                                 e.router});
   Run(ops::RmsNorm{a_.x_mid, w.router_norm, config_.stream_eps(), shared_.norm, s.router_rstd});
-  const LinearView router{w.router, {}, {}};
-  const LinearGradient d_router{e.router, {}, {}, {}};
-  Run(ops::LinearBackward{{&router, 1}, shared_.norm, {&d_router, 1}, shared_.d_norm});
+  const ConstMatrixView d_router = e.router;
+  BackwardGroup(context_, LinearGroup::kSideRouter, shared_.norm, {&d_router, 1}, {},
+                a_.u.side_router, shared_.d_norm, trained);
   Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w.router_norm, s.router_rstd, shared_.dx,
                            Store::kAdd});
 }

@@ -3,9 +3,9 @@
 //   f = RMSNorm(MLP(RMSNorm(x))) + RMSNorm(the sum over a token's experts of g Expert(RMSNorm(x)))
 //
 // Each RMSNorm has its own weight. The router reads RMSNorm(x) of a fourth weight; g is the softmax
-// over the chosen experts' logits, times a number of each expert. The experts and the router are
-// frozen; side_experts.cc has the steps, and the steps backward beneath them. The buffers of
-// routing are those of experts in the place of the MLP (experts.h).
+// over the chosen experts' logits, times a number of each expert. An expert is one linear for gate
+// and up, and one for down. side_experts.cc has the steps, and the steps backward beneath them. The
+// buffers of routing are those of experts in the place of the MLP (experts.h).
 #ifndef QLORA_PASS_SIDE_EXPERTS_H_
 #define QLORA_PASS_SIDE_EXPERTS_H_
 

@@ -108,42 +108,60 @@ void CheckNoTable(const ModuleSelection& selection) {
   }
 }
 
+// The names of the experts' parameters in lora_target_modules.
+std::vector<std::string> ParameterNames(const DecoderConfig& decoder) {
+  if (!decoder.joins_experts()) return {};
+  // The MLP beside experts has a down_proj too.
+  const std::string module = decoder.moe.is_joined ? "" : JoinedExpertsName(decoder) + ".";
+  return {module + "gate_up_proj", module + "down_proj"};
+}
+
 // Every name and every pattern must match something in this model.
 void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
-  std::vector<std::string> paths;
+  std::vector<std::string> modules;
+  std::vector<std::string> experts;  // linears that are parts of a parameter
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     LinearPaths(decoder, l).ForEach([&](const std::string& path) {
-      if (!IsJoinedExpert(decoder, path) || !config.target_parameters.empty()) {
-        paths.push_back(path);
-      }
+      (IsJoinedExpert(decoder, path) ? experts : modules).push_back(path);
     });
   }
-  std::vector<std::string> known = LinearNamesOf(decoder);
-  if (decoder.moe.is_joined) known.insert(known.end(), {"gate_up_proj", "down_proj"});
+  const std::vector<std::string> names = LinearNamesOf(decoder);
+  std::vector<std::string> known = names;
+  for (const std::string& name : ParameterNames(decoder)) known.push_back(name);
   CheckNoTable(config.target_modules);
-  CheckSelection("lora_target_modules", config.target_modules, paths, known);
+  CheckSelection("lora_target_modules", config.target_modules, modules, known);
   for (const std::string& parameter : config.target_parameters) {
     AdapterConfig one;
     one.target_parameters = {parameter};
-    CheckMatch("lora_target_modules", parameter, paths, known, [&](const std::string& path) {
-      return IsJoinedExpert(decoder, path) && IsTargetModule(one, path);
-    });
+    CheckMatch("lora_target_modules", parameter, experts, known,
+               [&](const std::string& path) { return IsTargetModule(one, path); });
   }
-  // lm_head never gets an adapter, but configurations of other trainers list it.
-  std::vector<std::string> excludable = paths;
+  // lm_head never gets an adapter, but configurations of other trainers list it. Experts that are
+  // parameters cannot be excluded (CheckExpertParameters).
+  std::vector<std::string> excludable = modules;
+  if (!config.target_parameters.empty()) {
+    excludable.insert(excludable.end(), experts.begin(), experts.end());
+  }
   excludable.push_back("lm_head");
-  CheckSelection("exclude_modules", config.exclude_modules, excludable, known);
+  CheckSelection("exclude_modules", config.exclude_modules, excludable, names);
 
   std::vector<std::string> targeted;
-  std::copy_if(paths.begin(), paths.end(), std::back_inserter(targeted),
-               [&](const std::string& path) { return IsTargetModule(config, path); });
+  for (const auto* paths : {&modules, &experts}) {
+    const bool may_be = paths == &modules || !config.target_parameters.empty();
+    std::copy_if(paths->begin(), paths->end(), std::back_inserter(targeted),
+                 [&](const std::string& path) { return may_be && IsTargetModule(config, path); });
+  }
   if (targeted.empty()) {
     ThrowInvalidInput(
         "no linear is left to adapt: exclude_modules and layers_to_transform remove everything "
         "that lora_target_modules names");
   }
   std::vector<std::string> trained;
-  for (const std::string& path : targeted) trained.push_back(path.substr(path.rfind('.') + 1));
+  for (const std::string& path : targeted) {
+    trained.push_back(IsJoinedExpert(decoder, path)
+                          ? std::string(JoinedExpertParameter(decoder, path))
+                          : path.substr(path.rfind('.') + 1));
+  }
   std::sort(trained.begin(), trained.end());
   trained.erase(std::unique(trained.begin(), trained.end()), trained.end());
   // A pattern matches a path if it is the pattern, and not the default 1, that gives the rank.
@@ -177,14 +195,17 @@ void CheckNames(const AdapterConfig& config, const DecoderConfig& decoder) {
 // The experts' parameters among the names of target_modules, which PEFT lists apart.
 void SplitTargets(const DecoderConfig& decoder, AdapterConfig& config) {
   auto* names = std::get_if<std::vector<std::string>>(&config.target_modules);
-  if (names == nullptr || !decoder.moe.is_joined) return;
+  if (names == nullptr || !decoder.joins_experts()) return;
+  const std::vector<std::string> parameters = ParameterNames(decoder);
   std::vector<std::string> modules;
   for (const std::string& name : *names) {
-    const std::string last = name.substr(name.rfind('.') + 1);
-    if (last != "gate_up_proj" && last != "down_proj") {
+    const auto is_part = [&](const std::string& parameter) {
+      return name == parameter || name.ends_with("." + parameter);
+    };
+    if (std::ranges::none_of(parameters, is_part)) {
       modules.push_back(name);
-    } else if (last == name) {
-      config.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, name));
+    } else if (name.find('.') == std::string::npos) {
+      config.target_parameters.push_back(fmt::format("{}.{}", JoinedExpertsName(decoder), name));
     } else {
       config.target_parameters.push_back(name);
     }
@@ -199,21 +220,27 @@ void CheckExpertParameters(const AdapterConfig& config, const DecoderConfig& dec
   if (!config.layers_to_transform.empty()) {
     ThrowInvalidInput(
         "layers_to_transform does not choose among experts, which are parameters to PEFT; leave {} "
-        "out of lora_target_modules, or give full paths there, as "
-        "model.layers.1.{}.experts.down_proj",
-        fmt::join(config.target_parameters, " and "), decoder.names.mlp);
+        "out of lora_target_modules, or give full paths there, as model.layers.1.{}.down_proj",
+        fmt::join(config.target_parameters, " and "), JoinedExpertsName(decoder));
   }
   AdapterConfig all;
   all.target_modules = std::string("all-linear");
   all.module_prefix = config.module_prefix;
   all.exclude_modules = config.exclude_modules;
+  // A name that modules have means those.
+  if (auto* names = std::get_if<std::vector<std::string>>(&all.exclude_modules)) {
+    const std::vector<std::string> modules = LinearNamesOf(decoder);
+    std::erase_if(*names, [&](const std::string& name) {
+      return std::ranges::find(modules, name) != modules.end();
+    });
+  }
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     LinearPaths(decoder, l).ForEach([&](const std::string& path) {
       if (!IsJoinedExpert(decoder, path) || IsTargetModule(all, path)) return;
       ThrowInvalidInput(
-          "exclude_modules matches '{}', a part of experts that are parameters to PEFT; leave "
-          "gate_up_proj or down_proj out of lora_target_modules instead",
-          path);
+          "exclude_modules matches '{}', a part of experts that are parameters to PEFT; leave {} "
+          "out of lora_target_modules instead",
+          path, fmt::join(ParameterNames(decoder), " or "));
     });
   }
 }
@@ -248,7 +275,7 @@ bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const Decode
 // exclusions, fit the adapter's own class alone, it keeps its paths.
 AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
   const Adapter adapter = OpenAdapter(directory);
-  CheckTrainable(adapter, directory, decoder.moe.is_joined);
+  CheckTrainable(adapter, directory, decoder.joins_experts());
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
   return AgreeOnLinears(config, adapter.config, decoder) ? config : adapter.config;

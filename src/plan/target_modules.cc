@@ -21,7 +21,7 @@ ModuleSelection ToSelection(const std::vector<std::string>& modules) {
 std::vector<std::string> LinearNamesOf(const DecoderConfig& decoder) {
   std::vector<std::string> names;
   for (const std::string& name : DistinctLinearNames(decoder)) {
-    if (IsJoinedExpert(decoder, name) || name == kPerLayerModel) continue;
+    if (IsJoinedExpert(decoder, name) || IsRouter(name) || name == kPerLayerModel) continue;
     names.push_back(name.substr(name.rfind('.') + 1));
   }
   std::sort(names.begin(), names.end());

@@ -151,6 +151,13 @@ inline std::vector<Json> FamilyConfigs() {
   };
 }
 
+// The names of parameters that hold the experts of a layer; empty where each is a module.
+inline std::vector<std::string> ExpertParameters(const DecoderConfig& decoder) {
+  if (!decoder.joins_experts()) return {};
+  const std::string experts = JoinedExpertsName(decoder);
+  return {experts + ".gate_up_proj", experts + ".down_proj"};
+}
+
 // Writes config.json, random weights and the tokenizer of tests/golden into a new folder.
 inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
   fs::create_directories(dir);

@@ -1,5 +1,7 @@
 // GGUF files of families without golden values in the tree: they are read as the models that they
 // were made from. Values of real classes are in inference/family_golden_test.cc.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "convert/adapter_fixture.h"
@@ -9,6 +11,7 @@
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"
+#include "model/gguf_names.h"
 #include "model/lora.h"
 #include "qlora/model.h"
 
@@ -134,9 +137,7 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     all.r = 3;
     all.lora_alpha = 6;
     all.target_modules = std::string("all-linear");
-    if (LoadDecoderConfig(dir).moe.is_joined) {
-      all.target_parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
-    }
+    all.target_parameters = ExpertParameters(LoadDecoderConfig(dir));
     // llama.cpp ignores its adapter.
     all.exclude_modules = std::vector<std::string>{"per_layer_model_projection"};
     const fs::path adapter = WriteRandom(dir.string(), all, dir.filename().string() + "-lora", 7);
@@ -157,6 +158,37 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     ExpectSame(ReadAll(root_ / "saved" / "adapter_model.safetensors"),
                ReadAll(adapter / "adapter_model.safetensors"));
   }
+}
+
+// Without the scales of experts, which are in the B of its file, an adapter would be another one.
+TEST_F(GgufFamiliesTest, ScalesOfExpertsLeadBackToTheAdapter) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto gemma4 = std::ranges::find_if(
+      families, [](const Json& json) { return json.contains("enable_moe_block"); });
+  const fs::path dir = WriteModel(*gemma4);
+  const DecoderConfig decoder = LoadDecoderConfig(dir);
+  AdapterConfig down = Targeting({}, 2, 4);
+  down.module_prefix = decoder.module_prefix;
+  down.target_parameters = {"experts.down_proj"};
+  const fs::path adapter = WriteRandom(dir.string(), down, "lora", 7);
+  const fs::path file = Convert(dir.string(), {adapter}, "lora.gguf", "gguf");
+  const fs::path back = Convert(dir.string(), {file}, "back", "peft");
+  ExpectSame(ReadAll(back / "adapter_model.safetensors"),
+             ReadAll(adapter / "adapter_model.safetensors"), 1e-6);
+  RewriteGguf(file, [](GgufMetadata& all) { all = WithKey(all, kGgufExpertScales, nullptr); });
+  try {
+    ReadGgufValues(file, decoder);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("without the scales of"), std::string::npos)
+        << error.what();
+  }
+  // Of gate and up there are none.
+  AdapterConfig gate_up = Targeting({}, 2, 4);
+  gate_up.target_parameters = {"experts.gate_up_proj"};
+  const fs::path other = WriteRandom(dir.string(), gate_up, "gate_up", 7);
+  const fs::path other_file = Convert(dir.string(), {other}, "gate_up.gguf", "gguf");
+  EXPECT_EQ(OpenGguf(other_file)->values().Find(kGgufExpertScales), nullptr);
 }
 
 TEST_F(GgufFamiliesTest, AnAdapterThatLlamaCppIgnoresIsRefused) {
@@ -206,6 +238,7 @@ TEST_F(GgufFamiliesTest, CheckpointsOfGemma4KeepTheForm) {
     all.r = 3;
     all.lora_alpha = 6;
     all.target_modules = std::string("all-linear");
+    all.target_parameters = ExpertParameters(LoadDecoderConfig(dir));
     const fs::path adapter = WriteRandom(dir.string(), all, type + "-lora", 7);
     ExportOptions options = ExportTo(type + "-merged");
     options.model_name_or_path = dir;
@@ -217,6 +250,30 @@ TEST_F(GgufFamiliesTest, CheckpointsOfGemma4KeepTheForm) {
     Export(context_, options);
     EXPECT_NEAR(LossOf(options.output, "", "false"), LossOf(dir, adapter, "true"), 1e-5);
   }
+}
+
+TEST_F(GgufFamiliesTest, BlocksOfDraftsAreLeftOut) {
+  const std::vector<Json> families = FamilyConfigs();
+  const auto qwen = std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "qwen3_5_text"; });
+  const fs::path file = WriteGguf(WriteModel(*qwen));
+  const double loss = LossOf(file, "", "false");
+  const std::int64_t layers = LoadDecoderConfig(file).num_hidden_layers;
+  RewriteGguf(
+      file,
+      [&](GgufMetadata& all) {
+        const GgufValue blocks = static_cast<std::uint32_t>(layers + 1);
+        all = WithKey(all, "qwen35.block_count", &blocks);
+        all.Add("qwen35.nextn_predict_layers", std::uint32_t{1});
+      },
+      [&](std::vector<RewrittenTensor>& tensors) {
+        for (const char* part : {"nextn.eh_proj", "attn_q"}) {
+          tensors.push_back({{fmt::format("blk.{}.{}.weight", layers, part), DType::kF32, {8, 8}},
+                             std::vector<std::byte>(256)});
+        }
+      });
+  EXPECT_EQ(LoadDecoderConfig(file).num_hidden_layers, layers);
+  EXPECT_EQ(LossOf(file, "", "false"), loss);
 }
 
 // Files of others hold keys and values of layers that attend to those of another.

@@ -83,6 +83,16 @@ TEST(GgufLimits, OfGemma4) {
               HasSubstr("a factor of rope_parameters"));
 }
 
+TEST(GgufLimits, LayersWithoutExpertsAreRefused) {
+  Json json = {{"num_experts", 4},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 8},
+               {"norm_topk_prob", true}};
+  EXPECT_EQ(Refusal(Config("qwen3_moe", json)), "");
+  json["mlp_only_layers"] = {1};
+  EXPECT_THAT(Refusal(Config("qwen3_moe", json)), HasSubstr("expects experts in all layers"));
+}
+
 TEST(GgufLimits, ParametersOfYarnAreWrittenOrRefused) {
   EXPECT_EQ(Refusal(Config("qwen3", Yarn(Json::object()))), "");
   EXPECT_EQ(Refusal(Config("qwen3", Yarn({{"attention_factor", 1.0}}))), "");

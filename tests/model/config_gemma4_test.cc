@@ -83,6 +83,12 @@ TEST_F(ConfigTest, RefusalsOfGemma4) {
     return Refusal(json);
   };
   EXPECT_THAT(refusal("enable_moe_block", true), HasSubstr("num_experts"));
+  Json experts = Minimal("gemma4_text");
+  experts.update({{"enable_moe_block", true},
+                  {"num_experts", 4},
+                  {"top_k_experts", 5},
+                  {"moe_intermediate_size", 8}});
+  EXPECT_THAT(Refusal(experts), HasSubstr("top_k_experts is 5, expected 1 ... 4"));
   EXPECT_THAT(refusal("use_bidirectional_attention", "all"), HasSubstr("\"all\""));
   EXPECT_THAT(refusal("num_kv_shared_layers", 6), HasSubstr("num_kv_shared_layers 6 of 6"));
   // All layers before those that share have a window, and the last one has none.

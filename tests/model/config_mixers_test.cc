@@ -85,12 +85,40 @@ TEST_F(ConfigTest, ExpertsOfQwen3_5AndNext) {
             (std::vector<std::string>{"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"}));
   next["norm_topk_prob"] = false;
   EXPECT_FALSE(Load(next).moe.norm_topk_prob);
-  next["mlp_only_layers"] = {1};
-  EXPECT_THAT(Refusal(next), HasSubstr("mlp_only_layers are not supported"));
-  next.erase("mlp_only_layers");
+  json["mlp_only_layers"] = {1};
+  EXPECT_THAT(Refusal(json), HasSubstr("mlp_only_layers are not supported in a qwen3_5_moe_text"));
   for (const int experts : {0, -1}) {
     next["num_experts"] = experts;
     EXPECT_THAT(Refusal(next), HasSubstr("the number of experts"));
+  }
+}
+
+TEST_F(ConfigTest, LayersOfQwenWithoutExperts) {
+  for (const char* type : {"qwen3_moe", "qwen3_next"}) {
+    Json json = Minimal(type);
+    const auto dense = [&] {
+      const DecoderConfig config = Load(json);
+      std::vector<std::int64_t> layers;
+      for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+        if (config.has_experts(l)) continue;
+        layers.push_back(l);
+        EXPECT_EQ(config.layer(l).intermediate_size, 128);
+        EXPECT_EQ(LinearNames(config, l).down, (std::vector<std::string>{"mlp.down_proj"}));
+        EXPECT_TRUE(LinearNames(config, l).shared_in.empty());
+      }
+      return layers;
+    };
+    using Layers = std::vector<std::int64_t>;
+    EXPECT_EQ(dense(), Layers{});
+    json["mlp_only_layers"] = {1, 4};
+    EXPECT_EQ(dense(), (Layers{1, 4}));
+    json["decoder_sparse_step"] = 2;
+    EXPECT_EQ(dense(), (Layers{0, 1, 2, 4}));
+    json["decoder_sparse_step"] = 0;
+    EXPECT_THAT(Refusal(json), HasSubstr("decoder_sparse_step is 0"));
+    json["decoder_sparse_step"] = 1;
+    json["mlp_only_layers"] = "1";
+    EXPECT_THAT(Refusal(json), HasSubstr("mlp_only_layers"));
   }
 }
 

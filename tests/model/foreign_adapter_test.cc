@@ -253,6 +253,58 @@ TEST_F(ForeignAdapterTest, TheSidesOfASquareStackAreThoseOfTheOther) {
   }
 }
 
+// Gate and up of an expert beside an MLP are one linear, with one A.
+TEST_F(ForeignAdapterTest, SplitsStacksOfExpertsBesideAnMlp) {
+  constexpr std::int64_t kExperts = 3;
+  constexpr std::int64_t kM = 3;
+  const Json json = {{"model_type", "gemma4_text"},
+                     {"hidden_size", kHidden},
+                     {"intermediate_size", 8},
+                     {"num_hidden_layers", 1},
+                     {"num_attention_heads", 2},
+                     {"num_key_value_heads", 2},
+                     {"head_dim", 2},
+                     {"global_head_dim", 2},
+                     {"vocab_size", kVocab},
+                     {"hidden_size_per_layer_input", 0},
+                     {"enable_moe_block", true},
+                     {"num_experts", kExperts},
+                     {"top_k_experts", 1},
+                     {"moe_intermediate_size", kM}};
+  const DecoderConfig config = ParseDecoderConfig(json, "config.json");
+  const std::string experts = "model.layers.0.experts";
+  const Json targets = {{"target_modules", {"router.proj"}},
+                        {"target_parameters", {"experts.gate_up_proj", "experts.down_proj"}}};
+  for (const bool exchanged : {false, true}) {
+    tensors_.clear();
+    values_.clear();
+    Add("model.layers.0.router.proj.lora_A.weight", {2, kHidden});
+    const auto router = Add("model.layers.0.router.proj.lora_B.weight", {kExperts, 2});
+    const std::int64_t in = exchanged ? 2 * kM : kHidden;
+    const std::int64_t out = exchanged ? kHidden : 2 * kM;
+    const auto a1 = Add(experts + ".base_layer.lora_A.weight", {kExperts * 2, in});
+    const auto b1 = Add(experts + ".base_layer.lora_B.weight", {out, kExperts * 2});
+    Add(experts + ".lora_A.weight", {kExperts * 2, exchanged ? kHidden : kM});
+    Add(experts + ".lora_B.weight", {exchanged ? kM : kHidden, kExperts * 2});
+    const LoraAdapter adapter = Load(config, targets);
+    const PerLinear<LoraLinear>& layer = adapter.layers()[0];
+    EXPECT_EQ(layer.side_router[0].b.Row<float>(2)[1], router[5]);
+    for (std::int64_t e = 0; e < kExperts; ++e) {
+      const LoraLinear& lora = layer.side_in[e];
+      ASSERT_EQ(lora.rank, 2);
+      for (std::int64_t r = 0; r < 2; ++r) {
+        const auto a_at = [&](std::int64_t side) { return a1[(e * 2 + r) * in + side]; };
+        const auto b_at = [&](std::int64_t side) {
+          return b1[side * kExperts * 2 + r * kExperts + e];
+        };
+        EXPECT_EQ(lora.a.Row<float>(r)[1], exchanged ? b_at(1) : a_at(1));
+        EXPECT_EQ(lora.b.Row<float>(4)[r], exchanged ? a_at(4) : b_at(4));
+      }
+      EXPECT_EQ(layer.side_out[e].out, kHidden);
+    }
+  }
+}
+
 TEST_F(ForeignAdapterTest, RefusesStacksThatNoLinearReads) {
   constexpr std::int64_t kExperts = 3;
   const Json targets = {{"target_parameters", {"experts.down_proj"}}};

@@ -364,14 +364,5 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
       "tensor 'output.weight' is none of a gemma2");
 }
 
-TEST(GgufCheckpoint, DraftsAreLeftOut) {
-  Whole model("llama");
-  model.Key("block_count", std::uint32_t{2});
-  model.Key("nextn_predict_layers", std::uint32_t{1});
-  model.Add("blk.1.nextn.eh_proj.weight", {8, 8}, 0);
-  model.Add("blk.1.attn_q.weight", {8, 8}, 0);
-  EXPECT_EQ(model.Open()->Find("model.layers.1.self_attn.q_proj.weight"), nullptr);
-}
-
 }  // namespace
 }  // namespace qlora

@@ -98,7 +98,6 @@ TEST(GgufConfig, RefusesSizesThatNoDecoderHas) {
   };
   refused("block_count", 0, "num_hidden_layers is 0");
   refused("block_count", 4000000000, "num_hidden_layers is 4000000000");
-  refused("nextn_predict_layers", 3, "num_hidden_layers is -1");
   refused("context_length", 0, "context_length must be positive");
   refused("embedding_length", 4294967295, "hidden_size is 4294967295");
   refused("feed_forward_length", 0, "intermediate_size is 0");
@@ -167,11 +166,13 @@ TEST(GgufConfig, ExpertsMakeAMixtral) {
   ExpectConfigRefused(qwen, "expert_used_count must be positive");
 }
 
-TEST(GgufConfig, DraftsAreNoLayers) {
+// Where llama.cpp has none, it takes each block for a layer.
+TEST(GgufConfig, DraftsAreOfFamiliesThatHaveThem) {
   GgufModel model("llama");
+  model.Key("nextn_predict_layers", std::uint32_t{0});
+  EXPECT_EQ(Parsed(model).num_hidden_layers, 2);
   model.Key("nextn_predict_layers", std::uint32_t{1});
-  EXPECT_EQ(Parsed(model).num_hidden_layers, 1);
-  EXPECT_EQ(Parsed(model).layers.size(), 1u);
+  ExpectConfigRefused(model, "a llama has no blocks that draft tokens");
 }
 
 TEST(GgufConfig, PositionsAreScaledByOneFactor) {

@@ -80,6 +80,7 @@ void CompareWithComplexStep(const DecoderConfig& config, bool quantize, const Dr
   for (std::size_t l = 0; l < adapter.layers().size(); ++l) {
     ForEachPair(adapter.layers()[l], complex_adapter.layers()[l],
                 [&](const LoraLinear& lora, const LoraLinear& complex_lora) {
+                  if (lora.rank == 0) return;
                   compare(lora.path, lora.da, complex_lora.a, 4);
                   compare(lora.path, lora.db, complex_lora.b, 4);
                   if (kind.use_dora)

@@ -150,17 +150,11 @@ class RandomWeights {
 
   void AddSide(const DecoderConfig& c, SideWeights& side) {
     const std::int64_t d = c.hidden_size;
-    const std::int64_t m = c.side_intermediate_size;
-    side.router = Dense(c.side_moe.num_experts, d, 0.7);
     side.router_norm = Vector(d, 0.7);
     side.expert_scale = Reshape(Vector(c.side_moe.num_experts, 1.0), 1);
     side.dense_norm = Vector(d, 1.0);
     side.norm = Vector(d, 1.0);
     side.sum_norm = Vector(d, 1.0);
-    for (std::int64_t e = 0; e < c.side_moe.num_experts; ++e) {
-      side.gate_up.push_back({"", Dense(2 * m, d, 1 / std::sqrt(double(d))), {}});
-      side.down.push_back({"", Dense(d, m, 1 / std::sqrt(double(m))), {}});
-    }
   }
 
   double Normal() { return RandomNormal(MakeKey(seed_, RandomPlace::kTest), next_++); }
@@ -203,8 +197,8 @@ inline LoraAdapter RandomAdapter(const DecoderConfig& c, std::int64_t rank, DTyp
   config.lora_alpha = 2.0 * static_cast<double>(rank);
   config.lora_dropout = dropout;
   config.target_modules = std::string("all-linear");
-  // PEFT has no dropout for them.
-  if (c.moe.is_joined && dropout == 0) {
+  // PEFT has neither dropout nor DoRA for them.
+  if (c.joins_experts() && dropout == 0 && !config.use_dora) {
     config.target_parameters = {"experts.gate_up_proj", "experts.down_proj"};
   }
   LoraAdapter adapter = LoraAdapter::Create(config, c, HostMemory(), seed, wide);
