@@ -143,12 +143,11 @@ Finding FindShape(const TrainOptions& options) {
   return {FormatShape(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
-Finding FindPlan(const Console& console, const TrainOptions& options) {
+Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpose purpose) {
   Context context(ThreadCount(options.threads));
   StatusLine line(console.err, console.style);
-  // kReading: device cuda can be planned on a machine without a GPU.
   const TrainPlan plan =
-      PlanTraining(context, options, PlanPurpose::kReading,
+      PlanTraining(context, options, purpose,
                    [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
   return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
             CheckPlan(plan);
@@ -160,7 +159,7 @@ Finding FindPlan(const Console& console, const TrainOptions& options) {
 
 }  // namespace
 
-void CheckRun(const Console& console, TrainSettings settings, bool json) {
+void CheckRun(const Console& console, TrainSettings settings, PlanPurpose purpose, bool json) {
   const TrainOptions& options = settings.options;
   if (options.data.dataset.empty()) {
     PrintCheck(console, json, "options, memory and disk space", [&] { return FindShape(options); });
@@ -172,7 +171,7 @@ void CheckRun(const Console& console, TrainSettings settings, bool json) {
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings.save_quantized, settings.options);
   PrintCheck(console, json, "configuration, model, data, memory and disk space",
-             [&] { return FindPlan(console, options); });
+             [&] { return FindPlan(console, options, purpose); });
 }
 
 }  // namespace qlora

@@ -39,7 +39,7 @@ class TrainVerb : public Verb {
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      CheckRun(console, settings_, run_.json);
+      CheckRun(console, settings_, PlanPurpose::kChecking, run_.json);
       return 0;
     }
     // No further check of the plan; `resume` has one.

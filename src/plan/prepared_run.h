@@ -39,6 +39,7 @@
 namespace qlora {
 
 struct PreparedRun {
+  PlanPurpose purpose = PlanPurpose::kTraining;
   BackendFactory::Ptr backends;
   std::optional<std::filesystem::path> checkpoint;  // to resume from
   // The base model.

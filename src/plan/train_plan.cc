@@ -98,13 +98,19 @@ std::shared_ptr<const RunData> DataOf(Context& context, const TrainOptions& opti
 // the weights are read the first bytes of each tensor, for the fingerprint, and embedding and head
 // where both are stored though they are tied. data: that of an earlier plan of the same run, or
 // null.
-TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backends,
-               std::shared_ptr<const RunData> data, const ProgressFn& reading) {
+TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
+               BackendFactory::Ptr backends, std::shared_ptr<const RunData> data,
+               const ProgressFn& reading) {
   TrainPlan plan;
   auto run = std::make_shared<PreparedRun>();
+  run->purpose = purpose;
   run->backends = std::move(backends);
   run->checkpoint = FindCheckpoint(options, plan.warnings);
-  CheckOutputDir(options, run->checkpoint);
+  if (purpose == PlanPurpose::kReading) {
+    plan.warnings.push_back(WarnOfOutputDir(options, run->checkpoint));
+  } else {
+    CheckOutputDir(options, run->checkpoint);
+  }
 
   run->model_dir = ResolveModelDir(options.model_name_or_path);
   run->config = LoadDecoderConfig(run->model_dir);
@@ -212,7 +218,7 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
   const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
                                            ? BackendFactory::ForJob(context, options.device)
                                            : BackendFactory::ForPlan(context, options.device);
-  TrainPlan plan = Plan(context, Checked(options), backends, nullptr, reading);
+  TrainPlan plan = Plan(context, Checked(options), purpose, backends, nullptr, reading);
   if (std::string absent = WarnOfAbsence(*backends, options.max_memory); !absent.empty()) {
     plan.warnings.push_back(std::move(absent));
   }
@@ -223,11 +229,13 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
                      const std::string& model_name_or_path) {
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  return Plan(context, Checked(std::move(options)), plan.run->backends, plan.run->data, {});
+  return Plan(context, Checked(std::move(options)), plan.run->purpose, plan.run->backends,
+              plan.run->data, {});
 }
 
 void CheckPlan(const TrainPlan& plan) {
   CheckShortage(plan.memory, plan.disk);
+  if (plan.run->purpose == PlanPurpose::kReading) return;
   FolderLock lock;  // only tried
   TakeOutputDir(lock, plan.options);
 }

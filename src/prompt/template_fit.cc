@@ -1,5 +1,7 @@
 #include "prompt/template_fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -7,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "prompt/calls_as_messages.h"
 #include "prompt/known_fields.h"
 #include "qlora/error.h"
 
@@ -142,11 +145,38 @@ OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readi
   return messages;
 }
 
+constexpr std::string_view kTool = "tool";
+
+// True where a result of a tool has a text that the rendering does not show.
+bool HidesResults(const OrderedJson& messages, std::string_view role, std::string_view text) {
+  return std::ranges::any_of(messages, [&](const OrderedJson& message) {
+    const auto content = message.find("content");
+    if (message.at("role") != role || content == message.end()) return false;
+    return content->is_string() &&
+           text.find(Trim(content->get_ref<const std::string&>())) == text.npos;
+  });
+}
+
+OrderedJson WithRole(OrderedJson messages, std::string_view from, std::string_view to) {
+  for (OrderedJson& message : messages) {
+    if (message.at("role") == from) message["role"] = to;
+  }
+  return messages;
+}
+
 }  // namespace
 
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const Render& render) {
   FittedConversation fitted{.messages = conversation.messages, .output = {}};
+  if (ReadsCallsAsMessages(source)) {
+    SplitMessages split = CallsAsMessages(conversation, PythonJson);
+    if (split.messages != fitted.messages) {
+      fitted.messages = std::move(split.messages);
+      fitted.origins = std::move(split.origins);
+      fitted.readings.push_back("tool calls as messages");
+    }
+  }
   OfferThoughts(source, fitted.messages, fitted.readings);
   const std::vector<std::string> offered = fitted.readings;
   std::exception_ptr refusal;
@@ -178,6 +208,15 @@ FittedConversation FitToTemplate(const Conversation& conversation, std::string_v
     if (!readings.empty() && fits(usual, readings)) done = true;
   }
   if (!done) std::rethrow_exception(refusal);
+  // Results of tools that are hidden, under the other names of their role.
+  for (const std::string& name : OtherNamesOfRole(kTool)) {
+    if (!HidesResults(fitted.messages, kTool, fitted.output.text)) break;
+    if (!NamesField(source, name)) continue;
+    const FittedConversation before = fitted;
+    const bool taken =
+        fits(WithRole(fitted.messages, kTool, name), {fmt::format("role {} as {}", kTool, name)});
+    if (taken && HidesResults(fitted.messages, name, fitted.output.text)) fitted = before;
+  }
   if (ShowsDict(conversation, fitted.messages, fitted.output.text)) {
     const FittedConversation objects = fitted;
     const bool taken = take(WithTextArguments(conversation, fitted.messages), as_text);
