@@ -118,7 +118,7 @@ class Exporter {
     file_type_ = &ChooseFileType();
     target_.outtype = file_type_->base;
     ExportReport report;
-    report.outtype = LowerCase(file_type_->name);
+    report.outtype = LowerCase(options_.outtype == "auto" ? file_type_->name : options_.outtype);
     if (adapter_) {
       notes_.insert(notes_.end(), adapter_->notes().begin(), adapter_->notes().end());
     }

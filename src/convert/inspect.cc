@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "data/sample_display.h"
 #include "data/training_data.h"
 #include "gguf/gguf.h"
@@ -333,10 +334,12 @@ Inspection Inspect(const std::string& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) {
     if (fs::path(path).extension() == ".gguf") return InspectGguf(path);
-    ThrowInvalidInput(
-        "{}: expected a model or adapter directory or a .gguf file; for data give "
-        "--dataset and --model",
-        path);
+    const fs::path folder = fs::absolute(path).parent_path();
+    const bool is_part =
+        fs::exists(folder / "config.json", ignored) || fs::exists(folder / kAdapterConfig, ignored);
+    ThrowInvalidInput("{}: expected a model or adapter directory or a .gguf file; {}", path,
+                      is_part ? fmt::format("give the directory of this file, {}", folder.string())
+                              : "for data give --dataset and --model");
   }
   // Before the model: a folder with both files is an adapter whose saver added the model's
   // config.json.

@@ -108,6 +108,10 @@ std::string SuggestModel(const fs::path& path) {
 fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
   if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestModel(name));
+  // No repository to download, but a file that is mistyped or not written yet.
+  if (name.ends_with(".gguf") && name.find('/') == std::string::npos) {
+    ThrowInvalidInput("{}: no such file{}", name, SuggestPath(name));
+  }
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;

@@ -27,22 +27,27 @@ SplitMessages CallsAsMessages(const Conversation& conversation,
       add(message, m);
       continue;
     }
+    OrderedJson part = message;  // with its other fields, such as thoughts
+    part.erase("tool_calls");
     if (!SaysNothing(message.at("content"))) {
-      OrderedJson said = message;
-      said.erase("tool_calls");
-      add(std::move(said), m);
+      add(std::move(part), m);
+      part = {{"role", message.at("role")}};
     }
     for (std::size_t c = 0; c < calls->size(); ++c) {
       const OrderedJson& call = (*calls)[c];
       const OrderedJson& function = call.contains("function") ? call["function"] : call;
+      const auto name = function.find("name");
+      const auto given = function.find("arguments");
       const bool has_text =
           m < conversation.argument_texts.size() && c < conversation.argument_texts[m].size();
       std::string text = has_text ? conversation.argument_texts[m][c] : "";
-      const auto given = function.find("arguments");
       if (text.empty() && given != function.end()) {
         text = given->is_string() ? given->get<std::string>() : arguments(*given);
       }
-      add({{"role", message.at("role")}, {"metadata", function.at("name")}, {"content", text}}, m);
+      part["metadata"] = name == function.end() ? OrderedJson() : *name;
+      part["content"] = std::move(text);
+      add(std::move(part), m);
+      part = {{"role", message.at("role")}};
     }
   }
   return split;

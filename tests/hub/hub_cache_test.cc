@@ -91,6 +91,7 @@ TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
               AllOf(HasSubstr("Models of such names: gpt-oss-20b, gpt-oss-120b."),
                     HasSubstr("To download gpt-oss-20b: qlora pull openai/gpt-oss-20b")));
   EXPECT_THAT(Refusal("gptoss-20b"), HasSubstr("qlora pull openai/gpt-oss-20b"));
+  EXPECT_EQ(Refusal("unheard-of.gguf"), "unheard-of.gguf: no such file");
   EXPECT_THAT(Refusal("unheard-of"), HasSubstr("qlora pull ORG/unheard-of"));
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("no config.json"));
   WriteTextFile(cache_ / "adapter_config.json", "{}");
