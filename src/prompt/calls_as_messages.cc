@@ -44,6 +44,7 @@ SplitMessages CallsAsMessages(const Conversation& conversation,
       if (text.empty() && given != function.end()) {
         text = given->is_string() ? given->get<std::string>() : arguments(*given);
       }
+      if (text.empty()) text = "{}";
       part["metadata"] = name == function.end() ? OrderedJson() : *name;
       part["content"] = std::move(text);
       add(std::move(part), m);

@@ -147,14 +147,21 @@ OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readi
 
 constexpr std::string_view kTool = "tool";
 
-// True where a result of a tool has a text that the rendering does not show.
-bool HidesResults(const OrderedJson& messages, std::string_view role, std::string_view text) {
-  return std::ranges::any_of(messages, [&](const OrderedJson& message) {
-    const auto content = message.find("content");
-    if (message.at("role") != role || content == message.end()) return false;
-    return content->is_string() &&
-           text.find(Trim(content->get_ref<const std::string&>())) == text.npos;
-  });
+// True where messages of a role are there, and other contents of theirs are not shown.
+bool HidesRole(OrderedJson messages, std::string_view role, const Render& render) {
+  constexpr std::string_view kProbe = "Xylem quartz";
+  bool has_role = false;
+  for (OrderedJson& message : messages) {
+    if (message.at("role") != role) continue;
+    message["content"] = kProbe;
+    has_role = true;
+  }
+  if (!has_role) return false;
+  try {
+    return render(messages).text.find(kProbe) == std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 OrderedJson WithRole(OrderedJson messages, std::string_view from, std::string_view to) {
@@ -210,12 +217,12 @@ FittedConversation FitToTemplate(const Conversation& conversation, std::string_v
   if (!done) std::rethrow_exception(refusal);
   // Results of tools that are hidden, under the other names of their role.
   for (const std::string& name : OtherNamesOfRole(kTool)) {
-    if (!HidesResults(fitted.messages, kTool, fitted.output.text)) break;
     if (!NamesField(source, name)) continue;
+    if (!HidesRole(fitted.messages, kTool, render)) break;
     const FittedConversation before = fitted;
     const bool taken =
         fits(WithRole(fitted.messages, kTool, name), {fmt::format("role {} as {}", kTool, name)});
-    if (taken && HidesResults(fitted.messages, name, fitted.output.text)) fitted = before;
+    if (taken && HidesRole(fitted.messages, name, render)) fitted = before;
   }
   if (ShowsDict(conversation, fitted.messages, fitted.output.text)) {
     const FittedConversation objects = fitted;

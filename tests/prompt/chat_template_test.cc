@@ -189,7 +189,7 @@ TEST_F(ChatTemplateTest, TurnsWithToolCallsAsMessages) {
           {"role": "observation", "content": "1"}, {"role": "tool", "content": "2"}])";
   EXPECT_EQ(Turns(Fixture("glm"), calls),
             "[gMASK]<sop><|user|>\na<|assistant|>⟦\nI look.<|assistant|>f\n{\"x\": [1, \"é\"]}"
-            "<|assistant|>g\n⟧<|observation|>\n1<|observation|>\n2");
+            "<|assistant|>g\n{}⟧<|observation|>\n1<|observation|>\n2");
   const RenderedChat chat = Fixture("glm").Render(OrderedJson::parse(kCalls), nullptr);
   EXPECT_THAT(chat.readings,
               testing::ElementsAre("tool calls as messages", "role tool as observation"));
