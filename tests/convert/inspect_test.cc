@@ -77,7 +77,7 @@ TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
 
 TEST_F(InspectTest, ExpertsAreCounted) {
   EXPECT_THAT(Inspect((kGolden / "mixtral-tiny").string()).text,
-              HasSubstr(" experts of size 64 (2 for each token)\n"));
+              HasSubstr(", 4 experts of size 32 (2 for each token)\n"));
   const Json json = JsonOf(kGolden / "mixtral-tiny");
   EXPECT_EQ(json.at("num_experts_per_tok"), 2);
   EXPECT_EQ(json.at("moe_layers"), json.at("num_hidden_layers"));
