@@ -167,12 +167,12 @@ Finding FindShape(const TrainOptions& options, int world_size) {
   return {FormatShape(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
-Finding FindPlan(const Console& console, const TrainOptions& options, int world_size) {
+Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpose purpose,
+                 int world_size) {
   Context context(ThreadCount(options.threads));
   StatusLine line(console.err, console.style);
-  // kReading: device cuda can be planned on a machine without a GPU.
   const TrainPlan plan = PlanTraining(
-      context, options, PlanPurpose::kReading,
+      context, options, purpose,
       [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); }, world_size);
   return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
             CheckPlan(plan);
@@ -184,7 +184,8 @@ Finding FindPlan(const Console& console, const TrainOptions& options, int world_
 
 }  // namespace
 
-void CheckRun(const Console& console, TrainSettings settings, int world_size, bool json) {
+void CheckRun(const Console& console, TrainSettings settings, PlanPurpose purpose, int world_size,
+              bool json) {
   const TrainOptions& options = settings.options;
   if (options.data.dataset.empty()) {
     PrintCheck(console, json, "options, memory and disk space",
@@ -197,7 +198,7 @@ void CheckRun(const Console& console, TrainSettings settings, int world_size, bo
   // Checks the folder of save_quantized, and takes its checkpoint as the base if there is one.
   FindQuantizedBase(settings.save_quantized, settings.options);
   PrintCheck(console, json, "configuration, model, data, memory and disk space",
-             [&] { return FindPlan(console, options, world_size); });
+             [&] { return FindPlan(console, options, purpose, world_size); });
 }
 
 }  // namespace qlora

@@ -13,7 +13,7 @@ namespace qlora {
 
 // Returns the plan as lines of text: data, memory, disk, steps.
 std::string FormatPlan(const TrainPlan& plan);
-// Returns "prompt layout: chat template", and that sample_prompts get it.
+// Returns "prompt layout: the chat template", and that sample_prompts get it.
 std::string FormatLayout(const TrainPlan& plan);
 // Returns the rule of the learning rate for a run that resumes with another number of steps than
 // before; "" for all other runs.
@@ -26,12 +26,13 @@ std::string FormatRanks(const RankPlan& plan);
 std::string FormatDisk(const DiskPlan& disk);
 
 // Makes every check that `train` makes before it starts, and prints the findings: text, or one JSON
-// object with "ok". Writes nothing. Without a dataset, only the memory and disk space of a model
-// whose shape is known are checked. Errors: as PlanTraining or PlanShape; after the plan has been
-// printed, as CheckPlan, and as BackendFactory::Of when device cuda is asked for on a machine whose
-// GPU cannot be used and max_memory does not describe another machine's memory. world_size: the
-// ranks that the run is planned for.
-void CheckRun(const Console& console, TrainSettings settings, int world_size, bool json);
+// object with "ok". Writes nothing. purpose: kChecking, or kReading. Without a dataset, only the
+// memory and disk space of a model whose shape is known are checked. Errors: as PlanTraining or
+// PlanShape; after the plan has been printed, as CheckPlan, and as BackendFactory::Of when device
+// cuda is asked for on a machine whose GPU cannot be used and max_memory does not describe another
+// machine's memory. world_size: the ranks that the run is planned for.
+void CheckRun(const Console& console, TrainSettings settings, PlanPurpose purpose, int world_size,
+              bool json);
 
 }  // namespace qlora
 

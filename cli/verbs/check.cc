@@ -29,13 +29,13 @@ bool NamesModel(const std::string& argument) {
 
 class CheckVerb : public Verb {
  public:
-  CheckVerb(VerbText text, bool takes_model) : text_(std::move(text)), takes_model_(takes_model) {}
+  CheckVerb(VerbText text, PlanPurpose purpose) : text_(std::move(text)), purpose_(purpose) {}
 
   VerbText text() const override { return text_; }
 
   // `qlora plan Llama-3.1-8B`: the first argument may be the model instead of a file of options.
   std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
-    if (takes_model_ && !arguments.empty() && NamesModel(arguments[0])) {
+    if (purpose_ == PlanPurpose::kReading && !arguments.empty() && NamesModel(arguments[0])) {
       arguments[0] = "--model_name_or_path=" + arguments[0];
     }
     return arguments;
@@ -58,13 +58,13 @@ class CheckVerb : public Verb {
     if (world_size_ < 1 || world_size_ > kMostRanks) {
       ThrowInvalidInput("world_size: expected 1 to {}, found {}", kMostRanks, world_size_);
     }
-    CheckRun(console, settings_, static_cast<int>(world_size_), run_.json);
+    CheckRun(console, settings_, purpose_, static_cast<int>(world_size_), run_.json);
     return 0;
   }
 
  private:
   VerbText text_;
-  bool takes_model_;
+  PlanPurpose purpose_;
   TrainSettings settings_;
   std::int64_t world_size_ = 1;
   RunFields run_;
@@ -75,10 +75,12 @@ VerbText PlanText() {
       .name = "plan",
       .summary = "print the memory that a train command will need, without loading weights",
       .explanation =
-          "Takes the options of `train` and makes the check of `validate`. Without a dataset, only "
-          "the model is looked at: all sequences are taken to have max_length tokens, output_dir "
-          "may hold a run, and the model may also be a config.json or a well-known name, of which "
-          "nothing needs to be downloaded. With device cuda, the memories of host and GPU are "
+          "Takes the options of `train` and makes the check of `validate`, but output_dir may hold "
+          "a "
+          "run. Without a dataset, only the model is looked at: all sequences are taken to have "
+          "max_length tokens, and the model may also be a config.json or a well-known name, of "
+          "which nothing needs to be downloaded. With device cuda, the memories of host and GPU "
+          "are "
           "planned separately and max_memory is that of the GPU, which this machine need not "
           "have. Exit code 3: the run does not fit into max_memory, or into the free memory of "
           "this machine.",
@@ -104,7 +106,7 @@ VerbText ValidateText() {
           "nothing. Exit code 0: the run can start; 2: something is wrong, and the message says "
           "what to change; 3: the run does not fit in memory. With device cuda and the max_memory "
           "of a GPU that this machine does not have, the check is that of a machine with such a "
-          "GPU, and a warning says so. `train --dry-run` and `plan` make the same check.",
+          "GPU, and a warning says so. `train --dry-run` makes the same check.",
       .examples = {"qlora validate run.yaml",
                    "qlora validate --model ./my-model --dataset train.jsonl --json"},
       .positionals = {"config"},
@@ -116,11 +118,11 @@ VerbText ValidateText() {
 }  // namespace
 
 std::unique_ptr<Verb> MakePlanVerb() {
-  return std::make_unique<CheckVerb>(PlanText(), /*takes_model=*/true);
+  return std::make_unique<CheckVerb>(PlanText(), PlanPurpose::kReading);
 }
 
 std::unique_ptr<Verb> MakeValidateVerb() {
-  return std::make_unique<CheckVerb>(ValidateText(), /*takes_model=*/false);
+  return std::make_unique<CheckVerb>(ValidateText(), PlanPurpose::kChecking);
 }
 
 }  // namespace qlora

@@ -50,8 +50,9 @@ class ExportVerb : public Verb {
             "trained on unless --merge_base says otherwise. --verify, "
             "the default below 1 GB, reads the result back as any model and compares what it "
             "computes with the source, on --verify_text or a built-in text: the exit code is 1 "
-            "where they differ by more than the type explains, and export_report.json beside the "
-            "result has the figures.",
+            "where they differ by more than the type explains. The figures are in a file beside "
+            "the "
+            "result, NAME.export_report.json, or export_report.json in a folder.",
         .examples = {"qlora export ./my-model my-model.gguf --adapter my-adapter --verify",
                      "qlora export ./my-model my-adapter.gguf --adapter my-adapter --format "
                      "gguf-adapter",
@@ -91,9 +92,10 @@ class ExportVerb : public Verb {
     }
     for (const std::string& note : report.notes) Say(console, "note: " + note);
     if (run_.json) {
-      OrderedJson json = {{"files", report.files},       {"bytes", report.bytes},
-                          {"format", report.format},     {"merge_base", report.merge_base},
-                          {"verified", report.verified}, {"seconds", report.seconds}};
+      OrderedJson json = {{"files", report.files},           {"bytes", report.bytes},
+                          {"format", report.format},         {"outtype", report.outtype},
+                          {"merge_base", report.merge_base}, {"verified", report.verified},
+                          {"seconds", report.seconds}};
       // The keys are absent without a verification: 0 would read like a perfect result.
       if (report.verified) {
         json["mean_logprob_difference"] = report.mean_logprob_difference;
@@ -140,7 +142,7 @@ class ExportVerb : public Verb {
                        : "qlora loads this checkpoint unchanged; use --load_in_4bit true to "
                          "quantize it to 4 bits");
     }
-    if (report.verified) SayVerified(report.verification, console);
+    if (report.verified) SayVerified(report.verification, report.outtype, console);
     if (options_.format == "hf") {
       console.err << "to try it: "
                   << GenerateCommand(options_.output, "", ExampleOf(options_.adapter)) << '\n';
@@ -149,12 +151,12 @@ class ExportVerb : public Verb {
   }
 
  private:
-  void SayVerified(const VerifyReport& report, const Console& console) const {
+  void SayVerified(const VerifyReport& report, const std::string& outtype,
+                   const Console& console) const {
     Say(console,
         fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
-                    "{:.2e} at most, as expected of {}",
-                    report.mean_logprob_difference, report.max_logprob_difference,
-                    options_.outtype));
+                    "{:.2e} at most, no more than rounding to {} explains",
+                    report.mean_logprob_difference, report.max_logprob_difference, outtype));
     Say(console, fmt::format("KL divergence {:.2e} on average, {:.2e} at most; the most probable "
                              "token is the same in {:.1f} % of the places",
                              report.mean_kl_divergence, report.max_kl_divergence,

@@ -140,7 +140,7 @@ class GenerateVerb : public Verb {
       if (!record_.empty())
         ThrowInvalidInput(
             "record cannot be combined with chat: a record has a layout; leave out chat");
-      SayLayout(model, "chat template", console);
+      SayLayout(model, "the chat template", console);
       // The template writes BOS itself.
       return {.text = model.ChatPrompt(Dump(Messages(typed))), .add_special_tokens = false};
     }

@@ -44,7 +44,9 @@ class TrainVerb : public Verb {
 
   int Run(const Console& console) override {
     if (settings_.dry_run) {
-      if (ranks().is_root()) CheckRun(console, settings_, ranks().size(), run_.json);
+      if (ranks().is_root()) {
+        CheckRun(console, settings_, PlanPurpose::kChecking, ranks().size(), run_.json);
+      }
       return 0;
     }
     // No further check of the plan; `resume` has one.

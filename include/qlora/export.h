@@ -83,10 +83,12 @@ struct VerifyReport {
 struct ExportReport {
   std::vector<std::string> files;
   std::size_t bytes = 0;
-  std::string format;  // the written one: never auto
+  std::string format;   // the written one: never auto
+  std::string outtype;  // likewise; of blocks, the name of the mixture: q4_k_m
   // The base of the merge: nf4, original, or blocks, those of a GGUF file; "" without a merge.
   std::string merge_base;
-  // Of the verification, whose report is also in export_report.json beside the output.
+  // Of the verification, whose report is also in a file: NAME.export_report.json beside the file
+  // NAME, export_report.json in a folder.
   bool verified = false;
   double mean_logprob_difference = 0;
   double max_logprob_difference = 0;

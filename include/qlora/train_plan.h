@@ -100,9 +100,9 @@ struct TrainPlan {
   std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 
-// kReading: `device` may be a GPU that this machine does not have, which the plan says in a
-// warning, and Train refuses the plan.
-enum class PlanPurpose : std::uint8_t { kTraining, kReading };
+// kChecking: `device` may be a GPU that this machine does not have. kReading: output_dir may hold a
+// run as well, also one that still trains. Warnings say so, and Train refuses such a plan.
+enum class PlanPurpose : std::uint8_t { kTraining, kChecking, kReading };
 
 // Checks and computes everything that can be known before weights are read: options, model, data,
 // tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that
@@ -126,7 +126,7 @@ std::string PlanJson(const TrainPlan& plan);
 
 // Errors: OutOfMemory when the run does not fit in memory, InvalidInput when it does not fit on the
 // disk; both messages name a change with which the run fits. InvalidInput when another run holds
-// output_dir.
+// output_dir, which a plan of kReading does not use.
 void CheckPlan(const TrainPlan& plan);
 
 }  // namespace qlora

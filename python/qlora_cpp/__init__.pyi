@@ -119,6 +119,7 @@ class ExportReport:
     files: list[str]
     bytes: int
     format: str
+    outtype: str
     merge_base: str
     kept_change: Optional[float]
     verified: bool

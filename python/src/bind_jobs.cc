@@ -74,6 +74,8 @@ void BindJobs(py::module_& module) {
       .Add("files", &ExportReport::files, "Paths of the files.")
       .Add("bytes", &ExportReport::bytes, "Their size.")
       .Add("format", &ExportReport::format, "As the option format, and never \"auto\".")
+      .Add("outtype", &ExportReport::outtype,
+           "As the option outtype, and never \"auto\": of blocks, the name of the mixture.")
       .Add("merge_base", &ExportReport::merge_base,
            "What the adapter was merged into: \"nf4\", \"original\", \"blocks\" of a GGUF file, or "
            "\"\" without a merge.")

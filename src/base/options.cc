@@ -76,6 +76,42 @@ std::optional<std::string_view> ParseChoice(std::string_view text, const Option&
   return *found;
 }
 
+// Returns the choices that a misspelt one may mean: those that begin with it, or the nearest, both
+// without regard to capitals and to signs between words. "q4km" is q4_k_m.
+std::vector<std::string> NearChoices(std::string_view text,
+                                     const std::vector<std::string>& choices) {
+  const auto plain = [](std::string_view word) {
+    std::string letters = LowerCase(word);
+    std::erase_if(letters, [](char c) { return c == '_' || c == '-' || c == '.' || c == ' '; });
+    return letters;
+  };
+  const std::string wanted = plain(text);
+  std::vector<std::string> all;
+  for (const std::string& choice : choices) all.push_back(plain(choice));
+  std::vector<std::string> near;
+  const auto take = [&](const auto& is_near) {
+    for (std::size_t i = 0; i < all.size() && !wanted.empty(); ++i) {
+      if (is_near(all[i])) near.push_back(choices[i]);
+    }
+    return !near.empty();
+  };
+  if (take([&](const std::string& word) { return word == wanted; })) return near;
+  if (take([&](const std::string& word) { return word.starts_with(wanted); })) return near;
+  const std::vector<std::string> nearest = AllNearest(wanted, all);
+  take([&](const std::string& word) { return std::ranges::count(nearest, word) > 0; });
+  return near;
+}
+
+// Ends the message about a value that an option does not take.
+std::string AdviceOn(std::string_view text, const Option& option) {
+  constexpr std::size_t kMost = 4;
+  const std::vector<std::string> near = NearChoices(text, option.choices);
+  if (!near.empty() && near.size() <= kMost) {
+    return fmt::format("; did you mean '{}'?", fmt::join(near, "' or '"));
+  }
+  return option.hint.empty() ? "" : "; " + option.hint;
+}
+
 std::string_view Trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t";
   const std::size_t first = text.find_first_not_of(kBlanks);
@@ -216,7 +252,7 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   const auto parsed = [&](const auto& value, std::string_view expected) {
     if (!value) {
       ThrowInvalidInput("{}: {} expects {}, found '{}'{}", origin, option->name, expected, text,
-                        option->hint.empty() ? "" : "; " + option->hint);
+                        AdviceOn(text, *option));
     }
     return *value;
   };

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "convert/config_json.h"
 #include "convert/export_adapter.h"
 #include "convert/export_checks.h"
@@ -117,6 +118,7 @@ class Exporter {
     file_type_ = &ChooseFileType();
     target_.outtype = file_type_->base;
     ExportReport report;
+    report.outtype = LowerCase(options_.outtype == "auto" ? file_type_->name : options_.outtype);
     if (adapter_) {
       notes_.insert(notes_.end(), adapter_->notes().begin(), adapter_->notes().end());
     }
@@ -131,6 +133,7 @@ class Exporter {
       if (!weights_.sizes.block_formats.empty()) report.merge_base = "blocks";
     }
     report.files = Write(report);
+    RemoveVerifyReport(options_);
     // Before the comparison, which may fail: the files are written all the same.
     if (options_.on_written) options_.on_written();
     report.notes = notes_;
@@ -212,8 +215,9 @@ class Exporter {
     if (formats.empty() || options_.merge_base == "auto") return;
     ThrowInvalidInput(
         "--merge-base {} has no meaning for {}, which holds its linears in blocks of {}; leave it "
-        "out, or give the checkpoint that the file was made from",
-        options_.merge_base, model_dir_.string(), fmt::join(formats, ", "));
+        "out{}",
+        options_.merge_base, model_dir_.string(), fmt::join(formats, ", "),
+        IsPublishedForm() ? "" : ", or give the checkpoint that the file was made from");
   }
 
   // Loads the weights of the model, with whole modules of the adapter in the place of the model's.
@@ -243,6 +247,15 @@ class Exporter {
     return source;
   }
 
+  // Of the weights that all adapters were trained on; "" where they differ or are not recorded.
+  std::string Fingerprint() const {
+    const std::string first = TrainedFingerprint(adapters_.first());
+    const bool same = std::ranges::all_of(adapters_.sources, [&](const AdapterSource& adapter) {
+      return TrainedFingerprint(adapter.path) == first;
+    });
+    return same ? first : "";
+  }
+
   // Returns the files that were written.
   std::vector<std::string> Write(ExportReport& report) {
     if (options_.format == "hf") return WriteHf();
@@ -250,7 +263,8 @@ class Exporter {
     const GgufSource source = Source();
     const std::string& name = source.name;
     if (adapter_only()) {
-      ExportGgufAdapter(context_, config_, weights_, *adapter_, name, source.repository, target_);
+      ExportGgufAdapter(context_, config_, weights_, *adapter_,
+                        {name, source.repository, Fingerprint()}, target_);
       return {options_.output};
     }
     const std::optional<ImportanceMatrix> importance = Importance();
@@ -329,12 +343,17 @@ class Exporter {
     notes_.push_back(fmt::format("{}; {}", found, advice));
   }
 
+  // MXFP4 is the form in which gpt-oss was published: there is no checkpoint of more bits.
+  bool IsPublishedForm() const {
+    return std::ranges::count(weights_.sizes.block_formats, "MXFP4") > 0;
+  }
+
   // What keeps more of an adapter that was merged into this base.
-  static std::string AdviceFor(const std::string& merge_base) {
+  std::string AdviceFor(const std::string& merge_base) const {
     std::string advice;
     if (merge_base == "nf4") {
       advice = "merge into the 16-bit checkpoint instead of its 4 bits (--merge-base original), ";
-    } else if (merge_base == "blocks") {
+    } else if (merge_base == "blocks" && !IsPublishedForm()) {
       advice = "merge into the 16-bit checkpoint that the file was made from, ";
     }
     return advice +
@@ -412,7 +431,7 @@ class Exporter {
     WriteVerifyReport(options_, report);
     if (!report.verified) {
       ThrowRuntime("{} was written, but {}; do not use the output", options_.output,
-                   DescribeFailure(found, options_.outtype));
+                   DescribeFailure(found, report.outtype));
     }
   }
 

@@ -368,16 +368,17 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
 }
 
 void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
-                       const LoraAdapter& adapter, const std::string& name,
-                       const std::string& repository, const ExportTarget& target) {
+                       const LoraAdapter& adapter, const GgufAdapterBase& base,
+                       const ExportTarget& target) {
   CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
   Memory& memory = adapter.memory();
   const float alpha = AlphaToWrite(adapter.config());
   GgufMetadata metadata;
   metadata.Add("general.architecture", GgufArchitectureOf(config));
   metadata.Add("general.type", std::string("adapter"));
-  metadata.Add("general.name", name);
-  AddBaseModel(name, repository, metadata);
+  metadata.Add("general.name", base.name);
+  AddBaseModel(base.name, base.repository, metadata);
+  if (!base.fingerprint.empty()) metadata.Add(kBaseFingerprintKey, base.fingerprint);
   metadata.Add("adapter.type", std::string("lora"));
   metadata.Add("adapter.lora.alpha", alpha);
   const std::vector<float> expert_scales = ExpertScales(memory, weights);

@@ -44,12 +44,18 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes);
 
+// The base of an adapter, as its file names it. "": not known.
+struct GgufAdapterBase {
+  std::string name;
+  std::string repository;   // org/name
+  std::string fingerprint;  // TrainedFingerprint
+};
+
 // Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives the trained
-// scale, with rsLoRA and with ranks and alphas that differ. name, repository: of the base;
-// repository is org/name, or "" where it is not known.
+// scale, with rsLoRA and with ranks and alphas that differ.
 void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
-                       const LoraAdapter& adapter, const std::string& name,
-                       const std::string& repository, const ExportTarget& target);
+                       const LoraAdapter& adapter, const GgufAdapterBase& base,
+                       const ExportTarget& target);
 
 }  // namespace qlora
 

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "data/sample_display.h"
 #include "data/training_data.h"
 #include "gguf/gguf.h"
@@ -23,6 +26,7 @@
 #include "io/peft.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
+#include "model/gguf_source.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "qlora/context.h"
@@ -112,26 +116,57 @@ void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
   if (!parts.empty()) text += fmt::format("  checkpoint of {}\n", fmt::join(parts, ", "));
 }
 
+// The width of one expert.
+std::int64_t ExpertSize(const DecoderConfig& c) {
+  return c.moe.num_experts > 0 ? c.intermediate_size : c.side_intermediate_size;
+}
+
+// Layers with experts.
+std::int64_t ExpertLayers(const DecoderConfig& c) {
+  return std::ranges::count_if(c.layers, [](const LayerConfig& layer) { return !layer.is_dense; });
+}
+
 Json SizesToJson(const DecoderConfig& c) {
-  return {{"model_type", c.model_type},
-          {"hidden_size", c.hidden_size},
-          {"intermediate_size", c.intermediate_size},
-          {"num_hidden_layers", c.num_hidden_layers},
-          {"num_attention_heads", c.num_attention_heads},
-          {"num_key_value_heads", c.num_key_value_heads},
-          {"head_dim", c.head_dim},
-          {"vocab_size", c.vocab_size},
-          {"max_position_embeddings", c.max_position_embeddings},
-          {"tie_word_embeddings", c.tie_word_embeddings}};
+  Json json = {{"model_type", c.model_type},
+               {"hidden_size", c.hidden_size},
+               {"intermediate_size", c.intermediate_size},
+               {"num_hidden_layers", c.num_hidden_layers},
+               {"num_attention_heads", c.num_attention_heads},
+               {"num_key_value_heads", c.num_key_value_heads},
+               {"head_dim", c.head_dim},
+               {"vocab_size", c.vocab_size},
+               {"max_position_embeddings", c.max_position_embeddings},
+               {"tie_word_embeddings", c.tie_word_embeddings}};
+  if (const MoeConfig& moe = c.experts(); moe.num_experts > 0) {
+    json["num_experts"] = moe.num_experts;
+    json["num_experts_per_tok"] = moe.num_experts_per_tok;
+    json["moe_intermediate_size"] = ExpertSize(c);
+    json["shared_expert_intermediate_size"] = moe.shared_intermediate_size;
+    json["moe_layers"] = ExpertLayers(c);
+  }
+  return json;
+}
+
+std::string ExpertsToText(const DecoderConfig& c) {
+  const MoeConfig& moe = c.experts();
+  if (moe.num_experts == 0) return "";
+  const std::int64_t layers = ExpertLayers(c);
+  return fmt::format(", {} experts of size {} ({} for each token){}{}{}", moe.num_experts,
+                     ExpertSize(c), moe.num_experts_per_tok,
+                     moe.shared_intermediate_size > 0
+                         ? fmt::format(" and a shared one of size {}", moe.shared_intermediate_size)
+                         : "",
+                     c.moe.num_experts == 0 ? " beside each MLP" : "",
+                     layers < c.num_hidden_layers ? fmt::format(" in {} layers", layers) : "");
 }
 
 std::string SizesToText(const DecoderConfig& c) {
   return fmt::format(
       "{} layers, hidden_size {}, intermediate_size {}, {} heads ({} key/value) of {}, vocab_size "
-      "{}, context {}{}",
+      "{}, context {}{}{}",
       c.num_hidden_layers, c.hidden_size, c.intermediate_size, c.num_attention_heads,
       c.num_key_value_heads, c.head_dim, c.vocab_size, c.max_position_embeddings,
-      c.tie_word_embeddings ? ", tied head" : "");
+      c.tie_word_embeddings ? ", tied head" : "", ExpertsToText(c));
 }
 
 Inspection InspectModel(const fs::path& dir) {
@@ -161,21 +196,44 @@ Inspection InspectModel(const fs::path& dir) {
   return {text, FormatJson(json, 2)};
 }
 
+// "q_proj", "v_proj": the modules that an adapter changes, without their layers.
+std::set<std::string> ShortNames(const std::vector<std::string>& paths) {
+  std::set<std::string> names;
+  for (const std::string& path : paths) names.insert(path.substr(path.rfind('.') + 1));
+  return names;
+}
+
+std::string TargetsToText(const std::vector<std::string>& paths) {
+  return fmt::format("{} ({})", Counted(std::ssize(paths), "linear"),
+                     fmt::join(ShortNames(paths), ", "));
+}
+
+std::string BaseToText(const std::string& name) { return name.empty() ? "an unnamed base" : name; }
+
+std::vector<std::string> TargetsOf(const Adapter& adapter) {
+  std::vector<std::string> paths;
+  for (const AdapterModule& module : adapter.modules) paths.push_back(module.path);
+  for (const ExpertStack& stack : adapter.stacks) {
+    paths.push_back(stack.experts + "." + stack.parameter);
+  }
+  return paths;
+}
+
 Inspection InspectAdapter(const fs::path& dir) {
   const Adapter adapter = OpenAdapter(dir);
+  const std::vector<std::string> targets = TargetsOf(adapter);
   Json json = {{"kind", "adapter"},
                {"path", dir.string()},
                {"base_model_name_or_path", adapter.config.base_model_name_or_path},
                {"r", adapter.config.r},
                {"lora_alpha", adapter.config.lora_alpha},
                {"use_rslora", adapter.config.use_rslora},
-               {"modules", adapter.modules.size()}};
+               {"modules", adapter.modules.size()},
+               {"targets", ShortNames(targets)}};
   std::string text = fmt::format(
-      "adapter {}: r {}, lora_alpha {}{}, on {} linears of {}\n", dir.string(), adapter.config.r,
+      "adapter {}: r {}, lora_alpha {}{}, on {} of {}\n", dir.string(), adapter.config.r,
       adapter.config.lora_alpha, adapter.config.use_rslora ? ", rsLoRA" : "",
-      adapter.modules.size(),
-      adapter.config.base_model_name_or_path.empty() ? "an unnamed base"
-                                                     : adapter.config.base_model_name_or_path);
+      TargetsToText(targets), BaseToText(adapter.config.base_model_name_or_path));
   // A key of a later PEFT may change the adapter's result in a way that this program ignores.
   for (const std::string& key : adapter.unknown_keys) {
     text += fmt::format("  unknown key in adapter_config.json: {}\n", key);
@@ -210,6 +268,29 @@ Json ValueToJson(const GgufValue& value) {
       value);
 }
 
+// Adds what an adapter of llama.cpp is; without a model, its matrices alone tell. Ranks may differ.
+void AddGgufAdapter(const GgufReader& file, Json& json, std::string& text) {
+  constexpr std::string_view kSuffix = ".weight.lora_b";
+  std::vector<std::string> targets;
+  std::set<std::int64_t> ranks;
+  for (const TensorInfo& tensor : file.tensors()) {
+    if (!tensor.name.ends_with(kSuffix) || tensor.shape.empty()) continue;
+    targets.push_back(tensor.name.substr(0, tensor.name.size() - kSuffix.size()));
+    ranks.insert(tensor.shape.back());  // lora_b is (out, r), of experts (E, out, r)
+  }
+  const GgufSource base = AdapterBaseOf(file);
+  const std::string name = base.repository.empty() ? base.name : base.repository;
+  const auto* alpha = file.Get<float>("adapter.lora.alpha");
+  json["adapter"] = {{"base_model_name_or_path", name},
+                     {"r", ranks},
+                     {"lora_alpha", alpha == nullptr ? Json() : Json(*alpha)},
+                     {"modules", targets.size()},
+                     {"targets", ShortNames(targets)}};
+  text += fmt::format("  an adapter: r {}, lora_alpha {}, on {} of {}\n", fmt::join(ranks, ", "),
+                      alpha == nullptr ? "missing" : fmt::format("{}", *alpha),
+                      TargetsToText(targets), BaseToText(name));
+}
+
 // Adds the decoder of a GGUF file, or why it is none that can be trained.
 void AddGgufModel(const fs::path& path, Json& json, std::string& text) {
   try {
@@ -237,6 +318,11 @@ Inspection InspectGguf(const fs::path& path) {
     text += fmt::format("  {} = {}\n", entry.key, FormatJson(json["metadata"][entry.key], -1));
   }
   AddTotals(*reader, json, text);
+  const auto* type = reader->Get<std::string>("general.type");
+  if (type != nullptr && *type == "adapter") {
+    AddGgufAdapter(*reader, json, text);
+    return {text, FormatJson(json, 2)};
+  }
   // Files of single matrices name no architecture.
   if (reader->values().Find("general.architecture") != nullptr) AddGgufModel(path, json, text);
   return {text, FormatJson(json, 2)};
@@ -248,10 +334,12 @@ Inspection Inspect(const std::string& path) {
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) {
     if (fs::path(path).extension() == ".gguf") return InspectGguf(path);
-    ThrowInvalidInput(
-        "{}: expected a model or adapter directory or a .gguf file; for data give "
-        "--dataset and --model",
-        path);
+    const fs::path folder = fs::absolute(path).parent_path();
+    const bool is_part =
+        fs::exists(folder / "config.json", ignored) || fs::exists(folder / kAdapterConfig, ignored);
+    ThrowInvalidInput("{}: expected a model or adapter directory or a .gguf file; {}", path,
+                      is_part ? fmt::format("give the directory of this file, {}", folder.string())
+                              : "for data give --dataset and --model");
   }
   // Before the model: a folder with both files is an adapter whose saver added the model's
   // config.json.

@@ -14,6 +14,7 @@
 #include "base/matrix.h"
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
+#include "base/text.h"
 #include "convert/calibration.h"
 #include "convert/config_json.h"
 #include "convert/gguf_base.h"
@@ -428,6 +429,12 @@ class Conversion {
 
 QuantizeReport QuantizeCheckpoint(Context& context, const QuantizeCheckpointOptions& options,
                                   const ProgressFn& progress) {
+  if (LowerCase(fs::path(options.output_dir).extension().string()) == ".gguf") {
+    ThrowInvalidInput(
+        "output_dir {0}: quantize writes a folder; choose a name without .gguf, or write a GGUF "
+        "file: qlora export {1} {0} --outtype q4_k_m",
+        options.output_dir, options.model_name_or_path);
+  }
   CheckModelFolder(options.output_dir, options.overwrite_output_dir,
                    {ResolveModelDir(options.model_name_or_path)});
   return Conversion(context, options, progress).Run();

@@ -13,7 +13,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kReport = "export_report.json";
+// A folder may hold several exported files, each with a report of its own.
+fs::path ReportOf(const ExportOptions& options) {
+  constexpr const char* kReport = "export_report.json";
+  const fs::path output = fs::absolute(options.output);
+  if (fs::is_directory(output)) return output / kReport;
+  return output.parent_path() / fmt::format("{}.{}", output.filename().string(), kReport);
+}
 
 bool IsReport(const fs::path& file) {
   try {
@@ -30,7 +36,7 @@ OrderedJson ToJson(const ExportOptions& options, const ExportReport& report) {
                       {"model_name_or_path", options.model_name_or_path},
                       {"adapter", fmt::format("{}", fmt::join(options.adapter, ","))},
                       {"format", options.format},
-                      {"outtype", options.outtype},
+                      {"outtype", report.outtype},
                       {"merge_base", report.merge_base},
                       {"verified", report.verified},
                       {"mean_logprob_difference", v.mean_logprob_difference},
@@ -76,9 +82,14 @@ std::string DescribeFailure(const VerifyReport& report, const std::string& outty
       report.mean_kl_divergence, report.max_mean_kl, outtype);
 }
 
+void RemoveVerifyReport(const ExportOptions& options) {
+  const fs::path file = ReportOf(options);
+  std::error_code ignored;
+  if (fs::exists(file, ignored) && IsReport(file)) fs::remove(file, ignored);
+}
+
 void WriteVerifyReport(const ExportOptions& options, ExportReport& report) {
-  const fs::path output = fs::absolute(options.output);
-  const fs::path file = (fs::is_directory(output) ? output : output.parent_path()) / kReport;
+  const fs::path file = ReportOf(options);
   std::error_code ignored;
   if (fs::exists(file, ignored) && !IsReport(file)) {
     report.notes.push_back(

@@ -1,4 +1,5 @@
-// What a verification found, as text and as export_report.json.
+// What a verification found, as text and as a file: NAME.export_report.json beside the exported
+// file NAME, export_report.json in an exported folder.
 #ifndef QLORA_CONVERT_VERIFY_REPORT_H_
 #define QLORA_CONVERT_VERIFY_REPORT_H_
 
@@ -16,9 +17,11 @@ std::int64_t FirstOtherToken(std::span<const std::int32_t> a, std::span<const st
 // Why the report did not pass: "its log-probabilities differ ...".
 std::string DescribeFailure(const VerifyReport& report, const std::string& outtype);
 
-// Writes export_report.json into the folder of a written file, or into a written folder. A file of
-// that name that is no such report stays, with a note in report.notes, as where it cannot be
-// written.
+// Removes the report of an earlier output of the same name.
+void RemoveVerifyReport(const ExportOptions& options);
+
+// Writes the report. A file of that name that is no such report stays, with a note in report.notes,
+// as where it cannot be written.
 void WriteVerifyReport(const ExportOptions& options, ExportReport& report);
 
 }  // namespace qlora

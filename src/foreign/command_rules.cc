@@ -156,6 +156,8 @@ constexpr KeyRule kCommandRules[] = {
     rule::Unsupported("in Python, give functions as on_step, on_eval, on_checkpoint", "callbacks"),
     rule::Unsupported("write --load_in_4bit, or use `qlora quantize`", "quantize"),
     rule::Unsupported("write --bnb_4bit_quant_type, or --outtype in `qlora export`", "quant"),
+    rule::Unsupported("for a GGUF file write `qlora export MODEL FILE.gguf --outtype TYPE`",
+                      "outtype"),
     rule::Unsupported("write --compute_dtype float32, or --outtype f32 in `qlora export`", "fp32"),
     rule::Unsupported("write --adapter and the folder of the file", "adapter_file"),
     rule::Unsupported("write --adapter and the folder of the adapter", "resume_adapter_file"),

@@ -108,6 +108,10 @@ std::string SuggestModel(const fs::path& path) {
 fs::path FindSnapshot(const std::string& name) {
   const bool is_name = IsHubRepository(name.substr(0, name.find('@')));
   if (!is_name) ThrowInvalidInput("{}: no such model directory{}", name, SuggestModel(name));
+  // No repository to download, but a file that is mistyped or not written yet.
+  if (name.ends_with(".gguf") && name.find('/') == std::string::npos) {
+    ThrowInvalidInput("{}: no such file{}", name, SuggestPath(name));
+  }
   const HubRepository repository = ParseHubRepository(name);
   if (const auto snapshot = CachedSnapshot(repository)) return *snapshot;
   const bool has_org = repository.name.find('/') != std::string::npos;
@@ -124,12 +128,18 @@ fs::path FindSnapshot(const std::string& name) {
   // becomes meta-llama/Llama-3.1-8B. Nothing tells the organisation of another one.
   HubRepository download = repository;
   const std::string known = has_org ? "" : KnownRepository(repository.name);
+  // A name of a family, or a misspelt one, is that of no repository.
+  const std::vector<std::string> near =
+      has_org || !known.empty() ? std::vector<std::string>{} : NearKnownModels(repository.name);
   if (!known.empty()) download.name = known;
-  if (!has_org && known.empty()) download.name = "ORG/" + repository.name;
-  ThrowInvalidInput("{}: {} nor in the Hugging Face cache ({}){} To download it: {}", name,
-                    has_org ? "neither a directory" : "no such model directory, neither here",
-                    repository.Folder().string(), advice.empty() ? "." : advice,
-                    PullCommand(download));
+  if (!near.empty()) download.name = KnownRepository(near.front());
+  if (!has_org && known.empty() && near.empty()) download.name = "ORG/" + repository.name;
+  ThrowInvalidInput(
+      "{}: {} nor in the Hugging Face cache ({}){}{} To download {}: {}", name,
+      has_org ? "neither a directory" : "no such model directory, neither here",
+      repository.Folder().string(), advice.empty() ? "." : advice,
+      near.empty() ? "" : fmt::format(" Models of such names: {}.", fmt::join(near, ", ")),
+      near.empty() ? "it" : near.front(), PullCommand(download));
 }
 
 // Refuses a folder that may not be read: whether it holds a model cannot be found out.

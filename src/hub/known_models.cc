@@ -415,9 +415,20 @@ std::vector<std::string> KnownModelNames() {
 }
 
 std::vector<std::string> NearKnownModels(std::string_view name) {
+  const auto letters = [](std::string text) {
+    std::erase_if(text, [](char c) { return c == '-' || c == '_' || c == ' '; });
+    return text;
+  };
+  // A family without a size, gpt-oss or llama3.
+  const std::string begin = letters(PlainName(name));
   std::vector<std::string> plain;
-  for (const KnownModel& model : kKnownModels) plain.push_back(PlainName(model.name));
   std::vector<std::string> names;
+  for (const KnownModel& model : kKnownModels) {
+    plain.push_back(PlainName(model.name));
+    const bool begins = begin.size() > 2 && letters(plain.back()).starts_with(begin);
+    if (begins) names.emplace_back(model.name);
+  }
+  if (!names.empty()) return names;
   for (const std::string& near : AllNearest(PlainName(name), plain)) {
     names.emplace_back(FindKnown(near)->name);
   }

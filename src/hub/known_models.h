@@ -24,8 +24,8 @@ std::string KnownRepository(std::string_view name);
 // Returns the names as the publishers write them, grouped by family.
 std::vector<std::string> KnownModelNames();
 
-// Returns the names nearest to one that is not known: "Qwen/Qwen3-7B" -> Qwen3-4B, Qwen3-8B. None
-// where no name is near.
+// Returns the names that one which is not known may mean: those that begin with it, of a family
+// ("gpt-oss"), or the nearest, "Qwen/Qwen3-7B" -> Qwen3-4B, Qwen3-8B. None where no name is near.
 std::vector<std::string> NearKnownModels(std::string_view name);
 
 }  // namespace qlora

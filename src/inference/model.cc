@@ -296,7 +296,7 @@ class Model::Impl {
     return trained_ ? trained_->layout : std::nullopt;
   }
   const char* AsTrained() const {
-    return has_adapter_ ? ", as in training" : ", as in the training of the merged adapter";
+    return has_adapter_ ? ", as in training" : ", as the merged adapter was trained";
   }
 
   // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
@@ -317,8 +317,8 @@ class Model::Impl {
     }
     if (adapters.empty() && UsesMerged(options, dir_) && !weights_.sizes.stored_4bit) {
       notes_.push_back(
-          "an adapter was merged into these weights, which are therefore not quantized; with "
-          "--load_in_4bit true they are");
+          "the weights have an adapter merged in and are used as they are; --load_in_4bit true "
+          "rounds them to 4 bits");
     }
     std::erase(notes_, "");
   }

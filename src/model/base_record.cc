@@ -2,9 +2,12 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/file.h"
 #include "gguf/gguf.h"
+#include "io/adapter_source.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "model/quantization.h"
@@ -17,13 +20,15 @@ namespace {
 // The blocks of a file are used as they are, so that no option gives them another form.
 void AdoptBlocks(BaseRecord& base) {
   const QuantizationFields defaults;
+  // gpt-oss is published in MXFP4.
+  const bool has_original = std::ranges::count(base.block_formats, "MXFP4") == 0;
   const auto check = [&](const char* key, auto field) {
     if (base.quantization.*field == defaults.*field) return;
     ThrowInvalidInput(
         "{} {} would have no effect: {} holds its linears in blocks of {}, which are used as they "
-        "are; leave the option out, or give the 16-bit checkpoint",
-        key, base.quantization.*field, base.model_name_or_path,
-        fmt::join(base.block_formats, ", "));
+        "are; leave the option out{}",
+        key, base.quantization.*field, base.model_name_or_path, fmt::join(base.block_formats, ", "),
+        has_original ? ", or give the 16-bit checkpoint" : "");
   };
   // Without load_in_4bit these options have no effect on any checkpoint.
   if (base.load_in_4bit) {
@@ -118,6 +123,18 @@ std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_di
   base.block_formats = JsonGetOr<std::vector<std::string>>(json, "block_formats", {}, where);
   base.prompts = PromptRecordOf(json, where);
   return base;
+}
+
+std::string TrainedFingerprint(const std::filesystem::path& adapter) {
+  if (FormatOfAdapter(adapter) == AdapterFormat::kGguf) {
+    const GgufMetadata metadata = ReadGgufMetadata(adapter);
+    const GgufValue* recorded = metadata.Find(kBaseFingerprintKey);
+    const auto* value = recorded == nullptr ? nullptr : std::get_if<std::string>(recorded);
+    return value == nullptr ? "" : *value;
+  }
+  const std::filesystem::path file = adapter / kBaseRecord;
+  if (!std::filesystem::exists(file)) return "";
+  return JsonGetOr<std::string>(ReadJsonFile(file), "model_fingerprint", "", file.string());
 }
 
 std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir) {

@@ -48,6 +48,11 @@ void SaveBaseRecord(const std::filesystem::path& adapter_dir, const BaseRecord& 
 // Returns nothing when another program trained the adapter.
 std::optional<BaseRecord> LoadBaseRecord(const std::filesystem::path& adapter_dir);
 
+// The fingerprint of the weights that an adapter, a folder or a GGUF file, was trained on; "" where
+// none is recorded. The key of GGUF files is of this program; llama.cpp ignores it.
+inline constexpr const char* kBaseFingerprintKey = "qlora.base_fingerprint";
+std::string TrainedFingerprint(const std::filesystem::path& adapter);
+
 // Returns the layout that the adapter was trained in, or nothing without an adapter ("") or without
 // a record of the layout.
 std::optional<PromptLayout> LoadLayout(const std::filesystem::path& adapter_dir);

@@ -28,9 +28,10 @@ std::string SupportedArchitectures() {
 
 const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
   if (const auto* type = file.Get<std::string>("general.type"); type && *type != "model") {
-    ThrowInvalidInput(
-        "{}: holds a part that is no model by itself (general.type '{}'){}", file.where(), *type,
-        *type == "adapter" ? "; give its model here" : "; give the file of the model");
+    ThrowInvalidInput("{}: holds a part that is no model by itself (general.type '{}'){}",
+                      file.where(), *type,
+                      *type == "adapter" ? "; give its model here, and the file as --adapter"
+                                         : "; give the file of the model");
   }
   const auto& name = file.Require<std::string>("general.architecture");
   if (name == "clip") {

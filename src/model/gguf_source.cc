@@ -47,6 +47,15 @@ GgufSource GgufSourceOf(const GgufReader& file) {
   return source;
 }
 
+GgufSource AdapterBaseOf(const GgufReader& file) {
+  return {TextOf(file, "general.base_model.0.name"),
+          RepositoryIn(TextOf(file, "general.base_model.0.repo_url"))};
+}
+
+GgufSource AdapterBaseOf(const std::filesystem::path& file) {
+  return AdapterBaseOf(*OpenGguf(file));
+}
+
 std::string BaseNameOf(const std::string& model_name_or_path) {
   const auto path = FindGguf(model_name_or_path);
   if (!path) return model_name_or_path;

@@ -2,6 +2,7 @@
 #ifndef QLORA_MODEL_GGUF_SOURCE_H_
 #define QLORA_MODEL_GGUF_SOURCE_H_
 
+#include <filesystem>
 #include <string>
 
 namespace qlora {
@@ -15,6 +16,10 @@ struct GgufSource {
 };
 
 GgufSource GgufSourceOf(const GgufReader& file);
+
+// What an adapter GGUF names as the base that it was trained on.
+GgufSource AdapterBaseOf(const GgufReader& file);
+GgufSource AdapterBaseOf(const std::filesystem::path& file);
 
 // How an adapter names the base that it was trained on: by the checkpoint that a GGUF file names as
 // its own, which other programs can load, otherwise as the model was given.

@@ -9,6 +9,7 @@
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/gguf_names.h"
+#include "model/gguf_source.h"
 #include "model/lora_values.h"
 
 namespace qlora {
@@ -81,18 +82,8 @@ class Reader {
           "once more",
           values_.name, alpha_);
     }
-    values_.base_model_name_or_path = RepositoryOf(text("general.base_model.0.repo_url"));
-    if (values_.base_model_name_or_path.empty()) {
-      values_.base_model_name_or_path = text("general.base_model.0.name");
-    }
-  }
-
-  // "org/name" of "https://huggingface.co/org/name".
-  static std::string RepositoryOf(const std::string& url) {
-    const std::size_t name = url.rfind('/');
-    if (name == std::string::npos || name == 0) return "";
-    const std::size_t org = url.rfind('/', name - 1);
-    return org == std::string::npos ? "" : url.substr(org + 1);
+    const GgufSource base = AdapterBaseOf(*file_);
+    values_.base_model_name_or_path = base.repository.empty() ? base.name : base.repository;
   }
 
   // The pair of tensors of one name; null where the file has neither.

@@ -7,8 +7,9 @@ namespace qlora {
 
 // Shared by training, generation and conversion.
 void QuantizationFields::Declare(OptionTable& table) {
-  table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"}, "4-bit codebook",
-               {"quant_type"});
+  Option& type = table.Choice("bnb_4bit_quant_type", &bnb_4bit_quant_type, {"nf4", "fp4"},
+                              "4-bit codebook", {"quant_type"});
+  type.hint = "types of GGUF files are those of `qlora export --outtype`";
   table.Add("bnb_4bit_use_double_quant", &bnb_4bit_use_double_quant,
             "double quantization: quantize the scales too (4.13 instead of 4.5 bits per weight)",
             {"use_double_quant", "double_quantization", "use_bnb_nested_quant"});

@@ -42,6 +42,7 @@
 namespace qlora {
 
 struct PreparedRun {
+  PlanPurpose purpose = PlanPurpose::kTraining;
   BackendFactory::Ptr backends;
   std::optional<std::filesystem::path> checkpoint;  // to resume from
   std::shared_ptr<const FolderCopy> copy;           // of the checkpoint, where rank 0 alone has it

@@ -139,6 +139,18 @@ void CheckOutputDir(const TrainOptions& options, const std::optional<fs::path>& 
   }
 }
 
+std::string WarnOfOutputDir(const TrainOptions& options,
+                            const std::optional<fs::path>& checkpoint) {
+  try {
+    CheckOutputDir(options, checkpoint);
+    FolderLock lock;  // only tried
+    TakeOutputDir(lock, options);
+    return "";
+  } catch (const Error& error) {
+    return fmt::format("train would refuse this run: {}", error.what());
+  }
+}
+
 void TakeOutputDir(FolderLock& lock, const TrainOptions& options) {
   if (lock.Take(options.output_dir)) return;
   ThrowInvalidInput(

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "base/folder_lock.h"
 #include "qlora/train_options.h"
@@ -18,6 +19,10 @@ std::filesystem::path ExistingAncestor(std::filesystem::path path);
 // some of whose files have the names of files of a run.
 void CheckOutputDir(const TrainOptions& options,
                     const std::optional<std::filesystem::path>& checkpoint);
+
+// Says that `train` would not use output_dir, and why; "" where it would.
+std::string WarnOfOutputDir(const TrainOptions& options,
+                            const std::optional<std::filesystem::path>& checkpoint);
 
 // Takes the lock of output_dir, where it exists. Errors: InvalidInput when another run has it.
 void TakeOutputDir(FolderLock& lock, const TrainOptions& options);

@@ -58,6 +58,12 @@ ModelShape FindShape(const std::string& name) {
       return {"the table of well-known models", ParseDecoderConfig(*config, name), std::nullopt};
     }
     const std::vector<std::string> near = NearKnownModels(name);
+    // A plan needs no download.
+    if (!near.empty() && name.find('/') == std::string::npos) {
+      ThrowInvalidInput(
+          "{}: no such model; give a folder, a config.json, or a known name, such as: {}", name,
+          fmt::join(near, ", "));
+    }
     ThrowInvalidInput("{}; or give a config.json, or {}: {}", error.what(),
                       near.empty() ? "one of these names" : "a known name, such as",
                       fmt::join(near.empty() ? KnownModelNames() : near, ", "));

@@ -106,12 +106,17 @@ struct StartPoint {
   std::vector<std::string> warnings;
 };
 
-StartPoint FindStart(Communicator& communicator, const TrainOptions& options) {
+StartPoint FindStart(Communicator& communicator, const TrainOptions& options,
+                     PlanPurpose purpose) {
   StartPoint start;
   Together(communicator, [&] {
     if (!communicator.is_root()) return;
     start.checkpoint = FindCheckpoint(options, start.warnings);
-    CheckOutputDir(options, start.checkpoint);
+    if (purpose == PlanPurpose::kReading) {
+      start.warnings.push_back(WarnOfOutputDir(options, start.checkpoint));
+    } else {
+      CheckOutputDir(options, start.checkpoint);
+    }
   });
   if (communicator.is_alone()) return start;
   const std::string found =
@@ -153,12 +158,14 @@ Facts FactsOf(const TrainPlan& plan) {
 // the weights are read the first bytes of each tensor, for the fingerprint, and embedding and head
 // where both are stored though they are tied. data: that of an earlier plan of the same run, or
 // null.
-TrainPlan Plan(Context& context, TrainOptions options, BackendFactory::Ptr backends,
-               const StartPoint& start, const RankPlace& place, std::shared_ptr<const RunData> data,
+TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
+               BackendFactory::Ptr backends, const StartPoint& start, const RankPlace& place,
+               std::shared_ptr<const RunData> data,
                const ProgressFn& reading) {
   TrainPlan plan;
   plan.warnings = start.warnings;
   auto run = std::make_shared<PreparedRun>();
+  run->purpose = purpose;
   run->backends = std::move(backends);
   run->checkpoint = start.checkpoint;
   run->copy = start.copy;
@@ -278,7 +285,7 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
   if (world_size == 0) world_size = communicator.size();
   const TrainOptions checked =
       MakeTogether(communicator, [&] { return WithRanks(Checked(options), world_size); });
-  const StartPoint start = FindStart(communicator, checked);
+  const StartPoint start = FindStart(communicator, checked, purpose);
   TrainPlan plan = MakeTogether(communicator, [&] {
     const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
                                              ? BackendFactory::ForJob(context, checked.device)
@@ -286,7 +293,7 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
     if (!communicator.is_alone() && checked.device == "cuda") {
       ThrowInvalidInput("several ranks train with device cpu; with device cuda, start one process");
     }
-    TrainPlan made = Plan(context, checked, backends, start,
+    TrainPlan made = Plan(context, checked, purpose, backends, start,
                           PlaceIn(communicator, checked, world_size), nullptr, reading);
     if (std::string absent = WarnOfAbsence(*backends, checked.max_memory); !absent.empty()) {
       made.warnings.push_back(std::move(absent));
@@ -302,16 +309,16 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
   Communicator& communicator = context.communicator();
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
-  const StartPoint start = FindStart(communicator, options);
+  const StartPoint start = FindStart(communicator, options, plan.run->purpose);
   return MakeTogether(communicator, [&] {
-    return Plan(context, Checked(options), plan.run->backends, start, plan.run->place,
-                plan.run->data, {});
+    return Plan(context, Checked(options), plan.run->purpose, plan.run->backends, start,
+                plan.run->place, plan.run->data, {});
   });
 }
 
 void CheckPlan(const TrainPlan& plan) {
   CheckShortage(plan.memory, plan.disk);
-  if (plan.run->place.rank != 0) return;
+  if (plan.run->place.rank != 0 || plan.run->purpose == PlanPurpose::kReading) return;
   FolderLock lock;  // only tried
   TakeOutputDir(lock, plan.options);
 }

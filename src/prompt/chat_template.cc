@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "prompt/assistant_turns.h"
+#include "prompt/calls_as_messages.h"
 #include "prompt/loss_mask.h"
 #include "prompt/missing_prompt.h"
 #include "prompt/template_fit.h"
@@ -98,6 +99,7 @@ RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) 
   chat.readings = std::move(fitted.readings);
   if (jinja_->has_generation()) {
     TakeMarks(fitted.output, messages, chat);
+    if (!fitted.origins.empty()) JoinTurns(fitted.origins, chat.assistant);
     return chat;
   }
   const bool may_think = HasWholeWord(text_, kThinkingVariable);
@@ -118,6 +120,7 @@ RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) 
   };
   chat.assistant = FindAssistantTurns(render, messages, chat.text, special_tokens_);
   CompletePrompt(render, messages, chat);
+  if (!fitted.origins.empty()) JoinTurns(fitted.origins, chat.assistant);
   return chat;
 }
 

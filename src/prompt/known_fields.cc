@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -120,6 +121,13 @@ std::string_view RoleOfTemplates(std::string_view role) {
     if (HasWord(known.names, role) || HasWord(known.kept, role)) return known.role;
   }
   return role;
+}
+
+std::vector<std::string> OtherNamesOfRole(std::string_view role) {
+  const auto* known = std::ranges::find(kRoles, role, &RoleNames::role);
+  if (known == std::end(kRoles)) return {};
+  std::istringstream words{std::string(known->kept)};
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 bool IsRoleOfSomeTemplates(std::string_view role) {

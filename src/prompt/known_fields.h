@@ -65,6 +65,8 @@ bool SaysNothing(const OrderedJson& value);
 std::string_view RoleOfTemplates(std::string_view role);
 // True for a name that some templates know as well, so that it is kept where the template shows it.
 bool IsRoleOfSomeTemplates(std::string_view role);
+// The other names of a role that some templates know: observation, ... of tool.
+std::vector<std::string> OtherNamesOfRole(std::string_view role);
 inline constexpr std::string_view kCallRole = "function_call";
 
 }  // namespace qlora

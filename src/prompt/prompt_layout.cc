@@ -159,7 +159,7 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
 std::string DescribeLayout(const PromptLayout& layout) {
   switch (layout.kind) {
     case Kind::kChat:
-      return "chat template";
+      return "the chat template";
     case Kind::kWhole:
       return "text as it is";
     case Kind::kTokens:

@@ -79,7 +79,7 @@ struct LayoutRules {
 PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool has_chat_template,
                           bool is_conversation = false);
 
-// Returns "chat template", "Alpaca text" ...: the layout in a few words.
+// Returns "the chat template", "Alpaca text" ...: the layout in a few words.
 std::string DescribeLayout(const PromptLayout& layout);
 
 OrderedJson LayoutToJson(const PromptLayout& layout);

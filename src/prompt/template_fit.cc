@@ -1,5 +1,7 @@
 #include "prompt/template_fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -7,6 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "prompt/calls_as_messages.h"
 #include "prompt/known_fields.h"
 #include "qlora/error.h"
 
@@ -142,11 +145,45 @@ OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readi
   return messages;
 }
 
+constexpr std::string_view kTool = "tool";
+
+// True where messages of a role are there, and other contents of theirs are not shown.
+bool HidesRole(OrderedJson messages, std::string_view role, const Render& render) {
+  constexpr std::string_view kProbe = "Xylem quartz";
+  bool has_role = false;
+  for (OrderedJson& message : messages) {
+    if (message.at("role") != role) continue;
+    message["content"] = kProbe;
+    has_role = true;
+  }
+  if (!has_role) return false;
+  try {
+    return render(messages).text.find(kProbe) == std::string::npos;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+OrderedJson WithRole(OrderedJson messages, std::string_view from, std::string_view to) {
+  for (OrderedJson& message : messages) {
+    if (message.at("role") == from) message["role"] = to;
+  }
+  return messages;
+}
+
 }  // namespace
 
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const Render& render) {
   FittedConversation fitted{.messages = conversation.messages, .output = {}};
+  if (ReadsCallsAsMessages(source)) {
+    SplitMessages split = CallsAsMessages(conversation, PythonJson);
+    if (split.messages != fitted.messages) {
+      fitted.messages = std::move(split.messages);
+      fitted.origins = std::move(split.origins);
+      fitted.readings.push_back("tool calls as messages");
+    }
+  }
   OfferThoughts(source, fitted.messages, fitted.readings);
   const std::vector<std::string> offered = fitted.readings;
   std::exception_ptr refusal;
@@ -178,6 +215,15 @@ FittedConversation FitToTemplate(const Conversation& conversation, std::string_v
     if (!readings.empty() && fits(usual, readings)) done = true;
   }
   if (!done) std::rethrow_exception(refusal);
+  // Results of tools that are hidden, under the other names of their role.
+  for (const std::string& name : OtherNamesOfRole(kTool)) {
+    if (!NamesField(source, name)) continue;
+    if (!HidesRole(fitted.messages, kTool, render)) break;
+    const FittedConversation before = fitted;
+    const bool taken =
+        fits(WithRole(fitted.messages, kTool, name), {fmt::format("role {} as {}", kTool, name)});
+    if (taken && HidesRole(fitted.messages, name, render)) fitted = before;
+  }
   if (ShowsDict(conversation, fitted.messages, fitted.output.text)) {
     const FittedConversation objects = fitted;
     const bool taken = take(WithTextArguments(conversation, fitted.messages), as_text);

@@ -13,8 +13,10 @@
 namespace qlora {
 
 struct FittedConversation {
-  OrderedJson messages;                    // as many as the conversation has, in its order
-  JinjaOutput output;                      // of these messages
+  OrderedJson messages;  // in the order of the conversation
+  JinjaOutput output;    // of these messages
+  // Per message, its number in the conversation; empty: as many, one for one.
+  std::vector<std::size_t> origins = {};
   std::vector<std::string> readings = {};  // "thinking as reasoning_content"
 };
 
@@ -22,7 +24,9 @@ struct FittedConversation {
 // name than the record has, they are given under that name; where it shows them as parts of the
 // content alone, as such parts. Where it fails with tool-call arguments
 // as objects, or prints them as Python does, they are given as text: that of the record, or JSON.
-// Where it refuses or skips a role that other templates know, its messages have the usual role.
+// Where it reads calls as messages, they become messages (calls_as_messages.h).
+// Where it refuses or skips a role that other templates know, its messages have the usual role;
+// where it skips results of tools and knows them under another name, they have that.
 // Errors: those of `render` for the conversation as it is.
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const std::function<JinjaOutput(const OrderedJson&)>& render);

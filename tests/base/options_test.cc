@@ -1,13 +1,15 @@
+#include "qlora/options.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "qlora/error.h"
-#include "qlora/options.h"
 
 namespace qlora {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class OptionsTest : public ::testing::Test {
@@ -106,6 +108,20 @@ TEST_F(OptionsTest, NamesTheNearestKey) {
   EXPECT_THAT(ErrorOf("zzzzzzzzzz", "1"), HasSubstr("see --help"));
   EXPECT_THAT(ErrorOf("rl", "1"), HasSubstr("did you mean 'lr'?"));
   EXPECT_THAT(ErrorOf("q", "1"), HasSubstr("see --help"));
+}
+
+TEST_F(OptionsTest, NamesTheChoiceThatIsMeant) {
+  std::string type;
+  Option& option = table_.Choice(
+      "outtype", &type, {"f16", "q4_0", "q4_k_s", "q4_k_m", "q8_0", "gguf-adapter", "q5_k_m"}, "");
+  option.any_case = true;
+  option.hint = "a hint";
+  EXPECT_THAT(ErrorOf("outtype", "q4km"), EndsWith("found 'q4km'; did you mean 'q4_k_m'?"));
+  EXPECT_THAT(ErrorOf("outtype", "Q4-K"), EndsWith("; did you mean 'q4_k_s' or 'q4_k_m'?"));
+  EXPECT_THAT(ErrorOf("outtype", "fp16"), EndsWith("; did you mean 'f16'?"));
+  EXPECT_THAT(ErrorOf("outtype", "adapter"), EndsWith("found 'adapter'; a hint"));
+  EXPECT_THAT(ErrorOf("outtype", ""), EndsWith("found ''; a hint"));
+  EXPECT_THAT(ErrorOf("format", "ggfu"), EndsWith("; did you mean 'gguf'?"));
 }
 
 TEST_F(OptionsTest, DropsBlanksAroundItems) {

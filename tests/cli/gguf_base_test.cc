@@ -63,7 +63,15 @@ TEST_F(GgufBaseVerbsTest, AnAdapterIsExportedForTheFile) {
   EXPECT_EQ(adapter.code, 0) << adapter.err;
   EXPECT_THAT(adapter.err, HasSubstr("the adapter alone, for llama.cpp beside base.gguf"));
   EXPECT_THAT(adapter.err, HasSubstr("verified: "));
-  EXPECT_EQ(JsonOf("export_report.json").at("format"), "gguf-adapter");
+  EXPECT_EQ(JsonOf("adapter.gguf.export_report.json").at("format"), "gguf-adapter");
+  // The file says which weights the adapter is for.
+  const Outcome same = Run({"eval", "base.gguf", "data.jsonl", "--adapter", "adapter.gguf"});
+  EXPECT_EQ(same.code, 0) << same.err;
+  EXPECT_THAT(same.err, Not(HasSubstr("are not those that")));
+  EXPECT_EQ(Run({"export", "model", "other.gguf", "--outtype", "f32", "--no-verify"}).code, 0);
+  EXPECT_THAT(Run({"eval", "other.gguf", "data.jsonl", "--adapter", "adapter.gguf"}).err,
+              HasSubstr("note: the weights of other.gguf are not those that adapter.gguf was "
+                        "trained on"));
   const Outcome merged =
       Run({"export", "base.gguf", "merged.gguf", "--adapter", "out", "--format", "gguf"});
   EXPECT_EQ(merged.code, 0) << merged.err;

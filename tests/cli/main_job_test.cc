@@ -85,10 +85,10 @@ TEST_F(MainJobTest, Exports) {
   EXPECT_THAT(merged.err, HasSubstr("unchanged; use --load_in_4bit true"));
   const Outcome as_it_is = Run({"generate", "merged", "Once", "--max_new_tokens=2"});
   EXPECT_EQ(as_it_is.code, 0);
-  EXPECT_THAT(as_it_is.err, HasSubstr("not quantized"));
+  EXPECT_THAT(as_it_is.err, HasSubstr("have an adapter merged in and are used as they are"));
   const Outcome again =
       Run({"generate", "merged", "Once", "--max_new_tokens=2", "--load_in_4bit", "true"});
-  EXPECT_THAT(again.err, Not(HasSubstr("not quantized")));
+  EXPECT_THAT(again.err, Not(HasSubstr("have an adapter merged in")));
   EXPECT_TRUE(fs::exists(scratch_ / "out/tokenizer.json"));
   EXPECT_THAT(ReadAll(scratch_ / "out/README.md"),
               AllOf(StartsWith("---\nbase_model: \"model\"\nlibrary_name: peft\n"),

@@ -53,7 +53,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        "{\"prompt\": \"Who?\", \"completion\": \" Me.\"}\n",
        "Not much.",
        "prompt and completion as they are",
-       "chat template",
+       "the chat template",
        {},
        "What's \"up\"; $HOME?\n"},
       {"csv",
@@ -61,7 +61,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        "prompt,completion\n-5 + 3 =, minus two\n",
        "minus two",
        "prompt and completion as they are",
-       "chat template",
+       "the chat template",
        {},
        "-5 + 3 =\n"},
       // One row, made with tests/golden/parquet/build.mjs.
@@ -70,7 +70,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        ReadAll(fs::path(QLORA_SOURCE_DIR) / "tests/fixtures/prompt.parquet"),
        "warm.",
        "prompt and completion as they are",
-       "chat template",
+       "the chat template",
        {},
        "The sun is\n"},
       {"alpaca",
@@ -79,7 +79,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        "{\"instruction\": \"Add.\", \"input\": \"1 1\", \"output\": \"It is two.\"}\n",
        "It is four.",
        "Alpaca text",
-       "chat template",
+       "the chat template",
        {},
        "Add two and two.\n"},
       {"alpaca_input",
@@ -87,7 +87,7 @@ const std::vector<MemoryCase>& MemoryCases() {
        "{\"instruction\": \"Add.\", \"input\": \"1 'n' 1\", \"output\": \"It is two.\"}\n",
        "It is two.",
        "Alpaca text",
-       "chat template",
+       "the chat template",
        {}},
       {"instruction_answer",
        "d.jsonl",
@@ -109,8 +109,8 @@ const std::vector<MemoryCase>& MemoryCases() {
        "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", "
        "\"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Hello.\"}]}\n",
        "Hello.",
-       "chat template",
-       "chat template",
+       "the chat template",
+       "the chat template",
        {},
        "Hi\n",
        "Be brief."},
@@ -120,8 +120,8 @@ const std::vector<MemoryCase>& MemoryCases() {
        "\"value\": \"Hello.\"}, {\"from\": \"human\", \"value\": \"Bye\"}, {\"from\": \"gpt\", "
        "\"value\": \"See you.\"}]}\n",
        "See you.",
-       "chat template",
-       "chat template",
+       "the chat template",
+       "the chat template",
        {},
        "Hi\nBye\n"},
       {"input_ids",
@@ -212,7 +212,7 @@ TEST_P(PromptMemoryTest, AMemorisedRecordComesBack) {
   if (chat) AddChatTemplate();
   Write(c.file, c.data);
   std::vector<std::string> words = c.words;
-  const bool needs_chat = std::string_view(c.layout) == "chat template" && !chat;
+  const bool needs_chat = std::string_view(c.layout) == "the chat template" && !chat;
   if (needs_chat) words.insert(words.end(), {"--chat_template", "plain"});
   const Outcome trained = Memorise(c.file, words);
   ASSERT_EQ(trained.code, 0) << trained.err;
@@ -266,13 +266,14 @@ TEST_F(PromptTest, EvalAndChatApplyTheLayout) {
   EXPECT_THAT(eval.err, HasSubstr("prompt layout: Alpaca text, as in training"));
   EXPECT_EQ(nlohmann::json::parse(eval.out).at("token_accuracy"), 1.0);
   const Outcome raw = Run({"eval", "model", "d.jsonl", "--adapter", "out", "--raw", "--json"});
-  EXPECT_THAT(raw.err, HasSubstr("prompt layout: chat template"));
+  EXPECT_THAT(raw.err, HasSubstr("prompt layout: the chat template"));
   EXPECT_LT(nlohmann::json::parse(raw.out).at("token_accuracy"), 1.0);
   const std::string other = "warning: the adapter was trained in another prompt layout";
   EXPECT_THAT(eval.err + raw.err, Not(HasSubstr(other)));
   Write("p.jsonl", "{\"prompt\": \"Add two and two.\", \"completion\": \"It is four.\"}\n");
   const Outcome differs = Run({"eval", "model", "p.jsonl", "--adapter", "out", "--json"});
-  EXPECT_THAT(differs.err, HasSubstr(other + " (Alpaca text) than these data get (chat template)"));
+  EXPECT_THAT(differs.err,
+              HasSubstr(other + " (Alpaca text) than these data get (the chat template)"));
 
   const Outcome chat = Run({"chat", "model", "--adapter", "out", "--max_new_tokens=24"},
                            "Add two and two.\n/exit\n");
@@ -291,7 +292,7 @@ TEST_F(PromptTest, AMergedCheckpointKeepsTheLayoutOfItsAdapter) {
   const std::vector<std::string> words = {"export",   "model", "merged",       "--adapter=out",
                                           "--format", "hf",    "--outtype=f32"};
   ASSERT_EQ(Run(words).code, 0);
-  const std::string said = "prompt layout: Alpaca text, as in the training of the merged adapter";
+  const std::string said = "prompt layout: Alpaca text, as the merged adapter was trained";
   const Outcome generated = Run({"generate", "merged", "Add two and two.", "--load_in_4bit=false"});
   EXPECT_THAT(generated.out, HasSubstr("It is four."));
   EXPECT_THAT(generated.err, HasSubstr(said + " (--raw ignores the layout)\n"));

@@ -90,6 +90,7 @@ TEST_F(PullProgramTest, PlansWellKnownModelsWithoutFiles) {
                                HasSubstr("every sequence is taken to have 2048 tokens"),
                                HasSubstr("\n  peak ")));
   EXPECT_THAT(Refused({"plan", "Llama-9-8B"}), HasSubstr("such as: Llama-3-8B\n"));
+  EXPECT_THAT(Refused({"plan", "gpt-oss"}), HasSubstr("such as: gpt-oss-20b, gpt-oss-120b\n"));
   EXPECT_THAT(Refused({"plan", "org/no-model"}), HasSubstr("Llama-3.1-8B, "));
 }
 

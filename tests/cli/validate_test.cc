@@ -36,6 +36,22 @@ TEST_F(ValidateTest, AGoodRunIsDescribedAndNothingIsWritten) {
                     HasSubstr("steps: 2 (warm-up 1)\n"), HasSubstr("nothing was written\n")));
 }
 
+// A plan is asked for while a run trains, too.
+TEST_F(ValidateTest, APlanAnswersWhereOutputDirHoldsARun) {
+  ASSERT_EQ(Run(TrainWords({"--output_dir=taken"})).code, 0);
+  const std::string reason = "output_dir taken already holds a run";
+  const Outcome plan = Harmless({"plan", "base.yaml", "--output_dir=taken"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr("warning: train would refuse this run: " + reason));
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("memory plan\n"), HasSubstr("nothing was written\n")));
+  for (const Words& words : {Words{"validate", "base.yaml", "--output_dir=taken"},
+                             Words{"train", "base.yaml", "--output_dir=taken", "--dry-run"}}) {
+    const Outcome refused = Harmless(words);
+    EXPECT_EQ(refused.code, 2) << words[0];
+    EXPECT_THAT(refused.err, HasSubstr(reason));
+  }
+}
+
 // The commands that make the check of base.yaml, each with `more` at the end.
 std::vector<Words> Checks(const Words& more) {
   std::vector<Words> all = {
@@ -45,7 +61,6 @@ std::vector<Words> Checks(const Words& more) {
 }
 
 TEST_F(ValidateTest, PlanValidateAndDryRunAreOneCheckWithOneOutput) {
-  ASSERT_EQ(Run(TrainWords({"--output_dir=taken"})).code, 0);
   // Free space and the memory of the process differ between two commands.
   const auto stable = [](nlohmann::json found) {
     if (found.contains("disk")) found.at("disk").erase("free");
@@ -60,7 +75,6 @@ TEST_F(ValidateTest, PlanValidateAndDryRunAreOneCheckWithOneOutput) {
     Words more;
     int code;
   } cases[] = {{{"--output_dir=new"}, 0},
-               {{"--output_dir=taken"}, 2},
                {{"--output_dir=new", "--max_memory=1MB"}, 3},
                {{"--output_dir=new", "--lora_r=0"}, 2}};
   for (const auto& [more, code] : cases) {

@@ -82,7 +82,7 @@ TEST_F(GgufBaseTest, MergedModelsComputeWhatTheFileAndItsAdapterDo) {
       const ExportReport report = Export(context_, options);
       EXPECT_TRUE(report.verified);
       EXPECT_EQ(report.merge_base, form == std::string("q8_0") ? "blocks" : "original");
-      EXPECT_TRUE(fs::exists(root_ / "export_report.json"));
+      EXPECT_TRUE(fs::exists(options.output + ".export_report.json"));
     }
   }
 }

@@ -67,7 +67,30 @@ TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   options.output = root_ / "a.gguf";
   Export(context_, options);
   EXPECT_THAT(Inspect(options.output).text,
-              HasSubstr("no model by itself (general.type 'adapter')"));
+              HasSubstr("  an adapter: r 4, lora_alpha 8, on 14 linears (attn_k, "));
+  const Json adapter = JsonOf(options.output);
+  EXPECT_FALSE(adapter.contains("model_error"));
+  EXPECT_EQ(adapter.at("adapter").at("modules"), 14);
+  EXPECT_EQ(adapter.at("adapter").at("r"), Json::array({4}));
+  EXPECT_EQ(adapter.at("adapter").at("base_model_name_or_path"), "llama-tiny");
+}
+
+TEST_F(InspectTest, ExpertsAreCounted) {
+  EXPECT_THAT(Inspect((kGolden / "mixtral-tiny").string()).text,
+              HasSubstr(", 4 experts of size 32 (2 for each token)\n"));
+  const Json json = JsonOf(kGolden / "mixtral-tiny");
+  EXPECT_EQ(json.at("num_experts_per_tok"), 2);
+  EXPECT_EQ(json.at("moe_layers"), json.at("num_hidden_layers"));
+  EXPECT_FALSE(JsonOf(kGolden / "llama-tiny").contains("num_experts"));
+  // Beside the MLP, behind leading dense layers, and a shared one.
+  const fs::path families = SharedFolder() / "golden/families";
+  if (!fs::exists(families)) GTEST_SKIP() << "no " << families;
+  for (const auto& [model, part] :
+       {std::pair("gemma4/26b-a4b", " for each token) beside each MLP"),
+        {"lfm2_moe", " for each token) in "},
+        {"qwen3_5_moe", " for each token) and a shared one of size "}}) {
+    EXPECT_THAT(Inspect((families / model).string()).text, HasSubstr(part)) << model;
+  }
 }
 
 }  // namespace

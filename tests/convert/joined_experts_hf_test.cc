@@ -1,4 +1,8 @@
 // Merged checkpoints of gpt-oss, whose experts are two parameters a layer, and its MXFP4 in GGUF.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
 #include "convert/adapter_fixture.h"
 #include "convert/family_models.h"
 #include "model/checkpoint.h"
@@ -14,6 +18,13 @@ class JoinedExpertsHfTest : public AdapterFormatsTest {
       if (json.at("model_type") == "gpt_oss") WriteFamilyModel(root_ / "gpt_oss", json);
     }
     return root_ / "gpt_oss";
+  }
+
+  void CopyWithTokenizer(const fs::path& mxfp4) {
+    fs::copy(mxfp4, root_ / "mxfp4", fs::copy_options::recursive);
+    for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+      fs::copy_file(kGolden / "llama-tiny" / name, root_ / "mxfp4" / name);
+    }
   }
 
   fs::path Merge(const fs::path& model, const std::vector<std::string>& adapters,
@@ -53,14 +64,34 @@ TEST_F(JoinedExpertsHfTest, HasTheParametersOfTheClass) {
   ExpectSame(ReadAll(again / "model.safetensors"), ReadAll(merged / "model.safetensors"));
 }
 
+// The checkpoint itself is in MXFP4: there is none of 16 bits to merge into.
+TEST_F(JoinedExpertsHfTest, AdviceOnMxfp4NamesNoOtherCheckpoint) {
+  const fs::path model = SharedFolder() / "golden/families/gpt_oss/mxfp4";
+  if (!fs::exists(model)) GTEST_SKIP() << "no " << model;
+  CopyWithTokenizer(model);
+  ExportOptions options = ExportTo("merged.gguf");
+  options.model_name_or_path = root_ / "mxfp4";
+  options.adapter = {model / "adapter_all"};
+  options.outtype = "mxfp4";
+  options.merge_base = "original";
+  EXPECT_THAT(Refusal(options), testing::EndsWith("in blocks of MXFP4; leave it out"));
+  options.merge_base = "auto";
+  options.adapter = {(model / "adapter_all").string() + ":0.001"};  // that rounding undoes
+  options.force = true;
+  const std::vector<std::string> notes = Export(context_, options).notes;
+  const auto advice = std::ranges::find_if(
+      notes, [](const std::string& note) { return note.starts_with("rounding to"); });
+  ASSERT_NE(advice, notes.end());
+  EXPECT_THAT(*advice, testing::EndsWith(
+                           "of the weights; keep the adapter apart (--format gguf-adapter), or "
+                           "choose an outtype of more bits"));
+}
+
 // Blocks that were not changed are the same values in a file of that type.
 TEST_F(JoinedExpertsHfTest, Mxfp4StaysAsItIsInGguf) {
   const fs::path model = SharedFolder() / "golden/families/gpt_oss/mxfp4";
   if (!fs::exists(model)) GTEST_SKIP() << "no " << model;
-  fs::copy(model, root_ / "mxfp4", fs::copy_options::recursive);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
-    fs::copy_file(kGolden / "llama-tiny" / name, root_ / "mxfp4" / name);
-  }
+  CopyWithTokenizer(model);
   ExportOptions options = ExportTo("mxfp4.gguf");
   options.model_name_or_path = root_ / "mxfp4";
   options.outtype = "mxfp4";

@@ -36,7 +36,8 @@ class VerifyTest : public ConvertTest {
     }
     return "";
   }
-  Json Report() const { return ReadJsonFile(root_ / "export_report.json"); }
+  static constexpr const char* kReport = "model.gguf.export_report.json";
+  Json Report() const { return ReadJsonFile(root_ / kReport); }
 };
 
 TEST_F(VerifyTest, KeysThatAreMissingOrMeanSomethingElseAreFound) {
@@ -109,14 +110,35 @@ TEST_F(VerifyTest, AReportThatCannotBeWrittenIsANote) {
   EXPECT_TRUE(report.verified);
   ASSERT_FALSE(report.notes.empty());
   EXPECT_THAT(report.notes.back(), HasSubstr("the report of the verification was not written"));
-  EXPECT_FALSE(fs::exists(root_ / "export_report.json"));
+  EXPECT_FALSE(fs::exists(root_ / kReport));
+}
+
+TEST_F(VerifyTest, EachFileHasAReportOfItsOwn) {
+  for (const char* outtype : {"f32", "q8_0"}) {
+    ExportOptions options = ExportTo(std::string(outtype) + ".gguf");
+    options.outtype = outtype;
+    EXPECT_EQ(Export(context_, options).outtype, outtype);
+  }
+  const auto type = [&](const char* name) {
+    return ReadJsonFile(root_ / name).at("outtype").get<std::string>();
+  };
+  EXPECT_EQ(type("f32.gguf.export_report.json"), "f32");
+  EXPECT_EQ(type("q8_0.gguf.export_report.json"), "q8_0");
+  // The report of what is replaced goes with it.
+  ExportOptions options = ExportTo("f32.gguf");
+  options.outtype = "auto";
+  options.overwrite = true;
+  options.verify = "false";
+  EXPECT_NE(Export(context_, options).outtype, "auto");
+  EXPECT_FALSE(fs::exists(root_ / "f32.gguf.export_report.json"));
+  EXPECT_TRUE(fs::exists(root_ / "q8_0.gguf.export_report.json"));
 }
 
 TEST_F(VerifyTest, AFileOfTheUserIsNotReplacedByTheReport) {
-  WriteTextFile(root_ / "export_report.json", "{\"mine\": 1}");
+  WriteTextFile(root_ / kReport, "{\"mine\": 1}");
   ExportOptions options = ExportTo("model.gguf");
   const ExportReport report = Export(context_, options);
-  EXPECT_EQ(ReadTextFile(root_ / "export_report.json"), "{\"mine\": 1}");
+  EXPECT_EQ(ReadTextFile(root_ / kReport), "{\"mine\": 1}");
   ASSERT_FALSE(report.notes.empty());
   EXPECT_THAT(report.notes.back(), HasSubstr("is another file and stays"));
 }

@@ -86,6 +86,13 @@ TEST_F(HubTest, MissingModelsComeWithTheCommandToDownloadThem) {
   EXPECT_THAT(Refusal("tiny"), HasSubstr("no such model directory"));
   EXPECT_THAT(Refusal("Llama-3.2-1B"), HasSubstr("qlora pull meta-llama/Llama-3.2-1B"));
   EXPECT_THAT(Refusal("gemma-3-1b-it@v2"), HasSubstr("qlora pull google/gemma-3-1b-it@v2"));
+  // The name of a family is that of no repository.
+  EXPECT_THAT(Refusal("gpt-oss"),
+              AllOf(HasSubstr("Models of such names: gpt-oss-20b, gpt-oss-120b."),
+                    HasSubstr("To download gpt-oss-20b: qlora pull openai/gpt-oss-20b")));
+  EXPECT_THAT(Refusal("gptoss-20b"), HasSubstr("qlora pull openai/gpt-oss-20b"));
+  EXPECT_EQ(Refusal("unheard-of.gguf"), "unheard-of.gguf: no such file");
+  EXPECT_THAT(Refusal("unheard-of"), HasSubstr("qlora pull ORG/unheard-of"));
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("no config.json"));
   WriteTextFile(cache_ / "adapter_config.json", "{}");
   EXPECT_THAT(Refusal(cache_.string()), HasSubstr("found an adapter"));

@@ -118,7 +118,7 @@ TEST_F(ChatTemplateTest, RendersAsJinja2) {
       EXPECT_EQ(render(), expected.at("text"));
     }
   }
-  EXPECT_EQ(count, 375);
+  EXPECT_EQ(count, 400);
 }
 
 TEST_F(ChatTemplateTest, TurnsOfTemplatesThatAppend) {
@@ -175,6 +175,40 @@ TEST_F(ChatTemplateTest, TurnsWithToolCalls) {
               HasSubstr("[/INST]⟦[TOOL_CALLS][{\"name\": \"get\", \"arguments\": {\"place\": "
                         "\"Bern\"}}]</s>⟧[TOOL_RESULTS]{\"content\": \"rain\"}[/TOOL_RESULTS]"
                         "⟦It rains.</s>⟧"));
+}
+
+// GLM-4's template reads calls as messages with metadata, and results under another role.
+TEST_F(ChatTemplateTest, TurnsWithToolCallsAsMessages) {
+  const ChatTemplate glm = Of(ReadFixture("glm.jinja"));
+  EXPECT_THAT(Turns(glm, kCalls, kTools),
+              HasSubstr("<|assistant|>⟦get\n{\"place\": \"Bern\"}⟧<|observation|>\nrain"
+                        "<|assistant|>⟦\nIt rains.⟧"));
+  const std::string calls =
+      R"([{"role": "user", "content": "a"},
+          {"role": "assistant", "content": "I look.", "tool_calls": [
+              {"function": {"name": "f", "arguments": {"x": [1, "é"]}}}, {"function": {"name": "g"}}]},
+          {"role": "observation", "content": "1"}, {"role": "tool", "content": "2"}])";
+  EXPECT_EQ(Turns(glm, calls),
+            "[gMASK]<sop><|user|>\na<|assistant|>⟦\nI look.<|assistant|>f\n{\"x\": [1, \"é\"]}"
+            "<|assistant|>g\n{}⟧<|observation|>\n1<|observation|>\n2");
+  const RenderedChat chat = glm.Render(OrderedJson::parse(kCalls), nullptr);
+  EXPECT_THAT(chat.readings,
+              testing::ElementsAre("tool calls as messages", "role tool as observation"));
+  // A conversation that is written in the way of the template is rendered as it is.
+  const RenderedChat own =
+      glm.Render(OrderedJson::parse(R"([{"role": "assistant", "metadata": "f", "content": "{}"},
+                             {"role": "observation", "content": "1"}])"),
+                 nullptr);
+  EXPECT_EQ(own.text, "[gMASK]<sop><|assistant|>f\n{}<|observation|>\n1");
+  EXPECT_THAT(own.readings, testing::IsEmpty());
+}
+
+// Falcon 3's template writes a call without text behind no header.
+TEST_F(ChatTemplateTest, TurnsWithToolCallsAsALiteral) {
+  const std::string shown = Turns(Fixture("falcon3"), kCalls, kTools);
+  EXPECT_THAT(shown, HasSubstr("⟦\n<tool_call>\n[\n  {\n"));
+  EXPECT_THAT(shown, HasSubstr("\n]\n</tool_call></s>⟧\n<|assistant|>\n<tool_response>\nrain\n"
+                               "</tool_response>\n<|assistant|>\n⟦It rains.</s>⟧\n"));
 }
 
 // Contents that repeat, that are empty, or that look like the template's own text.
