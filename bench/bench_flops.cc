@@ -7,25 +7,24 @@ namespace {
 
 double Parameters(const LinearShape& shape) { return static_cast<double>(shape.out * shape.in); }
 
-// The part of the linears of a group that one token passes: of experts, those that are chosen.
-double ShareOfToken(const DecoderConfig& config, std::int64_t l, LinearGroup group) {
-  const bool is_of_experts =
-      config.has_experts(l) && (group == LinearGroup::kGateUp || group == LinearGroup::kDown);
-  if (!is_of_experts) return 1;
-  return static_cast<double>(config.moe.num_experts_per_tok) /
-         static_cast<double>(config.moe.num_experts);
+double ShareOf(const MoeConfig& experts) {
+  return static_cast<double>(experts.num_experts_per_tok) /
+         static_cast<double>(experts.num_experts);
 }
 
-// Parameters of the linears beside those of PerLinear that one token passes: routers, and experts
-// beside the MLP.
-double OtherParameters(const DecoderConfig& config, std::int64_t l) {
-  const double d = static_cast<double>(config.hidden_size);
-  double parameters = 0;
-  if (config.has_experts(l)) parameters += d * static_cast<double>(config.moe.num_experts);
-  const MoeConfig& side = config.side_moe;
-  if (side.num_experts == 0) return parameters;
-  const auto width = static_cast<double>(side.num_experts_per_tok * config.side_intermediate_size);
-  return parameters + d * (static_cast<double>(side.num_experts) + 3 * width);
+// The part of the linears of a group that one token passes: of experts, those that are chosen.
+double ShareOfToken(const DecoderConfig& config, std::int64_t l, LinearGroup group) {
+  if (group == LinearGroup::kSideIn || group == LinearGroup::kSideOut) {
+    return config.side_moe.num_experts > 0 ? ShareOf(config.side_moe) : 1;
+  }
+  const bool is_of_experts =
+      config.has_experts(l) && (group == LinearGroup::kGateUp || group == LinearGroup::kDown);
+  return is_of_experts ? ShareOf(config.moe) : 1;
+}
+
+// Parameters of the router, which is no linear of PerLinear.
+double RouterParameters(const DecoderConfig& config, std::int64_t l) {
+  return config.has_experts(l) ? Parameters({config.moe.num_experts, config.hidden_size}) : 0;
 }
 
 // Whether a pass that recomputes computes the linears of a group again.
@@ -39,6 +38,9 @@ bool IsRecomputed(const DecoderConfig& config, std::int64_t l, LinearGroup group
     case LinearGroup::kSharedIn:
     case LinearGroup::kPerLayerGate:
     case LinearGroup::kPerLayerOut:
+    case LinearGroup::kSideRouter:
+    case LinearGroup::kSideIn:
+    case LinearGroup::kSideOut:
       return RecomputesMlp(recompute);
     case LinearGroup::kDown:
       // Its output is read again by a norm behind it, or by a per-layer embedding.
@@ -77,7 +79,7 @@ double LayerFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::
     }
     products += ShareOfToken(config, l, group) * flops;
   }
-  products += (RecomputesMlp(recompute) ? 6 : 4) * OtherParameters(config, l);
+  products += (RecomputesMlp(recompute) ? 6 : 4) * RouterParameters(config, l);
   const LayerConfig layer = config.layer(l);
   if (layer.mixer == Mixer::kShortConv) return products;
   if (layer.mixer == Mixer::kDeltaRule) {
@@ -110,7 +112,7 @@ double PrefillFlops(const DecoderConfig& config, std::int64_t rows) {
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     const PerLinear<LinearShape> shapes = ShapeLinears(config, l);
     // 2 FLOPs for each weight and token; the output head sees the last token alone.
-    double weights = OtherParameters(config, l);
+    double weights = RouterParameters(config, l);
     for (const LinearGroup group : kLinearGroups) {
       for (const LinearShape& shape : GroupOf(shapes, group)) {
         weights += ShareOfToken(config, l, group) * Parameters(shape);
@@ -131,14 +133,6 @@ double LinearBytesOfToken(const DecoderConfig& config, const DecoderWeights& wei
     for (const LinearGroup group : kLinearGroups) {
       for (const FrozenLinear& linear : GroupOf(layer.linears, group)) {
         bytes += ShareOfToken(config, l, group) * static_cast<double>(BytesOf(linear.weight));
-      }
-    }
-    const MoeConfig& side = config.side_moe;
-    for (const auto* experts : {&layer.side.gate_up, &layer.side.down}) {
-      for (const FrozenLinear& linear : *experts) {
-        bytes += static_cast<double>(BytesOf(linear.weight)) *
-                 static_cast<double>(side.num_experts_per_tok) /
-                 static_cast<double>(side.num_experts);
       }
     }
   }

@@ -40,6 +40,7 @@ const BlockFormatInfo* ParseBlocks(const std::string& format, std::int64_t cols)
 
 std::string FormatOf(const DecoderConfig& config, std::string_view path,
                      const std::string& format) {
+  if (path.ends_with(".router.proj")) return "bf16";  // of experts beside the MLP: never quantized
   return format == "nf4" && IsJoinedExpert(config, path) ? "MXFP4" : format;
 }
 
@@ -214,18 +215,11 @@ void RandomModel::AddExperts(LayerWeights& layer) {
 
 void RandomModel::AddSideExperts(SideWeights& side) {
   const std::int64_t d = config_.hidden_size;
-  const std::int64_t m = config_.side_intermediate_size;
-  const std::int64_t experts = config_.side_moe.num_experts;
-  side.router = Dense(experts, d);
   side.router_norm = Constant(1, d, 1 / std::sqrt(static_cast<float>(d)));
-  side.expert_scale = Constant(experts, 1, 1);
+  side.expert_scale = Constant(config_.side_moe.num_experts, 1, 1);
   side.dense_norm = Ones(d);
   side.norm = Ones(d);
   side.sum_norm = Ones(d);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    side.gate_up.push_back({"", Weight(format_, {2 * m, d}), {}});
-    side.down.push_back({"", Weight(format_, {d, m}), {}});
-  }
 }
 
 WeightView RandomModel::Weight(const std::string& format, const LinearShape& shape) {

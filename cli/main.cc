@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/spelling.h"
 #include "base/version.h"
 #include "command/command_line.h"
@@ -97,6 +98,7 @@ struct Ranks {
 // Joins the ranks that the launcher started, for a verb that several can run.
 void Join(const VerbText& text, const Console& console, Ranks& ranks) {
   if (!text.on_ranks && ranks.launched.size > 1) {
+    if (!ranks.is_root()) std::exit(static_cast<int>(ErrorCode::kInvalidInput));  // rank 0 says why
     ThrowInvalidInput(
         "{} started {} processes, and `qlora {}` is the work of one; run it without {}",
         ranks.launched.launcher, ranks.launched.size, text.name, ranks.launched.launcher);
@@ -203,7 +205,10 @@ class Failure {
   // Of several ranks, rank 0 reports what all have met; any other failure is reported where it is,
   // and ends all ranks.
   int Print(int code, const std::string& message, const std::string& advice) const {
-    const bool together = ranks_.communicator->is_alone() || ranks_.communicator->ends_together();
+    // A rank that could not join the others is alone, and the others may never hear of it.
+    const bool joined = ranks_.communicator->size() == ranks_.launched.size;
+    const bool together =
+        joined && (ranks_.launched.size == 1 || ranks_.communicator->ends_together());
     if (ranks_.is_root()) {
       PrintHere(code, message, advice);
     } else if (!together) {
@@ -211,7 +216,7 @@ class Failure {
                                ranks_.launched.size, ranks_.communicator->host(),
                                Printable(message));
     }
-    if (!together) {
+    if (!together && joined) {
       std::cout.flush();
       ranks_.communicator->Abort(code);
     }
@@ -250,15 +255,6 @@ class Failure {
   bool writes_ = false;
   bool json_ = false;
 };
-
-// Returns the code of an unusable path: the user's mistake, or a failure of the machine.
-ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
-  constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
-                                    EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};
-  const bool mistake =
-      std::find(kMistakes.begin(), kMistakes.end(), error.code().value()) != kMistakes.end();
-  return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
-}
 
 constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // as shells report other programs
 

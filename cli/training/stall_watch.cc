@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <string_view>
@@ -37,16 +38,17 @@ StallWatch::~StallWatch() {
   thread_.join();
 }
 
+// A rank that computes is not stalled, however long its work takes. One that waits has done its own
+// part, so that the others should have done theirs soon.
 void StallWatch::Watch(std::int64_t timeout) {
+  constexpr double kPatience = 3;
   std::int64_t seen = -1;
-  Stopwatch since;
+  bool waited = false;
+  double longest_work = 0;
+  Stopwatch since;  // the rank waits, or computes
   bool told = false;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kBetweenLooks, [&] { return ended_; })) {
-    if (const std::int64_t calls = ranks_.calls(); calls != seen) {
-      seen = calls;
-      since = Stopwatch();
-    }
     if (ranks_.is_root() && guard_.signal() == SIGTERM && !told) {
       told = true;
       WriteLine(fmt::format(
@@ -56,13 +58,21 @@ void StallWatch::Watch(std::int64_t timeout) {
           "mpirun would have saved one\n",
           output_dir_));
     }
-    if (timeout == 0 || since.seconds() < static_cast<double>(timeout)) continue;
     const std::string_view call = ranks_.call();
-    WriteLine(fmt::format(
-        "error: rank {} of {} ({}): no progress for {} s, {}; a rank has stopped, or a network is "
-        "cut. Resume from the last checkpoint in {}; a longer wait: --ddp_timeout\n",
-        ranks_.rank(), ranks_.size(), ranks_.host(), timeout,
-        call.empty() ? "in its own work" : fmt::format("waiting in '{}'", call), output_dir_));
+    const bool waits = !call.empty();
+    if (ranks_.calls() != seen || waits != waited) {
+      if (!waited) longest_work = std::max(longest_work, since.seconds());
+      seen = ranks_.calls();
+      waited = waits;
+      since = Stopwatch();
+    }
+    const double limit = std::max(static_cast<double>(timeout), kPatience * longest_work);
+    if (timeout == 0 || !waits || since.seconds() < limit) continue;
+    WriteLine(
+        fmt::format("error: rank {} of {} ({}) waits in '{}' since {:.0f} s: a rank has stopped, "
+                    "or a network is "
+                    "cut. Resume from the last checkpoint in {}; a longer wait: --ddp_timeout\n",
+                    ranks_.rank(), ranks_.size(), ranks_.host(), call, limit, output_dir_));
     _exit(1);
   }
 }

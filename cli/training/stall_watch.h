@@ -14,9 +14,10 @@
 
 namespace qlora {
 
-// A thread that looks, while this object lives, whether the calls of the communicator go on. After
-// `timeout` seconds without a new one it says on standard error which call waits, and ends the
-// process with code 1; then the launcher ends the other ranks. On SIGTERM, rank 0 says what becomes
+// A thread that looks, while this object lives, whether the calls of the communicator end. When one
+// has waited `timeout` seconds, and three times as long as the longest work between two calls, it
+// says so on standard error, and ends the process with code 1; then the launcher ends the other
+// ranks. On SIGTERM, rank 0 says what becomes
 // of the run, because the launcher may end it before the step is done.
 class StallWatch {
  public:

@@ -15,9 +15,10 @@ void TrainSettings::Declare(OptionTable& table) {
             "check the run and print its plan, as `qlora validate`; write nothing");
   table.Add("dashboard", &dashboard,
             "port of a live page about the run, for this machine only; 0: no page");
-  table.Add("ddp_timeout", &ddp_timeout,
-            "with several ranks: end them after so many seconds without progress, naming the rank "
-            "that is waited for; 0: wait");
+  table.Add(
+      "ddp_timeout", &ddp_timeout,
+      "with several ranks: end them when one has waited so many seconds for others, and three "
+      "times as long as its own work took; 0: wait");
 }
 
 void CheckBatchOptions(OptionTable& table) {

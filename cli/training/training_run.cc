@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "backend/backend.h"
+#include "base/check.h"
 #include "base/file.h"
 #include "command/common.h"
 #include "command/model_loading.h"
@@ -57,10 +58,13 @@ void MakeBase(Context& context, const Console& console, const TrainSettings& set
 // the run are reported before the base is made.
 TrainPlan PlanRun(Context& context, const Console& console, TrainSettings& settings) {
   Communicator& ranks = context.communicator();
+  const TrainOptions given = settings.options;
   bool make_base = false;
   Together(ranks,
            [&] { make_base = FindQuantizedBase(settings.save_quantized, settings.options); });
   make_base = AnyRank(ranks, make_base);
+  // Where one rank has to make it, all plan on the model that it is made of.
+  if (make_base) settings.options = given;
   TrainPlan plan = PlanUntilInterrupted(context, console, settings.options);
   if (!make_base) return plan;
   Together(ranks, [&] { CheckPlan(plan); });
@@ -114,7 +118,13 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
                 const std::function<void(const TrainPlan&)>& check) {
   const TrainOptions& options = settings.options;
   NoteOtherBase(options.model_name_or_path, {options.adapter}, console);
-  Context context(ThreadCount(options.threads), ranks);
+  const int threads = MakeTogether(ranks, [&] {
+    if (settings.ddp_timeout < 0) {
+      ThrowInvalidInput("ddp_timeout: expected seconds, or 0, found {}", settings.ddp_timeout);
+    }
+    return ThreadCount(options.threads);
+  });
+  Context context(threads, ranks);
   const TrainPlan plan = PlanRun(context, console, settings);
   std::optional<Dashboard> dashboard;
   Together(ranks, [&] {
@@ -155,6 +165,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   }
   // The adapter is saved all the same; the exit code tells scripts that the run failed.
   if (summary.diverged) {
+    ranks.EndTogether();
     const Error error(ErrorCode::kRuntime, summary.divergence);
     if (json) ThrowWithJson(console, error, result);
     throw error;

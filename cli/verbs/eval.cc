@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "command/common.h"
 #include "command/model_loading.h"
+#include "dist/together.h"
 #include "qlora/model.h"
 #include "verbs/verbs.h"
 
@@ -46,14 +47,18 @@ class EvalVerb : public Verb {
 
   int Run(const Console& console) override {
     // Before the model is loaded, which takes longest.
-    if (eval_.per_token && !run_.json)
-      ThrowInvalidInput("per_token fills the JSON object; add --json");
-    if (compare_ && model_.adapter.empty()) {
-      ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
-    }
-    Context context(run_.ThreadCount(), ranks());
+    const int threads = MakeTogether(ranks(), [&] {
+      if (eval_.per_token && !run_.json)
+        ThrowInvalidInput("per_token fills the JSON object; add --json");
+      if (compare_ && model_.adapter.empty()) {
+        ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
+      }
+      return run_.ThreadCount();
+    });
+    Context context(threads, ranks());
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
-    Model model = LoadModel(context, model_, console);
+    Model model = MakeTogether(ranks(), [&] { return LoadModel(context, model_, console); });
+
     const EvalResult result = Evaluate(model, eval_, console);
     // On standard error, as all remarks: standard output holds the result alone, for pipes.
     Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));

@@ -39,7 +39,7 @@ bool IsOfTheCommand(std::string_view key) {
 // dashboard belongs to the command, not to the run. Options that a step depends on may not change,
 // or the run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
-  return key == "dashboard" || IsOfMicroBatches(key) ||
+  return key == "dashboard" || key == "ddp_timeout" || IsOfMicroBatches(key) ||
          (MayChangeOnResume(key) && key != "overwrite_output_dir");
 }
 
@@ -206,12 +206,17 @@ class ResumeVerb : public Verb {
 
   void Complete(OptionTable& table) override {
     TrainOptions& options = settings_.options;
+    CheckBatchOptions(table);
     // Checked before the record is read, for an error that describes the folder.
     CheckHoldsRun(options.output_dir);
     TakeRecord(table);
     const std::string type = ComputeTypeOf(options.output_dir);
     // Products in another type would change the bits from the next step on.
     if (!type.empty()) options.compute_dtype = type;
+    // Stages of a run before need not be those of this command.
+    if (!table.Find("pipeline_stages")->set && ranks().size() % options.pipeline_stages != 0) {
+      options.pipeline_stages = 1;
+    }
     // A step keeps its samples on any number of ranks.
     if (!table.Find("gradient_accumulation_steps")->set && options.global_batch_size == 0) {
       options.global_batch_size =

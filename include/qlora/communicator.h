@@ -14,7 +14,7 @@ namespace qlora {
 
 // One rank of a job. Every rank makes the same calls in the same order, from one thread; a call
 // returns when this rank's part of it is done. Calls move bytes and add nothing: the order of sums
-// is that of the caller, on any number of ranks (step/gradient_sum.h). A rank that fails ends its
+// is that of the caller, on any number of ranks (step/gradient_tree.h). A rank that fails ends its
 // process, and the engine ends the others.
 class Communicator {
  public:
@@ -35,8 +35,6 @@ class Communicator {
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(local_ranks_.size()); }
   const std::string& host() const { return host_; }
-  // "mpi"; "" for one process.
-  virtual std::string engine() const { return ""; }
 
   // Sends to_each[r] to rank r and receives from_each[r] from it, both (size). What r sends here
   // has the size of from_each[r]. Nothing is sent or received where a slice is empty, so that only
@@ -46,17 +44,11 @@ class Communicator {
   void Gather(Bytes mine, MutableBytes all);
   // Receives the bytes of `root`.
   void Broadcast(MutableBytes data, int root);
-  // Waits until all ranks are here.
-  void Barrier();
   // Ends all ranks with this exit code, without a word of its own.
   [[noreturn]] virtual void Abort(int code) = 0;
 
-  // What the calls so far have cost, waiting for others included.
-  struct Traffic {
-    double seconds = 0;
-    std::uint64_t bytes_sent = 0;  // to other ranks
-  };
-  const Traffic& traffic() const { return traffic_; }
+  // The seconds of the calls so far, waiting for others included.
+  double seconds() const { return seconds_; }
   // How many calls began so far, and the name of the one that goes on ("" for none); for a thread
   // that looks whether the job still moves.
   std::int64_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -78,14 +70,13 @@ class Communicator {
                           std::span<const MutableBytes> from_each) = 0;
   virtual void DoGather(Bytes mine, MutableBytes all) = 0;
   virtual void DoBroadcast(MutableBytes data, int root) = 0;
-  virtual void DoBarrier() = 0;
 
   int rank_;
   int size_;
   int local_rank_ = 0;
   std::vector<int> local_ranks_ = {0};
   std::string host_;
-  Traffic traffic_;
+  double seconds_ = 0;
   std::atomic<std::int64_t> calls_ = 0;
   std::atomic<const char*> call_ = "";
   bool ends_together_ = false;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -456,5 +457,13 @@ void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
 }
 
 }  // namespace internal
+
+ErrorCode CodeOf(const std::filesystem::filesystem_error& error) {
+  constexpr std::array kMistakes = {ENOENT, ENOTDIR, EISDIR, EEXIST,      EACCES,
+                                    EPERM,  EROFS,   ELOOP,  ENAMETOOLONG};
+  const bool mistake =
+      std::find(kMistakes.begin(), kMistakes.end(), error.code().value()) != kMistakes.end();
+  return mistake ? ErrorCode::kInvalidInput : ErrorCode::kRuntime;
+}
 
 }  // namespace qlora

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "qlora/error.h"
+
 namespace qlora {
 
 // A read-only mapping of a whole file. Errors: InvalidInput when it is missing or unreadable.
@@ -135,6 +137,9 @@ namespace internal {
 void WriteAll(int fd, const std::filesystem::path& path, std::int64_t offset,
               std::span<const std::byte> bytes);
 }  // namespace internal
+
+// The kind of failure that an unusable path is: the user's mistake, or a failure of the machine.
+ErrorCode CodeOf(const std::filesystem::filesystem_error& error);
 
 }  // namespace qlora
 

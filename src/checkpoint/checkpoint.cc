@@ -252,9 +252,11 @@ void CheckOptionsOnResume(const fs::path& checkpoint, Json options, bool base_ma
         "{} was made with other options: {}{}. Use the same options, or choose another output_dir; "
         "--adapter DIR starts a new run from this adapter",
         checkpoint.string(), differences,
-        splits ? " (without packing, per_device_train_batch_size and gradient_accumulation_steps "
-                 "may change where their product stays)"
-               : "");
+        splits ? fmt::format(" (without packing, per_device_train_batch_size and "
+                             "gradient_accumulation_steps, of all ranks together, may change where "
+                             "their product stays; global_batch_size {} keeps it)",
+                             SamplesOfStep(*then))
+               : std::string());
   }
 }
 

@@ -143,6 +143,10 @@ bool IsOfMicroBatches(std::string_view option) {
 
 std::int64_t MicroBatchesOfStep(const Json& options) { return CountOf(options, kWindow); }
 
+std::int64_t SamplesOfStep(const Json& options) {
+  return CountOf(options, kWindow) * CountOf(options, kMicroBatch);
+}
+
 bool HasOtherMicroBatches(const Json& then, const Json& now) {
   const std::int64_t before = CountOf(then, kMicroBatch) * CountOf(then, kWindow);
   const bool is_same_step =

@@ -23,6 +23,8 @@ bool IsOfMicroBatches(std::string_view option);
 
 // The micro-batches that a step of the record has at most; 0 where it does not say.
 std::int64_t MicroBatchesOfStep(const Json& options);
+// global_batch_size of such a run.
+std::int64_t SamplesOfStep(const Json& options);
 
 // True when the records split the same samples of a step in another way. With packing a step has
 // other samples, so it is false.

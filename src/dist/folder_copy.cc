@@ -48,13 +48,18 @@ fs::path MakeCopyFolder(const fs::path& path) {
 }
 
 // Sends a file of rank 0 to all, piece by piece. Ranks with an empty `to` receive and forget it.
-// Returns false where it could not be written.
+// Returns false on a rank that could not read or write it.
 bool BroadcastFile(Communicator& communicator, const fs::path& from, const fs::path& to) {
-  std::error_code ignored;
-  std::uint64_t bytes = communicator.is_root() ? fs::file_size(from, ignored) : 0;
-  communicator.Broadcast(std::as_writable_bytes(std::span(&bytes, 1)), 0);
   std::ifstream in;
-  if (communicator.is_root()) in.open(from, std::ios::binary);
+  std::uint64_t bytes = 0;
+  if (communicator.is_root()) {
+    std::error_code error;
+    const auto size = fs::file_size(from, error);
+    bytes = error ? 0 : size;
+    in.open(from, std::ios::binary);
+    if (error) in.setstate(std::ios::failbit);
+  }
+  communicator.Broadcast(std::as_writable_bytes(std::span(&bytes, 1)), 0);
   std::ofstream out;
   if (!to.empty()) out.open(to, std::ios::binary);
   std::vector<char> piece;
@@ -65,7 +70,7 @@ bool BroadcastFile(Communicator& communicator, const fs::path& from, const fs::p
     if (!to.empty()) out.write(piece.data(), std::ssize(piece));
   }
   out.flush();
-  return to.empty() || out.good();
+  return (!communicator.is_root() || in.good()) && (to.empty() || out.good());
 }
 
 }  // namespace
@@ -90,16 +95,18 @@ std::shared_ptr<const FolderCopy> ShareFolder(Communicator& communicator, const 
     for (const std::string& name : FileNames(path)) names += name + '\n';
   });
   names = BroadcastText(communicator, names);
-  bool written = true;
+  bool whole = true;
   for (std::size_t begin = 0; begin < names.size();) {
     const std::size_t end = names.find('\n', begin);
     const std::string name = names.substr(begin, end - begin);
-    written &= BroadcastFile(communicator, fs::path(path) / name,
-                             missing ? folder->path() / name : fs::path());
+    whole &= BroadcastFile(communicator, fs::path(path) / name,
+                           missing ? folder->path() / name : fs::path());
     begin = end + 1;
   }
   Together(communicator, [&] {
-    if (!written) ThrowRuntime("{} cannot be written", folder->path().string());
+    if (whole) return;
+    ThrowRuntime("{} cannot be {}", folder->path().string(),
+                 communicator.is_root() ? "read" : "written");
   });
   return folder;
 }

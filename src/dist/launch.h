@@ -1,7 +1,7 @@
 // How a program learns that it is one of several ranks, and reaches the others.
 //
-//   launch.h          reads the variables of mpirun, srun and their like; binds ranks to cores
-//   again mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
+//   launch.h          reads the variables of mpirun, srun and their like; undoes their binding
+//   mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
 //   together.h        work that all ranks do, with one outcome for all
 //   agreement.h       compares what ranks were given
 //   folder_copy.h     a folder of rank 0 for all
@@ -37,9 +37,9 @@ Launched ReadLauncher(const Variable& variable);
 // The same of this process.
 Launched ReadLauncher();
 
-// Joins the other ranks. notes: remarks for the user. Errors: InvalidInput when no engine is there,
-// or it counts other ranks than the launcher. A process that was started alone gets one rank,
-// without an engine.
+// Joins the other ranks. note: a remark for the user, or "". Errors: InvalidInput when no engine is
+// there, or it counts other ranks than the launcher. A process that was started alone gets one
+// rank, without an engine.
 std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note);
 
 }  // namespace qlora

@@ -17,12 +17,10 @@ struct QloraMpi {
   int abi;
   int rank;
   int size;
-  const char* library;  // as qlora_mpi_library
   void (*exchange)(const void* const* send, const std::size_t* send_bytes, void* const* receive,
                    const std::size_t* receive_bytes);
   void (*gather)(const void* mine, std::size_t bytes, void* all);
   void (*broadcast)(void* data, std::size_t bytes, int root);
-  void (*barrier)();
   void (*abort)(int code);
   void (*finish)();
 };

@@ -31,8 +31,6 @@ class MpiRanks : public Communicator {
   }
   ~MpiRanks() override { mpi_.finish(); }
 
-  std::string engine() const override { return mpi_.library; }
-
   [[noreturn]] void Abort(int code) override {
     mpi_.abort(code);
     _exit(code);
@@ -61,7 +59,6 @@ class MpiRanks : public Communicator {
   void DoBroadcast(MutableBytes data, int root) override {
     mpi_.broadcast(data.data(), data.size(), root);
   }
-  void DoBarrier() override { mpi_.barrier(); }
 
   const QloraMpi& mpi_;
 };

@@ -7,21 +7,24 @@
 namespace qlora {
 namespace {
 
-// Adds the largest nodes below `node` that lie within `range`. The left child of a node takes the
-// largest power of two of its leaves.
+// Adds the largest nodes below `node` that lie within `range`.
 void AddSubtrees(const IndexRange& node, const IndexRange& range, std::vector<IndexRange>& found) {
   if (node.end <= range.begin || range.end <= node.begin) return;
   if (range.begin <= node.begin && node.end <= range.end) {
     found.push_back(node);
     return;
   }
-  const auto left = std::bit_floor(static_cast<std::uint64_t>(node.size() - 1));
-  const std::int64_t split = node.begin + static_cast<std::int64_t>(left);
+  const std::int64_t split = SplitOf(node);
   AddSubtrees({node.begin, split}, range, found);
   AddSubtrees({split, node.end}, range, found);
 }
 
 }  // namespace
+
+std::int64_t SplitOf(const IndexRange& node) {
+  const auto left = std::bit_floor(static_cast<std::uint64_t>(node.size() - 1));
+  return node.begin + static_cast<std::int64_t>(left);
+}
 
 std::int64_t WindowSplit::leaves() const { return std::min(micro_batches, reduction_groups); }
 
@@ -50,9 +53,13 @@ WindowSplit WindowSplit::WithMicroBatches(std::int64_t count) const {
   return {count, reduction_groups, replicas};
 }
 
+// A window at the end of an epoch may give a replica more than a full one does.
 std::int64_t RankPlace::in_flight() const {
-  return std::clamp<std::int64_t>(split.MicroBatchesOfReplica(replica()).size(), 1,
-                                  stages - stage());
+  std::int64_t most = 1;
+  for (std::int64_t count = 1; count <= split.micro_batches && most < stages - stage(); ++count) {
+    most = std::max(most, split.WithMicroBatches(count).MicroBatchesOfReplica(replica()).size());
+  }
+  return std::min<std::int64_t>(most, stages - stage());
 }
 
 // Stage s ends where the sum of costs passes its share, and has a layer at least.
@@ -75,7 +82,7 @@ std::vector<IndexRange> CutIntoStages(const std::vector<double>& cost, double he
   return ranges;
 }
 
-std::vector<StageOp> ScheduleOf(int stage, int stages, std::int64_t count) {
+std::vector<StageOp> StageOpsOf(int stage, int stages, std::int64_t count) {
   std::vector<StageOp> ops;
   const std::int64_t ahead = std::min<std::int64_t>(stages - 1 - stage, count);
   for (std::int64_t m = 0; m < ahead; ++m) ops.push_back({false, m});

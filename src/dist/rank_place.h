@@ -34,6 +34,10 @@ struct WindowSplit {
   WindowSplit WithMicroBatches(std::int64_t count) const;
 };
 
+// Where the leaves of a node of the gradient tree part: its left child takes the largest power of
+// two of leaves below their number.
+std::int64_t SplitOf(const IndexRange& node);
+
 struct RankPlace {
   int rank = 0;
   int of_host = 1;  // ranks that share the memory of the host
@@ -65,7 +69,7 @@ struct StageOp {
 // The order of a stage for `count` micro-batches (1F1B; Narayanan et al., arXiv:2104.04473): as
 // many forward passes as there are stages behind it, then one backward pass for each forward pass.
 // Each kind is in the order of micro-batches, so that sums do not depend on the number of stages.
-std::vector<StageOp> ScheduleOf(int stage, int stages, std::int64_t count);
+std::vector<StageOp> StageOpsOf(int stage, int stages, std::int64_t count);
 
 }  // namespace qlora
 

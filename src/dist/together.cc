@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <span>
 
 #include "base/check.h"
+#include "base/file.h"
 
 namespace qlora {
 namespace {
@@ -106,8 +108,12 @@ void Together(Communicator& communicator, const std::function<void()>& work) {
     mine = {static_cast<std::int32_t>(error.code()), error.what()};
   } catch (const std::bad_alloc&) {
     mine = {static_cast<std::int32_t>(ErrorCode::kOutOfMemory), "memory ran out"};
+  } catch (const std::filesystem::filesystem_error& error) {
+    mine = {static_cast<std::int32_t>(CodeOf(error)),
+            fmt::format("{}: {}", error.path1().string(), error.code().message())};
   } catch (const std::exception& error) {
-    mine = {static_cast<std::int32_t>(ErrorCode::kRuntime), error.what()};
+    mine = {static_cast<std::int32_t>(ErrorCode::kRuntime),
+            fmt::format("unexpected: {}; this is a defect of qlora", error.what())};
   }
   ThrowIfFailed(communicator, mine);
 }

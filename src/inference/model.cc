@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "data/dataset.h"
+#include "dist/agreement.h"
+#include "dist/together.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "inference/cached_sequence.h"
@@ -19,6 +21,7 @@
 #include "inference/served_prompts.h"
 #include "inference/stop_text.h"
 #include "io/json.h"
+#include "machine/simd_target.h"
 #include "model/base_record.h"
 #include "model/combined_adapter.h"
 #include "model/shared_options.h"
@@ -29,6 +32,7 @@
 #include "prompt/conversation.h"
 #include "prompt/prompt_renderer.h"
 #include "tokenizer/adapter_files.h"
+#include "tokenizer/lookup_tables.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -190,12 +194,14 @@ class Model::Impl {
                       DataPurpose::kEvaluation);
     CheckUnweighted(data.sources, "dataset");
     const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
-    const Dataset dataset = Dataset::Open(data, tokenizer_, chat.get(), &context_, reading);
+    Communicator& ranks = context_.communicator();
+    const Dataset dataset = MakeTogether(
+        ranks, [&] { return Dataset::Open(data, tokenizer_, chat.get(), &context_, reading); });
+    AgreeOnEvaluation(dataset, options.without_adapter);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
     PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
-    Communicator& ranks = context_.communicator();
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
     EvalResult result = *EvaluateDataset(
         ranks, place, decoder, options.without_adapter ? nullptr : adapter(), dataset,
@@ -291,6 +297,28 @@ class Model::Impl {
   }
 
  private:
+  // Ranks that share an evaluation must compute the same.
+  void AgreeOnEvaluation(const Dataset& dataset, bool without_adapter) {
+    if (context_.communicator().is_alone()) return;
+    const auto hash = [&](Memory& memory, const void* data, std::size_t bytes) {
+      const HostBytes host(memory, data, bytes);
+      return fmt::format("{:016x}", HashBytes({reinterpret_cast<const char*>(host.data()), bytes}));
+    };
+    // A vector that training changes throughout.
+    const ConstMatrixView& norm = weights_.final_norm;
+    Facts facts = {{"samples of dataset", fmt::format("{:016x}", dataset.fingerprint())},
+                   {"weights of the model",
+                    hash(backend_->memory(), norm.data, BytesOf(norm.dtype, norm.cols))},
+                   {"type of products", NameOf(precision_.activation)},
+                   {"instruction set of the kernels", NameOf(ActiveSimdTarget())}};
+    if (adapter_ && !without_adapter) {
+      const ConstMatrixView values = std::as_const(*adapter_).parameters();
+      facts.emplace_back("values of the adapter",
+                         hash(adapter_->memory(), values.data, BytesOf(values.dtype, values.cols)));
+    }
+    AgreeOn(context_.communicator(), facts);
+  }
+
   // The layout of the training, where one is recorded.
   std::optional<PromptLayout> recorded() const {
     return trained_ ? trained_->layout : std::nullopt;

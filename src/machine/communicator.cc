@@ -16,14 +16,12 @@ namespace qlora {
 
 class Communicator::Call {
  public:
-  Call(Communicator& communicator, const char* name, std::uint64_t bytes_sent)
-      : communicator_(communicator) {
+  Call(Communicator& communicator, const char* name) : communicator_(communicator) {
     communicator.call_.store(name, std::memory_order_relaxed);
     communicator.calls_.fetch_add(1, std::memory_order_relaxed);
-    communicator.traffic_.bytes_sent += bytes_sent;
   }
   ~Call() {
-    communicator_.traffic_.seconds += watch_.seconds();
+    communicator_.seconds_ += watch_.seconds();
     communicator_.call_.store("", std::memory_order_relaxed);
   }
   Call(const Call&) = delete;
@@ -36,26 +34,18 @@ class Communicator::Call {
 
 void Communicator::Exchange(std::span<const Bytes> to_each,
                             std::span<const MutableBytes> from_each) {
-  std::uint64_t sent = 0;
-  for (int to = 0; to < size_; ++to) sent += to == rank_ ? 0 : to_each[to].size();
-  const Call call(*this, "exchange", sent);
+  const Call call(*this, "exchange");
   DoExchange(to_each, from_each);
 }
 
 void Communicator::Gather(Bytes mine, MutableBytes all) {
-  const Call call(*this, "gather", mine.size() * static_cast<std::uint64_t>(size_ - 1));
+  const Call call(*this, "gather");
   DoGather(mine, all);
 }
 
 void Communicator::Broadcast(MutableBytes data, int root) {
-  const Call call(*this, "broadcast",
-                  root == rank_ ? data.size() * static_cast<std::uint64_t>(size_ - 1) : 0);
+  const Call call(*this, "broadcast");
   DoBroadcast(data, root);
-}
-
-void Communicator::Barrier() {
-  const Call call(*this, "barrier", 0);
-  DoBarrier();
 }
 
 void Communicator::SetHost(std::string host) {
@@ -90,7 +80,6 @@ class LoneProcess : public Communicator {
   }
   void DoGather(Bytes mine, MutableBytes all) override { Copy(mine, all); }
   void DoBroadcast(MutableBytes /*data*/, int /*root*/) override {}
-  void DoBarrier() override {}
 };
 
 }  // namespace

@@ -55,9 +55,7 @@ int UsableCores() {
 int ShareOfCores(Communicator& communicator) {
   cpu_set_t mine;
   CPU_ZERO(&mine);
-  if (sched_getaffinity(0, sizeof(mine), &mine) != 0) {
-    return std::max(1, UsableCores() / communicator.local_size());
-  }
+  sched_getaffinity(0, sizeof(mine), &mine);
   std::vector<cpu_set_t> all(static_cast<std::size_t>(communicator.size()));
   communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   double share = 0;
@@ -209,9 +207,9 @@ Context::Context(int threads)
   ActiveSimdTarget();
 }
 
-Context::Context(int threads, Communicator& communicator)
-    : pool_(std::make_unique<Pool>(threads > 0 ? threads : ShareOfCores(communicator))),
-      communicator_(&communicator) {
+Context::Context(int threads, Communicator& communicator) : communicator_(&communicator) {
+  const int share = ShareOfCores(communicator);  // a call of all ranks, whatever they were given
+  pool_ = std::make_unique<Pool>(threads > 0 ? threads : share);
   ActiveSimdTarget();
 }
 Context::~Context() = default;

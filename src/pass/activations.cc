@@ -378,7 +378,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
                   [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {
     out.dora = LayoutDora(carver, config, precision, shape.rows, shape.training);
   }
-  layout.Head(out);
+  if (config.has_head()) layout.Head(out);
   return out;
 }
 

@@ -129,8 +129,8 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
   const SamplePrompts no_prompts;
   const std::vector<IndexRange> stages = PlanStages(shape.config, options);
   const auto parts = PartsOfStages(adapter, stages);
-  plan.ranks = PlanRanks(PlaceOf(options, 0, world_size), stages, adapter, shape.config, plan.rows,
-                         precision.wide);
+  plan.ranks = PlanRanks(RankPlaceOf(options, 0, world_size), stages, adapter, shape.config,
+                         plan.rows, precision.wide);
   // A rank of each stage; the plan is that of the one that needs most.
   for (int stage = 0; stage < static_cast<int>(stages.size()); ++stage) {
     DecoderConfig config = shape.config;
@@ -140,7 +140,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
                                      : PlanWeights(context, *backend, config, load);
     MemoryPlan memory =
         FitMemory({options, extent, no_prompts, config, precision, adapter, of_stage, *backends,
-                   *backend, PlaceOf(options, stage, world_size), parts[stage]})
+                   *backend, RankPlaceOf(options, stage, world_size), parts[stage]})
             .plan;
     plan.ranks.of_stages.push_back({stages[stage].begin, stages[stage].size(), memory.peak()});
     if (stage == 0 || memory.peak() > plan.memory.peak()) plan.memory = std::move(memory);

@@ -25,7 +25,7 @@ double CostOf(const DecoderConfig& config, std::int64_t layer) {
 double EndOf(int stages, std::int64_t micro_batches, double forward, double backward) {
   std::vector<std::vector<StageOp>> ops;
   for (int stage = 0; stage < stages; ++stage) {
-    ops.push_back(ScheduleOf(stage, stages, micro_batches));
+    ops.push_back(StageOpsOf(stage, stages, micro_batches));
   }
   std::vector<std::size_t> next(ops.size());
   std::vector<double> free(ops.size());
@@ -56,7 +56,7 @@ double EndOf(int stages, std::int64_t micro_batches, double forward, double back
 
 }  // namespace
 
-RankPlace PlaceOf(const TrainOptions& options, int rank, int ranks) {
+RankPlace RankPlaceOf(const TrainOptions& options, int rank, int ranks) {
   const int stages = static_cast<int>(options.pipeline_stages);
   return {.rank = rank,
           .stages = stages,

@@ -13,7 +13,7 @@
 namespace qlora {
 
 // The place of rank `rank` of `ranks` in a run with these options, as WithRanks returned them.
-RankPlace PlaceOf(const TrainOptions& options, int rank, int ranks);
+RankPlace RankPlaceOf(const TrainOptions& options, int rank, int ranks);
 
 // The layers of each stage, of about the same number of multiplications for a token. Errors:
 // InvalidInput naming the option, for more stages than layers, and for models and recipes that

@@ -1,5 +1,6 @@
 // PlanTraining: everything of a run that can be checked and computed before weights are read.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -57,6 +58,9 @@ void MemoryPlan::Add(MemoryPart part) {
 
 namespace {
 
+// Random numbers of a micro-batch are keyed by its number in so many bits (pass/linear_group.cc).
+constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 25;
+
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
 // The options with those that an adapter decides. Checked first, because no file is opened for
@@ -106,8 +110,7 @@ struct StartPoint {
   std::vector<std::string> warnings;
 };
 
-StartPoint FindStart(Communicator& communicator, const TrainOptions& options,
-                     PlanPurpose purpose) {
+StartPoint FindStart(Communicator& communicator, const TrainOptions& options, PlanPurpose purpose) {
   StartPoint start;
   Together(communicator, [&] {
     if (!communicator.is_root()) return;
@@ -128,8 +131,8 @@ StartPoint FindStart(Communicator& communicator, const TrainOptions& options,
 }
 
 RankPlace PlaceIn(const Communicator& communicator, const TrainOptions& options, int world_size) {
-  if (world_size != communicator.size()) return PlaceOf(options, 0, world_size);
-  RankPlace place = PlaceOf(options, communicator.rank(), world_size);
+  if (world_size != communicator.size()) return RankPlaceOf(options, 0, world_size);
+  RankPlace place = RankPlaceOf(options, communicator.rank(), world_size);
   place.of_host = communicator.local_size();
   return place;
 }
@@ -142,12 +145,18 @@ Facts FactsOf(const TrainPlan& plan) {
   for (const auto& [key, value] : recorded.items()) {
     if (key != "model_name_or_path") facts.emplace_back(key, value.get<std::string>());
   }
+  // Options that say how a rank does its part, and places of files.
+  const std::set<std::string> own = {
+      "model_name_or_path",     "dataset",     "eval_dataset",
+      "chat_template",          "adapter",     "output_dir",
+      "overwrite_output_dir",   "logging_dir", "dataset_prepared_path",
+      "resume_from_checkpoint", "threads",     "max_memory",
+      "gradient_checkpointing", "recompute",   "report_to"};
   const Json all = OptionsToJson(plan.options);
-  for (const char* key : {"max_steps", "num_train_epochs", "save_steps", "saves_per_epoch",
-                          "save_ratio", "eval_steps", "evals_per_epoch", "eval_ratio",
-                          "eval_on_start", "save_total_limit", "load_best_model_at_end",
-                          "early_stopping_patience", "max_skipped_steps", "pipeline_stages"}) {
-    facts.emplace_back(key, all.at(key).get<std::string>());
+  for (const auto& [key, value] : all.items()) {
+    if (!own.contains(key) && !recorded.contains(key)) {
+      facts.emplace_back(key, value.get<std::string>());
+    }
   }
   return facts;
 }
@@ -160,8 +169,7 @@ Facts FactsOf(const TrainPlan& plan) {
 // null.
 TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
                BackendFactory::Ptr backends, const StartPoint& start, const RankPlace& place,
-               std::shared_ptr<const RunData> data,
-               const ProgressFn& reading) {
+               std::shared_ptr<const RunData> data, const ProgressFn& reading) {
   TrainPlan plan;
   plan.warnings = start.warnings;
   auto run = std::make_shared<PreparedRun>();
@@ -239,6 +247,14 @@ TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
   run->schedule = ScheduleOf(options, stream);
   run->step = StepOptionsOf(options, run->needs);
   plan.total_steps = run->schedule.total_steps;
+  const bool draws = options.lora_dropout > 0 || options.neftune_noise_alpha > 0;
+  if (draws && plan.total_steps > kMostMicroBatches / options.gradient_accumulation_steps) {
+    ThrowInvalidInput(
+        "{} steps of {} micro-batches: with lora_dropout or neftune_noise_alpha a run has at most "
+        "{} "
+        "micro-batches; set a larger per_device_train_batch_size",
+        plan.total_steps, options.gradient_accumulation_steps, kMostMicroBatches);
+  }
   plan.warmup_steps = run->schedule.warmup_steps;
   if (run->checkpoint) {
     plan.resume = FindResumePoint(*run->checkpoint, options, plan.total_steps);
@@ -259,7 +275,8 @@ TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
   plan.disk = PlanDisk(options, adapter, backend->memory(),
                        {tokenizer, data->tokenizer_note.empty() ? 0 : tokenizer}, plan.total_steps,
                        StepsOfEpoch(options, stream, 0));
-  if (place.rank != 0) plan.disk.shortage.clear();  // rank 0 alone writes
+  // Rank 0 alone writes, but for moments in a file.
+  if (place.rank != 0 && !OptimizerOf(options).paged) plan.disk.shortage.clear();
   // A damaged adapter is found now, not when the weights have been loaded.
   if (!options.adapter.empty() && plan.memory.shortage.empty()) adapter.Read(options.adapter);
   plan.options = std::move(options);
@@ -298,6 +315,14 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
     if (std::string absent = WarnOfAbsence(*backends, checked.max_memory); !absent.empty()) {
       made.warnings.push_back(std::move(absent));
     }
+    // Of ranks that are planned from outside, the one that needs most counts.
+    for (int stage = 0; world_size != communicator.size() && stage < made.ranks.stages; ++stage) {
+      const TrainPlan other = Plan(context, checked, purpose, backends, start,
+                                   RankPlaceOf(checked, stage, world_size), made.run->data, {});
+      const IndexRange& layers = made.run->stages[stage];
+      made.ranks.of_stages.push_back({layers.begin, layers.size(), other.memory.peak()});
+      if (other.memory.peak() > made.memory.peak()) made.memory = other.memory;
+    }
     return made;
   });
   AgreeOn(communicator, FactsOf(plan));
@@ -310,10 +335,12 @@ TrainPlan ChangeBase(Context& context, const TrainPlan& plan,
   TrainOptions options = plan.options;
   options.model_name_or_path = model_name_or_path;
   const StartPoint start = FindStart(communicator, options, plan.run->purpose);
-  return MakeTogether(communicator, [&] {
+  TrainPlan changed = MakeTogether(communicator, [&] {
     return Plan(context, Checked(options), plan.run->purpose, plan.run->backends, start,
                 plan.run->place, plan.run->data, {});
   });
+  AgreeOn(communicator, FactsOf(changed));
+  return changed;
 }
 
 void CheckPlan(const TrainPlan& plan) {

@@ -1,7 +1,6 @@
 #include "step/gradient_tree.h"
 
 #include <algorithm>
-#include <bit>
 #include <span>
 #include <utility>
 
@@ -11,12 +10,6 @@
 
 namespace qlora {
 namespace {
-
-// Where the leaves [begin, end) of a node part: the left child takes the largest power of two.
-std::int64_t SplitOf(const IndexRange& node) {
-  return node.begin +
-         static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(node.size() - 1)));
-}
 
 // True when `left` and `right` are the children of a node of the tree.
 bool AreSiblings(const IndexRange& left, const IndexRange& right, std::int64_t leaves) {

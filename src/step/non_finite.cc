@@ -17,21 +17,22 @@ bool IsFinite(Backend& backend, const ConstMatrixView& m, const MatrixView& sum)
 
 }  // namespace
 
-std::string FirstBadActivation(Backend& backend, Activations& activations) {
+std::string FirstBadActivation(Backend& backend, const IndexRange& layers,
+                               Activations& activations) {
   const MatrixView sum = Columns(activations.sums, 0, 1);
-  const std::int64_t layers = std::ssize(activations.layers);
-  std::int64_t first = layers;  // the lowest layer with a bad input
-  for (std::int64_t l = layers - 1; l >= 0; --l) {
+  std::int64_t first = layers.end;  // the lowest layer with a bad input
+  for (std::int64_t l = layers.end - 1; l >= layers.begin; --l) {
     // x_in of layer l is the output of layer l - 1. An offloaded layer has it in host memory, and
     // is restored in the place of inputs that have been seen.
     RestoreInput(backend.memory(), activations.layers[l]);
     if (!IsFinite(backend, activations.layers[l].x_in, sum)) first = l;
   }
   if (first == 0) return "the embeddings";
-  if (first < layers) return fmt::format("the output of model.layers.{}", first - 1);
+  // In a stage of a pipeline: or in a layer before it.
+  if (first < layers.end) return fmt::format("the output of model.layers.{}", first - 1);
   // The residual stream is finite to its end, so the loss broke in the head.
   if (IsFinite(backend, activations.x_out, sum)) return "the logits";
-  return fmt::format("the output of model.layers.{}", layers - 1);
+  return fmt::format("the output of model.layers.{}", layers.end - 1);
 }
 
 std::string FirstBadGradient(Backend& backend, LoraAdapter& adapter) {

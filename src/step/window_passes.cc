@@ -18,7 +18,7 @@ WindowPasses::WindowPasses(const StepModel& model, const RankPlace& place,
       window_(window),
       adapter_(adapter),
       sums_(sums),
-      schedule_(ScheduleOf(place.stage(), place.stages, std::ssize(window.micro_batches))),
+      schedule_(StageOpsOf(place.stage(), place.stages, std::ssize(window.micro_batches))),
       passes_(model.memories.size()) {}
 
 WindowPasses::Pass& WindowPasses::At(std::int64_t micro_batch) {
@@ -50,6 +50,8 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
 }
 
 void WindowPasses::Receive(const StageOp& op) {
+  // A gradient that waits to be sent may lie where the next micro-batch is laid out.
+  if (!op.backward && message_.to == place_.rank - 1) Send();
   if (!op.backward) Prepare(op.micro_batch);
   const Pass& pass = At(op.micro_batch);
   if (op.backward && !place_.is_last_stage()) {
@@ -88,7 +90,8 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
   sums_.hits[index] = sum.hits;
   pass.has_loss_gradient = wanted && std::isfinite(sum.loss);
   if (wanted && !pass.has_loss_gradient) {
-    sums_.bad_tensor = FirstBadActivation(model_.backend(), pass.activations);
+    sums_.bad_tensor =
+        FirstBadActivation(model_.backend(), decoder.config().layers_here(), pass.activations);
   }
 }
 

@@ -107,15 +107,15 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   const std::int64_t start_steps = StartSteps(plan.warmup_steps);
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
-    const double traffic = loaded.communicator.traffic().seconds;
+    const double traffic = loaded.communicator.seconds();
     const StepBatch batch = NextWindow(stream, plan.run->place, at);
     const StepResult result = TrainStep(loaded.model(), plan.run->step, batch, NextUpdate(plan, at),
                                         loaded.adapter, loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
     const double seconds = watch.seconds();
-    out.log.WriteStep(at, result, EpochsDone(stream, at), seconds,
-                      GatherReports(loaded.communicator, seconds,
-                                    loaded.communicator.traffic().seconds - traffic));
+    out.log.WriteStep(
+        at, result, EpochsDone(stream, at), seconds,
+        GatherReports(loaded.communicator, seconds, loaded.communicator.seconds() - traffic));
 
     out.stop.AskAfter(at);
     const StepPlace place =
@@ -152,7 +152,11 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
   summary.peak_memory_bytes = LargestOfRanks(loaded.communicator, PeakResidentBytes());
   summary.interrupted = out.stop.interrupted();
   summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
-  if (!summary.interrupted) summary.divergence = DescribeDivergence(plan.options, at, loaded);
+  // Rank 0 has the adapter of the result, which may be that of an earlier step.
+  if (!summary.interrupted) {
+    summary.divergence =
+        BroadcastText(loaded.communicator, DescribeDivergence(plan.options, at, loaded));
+  }
   summary.diverged = !summary.divergence.empty();
   summary.skipped_steps = at.skipped_steps;
   summary.best_step = at.best.step;

@@ -26,7 +26,7 @@ TEST(RankPlace, SchedulesKeepTheOrderOfMicroBatches) {
         const RankPlace place{.rank = stage, .stages = stages, .split = {count, 8, 1}};
         std::int64_t forward = 0;
         std::int64_t backward = 0;
-        for (const StageOp& op : ScheduleOf(stage, stages, count)) {
+        for (const StageOp& op : StageOpsOf(stage, stages, count)) {
           EXPECT_EQ(op.micro_batch, op.backward ? backward++ : forward++);
           EXPECT_LE(backward, forward);
           EXPECT_LE(forward - backward, count == 0 ? 1 : place.in_flight());
@@ -37,7 +37,7 @@ TEST(RankPlace, SchedulesKeepTheOrderOfMicroBatches) {
     }
   }
   const std::vector<StageOp> one = {{false, 0}, {true, 0}, {false, 1}, {true, 1}};
-  EXPECT_EQ(ScheduleOf(0, 1, 2), one);
+  EXPECT_EQ(StageOpsOf(0, 1, 2), one);
 }
 
 TEST(RankPlace, StagesHaveEqualShares) {

@@ -1,4 +1,5 @@
 // Runs on several ranks: the files of one process, whatever the number of ranks.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <map>
@@ -225,6 +226,44 @@ TEST_F(RanksTest, EveryRankNeedsWork) {
   options.reduction_groups = 2;
   EXPECT_THAT(RunOn(3, options), HasSubstr("reduction_groups 2"));
   EXPECT_FALSE(fs::exists(root_ / "run"));
+}
+
+// Short windows give a replica more micro-batches than full ones.
+TEST_F(RanksTest, FiveReplicasOfTwoStages) {
+  TrainOptions options = Options("one");
+  options.per_device_train_batch_size = 1;
+  options.global_batch_size = 8;
+  options.max_steps = 4;
+  Run(options);
+  options.output_dir = root_ / "several";
+  options.pipeline_stages = 2;
+  EXPECT_EQ(RunOn(10, options), "");
+  ExpectSameFiles("one", "several");
+}
+
+// A step whose loss is no number is skipped on all ranks, with the same log but for the place where
+// the NaN appeared; then the run ends, as one process does.
+TEST_F(RanksTest, ANanIsAnErrorOfAll) {
+  TrainOptions options = Options("one");
+  options.learning_rate = 1e30;
+  options.max_grad_norm = 0;
+  options.max_skipped_steps = 2;
+  std::string expected;
+  for (const int stages : {1, 2}) {
+    options.pipeline_stages = stages;
+    options.output_dir = root_ / fmt::format("stages{}", stages);
+    EXPECT_THAT(RunOn(2 * stages, options), HasSubstr("a NaN or Inf in 2 consecutive steps"));
+    if (stages == 1) expected = fmt::format("{}", fmt::join(Steps("stages1"), "\n"));
+    EXPECT_EQ(fmt::format("{}", fmt::join(Steps(fmt::format("stages{}", stages)), "\n")), expected);
+  }
+}
+
+// Threads are a matter of each rank.
+TEST_F(RanksTest, RanksMayHaveOtherNumbersOfThreads) {
+  OnRanks(2, [](Communicator& communicator) {
+    const Context context(communicator.is_root() ? 2 : 0, communicator);
+    EXPECT_GE(context.threads(), 1);
+  });
 }
 
 TEST_F(RanksTest, StagesAreWithinTheModel) {

@@ -66,8 +66,6 @@ void Broadcast(void* data, std::size_t bytes, int root) {
   });
 }
 
-void Barrier() { MPI_Barrier(ranks); }
-
 void Abort(int code) { MPI_Abort(ranks, code); }
 
 void Finish() { MPI_Finalize(); }
@@ -87,8 +85,7 @@ extern "C" __attribute__((visibility("default"))) const QloraMpi* qlora_mpi_star
   int level = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) return nullptr;
   MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
-  mpi = {kQloraMpiAbi, 0,     0,     qlora_mpi_library(), Exchange, Gather, Broadcast,
-         Barrier,      Abort, Finish};
+  mpi = {kQloraMpiAbi, 0, 0, Exchange, Gather, Broadcast, Abort, Finish};
   MPI_Comm_rank(ranks, &mpi.rank);
   MPI_Comm_size(ranks, &mpi.size);
   return &mpi;
