@@ -215,6 +215,26 @@ function drawCurves(runs) {
   }
 }
 
+// How the ranks of runs on several spend a step.
+function drawRanks(runs) {
+  const heads = ['Rank', 'Computing', 'Waiting', 'Memory', ''];
+  const cards = runs.filter((run) => run.ranks.length > 0).map((run) => {
+    const rows = run.ranks.map(({computing, waiting, memory}, rank) => {
+      const all = computing + waiting;
+      return make('tr', {},
+        ...[rank, percent(computing, all), percent(waiting, all), bytes(memory)].map((v) => text('td', v)),
+        make('td', {style: 'width:40%'}, make('span', {class: 'share', 'aria-hidden': 'true'},
+          make('span', {style: `width:${100 * computing / all || 0}%`}))));
+    });
+    return make('div', {class: 'card scroll block', tabindex: '0', role: 'region', 'aria-label': `Ranks of ${run.name}`},
+      runs.length > 1 ? text('h3', run.name) : null,
+      make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((h) => text('th', h, {scope: 'col'})))),
+           make('tbody', {}, ...rows)));
+  });
+  byId('ranks-section').hidden = cards.length === 0;
+  byId('ranks').replaceChildren(...cards);
+}
+
 function drawSamples(runs) {
   const cards = [];
   const all = runs.flatMap((run, i) => run.samples.map((sample) => ({...sample, run, i})));
@@ -312,6 +332,7 @@ function update() {
     [drawSummary, runs.map((r) => [r.name, r.steps, r.evals, r.total_steps])],
     [drawLegend, runs.map((r) => r.name)],
     [drawCurves, runs.map((r) => [r.name, r.steps, r.evals])],
+    [drawRanks, runs.map((r) => [r.name, r.ranks])],
     [drawSamples, runs.map((r) => r.samples)],
     [drawData, runs.map((r) => [r.data, r.eval_data])],
     [drawOptions, runs.map((r) => r.options)]];

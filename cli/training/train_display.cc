@@ -8,6 +8,7 @@
 #include <array>
 
 #include "data/sample_display.h"
+#include "log/rank_times.h"
 #include "training/run_check.h"
 
 namespace qlora {
@@ -109,6 +110,7 @@ void TrainDisplay::OnStep(const StepReport& report) {
                     "step {}; lower learning_rate",
                     report.start_loss, report.recent_loss, report.step));
   }
+  WatchRanks(report.ranks);
   const bool live = line_.style().live;
   const bool last = report.step == report.total_steps;
   // The first step is shown too: later losses are compared with the initial loss.
@@ -117,6 +119,21 @@ void TrainDisplay::OnStep(const StepReport& report) {
   }
   // One column less: terminals begin a new line when the last column is written.
   if (live && (line_.Due() || last)) line_.Show(FormatLiveStep(report, line_.style().columns - 1));
+}
+
+void TrainDisplay::WatchRanks(const std::vector<RankReport>& ranks) {
+  constexpr std::int64_t kFirst = 20;
+  constexpr double kMuch = 0.3;
+  if (ranks.empty() || first_steps_ == kFirst) return;
+  AddStep(ranks, first_ranks_);
+  if (++first_steps_ < kFirst) return;
+  const RankShares shares = SharesOf(first_ranks_);
+  if (shares.waiting <= kMuch) return;
+  Warn(
+      fmt::format("ranks wait in {:.0f} % of the time of the first {} steps, and rank {} computes "
+                  "longest; what helps: packing, a larger global_batch_size, fewer ranks on one "
+                  "machine or on a slow network",
+                  100 * shares.waiting, kFirst, shares.slowest));
 }
 
 void TrainDisplay::OnEvalProgress(std::int64_t done, std::int64_t total) {
@@ -166,6 +183,12 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
       Rate(static_cast<double>(summary.steps - summary.resumed_step), summary.seconds),
       summary.mean_loss, summary.tokens,
       static_cast<double>(summary.peak_memory_bytes) / (1 << 20)));
+  if (!summary.ranks.empty()) {
+    const RankShares shares = SharesOf(summary.ranks);
+    line_.Print(fmt::format("ranks={} computing={:.2f} waiting={:.2f} slowest_rank={}",
+                            summary.ranks.size(), shares.computing, shares.waiting,
+                            shares.slowest));
+  }
   if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");
   if (summary.skipped_steps > 0) {
     line_.Print(fmt::format("skipped_steps={} (NaN or Inf)", summary.skipped_steps));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "qlora/train.h"
 #include "terminal/terminal.h"
@@ -60,6 +61,8 @@ class TrainDisplay : public TrainObserver {
 
  private:
   void Warn(const std::string& text);
+  // Warns of ranks that wait, once.
+  void WatchRanks(const std::vector<RankReport>& ranks);
 
   StatusLine line_;
   std::int64_t logging_steps_;
@@ -68,6 +71,8 @@ class TrainDisplay : public TrainObserver {
   std::string last_checkpoint_;
   std::optional<FolderIdentity> last_identity_;
   bool warned_of_rise_ = false;
+  std::vector<RankReport> first_ranks_;  // over the first steps
+  std::int64_t first_steps_ = 0;         // their number
 };
 
 }  // namespace qlora

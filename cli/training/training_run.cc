@@ -1,8 +1,13 @@
 #include "training/training_run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/check.h"
@@ -11,6 +16,7 @@
 #include "command/model_loading.h"
 #include "dist/together.h"
 #include "io/json.h"
+#include "log/rank_times.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
 #include "report/dashboard.h"
@@ -95,21 +101,46 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
   }
 }
 
+// Names the hosts whose ranks compute with fewer threads than others, which wait for them.
+void NoteFewerThreads(const Console& console, Communicator& ranks, int threads) {
+  if (ranks.is_alone()) return;
+  const std::vector<std::string> counts = GatherTexts(ranks, std::to_string(threads));
+  const std::vector<std::string> hosts = GatherTexts(ranks, ranks.host());
+  int most = 0;
+  for (const std::string& count : counts) most = std::max(most, std::stoi(count));
+  std::set<std::string> fewer;
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    if (std::stoi(counts[rank]) < most) {
+      fewer.insert(fmt::format("{} ({})", hosts[rank], counts[rank]));
+    }
+  }
+  if (fewer.empty()) return;
+  Say(console, fmt::format("note: ranks have up to {} threads, and wait for those with fewer: {}",
+                           most, fmt::join(fewer, ", ")));
+}
+
 // Returns the values of PrintSummary without the rounding.
 OrderedJson ToJson(const RunSummary& summary) {
   const std::int64_t steps = summary.steps - summary.resumed_step;
-  return {{"adapter_dir", summary.adapter_dir},
-          {"train_runtime", summary.seconds},
-          {"train_steps", summary.steps},
-          {"resumed_step", summary.resumed_step},
-          {"train_steps_per_second",
-           summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
-          {"train_loss", summary.mean_loss},
-          {"trained_tokens", summary.tokens},
-          {"peak_memory_bytes", summary.peak_memory_bytes},
-          {"skipped_steps", summary.skipped_steps},
-          {"stopped_early", summary.stopped_early},
-          {"interrupted", summary.interrupted}};
+  OrderedJson json = {{"adapter_dir", summary.adapter_dir},
+                      {"train_runtime", summary.seconds},
+                      {"train_steps", summary.steps},
+                      {"resumed_step", summary.resumed_step},
+                      {"train_steps_per_second",
+                       summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
+                      {"train_loss", summary.mean_loss},
+                      {"trained_tokens", summary.tokens},
+                      {"peak_memory_bytes", summary.peak_memory_bytes},
+                      {"skipped_steps", summary.skipped_steps},
+                      {"stopped_early", summary.stopped_early},
+                      {"interrupted", summary.interrupted}};
+  if (summary.ranks.empty()) return json;
+  const RankShares shares = SharesOf(summary.ranks);
+  json["ranks"] = summary.ranks.size();
+  json["computing"] = shares.computing;
+  json["waiting"] = shares.waiting;
+  json["slowest_rank"] = shares.slowest;
+  return json;
 }
 
 }  // namespace
@@ -142,6 +173,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
   display.PrintPlan(plan);
+  NoteFewerThreads(console, ranks, context.threads());
   // A GPU has two kinds of attention kernels, of different speed. Asked for here, because it takes
   // seconds and the plan needs no answer.
   if (plan.memory.place == MemoryPlace::kDevice) {

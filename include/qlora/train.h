@@ -82,6 +82,9 @@ struct RunSummary {
   std::string divergence;          // when diverged: the cause and remedies
   std::int64_t skipped_steps = 0;  // steps whose loss or gradient was not finite
   std::int64_t best_step = -1;     // step of the best evaluation; -1: none
+  // Of each rank: the seconds of all steps of this process, and the most memory after one. Empty
+  // for a run of one process.
+  std::vector<RankReport> ranks;
   std::string adapter_dir;
 };
 

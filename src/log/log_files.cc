@@ -147,8 +147,9 @@ class Csv : public LogSink {
     std::string names;
     std::string values;
     for (const auto& [name, value] : fields) {
-      // A resumed run may evaluate other files, and a file has one line of names.
-      if (value.is_object()) continue;
+      // A resumed run may evaluate other files or have other ranks, and a file has one line of
+      // names.
+      if (value.is_structured()) continue;
       const char* comma = names.empty() ? "" : ",";
       // JSON has no NaN and would print null; CSV readers know nan and inf.
       const bool odd = value.is_number_float() && !std::isfinite(value.get<double>());

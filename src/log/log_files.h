@@ -22,7 +22,8 @@ inline constexpr const char* kSampleLog = "samples";  // .jsonl: texts that the 
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 
 // The values of one entry in the order of the columns; the first is "step". An object holds values
-// that differ from run to run, by their names; it is no column.
+// that differ from run to run, by their names; it is no column. An array, as of ranks, is in JSON
+// Lines alone.
 using LogFields = std::vector<std::pair<const char*, Json>>;
 
 // The logs of one format.

@@ -7,6 +7,7 @@
 #include <new>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -81,9 +82,46 @@ std::int64_t EveryOf(std::int64_t count, std::int64_t limit) {
   return std::max<std::int64_t>(1, (count + limit - 1) / limit);
 }
 
-// Appends the values of one line to the columns of their names.
+// Appends the values of one line to the columns of their names. Arrays are no columns: those of
+// many ranks would fill the page.
 void AddToColumns(const Json& line, Json& columns) {
-  for (const auto& [key, value] : line.items()) columns[key].push_back(value);
+  for (const auto& [key, value] : line.items()) {
+    if (!value.is_array()) columns[key].push_back(value);
+  }
+}
+
+// The number of that name in an object; 0 where there is none.
+double NumberIn(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || !found->is_number() ? 0 : found->get<double>();
+}
+
+// The ranks of a step; empty for those of one process.
+Json RanksOf(const Json& line) {
+  const auto ranks = line.find("ranks");
+  return ranks == line.end() || !ranks->is_array() ? Json::array() : *ranks;
+}
+
+// Means over those of `steps` that have as many ranks as the last: a resumed run may have others
+// than before.
+Json MeansOfRanks(const std::vector<Json>& steps) {
+  Json means = Json::array();
+  if (steps.empty()) return means;
+  for (std::size_t rank = 0; rank < steps.back().size(); ++rank) {
+    Json mean = Json::object();
+    for (const char* name : {"computing", "waiting", "memory"}) {
+      double sum = 0;
+      std::int64_t count = 0;
+      for (const Json& ranks : steps) {
+        if (ranks.size() != steps.back().size()) continue;
+        sum += NumberIn(ranks[rank], name);
+        ++count;
+      }
+      mean[name] = sum / static_cast<double>(count);
+    }
+    means.push_back(std::move(mean));
+  }
+  return means;
 }
 
 // The tokens of a step; 0 for a number that no step has, because a sum of such numbers could
@@ -201,8 +239,10 @@ std::string ReadRunLogs(const fs::path& dir) {
   const std::int64_t every = EveryOf(lines, kMaxRecordedSteps);
   Json steps = Json::object();
   std::int64_t tokens = 0;
+  std::vector<Json> newest_ranks;
   std::int64_t damaged = ForEachObject(log, [&](std::int64_t number, const Json& line) {
     tokens += TokensOf(line);
+    if (number >= lines - kRankSteps) newest_ranks.push_back(RanksOf(line));
     if (number % every == 0 || number == lines - 1) AddToColumns(line, steps);
   });
   if (damaged > 0 && damaged == lines) {
@@ -226,6 +266,7 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"steps", std::move(steps)},
                  {"every", every},
                  {"tokens", tokens},
+                 {"ranks", MeansOfRanks(newest_ranks)},
                  {"evals", std::move(evals)},
                  {"every_eval", every_eval},
                  {"samples", std::move(samples.lines)},

@@ -10,6 +10,8 @@ namespace qlora {
 
 // The most steps of one run that are read, and the most evaluations; of more every n-th is taken.
 inline constexpr std::int64_t kMaxRecordedSteps = 10000;
+// The newest steps of which the ranks are read.
+inline constexpr std::int64_t kRankSteps = 20;
 // The most rounds of samples that are read: the texts of one step. Of more every n-th is taken, of
 // a round the first texts, and of the text of all as many bytes.
 inline constexpr std::int64_t kMaxSampleRounds = 100;
@@ -21,6 +23,8 @@ inline constexpr std::int64_t kMaxSampleBytes = std::int64_t{4} << 20;
 //   steps      columns of train_log.jsonl: {"step": [...], "loss": [...], ...}; NaN is null
 //   every      n: `steps` holds every n-th step and the last
 //   tokens     trained tokens of all steps
+//   ranks      of each rank: the means of the newest steps, at most kRankSteps; empty for a run of
+//              one process
 //   evals      columns of eval_log.jsonl
 //   every_eval m: `evals` holds every m-th evaluation, the last, and the first of the smallest loss
 //   samples    lines of samples.jsonl: those of every n-th step that has some and of the last,

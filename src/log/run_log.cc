@@ -10,6 +10,7 @@
 #include "base/memory_info.h"
 #include "io/json.h"
 #include "log/log_files.h"
+#include "log/rank_times.h"
 #include "log/tensorboard.h"
 #include "step/loss_rise.h"
 
@@ -120,6 +121,7 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   for (const RankReport& rank : ranks) {
     report.memory_bytes = std::max(report.memory_bytes, rank.memory_bytes);
   }
+  AddStep(ranks, ranks_);
   report.ranks = std::move(ranks);
   report.elapsed_seconds = watch_.seconds();
   // At the mean pace of this process, evaluations and checkpoints included.

@@ -1,8 +1,9 @@
 // Reports of a run while it trains: every event goes to the log files and to the observer.
 //
 // run_log.cc decides which fields an event has. log_files.h writes train_log.jsonl and CSV,
-// tensorboard.h writes TensorBoard's event files. log_reader.h reads the logs of a run into one
-// JSON object, which the page in cli/report/ draws for `qlora report` and for train --dashboard.
+// tensorboard.h writes TensorBoard's event files. rank_times.h sums what ranks say of steps.
+// log_reader.h reads the logs of a run into one JSON object, which the page in cli/report/ draws
+// for `qlora report` and for train --dashboard.
 #ifndef QLORA_LOG_RUN_LOG_H_
 #define QLORA_LOG_RUN_LOG_H_
 
@@ -40,6 +41,8 @@ class RunLog {
   double seconds() const { return watch_.seconds(); }
   // Mean over the steps of this process that changed the adapter; NaN if there was none.
   double mean_loss() const;
+  // As RunSummary::ranks.
+  const std::vector<RankReport>& ranks() const { return ranks_; }
 
  private:
   void Write(LogKind kind, const LogFields& fields);
@@ -52,6 +55,7 @@ class RunLog {
   Stopwatch watch_;
   double losses_ = 0;         // sum over the steps that changed the adapter
   std::int64_t applied_ = 0;  // their number
+  std::vector<RankReport> ranks_;
 };
 
 // The logs of options.report_to. JSON Lines are always written in addition.

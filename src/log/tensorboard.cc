@@ -113,7 +113,7 @@ void TensorboardLog::Write(LogKind kind, const LogFields& fields) {
   for (const auto& [name, value] : fields) {
     if (value.is_object()) {
       for (const auto& [inner, number] : value.items()) add(inner, number);
-    } else if (std::string_view(name) != "step") {
+    } else if (!value.is_array() && std::string_view(name) != "step") {
       add(name, value);
     }
   }

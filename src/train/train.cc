@@ -160,6 +160,7 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
   summary.diverged = !summary.divergence.empty();
   summary.skipped_steps = at.skipped_steps;
   summary.best_step = at.best.step;
+  summary.ranks = out.log.ranks();
   summary.adapter_dir = summary.interrupted ? CheckpointDir(dir, at.step).string() : dir;
   return summary;
 }

@@ -119,6 +119,22 @@ TEST_F(MpiTest, StagesAndReplicasWriteTheSameFiles) {
   EXPECT_EQ(Run({"resume", "stages", "--max_steps", "8", "--pipeline_stages", "1"}).code, 0);
 }
 
+TEST_F(MpiTest, WhatRanksDoIsShown) {
+  const Outcome outcome =
+      RunEach({{"train", "run.yaml", "--threads", "2", "--report_to", "all", "--json"},
+               {"train", "run.yaml", "--threads", "1", "--report_to", "all", "--json"}});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("note: ranks have up to 2 threads, and wait for those "
+                                           "with fewer: "),
+                                 HasSubstr(" (1)\n"), HasSubstr("\nranks=2 computing=")));
+  const nlohmann::json result = nlohmann::json::parse(outcome.out);
+  EXPECT_NEAR(result.at("computing").get<double>() + result.at("waiting").get<double>(), 1, 1e-9);
+  ASSERT_EQ(Run({"report", "out", "--out", "page.html"}).code, 0);
+  EXPECT_THAT(ReadAll(scratch_ / "page.html"), HasSubstr("\"ranks\":[{\"computing\":"));
+  EXPECT_THAT(RunOn(2, {"train", "run.yaml", "--output_dir", "even", "--threads", "1"}).err,
+              Not(HasSubstr("threads, and wait")));
+}
+
 TEST_F(MpiTest, EvaluationIsSharedOut) {
   const std::vector<std::string> words = {"eval", "model", "data.jsonl", "--json", "--per_token"};
   const auto result = [](const Outcome& outcome) {

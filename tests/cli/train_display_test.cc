@@ -115,6 +115,24 @@ TEST(TrainDisplayTest, WarnsOnceOfALossThatRises) {
   EXPECT_THAT(out.str(), Not(HasSubstr("warning")));
 }
 
+TEST(TrainDisplayTest, WarnsOnceOfRanksThatWait) {
+  const auto shown = [](double waiting, std::int64_t steps) {
+    std::ostringstream out;
+    TrainDisplay display = Display(out, kPlain, 100);
+    StepReport report = Report(2);
+    report.ranks = {{.computing_seconds = 1 - 2 * waiting, .waiting_seconds = 2 * waiting},
+                    {.computing_seconds = 1, .waiting_seconds = 0}};
+    for (std::int64_t step = 0; step < steps; ++step) display.OnStep(report);
+    return out.str();
+  };
+  EXPECT_EQ(shown(0.4, 19), "");
+  EXPECT_EQ(shown(0.4, 100),
+            "warning: ranks wait in 40 % of the time of the first 20 steps, and rank 1 computes "
+            "longest; what helps: packing, a larger global_batch_size, fewer ranks on one machine "
+            "or on a slow network\n");
+  EXPECT_EQ(shown(0.25, 100), "");
+}
+
 TEST(TrainDisplayTest, WarningsOfAPlanComeLast) {
   std::ostringstream out;
   TrainDisplay display = Display(out, {.live = true, .color = false, .columns = 60}, 1);
@@ -144,6 +162,10 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   summary.mean_loss = 1.25;
   display.PrintSummary(summary);
   EXPECT_THAT(out.str(), HasSubstr("train_steps_per_second=2.500 train_loss=1.2500"));
+  EXPECT_THAT(out.str(), Not(HasSubstr("ranks=")));
+  summary.ranks = {{.computing_seconds = 3, .waiting_seconds = 1}, {.computing_seconds = 4}};
+  display.PrintSummary(summary);
+  EXPECT_THAT(out.str(), HasSubstr("\nranks=2 computing=0.88 waiting=0.12 slowest_rank=1\n"));
 }
 
 TEST(TrainDisplayTest, AsksWhetherToStop) {

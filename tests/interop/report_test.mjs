@@ -2,7 +2,7 @@
 //   node report_test.mjs --qlora PROGRAM [--shots DIR]
 import assert from 'node:assert/strict';
 import {execFileSync, spawn} from 'node:child_process';
-import {existsSync, mkdtempSync, readFileSync, rmSync} from 'node:fs';
+import {cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
 import {createServer} from 'node:net';
 import {tmpdir} from 'node:os';
 import {join, resolve} from 'node:path';
@@ -123,6 +123,18 @@ try {
     assert.equal(await page.$eval('#legend li:last-child button', (b) => b.getAttribute('aria-pressed')), 'false');
     await page.close();
   }
+
+  // Ranks are shown where the log has them.
+  cpSync(join(folder, 'first'), join(folder, 'ranks'), {recursive: true});
+  writeFileSync(join(folder, 'ranks', 'train_log.jsonl'), log.map((line) => `${JSON.stringify({...line,
+    ranks: [{computing: 3, waiting: 1, memory: 2 ** 20}, {computing: 4, waiting: 0, memory: 2 ** 20}]})}\n`).join(''));
+  page = await open(['first', 'ranks'], 360, 'light');
+  const rows = await page.$$eval('#ranks tbody tr', (l) => l.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(rows, [['0', '75.0 %', '25.0 %', '1 MiB', ''], ['1', '100.0 %', '0.0 %', '1 MiB', '']]);
+  await page.close();
+  page = await open(['first'], 1200, 'light');
+  assert.equal(await page.$eval('#ranks-section', (section) => section.hidden), true);
+  await page.close();
 
   // A single step is not drawn beside a step 0 that the run does not have.
   execFileSync(qlora, ['train', ...common, '--output_dir', join(folder, 'one'), '--max_steps', '1'], {stdio: 'pipe'});
