@@ -73,6 +73,7 @@ PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const De
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     ForEachPair(LinearPaths(config, l), ShapeLinears(config, l),
                 [&](const std::string& path, const LinearShape& shape) {
+                  if (FormatOf(config, path, format) == "bf16") return;
                   weights.owned += BytesOfLinear(FormatOf(config, path, format), shape, load);
                   weights.owned -= BytesOfLinear(FormatOf(config, path, "nf4"), shape, load);
                 });

@@ -20,10 +20,10 @@ class TrainVerb : public Verb {
             "{\"text\"}, {\"prompt\", \"completion\"}, {\"messages\"}, {\"input_ids\"}, Alpaca or "
             "ShareGPT; Parquet, CSV and plain text work too. Ctrl+C saves a checkpoint, and a run "
             "that ends leaves one of its last step: `qlora resume` continues from either. Every "
-            "step is recorded in output_dir/train_log.jsonl.",
+            "step is recorded in output_dir/train_log.jsonl. Started by mpirun or srun, several "
+            "processes share out the work of a step; global_batch_size keeps the run the same.",
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
-                     "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3",
-                     "mpirun -n 4 --bind-to none qlora train run.yaml --global_batch_size 32"},
+                     "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},
         // The least that a run needs. Every other option has a default, which help and schema show.
         .required = {"model_name_or_path", "dataset"},

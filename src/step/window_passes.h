@@ -19,20 +19,21 @@ class WindowPasses {
                const StepBatch& window, LoraAdapter& adapter, WindowSums& sums);
 
   // Does what the schedule says next, after the bytes for it have come from the neighbours. begins:
-  // called before the backward pass of a micro-batch, with its number in the window; ends: after
-  // it.
+  // called with the number of a micro-batch in the window before its first gradient; ends: after its
+  // last.
   template <typename Begin, typename End>
   void Run(const Begin& begins, const End& ends) {
     for (const StageOp& op : schedule_) {
       Receive(op);
-      if (!op.backward) {
-        RunForward(op.micro_batch);
-        continue;
-      }
       const std::int64_t index = window_.micro_batches[op.micro_batch].index;
-      begins(index);
-      RunBackward(op.micro_batch);
-      ends(index);
+      // The last stage has a gradient already of its head, and goes back at once.
+      if (op.backward != place_.is_last_stage()) begins(index);
+      if (op.backward) {
+        RunBackward(op.micro_batch);
+        ends(index);
+      } else {
+        RunForward(op.micro_batch);
+      }
     }
     Send();
   }

@@ -129,6 +129,7 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     const bool last = out.stop.Ended(at) || out.stop.Diverged(at);
     if (out.checkpoints.IsDue(place, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
+    out.stop.AskToFinish();  // the observer has heard of the checkpoint
   }
 }
 

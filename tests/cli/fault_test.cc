@@ -110,6 +110,7 @@ TEST_F(FaultTest, ALimitOnFilesIsAnErrorAndLeavesNothing) {
   const int code = RunClosed("export model big.gguf", "2>err");
   EXPECT_EQ(code, 0);
   fs::remove(scratch_ / "big.gguf");
+  fs::remove(scratch_ / "big.gguf.export_report.json");
   const std::string command = "cd " + scratch_.string() + " && ulimit -f 1 && " +
                               QloraBinary().string() + " export model big.gguf 2>/dev/null";
   const int status = std::system(command.c_str());

@@ -114,7 +114,8 @@ TEST_F(GgufBaseVerbsTest, AMergedFileIsUsedAsItIs) {
   ASSERT_EQ(Run({"export", "model", "merged.gguf", "--adapter", "out"}).code, 0);
   const Outcome as_it_is = Run({"eval", "merged.gguf", "data.jsonl"});
   EXPECT_EQ(as_it_is.code, 0);
-  EXPECT_THAT(as_it_is.err, HasSubstr("an adapter was merged into these weights"));
+  EXPECT_THAT(as_it_is.err,
+              HasSubstr("the weights have an adapter merged in and are used as they are"));
   const auto loss = [](const Outcome& outcome) {
     return outcome.out.substr(0, outcome.out.find('\n'));
   };

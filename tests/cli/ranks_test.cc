@@ -161,10 +161,11 @@ TEST_F(MpiTest, ErrorsAreToldOnceWithTheirCode) {
   const Outcome threads =
       RunEach({{"train", "run.yaml", "--dry_run", "--threads", "1"}, {"train", "no.yaml"}});
   EXPECT_EQ(threads.code, 2);
-  const Outcome adapters = RunEach({{"eval", "model", "data.jsonl", "--max_length", "64"},
-                                    {"eval", "model", "data.jsonl", "--max_length", "8"}});
-  EXPECT_EQ(adapters.code, 2);
-  EXPECT_THAT(adapters.err, HasSubstr("samples of dataset"));
+  Write("other.jsonl", "{\"text\": \"Another text.\"}\n");
+  const Outcome samples = RunEach({{"eval", "model", "data.jsonl", "--max_length", "64"},
+                                   {"eval", "model", "other.jsonl", "--max_length", "64"}});
+  EXPECT_EQ(samples.code, 2);
+  EXPECT_THAT(samples.err, HasSubstr("samples of dataset"));
   const Outcome verb = RunOn(2, {"inspect", "model"});
   EXPECT_EQ(verb.code, 2);
   EXPECT_THAT(verb.err, HasSubstr("the work of one"));

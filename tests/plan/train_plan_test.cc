@@ -68,12 +68,27 @@ TEST_F(PlanTrainingTest, ParquetIsReadWithinTheMemoryThatIsAllowed) {
 TEST_F(PlanTrainingTest, ADiskThatIsTooSmallIsAFinding) {
   TrainOptions options = Options("run");
   options.max_steps = std::int64_t{1} << 40;
+  options.lora_dropout = 0;  // whose random numbers would not suffice
   options.save_steps = 1;
   const TrainPlan plan = Plan(options);
   EXPECT_EQ(plan.total_steps, options.max_steps);
   const Error error = ErrorOf(plan);
   EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
   EXPECT_THAT(error.what(), HasSubstr("save_total_limit"));
+}
+
+TEST_F(PlanTrainingTest, RandomNumbersOfDropoutSufficeOrTheRunIsRefused) {
+  TrainOptions options = Options("run");
+  options.gradient_accumulation_steps = 1 << 20;
+  options.max_steps = 32;
+  EXPECT_EQ(Plan(options).total_steps, 32);
+  options.max_steps = 33;
+  try {
+    Plan(options);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("at most 33554432 micro-batches"));
+  }
 }
 
 TEST_F(PlanTrainingTest, TheDiskHoldsTheTokenizer) {
