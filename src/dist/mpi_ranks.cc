@@ -88,7 +88,7 @@ void* OpenPlugin() {
 std::optional<fs::path> FindMpiPlugin() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& folder : {program, program.parent_path() / "lib" / "qlora"}) {
+  for (const fs::path& folder : {program, program.parent_path() / "lib" / "qlora" / "plugins"}) {
     if (fs::exists(folder / kPlugin, error)) return folder / kPlugin;
   }
   return std::nullopt;

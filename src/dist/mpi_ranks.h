@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-// The plugin beside the program or in the folder lib/qlora beside the program's; nothing where
+// The plugin beside the program or in the folder lib/qlora/plugins beside the program's; nothing where
 // there is none.
 std::optional<std::filesystem::path> FindMpiPlugin();
 
