@@ -15,6 +15,7 @@
 #include <iostream>
 #include <memory>
 #include <new>
+#include <span>
 #include <streambuf>
 #include <string>
 #include <string_view>
@@ -30,7 +31,6 @@
 #include "command/help.h"
 #include "command/model_loading.h"
 #include "command/verb.h"
-#include "dist/agreement.h"
 #include "dist/launch.h"
 #include "dist/together.h"
 #include "foreign/foreign_option.h"
@@ -95,6 +95,24 @@ struct Ranks {
   bool is_root() const { return launched.rank == 0; }
 };
 
+// Refuses ranks of different verbs or releases, whose later calls would not fit each other: the
+// first call has the same size in all of them.
+void CheckIsOneCommand(const VerbText& text, Communicator& communicator) {
+  if (communicator.is_alone()) return;
+  using Name = std::array<char, 128>;
+  Name mine = {};
+  const std::string name = fmt::format("{}, qlora {} {}", text.name, Version(), Commit());
+  std::copy_n(name.begin(), std::min(name.size(), mine.size() - 1), mine.begin());
+  std::vector<Name> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  const auto other =
+      std::find_if(all.begin(), all.end(), [&](const Name& one) { return one != all.front(); });
+  if (other == all.end()) return;
+  communicator.EndTogether();
+  ThrowInvalidInput("the ranks of this job differ: '{}' on rank 0, '{}' on rank {}",
+                    all.front().data(), other->data(), other - all.begin());
+}
+
 // Joins the ranks that the launcher started, for a verb that several can run.
 void Join(const VerbText& text, const Console& console, Ranks& ranks) {
   if (!text.on_ranks && ranks.launched.size > 1) {
@@ -107,7 +125,7 @@ void Join(const VerbText& text, const Console& console, Ranks& ranks) {
   std::string note;
   ranks.communicator = JoinRanks(ranks.launched, note);
   if (!note.empty()) Say(console, "note: " + note);
-  AgreeOn(*ranks.communicator, {{"version of qlora", fmt::format("{} {}", Version(), Commit())}});
+  CheckIsOneCommand(text, *ranks.communicator);
 }
 
 // Sets the options of a verb. Returns true when help was asked for, and the other arguments are
@@ -212,8 +230,9 @@ class Failure {
     if (ranks_.is_root()) {
       PrintHere(code, message, advice);
     } else if (!together) {
-      std::cerr << fmt::format("rank {} of {} ({}): error: {}\n", ranks_.launched.rank,
-                               ranks_.launched.size, ranks_.communicator->host(),
+      const std::string& host = ranks_.communicator->host();
+      std::cerr << fmt::format("rank {} of {}{}: error: {}\n", ranks_.launched.rank,
+                               ranks_.launched.size, host.empty() ? "" : " (" + host + ")",
                                Printable(message));
     }
     if (!together && joined) {

@@ -112,13 +112,12 @@ std::string FormatRanks(const RankPlan& plan) {
         "stages: {} in each of {} replicas; they wait for one another in {:.0f} % of a step\n{}",
         plan.stages, plan.ranks / plan.stages, 100 * plan.idle_share, stages);
   }
-  return stages + fmt::format(
-                      "ranks: {} with the memory above each; a step has {} micro-batches, at most "
-                      "{} for a rank, "
-                      "and "
-                      "each rank sends {} for it\n",
-                      plan.ranks, plan.micro_batches, plan.micro_batches_of_rank,
-                      FormatBytes(plan.bytes_sent));
+  return stages +
+         fmt::format(
+             "ranks: {}; a step has {} micro-batches, at most {} for a rank, and each rank "
+             "sends {} for it\n",
+             plan.ranks, plan.micro_batches, plan.micro_batches_of_rank,
+             FormatBytes(plan.bytes_sent));
 }
 
 std::string FormatPlan(const TrainPlan& plan) {

@@ -52,10 +52,10 @@ void StallWatch::Watch(std::int64_t timeout) {
     if (ranks_.is_root() && guard_.signal() == SIGTERM && !told) {
       told = true;
       WriteLine(fmt::format(
-          "ending after this step with a checkpoint; if the launcher ends the ranks before (mpirun "
-          "does after a second), {} has the checkpoints so far, and `kill -USR1` with the number "
-          "of "
-          "mpirun would have saved one\n",
+          "told to end (SIGTERM; by mpirun after Ctrl+C, or when another rank has ended): the step "
+          "ends with a checkpoint if there is time for both. {} has the checkpoints so far, from "
+          "the "
+          "last of which `qlora resume` goes on\n",
           output_dir_));
     }
     const std::string_view call = ranks_.call();

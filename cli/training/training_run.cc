@@ -25,6 +25,7 @@
 #include "terminal/terminal.h"
 #include "training/generate_command.h"
 #include "training/recorded_paths.h"
+#include "training/run_check.h"
 #include "training/stall_watch.h"
 #include "training/train_display.h"
 
@@ -173,6 +174,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
   display.PrintPlan(plan);
+  console.err << FormatRanks(plan.ranks);
   NoteFewerThreads(console, ranks, context.threads());
   // A GPU has two kinds of attention kernels, of different speed. Asked for here, because it takes
   // seconds and the plan needs no answer.

@@ -166,6 +166,10 @@ TEST_F(MpiTest, ErrorsAreToldOnceWithTheirCode) {
                                    {"eval", "model", "other.jsonl", "--max_length", "64"}});
   EXPECT_EQ(samples.code, 2);
   EXPECT_THAT(samples.err, HasSubstr("samples of dataset"));
+  const Outcome mixed =
+      RunEach({{"train", "run.yaml"}, {"eval", "model", "data.jsonl", "--max_length", "64"}});
+  EXPECT_EQ(mixed.code, 2);
+  EXPECT_THAT(mixed.err, HasSubstr("the ranks of this job differ: 'train, qlora"));
   const Outcome verb = RunOn(2, {"inspect", "model"});
   EXPECT_EQ(verb.code, 2);
   EXPECT_THAT(verb.err, HasSubstr("the work of one"));
