@@ -21,7 +21,7 @@ Launched Read(const std::map<std::string, std::string>& variables) {
   });
 }
 
-std::string ErrorOf(const std::map<std::string, std::string>& variables) {
+std::string ErrorOfLauncher(const std::map<std::string, std::string>& variables) {
   try {
     Read(variables);
   } catch (const Error& error) {
@@ -50,10 +50,10 @@ TEST(Launch, ReadsLaunchersOfMpi) {
 }
 
 TEST(Launch, RefusesRanksThatDoNotKnowEachOther) {
-  EXPECT_THAT(ErrorOf({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}),
+  EXPECT_THAT(ErrorOfLauncher({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}),
               HasSubstr("srun --mpi=pmix"));
-  EXPECT_THAT(ErrorOf({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("mpirun -n 2"));
-  EXPECT_THAT(ErrorOf({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
+  EXPECT_THAT(ErrorOfLauncher({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("mpirun -n 2"));
+  EXPECT_THAT(ErrorOfLauncher({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
               HasSubstr("OMPI_COMM_WORLD_RANK"));
 }
 
