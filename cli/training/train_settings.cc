@@ -22,9 +22,10 @@ void TrainSettings::Declare(OptionTable& table) {
 }
 
 void CheckBatchOptions(OptionTable& table) {
-  if (!table.Find("global_batch_size")->set || !table.Find("gradient_accumulation_steps")->set) {
-    return;
-  }
+  // The record of a run has all options, and 0 for the one that it does not use.
+  const Option* global = table.Find("global_batch_size");
+  const bool is_given = global->set && global->ToString() != "0";
+  if (!is_given || !table.Find("gradient_accumulation_steps")->set) return;
   ThrowInvalidInput(
       "global_batch_size and gradient_accumulation_steps both say how many samples a step has; "
       "keep "
