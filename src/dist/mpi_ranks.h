@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-// The plugin beside the program or in the folder lib/qlora/plugins beside the program's; nothing where
-// there is none.
+// The plugin beside the program or in the folder lib/qlora/plugins beside the program's; nothing
+// where there is none.
 std::optional<std::filesystem::path> FindMpiPlugin();
 
 // The name and the release of the MPI library, or why there is none; nothing is started.

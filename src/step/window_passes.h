@@ -19,8 +19,8 @@ class WindowPasses {
                const StepBatch& window, LoraAdapter& adapter, WindowSums& sums);
 
   // Does what the schedule says next, after the bytes for it have come from the neighbours. begins:
-  // called with the number of a micro-batch in the window before its first gradient; ends: after its
-  // last.
+  // called with the number of a micro-batch in the window before its first gradient; ends: after
+  // its last.
   template <typename Begin, typename End>
   void Run(const Begin& begins, const End& ends) {
     for (const StageOp& op : schedule_) {
