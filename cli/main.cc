@@ -339,11 +339,7 @@ class Nothing : public std::streambuf {
 
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
   Ranks ranks;
-  try {
-    ranks.launched = ReadLauncher();
-  } catch (const Error& error) {
-    return Failure(arguments, console, ranks).Print(error.code(), error.what(), "");
-  }
+  ranks.launched = ReadLauncher();
   if (ranks.is_root()) return RunOnRank(arguments, console, ranks);
   Nothing nothing;
   std::ostream out(&nothing), err(&nothing);

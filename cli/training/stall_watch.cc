@@ -54,8 +54,7 @@ void StallWatch::Watch(std::int64_t timeout) {
       WriteLine(fmt::format(
           "told to end (SIGTERM; by mpirun after Ctrl+C, or when another rank has ended): the step "
           "ends with a checkpoint if there is time for both. {} has the checkpoints so far, from "
-          "the "
-          "last of which `qlora resume` goes on\n",
+          "the last of which `qlora resume` goes on\n",
           output_dir_));
     }
     const std::string_view call = ranks_.call();
@@ -70,8 +69,8 @@ void StallWatch::Watch(std::int64_t timeout) {
     if (timeout == 0 || !waits || since.seconds() < limit) continue;
     WriteLine(
         fmt::format("error: rank {} of {} ({}) waits in '{}' since {:.0f} s: a rank has stopped, "
-                    "or a network is "
-                    "cut. Resume from the last checkpoint in {}; a longer wait: --ddp_timeout\n",
+                    "or a network is cut. Resume from the last checkpoint in {}; a longer wait: "
+                    "--ddp_timeout\n",
                     ranks_.rank(), ranks_.size(), ranks_.host(), call, limit, output_dir_));
     _exit(1);
   }

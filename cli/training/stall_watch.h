@@ -17,8 +17,8 @@ namespace qlora {
 // A thread that looks, while this object lives, whether the calls of the communicator end. When one
 // has waited `timeout` seconds, and three times as long as the longest work between two calls, it
 // says so on standard error, and ends the process with code 1; then the launcher ends the other
-// ranks. On SIGTERM, rank 0 says what becomes
-// of the run, because the launcher may end it before the step is done.
+// ranks. On SIGTERM, rank 0 says what becomes of the run, because the launcher may end it before
+// the step is done.
 class StallWatch {
  public:
   // timeout 0: never. options: of the run, for its name.

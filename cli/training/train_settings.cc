@@ -28,8 +28,7 @@ void CheckBatchOptions(OptionTable& table) {
   if (!is_given || !table.Find("gradient_accumulation_steps")->set) return;
   ThrowInvalidInput(
       "global_batch_size and gradient_accumulation_steps both say how many samples a step has; "
-      "keep "
-      "one");
+      "keep one");
 }
 
 bool IsTrainSetting(const std::string& name) {

@@ -16,7 +16,7 @@ struct TrainSettings {
   std::string save_quantized;  // folder of a 4-bit base; see qlora/quantized_base.h
   bool dry_run = false;
   std::int64_t dashboard = 0;      // port of the live page; 0: no page
-  std::int64_t ddp_timeout = 300;  // seconds without progress after which ranks end; 0: wait
+  std::int64_t ddp_timeout = 300;  // seconds that a rank waits for others; 0: for ever
 
   void Declare(OptionTable& table);
 };

@@ -70,7 +70,7 @@ struct RankPlan {
   std::int64_t micro_batches_of_rank = 0;  // of the replica that has most of them
   std::size_t bytes_sent = 0;              // by the rank that sends most, in each step
   double idle_share = 0;                   // of a step, in which stages wait for one another
-  std::vector<StagePlan> of_stages = {};   // of each stage, for a plan without data
+  std::vector<StagePlan> of_stages = {};   // where ranks are planned from outside: of each stage
 };
 
 // The position at which a run that resumes continues.

@@ -12,15 +12,13 @@
 namespace qlora {
 namespace {
 
-// Returns the number in a variable; nothing where it is not set.
+// Returns the number in a variable; nothing where there is none. Names such as RANK may have other
+// meanings.
 std::optional<int> NumberIn(const Variable& variable, const char* name) {
-  const std::optional<std::string> text = variable(name);
-  if (!text) return std::nullopt;
+  const std::string text = variable(name).value_or("");
   int number = -1;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size() || number < 0) {
-    ThrowInvalidInput("{}: expected the number that a launcher sets, found '{}'", name, *text);
-  }
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
   return number;
 }
 
@@ -61,19 +59,22 @@ Launched ReadLauncher(const Variable& variable) {
   for (const Names& names : kMpi) {
     const std::optional<int> rank = NumberIn(variable, names.rank);
     const std::optional<int> size = NumberIn(variable, names.size);
-    if (rank && size) return {names.launcher, *rank, *size};
+    if (rank && size) return {names.launcher, *rank, *size, ""};
   }
-  if (NumberIn(variable, "SLURM_PROCID") && NumberIn(variable, "SLURM_STEP_NUM_TASKS") > 1) {
-    ThrowInvalidInput("srun started {} processes that do not know each other: use srun --mpi=pmix",
-                      *NumberIn(variable, "SLURM_STEP_NUM_TASKS"));
+  Launched alone;
+  const std::optional<int> tasks = NumberIn(variable, "SLURM_STEP_NUM_TASKS");
+  if (NumberIn(variable, "SLURM_PROCID") && tasks > 1) {
+    alone.problem = fmt::format(
+        "srun started {} processes that do not know each other: use srun --mpi=pmix", *tasks);
   }
-  if (NumberIn(variable, "RANK") && NumberIn(variable, "WORLD_SIZE") > 1) {
-    ThrowInvalidInput(
+  const std::optional<int> world = NumberIn(variable, "WORLD_SIZE");
+  if (NumberIn(variable, "RANK") && world > 1) {
+    alone.problem = fmt::format(
         "torchrun or its like started {} processes (RANK, WORLD_SIZE), between which there is no "
-        "MPI: start the same command with mpirun -n {}",
-        *NumberIn(variable, "WORLD_SIZE"), *NumberIn(variable, "WORLD_SIZE"));
+        "MPI: start the same command with mpirun -n {}, or unset these variables",
+        *world, *world);
   }
-  return {};
+  return alone;
 }
 
 Launched ReadLauncher() {
@@ -84,6 +85,7 @@ Launched ReadLauncher() {
 }
 
 std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note) {
+  if (!launched.problem.empty()) throw Error(ErrorCode::kInvalidInput, launched.problem);
   // `mpirun -n 1` needs no engine, and may be all that a machine without MPI has.
   if (launched.size == 1 && !FindMpiPlugin()) return MakeOneProcess();
   if (launched.launcher.empty()) return MakeOneProcess();

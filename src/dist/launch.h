@@ -26,20 +26,20 @@ struct Launched {
   std::string launcher;  // "mpirun", "srun" ...
   int rank = 0;
   int size = 1;
+  std::string problem;  // why ranks that were started could not reach each other; "" otherwise
 };
 
 // The value of a variable of the environment; nothing where it is not set.
 using Variable = std::function<std::optional<std::string>(const char* name)>;
 
-// Reads the variables of launchers; one rank without them. Errors: InvalidInput for a launcher with
-// which ranks could not reach each other, and for values that are no numbers.
+// Reads the variables of launchers; one rank without them, and where they are no numbers.
 Launched ReadLauncher(const Variable& variable);
 // The same of this process.
 Launched ReadLauncher();
 
-// Joins the other ranks. note: a remark for the user, or "". Errors: InvalidInput when no engine is
-// there, or it counts other ranks than the launcher. A process that was started alone gets one
-// rank, without an engine.
+// Joins the other ranks. note: a remark for the user, or "". Errors: InvalidInput with
+// launched.problem, when no engine is there, or when it counts other ranks than the launcher. A
+// process that was started alone gets one rank, without an engine.
 std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note);
 
 }  // namespace qlora

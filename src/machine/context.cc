@@ -53,6 +53,7 @@ int UsableCores() {
 
 // Returns the cores of this rank: a core that several ranks of its host may use counts in parts.
 int ShareOfCores(Communicator& communicator) {
+  if (communicator.is_alone()) return UsableCores();
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof(mine), &mine);

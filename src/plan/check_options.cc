@@ -57,8 +57,7 @@ TrainOptions WithRanks(TrainOptions options, int ranks) {
   if (window < replicas) {
     ThrowInvalidInput(
         "a step has {} {} and there are {} {}, so that some would have no work; start fewer ranks, "
-        "or "
-        "set global_batch_size to {} or more",
+        "or set global_batch_size to {} or more",
         window, window == 1 ? "micro-batch" : "micro-batches", replicas, kind, samples * replicas);
   }
   if (options.reduction_groups < replicas) {

@@ -116,6 +116,7 @@ RankPlan PlanRanks(const RankPlace& place, const std::vector<IndexRange>& stages
 }
 
 double IdleShare(int stages, std::int64_t micro_batches) {
+  if (stages == 1) return 0;
   const double busy = 3.0 * static_cast<double>(micro_batches);
   return 1 - busy / EndOf(stages, micro_batches, 1, 2);
 }

@@ -251,8 +251,7 @@ TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
   if (draws && plan.total_steps > kMostMicroBatches / options.gradient_accumulation_steps) {
     ThrowInvalidInput(
         "{} steps of {} micro-batches: with lora_dropout or neftune_noise_alpha a run has at most "
-        "{} "
-        "micro-batches; set a larger per_device_train_batch_size",
+        "{} micro-batches; set a larger per_device_train_batch_size",
         plan.total_steps, options.gradient_accumulation_steps, kMostMicroBatches);
   }
   plan.warmup_steps = run->schedule.warmup_steps;

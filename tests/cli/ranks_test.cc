@@ -158,9 +158,6 @@ TEST_F(MpiTest, ErrorsAreToldOnceWithTheirCode) {
   const Outcome seed = RunEach({{"train", "run.yaml"}, {"train", "run.yaml", "--seed", "7"}});
   EXPECT_EQ(seed.code, 2);
   EXPECT_THAT(seed.err, HasSubstr("seed: '42' on rank 0 of 2"));
-  const Outcome threads =
-      RunEach({{"train", "run.yaml", "--dry_run", "--threads", "1"}, {"train", "no.yaml"}});
-  EXPECT_EQ(threads.code, 2);
   Write("other.jsonl", "{\"text\": \"Another text.\"}\n");
   const Outcome samples = RunEach({{"eval", "model", "data.jsonl", "--max_length", "64"},
                                    {"eval", "model", "other.jsonl", "--max_length", "64"}});

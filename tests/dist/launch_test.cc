@@ -21,16 +21,6 @@ Launched Read(const std::map<std::string, std::string>& variables) {
   });
 }
 
-std::string ErrorOfLauncher(const std::map<std::string, std::string>& variables) {
-  try {
-    Read(variables);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
-    return error.what();
-  }
-  return "";
-}
-
 TEST(Launch, AProcessAloneHasNoLauncher) {
   EXPECT_EQ(Read({}).size, 1);
   EXPECT_EQ(Read({}).launcher, "");
@@ -49,12 +39,17 @@ TEST(Launch, ReadsLaunchersOfMpi) {
   EXPECT_EQ(srun.size, 8);
 }
 
-TEST(Launch, RefusesRanksThatDoNotKnowEachOther) {
-  EXPECT_THAT(ErrorOfLauncher({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}}),
-              HasSubstr("srun --mpi=pmix"));
-  EXPECT_THAT(ErrorOfLauncher({{"RANK", "0"}, {"WORLD_SIZE", "2"}}), HasSubstr("mpirun -n 2"));
-  EXPECT_THAT(ErrorOfLauncher({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}),
-              HasSubstr("OMPI_COMM_WORLD_RANK"));
+// Other commands than those of ranks are not concerned.
+TEST(Launch, FindsRanksThatDoNotKnowEachOther) {
+  const Launched srun = Read({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  EXPECT_EQ(srun.size, 1);
+  EXPECT_THAT(srun.problem, HasSubstr("srun --mpi=pmix"));
+  const Launched torchrun = Read({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  EXPECT_THAT(torchrun.problem, HasSubstr("mpirun -n 2"));
+  std::string note;
+  EXPECT_THROW(JoinRanks(torchrun, note), Error);
+  EXPECT_EQ(Read({{"RANK", "colonel"}, {"WORLD_SIZE", "2"}}).problem, "");
+  EXPECT_EQ(Read({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).size, 1);
 }
 
 }  // namespace
