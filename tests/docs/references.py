@@ -5,6 +5,7 @@ import glob
 import json
 import re
 import subprocess
+import sys
 
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -44,7 +45,7 @@ def _unknown_to_qlora(programs, command):
 def _text_of_script(path):
     """The help of a program in Python, the whole text of another."""
     if path.suffix == ".py":
-        done = subprocess.run([path, "--help"], capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, path, "--help"], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
     return path.read_text(encoding="utf-8")
 
