@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "command/common.h"
 #include "dist/mpi_ranks.h"
+#include "dist/nccl_link.h"
 #include "hub/hub_cache.h"
 #include "qlora/machine.h"
 #include "terminal/text_wrap.h"
@@ -94,6 +95,8 @@ class DoctorVerb : public Verb {
     // The libraries that a run would use are tried, because one may be there and not start.
     const CudaTrial trial = cuda.problem.empty() ? TryCuda() : CudaTrial();
     const std::string mpi = DescribeMpi();
+    // NCCL is for several cards, and large.
+    const std::string nccl = cuda.problem.empty() ? DescribeNccl() : "";
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
@@ -104,6 +107,7 @@ class DoctorVerb : public Verb {
                               {"memory_available_bytes", machine.memory_available},
                               {"cuda", CudaToJson(cuda, trial)},
                               {"mpi", mpi},
+                              {"nccl", nccl},
                               {"libraries", libraries},
                               {"hub_cache", cache},
                               {"cached_models", models}});
@@ -124,7 +128,8 @@ class DoctorVerb : public Verb {
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
     list(CudaToText(cuda, trial));
-    list(fmt::format("ranks         {}\n", mpi));
+    list(fmt::format("ranks         {}; TCP\n", mpi));
+    if (!nccl.empty()) list(fmt::format("cards         {}\n", nccl));
     std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       names += fmt::format(" {} {}", name, version.get<std::string>());

@@ -12,6 +12,8 @@
 
 namespace qlora {
 
+class Memory;  // of the library: the memory of a device
+
 // One rank of a job. Every rank makes the same calls in the same order, from one thread; a call
 // returns when this rank's part of it is done. Calls move bytes and add nothing: the order of sums
 // is that of the caller, on any number of ranks (step/gradient_tree.h). A rank that fails ends its
@@ -40,12 +42,27 @@ class Communicator {
   // has the size of from_each[r]. Nothing is sent or received where a slice is empty, so that only
   // ranks that have bytes for one another need to make the call. The slice for this rank is copied.
   void Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each);
+  // The same with slices in the memory of a device, over a link to it where there is one, otherwise
+  // over copies in host memory.
+  void Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
+                Memory& memory);
   // Receives the bytes of each rank, all of them as many as `mine`, in the order of ranks.
   void Gather(Bytes mine, MutableBytes all);
   // Receives the bytes of `root`.
   void Broadcast(MutableBytes data, int root);
   // Ends all ranks with this exit code, without a word of its own.
   [[noreturn]] virtual void Abort(int code) = 0;
+
+  // How slices of one device's memory get to other ranks without the host.
+  class DeviceLink {
+   public:
+    virtual ~DeviceLink() = default;
+    // As Exchange of the communicator; the slice for this rank is empty.
+    virtual void Exchange(std::span<const Bytes> to_each,
+                          std::span<const MutableBytes> from_each) = 0;
+  };
+  // Uses a link for slices of `memory` until it is taken away again (null).
+  void SetDeviceLink(DeviceLink* link) { device_link_ = link; }
 
   // The seconds of the calls so far, waiting for others included.
   double seconds() const { return seconds_; }
@@ -63,6 +80,8 @@ class Communicator {
   Communicator(int rank, int size) : rank_(rank), size_(size) {}
   // Gathers the names of hosts; called once, when an engine can move bytes.
   void SetHost(std::string host);
+  // The name of this machine.
+  static std::string HostName();
 
  private:
   class Call;  // counts and times a call
@@ -70,6 +89,9 @@ class Communicator {
                           std::span<const MutableBytes> from_each) = 0;
   virtual void DoGather(Bytes mine, MutableBytes all) = 0;
   virtual void DoBroadcast(MutableBytes data, int root) = 0;
+
+  void ExchangeCopies(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
+                      Memory& memory);
 
   int rank_;
   int size_;
@@ -80,6 +102,7 @@ class Communicator {
   std::atomic<std::int64_t> calls_ = 0;
   std::atomic<const char*> call_ = "";
   bool ends_together_ = false;
+  DeviceLink* device_link_ = nullptr;
 };
 
 // The communicator of a job of one process.

@@ -53,6 +53,10 @@ class Memory {
   // them: the host waits for their transfers, each of which runs in the order of ops.
   virtual std::size_t Unlocked() const { return 0; }
 
+  // The queue of ops as libraries take it that add copies of this memory (cudaStream_t). Null where
+  // ops run at once.
+  virtual void* queue() const { return nullptr; }
+
   // Returns the bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
   // Returns the bytes that this process holds beyond the allocations made here: program and data in

@@ -22,6 +22,7 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     // Its steps have as many micro-batches as gradient_accumulation_steps says.
     "global_batch_size",
     "pipeline_stages",
+    "ddp_backend",
     // Places of model and data. Fingerprints show that they are the same.
     "model_name_or_path",
     "dataset",

@@ -5,9 +5,13 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <sstream>
+#include <vector>
 
 #include "base/check.h"
 #include "dist/mpi_ranks.h"
+#include "dist/tcp_ranks.h"
 
 namespace qlora {
 namespace {
@@ -44,6 +48,24 @@ std::string UndoBinding(const Communicator& communicator) {
       CPU_COUNT(&now), communicator.host());
 }
 
+// Shows this rank one of the cards that the ranks of its host see, before CUDA looks. A launcher
+// that gave each rank a card of its own is left alone.
+void ChooseCard(const Communicator& communicator) {
+  std::vector<std::string> cards;
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
+    std::istringstream list(visible);
+    for (std::string card; std::getline(list, card, ',');) cards.push_back(card);
+  } else {
+    std::error_code error;
+    while (std::filesystem::exists(fmt::format("/dev/nvidia{}", cards.size()), error)) {
+      cards.push_back(std::to_string(cards.size()));
+    }
+  }
+  if (cards.size() < 2) return;
+  const std::string& mine = cards[communicator.local_rank() % std::ssize(cards)];
+  setenv("CUDA_VISIBLE_DEVICES", mine.c_str(), 1);
+}
+
 }  // namespace
 
 // Several launchers set variables of others too, so the most particular come first.
@@ -59,7 +81,7 @@ Launched ReadLauncher(const Variable& variable) {
   for (const Names& names : kMpi) {
     const std::optional<int> rank = NumberIn(variable, names.rank);
     const std::optional<int> size = NumberIn(variable, names.size);
-    if (rank && size) return {names.launcher, *rank, *size, ""};
+    if (rank && size) return {names.launcher, *rank, *size};
   }
   Launched alone;
   const std::optional<int> tasks = NumberIn(variable, "SLURM_STEP_NUM_TASKS");
@@ -68,12 +90,22 @@ Launched ReadLauncher(const Variable& variable) {
         "srun started {} processes that do not know each other: use srun --mpi=pmix", *tasks);
   }
   const std::optional<int> world = NumberIn(variable, "WORLD_SIZE");
-  if (NumberIn(variable, "RANK") && world > 1) {
-    alone.problem = fmt::format(
-        "torchrun or its like started {} processes (RANK, WORLD_SIZE), between which there is no "
-        "MPI: start the same command with mpirun -n {}, or unset these variables",
-        *world, *world);
+  const std::optional<int> rank = NumberIn(variable, "RANK");
+  if (!rank || !world || world <= 1) return alone;
+  const std::string address = variable("MASTER_ADDR").value_or("");
+  const std::optional<int> port = NumberIn(variable, "MASTER_PORT");
+  if (rank < world && !address.empty() && port > 0) {
+    // The agent of torchrun listens at the port itself.
+    const bool is_taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return {"torchrun", *rank, *world, "", {address, *port + (is_taken ? 1 : 0)}};
   }
+  alone.problem = fmt::format(
+      "torchrun or its like started {} processes, and they do not know where to meet: expected "
+      "RANK "
+      "in 0 to {}, MASTER_ADDR and MASTER_PORT, found '{}', '{}' and '{}'; set them, start the "
+      "same "
+      "command with mpirun -n {}, or unset RANK and WORLD_SIZE",
+      *world, *world - 1, *rank, address, variable("MASTER_PORT").value_or(""), *world);
   return alone;
 }
 
@@ -86,6 +118,12 @@ Launched ReadLauncher() {
 
 std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note) {
   if (!launched.problem.empty()) throw Error(ErrorCode::kInvalidInput, launched.problem);
+  if (launched.meeting.port != 0) {
+    std::unique_ptr<Communicator> ranks =
+        StartTcp({launched.meeting, launched.rank, launched.size});
+    ChooseCard(*ranks);
+    return ranks;
+  }
   // `mpirun -n 1` needs no engine, and may be all that a machine without MPI has.
   if (launched.size == 1 && !FindMpiPlugin()) return MakeOneProcess();
   if (launched.launcher.empty()) return MakeOneProcess();
@@ -97,6 +135,7 @@ std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& n
         launched.launcher, launched.size, ranks->size(), launched.launcher);
   }
   note = UndoBinding(*ranks);
+  ChooseCard(*ranks);
   return ranks;
 }
 

@@ -2,6 +2,8 @@
 //
 //   launch.h          reads the variables of mpirun, srun and their like; undoes their binding
 //   mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
+//   tcp_ranks.h       the communicator over TCP, for torchrun and its like; tcp_socket.h
+//   nccl_link.h       slices of device memory through NCCL, beside either
 //   together.h        work that all ranks do, with one outcome for all
 //   agreement.h       compares what ranks were given
 //   folder_copy.h     a folder of rank 0 for all
@@ -17,16 +19,18 @@
 #include <string>
 #include <string_view>
 
+#include "dist/tcp_socket.h"
 #include "qlora/communicator.h"
 
 namespace qlora {
 
 // What a launcher tells a process.
 struct Launched {
-  std::string launcher;  // "mpirun", "srun" ...
+  std::string launcher = {};  // "mpirun", "srun" ...
   int rank = 0;
   int size = 1;
-  std::string problem;  // why ranks that were started could not reach each other; "" otherwise
+  std::string problem = {};  // why ranks that were started could not reach each other; "" otherwise
+  TcpAddress meeting = {};   // where ranks meet whose launcher brings no engine
 };
 
 // The value of a variable of the environment; nothing where it is not set.

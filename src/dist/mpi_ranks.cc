@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <array>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -17,12 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPlugin = "libqlora_mpi.so";
-
-std::string HostName() {
-  std::array<char, 256> name = {};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 class MpiRanks : public Communicator {
  public:

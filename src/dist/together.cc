@@ -85,14 +85,14 @@ bool AnyRank(Communicator& communicator, bool mine) {
   return std::any_of(all.begin(), all.end(), [](std::byte one) { return one != std::byte{0}; });
 }
 
-void SendAndReceive(Communicator& communicator, int to, Communicator::Bytes data, int from,
-                    Communicator::MutableBytes received) {
+void SendAndReceive(Communicator& communicator, Memory& memory, int to, Communicator::Bytes data,
+                    int from, Communicator::MutableBytes received) {
   if (to < 0 && from < 0) return;
   std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(communicator.size()));
   std::vector<Communicator::MutableBytes> from_each(to_each.size());
   if (to >= 0) to_each[to] = data;
   if (from >= 0) from_each[from] = received;
-  communicator.Exchange(to_each, from_each);
+  communicator.Exchange(to_each, from_each, memory);
 }
 
 std::string NameOfRank(const Communicator& communicator, int rank, std::string_view host) {

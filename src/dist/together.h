@@ -20,9 +20,10 @@ std::string BroadcastText(Communicator& communicator, std::string_view of_root);
 // True when it is true on any rank.
 bool AnyRank(Communicator& communicator, bool mine);
 
-// Sends to rank `to` and receives from rank `from`, at once; a number below 0: not.
-void SendAndReceive(Communicator& communicator, int to, Communicator::Bytes data, int from,
-                    Communicator::MutableBytes received);
+// Sends to rank `to` and receives from rank `from`, at once, bytes of `memory`; a number below 0:
+// not.
+void SendAndReceive(Communicator& communicator, Memory& memory, int to, Communicator::Bytes data,
+                    int from, Communicator::MutableBytes received);
 
 // "rank 3 (host)", for messages.
 std::string NameOfRank(const Communicator& communicator, int rank, std::string_view host);

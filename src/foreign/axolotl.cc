@@ -327,7 +327,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Custom(MigrateOptimizer, "optimizer"),
     rule::Custom(MigrateAutoResume, "auto_resume_from_checkpoints"),
     // Values that name the only behaviour here.
-    rule::Expect("1", kOneProcess,
+    rule::Expect("1", kRanks,
                  "sequence_parallel_degree context_parallel_size tensor_parallel_size"),
     // Settings of an implementation: they do not change the training.
     rule::NotNeeded(kOwnFiles,
@@ -353,7 +353,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::NotNeeded("evaluation uses the memory of training", "eval_batch_size"),
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded(kNoHub, "wandb_mode hub_strategy hf_use_auth_token"),
-    rule::NotNeeded(kOneProcess, "ddp fsdp_version"),
+    rule::NotNeeded(kRanks, "ddp fsdp_version"),
     // Settings that would change the training.
     rule::Unsupported("the tokenizer is that of the model", "tokenizer_config"),
     rule::Unsupported("give the directory of that revision", "revision_of_model"),

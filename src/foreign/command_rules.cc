@@ -125,7 +125,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::NotNeeded(kNoEffect, "v q verbose quiet"),
     rule::NotNeeded("attention never stores its matrix", "fa"),
     rule::NotNeeded(kNoPlaces, "ngl gpu_layers n_gpu_layers"),
-    rule::NotNeeded(kOneProcess, "num_gpus num_processes nproc_per_node"),
+    rule::NotNeeded(kRanks, "num_gpus num_processes nproc_per_node"),
     rule::NotNeeded("the verb train trains", "train"),
     rule::NotNeeded("`qlora generate` answers once", "no_cnv no_conversation st single_turn"),
     rule::NotNeeded("how many tokens are read at once follows from the memory",

@@ -19,7 +19,8 @@ namespace qlora {
 
 // Reasons that several trainers share.
 inline constexpr std::string_view kNoHub = "nothing leaves this machine";
-inline constexpr std::string_view kOneProcess = "a run is one process on one machine";
+inline constexpr std::string_view kRanks =
+    "mpirun or torchrun start ranks, which share out samples, or layers (pipeline_stages)";
 
 inline constexpr std::string_view kNoFloat16 =
     "products are bfloat16 or float32, which need no loss scaling; see compute_dtype";

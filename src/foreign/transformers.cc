@@ -253,7 +253,7 @@ constexpr KeyRule kTransformersRules[] = {
         "neftune_noise_alpha label_smoothing_factor seed output_dir overwrite_output_dir "
         "eval_on_start "
         "load_best_model_at_end early_stopping_patience early_stopping_threshold "
-        "resume_from_checkpoint logging_dir"),
+        "resume_from_checkpoint logging_dir ddp_timeout"),
     // The same meaning under another name.
     rule::Copy("model_name_or_path", "model model_id base_model_name_or_path"),
     rule::Copy("bnb_4bit_use_double_quant", "use_bnb_nested_quant"),
@@ -307,7 +307,7 @@ constexpr KeyRule kTransformersRules[] = {
                  "loss_type"),
     rule::Expect("true", "the verb train trains", "do_train"),
     rule::Expect("true", "files are safetensors", "save_safetensors"),
-    rule::Expect("0,1", kOneProcess, "tp_size"),
+    rule::Expect("0,1", kRanks, "tp_size"),
     // Settings about PyTorch, CUDA, several processes or the hub, which change nothing in the
     // result.
     rule::NotNeeded("bytes are stored as bytes", "bnb_4bit_quant_storage"),
@@ -317,11 +317,11 @@ constexpr KeyRule kTransformersRules[] = {
     rule::NotNeeded("attention never stores its matrix",
                     "attn_implementation use_flash_attention_2"),
     rule::NotNeeded("training needs no cache", "use_cache"),
-    rule::NotNeeded(kOneProcess,
+    rule::NotNeeded(kRanks,
                     "device_map megatron_core dataloader_persistent_workers eval_use_gather_object "
                     "save_on_each_node log_level_replica log_on_each_node ray_scope mp_parameters "
                     "dispatch_batches split_batches ddp_broadcast_buffers fsdp_min_num_params "
-                    "fsdp_transformer_layer_cls_to_wrap local_rank ddp_backend ddp_timeout "
+                    "fsdp_transformer_layer_cls_to_wrap local_rank ddp_backend "
                     "ddp_find_unused_parameters ddp_bucket_cap_mb accelerator_config xpu_backend"),
     rule::NotNeeded("weights are quantized as they are read", "low_cpu_mem_usage"),
     rule::NotNeeded("the kernels are fused as they are",
@@ -392,7 +392,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Unsupported("biases are not trained", "lora_bias"),
     rule::Unsupported("of GPT-2's Conv1D, which no family here has", "fan_in_fan_out"),
     rule::Unsupported("the family of the model names its layers", "layers_pattern"),
-    rule::Unsupported(kOneProcess,
+    rule::Unsupported(kRanks,
                       "megatron_config parallelism_config fsdp fsdp_config deepspeed sharded_ddp"),
     rule::Unsupported("see init_lora_weights",
                       "loftq_config eva_config corda_config lora_ga_config"),

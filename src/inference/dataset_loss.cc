@@ -105,13 +105,14 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
 // Forward, from the stage before and to the next one where there are any.
 void ForwardStage(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
                   const PassInputs& inputs, Activations& activations) {
+  Memory& memory = decoder.backend().memory();
   const MatrixView& first = activations.layers[decoder.config().layers_here().begin].x_in;
   if (!place.is_first_stage()) {
-    SendAndReceive(communicator, -1, {}, place.rank - 1, BytesIn(first));
+    SendAndReceive(communicator, memory, -1, {}, place.rank - 1, BytesIn(first));
   }
   Forward(decoder, inputs, activations);
   if (!place.is_last_stage()) {
-    SendAndReceive(communicator, place.rank + 1, BytesIn(activations.x_out), -1, {});
+    SendAndReceive(communicator, memory, place.rank + 1, BytesIn(activations.x_out), -1, {});
   }
 }
 

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/stopwatch.h"
 
 namespace qlora {
@@ -38,6 +40,33 @@ void Communicator::Exchange(std::span<const Bytes> to_each,
   DoExchange(to_each, from_each);
 }
 
+void Communicator::Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
+                            Memory& memory) {
+  if (IsHost(memory)) return Exchange(to_each, from_each);
+  const Call call(*this, "exchange");
+  if (device_link_ != nullptr) return device_link_->Exchange(to_each, from_each);
+  ExchangeCopies(to_each, from_each, memory);
+}
+
+void Communicator::ExchangeCopies(std::span<const Bytes> to_each,
+                                  std::span<const MutableBytes> from_each, Memory& memory) {
+  // Ranks may get the same slice.
+  std::map<std::pair<const std::byte*, std::size_t>, HostBytes> leaving;
+  std::vector<Bytes> to;
+  for (const Bytes& slice : to_each) {
+    const auto [copy, is_new] =
+        leaving.try_emplace({slice.data(), slice.size()}, memory, slice.data(), slice.size());
+    to.emplace_back(copy->second.data(), slice.size());
+  }
+  std::vector<std::vector<std::byte>> arriving;
+  for (const MutableBytes& slice : from_each) arriving.emplace_back(slice.size());
+  DoExchange(to, std::vector<MutableBytes>(arriving.begin(), arriving.end()));
+  for (std::size_t rank = 0; rank < arriving.size(); ++rank) {
+    if (arriving[rank].empty()) continue;
+    memory.Upload(arriving[rank].data(), from_each[rank].data(), arriving[rank].size());
+  }
+}
+
 void Communicator::Gather(Bytes mine, MutableBytes all) {
   const Call call(*this, "gather");
   DoGather(mine, all);
@@ -46,6 +75,12 @@ void Communicator::Gather(Bytes mine, MutableBytes all) {
 void Communicator::Broadcast(MutableBytes data, int root) {
   const Call call(*this, "broadcast");
   DoBroadcast(data, root);
+}
+
+std::string Communicator::HostName() {
+  std::array<char, 256> name = {};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 void Communicator::SetHost(std::string host) {

@@ -277,7 +277,8 @@ FittedRun FitMemory(const RunParts& run) {
                   .in_flight = run.place.in_flight(),
                   .recompute = {}};
   const Memory& memory = run.backend.memory();
-  const int sharers = run.place.of_host;
+  // Each rank has a card of its own.
+  const int sharers = IsHost(memory) ? run.place.of_host : 1;
   const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory, sharers);
   const std::size_t host_limit = HostLimit(run);
   Choose(run, limit, fitted.needs);

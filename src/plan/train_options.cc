@@ -95,6 +95,10 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("pipeline_stages", &pipeline_stages,
             "number of ranks that share out the layers of a model larger than one machine; other "
             "ranks are further replicas");
+  table.Choice(
+      "ddp_backend", &ddp_backend, {"auto", "nccl", "host"},
+      "how ranks exchange gradients in the memory of cards: by NCCL, or through host memory; "
+      "auto: by NCCL where all ranks have it");
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,

@@ -306,8 +306,8 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
     const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
                                              ? BackendFactory::ForJob(context, checked.device)
                                              : BackendFactory::ForPlan(context, checked.device);
-    if (!communicator.is_alone() && checked.device == "cuda") {
-      ThrowInvalidInput("several ranks train with device cpu; with device cuda, start one process");
+    if (!communicator.is_alone() && checked.ddp_backend == "nccl" && checked.device != "cuda") {
+      ThrowInvalidInput("ddp_backend nccl is for device cuda; on processors leave it out");
     }
     TrainPlan made = Plan(context, checked, purpose, backends, start,
                           PlaceIn(communicator, checked, world_size), nullptr, reading);

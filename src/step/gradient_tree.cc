@@ -63,6 +63,10 @@ Communicator::MutableBytes BytesOfRow(const MatrixView& row) {
   return {row.Row<std::byte>(0), BytesOf(row.dtype, row.cols)};
 }
 
+void CopyRow(Backend& backend, const MatrixView& from, const MatrixView& to) {
+  if (from.cols > 0) backend.Run(ops::Copy{InRows(from), InRows(to)});
+}
+
 // The subtrees of all replicas, in the order of leaves.
 std::vector<IndexRange> AllSubtrees(const WindowSplit& window) {
   std::vector<IndexRange> all;
@@ -176,7 +180,7 @@ void GradientTree::Finish(Backend& backend, Communicator& communicator, const Wi
     if (window.replicas > 1) AddOverReplicas(backend, communicator, window, part, gradients);
   }
   held_.clear();
-  ShareStages(communicator, gradients);
+  ShareStages(communicator, backend.memory(), gradients);
 }
 
 //   to_each     slice r of subtree s of this replica -> replica r, for s = 0, 1, ...
@@ -203,24 +207,32 @@ void GradientTree::AddOverReplicas(Backend& backend, Communicator& communicator,
       const int rank = rank_of(replica);
       to_each[rank] = {};
       from_each[rank] = {};
-      if (s < held_.size()) to_each[rank] = BytesOfRow(Slice(sum, slice(replica)));
-      if (s < subtrees[replica].size())
-        from_each[rank] = BytesOfRow(RowOf(received_, row, own.size()));
+      const MatrixView received = RowOf(received_, row, own.size());
       row += std::ssize(subtrees[replica]);
+      if (replica == place_.replica()) {
+        if (s < held_.size()) CopyRow(backend, Slice(sum, own), received);
+        continue;
+      }
+      if (s < held_.size()) to_each[rank] = BytesOfRow(Slice(sum, slice(replica)));
+      if (s < subtrees[replica].size()) from_each[rank] = BytesOfRow(received);
     }
-    communicator.Exchange(to_each, from_each);
+    communicator.Exchange(to_each, from_each, backend.memory());
   }
   std::int64_t next = 0;
   if (own.size() > 0)
     AddRows(backend, {0, window.leaves()}, own.size(), AllSubtrees(window), received_, next);
+  const MatrixView total = RowOf(received_, 0, own.size());
+  CopyRow(backend, total, Slice(gradients, own));
   for (int replica = 0; replica < window.replicas; ++replica) {
-    to_each[rank_of(replica)] = BytesOfRow(RowOf(received_, 0, own.size()));
+    if (replica == place_.replica()) continue;
+    to_each[rank_of(replica)] = BytesOfRow(total);
     from_each[rank_of(replica)] = BytesOfRow(Slice(gradients, slice(replica)));
   }
-  communicator.Exchange(to_each, from_each);
+  communicator.Exchange(to_each, from_each, backend.memory());
 }
 
-void GradientTree::ShareStages(Communicator& communicator, MatrixView values) const {
+void GradientTree::ShareStages(Communicator& communicator, Memory& memory,
+                               MatrixView values) const {
   if (place_.stages == 1) return;
   std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(communicator.size()));
   std::vector<Communicator::MutableBytes> from_each(to_each.size());
@@ -231,7 +243,7 @@ void GradientTree::ShareStages(Communicator& communicator, MatrixView values) co
       to_each[rank] = BytesOfRow(Slice(values, parts_[place_.stage()][i]));
       from_each[rank] = BytesOfRow(Slice(values, parts_[stage][i]));
     }
-    communicator.Exchange(to_each, from_each);
+    communicator.Exchange(to_each, from_each, memory);
   }
 }
 

@@ -61,8 +61,8 @@ class GradientTree {
   // After the last leaf: leaves the sum of the window in `gradients`, on every rank.
   void Finish(Backend& backend, Communicator& communicator, const WindowSplit& window,
               MatrixView gradients);
-  // Gives every rank the values (1, n) that stages have computed, each its parts.
-  void ShareStages(Communicator& communicator, MatrixView values) const;
+  // Gives every rank the values (1, n) in `memory` that stages have computed, each its parts.
+  void ShareStages(Communicator& communicator, Memory& memory, MatrixView values) const;
 
  private:
   // The sum over replicas of the values in one part.

@@ -68,7 +68,8 @@ void WindowPasses::Send() { Exchange(-1, {}); }
 
 void WindowPasses::Exchange(int from, const MatrixView& values) {
   const Message sent = std::exchange(message_, {});
-  SendAndReceive(model_.communicator, sent.to, BytesIn(sent.values), from, BytesIn(values));
+  SendAndReceive(model_.communicator, model_.backend().memory(), sent.to, BytesIn(sent.values),
+                 from, BytesIn(values));
 }
 
 void WindowPasses::RunForward(std::int64_t micro_batch) {

@@ -109,7 +109,8 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
 }
 
 void ShareStart(LoadedRun& loaded) {
-  loaded.gradients.ShareStages(loaded.communicator, loaded.adapter.parameters());
+  loaded.gradients.ShareStages(loaded.communicator, loaded.decoder->backend().memory(),
+                               loaded.adapter.parameters());
   RefreshNorms(*loaded.backend, loaded.weights, loaded.adapter);
 }
 

@@ -11,6 +11,7 @@
 namespace qlora {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 Launched Read(const std::map<std::string, std::string>& variables) {
@@ -39,15 +40,36 @@ TEST(Launch, ReadsLaunchersOfMpi) {
   EXPECT_EQ(srun.size, 8);
 }
 
+TEST(Launch, ReadsWhereRanksMeet) {
+  const std::map<std::string, std::string> variables = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "first"}, {"MASTER_PORT", "29500"}};
+  const Launched torchrun = Read(variables);
+  EXPECT_EQ(torchrun.rank, 1);
+  EXPECT_EQ(torchrun.size, 2);
+  EXPECT_EQ(torchrun.meeting.host, "first");
+  EXPECT_EQ(torchrun.meeting.port, 29500);
+  // Its agent has the port; mpirun goes first where both have set variables.
+  auto of_agent = variables;
+  of_agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(Read(of_agent).meeting.port, 29501);
+  of_agent["OMPI_COMM_WORLD_RANK"] = "0";
+  of_agent["OMPI_COMM_WORLD_SIZE"] = "2";
+  EXPECT_EQ(Read(of_agent).launcher, "mpirun");
+  EXPECT_EQ(Read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).problem, "");
+}
+
 // Other commands than those of ranks are not concerned.
 TEST(Launch, FindsRanksThatDoNotKnowEachOther) {
   const Launched srun = Read({{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   EXPECT_EQ(srun.size, 1);
   EXPECT_THAT(srun.problem, HasSubstr("srun --mpi=pmix"));
-  const Launched torchrun = Read({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
-  EXPECT_THAT(torchrun.problem, HasSubstr("mpirun -n 2"));
+  const Launched torchrun = Read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "x"}});
+  EXPECT_THAT(torchrun.problem, AllOf(HasSubstr("'0', '' and 'x'"), HasSubstr("mpirun -n 2")));
   std::string note;
   EXPECT_THROW(JoinRanks(torchrun, note), Error);
+  EXPECT_THAT(Read({{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}})
+                  .problem,
+              HasSubstr("expected RANK in 0 to 1"));
   EXPECT_EQ(Read({{"RANK", "colonel"}, {"WORLD_SIZE", "2"}}).problem, "");
   EXPECT_EQ(Read({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}).size, 1);
 }

@@ -85,16 +85,15 @@ class ThreadRank : public Communicator {
   ThreadJob& job_;
 };
 
-// Runs work(communicator) on `size` ranks. Throws what rank 0 threw, when all have ended.
-inline void OnRanks(int size, const std::function<void(Communicator&)>& work) {
-  ThreadJob job(size);
+// Runs work(rank) on `size` threads. Throws what the first rank that failed threw, when all have
+// ended.
+inline void OnThreads(int size, const std::function<void(int rank)>& work) {
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        ThreadRank communicator(job, rank);
-        work(communicator);
+        work(rank);
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -104,6 +103,15 @@ inline void OnRanks(int size, const std::function<void(Communicator&)>& work) {
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+// The same with ranks that reach each other.
+inline void OnRanks(int size, const std::function<void(Communicator&)>& work) {
+  ThreadJob job(size);
+  OnThreads(size, [&](int rank) {
+    ThreadRank communicator(job, rank);
+    work(communicator);
+  });
 }
 
 }  // namespace qlora

@@ -1,9 +1,11 @@
 // Runs on several ranks: the files of one process, whatever the number of ranks.
+#include <dlfcn.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
 #include <map>
 
+#include "backend/guarded_backend.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "dist/thread_ranks.h"
 #include "train/tiny_run.h"
@@ -25,6 +27,7 @@ class RanksTest : public TinyRunTest {
       if (change) change(mine, communicator.rank());
       try {
         Context context(1, communicator);
+        if (backends_) BackendFactory::GiveTo(context, backends_());
         // The last rank alone is told to stop.
         StopWhenAsked observer(communicator.rank() + 1 == ranks ? stop_after : -1);
         const RunSummary summary = PlanAndTrain(context, mine, observer);
@@ -67,6 +70,8 @@ class RanksTest : public TinyRunTest {
     }
     EXPECT_EQ(one.size(), two.size());
   }
+
+  std::function<BackendFactory::Ptr()> backends_;  // of each rank; those of the CPU without it
 
  private:
   // Ranks other than 0 hear of no steps, so that questions are counted: one after each step.
@@ -256,6 +261,38 @@ TEST_F(RanksTest, ANanIsAnErrorOfAll) {
     if (stages == 1) expected = fmt::format("{}", fmt::join(Steps("stages1"), "\n"));
     EXPECT_EQ(fmt::format("{}", fmt::join(Steps(fmt::format("stages{}", stages)), "\n")), expected);
   }
+}
+
+// On memory that the host does not reach, like that of cards: through copies, and through NCCL.
+TEST_F(RanksTest, CardsHaveTheFilesOfOneProcess) {
+  TrainOptions options = Options("one");
+  options.per_device_train_batch_size = 1;
+  options.global_batch_size = 7;
+  options.max_steps = 3;
+  Run(options);
+  backends_ = [] { return GuardedBackends(); };
+  // The loader finds this one when it is asked for the library by its name.
+  void* stand_in = dlopen(QLORA_NCCL_STAND_IN, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(stand_in, nullptr) << dlerror();
+  const auto groups = reinterpret_cast<int (*)()>(dlsym(stand_in, "stand_in_groups"));
+  for (const char* backend : {"host", "auto"}) {
+    options.ddp_backend = backend;
+    for (const int stages : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{}, {} stages", backend, stages));
+      options.output_dir = root_ / fmt::format("{}-{}", backend, stages);
+      options.pipeline_stages = stages;
+      const int before = groups();
+      EXPECT_EQ(RunOn(stages == 1 ? 3 : 4, options), "");
+      EXPECT_EQ(groups() > before, options.ddp_backend == "auto");
+      EXPECT_TRUE(Adapter("one") == Adapter(fs::path(options.output_dir).filename()));
+    }
+  }
+}
+
+TEST_F(RanksTest, ProcessorsHaveNoNccl) {
+  TrainOptions options = Options("run");
+  options.ddp_backend = "nccl";
+  EXPECT_THAT(RunOn(2, options), HasSubstr("ddp_backend nccl is for device cuda"));
 }
 
 // Threads are a matter of each rank.

@@ -1,0 +1,83 @@
+// `qlora train` as torchrun and its like start it: ranks that meet at an address.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof(address);
+  bind(fd, reinterpret_cast<const sockaddr*>(&address), size);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+class TcpRanksTest : public TinyModelTest {
+ protected:
+  void SetUp() override {
+    TinyModelTest::SetUp();
+    Write("run.yaml",
+          "model: model\ndataset: data.jsonl\noutput_dir: out\nmax_steps: 6\nmax_length: 64\n"
+          "lora_r: 4\nper_device_train_batch_size: 1\nglobal_batch_size: 4\nsave_steps: 2\n");
+  }
+  // Runs a line on ranks; their exit codes are the output. $RANK is the number of a rank;
+  // meanwhile: shell words, where rank 1 has the number $second.
+  Outcome RunOn(int ranks, const std::string& line, const std::string& meanwhile = "") const {
+    std::string script = "export WORLD_SIZE=" + std::to_string(ranks) +
+                         " MASTER_ADDR=localhost MASTER_PORT=" + std::to_string(FreePort()) +
+                         "; all=; ";
+    for (int rank = 0; rank < ranks; ++rank) {
+      script += "RANK=" + std::to_string(rank) + "; export RANK; " + QloraBinary().string() + " " +
+                line + " >/dev/null & all=\"$all $!\"; [ $RANK -ne 1 ] || second=$!; ";
+    }
+    script += meanwhile + " for one in $all; do wait $one; echo $?; done";
+    return RunProgram("sh", scratch_, {"-c", script});
+  }
+  std::string Adapter(const std::string& dir) const {
+    return ReadAll(scratch_ / dir / "adapter_model.safetensors");
+  }
+};
+
+TEST_F(TcpRanksTest, WriteTheFilesOfOneProcess) {
+  ASSERT_EQ(Run({"train", "run.yaml"}).code, 0);
+  const Outcome outcome = RunOn(3, "train run.yaml --output_dir several");
+  EXPECT_EQ(outcome.out, "0\n0\n0\n") << outcome.err;
+  EXPECT_TRUE(Adapter("several") == Adapter("out"));
+  EXPECT_THAT(outcome.err, HasSubstr("ranks=3"));
+  const Outcome stages = RunOn(2, "train run.yaml --output_dir stages --pipeline_stages 2");
+  EXPECT_EQ(stages.out, "0\n0\n") << stages.err;
+  EXPECT_TRUE(Adapter("stages") == Adapter("out"));
+}
+
+TEST_F(TcpRanksTest, RefuseWhatOneRankRefuses) {
+  const Outcome outcome = RunOn(2, "train run.yaml --seed $RANK");
+  EXPECT_EQ(outcome.out, "2\n2\n") << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("seed"), HasSubstr("rank 1 of 2")));
+  EXPECT_FALSE(fs::exists(scratch_ / "out"));
+}
+
+TEST_F(TcpRanksTest, EndWhenOneIsKilled) {
+  ASSERT_EQ(Run({"train", "run.yaml", "--output_dir", "whole", "--max_steps", "40"}).code, 0);
+  const Outcome outcome = RunOn(2, "train run.yaml --max_steps 40",
+                                "while [ ! -e out/checkpoint-2 ]; do sleep 0.01; done; "
+                                "kill -9 $second;");
+  EXPECT_EQ(outcome.out, "1\n137\n") << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1 of 2"), HasSubstr("has ended")));
+  EXPECT_EQ(Run({"resume", "out", "--max_steps", "40"}).code, 0);
+  EXPECT_TRUE(Adapter("out") == Adapter("whole"));
+}
+
+}  // namespace
+}  // namespace qlora
