@@ -122,6 +122,11 @@ void Join(const VerbText& text, const Console& console, Ranks& ranks) {
         ranks.launched.launcher, ranks.launched.size, text.name, ranks.launched.launcher);
   }
   if (!text.on_ranks) return;
+  if (const TcpAddress& at = ranks.launched.meeting; at.port != 0) {
+    // Of every rank, which may wait in vain for a misspelt name.
+    std::cerr << fmt::format("rank {} of {}: meets the others at {}, port {}\n",
+                             ranks.launched.rank, ranks.launched.size, Printable(at.host), at.port);
+  }
   std::string note;
   ranks.communicator = JoinRanks(ranks.launched, note);
   if (!note.empty()) Say(console, "note: " + note);
@@ -337,9 +342,18 @@ class Nothing : public std::streambuf {
   std::streamsize xsputn(const char* /*text*/, std::streamsize count) override { return count; }
 };
 
+// True for a command that is the work of all ranks.
+bool IsOnRanks(const std::vector<std::string>& arguments) {
+  const Verbs verbs = AllVerbs();
+  const Verb* verb = arguments.empty() ? nullptr : FindVerb(verbs, arguments[0]);
+  return verb != nullptr && verb->text().on_ranks &&
+         std::none_of(arguments.begin(), arguments.end(), IsHelp);
+}
+
 int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
   Ranks ranks;
   ranks.launched = ReadLauncher();
+  if (ranks.launched.is_of_pod && !IsOnRanks(arguments)) ranks.launched = {};
   if (ranks.is_root()) return RunOnRank(arguments, console, ranks);
   Nothing nothing;
   std::ostream out(&nothing), err(&nothing);

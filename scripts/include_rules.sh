@@ -38,7 +38,7 @@ declare -A below=(
   [src/foreign]="data io base"
   [cli]="dist bench foreign plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
   [bench]="ggml plan step inference pass model backend tokenizer hub io quant machine base"
-  [python/src]="foreign base"
+  [python/src]="dist foreign base"
   [examples]=""
 )
 # file: what it may include, as regular expressions. The two devices do not know each other, and

@@ -53,6 +53,19 @@ class Communicator {
   // Ends all ranks with this exit code, without a word of its own.
   [[noreturn]] virtual void Abort(int code) = 0;
 
+  // Names, counts and times a call of an engine while it lives.
+  class Call {
+   public:
+    Call(Communicator& communicator, const char* name);
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    Communicator& communicator_;
+    double start_;
+  };
+
   // How slices of one device's memory get to other ranks without the host.
   class DeviceLink {
    public:
@@ -84,7 +97,6 @@ class Communicator {
   static std::string HostName();
 
  private:
-  class Call;  // counts and times a call
   virtual void DoExchange(std::span<const Bytes> to_each,
                           std::span<const MutableBytes> from_each) = 0;
   virtual void DoGather(Bytes mine, MutableBytes all) = 0;

@@ -28,7 +28,7 @@ class Context {
 
   int threads() const;
   // The other ranks of the job; of a context of its own: one rank.
-  Communicator& communicator() { return *communicator_; }
+  Communicator& communicator() const { return *communicator_; }
 
   // Calls task(index, worker) once for every index in [0, tasks) and returns when all are done.
   // Indices are handed out one by one, so that a core taken by another process does not hold up

@@ -1,6 +1,7 @@
 // Training: keyword options, callbacks, and the report of a run.
 #include "base/check.h"
 #include "base_warning.h"
+#include "dist/launch.h"
 #include "keywords.h"
 #include "nf4_tensor.h"
 #include "python_calls.h"
@@ -101,8 +102,19 @@ TrainPlan PlanRun(Context& context, TrainOptions& options, const std::string& sa
   return PlanOnQuantizedBase(context, plan, save_quantized);
 }
 
+// Otherwise each process would train the same run by itself.
+void RefuseRanks() {
+  const Launched launched = ReadLauncher();
+  if (launched.size == 1 && launched.problem.empty()) return;
+  ThrowInvalidInput(
+      "a launcher has started several ranks, and train() is the work of one process: start "
+      "`qlora train` with it, or remove its variables (RANK, OMPI_COMM_WORLD_RANK ...) from "
+      "os.environ");
+}
+
 RunSummary TrainFromPython(const py::dict& options, const py::dict& callbacks,
                            const std::map<std::string, int>& given, const ContextPtr& context) {
+  RefuseRanks();
   RunKeywords keywords = ReadRunKeywords(options, given);
   PythonCalls python;
   CallbackObserver observer(callbacks, python);

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "machine/card_choice.h"
 #include "machine/simd_target.h"
+#include "qlora/communicator.h"
 
 namespace qlora {
 namespace {
@@ -64,7 +66,9 @@ BackendFactory::Ptr BackendFactory::Of(const std::string& device) {
 }
 
 BackendFactory::Ptr BackendFactory::ForJob(const Context& context, const std::string& device) {
-  return context.backends_ ? context.backends_ : Of(device);
+  if (context.backends_) return context.backends_;
+  if (IsCuda(device) && !context.communicator().is_alone()) ChooseCard(context.communicator());
+  return Of(device);
 }
 
 BackendFactory::Ptr BackendFactory::ForPlan(const Context& context, const std::string& device) {

@@ -23,7 +23,8 @@ class BackendFactory {
   // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name;
   // for "cuda" with the code of CudaReport.
   static Ptr Of(const std::string& device);
-  // The factory that `context` was given, otherwise the factory of the device.
+  // The factory that `context` was given, otherwise the factory of the device. With several ranks,
+  // each has a card of its own. Errors: as Of, and InvalidInput for more ranks than cards.
   static Ptr ForJob(const Context& context, const std::string& device);
   // The same for plans, which need no GPU: where there is none, the backends of "cuda" come from
   // MakeAbsentCudaBackend.

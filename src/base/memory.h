@@ -53,6 +53,8 @@ class Memory {
   // them: the host waits for their transfers, each of which runs in the order of ops.
   virtual std::size_t Unlocked() const { return 0; }
 
+  // Returns when all ops that were given before have run.
+  virtual void Synchronize() {}
   // The queue of ops as libraries take it that add copies of this memory (cudaStream_t). Null where
   // ops run at once.
   virtual void* queue() const { return nullptr; }

@@ -5,9 +5,6 @@
 
 #include <charconv>
 #include <cstdlib>
-#include <filesystem>
-#include <sstream>
-#include <vector>
 
 #include "base/check.h"
 #include "dist/mpi_ranks.h"
@@ -15,6 +12,8 @@
 
 namespace qlora {
 namespace {
+
+constexpr int kHighestPort = 65535;
 
 // Returns the number in a variable; nothing where there is none. Names such as RANK may have other
 // meanings.
@@ -48,24 +47,6 @@ std::string UndoBinding(const Communicator& communicator) {
       CPU_COUNT(&now), communicator.host());
 }
 
-// Shows this rank one of the cards that the ranks of its host see, before CUDA looks. A launcher
-// that gave each rank a card of its own is left alone.
-void ChooseCard(const Communicator& communicator) {
-  std::vector<std::string> cards;
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible != nullptr) {
-    std::istringstream list(visible);
-    for (std::string card; std::getline(list, card, ',');) cards.push_back(card);
-  } else {
-    std::error_code error;
-    while (std::filesystem::exists(fmt::format("/dev/nvidia{}", cards.size()), error)) {
-      cards.push_back(std::to_string(cards.size()));
-    }
-  }
-  if (cards.size() < 2) return;
-  const std::string& mine = cards[communicator.local_rank() % std::ssize(cards)];
-  setenv("CUDA_VISIBLE_DEVICES", mine.c_str(), 1);
-}
-
 }  // namespace
 
 // Several launchers set variables of others too, so the most particular come first.
@@ -81,7 +62,7 @@ Launched ReadLauncher(const Variable& variable) {
   for (const Names& names : kMpi) {
     const std::optional<int> rank = NumberIn(variable, names.rank);
     const std::optional<int> size = NumberIn(variable, names.size);
-    if (rank && size) return {names.launcher, *rank, *size};
+    if (rank && size) return {.launcher = names.launcher, .rank = *rank, .size = *size};
   }
   Launched alone;
   const std::optional<int> tasks = NumberIn(variable, "SLURM_STEP_NUM_TASKS");
@@ -93,18 +74,21 @@ Launched ReadLauncher(const Variable& variable) {
   const std::optional<int> rank = NumberIn(variable, "RANK");
   if (!rank || !world || world <= 1) return alone;
   const std::string address = variable("MASTER_ADDR").value_or("");
-  const std::optional<int> port = NumberIn(variable, "MASTER_PORT");
-  if (rank < world && !address.empty() && port > 0) {
-    // The agent of torchrun listens at the port itself.
-    const bool is_taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    return {"torchrun", *rank, *world, "", {address, *port + (is_taken ? 1 : 0)}};
+  const bool is_torchrun = variable("TORCHELASTIC_RUN_ID").has_value();
+  // The agent of torchrun listens at the port itself.
+  const bool is_taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const int port = NumberIn(variable, "MASTER_PORT").value_or(0) + (is_taken ? 1 : 0);
+  if (rank < world && !address.empty() && port > 0 && port <= kHighestPort) {
+    return {.launcher = is_torchrun ? "torchrun" : "RANK and WORLD_SIZE",
+            .rank = *rank,
+            .size = *world,
+            .meeting = {address, port},
+            .is_of_pod = !is_torchrun};
   }
   alone.problem = fmt::format(
-      "torchrun or its like started {} processes, and they do not know where to meet: expected "
-      "RANK "
-      "in 0 to {}, MASTER_ADDR and MASTER_PORT, found '{}', '{}' and '{}'; set them, start the "
-      "same "
-      "command with mpirun -n {}, or unset RANK and WORLD_SIZE",
+      "{} processes were started (torchrun, or WORLD_SIZE), and they do not know where to meet: "
+      "expected RANK in 0 to {}, MASTER_ADDR and a MASTER_PORT, found '{}', '{}' and '{}'; set "
+      "them, start the same command with mpirun -n {}, or unset RANK and WORLD_SIZE",
       *world, *world - 1, *rank, address, variable("MASTER_PORT").value_or(""), *world);
   return alone;
 }
@@ -119,10 +103,7 @@ Launched ReadLauncher() {
 std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note) {
   if (!launched.problem.empty()) throw Error(ErrorCode::kInvalidInput, launched.problem);
   if (launched.meeting.port != 0) {
-    std::unique_ptr<Communicator> ranks =
-        StartTcp({launched.meeting, launched.rank, launched.size});
-    ChooseCard(*ranks);
-    return ranks;
+    return StartTcp({launched.meeting, launched.rank, launched.size});
   }
   // `mpirun -n 1` needs no engine, and may be all that a machine without MPI has.
   if (launched.size == 1 && !FindMpiPlugin()) return MakeOneProcess();
@@ -135,7 +116,6 @@ std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& n
         launched.launcher, launched.size, ranks->size(), launched.launcher);
   }
   note = UndoBinding(*ranks);
-  ChooseCard(*ranks);
   return ranks;
 }
 

@@ -26,11 +26,13 @@ namespace qlora {
 
 // What a launcher tells a process.
 struct Launched {
-  std::string launcher = {};  // "mpirun", "srun" ...
+  std::string launcher = {};  // "mpirun", "srun", "RANK and WORLD_SIZE" ...
   int rank = 0;
   int size = 1;
   std::string problem = {};  // why ranks that were started could not reach each other; "" otherwise
   TcpAddress meeting = {};   // where ranks meet whose launcher brings no engine
+  // The variables are those of a shell or a pod, in which other commands are those of one process.
+  bool is_of_pod = false;
 };
 
 // The value of a variable of the environment; nothing where it is not set.

@@ -21,7 +21,6 @@ struct UniqueId {
 using Comm = void*;
 using Result = int;        // 0: success
 constexpr int kBytes = 0;  // ncclInt8
-constexpr Result kInProgress = 7;
 
 class NcclLibrary {
  public:
@@ -37,7 +36,6 @@ class NcclLibrary {
     Resolve("ncclCommInitRank", comm_init_rank);
     Resolve("ncclCommDestroy", comm_destroy);
     Resolve("ncclCommAbort", comm_abort);
-    Resolve("ncclCommGetAsyncError", comm_get_async_error);
     Resolve("ncclGroupStart", group_start);
     Resolve("ncclGroupEnd", group_end);
     Resolve("ncclSend", send);
@@ -58,7 +56,6 @@ class NcclLibrary {
   Result (*comm_init_rank)(Comm*, int ranks, UniqueId, int rank) = nullptr;
   Result (*comm_destroy)(Comm) = nullptr;
   Result (*comm_abort)(Comm) = nullptr;
-  Result (*comm_get_async_error)(Comm, Result*) = nullptr;
   Result (*group_start)() = nullptr;
   Result (*group_end)() = nullptr;
   Result (*send)(const void*, std::size_t, int type, int peer, Comm, void* stream) = nullptr;
@@ -79,6 +76,7 @@ class NcclLink final : public Communicator::DeviceLink {
  public:
   NcclLink(Communicator& communicator, Memory& memory, const NcclLibrary& nccl, const UniqueId& id)
       : communicator_(communicator), memory_(memory), nccl_(nccl) {
+    const Communicator::Call call(communicator, "start of NCCL");
     nccl_.Check("start",
                 nccl_.comm_init_rank(&comm_, communicator.size(), id, communicator.rank()));
     communicator_.SetDeviceLink(this);
@@ -93,29 +91,21 @@ class NcclLink final : public Communicator::DeviceLink {
 
   void Exchange(std::span<const Communicator::Bytes> to_each,
                 std::span<const Communicator::MutableBytes> from_each) override {
-    const std::byte* any = nullptr;
     nccl_.Check("begin", nccl_.group_start());
     for (int peer = 0; peer < communicator_.size(); ++peer) {
       const Communicator::Bytes leaves = to_each[peer];
       const Communicator::MutableBytes arrives = from_each[peer];
       if (!leaves.empty()) {
-        any = leaves.data();
-        nccl_.Check("send", nccl_.send(any, leaves.size(), kBytes, peer, comm_, memory_.queue()));
+        nccl_.Check("send",
+                    nccl_.send(leaves.data(), leaves.size(), kBytes, peer, comm_, memory_.queue()));
       }
       if (!arrives.empty()) {
-        any = arrives.data();
         nccl_.Check("receive", nccl_.recv(arrives.data(), arrives.size(), kBytes, peer, comm_,
                                           memory_.queue()));
       }
     }
     nccl_.Check("exchange", nccl_.group_end());
-    if (any == nullptr) return;
-    // Waits for the copies, which are behind all ops that were given before.
-    std::byte waited_for;
-    memory_.Download(any, &waited_for, 1);
-    Result error = 0;
-    nccl_.comm_get_async_error(comm_, &error);
-    if (error != kInProgress) nccl_.Check("exchange", error);
+    memory_.Synchronize();
   }
 
  private:
@@ -131,7 +121,7 @@ std::string DescribeNccl(const char* library) {
   const NcclLibrary nccl(library);
   if (!nccl.problem().empty()) return fmt::format("none: {}", nccl.problem());
   int version = 0;  // 22005 for 2.20.5
-  nccl.Check("read the version", nccl.get_version(&version));
+  if (nccl.get_version(&version) != 0) return "none: its version cannot be read";
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

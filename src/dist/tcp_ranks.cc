@@ -20,6 +20,8 @@ namespace {
 
 using Clock = TcpSocket::Clock;
 
+constexpr std::chrono::seconds kShortly{10};
+
 // The first words of a rank to another one.
 struct Hello {
   std::array<char, 16> program = {"qlora ranks 1"};
@@ -43,9 +45,14 @@ std::span<std::byte> WritableBytesOf(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 struct Link {
-  TcpSocket socket;
-  std::string host;
+  TcpSocket socket = {};
+  std::string host = {};
+  std::optional<std::uint64_t> ready = {};  // see Traffic
 };
 
 // The connections of one rank to all others, while they are made.
@@ -54,7 +61,8 @@ class Meeting {
   explicit Meeting(const TcpMeeting& meeting)
       : meeting_(meeting),
         deadline_(Clock::now() + meeting.patience),
-        listener_(TcpSocket::Listen(meeting.rank == 0 ? meeting.at.port : 0)),
+        listener_(TcpSocket::Listen(meeting.rank == 0 ? meeting.at.port : 0,
+                                    IsLoopback(meeting.at.host))),
         links_(static_cast<std::size_t>(meeting.size)),
         places_(links_.size()) {}
 
@@ -69,16 +77,17 @@ class Meeting {
     } else {
       ConnectTo(0, meeting_.at);
       // Rank 0 answers when it has heard from all ranks.
-      Check(links_[0].socket.ReceiveAll(std::as_writable_bytes(std::span(places_)),
-                                        meeting_.patience),
-            0);
+      Check(links_[0].socket.ReceiveAll(std::as_writable_bytes(std::span(places_)), deadline_), 0);
+      // They listened before their places were known.
+      deadline_ = Clock::now() + kShortly;
       for (int rank = 1; rank < meeting_.rank; ++rank) {
-        ConnectTo(rank, {places_[rank].host.data(), places_[rank].port});
+        const Place& place = places_[rank];
+        ConnectTo(rank, {place.host[0] != 0 ? place.host.data() : meeting_.at.host, place.port});
       }
       AcceptFrom(meeting_.rank + 1);
     }
     for (const Link& link : links_) {
-      if (link.socket.descriptor() >= 0) link.socket.MakeLink();
+      if (link.socket.descriptor() >= 0) link.socket.MakeLink(meeting_.silence);
     }
     return std::move(links_);
   }
@@ -90,32 +99,40 @@ class Meeting {
                  links_[rank].host, meeting_.size);
   }
   void ConnectTo(int rank, const TcpAddress& address) {
-    links_[rank] = {TcpSocket::Connect(address, deadline_), address.host};
-    const Hello hello{{"qlora ranks 1"}, meeting_.size, meeting_.rank, listener_.Port()};
+    links_[rank].socket = TcpSocket::Connect(address, deadline_);
+    links_[rank].host = address.host;
+    Hello hello;
+    hello.size = meeting_.size;
+    hello.rank = meeting_.rank;
+    hello.port = listener_.Port();
     Check(links_[rank].socket.SendAll(BytesOfValue(hello)), rank);
   }
   // Waits for the ranks from `first` on.
   void AcceptFrom(int first) {
     for (int missing = meeting_.size - first; missing > 0;) {
       std::optional<TcpSocket> connection = listener_.Accept(deadline_);
+      if (!connection && first > 1) Check(!links_[0].socket.IsClosed(), 0);
       if (!connection) {
-        ThrowRuntime("{} of {} ranks did not come to port {} within {} s", missing, meeting_.size,
-                     listener_.Port(), meeting_.patience.count());
+        ThrowRuntime("{} of the {} ranks of the job did not come to port {} of rank {} in time",
+                     missing, meeting_.size, listener_.Port(), meeting_.rank);
       }
       // Anybody may connect; only ranks say hello.
       Hello hello;
-      if (!connection->ReceiveAll(WritableBytesOf(hello), std::chrono::seconds(5)) ||
+      if (!connection->ReceiveAll(WritableBytesOf(hello), Clock::now() + kShortly) ||
           hello.program != Hello().program) {
         continue;
       }
       CheckRank(hello, first);
       Link& link = links_[hello.rank];
-      link.host = connection->PeerHost();
+      if (link.socket.descriptor() < 0) --missing;  // otherwise it was started again
       link.socket = std::move(*connection);
+      link.host = link.socket.PeerHost();
+      // Of a rank on this machine, the others know no other name than that of the meeting.
+      const std::string host = IsLoopback(link.host) ? "" : link.host;
       Place& place = places_[hello.rank];
-      link.host.copy(place.host.data(), place.host.size() - 1);
+      place.host = {};
+      host.copy(place.host.data(), place.host.size() - 1);
       place.port = hello.port;
-      --missing;
     }
   }
   void CheckRank(const Hello& hello, int first) const {
@@ -124,13 +141,13 @@ class Meeting {
           "WORLD_SIZE differs between the ranks of this job: {} on rank {}, {} on rank {}",
           meeting_.size, meeting_.rank, hello.size, hello.rank);
     }
-    if (hello.rank < first || hello.rank >= meeting_.size ||
-        links_[hello.rank].socket.descriptor() >= 0) {
+    const bool is_expected = hello.rank >= first && hello.rank < meeting_.size;
+    if (!is_expected ||
+        (links_[hello.rank].socket.descriptor() >= 0 && !links_[hello.rank].socket.IsClosed())) {
       ThrowInvalidInput(
-          "RANK {} was started twice, or two jobs meet at one MASTER_PORT: expected each of 0 to "
-          "{} "
-          "once",
-          hello.rank, meeting_.size - 1);
+          "RANK {} was started twice, or two jobs meet at one MASTER_PORT: expected each of {} to "
+          "{} once",
+          hello.rank, first, meeting_.size - 1);
     }
   }
 
@@ -141,19 +158,81 @@ class Meeting {
   std::vector<Place> places_;
 };
 
-// One message on its way: its size, then its bytes.
-template <typename Bytes>
-struct Message {
-  std::uint64_t size = 0;
-  Bytes data = {};
-  std::size_t done = 0;  // bytes of both
+// What moves between this rank and another one in a call, as messages of a word and bytes:
+//
+//   kReady | n    n bytes are expected
+//   n             n bytes follow
+//
+// Bytes are sent when the other rank is ready for them, because a system takes a machine for gone
+// that has no room for long. Two ranks may make different calls of the same exchange: one sends and
+// receives at once, the other one in turn. So a rank may be ready before this one sends.
+class Traffic {
+ public:
+  using Bytes = Communicator::Bytes;
+  using MutableBytes = Communicator::MutableBytes;
 
-  explicit Message(Bytes bytes) : size(bytes.size()), data(bytes) {}
-  bool is_done() const { return data.empty() || done == sizeof(size) + data.size(); }
-  Bytes Rest() {
-    if (done >= sizeof(size)) return data.subspan(done - sizeof(size));
-    return Bytes(reinterpret_cast<typename Bytes::pointer>(&size), sizeof(size)).subspan(done);
+  // ready: the bytes that the other rank is ready for, kept between calls.
+  Traffic(Bytes leaving, MutableBytes arriving, std::optional<std::uint64_t>& ready)
+      : leaving_(leaving), arriving_(arriving), ready_(ready) {
+    if (!arriving_.empty()) AddWord(kReady | arriving_.size());
   }
+
+  // Begins to send where the other rank is ready. False where it expects other bytes.
+  bool Begin() {
+    if (leaving_.empty() || begun_ || !ready_) return true;
+    const bool fits = *ready_ == leaving_.size();
+    begun_ = true;
+    ready_.reset();
+    AddWord(leaving_.size());
+    return fits;
+  }
+  bool sends() const { return sent_ < words_out_ + (begun_ ? leaving_.size() : 0); }
+  bool receives() const {
+    return arrived_ < arriving_.size() || (!leaving_.empty() && !begun_ && !ready_);
+  }
+  Bytes NextOut() const {
+    if (sent_ >= words_out_) return leaving_.subspan(sent_ - words_out_);
+    return std::as_bytes(std::span(out_)).first(words_out_).subspan(sent_);
+  }
+  MutableBytes NextIn() {
+    if (follows_) return arriving_.subspan(arrived_);
+    return WritableBytesOf(in_).subspan(in_read_);
+  }
+  void Sent(std::size_t bytes) { sent_ += bytes; }
+  // False where other bytes follow than are expected.
+  bool Received(std::size_t bytes) {
+    if (follows_) {
+      arrived_ += bytes;
+      follows_ = arrived_ < arriving_.size();
+      return true;
+    }
+    in_read_ += bytes;
+    if (in_read_ < sizeof(in_)) return true;
+    in_read_ = 0;
+    follows_ = (in_ & kReady) == 0;
+    if (!follows_) ready_ = in_ & ~kReady;
+    return !follows_ || in_ == arriving_.size();
+  }
+
+ private:
+  static constexpr std::uint64_t kReady = std::uint64_t{1} << 63;
+
+  void AddWord(std::uint64_t word) {
+    out_[words_out_ / sizeof(word)] = word;
+    words_out_ += sizeof(word);
+  }
+
+  Bytes leaving_;
+  MutableBytes arriving_;
+  std::optional<std::uint64_t>& ready_;
+  bool begun_ = false;
+  std::array<std::uint64_t, 2> out_ = {};
+  std::size_t words_out_ = 0;  // bytes of them
+  std::size_t sent_ = 0;       // of words and bytes
+  std::uint64_t in_ = 0;
+  std::size_t in_read_ = 0;
+  bool follows_ = false;  // bytes, not a word
+  std::size_t arrived_ = 0;
 };
 
 class TcpRanks final : public Communicator {
@@ -167,36 +246,39 @@ class TcpRanks final : public Communicator {
   [[noreturn]] void Abort(int code) override { _exit(code); }
 
  private:
-  using Out = Message<Bytes>;
-  using In = Message<MutableBytes>;
-
   void DoExchange(std::span<const Bytes> to_each,
                   std::span<const MutableBytes> from_each) override {
-    std::vector<Out> out(to_each.begin(), to_each.end());
-    std::vector<In> in(from_each.begin(), from_each.end());
-    if (!in[rank()].is_done()) {
-      std::memcpy(in[rank()].data.data(), out[rank()].data.data(), in[rank()].data.size());
+    std::vector<Traffic> traffic;
+    for (int peer = 0; peer < size(); ++peer) {
+      const bool is_other = peer != rank();
+      traffic.emplace_back(is_other ? to_each[peer] : Bytes(),
+                           is_other ? from_each[peer] : MutableBytes(), links_[peer].ready);
+      Begin(peer, traffic.back());
     }
-    in[rank()] = In({});
-    out[rank()] = Out({});
+    if (const MutableBytes own = from_each[rank()]; !own.empty()) {
+      std::memcpy(own.data(), to_each[rank()].data(), own.size());
+    }
     // Whatever can move moves, so that no rank waits for another in an order.
     std::vector<pollfd> waiting;
-    std::vector<int> ranks;
+    std::vector<int> peers;
     for (;;) {
       waiting.clear();
-      ranks.clear();
+      peers.clear();
       for (int peer = 0; peer < size(); ++peer) {
-        const int events = (in[peer].is_done() ? 0 : POLLIN) | (out[peer].is_done() ? 0 : POLLOUT);
+        const int events =
+            (traffic[peer].receives() ? POLLIN : 0) | (traffic[peer].sends() ? POLLOUT : 0);
         if (events == 0) continue;
         waiting.push_back({links_[peer].socket.descriptor(), static_cast<short>(events), 0});
-        ranks.push_back(peer);
+        peers.push_back(peer);
       }
       if (waiting.empty()) return;
-      if (poll(waiting.data(), waiting.size(), -1) < 0) continue;  // a signal
+      if (poll(waiting.data(), waiting.size(), -1) < 0 && errno != EINTR) {
+        ThrowRuntime("poll of {} connections: {}", waiting.size(), std::strerror(errno));
+      }
       for (std::size_t i = 0; i < waiting.size(); ++i) {
         if (waiting[i].revents == 0) continue;
-        if (!out[ranks[i]].is_done()) Send(ranks[i], out[ranks[i]]);
-        if (!in[ranks[i]].is_done()) Receive(ranks[i], in[ranks[i]]);
+        if (traffic[peers[i]].receives()) Receive(peers[i], traffic[peers[i]]);
+        if (traffic[peers[i]].sends()) Send(peers[i], traffic[peers[i]]);
       }
     }
   }
@@ -218,20 +300,24 @@ class TcpRanks final : public Communicator {
     DoExchange(to_each, from_each);
   }
 
-  void Send(int peer, Out& message) const {
-    const Bytes rest = message.Rest();
-    message.done +=
-        Moved(peer, send(links_[peer].socket.descriptor(), rest.data(), rest.size(), MSG_NOSIGNAL));
+  void Begin(int peer, Traffic& traffic) const {
+    if (!traffic.Begin()) ThrowUnequal(peer);
   }
-  void Receive(int peer, In& message) const {
-    const MutableBytes rest = message.Rest();
-    const ssize_t received = recv(links_[peer].socket.descriptor(), rest.data(), rest.size(), 0);
+  void Send(int peer, Traffic& traffic) const {
+    const Bytes next = traffic.NextOut();
+    traffic.Sent(Moved(
+        peer, send(links_[peer].socket.descriptor(), next.data(), next.size(), MSG_NOSIGNAL)));
+  }
+  void Receive(int peer, Traffic& traffic) const {
+    const MutableBytes next = traffic.NextIn();
+    const ssize_t received = recv(links_[peer].socket.descriptor(), next.data(), next.size(), 0);
     if (received == 0) ThrowGone(peer, "it closed the connection");
-    message.done += Moved(peer, received);
-    if (message.done >= sizeof(message.size) && message.size != message.data.size()) {
-      ThrowRuntime("rank {} sent {} bytes where rank {} expects {}; this is a defect of qlora",
-                   peer, message.size, rank(), message.data.size());
-    }
+    if (!traffic.Received(Moved(peer, received))) ThrowUnequal(peer);
+    Begin(peer, traffic);
+  }
+  [[noreturn]] void ThrowUnequal(int peer) const {
+    ThrowRuntime("ranks {} and {} exchange messages of other sizes; this is a defect of qlora",
+                 rank(), peer);
   }
   std::size_t Moved(int peer, ssize_t bytes) const {
     if (bytes >= 0) return static_cast<std::size_t>(bytes);
@@ -239,7 +325,7 @@ class TcpRanks final : public Communicator {
     ThrowGone(peer, std::strerror(errno));
   }
   [[noreturn]] void ThrowGone(int peer, const char* reason) const {
-    ThrowRuntime("rank {} of {} ({}) has ended: {}; its own message says why", peer, size(),
+    ThrowRuntime("rank {} of {} ({}) has ended, or is out of reach: {}", peer, size(),
                  links_[peer].host, reason);
   }
 

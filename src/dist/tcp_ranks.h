@@ -17,6 +17,7 @@ struct TcpMeeting {
   int rank = 0;
   int size = 1;
   std::chrono::seconds patience{600};  // until all ranks are there
+  std::chrono::seconds silence{9};     // of a machine, after which it is gone
 };
 
 // Connects every rank to every other. Who can reach the ports of a rank is trusted: other programs

@@ -34,6 +34,11 @@ TcpSocket Open(int family) {
   return TcpSocket(AboveStandardDescriptors(socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)));
 }
 
+void SetBlocking(const TcpSocket& socket, bool blocking) {
+  const int flags = fcntl(socket.descriptor(), F_GETFL);
+  fcntl(socket.descriptor(), F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK);
+}
+
 int MillisecondsUntil(TcpSocket::Clock::time_point moment) {
   const auto left = std::chrono::ceil<milliseconds>(moment - TcpSocket::Clock::now()).count();
   return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1 << 30));
@@ -49,7 +54,7 @@ bool IsReady(int descriptor, short events, TcpSocket::Clock::time_point deadline
 }
 
 // Both kinds of addresses reach a socket of IPv6; a system without IPv6 has the other one.
-bool Bind(const TcpSocket& listener, int family, int port) {
+bool Bind(const TcpSocket& listener, int family, int port, bool loopback_only) {
   sockaddr_storage any = {};
   any.ss_family = static_cast<sa_family_t>(family);
   socklen_t size = sizeof(sockaddr_in);
@@ -59,6 +64,8 @@ bool Bind(const TcpSocket& listener, int family, int port) {
     size = sizeof(sockaddr_in6);
   } else {
     reinterpret_cast<sockaddr_in&>(any).sin_port = htons(static_cast<std::uint16_t>(port));
+    reinterpret_cast<sockaddr_in&>(any).sin_addr.s_addr =
+        htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
   }
   Set(listener.descriptor(), SOL_SOCKET, SO_REUSEADDR, 1);
   return bind(listener.descriptor(), reinterpret_cast<const sockaddr*>(&any), size) == 0 &&
@@ -83,10 +90,11 @@ TcpSocket::~TcpSocket() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
-TcpSocket TcpSocket::Listen(int port) {
+TcpSocket TcpSocket::Listen(int port, bool loopback_only) {
   for (const int family : {AF_INET6, AF_INET}) {
+    if (loopback_only && family == AF_INET6) continue;
     TcpSocket listener = Open(family);
-    if (listener.descriptor_ >= 0 && Bind(listener, family, port)) return listener;
+    if (listener.descriptor_ >= 0 && Bind(listener, family, port, loopback_only)) return listener;
     if (errno == EADDRINUSE) {
       ThrowInvalidInput("port {} is taken, at which ranks meet; choose another MASTER_PORT", port);
     }
@@ -96,6 +104,7 @@ TcpSocket TcpSocket::Listen(int port) {
 }
 
 TcpSocket TcpSocket::Connect(const TcpAddress& address, Clock::time_point deadline) {
+  constexpr std::chrono::seconds kOneTry{5};  // a firewall may let an attempt come to nothing
   std::string reason;
   do {
     addrinfo hints = {};
@@ -107,8 +116,16 @@ TcpSocket TcpSocket::Connect(const TcpAddress& address, Clock::time_point deadli
     if (error != 0) reason = gai_strerror(error);
     for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
       TcpSocket connection = Open(at->ai_family);
-      if (connect(connection.descriptor_, at->ai_addr, at->ai_addrlen) == 0) return connection;
-      reason = std::strerror(errno);
+      SetBlocking(connection, false);
+      connect(connection.descriptor_, at->ai_addr, at->ai_addrlen);
+      int result = ETIMEDOUT;
+      if (IsReady(connection.descriptor_, POLLOUT, std::min(deadline, Clock::now() + kOneTry))) {
+        socklen_t size = sizeof(result);
+        getsockopt(connection.descriptor_, SOL_SOCKET, SO_ERROR, &result, &size);
+      }
+      SetBlocking(connection, true);
+      if (result == 0) return connection;
+      reason = std::strerror(result);
     }
     std::this_thread::sleep_for(kBetweenTries);
   } while (Clock::now() < deadline);
@@ -120,6 +137,9 @@ std::optional<TcpSocket> TcpSocket::Accept(Clock::time_point deadline) const {
     TcpSocket connection(
         AboveStandardDescriptors(accept4(descriptor_, nullptr, nullptr, SOCK_CLOEXEC)));
     if (connection.descriptor_ >= 0) return connection;
+    if (errno == EMFILE || errno == ENFILE) {
+      ThrowRuntime("no more connections between ranks: {} (see ulimit -n)", std::strerror(errno));
+    }
   }
   return std::nullopt;
 }
@@ -147,9 +167,9 @@ bool TcpSocket::SendAll(std::span<const std::byte> data) const {
   return true;
 }
 
-bool TcpSocket::ReceiveAll(std::span<std::byte> data, std::chrono::seconds patience) const {
+bool TcpSocket::ReceiveAll(std::span<std::byte> data, Clock::time_point deadline) const {
   while (!data.empty()) {
-    if (!IsReady(descriptor_, POLLIN, Clock::now() + patience)) return false;
+    if (!IsReady(descriptor_, POLLIN, deadline)) return false;
     const ssize_t received = recv(descriptor_, data.data(), data.size(), 0);
     if (received == 0 || (received < 0 && errno != EINTR)) return false;
     if (received > 0) data = data.subspan(static_cast<std::size_t>(received));
@@ -157,15 +177,23 @@ bool TcpSocket::ReceiveAll(std::span<std::byte> data, std::chrono::seconds patie
   return true;
 }
 
-void TcpSocket::MakeLink() const {
-  fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
+bool TcpSocket::IsClosed() const {
+  std::byte next;
+  const ssize_t received = recv(descriptor_, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+void TcpSocket::MakeLink(std::chrono::seconds silence) const {
+  constexpr int kProbes = 3;
+  const int seconds = static_cast<int>(silence.count());
+  SetBlocking(*this, false);
   Set(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
   Set(descriptor_, SOL_SOCKET, SO_KEEPALIVE, 1);
-  Set(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, 5);
-  Set(descriptor_, IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  Set(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  // Bytes that nobody acknowledges, to which keepalive does not apply.
-  Set(descriptor_, IPPROTO_TCP, TCP_USER_TIMEOUT, 11'000);
+  Set(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, seconds / kProbes);
+  Set(descriptor_, IPPROTO_TCP, TCP_KEEPINTVL, seconds / kProbes);
+  Set(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  // Where bytes wait, keepalive does not look.
+  Set(descriptor_, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
 }  // namespace qlora

@@ -30,11 +30,11 @@ class TcpSocket {
     return *this;
   }
 
-  // Waits for connections to `port` of every address of this machine; 0: a free port. Errors:
-  // InvalidInput for a port that is taken.
-  static TcpSocket Listen(int port);
-  // Connects to an address, again and again until `deadline`. Errors: Runtime after that,
-  // InvalidInput for a name without an address.
+  // Waits for connections to `port` of every address of this machine, or of its loopback alone; 0:
+  // a free port. Errors: InvalidInput for a port that is taken.
+  static TcpSocket Listen(int port, bool loopback_only = false);
+  // Connects to an address, again and again until `deadline`: neither its machine nor its name need
+  // be there yet. Errors: Runtime after that.
   static TcpSocket Connect(const TcpAddress& address, Clock::time_point deadline);
   // The next connection to a socket that listens; nothing where none came until `deadline`.
   std::optional<TcpSocket> Accept(Clock::time_point deadline) const;
@@ -44,13 +44,15 @@ class TcpSocket {
   int Port() const;
   std::string PeerHost() const;
 
-  // Sends or receives all bytes. False where the other end has closed, or has sent nothing for
-  // `patience`.
+  // Sends or receives all bytes. False where the other end has closed, or `deadline` has come.
   bool SendAll(std::span<const std::byte> data) const;
-  bool ReceiveAll(std::span<std::byte> data, std::chrono::seconds patience) const;
-  // From now on calls of the system return at once, bytes leave at once, and the system finds a
-  // machine that is gone, within about 11 seconds.
-  void MakeLink() const;
+  bool ReceiveAll(std::span<std::byte> data, Clock::time_point deadline) const;
+  // True where the other end has closed and nothing is left to receive.
+  bool IsClosed() const;
+  // From now on calls of the system return at once, bytes leave at once, and calls fail when the
+  // other machine has not answered for `silence` (3 s or more), while bytes wait or not. Its system
+  // answers, whatever its programs do, unless more bytes wait than it has room for.
+  void MakeLink(std::chrono::seconds silence) const;
 
  private:
   int descriptor_ = -1;

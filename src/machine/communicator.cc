@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -12,27 +13,27 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "base/stopwatch.h"
 
 namespace qlora {
 
-class Communicator::Call {
- public:
-  Call(Communicator& communicator, const char* name) : communicator_(communicator) {
-    communicator.call_.store(name, std::memory_order_relaxed);
-    communicator.calls_.fetch_add(1, std::memory_order_relaxed);
-  }
-  ~Call() {
-    communicator_.seconds_ += watch_.seconds();
-    communicator_.call_.store("", std::memory_order_relaxed);
-  }
-  Call(const Call&) = delete;
-  Call& operator=(const Call&) = delete;
+namespace {
 
- private:
-  Communicator& communicator_;
-  Stopwatch watch_;
-};
+double SecondsNow() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Communicator::Call::Call(Communicator& communicator, const char* name)
+    : communicator_(communicator), start_(SecondsNow()) {
+  communicator_.call_.store(name, std::memory_order_relaxed);
+  communicator_.calls_.fetch_add(1, std::memory_order_relaxed);
+}
+
+Communicator::Call::~Call() {
+  communicator_.seconds_ += SecondsNow() - start_;
+  communicator_.call_.store("", std::memory_order_relaxed);
+}
 
 void Communicator::Exchange(std::span<const Bytes> to_each,
                             std::span<const MutableBytes> from_each) {
@@ -43,6 +44,7 @@ void Communicator::Exchange(std::span<const Bytes> to_each,
 void Communicator::Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
                             Memory& memory) {
   if (IsHost(memory)) return Exchange(to_each, from_each);
+  memory.Synchronize();  // the time of ops is not that of the exchange
   const Call call(*this, "exchange");
   if (device_link_ != nullptr) return device_link_->Exchange(to_each, from_each);
   ExchangeCopies(to_each, from_each, memory);

@@ -79,7 +79,6 @@ std::vector<IndexRange> PlanStages(const DecoderConfig& config, const TrainOptio
   }
   if (!options.modules_to_save.empty()) refuse("modules_to_save trains tables of one stage");
   if (!options.sample_prompts.empty()) refuse("sample_prompts need all layers on one rank");
-  if (options.device == "cuda") refuse("device cuda takes one process");
   std::vector<double> cost;
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) cost.push_back(CostOf(config, l));
   const double head =

@@ -346,7 +346,7 @@ TEST_F(ForeignOptionTest, OtherPrograms) {
   EXPECT_EQ(options().data.chat.chat_template, "t.jinja");
   EXPECT_EQ(notes_.size(), 5u);
   EXPECT_THAT(TrainError({"--scale", "20"}), HasSubstr("write --lora_alpha"));
-  EXPECT_THAT(TrainError({"--sharded_ddp", "simple"}), HasSubstr("one process"));
+  EXPECT_THAT(TrainError({"--sharded_ddp", "simple"}), HasSubstr("mpirun or torchrun"));
 }
 
 TEST_F(ForeignOptionTest, AShortFlagLeavesTheWordsBehindItsValue) {

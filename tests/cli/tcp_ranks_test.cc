@@ -68,14 +68,30 @@ TEST_F(TcpRanksTest, RefuseWhatOneRankRefuses) {
   EXPECT_FALSE(fs::exists(scratch_ / "out"));
 }
 
+// The variables of a pod are there for all of its commands.
+TEST_F(TcpRanksTest, OtherCommandsAreOfOneProcess) {
+  const std::string variables = "RANK=1 WORLD_SIZE=2 MASTER_ADDR=localhost MASTER_PORT=1 ";
+  const std::string qlora = QloraBinary().string();
+  for (const char* command : {" version", " inspect model", " train --help"}) {
+    const Outcome outcome = RunProgram("sh", scratch_, {"-c", variables + qlora + command});
+    EXPECT_EQ(outcome.code, 0) << command << outcome.err;
+    EXPECT_NE(outcome.out, "") << command;
+  }
+  const Outcome torchrun =
+      RunProgram("sh", scratch_,
+                 {"-c", variables + "TORCHELASTIC_RUN_ID=x RANK=0 " + qlora + " inspect model"});
+  EXPECT_EQ(torchrun.code, 2);
+  EXPECT_THAT(torchrun.err, HasSubstr("torchrun started 2 processes"));
+}
+
 TEST_F(TcpRanksTest, EndWhenOneIsKilled) {
-  ASSERT_EQ(Run({"train", "run.yaml", "--output_dir", "whole", "--max_steps", "40"}).code, 0);
-  const Outcome outcome = RunOn(2, "train run.yaml --max_steps 40",
-                                "while [ ! -e out/checkpoint-2 ]; do sleep 0.01; done; "
-                                "kill -9 $second;");
+  ASSERT_EQ(Run({"train", "run.yaml", "--output_dir", "whole", "--max_steps", "300"}).code, 0);
+  const Outcome outcome = RunOn(2, "train run.yaml --max_steps 300",
+                                "for i in $(seq 2000); do [ -e out/checkpoint-2 ] && break; "
+                                "sleep 0.01; done; kill -9 $second;");
   EXPECT_EQ(outcome.out, "1\n137\n") << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1 of 2"), HasSubstr("has ended")));
-  EXPECT_EQ(Run({"resume", "out", "--max_steps", "40"}).code, 0);
+  EXPECT_EQ(Run({"resume", "out"}).code, 0);
   EXPECT_TRUE(Adapter("out") == Adapter("whole"));
 }
 

@@ -111,11 +111,6 @@ EXPORTED int ncclCommDestroy(Comm* comm) {
 
 EXPORTED int ncclCommAbort(Comm* comm) { return ncclCommDestroy(comm); }
 
-EXPORTED int ncclCommGetAsyncError(Comm*, int* error) {
-  *error = 0;
-  return 0;
-}
-
 EXPORTED int ncclGroupStart() {
   calls.clear();
   return 0;

@@ -94,6 +94,13 @@ def test_train_dataset_is_dataset(tmp_path):
         q.train(TINY)
 
 
+def test_train_is_the_work_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(q.Error, match="several ranks"):
+        q.train(TINY, DATA, tmp_path / "out", max_steps=1)
+
+
 def test_bad_records_are_counted_by_name(tmp_path):
     records = [{"prompt": "a", "completion": "b"}, {"prompt": "c"}]
     with pytest.raises(q.Error, match=r"\nrecords: 1 of 2 records cannot be read; to train"):

@@ -90,6 +90,7 @@ class DeviceMemory final : public Memory {
   }
   void Zero(void* data, std::size_t bytes) override { runtime_.Clear(data, bytes); }
 
+  void Synchronize() override { runtime_.WaitFor(runtime_.Record(runtime_.stream())); }
   void* queue() const override { return runtime_.stream(); }
   Memory& staging() override { return staging_; }
   void QueueUpload(const void* host, void* data, std::size_t bytes) override {
