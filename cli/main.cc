@@ -114,7 +114,7 @@ void CheckIsOneCommand(const VerbText& text, Communicator& communicator) {
 }
 
 // Joins the ranks that the launcher started, for a verb that several can run.
-void Join(const VerbText& text, const Console& console, Ranks& ranks) {
+void Join(const VerbText& text, Ranks& ranks) {
   if (!text.on_ranks && ranks.launched.size > 1) {
     if (!ranks.is_root()) std::exit(static_cast<int>(ErrorCode::kInvalidInput));  // rank 0 says why
     ThrowInvalidInput(
@@ -122,14 +122,9 @@ void Join(const VerbText& text, const Console& console, Ranks& ranks) {
         ranks.launched.launcher, ranks.launched.size, text.name, ranks.launched.launcher);
   }
   if (!text.on_ranks) return;
-  if (const TcpAddress& at = ranks.launched.meeting; at.port != 0) {
-    // Of every rank, which may wait in vain for a misspelt name.
-    std::cerr << fmt::format("rank {} of {}: meets the others at {}, port {}\n",
-                             ranks.launched.rank, ranks.launched.size, Printable(at.host), at.port);
-  }
-  std::string note;
-  ranks.communicator = JoinRanks(ranks.launched, note);
-  if (!note.empty()) Say(console, "note: " + note);
+  ranks.communicator = JoinRanks(ranks.launched, [](const std::string& remark) {
+    std::cerr << "note: " << Printable(remark) << std::endl;
+  });
   CheckIsOneCommand(text, *ranks.communicator);
 }
 
@@ -152,7 +147,7 @@ bool ReadOptions(Verb& verb, const VerbText& text, const std::vector<std::string
 int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console& console,
             Ranks& ranks) {
   const VerbText text = verb.text();
-  Join(text, console, ranks);
+  Join(text, ranks);
   verb.Join(*ranks.communicator);
   OptionTable table;
   // A file of options may be wrong, or missing, on one host.
@@ -225,8 +220,8 @@ class Failure {
     writes_ = verb->text().writes;
   }
 
-  // Of several ranks, rank 0 reports what all have met; any other failure is reported where it is,
-  // and ends all ranks.
+  // Of several ranks, rank 0 reports what all have met, and each rank that was started in a shell
+  // or a pod of its own; any other failure is reported where it is, and ends all ranks.
   int Print(int code, const std::string& message, const std::string& advice) const {
     // A rank that could not join the others is alone, and the others may never hear of it.
     const bool joined = ranks_.communicator->size() == ranks_.launched.size;
@@ -234,7 +229,7 @@ class Failure {
         joined && (ranks_.launched.size == 1 || ranks_.communicator->ends_together());
     if (ranks_.is_root()) {
       PrintHere(code, message, advice);
-    } else if (!together) {
+    } else if (!together || ranks_.launched.is_of_pod) {
       const std::string& host = ranks_.communicator->host();
       std::cerr << fmt::format("rank {} of {}{}: error: {}\n", ranks_.launched.rank,
                                ranks_.launched.size, host.empty() ? "" : " (" + host + ")",

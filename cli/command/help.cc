@@ -76,11 +76,11 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
     constexpr std::int64_t kSummary = 16;
     return fmt::format("  {:<13} {}\n", name, Wrap(summary, columns, kSummary, kSummary));
   };
-  std::string out = "qlora - fine-tune language models with QLoRA on one machine\n\n";
+  std::string out = "qlora - fine-tune language models with QLoRA\n\n";
   out += paragraph(
       "A Hugging Face model is held in 4 bits (NF4) while a small adapter (LoRA) is trained on "
       "your data. The adapter works with PEFT, and the result exports to GGUF for llama.cpp. "
-      "Only `qlora pull` uses the network, and nothing leaves this machine.");
+      "Only `qlora pull` uses the network, and ranks on several machines.");
   out += "\n" + paragraph(
                     "Usage: qlora VERB [--config run.yaml] [--key value | --key=value | "
                     "key=value]...");

@@ -73,7 +73,7 @@ std::string ManOptions(const VerbText& text, const OptionTable& table) {
 }  // namespace
 
 std::string ProgramPage(const std::vector<std::unique_ptr<Verb>>& verbs) {
-  std::string out = ManHeader("qlora", "fine-tune language models with QLoRA on one machine");
+  std::string out = ManHeader("qlora", "fine-tune language models with QLoRA");
   out += ".SH SYNOPSIS\n.B qlora\n.I VERB\n[\\-\\-config run.yaml] [\\-\\-key value]...\n";
   out += ".SH DESCRIPTION\n" +
          Roff(

@@ -52,9 +52,9 @@ void StallWatch::Watch(std::int64_t timeout) {
     if (ranks_.is_root() && guard_.signal() == SIGTERM && !told) {
       told = true;
       WriteLine(fmt::format(
-          "told to end (SIGTERM; by mpirun after Ctrl+C, or when another rank has ended): the step "
-          "ends with a checkpoint if there is time for both. {} has the checkpoints so far, from "
-          "the last of which `qlora resume` goes on\n",
+          "told to end (SIGTERM, which mpirun sends after Ctrl+C, or when another rank has ended): "
+          "the step ends with a checkpoint if there is time for both. {} has the checkpoints so "
+          "far, if any, from the last of which `qlora resume` goes on\n",
           output_dir_));
     }
     const std::string_view call = ranks_.call();
@@ -67,11 +67,11 @@ void StallWatch::Watch(std::int64_t timeout) {
     }
     const double limit = std::max(static_cast<double>(timeout), kPatience * longest_work);
     if (timeout == 0 || !waits || since.seconds() < limit) continue;
-    WriteLine(
-        fmt::format("error: rank {} of {} ({}) waits in '{}' since {:.0f} s: a rank has stopped, "
-                    "or a network is cut. Resume from the last checkpoint in {}; a longer wait: "
-                    "--ddp_timeout\n",
-                    ranks_.rank(), ranks_.size(), ranks_.host(), call, limit, output_dir_));
+    WriteLine(fmt::format(
+        "error: rank {} of {} ({}) waits in '{}' since {:.0f} s: a rank has stopped, "
+        "or a network is cut. Resume from the last checkpoint in {}, if any; a longer wait: "
+        "--ddp_timeout\n",
+        ranks_.rank(), ranks_.size(), ranks_.host(), call, limit, output_dir_));
     _exit(1);
   }
 }

@@ -70,15 +70,20 @@ Launched ReadLauncher(const Variable& variable) {
     alone.problem = fmt::format(
         "srun started {} processes that do not know each other: use srun --mpi=pmix", *tasks);
   }
+  const auto text = [&](const char* name) { return variable(name).value_or(""); };
   const std::optional<int> world = NumberIn(variable, "WORLD_SIZE");
   const std::optional<int> rank = NumberIn(variable, "RANK");
-  if (!rank || !world || world <= 1) return alone;
-  const std::string address = variable("MASTER_ADDR").value_or("");
+  const std::string address = text("MASTER_ADDR");
+  // RANK alone may have another meaning.
+  const bool several = world > 1 && rank;
+  const bool unclear =
+      world != 1 && !address.empty() && (!text("RANK").empty() || !text("WORLD_SIZE").empty());
+  if (!several && !unclear) return alone;
   const bool is_torchrun = variable("TORCHELASTIC_RUN_ID").has_value();
   // The agent of torchrun listens at the port itself.
-  const bool is_taken = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  const bool is_taken = text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   const int port = NumberIn(variable, "MASTER_PORT").value_or(0) + (is_taken ? 1 : 0);
-  if (rank < world && !address.empty() && port > 0 && port <= kHighestPort) {
+  if (several && rank < world && !address.empty() && port > 0 && port <= kHighestPort) {
     return {.launcher = is_torchrun ? "torchrun" : "RANK and WORLD_SIZE",
             .rank = *rank,
             .size = *world,
@@ -86,10 +91,11 @@ Launched ReadLauncher(const Variable& variable) {
             .is_of_pod = !is_torchrun};
   }
   alone.problem = fmt::format(
-      "{} processes were started (torchrun, or WORLD_SIZE), and they do not know where to meet: "
-      "expected RANK in 0 to {}, MASTER_ADDR and a MASTER_PORT, found '{}', '{}' and '{}'; set "
-      "them, start the same command with mpirun -n {}, or unset RANK and WORLD_SIZE",
-      *world, *world - 1, *rank, address, variable("MASTER_PORT").value_or(""), *world);
+      "ranks without MPI need WORLD_SIZE, RANK in 0 to WORLD_SIZE - 1, MASTER_ADDR and "
+      "MASTER_PORT, "
+      "found '{}', '{}', '{}' and '{}'; set all four, start the same command with mpirun, or unset "
+      "them to train with one process",
+      text("WORLD_SIZE"), text("RANK"), address, text("MASTER_PORT"));
   return alone;
 }
 
@@ -100,10 +106,16 @@ Launched ReadLauncher() {
   });
 }
 
-std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note) {
+std::unique_ptr<Communicator> JoinRanks(const Launched& launched,
+                                        const std::function<void(const std::string&)>& say) {
   if (!launched.problem.empty()) throw Error(ErrorCode::kInvalidInput, launched.problem);
   if (launched.meeting.port != 0) {
-    return StartTcp({launched.meeting, launched.rank, launched.size});
+    // Of every rank, which may wait in vain for a misspelt name.
+    say(fmt::format("rank {} of {} meets the others at {}, port {}", launched.rank, launched.size,
+                    launched.meeting.host, launched.meeting.port));
+    TcpMeeting meeting{launched.meeting, launched.rank, launched.size};
+    meeting.say = say;
+    return StartTcp(meeting);
   }
   // `mpirun -n 1` needs no engine, and may be all that a machine without MPI has.
   if (launched.size == 1 && !FindMpiPlugin()) return MakeOneProcess();
@@ -115,7 +127,8 @@ std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& n
         "releases of MPI; build the target qlora_mpi with the MPI that {} belongs to",
         launched.launcher, launched.size, ranks->size(), launched.launcher);
   }
-  note = UndoBinding(*ranks);
+  // Of each rank; one of them is enough.
+  if (const std::string note = UndoBinding(*ranks); ranks->is_root() && !note.empty()) say(note);
   return ranks;
 }
 

@@ -43,10 +43,11 @@ Launched ReadLauncher(const Variable& variable);
 // The same of this process.
 Launched ReadLauncher();
 
-// Joins the other ranks. note: a remark for the user, or "". Errors: InvalidInput with
+// Joins the other ranks. say: receives remarks for the user of this rank. Errors: InvalidInput with
 // launched.problem, when no engine is there, or when it counts other ranks than the launcher. A
 // process that was started alone gets one rank, without an engine.
-std::unique_ptr<Communicator> JoinRanks(const Launched& launched, std::string& note);
+std::unique_ptr<Communicator> JoinRanks(const Launched& launched,
+                                        const std::function<void(const std::string&)>& say);
 
 }  // namespace qlora
 

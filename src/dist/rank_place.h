@@ -40,7 +40,7 @@ std::int64_t SplitOf(const IndexRange& node);
 
 struct RankPlace {
   int rank = 0;
-  int of_host = 1;  // ranks that share the memory of the host
+  int of_host = 1;  // ranks that share the memory of the host; 0: the host is another machine
   int stages = 1;   // of a replica
   WindowSplit split = {};
 

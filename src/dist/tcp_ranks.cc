@@ -1,5 +1,6 @@
 #include "dist/tcp_ranks.h"
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@ namespace {
 using Clock = TcpSocket::Clock;
 
 constexpr std::chrono::seconds kShortly{10};
+constexpr std::chrono::seconds kHelloComes{2};
+constexpr std::chrono::seconds kBetweenWords{30};
 
 // The first words of a rank to another one.
 struct Hello {
@@ -62,7 +65,7 @@ class Meeting {
       : meeting_(meeting),
         deadline_(Clock::now() + meeting.patience),
         listener_(TcpSocket::Listen(meeting.rank == 0 ? meeting.at.port : 0,
-                                    IsLoopback(meeting.at.host))),
+                                    IsLoopback(meeting.at.host) && meeting.at.host != "::1")),
         links_(static_cast<std::size_t>(meeting.size)),
         places_(links_.size()) {}
 
@@ -99,7 +102,14 @@ class Meeting {
                  links_[rank].host, meeting_.size);
   }
   void ConnectTo(int rank, const TcpAddress& address) {
-    links_[rank].socket = TcpSocket::Connect(address, deadline_);
+    while (links_[rank].socket.descriptor() < 0) {
+      try {
+        links_[rank].socket = TcpSocket::Connect(address, Soon());
+      } catch (const Error& error) {
+        if (Clock::now() >= deadline_) throw;
+        meeting_.say(fmt::format("rank {} tries on: {}", meeting_.rank, error.what()));
+      }
+    }
     links_[rank].host = address.host;
     Hello hello;
     hello.size = meeting_.size;
@@ -107,18 +117,32 @@ class Meeting {
     hello.port = listener_.Port();
     Check(links_[rank].socket.SendAll(BytesOfValue(hello)), rank);
   }
+  // The moment of the next word to the user.
+  Clock::time_point Soon() const { return std::min(deadline_, Clock::now() + kBetweenWords); }
+  std::string MissingFrom(int first) const {
+    std::vector<int> missing;
+    for (int rank = first; rank < meeting_.size && missing.size() < 8; ++rank) {
+      if (links_[rank].socket.descriptor() < 0) missing.push_back(rank);
+    }
+    return fmt::format("{}", fmt::join(missing, ", "));
+  }
   // Waits for the ranks from `first` on.
   void AcceptFrom(int first) {
     for (int missing = meeting_.size - first; missing > 0;) {
-      std::optional<TcpSocket> connection = listener_.Accept(deadline_);
-      if (!connection && first > 1) Check(!links_[0].socket.IsClosed(), 0);
+      std::optional<TcpSocket> connection = listener_.Accept(Soon());
       if (!connection) {
-        ThrowRuntime("{} of the {} ranks of the job did not come to port {} of rank {} in time",
-                     missing, meeting_.size, listener_.Port(), meeting_.rank);
+        if (first > 1) Check(!links_[0].socket.IsClosed(), 0);
+        if (Clock::now() >= deadline_) {
+          ThrowRuntime("of the {} ranks of the job, {} did not come to port {} of rank {}",
+                       meeting_.size, MissingFrom(first), listener_.Port(), meeting_.rank);
+        }
+        meeting_.say(fmt::format("rank {} still waits for ranks {} at port {}", meeting_.rank,
+                                 MissingFrom(first), listener_.Port()));
+        continue;
       }
       // Anybody may connect; only ranks say hello.
       Hello hello;
-      if (!connection->ReceiveAll(WritableBytesOf(hello), Clock::now() + kShortly) ||
+      if (!connection->ReceiveAll(WritableBytesOf(hello), Clock::now() + kHelloComes) ||
           hello.program != Hello().program) {
         continue;
       }

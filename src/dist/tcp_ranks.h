@@ -4,7 +4,9 @@
 #define QLORA_DIST_TCP_RANKS_H_
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "dist/tcp_socket.h"
 #include "qlora/communicator.h"
@@ -18,6 +20,8 @@ struct TcpMeeting {
   int size = 1;
   std::chrono::seconds patience{600};  // until all ranks are there
   std::chrono::seconds silence{9};     // of a machine, after which it is gone
+  // Told every 30 s whom this rank waits for.
+  std::function<void(const std::string&)> say = [](const std::string&) {};
 };
 
 // Connects every rank to every other. Who can reach the ports of a rank is trusted: other programs

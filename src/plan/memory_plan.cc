@@ -166,7 +166,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels) {
 // added to it. A limit that a user names is not lowered by `spare`.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory,
                         int sharers) {
-  const std::size_t available = memory.Available() / static_cast<std::size_t>(sharers);
+  if (sharers == 0 && !max_memory.empty()) return ParseBytes(max_memory);
+  const std::size_t available = memory.Available() / static_cast<std::size_t>(std::max(sharers, 1));
   const std::size_t held = memory.Held();
   const std::size_t most = std::min(available + held, memory.Total());
   if (!max_memory.empty()) return std::min(ParseBytes(max_memory), most);

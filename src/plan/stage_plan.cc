@@ -58,7 +58,9 @@ double EndOf(int stages, std::int64_t micro_batches, double forward, double back
 
 RankPlace RankPlaceOf(const TrainOptions& options, int rank, int ranks) {
   const int stages = static_cast<int>(options.pipeline_stages);
+  // Several ranks are each on another machine, until they are there.
   return {.rank = rank,
+          .of_host = ranks > 1 ? 0 : 1,
           .stages = stages,
           .split = {options.gradient_accumulation_steps, options.reduction_groups, ranks / stages}};
 }

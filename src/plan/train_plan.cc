@@ -131,9 +131,8 @@ StartPoint FindStart(Communicator& communicator, const TrainOptions& options, Pl
 }
 
 RankPlace PlaceIn(const Communicator& communicator, const TrainOptions& options, int world_size) {
-  if (world_size != communicator.size()) return RankPlaceOf(options, 0, world_size);
   RankPlace place = RankPlaceOf(options, communicator.rank(), world_size);
-  place.of_host = communicator.local_size();
+  if (world_size == communicator.size()) place.of_host = communicator.local_size();
   return place;
 }
 
@@ -316,8 +315,10 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
     }
     // Of ranks that are planned from outside, the one that needs most counts.
     for (int stage = 0; world_size != communicator.size() && stage < made.ranks.stages; ++stage) {
-      const TrainPlan other = Plan(context, checked, purpose, backends, start,
-                                   RankPlaceOf(checked, stage, world_size), made.run->data, {});
+      RankPlace place = PlaceIn(communicator, checked, world_size);
+      place.rank = stage;
+      const TrainPlan other =
+          Plan(context, checked, purpose, backends, start, place, made.run->data, {});
       const IndexRange& layers = made.run->stages[stage];
       made.ranks.of_stages.push_back({layers.begin, layers.size(), other.memory.peak()});
       if (other.memory.peak() > made.memory.peak()) made.memory = other.memory;

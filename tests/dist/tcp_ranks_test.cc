@@ -198,7 +198,7 @@ TEST(TcpRanks, RefuseAPortThatIsTaken) {
 
 TEST(TcpRanks, SayWhoDidNotCome) {
   const std::string message = MessageOf([] { Start(FreePort(), 0, 3, 1); });
-  EXPECT_THAT(message, HasSubstr("2 of the 3 ranks of the job did not come"));
+  EXPECT_THAT(message, HasSubstr("of the 3 ranks of the job, 1, 2 did not come"));
   EXPECT_THAT(MessageOf([] { Start(FreePort(), 1, 3, 1); }), HasSubstr("cannot be reached"));
   EXPECT_THAT(MessageOf([] {
                 StartTcp({{"no.such.host.invalid", 2}, 1, 2, std::chrono::seconds(1)});
