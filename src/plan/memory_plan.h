@@ -60,8 +60,8 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 
 // The bytes of `memory` that a run may use, with the bytes that the process holds: max_memory ("":
 // no limit), or the free memory if that is less. `spare`: fraction of free memory that is left to
-// others when max_memory is not set. sharers: ranks that share the free memory; 0: the run will be on
-// other machines, which have max_memory.
+// others when max_memory is not set. sharers: ranks that share the free memory; 0: the run will be
+// on other machines, which have max_memory.
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory,
                         int sharers = 1);
 
