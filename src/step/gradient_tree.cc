@@ -207,14 +207,14 @@ void GradientTree::AddOverReplicas(Backend& backend, Communicator& communicator,
       const int rank = rank_of(replica);
       to_each[rank] = {};
       from_each[rank] = {};
-      const MatrixView received = RowOf(received_, row, own.size());
-      row += std::ssize(subtrees[replica]);
+      const auto received = [&] { return RowOf(received_, row, own.size()); };
       if (replica == place_.replica()) {
-        if (s < held_.size()) CopyRow(backend, Slice(sum, own), received);
-        continue;
+        if (s < held_.size()) CopyRow(backend, Slice(sum, own), received());
+      } else {
+        if (s < held_.size()) to_each[rank] = BytesOfRow(Slice(sum, slice(replica)));
+        if (s < subtrees[replica].size()) from_each[rank] = BytesOfRow(received());
       }
-      if (s < held_.size()) to_each[rank] = BytesOfRow(Slice(sum, slice(replica)));
-      if (s < subtrees[replica].size()) from_each[rank] = BytesOfRow(received);
+      row += std::ssize(subtrees[replica]);
     }
     communicator.Exchange(to_each, from_each, backend.memory());
   }
