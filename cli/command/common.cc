@@ -37,11 +37,11 @@ int ThreadCount(std::int64_t threads) {
   if (threads < 0 || threads > kMost) {
     ThrowInvalidInput("threads: expected 0 to {}, found {}", kMost, threads);
   }
-  // torchrun sets 1 where nobody has chosen.
-  const bool is_chosen = std::getenv("TORCHELASTIC_RUN_ID") == nullptr;
   const char* set = std::getenv("OMP_NUM_THREADS");
-  if (threads == 0 && set != nullptr && is_chosen) {
+  if (threads == 0 && set != nullptr) {
     const std::string_view text = set;
+    // torchrun sets 1 where nobody has chosen.
+    if (text == "1" && std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
     // OMP_NUM_THREADS may be a list ("4,2") for nested regions, or nonsense of another program: the
     // default, not an error, because the user has not written it for this command.

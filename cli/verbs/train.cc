@@ -21,8 +21,8 @@ class TrainVerb : public Verb {
             "ShareGPT; Parquet, CSV and plain text work too. Ctrl+C saves a checkpoint, and a run "
             "that ends leaves one of its last step: `qlora resume` continues from either. Every "
             "step is recorded in output_dir/train_log.jsonl. Started by mpirun, srun or torchrun, "
-            "several "
-            "processes share out the work of a step; global_batch_size keeps the run the same.",
+            "several processes share out the work of a step; global_batch_size keeps the run the "
+            "same.",
         .examples = {"qlora train --model ./my-model --dataset train.jsonl --output_dir my-adapter",
                      "qlora train run.yaml --learning_rate 1e-4 --num_train_epochs 3"},
         .positionals = {"config"},

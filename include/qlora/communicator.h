@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,28 +54,20 @@ class Communicator {
   // Ends all ranks with this exit code, without a word of its own.
   [[noreturn]] virtual void Abort(int code) = 0;
 
-  // Names, counts and times a call of an engine while it lives.
-  class Call {
-   public:
-    Call(Communicator& communicator, const char* name);
-    ~Call();
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-   private:
-    Communicator& communicator_;
-    double start_;
-  };
+  // Runs work(), a call of an engine that is none of the above, and names, counts and times it.
+  void TimeCall(const char* name, const std::function<void()>& work);
 
   // How slices of one device's memory get to other ranks without the host.
   class DeviceLink {
    public:
     virtual ~DeviceLink() = default;
-    // As Exchange of the communicator; the slice for this rank is empty.
+    // As Exchange of the communicator, with slices in the memory of the link; the slice for this
+    // rank is empty. Errors: Runtime, of the engine.
     virtual void Exchange(std::span<const Bytes> to_each,
                           std::span<const MutableBytes> from_each) = 0;
   };
-  // Uses a link for slices of `memory` until it is taken away again (null).
+  // Exchanges slices of the memory of a device over this link from now on; null: over copies. The
+  // link must live until another one is set.
   void SetDeviceLink(DeviceLink* link) { device_link_ = link; }
 
   // The seconds of the calls so far, waiting for others included.
@@ -97,10 +90,12 @@ class Communicator {
   static std::string HostName();
 
  private:
+  class Call;  // counts and times a call
   virtual void DoExchange(std::span<const Bytes> to_each,
                           std::span<const MutableBytes> from_each) = 0;
-  virtual void DoGather(Bytes mine, MutableBytes all) = 0;
-  virtual void DoBroadcast(MutableBytes data, int root) = 0;
+  // By an exchange, where the engine has nothing better.
+  virtual void DoGather(Bytes mine, MutableBytes all);
+  virtual void DoBroadcast(MutableBytes data, int root);
 
   void ExchangeCopies(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
                       Memory& memory);

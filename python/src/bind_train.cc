@@ -105,7 +105,8 @@ TrainPlan PlanRun(Context& context, TrainOptions& options, const std::string& sa
 // Otherwise each process would train the same run by itself.
 void RefuseRanks() {
   const Launched launched = ReadLauncher();
-  if (launched.size == 1 && launched.problem.empty()) return;
+  if (!launched.problem.empty()) throw Error(ErrorCode::kInvalidInput, launched.problem);
+  if (launched.size == 1) return;
   ThrowInvalidInput(
       "a launcher has started several ranks, and train() is the work of one process: start "
       "`qlora train` with it, or remove its variables (RANK, OMPI_COMM_WORLD_RANK ...) from "

@@ -92,9 +92,8 @@ Launched ReadLauncher(const Variable& variable) {
   }
   alone.problem = fmt::format(
       "ranks without MPI need WORLD_SIZE, RANK in 0 to WORLD_SIZE - 1, MASTER_ADDR and "
-      "MASTER_PORT, "
-      "found '{}', '{}', '{}' and '{}'; set all four, start the same command with mpirun, or unset "
-      "them to train with one process",
+      "MASTER_PORT, found '{}', '{}', '{}' and '{}'; set all four, start the same command with "
+      "mpirun, or unset them to train with one process",
       text("WORLD_SIZE"), text("RANK"), address, text("MASTER_PORT"));
   return alone;
 }

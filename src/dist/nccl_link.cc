@@ -76,9 +76,10 @@ class NcclLink final : public Communicator::DeviceLink {
  public:
   NcclLink(Communicator& communicator, Memory& memory, const NcclLibrary& nccl, const UniqueId& id)
       : communicator_(communicator), memory_(memory), nccl_(nccl) {
-    const Communicator::Call call(communicator, "start of NCCL");
-    nccl_.Check("start",
-                nccl_.comm_init_rank(&comm_, communicator.size(), id, communicator.rank()));
+    communicator.TimeCall("start of NCCL", [&] {
+      nccl_.Check("start",
+                  nccl_.comm_init_rank(&comm_, communicator.size(), id, communicator.rank()));
+    });
     communicator_.SetDeviceLink(this);
   }
   ~NcclLink() override {

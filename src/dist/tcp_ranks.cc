@@ -306,24 +306,6 @@ class TcpRanks final : public Communicator {
       }
     }
   }
-  void DoGather(Bytes mine, MutableBytes all) override {
-    std::vector<MutableBytes> from_each;
-    for (int from = 0; from < size(); ++from) {
-      from_each.push_back(all.subspan(mine.size() * static_cast<std::size_t>(from), mine.size()));
-    }
-    DoExchange(std::vector<Bytes>(links_.size(), mine), from_each);
-  }
-  void DoBroadcast(MutableBytes data, int root) override {
-    std::vector<Bytes> to_each(links_.size());
-    std::vector<MutableBytes> from_each(links_.size());
-    if (rank() == root) {
-      to_each.assign(links_.size(), data);
-    } else {
-      from_each[root] = data;
-    }
-    DoExchange(to_each, from_each);
-  }
-
   void Begin(int peer, Traffic& traffic) const {
     if (!traffic.Begin()) ThrowUnequal(peer);
   }

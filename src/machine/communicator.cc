@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -13,26 +12,31 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/stopwatch.h"
 
 namespace qlora {
 
-namespace {
+class Communicator::Call {
+ public:
+  Call(Communicator& communicator, const char* name) : communicator_(communicator) {
+    communicator.call_.store(name, std::memory_order_relaxed);
+    communicator.calls_.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Call() {
+    communicator_.seconds_ += watch_.seconds();
+    communicator_.call_.store("", std::memory_order_relaxed);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
 
-double SecondsNow() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+ private:
+  Communicator& communicator_;
+  Stopwatch watch_;
+};
 
-}  // namespace
-
-Communicator::Call::Call(Communicator& communicator, const char* name)
-    : communicator_(communicator), start_(SecondsNow()) {
-  communicator_.call_.store(name, std::memory_order_relaxed);
-  communicator_.calls_.fetch_add(1, std::memory_order_relaxed);
-}
-
-Communicator::Call::~Call() {
-  communicator_.seconds_ += SecondsNow() - start_;
-  communicator_.call_.store("", std::memory_order_relaxed);
+void Communicator::TimeCall(const char* name, const std::function<void()>& work) {
+  const Call call(*this, name);
+  work();
 }
 
 void Communicator::Exchange(std::span<const Bytes> to_each,
@@ -79,6 +83,25 @@ void Communicator::Broadcast(MutableBytes data, int root) {
   DoBroadcast(data, root);
 }
 
+void Communicator::DoGather(Bytes mine, MutableBytes all) {
+  std::vector<MutableBytes> from_each;
+  for (int from = 0; from < size_; ++from) {
+    from_each.push_back(all.subspan(mine.size() * static_cast<std::size_t>(from), mine.size()));
+  }
+  DoExchange(std::vector<Bytes>(from_each.size(), mine), from_each);
+}
+
+void Communicator::DoBroadcast(MutableBytes data, int root) {
+  std::vector<Bytes> to_each(static_cast<std::size_t>(size_));
+  std::vector<MutableBytes> from_each(to_each.size());
+  if (rank_ == root) {
+    to_each.assign(to_each.size(), data);
+  } else {
+    from_each[root] = data;
+  }
+  DoExchange(to_each, from_each);
+}
+
 std::string Communicator::HostName() {
   std::array<char, 256> name = {};
   gethostname(name.data(), name.size() - 1);
@@ -108,15 +131,11 @@ class LoneProcess : public Communicator {
   [[noreturn]] void Abort(int code) override { _exit(code); }
 
  private:
-  static void Copy(Bytes from, MutableBytes to) {
-    if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
-  }
   void DoExchange(std::span<const Bytes> to_each,
                   std::span<const MutableBytes> from_each) override {
-    if (!from_each[0].empty()) Copy(to_each[0], from_each[0]);
+    if (from_each[0].empty()) return;
+    std::memcpy(from_each[0].data(), to_each[0].data(), from_each[0].size());
   }
-  void DoGather(Bytes mine, MutableBytes all) override { Copy(mine, all); }
-  void DoBroadcast(MutableBytes /*data*/, int /*root*/) override {}
 };
 
 }  // namespace

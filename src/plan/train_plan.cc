@@ -315,10 +315,8 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
     }
     // Of ranks that are planned from outside, the one that needs most counts.
     for (int stage = 0; world_size != communicator.size() && stage < made.ranks.stages; ++stage) {
-      RankPlace place = PlaceIn(communicator, checked, world_size);
-      place.rank = stage;
-      const TrainPlan other =
-          Plan(context, checked, purpose, backends, start, place, made.run->data, {});
+      const TrainPlan other = Plan(context, checked, purpose, backends, start,
+                                   RankPlaceOf(checked, stage, world_size), made.run->data, {});
       const IndexRange& layers = made.run->stages[stage];
       made.ranks.of_stages.push_back({layers.begin, layers.size(), other.memory.peak()});
       if (other.memory.peak() > made.memory.peak()) made.memory = other.memory;

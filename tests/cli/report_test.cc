@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cli/tiny_model.h"
+#include "dist/free_port.h"
 #include "report/dashboard.h"
 #include "report/http_server.h"
 
@@ -21,19 +22,6 @@ nlohmann::json DataOf(const std::string& page) {
   const std::string open = "<script type=\"application/json\" id=\"record\">";
   const std::size_t begin = page.find(open) + open.size();
   return nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
-}
-
-// A port that was free a moment ago.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
 }
 
 // A connection to the live page, -1 when there is none.

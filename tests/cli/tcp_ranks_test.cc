@@ -1,28 +1,15 @@
 // `qlora train` as torchrun and its like start it: ranks that meet at an address.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include "cli/tiny_model.h"
+#include "dist/free_port.h"
 
 namespace qlora {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  socklen_t size = sizeof(address);
-  bind(fd, reinterpret_cast<const sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 class TcpRanksTest : public TinyModelTest {
  protected:

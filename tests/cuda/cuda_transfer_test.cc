@@ -7,6 +7,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "cuda/test_device.h"
+#include "qlora/communicator.h"
 
 namespace qlora {
 namespace {
@@ -55,6 +56,21 @@ TEST_P(CudaTransfer, TheMemoryOfTheHostIsZeroFilledAndAligned) {
   EXPECT_EQ(Download<float>(memory().staging(), MakeView(Host(2), 1, kN)), Values(3));
   Zero(memory().staging(), MakeView(Host(2), 1, kN));
   EXPECT_EQ(HostValues(2), std::vector<float>(kN));
+}
+
+// Ranks exchange what ops have made, and later ops find what has come.
+TEST_P(CudaTransfer, SlicesForRanksAreBehindOps) {
+  const std::unique_ptr<Communicator> rank = MakeOneProcess();
+  Upload(memory(), std::span<const float>(Values(1)), OnDevice(0));
+  backend_->Run(ops::Copy{OnDevice(0), OnDevice(1)});
+  backend_->Run(ops::Add{OnDevice(1), OnDevice(0)});
+  const Communicator::Bytes leaving = BytesIn(OnDevice(0));
+  const Communicator::MutableBytes arriving = BytesIn(OnDevice(2));
+  rank->Exchange(std::span(&leaving, 1), std::span(&arriving, 1), memory());
+  backend_->Run(ops::Add{OnDevice(2), OnDevice(1)});
+  std::vector<float> expected = Values(1);
+  for (float& value : expected) value *= 3;
+  EXPECT_EQ(Download<float>(memory(), OnDevice(1)), expected);
 }
 
 TEST_P(CudaTransfer, RunBehindOpsAndOneAnother) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "dist/free_port.h"
 #include "dist/thread_ranks.h"
 #include "dist/together.h"
 #include "qlora/error.h"
@@ -17,8 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-int FreePort() { return TcpSocket::Listen(0).Port(); }
 
 std::unique_ptr<Communicator> Start(int port, int rank, int size, int patience = 20) {
   return StartTcp({{"127.0.0.1", port}, rank, size, std::chrono::seconds(patience)});

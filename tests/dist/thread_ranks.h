@@ -68,19 +68,6 @@ class ThreadRank : public Communicator {
       if (!from_each[from].empty()) Receive(from_each[from], from);
     }
   }
-  void DoGather(Bytes mine, MutableBytes all) override {
-    std::vector<MutableBytes> from_each;
-    for (int from = 0; from < size(); ++from) {
-      from_each.push_back(all.subspan(mine.size() * static_cast<std::size_t>(from), mine.size()));
-    }
-    DoExchange(std::vector<Bytes>(static_cast<std::size_t>(size()), mine), from_each);
-  }
-  void DoBroadcast(MutableBytes data, int root) override {
-    if (rank() != root) return data.empty() ? void() : Receive(data, root);
-    for (int to = 0; to < size(); ++to) {
-      if (to != root && !data.empty()) Send(data, to);
-    }
-  }
 
   ThreadJob& job_;
 };

@@ -97,6 +97,10 @@ def test_train_dataset_is_dataset(tmp_path):
 def test_train_is_the_work_of_one_process(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(q.Error, match="ranks without MPI need"):
+        q.train(TINY, DATA, tmp_path / "out", max_steps=1)
+    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(q.Error, match="several ranks"):
         q.train(TINY, DATA, tmp_path / "out", max_steps=1)
 

@@ -40,6 +40,16 @@ class RanksTest : public TinyRunTest {
     return messages[0];
   }
 
+  // Of `steps` steps, each of so many micro-batches of one sample.
+  TrainOptions OptionsOf(const std::string& name, std::int64_t micro_batches,
+                         std::int64_t steps) const {
+    TrainOptions options = Options(name);
+    options.per_device_train_batch_size = 1;
+    options.global_batch_size = micro_batches;
+    options.max_steps = steps;
+    return options;
+  }
+
   // Every file of a run by its name, without times and memory.
   std::map<std::string, std::string> Files(const std::string& name) const {
     std::map<std::string, std::string> files;
@@ -141,10 +151,7 @@ class RecipeOnRanks : public RanksTest,
                       public testing::WithParamInterface<std::pair<const std::string, Change>> {};
 
 TEST_P(RecipeOnRanks, HasTheFilesOfOneProcess) {
-  TrainOptions options = Options("one");
-  options.per_device_train_batch_size = 1;
-  options.global_batch_size = 7;
-  options.max_steps = 4;
+  TrainOptions options = OptionsOf("one", 7, 4);
   GetParam().second(options);
   RunOn(1, options);
   ASSERT_FALSE(Adapter("one").empty());
@@ -171,10 +178,7 @@ INSTANTIATE_TEST_SUITE_P(All, RecipeOnRanks, testing::ValuesIn(Recipes()),
                          [](const auto& recipe) { return recipe.param.first; });
 
 TEST_F(RanksTest, EightRanksHaveTheFilesOfOne) {
-  TrainOptions options = Options("one");
-  options.per_device_train_batch_size = 1;
-  options.global_batch_size = 12;
-  options.max_steps = 3;
+  TrainOptions options = OptionsOf("one", 12, 3);
   Run(options);
   options.output_dir = root_ / "several";
   EXPECT_EQ(RunOn(8, options), "");
@@ -195,10 +199,7 @@ TEST_F(RanksTest, AccumulationIsThatOfARank) {
 
 // Stopped by a signal to one rank, in the middle of an epoch, and resumed with other numbers.
 TEST_F(RanksTest, ResumesWithOtherNumbersOfRanks) {
-  TrainOptions options = Options("whole");
-  options.per_device_train_batch_size = 1;
-  options.global_batch_size = 6;
-  options.max_steps = 8;
+  TrainOptions options = OptionsOf("whole", 6, 8);
   Run(options);
   options.output_dir = root_ / "parts";
   options.resume_from_checkpoint = "auto";
@@ -235,10 +236,7 @@ TEST_F(RanksTest, EveryRankNeedsWork) {
 
 // Short windows give a replica more micro-batches than full ones.
 TEST_F(RanksTest, FiveReplicasOfTwoStages) {
-  TrainOptions options = Options("one");
-  options.per_device_train_batch_size = 1;
-  options.global_batch_size = 8;
-  options.max_steps = 4;
+  TrainOptions options = OptionsOf("one", 8, 4);
   Run(options);
   options.output_dir = root_ / "several";
   options.pipeline_stages = 2;
@@ -265,10 +263,7 @@ TEST_F(RanksTest, ANanIsAnErrorOfAll) {
 
 // On memory that the host does not reach, like that of cards: through copies, and through NCCL.
 TEST_F(RanksTest, CardsHaveTheFilesOfOneProcess) {
-  TrainOptions options = Options("one");
-  options.per_device_train_batch_size = 1;
-  options.global_batch_size = 7;
-  options.max_steps = 3;
+  TrainOptions options = OptionsOf("one", 7, 3);
   Run(options);
   backends_ = [] { return GuardedBackends(); };
   // The loader finds this one when it is asked for the library by its name.
