@@ -47,16 +47,17 @@ TEST_P(OpTest, CrossEntropy) {
 
           // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
           const double unit = kMathRoundings * UnitRoundoff(wide());
-          const auto error_of_row = [&, smoothing = smoothing](std::int64_t n) {
+          std::vector<double> error_of_row;
+          for (std::int64_t n = 0; n < s.rows; ++n) {
             double size = 0;
             for (std::int64_t v = 0; v < s.cols; ++v)
               size = std::max(size, std::abs(capped64(n, v)));
             // The mean of all logits, for smoothing, is a sum of V terms of at most 2 max|c|.
-            return 4 * unit * (1 + size) +
-                   Gamma(s.cols, UnitRoundoff(wide())) * (1 + smoothing * 2 * size);
-          };
+            error_of_row.push_back(4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide())) *
+                                                               (1 + smoothing * 2 * size));
+          }
           ExpectWithin(loss, loss64,
-                       Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row(n); }),
+                       Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row[n]; }),
                        "logprob");
           ExpectWithin(
               logits, out64,
@@ -70,7 +71,7 @@ TEST_P(OpTest, CrossEntropy) {
                       const double label =
                           smoothing / static_cast<double>(s.cols) + (targets[n] == v ? 1 : 0);
                       return row_scale64(0, n) *
-                             (p * 2 * error_of_row(n) +
+                             (p * 2 * error_of_row[n] +
                               (p + label) * (unit + (softcap == 0 ? 0 : 4 * unit)));
                     }),
               "logits");

@@ -188,7 +188,8 @@ TEST_F(MpiTest, AFailureOfOneRankEndsAll) {
 // At a random moment, any rank; then the run goes on with another number of ranks, to the same
 // bits.
 TEST_F(MpiTest, AKilledRankEndsAllAndTheRunGoesOn) {
-  const std::string steps = "600";  // seconds on several ranks: longer than a kill waits
+  // Seconds on several ranks: longer than a kill waits.
+  const std::string steps = Sanitized() ? "100" : "600";
   ASSERT_EQ(Run({"train", "run.yaml", "--output_dir", "whole", "--max_steps", steps}).code, 0);
   std::mt19937 random(std::random_device{}());
   const std::vector<std::string> words = {
