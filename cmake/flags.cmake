@@ -17,6 +17,9 @@ if(QLORA_SANITIZE)
   target_link_options(qlora_flags INTERFACE -fsanitize=${QLORA_SANITIZE})
 endif()
 
+# What sources with code for several instruction sets have.
+set(qlora_kernels "foreach_target.h|HWY_PUSH_ATTRIBUTES")
+
 # qlora_unity(target size): with QLORA_UNITY, compiles the sources of a target in units of `size`, or 24
 # in sanitized builds: most of the time of a source goes into headers and templates, which a unit
 # compiles once. In one unit anonymous namespaces are one namespace, so sources that declare the same
@@ -36,11 +39,7 @@ function(qlora_unity target size)
       continue()
     endif()
     file(READ ${path} text)
-    if(text MATCHES "foreach_target.h|HWY_PUSH_ATTRIBUTES")
-      # Checks of the arithmetic of pointers take as long to compile as all else; accesses are checked.
-      if(QLORA_SANITIZE MATCHES "undefined")
-        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
-      endif()
+    if(text MATCHES ${qlora_kernels})
       continue()
     endif()
     qlora_private_names(names "${text}")
@@ -142,5 +141,15 @@ function(qlora_floor name)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
   qlora_unity(${name} 8)
+  # Checks of the arithmetic of pointers take as long to compile as the rest of a kernel; accesses are
+  # checked.
+  if(QLORA_SANITIZE MATCHES "undefined")
+    foreach(source ${sources})
+      file(STRINGS ${source} kernels REGEX ${qlora_kernels} LIMIT_COUNT 1)
+      if(kernels)
+        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=pointer-overflow)
+      endif()
+    endforeach()
+  endif()
   install(TARGETS ${name} EXPORT qlora ARCHIVE ${qlora_library_component})
 endfunction()

@@ -19,9 +19,9 @@ TEST_P(OpTest, CrossEntropy) {
     for (const auto& [softcap, smoothing] : {std::pair(0.0f, 0.0f), std::pair(10.0f, 0.0f),
                                              std::pair(0.0f, 0.1f), std::pair(10.0f, 0.3f)}) {
       for (const double gradient_scale : {0.0, 1.0, 0.0125}) {
-        // Many rows are there for their cut into tasks.
-        if (s.rows > 20 && gradient_scale != 1) continue;
         for (const double deviation : {1.0, 50.0}) {
+          // Many rows are there for their cut into tasks, with gradients and without.
+          if (s.rows > 20 && (gradient_scale == 0.0125 || deviation == 50)) continue;
           Random random(++seed);
           Matrix logits = random.Normal(wide(), s.rows, s.cols, deviation);
           const std::vector<std::int32_t> targets = RandomIndices(random, s.rows, s.cols);

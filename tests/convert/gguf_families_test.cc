@@ -142,11 +142,14 @@ TEST_F(GgufFamiliesTest, AdaptersOfTheCheckpointFitTheFile) {
     all.exclude_modules = std::vector<std::string>{"per_layer_model_projection"};
     const fs::path adapter = WriteRandom(dir.string(), all, dir.filename().string() + "-lora", 7);
     const std::vector<double> expected = TokensOf(dir, {adapter});
+    // Most files have the sums of the checkpoint. In others value heads have another order, and
+    // norms of what is gated magnify errors. Two rows of a B in each other's place change
+    // hundredths.
+    const double tolerance = LoadDecoderConfig(file).delta_rule.tiled ? 2e-4 : 2e-5;
     const auto expect_same = [&](const std::vector<double>& found) {
       ASSERT_EQ(found.size(), expected.size());
       for (std::size_t i = 0; i < found.size(); ++i) {
-        // Sums in another order, whose errors norms of gated states magnify.
-        ASSERT_NEAR(found[i], expected[i], 3e-4) << "token " << i;
+        ASSERT_NEAR(found[i], expected[i], tolerance) << "token " << i;
       }
     };
     expect_same(TokensOf(file, {adapter}));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "backend/backend_decorator.h"
@@ -176,9 +177,9 @@ class CudaTraining : public testing::Test {
  protected:
   ~CudaTraining() override { fs::remove_all(dir_); }
 
-  // The log.
+  // The log. max_steps: nothing for those of the recipe.
   std::vector<Json> TrainOn(const BackendFactory::Ptr& device, const std::string& compute_dtype,
-                            int max_steps = 20) const {
+                            std::optional<int> max_steps = {}) const {
     TrainOptions options;
     options.model_name_or_path = kGoldenDir / "llama-tiny";
     options.adapter = kGoldenDir / "llama-tiny" / "adapter";
@@ -192,7 +193,7 @@ class CudaTraining : public testing::Test {
     for (const auto& [key, value] : recipe.items()) {
       table.Set(key, value.is_string() ? value.get<std::string>() : value.dump(), "recipe.json");
     }
-    options.max_steps = max_steps;
+    if (max_steps) options.max_steps = *max_steps;
     ContextOn context(device, 1);
     TrainObserver observer;
     Train(context, PlanTraining(context, options), observer);
