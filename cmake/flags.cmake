@@ -85,20 +85,24 @@ endfunction()
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
 # once per command, file or step. Without sanitizers the sources of such a target are compiled with -O1,
 # in about three quarters of the time, except those that run once per byte, weight or token. In
-# sanitized builds the floors above the parsers are compiled with -O0, in half the time; the parsers
-# stay at -O1, because the fuzzers try as many inputs as there is time for. Targets with the same
-# flags share one precompiled header.
-set(qlora_parsers qlora_io qlora_gguf qlora_jinja qlora_parquet qlora_records qlora_prompt qlora_data)
+# sanitized builds such a target is compiled with -O0, in half the time. Fuzzers see which
+# code an input reaches, but for that of floors which read no files. Targets with the same flags share
+# one precompiled header.
+set(qlora_not_fuzzed qlora_pass qlora_inference qlora_step qlora_plan qlora_train qlora_convert
+                     qlora_foreign)
 function(qlora_cold target)
   set(cold $<$<NOT:$<CONFIG:Debug>>:-O1>)
   set(hot $<$<NOT:$<CONFIG:Debug>>:-O3>)
+  set(coverage)
   set(header_of qlora_io)  # the first target with these flags
-  if(QLORA_SANITIZE AND NOT target IN_LIST qlora_parsers)
-    set(cold -O0)
-    set(header_of qlora_hub)
-  endif()
   if(QLORA_SANITIZE)
+    set(cold -O0)
     set(hot -O1)
+  endif()
+  if(QLORA_FUZZERS AND target IN_LIST qlora_not_fuzzed)
+    set(header_of qlora_pass)
+  elseif(QLORA_FUZZERS)
+    set(coverage -fsanitize=fuzzer-no-link)
   endif()
   foreach(source ${ARGN})
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
@@ -106,8 +110,7 @@ function(qlora_cold target)
     endif()
   endforeach()
   target_compile_options(${target} PRIVATE
-    ${cold} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
-    $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
+    ${cold} ${coverage} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${hot})
@@ -140,7 +143,7 @@ function(qlora_floor name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
-  qlora_unity(${name} 8)
+  qlora_unity(${name} 24)
   # Checks of the arithmetic of pointers take as long to compile as the rest of a kernel; accesses are
   # checked.
   if(QLORA_SANITIZE MATCHES "undefined")

@@ -3,7 +3,8 @@
 #   qlora_*.deb, libqlora-dev_*.deb     for this Debian
 #   qlora-VERSION-x86_64-linux.tar.xz   a program for Linux with glibc 2.28 or later
 #   qlora_cpp-*.whl, qlora_cpp-*.tar.gz the Python module, and its source distribution
-#   scripts/package.sh
+#   scripts/package.sh [--as-built]     --as-built: with kernels of the cards for which build/release has them,
+#                                       otherwise of all
 source "$(dirname "$0")/dependencies.sh"
 source scripts/portable/link.sh
 need_to_build
@@ -48,6 +49,7 @@ print(wheel_backend.build_sdist("'$packages'"))'
 }
 
 configure_options=(-DQLORA_PYTHON=ON)
+[ "${1:-}" = --as-built ] || configure_options+=(-UCMAKE_CUDA_ARCHITECTURES)
 scripts/check_release.sh
 build release qlora qlora_linear qlora_python >/dev/null
 (cd build/release && cpack -G DEB -B ../packages >/dev/null) && rm -rf $packages/_CPack_Packages

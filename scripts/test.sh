@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds everything and runs every test: the release build by g++; the same tests with libraries that
 # clang++ built under the address and undefined-behaviour sanitizers; the fuzzers; a training under the
-# thread sanitizer; and the peers from npm where they can be reached.
+# thread sanitizer; the packages; and the peers from npm where they can be reached.
 #   scripts/test.sh [--quick]      --quick: the release build and its tests alone, without CUDA
 source "$(dirname "$0")/dependencies.sh"
 if [ $# -gt 1 ] || [ "${1:---quick}" != --quick ]; then
@@ -58,36 +58,37 @@ run_peers() {
 
 scripts/include_rules.sh
 SECONDS=0
-cuda=AUTO
-if [ "${1:-}" = --quick ]; then cuda=OFF; fi
-build_preset release -DQLORA_PYTHON=ON -DQLORA_CUDA=$cuda
+# Kernels for one generation of cards, which their tests read; package.sh by itself compiles all.
+cuda=(-DQLORA_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=90)
+if [ "${1:-}" = --quick ]; then cuda=(-DQLORA_CUDA=OFF); fi
+build_preset release -DQLORA_PYTHON=ON "${cuda[@]}"
 took "release build"
-[ "${1:-}" = --quick ] || export QLORA_SLOW_DOCUMENTS=1  # the commands that take minutes, too
 run_tests release
 took "release tests"
 if [ "${1:-}" = --quick ]; then exit 0; fi
 scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
 took "demo"
 
-# The peers wait more than they compute, so they run beside the sanitized build.
-run_peers >build/peers.log 2>&1 &
-peers=$!
+# Peers and packages wait more than they compute, so they are tried beside the sanitized build.
+(
+  run_peers
+  scripts/package.sh --as-built
+) >build/beside.log 2>&1 &
+beside=$!
 build_preset asan
 took "sanitized build"
-peers_status=0
-wait $peers || peers_status=$?
-cat build/peers.log
-[ $peers_status -eq 0 ] || exit $peers_status
-took "peers, after the sanitized build"
+status=0
+wait $beside || status=$?
+cat build/beside.log
+[ $status -eq 0 ] || exit $status
+took "peers and packages, after the sanitized build"
 run_tests asan
 took "sanitized tests"
 # With one seed, so that a change fails for its own faults. Longer runs with other seeds are by hand.
-scripts/fuzz.sh 30 1
+scripts/fuzz.sh 10 1
 took "fuzzers"
 cmake --preset tsan >/dev/null
 cmake --build --preset tsan --target qlora
 took "build for the thread sanitizer"
 train_under_tsan
 took "training under the thread sanitizer"
-scripts/package.sh
-took "packages"

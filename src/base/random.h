@@ -30,36 +30,21 @@ constexpr RandomKey MakeKey(std::uint64_t seed, RandomPlace place, std::uint64_t
 }
 
 // Returns four independent uniform 32-bit words number 4*index ... 4*index+3 of the stream.
-constexpr std::array<std::uint32_t, 4> RandomWords(RandomKey key, std::uint64_t index) {
-  std::array<std::uint32_t, 4> c = {
-      static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-      static_cast<std::uint32_t>(key.place), static_cast<std::uint32_t>(key.place >> 32)};
-  auto k0 = static_cast<std::uint32_t>(key.seed);
-  auto k1 = static_cast<std::uint32_t>(key.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t p0 = std::uint64_t{0xD2511F53} * c[0];
-    const std::uint64_t p1 = std::uint64_t{0xCD9E8D57} * c[2];
-    c = {static_cast<std::uint32_t>(p1 >> 32) ^ c[1] ^ k0, static_cast<std::uint32_t>(p1),
-         static_cast<std::uint32_t>(p0 >> 32) ^ c[3] ^ k1, static_cast<std::uint32_t>(p0)};
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  return c;
-}
+std::array<std::uint32_t, 4> RandomWords(RandomKey key, std::uint64_t index);
 
 // Returns word number `index` of the stream.
-constexpr std::uint32_t RandomWord(RandomKey key, std::uint64_t index) {
+inline std::uint32_t RandomWord(RandomKey key, std::uint64_t index) {
   return RandomWords(key, index / 4)[index % 4];
 }
 
 // Returns a uniform number in [0, 1), a multiple of 2^-24.
-constexpr float RandomUniform(RandomKey key, std::uint64_t index) {
+inline float RandomUniform(RandomKey key, std::uint64_t index) {
   return static_cast<float>(RandomWord(key, index) >> 8) * 0x1p-24f;
 }
 
 // Returns a uniform integer in [0, n), n > 0; biased by at most n * 2^-64. Uses its own words:
 // 4*index ...
-constexpr std::uint64_t RandomBelow(RandomKey key, std::uint64_t index, std::uint64_t n) {
+inline std::uint64_t RandomBelow(RandomKey key, std::uint64_t index, std::uint64_t n) {
   __extension__ using Wide = unsigned __int128;
   const auto words = RandomWords(key, index);
   const std::uint64_t wide = (std::uint64_t{words[0]} << 32) | words[1];
