@@ -69,26 +69,31 @@ if [ "${1:-}" = --quick ]; then exit 0; fi
 scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
 took "demo"
 
-# Peers and packages wait more than they compute, so they are tried beside the sanitized build.
-(
-  run_peers
-  scripts/package.sh --as-built
-) >build/beside.log 2>&1 &
-beside=$!
-build_preset asan
+# The peers wait more than they compute, so they run beside the sanitized build.
+run_peers >build/peers.log 2>&1 &
+peers=$!
+build_preset asan -DQLORA_TEST_OBJECTS="$root/build/release"
 took "sanitized build"
-status=0
-wait $beside || status=$?
-cat build/beside.log
-[ $status -eq 0 ] || exit $status
-took "peers and packages, after the sanitized build"
+peers_status=0
+wait $peers || peers_status=$?
+cat build/peers.log
+[ $peers_status -eq 0 ] || exit $peers_status
+took "peers, after the sanitized build"
 run_tests asan
 took "sanitized tests"
 # With one seed, so that a change fails for its own faults. Longer runs with other seeds are by hand.
 scripts/fuzz.sh 10 1
 took "fuzzers"
+# Packages are tried, which waits as well, beside the build for the thread sanitizer.
+scripts/package.sh --as-built >build/packages.log 2>&1 &
+packages=$!
 cmake --preset tsan >/dev/null
 cmake --build --preset tsan --target qlora
 took "build for the thread sanitizer"
 train_under_tsan
 took "training under the thread sanitizer"
+packages_status=0
+wait $packages || packages_status=$?
+cat build/packages.log
+[ $packages_status -eq 0 ] || exit $packages_status
+took "packages, after the thread sanitizer"
