@@ -72,7 +72,7 @@ took "demo"
 # The peers wait more than they compute, so they run beside the sanitized build.
 run_peers >build/peers.log 2>&1 &
 peers=$!
-build_preset asan -DQLORA_TEST_OBJECTS="$root/build/release"
+build_preset asan
 took "sanitized build"
 peers_status=0
 wait $peers || peers_status=$?
