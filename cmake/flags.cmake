@@ -8,9 +8,9 @@ target_include_directories(qlora_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
 # Libraries and programs of the product; tests only link what sanitizers need. Loops that a pragma
 # unrolls stay loops, because each of their accesses is checked: unrolled, the kernels of products take
-# four times as long to compile and run no faster. Checks of null pointers, which the address sanitizer
-# finds when they are used, of the arithmetic of pointers, whose accesses are checked, and of dynamic types
-# would take another fifth.
+# four times as long to compile and run no faster. Of the checks of undefined behaviour, those of null
+# pointers and of the arithmetic of pointers are left to the address sanitizer, which checks the accesses,
+# and those of dynamic types are left out: together they take up to a fifth of a unit's time.
 add_library(qlora_instrumented INTERFACE)
 if(QLORA_SANITIZE)
   target_compile_options(qlora_instrumented INTERFACE
@@ -25,16 +25,17 @@ endif()
 # What sources with code for several instruction sets have.
 set(qlora_kernels "foreach_target.h|HWY_PUSH_ATTRIBUTES")
 
-# qlora_unity(target size): with QLORA_UNITY, compiles the sources of a target in units of `size`, or 24
-# in sanitized builds: most of the time of a source goes into headers and templates, which a unit
+# qlora_unity(target [size]): with QLORA_UNITY, compiles the sources of a target in units of up to 24, or
+# of `size` where no sanitizer is asked for: most of the time of a source goes into headers and templates, which a unit
 # compiles once. In one unit anonymous namespaces are one namespace, so sources that declare the same
 # name there are put into different units. Sources with code for several instruction sets stay alone.
-function(qlora_unity target size)
+function(qlora_unity target)
   if(NOT QLORA_UNITY)
     return()
   endif()
-  if(QLORA_SANITIZE)
-    set(size 24)
+  set(size 24)
+  if(ARGN AND NOT QLORA_SANITIZE)
+    set(size ${ARGN})
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
@@ -90,24 +91,14 @@ endfunction()
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
 # once per command, file or step. Without sanitizers the sources of such a target are compiled with -O1,
 # in about three quarters of the time, except those that run once per byte, weight or token. In
-# sanitized builds such a target is compiled with -O0, in half the time. Fuzzers see which
-# code an input reaches, but for that of floors which read no files. Targets with the same flags share
-# one precompiled header.
-set(qlora_not_fuzzed qlora_pass qlora_inference qlora_step qlora_plan qlora_train qlora_convert
-                     qlora_foreign)
+# sanitized builds these are compiled with -O1, and the rest with -O0, in half the time. The targets have
+# the same flags, so they share one precompiled header.
 function(qlora_cold target)
   set(cold $<$<NOT:$<CONFIG:Debug>>:-O1>)
   set(hot $<$<NOT:$<CONFIG:Debug>>:-O3>)
-  set(coverage)
-  set(header_of qlora_io)  # the first target with these flags
   if(QLORA_SANITIZE)
     set(cold -O0)
     set(hot -O1)
-  endif()
-  if(QLORA_FUZZERS AND target IN_LIST qlora_not_fuzzed)
-    set(header_of qlora_pass)
-  elseif(QLORA_FUZZERS)
-    set(coverage -fsanitize=fuzzer-no-link)
   endif()
   foreach(source ${ARGN})
     if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${source})
@@ -115,14 +106,15 @@ function(qlora_cold target)
     endif()
   endforeach()
   target_compile_options(${target} PRIVATE
-    ${cold} ${coverage} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>)
+    ${cold} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
+    $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
   set_source_files_properties(${ARGN} PROPERTIES
     SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${hot})
-  if(QLORA_PCH AND target STREQUAL header_of)
+  if(QLORA_PCH AND target STREQUAL qlora_io)  # the first of these targets
     target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
   elseif(QLORA_PCH)
-    target_precompile_headers(${target} REUSE_FROM ${header_of})
+    target_precompile_headers(${target} REUSE_FROM qlora_io)
   endif()
 endfunction()
 
@@ -148,6 +140,6 @@ function(qlora_floor name)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_include_directories(${name} INTERFACE $<INSTALL_INTERFACE:include>)
   set_target_properties(${name} PROPERTIES EXPORT_NAME ${ARG_EXPORT_NAME})
-  qlora_unity(${name} 24)
+  qlora_unity(${name})
   install(TARGETS ${name} EXPORT qlora ARCHIVE ${qlora_library_component})
 endfunction()

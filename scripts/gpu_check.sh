@@ -27,7 +27,7 @@ fi
 source scripts/dependencies.sh
 source scripts/portable/link.sh
 need_to_build
-configure_options=(-DQLORA_CUDA=ON -UCMAKE_CUDA_ARCHITECTURES)  # of all generations
+configure_options=(-DQLORA_CUDA=ON -UCMAKE_CUDA_ARCHITECTURES)  # machine code for every generation
 build release qlora cuda_device_tests
 prepare_portable
 mkdir -p $pack

@@ -3,9 +3,13 @@
 #   qlora_*.deb, libqlora-dev_*.deb     for this Debian
 #   qlora-VERSION-x86_64-linux.tar.xz   a program for Linux with glibc 2.28 or later
 #   qlora_cpp-*.whl, qlora_cpp-*.tar.gz the Python module, and its source distribution
-#   scripts/package.sh [--as-built]     --as-built: with kernels of the cards for which build/release has them,
-#                                       otherwise of all
+#   scripts/package.sh [--as-built]     --as-built: with the CUDA kernels that build/release has; otherwise with
+#                                       machine code for every generation of cards
 source "$(dirname "$0")/dependencies.sh"
+if [ $# -gt 1 ] || [ "${1:---as-built}" != --as-built ]; then
+  echo "usage: scripts/package.sh [--as-built]" >&2
+  exit 2
+fi
 source scripts/portable/link.sh
 need_to_build
 need_python

@@ -32,6 +32,13 @@ train_under_tsan() {
 run_tests() {
   ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
 }
+# join PID LOG: waits for what ran beside the builds, prints what it said, and ends when it failed.
+join() {
+  local status=0
+  wait "$1" || status=$?
+  cat "$2"
+  [ $status -eq 0 ] || exit $status
+}
 # Seconds since the last call, with what took them.
 took() {
   echo "-- $1: $SECONDS s"
@@ -58,8 +65,9 @@ run_peers() {
 
 scripts/include_rules.sh
 SECONDS=0
-# Kernels for one generation of cards, which their tests read; package.sh by itself compiles all.
-cuda=(-DQLORA_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=90)
+# Machine code and PTX of 8.0 alone, which later cards run, too; package.sh by itself compiles for each
+# generation.
+cuda=(-DQLORA_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=80)
 if [ "${1:-}" = --quick ]; then cuda=(-DQLORA_CUDA=OFF); fi
 build_preset release -DQLORA_PYTHON=ON "${cuda[@]}"
 took "release build"
@@ -69,22 +77,18 @@ if [ "${1:-}" = --quick ]; then exit 0; fi
 scripts/demo.sh >build/demo.log 2>&1 || { cat build/demo.log; exit 1; }
 took "demo"
 
-# The peers wait more than they compute, so they run beside the sanitized build.
+# Peers and packages wait more than they compute, so they run beside builds.
 run_peers >build/peers.log 2>&1 &
 peers=$!
 build_preset asan
 took "sanitized build"
-peers_status=0
-wait $peers || peers_status=$?
-cat build/peers.log
-[ $peers_status -eq 0 ] || exit $peers_status
+join $peers build/peers.log
 took "peers, after the sanitized build"
 run_tests asan
 took "sanitized tests"
 # With one seed, so that a change fails for its own faults. Longer runs with other seeds are by hand.
 scripts/fuzz.sh 10 1
 took "fuzzers"
-# Packages are tried, which waits as well, beside the build for the thread sanitizer.
 scripts/package.sh --as-built >build/packages.log 2>&1 &
 packages=$!
 cmake --preset tsan >/dev/null
@@ -92,8 +96,5 @@ cmake --build --preset tsan --target qlora
 took "build for the thread sanitizer"
 train_under_tsan
 took "training under the thread sanitizer"
-packages_status=0
-wait $packages || packages_status=$?
-cat build/packages.log
-[ $packages_status -eq 0 ] || exit $packages_status
+join $packages build/packages.log
 took "packages, after the thread sanitizer"

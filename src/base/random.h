@@ -29,7 +29,8 @@ constexpr RandomKey MakeKey(std::uint64_t seed, RandomPlace place, std::uint64_t
   return {seed, (static_cast<std::uint64_t>(place) << 48) ^ detail};
 }
 
-// Returns four independent uniform 32-bit words number 4*index ... 4*index+3 of the stream.
+// Returns four independent uniform 32-bit words number 4*index ... 4*index+3 of the stream. Not
+// inline, so that it is optimised in programs of tests, which are not.
 std::array<std::uint32_t, 4> RandomWords(RandomKey key, std::uint64_t index);
 
 // Returns word number `index` of the stream.

@@ -184,8 +184,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("documents", nargs="*", type=pathlib.Path)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the program")
-    parser.add_argument("--slow", action="store_true", default=os.environ.get("QLORA_SLOW_DOCUMENTS") == "1",
-                        help="run the blocks that take minutes as well, as with QLORA_SLOW_DOCUMENTS=1")
+    parser.add_argument("--slow", action="store_true", help="run the blocks that take minutes as well")
     parser.add_argument("--update", action="store_true", help="write the output into the documents")
     arguments = parser.parse_args()
     if not (arguments.bin / "qlora").is_file():
