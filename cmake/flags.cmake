@@ -26,8 +26,8 @@ endif()
 set(qlora_kernels "foreach_target.h|HWY_PUSH_ATTRIBUTES")
 
 # qlora_unity(target [size]): with QLORA_UNITY, compiles the sources of a target in units of up to 24, or
-# of `size` where no sanitizer is asked for: most of the time of a source goes into headers and templates, which a unit
-# compiles once. In one unit anonymous namespaces are one namespace, so sources that declare the same
+# up to `size` without sanitizers: most of the time of a source goes into headers and templates, which a
+# unit compiles once. In one unit anonymous namespaces are one namespace, so sources that declare the same
 # name there are put into different units. Sources with code for several instruction sets stay alone.
 function(qlora_unity target)
   if(NOT QLORA_UNITY)
