@@ -118,8 +118,10 @@ RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) 
       return std::nullopt;
     }
   };
-  chat.assistant = FindAssistantTurns(render, messages, chat.text, special_tokens_);
-  CompletePrompt(render, messages, chat);
+  const std::string text = chat.text;  // CompletePrompt may change it
+  PartRenderings parts(render, messages, text);
+  chat.assistant = FindAssistantTurns(parts, special_tokens_);
+  CompletePrompt(parts, chat);
   if (!fitted.origins.empty()) JoinTurns(fitted.origins, chat.assistant);
   return chat;
 }

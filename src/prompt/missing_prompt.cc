@@ -6,6 +6,7 @@
 #include <cctype>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/text.h"
 
@@ -39,11 +40,11 @@ bool IsClosed(std::string_view text) {
 
 }  // namespace
 
-void CompletePrompt(const RenderMessages& render, const OrderedJson& messages, RenderedChat& chat) {
-  if (chat.assistant.empty() || chat.assistant.back().message + 1 != messages.size()) return;
+void CompletePrompt(PartRenderings& parts, RenderedChat& chat) {
+  const std::size_t last = parts.messages().size() - 1;
+  if (chat.assistant.empty() || chat.assistant.back().message != last) return;
   ChatSpan& turn = chat.assistant.back();
-  const OrderedJson asked(OrderedJson::array_t(messages.begin(), messages.end() - 1));
-  const std::optional<std::string> prompt = render(asked, TurnPrompt::kUsual);
+  const std::optional<std::string>& prompt = parts.Text({last, TurnPrompt::kUsual});
   if (!prompt || !prompt->starts_with(std::string_view(chat.text).substr(0, turn.begin))) return;
   const std::string missing = prompt->substr(turn.begin);
   const std::string_view said = Trim(missing);

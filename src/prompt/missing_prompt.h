@@ -3,12 +3,14 @@
 #ifndef QLORA_PROMPT_MISSING_PROMPT_H_
 #define QLORA_PROMPT_MISSING_PROMPT_H_
 
-#include "prompt/assistant_turns.h"
+#include "prompt/chat_renderer.h"
+#include "prompt/part_renderings.h"
 
 namespace qlora {
 
 // Templates of models that think write more in the prompt than in a conversation: a thought that is
-// empty and closed, or the tag that opens one. `chat` renders `messages`, and its turns are found.
+// empty and closed, or the tag that opens one. `chat` renders the conversation of `parts`, and its
+// turns are found.
 //
 //   prompt  <user>Hi</user><model><thought></thought>
 //   text    <user>Hi</user><model>Hello</model>
@@ -16,7 +18,7 @@ namespace qlora {
 // If the last message is an answer, a closed thought of the prompt is put before it, outside of the
 // turn, as the model will read it there. An opened one would make the answer a thought: then a
 // warning says so.
-void CompletePrompt(const RenderMessages& render, const OrderedJson& messages, RenderedChat& chat);
+void CompletePrompt(PartRenderings& parts, RenderedChat& chat);
 
 }  // namespace qlora
 
