@@ -247,24 +247,6 @@ void AddShares(const StepTimes& times, RowList& rows) {
   rows.Add("share of all but products", others, 100 * others / times.parted, "%");
 }
 
-// available: bytes of the device before the model was made; planned: bytes of the whole plan; used:
-// bytes of the process on the host, or bytes that are gone from `available`.
-void AddMemory(Memory& memory, std::size_t available, std::size_t planned, std::size_t used,
-               double seconds, RowList& rows) {
-  const auto gigabytes = [](std::size_t bytes) { return static_cast<double>(bytes) / 1e9; };
-  if (IsHost(memory)) {
-    rows.Add("peak memory of the process", seconds, gigabytes(used), "GB");
-    return;
-  }
-  // A plan also counts the bytes that were held before the model was made. On a GPU shared with
-  // other programs, the second row includes their memory.
-  const std::size_t held = memory.Held();
-  rows.Add("memory of the device", seconds, gigabytes(used), "GB", gigabytes(planned - held),
-           "plan");
-  rows.Add("context and libraries", seconds, gigabytes(DescribeCuda().memory_total - available),
-           "GB", gigabytes(held), "plan");
-}
-
 }  // namespace
 
 void StepBenchOptions::Declare(OptionTable& table) {
@@ -293,8 +275,6 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);
   const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
-  // Before a model is made, as a plan sees the device.
-  const std::size_t available = inner->memory().Available();
   const std::vector<std::string> formats = options.model.Formats();
   std::vector<std::unique_ptr<TrainedModel>> models;
   for (const std::string& format : formats) {
@@ -303,8 +283,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   }
   const Batch batch = RandomBatch(config, options);
   const std::vector<StepTimes> times = TimeSteps(options, batch, models);
-  const std::size_t used =
-      IsHost(inner->memory()) ? PeakResidentBytes() : available - inner->memory().Available();
+  const auto used = static_cast<double>(PeakResidentBytes());
   const Limit peak = MeasureFlops(context, *inner, precision.activation);
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < formats.size(); ++i) {
@@ -318,7 +297,7 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
     AddShares(times[i], rows);
     // Of several models, memory is not told apart.
     if (formats.size() == 1) {
-      AddMemory(inner->memory(), available, planned.peak, used, times[i].best(), rows);
+      rows.Add("peak memory of the process", times[i].best(), used / 1e9, "GB");
     }
     std::ranges::move(rows.Take(), std::back_inserter(all));
   }

@@ -24,7 +24,7 @@ declare -A below=(
   [src/records]="parquet tokenizer unicode hub io base"
   [src/prompt]="records tokenizer jinja io base"
   [src/data]="prompt records tokenizer unicode io base"
-  [src/backend]="ggml quant machine base gpu_host"
+  [src/backend]="ggml quant machine base"
   [src/linear]="backend io quant base"
   [src/model]="backend prompt tokenizer gguf io quant base"
   [src/pass]="model backend base"
@@ -41,14 +41,10 @@ declare -A below=(
   [python/src]="dist foreign base"
   [examples]=""
 )
-# file: what it may include, as regular expressions. The two devices do not know each other, and
-# what they share knows neither. Kernels know gpu.h, operands, and no memory, stream of ops or device.
-kernel='(attention_kernels|attention_rows|attention_tiles|blas|elements|few_rows|gpu|kernels|philox|row_reduce|stream|weights)\.h'
+# file: what it may include, as regular expressions.
 declare -A only=(
   ['src/backend/[a-z_]+\.']='(ggml/|backend/[a-z_]+\.h|quant/|machine/|base/)'
   ['src/backend/cpu/']='(backend/([a-z_]+\.h|cpu/)|ggml/|quant/|machine/|base/)'
-  ['src/backend/cuda/']='(backend/([a-z_]+\.h|cuda/)|quant/|machine/|base/|gpu_host/)'
-  ["src/backend/cuda/([a-z_]+\.cu$|$kernel)"]="(backend/(ops\.h|cuda/$kernel)|quant/dynamic_map\.h|base/(matrix|random)\.h|gpu_host/)"
 )
 
 broken=0

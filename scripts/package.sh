@@ -3,11 +3,10 @@
 #   qlora_*.deb, libqlora-dev_*.deb     for this Debian
 #   qlora-VERSION-x86_64-linux.tar.xz   a program for Linux with glibc 2.28 or later
 #   qlora_cpp-*.whl, qlora_cpp-*.tar.gz the Python module, and its source distribution
-#   scripts/package.sh [--as-built]     --as-built: with the CUDA kernels that build/release has; otherwise with
-#                                       machine code for every generation of cards
+#   scripts/package.sh
 source "$(dirname "$0")/dependencies.sh"
-if [ $# -gt 1 ] || [ "${1:---as-built}" != --as-built ]; then
-  echo "usage: scripts/package.sh [--as-built]" >&2
+if [ $# -gt 0 ]; then
+  echo "usage: scripts/package.sh" >&2
   exit 2
 fi
 source scripts/portable/link.sh
@@ -53,7 +52,6 @@ print(wheel_backend.build_sdist("'$packages'"))'
 }
 
 configure_options=(-DQLORA_PYTHON=ON)
-[ "${1:-}" = --as-built ] || configure_options+=(-UCMAKE_CUDA_ARCHITECTURES)
 scripts/check_release.sh
 build release qlora qlora_linear qlora_python >/dev/null
 (cd build/release && cpack -G DEB -B ../packages >/dev/null) && rm -rf $packages/_CPack_Packages

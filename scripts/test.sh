@@ -2,7 +2,7 @@
 # Builds everything and runs every test: the release build by g++; the same tests with libraries that
 # clang++ built under the address and undefined-behaviour sanitizers; the fuzzers; a training under the
 # thread sanitizer; the packages; and the peers from npm where they can be reached.
-#   scripts/test.sh [--quick]      --quick: the release build and its tests alone, without CUDA
+#   scripts/test.sh [--quick]      --quick: the release build and its tests alone
 source "$(dirname "$0")/dependencies.sh"
 if [ $# -gt 1 ] || [ "${1:---quick}" != --quick ]; then
   echo "usage: scripts/test.sh [--quick]" >&2
@@ -65,11 +65,7 @@ run_peers() {
 
 scripts/include_rules.sh
 SECONDS=0
-# Machine code and PTX of 8.0 alone, which later cards run, too; package.sh by itself compiles for each
-# generation.
-cuda=(-DQLORA_CUDA=AUTO -DCMAKE_CUDA_ARCHITECTURES=80)
-if [ "${1:-}" = --quick ]; then cuda=(-DQLORA_CUDA=OFF); fi
-build_preset release -DQLORA_PYTHON=ON "${cuda[@]}"
+build_preset release -DQLORA_PYTHON=ON
 took "release build"
 run_tests release
 took "release tests"
@@ -89,7 +85,7 @@ took "sanitized tests"
 # With one seed, so that a change fails for its own faults. Longer runs with other seeds are by hand.
 scripts/fuzz.sh 10 1
 took "fuzzers"
-scripts/package.sh --as-built >build/packages.log 2>&1 &
+scripts/package.sh >build/packages.log 2>&1 &
 packages=$!
 cmake --preset tsan >/dev/null
 cmake --build --preset tsan --target qlora

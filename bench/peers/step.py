@@ -2,14 +2,10 @@
 """The same LoRA training step in qlora and in PyTorch, in turn (A B A B), and the ratios.
 
     bench/peers/step.py [--qlora build/release/bin/qlora] [--layers 22] [--length 512] [--batch 1]
-    bench/peers/step.py --device cuda [--shape Llama-3-8B] [--length 2048] [--batch 4]
 
-On the CPU: PyTorch with dense bfloat16 weights, decoded 4-bit weights and dense float32 weights, with
+PyTorch with dense bfloat16 weights, decoded 4-bit weights and dense float32 weights, with
 checkpointing and without, compared with qlora at the same recomputation. Needs Debian's
 python3-torch.
-
-On a GPU: PyTorch with 4-bit weights decoded by a kernel in Triton; and bitsandbytes, peft and
-Unsloth where they can be imported. Needs PyTorch 2.5 or newer with CUDA, and Triton.
 """
 import argparse
 import json
@@ -17,11 +13,8 @@ import os
 import subprocess
 import sys
 
-import cuda_step
-
 HERE = os.path.dirname(os.path.abspath(__file__))
-CPU_DEFAULTS = dict(layers=22, length=512, batch=1, steps=2, rounds=2)
-CUDA_DEFAULTS = dict(layers=0, length=2048, batch=4, steps=20, rounds=2)
+DEFAULTS = dict(layers=22, length=512, batch=1, steps=2, rounds=2)
 
 
 def run(command):
@@ -51,25 +44,9 @@ def main():
     parser.add_argument("--qlora", default="build/release/bin/qlora")
     parser.add_argument("--bases", default="bf16,nf4,f32")
     parser.add_argument("--compute_dtype", default="auto", help="of qlora, beside 16-bit bases")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    gpu = parser.add_argument_group("with --device cuda")
-    gpu.add_argument("--shape", choices=sorted(cuda_step.SHAPES), default="Llama-3-8B")
-    gpu.add_argument("--contenders", default=",".join(cuda_step.CONTENDERS))
-    gpu.add_argument("--warmup_steps", type=int, default=5)
-    gpu.add_argument("--seconds", type=int, default=540, help="limit of the whole comparison")
-    gpu.add_argument("--python", default=sys.executable, help="an interpreter that has PyTorch")
-    gpu.add_argument("--model_dir", default="", help="a model of this shape, for Unsloth")
-    gpu.add_argument("--json", default="", help="file for the results")
-    gpu.add_argument("--dry_run", action="store_true", help="print the commands, run none")
-    for name in ("layers", "length", "batch", "steps", "rounds"):
-        parser.add_argument("--" + name, type=int, help="%d; %s with --device cuda" % (
-            CPU_DEFAULTS[name], CUDA_DEFAULTS[name] or "those of --shape"))
+    for name, value in DEFAULTS.items():
+        parser.add_argument("--" + name, type=int, default=value)
     o = parser.parse_args()
-    for name, value in (CUDA_DEFAULTS if o.device == "cuda" else CPU_DEFAULTS).items():
-        if getattr(o, name) is None:
-            setattr(o, name, value)
-    if o.device == "cuda":
-        return cuda_step.compare(o)
     print(f"layers {o.layers}, {o.batch} x {o.length} tokens, rank 16 on all linears")
     print(f"{'PyTorch base':<14}{'checkpointing':<15}{'PyTorch':>16}{'qlora':>16}{'speed':>8}"
           f"{'memory':>20}{'ratio':>8}")

@@ -13,8 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from nf4_tables import NF4
-from nf4_weight import Product
+# The quantiles of a normal distribution that NF4 codes (Dettmers et al., arXiv:2305.14314).
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+       0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+       0.7229568362236023, 1.0]
 
 
 class Nf4Weight:
@@ -30,6 +33,19 @@ class Nf4Weight:
     def decode(self):
         words = torch.index_select(self.pairs, 0, self.bytes.int())
         return (words.view(torch.bfloat16).view(-1, 64) * self.scales).view(self.shape)
+
+
+class Product(torch.autograd.Function):
+    """y = x W^T and dx = dy W, with W decoded again in both."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.weight = weight
+        return F.linear(x, weight.decode())
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy @ ctx.weight.decode(), None
 
 
 class Linear(torch.nn.Module):

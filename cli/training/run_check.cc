@@ -173,12 +173,7 @@ Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpos
   const TrainPlan plan = PlanTraining(
       context, options, purpose,
       [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); }, world_size);
-  return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] {
-            CheckPlan(plan);
-            // max_memory describes the card of another machine. Without it, this machine is meant,
-            // and a GPU that is absent is refused here as `train` refuses it.
-            if (plan.options.max_memory.empty()) BackendFactory::Of(plan.options.device);
-          }};
+  return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
 }  // namespace

@@ -26,11 +26,10 @@ std::string FormatRanks(const RankPlan& plan);
 std::string FormatDisk(const DiskPlan& disk);
 
 // Makes every check that `train` makes before it starts, and prints the findings: text, or one JSON
-// object with "ok". Writes nothing. purpose: kChecking, or kReading. Without a dataset, only the
+// object with "ok". Writes nothing. purpose: kTraining, or kReading. Without a dataset, only the
 // memory and disk space of a model whose shape is known are checked. Errors: as PlanTraining or
-// PlanShape; after the plan has been printed, as CheckPlan, and as BackendFactory::Of when device
-// cuda is asked for on a machine whose GPU cannot be used and max_memory does not describe another
-// machine's memory. world_size: the ranks that the run is planned for.
+// PlanShape; after the plan has been printed, as CheckPlan. world_size: the ranks that the run is
+// planned for.
 void CheckRun(const Console& console, TrainSettings settings, PlanPurpose purpose, int world_size,
               bool json);
 

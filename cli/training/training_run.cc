@@ -176,11 +176,6 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   display.PrintPlan(plan);
   console.err << FormatRanks(plan.ranks);
   NoteFewerThreads(console, ranks, context.threads());
-  // A GPU has two kinds of attention kernels, of different speed. Asked for here, because it takes
-  // seconds and the plan needs no answer.
-  if (plan.memory.place == MemoryPlace::kDevice) {
-    Say(console, "attention: " + TryCuda().attention);
-  }
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   watch.reset();
   // Also after an interruption, whose steps count.

@@ -79,15 +79,11 @@ VerbText PlanText() {
           "a "
           "run. Without a dataset, only the model is looked at: all sequences are taken to have "
           "max_length tokens, and the model may also be a config.json or a well-known name, of "
-          "which nothing needs to be downloaded. With device cuda, the memories of host and GPU "
-          "are "
-          "planned separately and max_memory is that of the GPU, which this machine need not "
-          "have. Exit code 3: the run does not fit into max_memory, or into the free memory of "
-          "this machine.",
+          "which nothing needs to be downloaded. Exit code 3: the run does not fit into "
+          "max_memory, or into the free memory of this machine.",
       .examples = {"qlora plan Llama-3.1-8B --max_length 2048",
                    "qlora plan --model ./my-model --dataset train.jsonl --max_length 1024",
                    "qlora plan run.yaml --per_device_train_batch_size 4 --json",
-                   "qlora plan Llama-3.1-8B --device cuda --max_memory 12GB",
                    "qlora plan Llama-3.1-8B --world_size 8"},
       .positionals = {"config"},
       .required = {"model_name_or_path"},
@@ -104,9 +100,8 @@ VerbText ValidateText() {
           "keys and values, the model's files, each record of the data, the memory plan and the "
           "space that adapter and checkpoints need in output_dir. Prints what it finds and writes "
           "nothing. Exit code 0: the run can start; 2: something is wrong, and the message says "
-          "what to change; 3: the run does not fit in memory. With device cuda and the max_memory "
-          "of a GPU that this machine does not have, the check is that of a machine with such a "
-          "GPU, and a warning says so. `train --dry-run` makes the same check.",
+          "what to change; 3: the run does not fit in memory. `train --dry-run` makes the same "
+          "check.",
       .examples = {"qlora validate run.yaml",
                    "qlora validate --model ./my-model --dataset train.jsonl --json"},
       .positionals = {"config"},
@@ -122,7 +117,7 @@ std::unique_ptr<Verb> MakePlanVerb() {
 }
 
 std::unique_ptr<Verb> MakeValidateVerb() {
-  return std::make_unique<CheckVerb>(ValidateText(), PlanPurpose::kChecking);
+  return std::make_unique<CheckVerb>(ValidateText(), PlanPurpose::kTraining);
 }
 
 }  // namespace qlora

@@ -5,12 +5,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "backend/backend.h"
 #include "base/printable.h"
 #include "base/version.h"
 #include "command/common.h"
 #include "dist/mpi_ranks.h"
-#include "dist/nccl_link.h"
 #include "hub/hub_cache.h"
 #include "qlora/machine.h"
 #include "terminal/text_wrap.h"
@@ -33,34 +31,6 @@ OrderedJson LibraryVersions() {
           {"pcre2", QLORA_PCRE2_VERSION},
           {"utf8proc", QLORA_UTF8PROC_VERSION},
           {"yaml-cpp", QLORA_YAML_CPP_VERSION}};
-}
-
-// A missing GPU is not a failure of this verb, whose exit code stays 0.
-OrderedJson CudaToJson(const CudaReport& cuda, const CudaTrial& trial) {
-  const std::string& problem = cuda.problem.empty() ? trial.problem : cuda.problem;
-  OrderedJson json;
-  json["usable"] = problem.empty();
-  if (!problem.empty()) json["problem"] = problem;
-  if (!cuda.problem.empty()) return json;
-  json["name"] = cuda.name;
-  json["memory_total_bytes"] = cuda.memory_total;
-  json["driver"] = cuda.driver;
-  json["products"] = trial.products;
-  json["attention"] = trial.attention;
-  return json;
-}
-
-std::string CudaToText(const CudaReport& cuda, const CudaTrial& trial) {
-  if (!cuda.problem.empty()) return fmt::format("CUDA          {}\n", cuda.problem);
-  // The name as the driver gives it: defects depend on the generation of the GPU.
-  std::string text = fmt::format("CUDA          {}, {}, driver for {}\n", cuda.name,
-                                 FormatBytes(cuda.memory_total), cuda.driver);
-  for (const auto& [label, value] :
-       {std::pair("not usable", trial.problem), std::pair("products", trial.products),
-        std::pair("attention", trial.attention)}) {
-    if (!value.empty()) text += fmt::format("{:<14}{}\n", label, value);
-  }
-  return text;
 }
 
 class DoctorVerb : public Verb {
@@ -91,12 +61,7 @@ class DoctorVerb : public Verb {
     const std::string cache = HubCacheDir().string();
     const std::vector<std::string> models = CachedModels();
     const OrderedJson libraries = LibraryVersions();
-    const CudaReport cuda = DescribeCuda();
-    // The libraries that a run would use are tried, because one may be there and not start.
-    const CudaTrial trial = cuda.problem.empty() ? TryCuda() : CudaTrial();
     const std::string mpi = DescribeMpi();
-    // NCCL is for several cards, and large.
-    const std::string nccl = cuda.problem.empty() ? DescribeNccl() : "";
     if (run_.json) {
       PrintJson(console.out, {{"cpu", machine.cpu},
                               {"cpu_features", machine.cpu_features},
@@ -105,9 +70,7 @@ class DoctorVerb : public Verb {
                               {"cores", machine.cores},
                               {"memory_total_bytes", machine.memory_total},
                               {"memory_available_bytes", machine.memory_available},
-                              {"cuda", CudaToJson(cuda, trial)},
                               {"mpi", mpi},
-                              {"nccl", nccl},
                               {"libraries", libraries},
                               {"hub_cache", cache},
                               {"cached_models", models}});
@@ -127,9 +90,7 @@ class DoctorVerb : public Verb {
     out << fmt::format("cores         {} usable\n", machine.cores);
     out << fmt::format("memory        {} available of {}\n", FormatBytes(machine.memory_available),
                        FormatBytes(machine.memory_total));
-    list(CudaToText(cuda, trial));
     list(fmt::format("ranks         {}; TCP\n", mpi));
-    if (!nccl.empty()) list(fmt::format("cards         {}\n", nccl));
     std::string names = "libraries    ";
     for (const auto& [name, version] : libraries.items()) {
       names += fmt::format(" {} {}", name, version.get<std::string>());

@@ -46,7 +46,7 @@ class TrainVerb : public Verb {
   int Run(const Console& console) override {
     if (settings_.dry_run) {
       if (ranks().is_root()) {
-        CheckRun(console, settings_, PlanPurpose::kChecking, ranks().size(), run_.json);
+        CheckRun(console, settings_, PlanPurpose::kTraining, ranks().size(), run_.json);
       }
       return 0;
     }

@@ -38,13 +38,14 @@ class Communicator {
   int local_rank() const { return local_rank_; }
   int local_size() const { return static_cast<int>(local_ranks_.size()); }
   const std::string& host() const { return host_; }
+  // What moves the bytes: "mpi", "tcp"; "" for one process.
+  const char* engine() const { return engine_; }
 
   // Sends to_each[r] to rank r and receives from_each[r] from it, both (size). What r sends here
   // has the size of from_each[r]. Nothing is sent or received where a slice is empty, so that only
   // ranks that have bytes for one another need to make the call. The slice for this rank is copied.
   void Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each);
-  // The same with slices in the memory of a device, over a link to it where there is one, otherwise
-  // over copies in host memory.
+  // The same with slices in the memory of a device, over copies in host memory.
   void Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
                 Memory& memory);
   // Receives the bytes of each rank, all of them as many as `mine`, in the order of ranks.
@@ -56,19 +57,6 @@ class Communicator {
 
   // Runs work(), a call of an engine that is none of the above, and names, counts and times it.
   void TimeCall(const char* name, const std::function<void()>& work);
-
-  // How slices of one device's memory get to other ranks without the host.
-  class DeviceLink {
-   public:
-    virtual ~DeviceLink() = default;
-    // As Exchange of the communicator, with slices in the memory of the link; the slice for this
-    // rank is empty. Errors: Runtime, of the engine.
-    virtual void Exchange(std::span<const Bytes> to_each,
-                          std::span<const MutableBytes> from_each) = 0;
-  };
-  // Exchanges slices of the memory of a device over this link from now on; null: over copies. The
-  // link must live until another one is set.
-  void SetDeviceLink(DeviceLink* link) { device_link_ = link; }
 
   // The seconds of the calls so far, waiting for others included.
   double seconds() const { return seconds_; }
@@ -83,7 +71,8 @@ class Communicator {
   bool ends_together() const { return ends_together_; }
 
  protected:
-  Communicator(int rank, int size) : rank_(rank), size_(size) {}
+  Communicator(int rank, int size, const char* engine)
+      : rank_(rank), size_(size), engine_(engine) {}
   // Gathers the names of hosts; called once, when an engine can move bytes.
   void SetHost(std::string host);
   // The name of this machine.
@@ -102,6 +91,7 @@ class Communicator {
 
   int rank_;
   int size_;
+  const char* engine_;
   int local_rank_ = 0;
   std::vector<int> local_ranks_ = {0};
   std::string host_;
@@ -109,7 +99,6 @@ class Communicator {
   std::atomic<std::int64_t> calls_ = 0;
   std::atomic<const char*> call_ = "";
   bool ends_together_ = false;
-  DeviceLink* device_link_ = nullptr;
 };
 
 // The communicator of a job of one process.

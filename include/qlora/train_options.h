@@ -57,7 +57,7 @@ struct TrainOptions {
   std::int64_t global_batch_size = 0;  // samples in a step of all ranks; 0: as the line above says
   std::int64_t reduction_groups = 8;   // parts of a step whose gradients are added in a fixed order
   std::int64_t pipeline_stages = 1;    // ranks among which the layers are shared out
-  std::string ddp_backend = "auto";    // of slices in the memory of cards: auto, nccl, host
+  std::string ddp_backend = "auto";    // auto, mpi, tcp
   double num_train_epochs = 1;
   std::int64_t max_steps = -1;
   std::string optim = "adamw";

@@ -100,9 +100,9 @@ struct TrainPlan {
   std::shared_ptr<const PreparedRun> run;  // the model's description and the tokenized data
 };
 
-// kChecking: `device` may be a GPU that this machine does not have. kReading: output_dir may hold a
-// run as well, also one that still trains. Warnings say so, and Train refuses such a plan.
-enum class PlanPurpose : std::uint8_t { kTraining, kChecking, kReading };
+// kReading: output_dir may hold a run as well, also one that still trains. Warnings say so, and
+// Train refuses such a plan.
+enum class PlanPurpose : std::uint8_t { kTraining, kReading };
 
 // Checks and computes everything that can be known before weights are read: options, model, data,
 // tokenizer, schedule, memory, disk space. Writes nothing. Errors: InvalidInput for anything that

@@ -177,36 +177,9 @@ void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::
 // Runs SumOfSquares and waits for the sum. sum: (1, 1) float64, where the backend leaves it.
 double ReadSumOfSquares(Backend& backend, const ConstMatrixView& x, const MatrixView& sum);
 
-// The GPU that backends of CUDA use.
-struct CudaReport {
-  std::string problem = {};  // why it cannot be used: no CUDA in this program, no driver; or empty
-  // The code of the error that a run ends with: InvalidInput where there is no GPU or no CUDA in
-  // this program, Runtime where a GPU is there and its driver or this program is not for it.
-  ErrorCode code = ErrorCode::kInvalidInput;
-  std::string name = {};         // as the driver gives it
-  std::size_t memory_total = 0;  // bytes
-  std::string driver = {};       // the newest CUDA that it knows: "CUDA 13.0"
-};
-CudaReport DescribeCuda();
-
-// The libraries and kernels that a run would use on that GPU. They are loaded and given back, which
-// takes seconds. Texts are for people to read.
-struct CudaTrial {
-  std::string problem = {};    // the error that a run would end with, or empty
-  std::string products = {};   // the library of matrix products: version and file
-  std::string attention = {};  // which kernels of attention are used, and why own ones
-};
-// In a program without CUDA, nothing is tried.
-CudaTrial TryCuda();
-
-// The backends of the two devices; jobs get theirs from backend_factory.h. The backends of a GPU
-// share its memory. Errors: InvalidInput for a type without a backend. Of MakeCudaBackend also the
-// error of CudaReport, and Runtime where a library is not found.
+// The backend of the CPU; jobs get theirs from backend_factory.h. Errors: InvalidInput for a type
+// without a backend.
 std::unique_ptr<Backend> MakeCpuBackend(Context& context, DType compute);
-std::unique_ptr<Backend> MakeCudaBackend(Context& context, DType compute);
-// The CUDA backend as far as plans need it, in every program and without a GPU. Its memory has no
-// limit. Errors: InvalidInput, as MakeCudaBackend, when memory is allocated or an op is run.
-std::unique_ptr<Backend> MakeAbsentCudaBackend(DType compute);
 
 // The definition of every op as plain scalar loops; operands may be kF32, kF64 or kC128 throughout.
 std::unique_ptr<Backend> MakeReferenceBackend();

@@ -12,23 +12,22 @@
 
 namespace qlora {
 
-// The names of devices that options offer: "auto", "cpu", "cuda".
+// The names of devices that options offer: "auto", "cpu".
 std::vector<std::string> DeviceNames();
+// Ends the message about another one.
+inline constexpr const char* kWhyOneDevice =
+    "qlora computes on the CPU: its CUDA backend, which no GPU had measured, left after commit "
+    "7b182e9a (CHANGELOG.md)";
 
 // Makes the backends of one device. A job may need several, one for each operand type.
 class BackendFactory {
  public:
   using Ptr = std::shared_ptr<const BackendFactory>;
 
-  // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name;
-  // for "cuda" with the code of CudaReport.
+  // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name.
   static Ptr Of(const std::string& device);
-  // The factory that `context` was given, otherwise the factory of the device. With several ranks,
-  // each has a card of its own. Errors: as Of, and InvalidInput for more ranks than cards.
+  // The factory that `context` was given, otherwise the factory of the device. Errors: as Of.
   static Ptr ForJob(const Context& context, const std::string& device);
-  // The same for plans, which need no GPU: where there is none, the backends of "cuda" come from
-  // MakeAbsentCudaBackend.
-  static Ptr ForPlan(const Context& context, const std::string& device);
   // All later jobs with `context` compute on backends of `factory`, whatever device they name.
   static void GiveTo(Context& context, Ptr factory);
 
@@ -36,8 +35,6 @@ class BackendFactory {
 
   // The activation type that the device computes fastest in, kF32 or kBF16.
   virtual DType PreferredActivation() const = 0;
-  // Why the backends can only plan: the problem of CudaReport. Empty when they compute.
-  virtual std::string Absence() const = 0;
   // compute: the operand type of matrix products, kF32 or kBF16 (which needs no special hardware to
   // be correct, only to be fast). The context must outlive the backend. Errors: InvalidInput for a
   // type without a backend.

@@ -3,7 +3,6 @@
 //   launch.h          reads the variables of mpirun, srun and their like; undoes their binding
 //   mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
 //   tcp_ranks.h       the communicator over TCP, for torchrun and its like; tcp_socket.h
-//   nccl_link.h       slices of device memory through NCCL, beside either
 //   together.h        work that all ranks do, with one outcome for all
 //   agreement.h       compares what ranks were given
 //   folder_copy.h     a folder of rank 0 for all

@@ -19,7 +19,7 @@ constexpr const char* kPlugin = "libqlora_mpi.so";
 
 class MpiRanks : public Communicator {
  public:
-  explicit MpiRanks(const QloraMpi& mpi) : Communicator(mpi.rank, mpi.size), mpi_(mpi) {
+  explicit MpiRanks(const QloraMpi& mpi) : Communicator(mpi.rank, mpi.size, "mpi"), mpi_(mpi) {
     SetHost(HostName());
   }
   ~MpiRanks() override { mpi_.finish(); }

@@ -99,7 +99,7 @@ class Traffic {
 class TcpRanks final : public Communicator {
  public:
   TcpRanks(const TcpMeeting& meeting, std::vector<TcpLink> links)
-      : Communicator(meeting.rank, meeting.size), links_(std::move(links)) {
+      : Communicator(meeting.rank, meeting.size, "tcp"), links_(std::move(links)) {
     SetHost(HostName());
   }
 

@@ -50,7 +50,6 @@ void Communicator::Exchange(std::span<const Bytes> to_each, std::span<const Muta
   if (IsHost(memory)) return Exchange(to_each, from_each);
   memory.Synchronize();  // the time of ops is not that of the exchange
   const Call call(*this, "exchange");
-  if (device_link_ != nullptr) return device_link_->Exchange(to_each, from_each);
   ExchangeCopies(to_each, from_each, memory);
 }
 
@@ -127,7 +126,7 @@ namespace {
 
 class LoneProcess : public Communicator {
  public:
-  LoneProcess() : Communicator(0, 1) {}
+  LoneProcess() : Communicator(0, 1, "") {}
   [[noreturn]] void Abort(int code) override { _exit(code); }
 
  private:

@@ -26,8 +26,8 @@ void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std
 }
 
 void DeclareDevice(OptionTable& table, std::string* device) {
-  table.Choice("device", device, DeviceNames(),
-               "compute device; auto: cpu, because cuda is not verified on a GPU yet");
+  table.Choice("device", device, DeviceNames(), "compute device: the CPU, also for auto").hint =
+      kWhyOneDevice;
 }
 
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {

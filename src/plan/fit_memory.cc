@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -62,10 +61,8 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
   return PlanFor(run, OptimizerOf(run.options), needs, run.data.stream.max_length);
 }
 
-// The host of an absent GPU is unknown, so its memory has no limit.
 std::size_t HostLimit(const RunParts& run) {
-  return run.backends.Absence().empty() ? MemoryLimit("", 0, HostMemory(), run.place.of_host)
-                                        : std::numeric_limits<std::size_t>::max();
+  return MemoryLimit("", 0, HostMemory(), run.place.of_host);
 }
 
 bool ChoosesRecompute(const RunParts& run) {

@@ -7,7 +7,6 @@
 #include <functional>
 #include <vector>
 
-#include "backend/backend_factory.h"
 #include "data/batch_stream.h"
 #include "model/lora.h"
 #include "model/weights.h"
@@ -41,7 +40,6 @@ struct RunParts {
   const Precision& precision;
   const LoraAdapter& adapter;
   const WeightSizes& weights;
-  const BackendFactory& backends;  // of which `backend` is one
   const Backend& backend;
   const RankPlace& place;
   const std::vector<IndexRange>& parts;  // of the adapter, whose gradients the stage adds up

@@ -176,15 +176,6 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
                   most);
 }
 
-std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory) {
-  const std::string absence = backends.Absence();
-  if (absence.empty()) return "";
-  return fmt::format("planned without a GPU, with {}; on this machine, the run would fail: {}",
-                     max_memory.empty() ? "unlimited memory: set max_memory to that of the card"
-                                        : "max_memory " + max_memory,
-                     absence);
-}
-
 std::size_t ParseBytes(const std::string& text) {
   constexpr double kLeastWithoutUnit = 1e6;  // "8" is more likely to mean 8GB than 8 bytes
   // strtod accepts "1.5e9", "inf" and "nan" too; the range test below refuses the last two.
@@ -211,7 +202,7 @@ std::size_t ParseBytes(const std::string& text) {
 }
 
 std::int64_t ReadingMemory(const TrainOptions& options) {
-  if (options.max_memory.empty() || options.device == "cuda") return kMaxReadingMemory;
+  if (options.max_memory.empty()) return kMaxReadingMemory;
   return std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)));
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend_factory.h"
 #include "pass/decoder.h"
 #include "pass/pass_shape.h"
 #include "qlora/context.h"
@@ -65,15 +64,11 @@ std::string DescribeRecompute(std::span<const Recompute> levels);
 std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memory& memory,
                         int sharers = 1);
 
-// The warning that a run on `backends` can be planned here, not started; or "".
-std::string WarnOfAbsence(const BackendFactory& backends, const std::string& max_memory);
-
 // "6GB", "512MiB", "1.5g", "1000000" -> bytes. Errors: InvalidInput, also for less than 1000000
 // without a unit.
 std::size_t ParseBytes(const std::string& text);
 
-// The most bytes that a reader of data holds: no more than max_memory, unless that is the memory of
-// a card.
+// The most bytes that a reader of data holds: no more than max_memory.
 std::int64_t ReadingMemory(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of

@@ -93,7 +93,7 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
       WithRanks(given.adapter.empty() ? given : WithAdapter(given), world_size);
   const ModelShape shape = FindShape(options.model_name_or_path);
   const DataLimits limits{shape.config.vocab_size, shape.config.max_position_embeddings};
-  const BackendFactory::Ptr backends = BackendFactory::ForPlan(context, options.device);
+  const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.device);
   const Precision precision = ParsePrecision(options.compute_dtype, *backends);
   // The path stays empty: nothing is loaded from it. Only the form of the linears decides sizes.
   const LoadOptions load = LoadOptionsOf({.model_name_or_path = "",
@@ -116,7 +116,6 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
   plan.parameters = weights.parameters;
   plan.length = ResolveMaxLength(options.data.reading, limits);
   plan.warnings = weights.notes;
-  plan.warnings.push_back(WarnOfAbsence(*backends, options.max_memory));
   plan.warnings.push_back(WarnOfLength(options.data.reading, limits));
   plan.warnings.push_back(WarnOfRanks(adapter));
   plan.warnings.push_back(WarnOfScalarKernels());
@@ -139,8 +138,8 @@ ShapePlan PlanShape(Context& context, const TrainOptions& given, int world_size)
                                      ? PlanWeights(context, *backend, *shape.weights, config, load)
                                      : PlanWeights(context, *backend, config, load);
     MemoryPlan memory =
-        FitMemory({options, extent, no_prompts, config, precision, adapter, of_stage, *backends,
-                   *backend, RankPlaceOf(options, stage, world_size), parts[stage]})
+        FitMemory({options, extent, no_prompts, config, precision, adapter, of_stage, *backend,
+                   RankPlaceOf(options, stage, world_size), parts[stage]})
             .plan;
     plan.ranks.of_stages.push_back({stages[stage].begin, stages[stage].size(), memory.peak()});
     if (stage == 0 || memory.peak() > plan.memory.peak()) plan.memory = std::move(memory);

@@ -95,10 +95,9 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("pipeline_stages", &pipeline_stages,
             "number of ranks that share out the layers of a model larger than one machine; other "
             "ranks are further replicas");
-  table.Choice(
-      "ddp_backend", &ddp_backend, {"auto", "nccl", "host"},
-      "how ranks exchange gradients in the memory of cards: by NCCL, or through host memory; "
-      "auto: by NCCL where all ranks have it");
+  table.Choice("ddp_backend", &ddp_backend, {"auto", "mpi", "tcp"},
+               "how ranks reach each other, which their launcher decides; mpi, tcp: ranks of the "
+               "other kind are refused");
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,

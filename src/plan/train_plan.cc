@@ -136,6 +136,16 @@ RankPlace PlaceIn(const Communicator& communicator, const TrainOptions& options,
   return place;
 }
 
+// Refuses ranks that met over another engine than the one that was asked for.
+void CheckEngine(const Communicator& communicator, const std::string& ddp_backend) {
+  if (communicator.is_alone() || ddp_backend == "auto") return;
+  if (ddp_backend == communicator.engine()) return;
+  ThrowInvalidInput(
+      "ddp_backend {}: the ranks met over {}; mpirun starts ranks of mpi, torchrun and the "
+      "variable MASTER_ADDR ranks of tcp",
+      ddp_backend, communicator.engine());
+}
+
 // What must be the same on all ranks. Paths may differ: fingerprints tell whether files do.
 Facts FactsOf(const TrainPlan& plan) {
   Facts facts = {
@@ -235,7 +245,7 @@ TrainPlan Plan(Context& context, TrainOptions options, PlanPurpose purpose,
   const auto parts = PartsOfStages(adapter, run->stages);
   const DataExtent extent = ExtentOf(*data);
   FittedRun fitted = FitMemory({options, extent, run->prompts, run->config, run->precision, adapter,
-                                weights, *run->backends, *backend, place, parts[place.stage()]});
+                                weights, *backend, place, parts[place.stage()]});
   plan.memory = std::move(fitted.plan);
   plan.ranks = PlanRanks(place, run->stages, adapter, run->config, fitted.needs.train_rows,
                          run->precision.wide);
@@ -302,17 +312,10 @@ TrainPlan PlanTraining(Context& context, const TrainOptions& options, PlanPurpos
       MakeTogether(communicator, [&] { return WithRanks(Checked(options), world_size); });
   const StartPoint start = FindStart(communicator, checked, purpose);
   TrainPlan plan = MakeTogether(communicator, [&] {
-    const BackendFactory::Ptr backends = purpose == PlanPurpose::kTraining
-                                             ? BackendFactory::ForJob(context, checked.device)
-                                             : BackendFactory::ForPlan(context, checked.device);
-    if (!communicator.is_alone() && checked.ddp_backend == "nccl" && checked.device != "cuda") {
-      ThrowInvalidInput("ddp_backend nccl is for device cuda; on processors leave it out");
-    }
+    const BackendFactory::Ptr backends = BackendFactory::ForJob(context, checked.device);
+    CheckEngine(communicator, checked.ddp_backend);
     TrainPlan made = Plan(context, checked, purpose, backends, start,
                           PlaceIn(communicator, checked, world_size), nullptr, reading);
-    if (std::string absent = WarnOfAbsence(*backends, checked.max_memory); !absent.empty()) {
-      made.warnings.push_back(std::move(absent));
-    }
     // Of ranks that are planned from outside, the one that needs most counts.
     for (int stage = 0; world_size != communicator.size() && stage < made.ranks.stages; ++stage) {
       const TrainPlan other = Plan(context, checked, purpose, backends, start,

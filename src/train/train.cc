@@ -14,7 +14,6 @@
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
-#include "dist/nccl_link.h"
 #include "dist/together.h"
 #include "log/run_log.h"
 #include "plan/prepared_run.h"
@@ -199,15 +198,6 @@ void CheckUnchanged(const TrainPlan& plan) {
       plan.options.output_dir);
 }
 
-// Lets slices in the memory of cards travel without the host. Null where there are none, or no
-// NCCL.
-std::unique_ptr<Communicator::DeviceLink> LinkDevices(const LoadedRun& loaded,
-                                                      const std::string& ddp_backend) {
-  Memory& memory = loaded.backend->memory();
-  if (loaded.communicator.is_alone() || IsHost(memory) || ddp_backend == "host") return nullptr;
-  return MakeNcclLink(loaded.communicator, memory, ddp_backend == "nccl");
-}
-
 }  // namespace
 
 RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observer) {
@@ -223,7 +213,6 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
       MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
   TrainPosition at =
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
-  const auto link = LinkDevices(*loaded, plan.options.ddp_backend);
   ShareStart(*loaded);
   CheckAdaptersAgree(*loaded);
   // The samples of a result are written after its checkpoint.

@@ -1,4 +1,4 @@
-// The CPU backend behind the contract of a card: its memory is that of guarded_memory.h, frozen
+// The CPU backend behind the contract of a device: its memory is that of guarded_memory.h, frozen
 // weights are copied into it, and an op refuses operands that are elsewhere. What runs on it
 // touches nothing that a backend owns, except through ops and transfers.
 #ifndef QLORA_TESTS_BACKEND_GUARDED_BACKEND_H_

@@ -45,18 +45,6 @@ TEST_F(GuardedBackendTest, AdoptedWeightsAreCopies) {
   EXPECT_EQ(Download<float>(backend_->memory(), inside_), host);
 }
 
-TEST_F(GuardedBackendTest, PlansAsTheBackendBehindIt) {
-  const std::unique_ptr<Backend> cuda = MakeAbsentCudaBackend(DType::kF32);
-  const BackendDecorator wrapped(*cuda);
-  EXPECT_EQ(wrapped.CheapestRecompute(), LayerPart::kMlp);
-  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
-    const BackendLimits limits = {
-        .rows = 4096, .features = 14336, .vocab = 128256, .work_size = size};
-    EXPECT_EQ(wrapped.HeadChunkRows(128256, size), cuda->HeadChunkRows(128256, size));
-    EXPECT_EQ(wrapped.WorkspaceBytes(limits), cuda->WorkspaceBytes(limits));
-  }
-}
-
 TEST_F(GuardedBackendTest, TouchesByTheHostAreFaults) {
   if (Sanitized()) GTEST_SKIP() << "sanitizers report the fault in their own way";
   EXPECT_DEATH(*inside_.Row<float>(0) = 1, "");

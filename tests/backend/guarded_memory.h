@@ -1,5 +1,5 @@
 // A memory of its own for tests: pages that the host cannot read or write except while an op or a
-// transfer runs, like those of a card. A touch outside of them ends the test with a segmentation
+// transfer runs, like those of a device. A touch outside of them ends the test with a segmentation
 // fault.
 #ifndef QLORA_TESTS_BACKEND_GUARDED_MEMORY_H_
 #define QLORA_TESTS_BACKEND_GUARDED_MEMORY_H_

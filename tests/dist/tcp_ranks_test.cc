@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "base/memory.h"
 #include "dist/free_port.h"
 #include "dist/thread_ranks.h"
 #include "dist/together.h"

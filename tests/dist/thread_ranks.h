@@ -30,7 +30,7 @@ struct ThreadJob {
 class ThreadRank : public Communicator {
  public:
   ThreadRank(ThreadJob& job, int rank, std::string host = "host")
-      : Communicator(rank, job.size), job_(job) {
+      : Communicator(rank, job.size, "threads"), job_(job) {
     SetHost(std::move(host));
   }
   [[noreturn]] void Abort(int /*code*/) override { std::abort(); }

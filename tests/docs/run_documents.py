@@ -59,7 +59,6 @@ def environment(programs, home):
         # Builds of other parts take the objects of build/release where these would be the same.
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_CXX_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
-        "CMAKE_CUDA_COMPILER_LAUNCHER": str(ROOT / "tests/install/reuse_object.py"),
     }
 
 

@@ -1,5 +1,4 @@
 // Runs on several ranks: the files of one process, whatever the number of ranks.
-#include <dlfcn.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 
@@ -261,33 +260,25 @@ TEST_F(RanksTest, ANanIsAnErrorOfAll) {
   }
 }
 
-// On memory that the host does not reach, like that of cards: through copies, and through NCCL.
-TEST_F(RanksTest, CardsHaveTheFilesOfOneProcess) {
+// Through copies.
+TEST_F(RanksTest, MemoryThatTheHostDoesNotReach) {
   TrainOptions options = OptionsOf("one", 7, 3);
   Run(options);
   backends_ = [] { return GuardedBackends(); };
-  // The loader finds this one when it is asked for the library by its name.
-  void* stand_in = dlopen(QLORA_NCCL_STAND_IN, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(stand_in, nullptr) << dlerror();
-  const auto groups = reinterpret_cast<int (*)()>(dlsym(stand_in, "stand_in_groups"));
-  for (const char* backend : {"host", "auto"}) {
-    options.ddp_backend = backend;
-    for (const int stages : {1, 2}) {
-      SCOPED_TRACE(fmt::format("{}, {} stages", backend, stages));
-      options.output_dir = root_ / fmt::format("{}-{}", backend, stages);
-      options.pipeline_stages = stages;
-      const int before = groups();
-      EXPECT_EQ(RunOn(stages == 1 ? 3 : 4, options), "");
-      EXPECT_EQ(groups() > before, options.ddp_backend == "auto");
-      EXPECT_TRUE(Adapter("one") == Adapter(fs::path(options.output_dir).filename()));
-    }
+  for (const int stages : {1, 2}) {
+    SCOPED_TRACE(stages);
+    options.output_dir = root_ / fmt::format("stages{}", stages);
+    options.pipeline_stages = stages;
+    EXPECT_EQ(RunOn(stages == 1 ? 3 : 4, options), "");
+    EXPECT_TRUE(Adapter("one") == Adapter(fs::path(options.output_dir).filename()));
   }
 }
 
-TEST_F(RanksTest, ProcessorsHaveNoNccl) {
+TEST_F(RanksTest, RanksOfAnotherEngineAreRefused) {
   TrainOptions options = Options("run");
-  options.ddp_backend = "nccl";
-  EXPECT_THAT(RunOn(2, options), HasSubstr("ddp_backend nccl is for device cuda"));
+  options.ddp_backend = "mpi";
+  EXPECT_THAT(RunOn(2, options), HasSubstr("ddp_backend mpi: the ranks met over threads"));
+  Run(options);  // one process
 }
 
 // Threads are a matter of each rank.
