@@ -5,10 +5,17 @@
 
 namespace qlora {
 
+BaseRecord RecordedBase(const PreparedRun& run) {
+  BaseRecord record = run.base.record;
+  record.prompts = run.data->recorded.record;
+  record.chat_template = run.data->recorded.chat_template;
+  return record;
+}
+
 Json RecordedOptions(const TrainPlan& plan) {
   const PreparedRun& run = *plan.run;
   const std::optional<Dataset>& held_out = run.data->held_out;
-  return RecordedOptions(plan.options, run.precision.activation, run.model_fingerprint,
+  return RecordedOptions(plan.options, run.base.precision.activation, run.base.model_fingerprint,
                          run.data->train, held_out ? &*held_out : nullptr);
 }
 

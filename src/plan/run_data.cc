@@ -1,12 +1,41 @@
 #include "plan/run_data.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "data/dataset_report.h"
+#include "data/lost_text.h"
+#include "data/prompt_example.h"
+#include "data/sample_display.h"
 #include "model/base_record.h"
 #include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 
 namespace qlora {
+namespace {
+
+std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
+                                 const std::string& tokenizer_note) {
+  std::vector<std::string> notes = {WarnOfLength(fields.reading, data.limits), tokenizer_note};
+  for (std::string& note : WarnOfFields(data.train.report())) notes.push_back(std::move(note));
+  if (!data.train.has_one_layout()) {
+    notes.push_back(fmt::format(
+        "the data files are laid out in different ways; the layout of most samples is recorded "
+        "with the adapter: {}",
+        DescribeLayout(*data.recorded.record.layout)));
+  }
+  notes.push_back(WarnOfHeldOutNames(data.report.train));
+  notes.push_back(WarnOfSharedSamples(data.report));
+  if (!fields.eval_dataset.empty()) {
+    notes.push_back(WarnOfLostRecords(*data.report.held_out, "evaluation records"));
+  }
+  notes.push_back(WarnOfLostRecords(data.report.train));
+  notes.push_back(WarnOfLostText(data.train, data.tokenizer));
+  return notes;
+}
+
+}  // namespace
 
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,
@@ -18,8 +47,8 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   // kFixed: templates that print the date give the same text on each day, so that a resumed run
   // trains on the same tokens.
   data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
-  data->warning = WarnOfLength(fields.reading, limits);
-  data->tokenizer_note = NoteOtherTokenizer(model_dir, options.adapter);
+  const std::string tokenizer_note = NoteOtherTokenizer(model_dir, options.adapter);
+  data->has_other_tokenizer = !tokenizer_note.empty();
   // A template that the user names decides again.
   const auto recorded =
       fields.chat.chat_template.empty() ? LoadLayout(options.adapter) : std::nullopt;
@@ -32,6 +61,16 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   data->stream.packing = fields.packing;
   data->stream.shuffle = fields.shuffle;
   data->stream.seed = seed;
+
+  data->report = ReportTrainingData(data->train, data->held_out, data->stream);
+  data->recorded = RecordPrompts(data->train, fields, data->tokenizer, data->chat.get(),
+                                 ChatTemplateDir(options.adapter));
+  const PromptLayout& layout = *data->recorded.record.layout;
+  if (layout == data->train.layout()) {
+    data->example = FindPromptExample(data->train, data->tokenizer);
+  }
+  data->prompts = EncodePrompts(options, layout, data->tokenizer, data->chat.get(), limits);
+  data->notes = NotesOf(*data, fields, tokenizer_note);
   return data;
 }
 

@@ -6,13 +6,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/batch_stream.h"
 #include "data/dataset.h"
+#include "data/recorded_prompts.h"
 #include "data/training_data.h"
+#include "plan/sample_prompts.h"
 #include "prompt/chat_template.h"
-#include "prompt/prompt_renderer.h"
 #include "qlora/context.h"
+#include "qlora/data_report.h"
+#include "qlora/prompt.h"
 #include "qlora/train_options.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,12 +30,16 @@ struct RunData {
   Dataset train = {};
   std::optional<Dataset> held_out = {};
   StreamOptions stream = {};
-  std::string warning = {};  // about max_length, or ""
-  // That the adapter which training continues has its own tokenizer, or "".
-  std::string tokenizer_note = {};
+  TrainingDataReport report = {};
+  RecordedPrompts recorded = {};
+  SamplePrompts prompts = {};
+  PromptExample example = {};
+  bool has_other_tokenizer = false;     // the adapter that training continues has its own
+  std::vector<std::string> notes = {};  // some may be ""
 };
 
-// Errors: InvalidInput with file and line for everything that is wrong with the data.
+// Errors: InvalidInput with file and line for everything that is wrong with the data, and for
+// prompts of samples that the model cannot answer.
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,
                                            const DataLimits& limits, const ProgressFn& reading);

@@ -4,21 +4,22 @@
 
 #include "base/check.h"
 #include "pass/sequence_state.h"
+#include "prompt/prompt_renderer.h"
 
 namespace qlora {
 
 // Encoded before weights are loaded: a prompt that cannot be answered is an error of the options,
 // and the longest prompt decides the size of the cache.
 SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
-                            const RunData& data, const DecoderConfig& config) {
+                            const Tokenizer& tokenizer, const ChatTemplate* chat,
+                            const DataLimits& limits) {
   if (options.sample_prompts.empty()) return {};
-  const Tokenizer& tokenizer = data.tokenizer;
-  const PromptRenderer renderer(layout, tokenizer, data.chat.get());
+  const PromptRenderer renderer(layout, tokenizer, chat);
   SamplePrompts prompts;
   // A conversation ends an answer with the end of the turn, which need not be an end of the text.
   prompts.ends = tokenizer.eos_ids();
   if (layout.kind == PromptLayout::Kind::kChat) {
-    if (const auto end = data.chat->turn_end()) prompts.ends.push_back(*end);
+    if (const auto end = chat->turn_end()) prompts.ends.push_back(*end);
   }
   const std::int64_t new_tokens = options.sample_max_new_tokens;
   for (const std::string& text : options.sample_prompts) {
@@ -26,16 +27,16 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
     const std::vector<std::int32_t> ids = EncodePrompt(tokenizer, prompt);
     const std::int64_t tokens = std::ssize(ids);
     if (tokens == 0) ThrowInvalidInput("sample_prompts: '{}' has no tokens", text);
-    if (tokens + new_tokens > config.max_position_embeddings) {
+    if (tokens + new_tokens > limits.max_position_embeddings) {
       ThrowInvalidInput(
           "sample_prompts: '{}' has {} tokens, and with sample_max_new_tokens {} that is more than "
           "the {} positions of the model",
-          text, tokens, new_tokens, config.max_position_embeddings);
+          text, tokens, new_tokens, limits.max_position_embeddings);
     }
     for (const std::int32_t id : ids) {
-      if (id < config.vocab_size) continue;
+      if (id < limits.vocab_size) continue;
       ThrowInvalidInput("sample_prompts: token id {} ('{}') exceeds the model's vocabulary of {}",
-                        id, tokenizer.TokenText(id), config.vocab_size);
+                        id, tokenizer.TokenText(id), limits.vocab_size);
     }
     prompts.rows = std::max(prompts.rows, tokens);
     prompts.capacity = std::max(prompts.capacity, tokens + new_tokens);

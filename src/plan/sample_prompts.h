@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/data_options.h"
 #include "model/config.h"
-#include "plan/run_data.h"
+#include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "qlora/train_options.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
@@ -27,7 +29,8 @@ struct SamplePrompts {
 // Prompts in `layout`. Errors: InvalidInput for a prompt without tokens, one that the
 // layout has no place for, or one that leaves no room for a continuation.
 SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& layout,
-                            const RunData& data, const DecoderConfig& config);
+                            const Tokenizer& tokenizer, const ChatTemplate* chat,
+                            const DataLimits& limits);
 
 }  // namespace qlora
 

@@ -31,7 +31,7 @@ std::filesystem::path FindBestCheckpoint(const TrainPlan& plan, const TrainPosit
   // Earlier evaluations and their checkpoint belong to the run that is resumed. A run
   // that starts at step 0 has had none, so there is a checkpoint here.
   const std::filesystem::path best =
-      CheckpointDir(plan.run->checkpoint->parent_path(), at.best.step);
+      CheckpointDir(plan.run->start.checkpoint->parent_path(), at.best.step);
   try {
     CheckCheckpoint(best);
   } catch (const Error& error) {
@@ -102,11 +102,11 @@ void CheckpointSaver::Write(const TrainPosition& at) {
     best_ = CopyCheckpoint(best_, run_dir);
   }
   const std::filesystem::path dir =
-      SaveCheckpoint(run_dir, loaded_.adapter, plan_.run->base, loaded_.optimizer, at,
+      SaveCheckpoint(run_dir, loaded_.adapter, RecordedBase(*plan_.run), loaded_.optimizer, at,
                      plan_.total_steps, RecordedOptions(plan_), [&](const auto& unfinished) {
                        // The tokenizer of the base is at hand; one that came with an adapter goes
                        // along.
-                       if (!plan_.run->data->tokenizer_note.empty()) CopyTokenizer(unfinished);
+                       if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
                      });
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
@@ -118,7 +118,7 @@ void CheckpointSaver::Write(const TrainPosition& at) {
 }
 
 void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {
-  CopyTokenizerFiles(plan_.run->model_dir, plan_.options.adapter, dir);
+  CopyTokenizerFiles(plan_.run->base.model_dir, plan_.options.adapter, dir);
 }
 
 void CheckpointSaver::SaveResult(const TrainPosition& at) {
@@ -127,7 +127,7 @@ void CheckpointSaver::SaveResult(const TrainPosition& at) {
   const std::string& run_dir = plan_.options.output_dir;
   // The last adapter is saved first. A best checkpoint that cannot be read leaves it in the folder.
   loaded_.adapter.Save(run_dir);
-  SaveBaseRecord(run_dir, plan_.run->base);
+  SaveBaseRecord(run_dir, RecordedBase(*plan_.run));
   CopyTokenizer(run_dir);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;

@@ -56,7 +56,7 @@ Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop
 std::optional<EvalResult> Evaluation::Measure(const Dataset& data, std::int64_t before,
                                               std::int64_t all) {
   const std::optional<EvalResult> result = EvaluateDataset(
-      loaded_.communicator, plan_.run->place, *loaded_.decoder, &loaded_.adapter, data, false,
+      loaded_.communicator, plan_.run->start.place, *loaded_.decoder, &loaded_.adapter, data, false,
       loaded_.passes.front(), [&](std::int64_t done, std::int64_t /*total*/) {
         log_.ShowEvalProgress(before + done, all);
         return !stop_.AskHere();

@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 // How the run loads its weights, with progress reported to `observer`, which the result refers to.
 LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
-  LoadOptions load = run.load;
-  load.host_embedding = run.needs.host_embedding;
+  LoadOptions load = run.base.load;
+  load.host_embedding = run.steps.needs.host_embedding;
   load.progress = [&](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
   return load;
 }
@@ -40,7 +40,7 @@ LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config
 
 // Refuses a position that this run cannot be at, though its checkpoint names the same options.
 void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
-  const fs::path where = *plan.run->checkpoint / kTrainerState;
+  const fs::path where = *plan.run->start.checkpoint / kTrainerState;
   if (at.eval_due && !plan.data.held_out) {
     ThrowInvalidInput("{}: an evaluation is due, but this run has no evaluation data",
                       where.string());
@@ -54,22 +54,24 @@ void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
 std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
                                    TrainObserver& observer) {
   const PreparedRun& run = *plan.run;
+  const RunBase& base = run.base;
+  const RunSteps& steps = run.steps;
   const TrainOptions& options = plan.options;
-  std::unique_ptr<Backend> backend = run.backends->Make(context, run.precision.activation);
-  LoraAdapter adapter = MakeAdapter(options, run.config, backend->memory());
+  std::unique_ptr<Backend> backend = run.start.backends->Make(context, base.precision.activation);
+  LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
   backend->SetDeterministic(options.deterministic);
-  backend->Reserve(LimitsOf(*backend, run.config, adapter, run.needs));
-  GradientTree gradients(backend->memory(), run.place, PartsOfStages(adapter, run.stages),
+  backend->Reserve(LimitsOf(*backend, base.config, adapter, steps.needs));
+  GradientTree gradients(backend->memory(), run.start.place, PartsOfStages(adapter, base.stages),
                          adapter.gradients());
   std::vector<PassMemory> passes;
   for (const PassBytes& bytes :
-       BytesOfPasses(*backend, run.config, adapter, run.precision, run.needs)) {
+       BytesOfPasses(*backend, base.config, adapter, base.precision, steps.needs)) {
     passes.emplace_back(backend->memory(), bytes);
   }
   DecoderWeights weights =
-      LoadWeights(context, *backend, run.model_dir, run.config, LoadReporting(run, observer));
+      LoadWeights(context, *backend, base.model_dir, base.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
   if (const std::size_t unlocked = backend->memory().staging().Unlocked(); unlocked > 0) {
@@ -83,8 +85,9 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   auto loaded = std::make_unique<LoadedRun>(
       LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
                 std::move(optimizer), context.communicator(), std::move(passes), nullptr});
-  loaded->decoder = std::make_unique<Decoder>(*loaded->backend, run.config, loaded->weights,
-                                              run.precision, run.positions, run.needs.work_size);
+  loaded->decoder =
+      std::make_unique<Decoder>(*loaded->backend, base.config, loaded->weights, base.precision,
+                                steps.positions, steps.needs.work_size);
   return loaded;
 }
 
@@ -94,14 +97,16 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   TrainPosition at;
   // Resuming needs no initial values. A continued adapter was read by MakeAdapter. A new one may
   // take its values from the weights; that is computed in float32, whatever the run computes in.
-  if (run.checkpoint) {
-    at = LoadCheckpoint(*run.checkpoint, RecordedOptions(plan), loaded.adapter, loaded.optimizer);
+  if (run.start.checkpoint) {
+    at = LoadCheckpoint(*run.start.checkpoint, RecordedOptions(plan), loaded.adapter,
+                        loaded.optimizer);
     CheckFits(at, plan);
   } else if (plan.options.adapter.empty()) {
     const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
     if (init != LoraInit::kDefault) {
-      InitializeFromWeights(*run.backends->Make(context, DType::kF32), init, loaded.weights,
-                            run.step.seed, LoadReporting(run, observer).progress, loaded.adapter);
+      InitializeFromWeights(*run.start.backends->Make(context, DType::kF32), init, loaded.weights,
+                            run.steps.step.seed, LoadReporting(run, observer).progress,
+                            loaded.adapter);
     }
     InitializeMagnitudes(*loaded.backend, loaded.weights, loaded.adapter);
   }

@@ -11,7 +11,7 @@ namespace qlora {
 
 Samples::Samples(const TrainPlan& plan, LoadedRun& loaded, RunLog& log)
     : plan_(plan), loaded_(loaded), log_(log) {
-  const SamplePrompts& prompts = plan.run->prompts;
+  const SamplePrompts& prompts = plan.run->data->prompts;
   if (prompts.ids.empty()) return;
   const Decoder& decoder = *loaded.decoder;
   state_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(),
@@ -27,7 +27,7 @@ void Samples::Write(TrainPosition& at) {
   // Recorded in checkpoints, so that a resumed run does not write the same samples twice.
   if (at.sampled_step == at.step || !loaded_.communicator.is_root()) return;
   at.sampled_step = at.step;
-  for (std::int64_t i = 0; i < std::ssize(plan_.run->prompts.ids); ++i) {
+  for (std::int64_t i = 0; i < std::ssize(plan_.run->data->prompts.ids); ++i) {
     log_.WriteSample({at.step, plan_.options.sample_prompts[i], TextAfter(i)});
   }
 }
@@ -37,11 +37,11 @@ void Samples::Write(TrainPosition& at) {
 std::string Samples::TextAfter(std::int64_t i) {
   const Decoder& decoder = *loaded_.decoder;
   const Tokenizer& tokenizer = plan_.run->data->tokenizer;
-  const std::vector<std::int32_t>& prompt = plan_.run->prompts.ids[i];
+  const std::vector<std::int32_t>& prompt = plan_.run->data->prompts.ids[i];
   EvalMemory passes(decoder, {&loaded_.adapter}, loaded_.passes.front());
-  CachedSequence sequence(decoder, &loaded_.adapter, passes, plan_.run->prompts.rows,
+  CachedSequence sequence(decoder, &loaded_.adapter, passes, plan_.run->data->prompts.rows,
                           state_->state());
-  const std::vector<std::int32_t>& ends = plan_.run->prompts.ends;
+  const std::vector<std::int32_t>& ends = plan_.run->data->prompts.ends;
   Tokenizer::StreamDecoder stream(tokenizer, true, prompt);
   std::string text;
   const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {

@@ -66,7 +66,7 @@ StepBatch NextWindow(BatchStream& stream, const RankPlace& place, const TrainPos
 // The update of the next step. Steps that were skipped do not count as updates.
 UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
   UpdateArgs update = UpdateArgsOf(plan.options);
-  update.learning_rate = plan.run->schedule.At(at.step);
+  update.learning_rate = plan.run->steps.schedule.At(at.step);
   update.step = at.step - at.skipped_steps + 1;
   return update;
 }
@@ -108,9 +108,10 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
     const double traffic = loaded.communicator.seconds();
-    const StepBatch batch = NextWindow(stream, plan.run->place, at);
-    const StepResult result = TrainStep(loaded.model(), plan.run->step, batch, NextUpdate(plan, at),
-                                        loaded.adapter, loaded.gradients, loaded.optimizer);
+    const StepBatch batch = NextWindow(stream, plan.run->start.place, at);
+    const StepResult result =
+        TrainStep(loaded.model(), plan.run->steps.step, batch, NextUpdate(plan, at), loaded.adapter,
+                  loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
     const double seconds = watch.seconds();
     out.log.WriteStep(
@@ -189,7 +190,7 @@ RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
 // Refuses a folder that another run changed since the plan was made.
 void CheckUnchanged(const TrainPlan& plan) {
   std::vector<std::string> ignored;
-  const std::optional<std::filesystem::path>& planned = plan.run->checkpoint;
+  const std::optional<std::filesystem::path>& planned = plan.run->start.checkpoint;
   const auto checkpoint = FindCheckpoint(plan.options, ignored, planned);
   CheckOutputDir(plan.options, checkpoint);
   if (checkpoint == planned) return;
@@ -217,7 +218,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   CheckAdaptersAgree(*loaded);
   // The samples of a result are written after its checkpoint.
   if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;
-  const auto& checkpoint = plan.run->checkpoint;
+  const auto& checkpoint = plan.run->start.checkpoint;
   std::filesystem::path best_checkpoint;
   Together(communicator, [&] {
     if (!communicator.is_root()) return;

@@ -66,7 +66,7 @@ class ScheduleOptionsTest : public TinyRunTest {
     options.warmup_steps = 2;
     change(options);
     Context context(1);
-    return PlanTraining(context, options).run->schedule;
+    return PlanTraining(context, options).run->steps.schedule;
   }
 };
 

@@ -219,10 +219,10 @@ TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
     TrainOptions options = Short(std::string(name) + "-guarded", change);
     ContextOn context(GuardedBackends(), 2);
     const TrainPlan all = PlanTraining(context, options);
-    EXPECT_FALSE(all.run->needs.host_embedding);
+    EXPECT_FALSE(all.run->steps.needs.host_embedding);
     options.max_memory = std::to_string(all.memory.peak() - 1);
     const TrainPlan less = PlanTraining(context, options);
-    ASSERT_TRUE(less.run->needs.host_embedding);
+    ASSERT_TRUE(less.run->steps.needs.host_embedding);
     EXPECT_EQ(all.memory.peak() - less.memory.peak(), std::size_t{288 * 32 * 2});
     EXPECT_EQ(less.memory.parts[2].name, "token embedding");
     EXPECT_EQ(less.memory.parts[2].place, MemoryPlace::kHost);
@@ -239,7 +239,7 @@ TEST_F(GuardedRunTest, TiedEmbeddingsStayOnTheDevice) {
     o.model_name_or_path = kGolden / "llama3-tiny";
     o.max_memory = "1MB";
   });
-  EXPECT_FALSE(PlanTraining(context, options).run->needs.host_embedding);
+  EXPECT_FALSE(PlanTraining(context, options).run->steps.needs.host_embedding);
 }
 
 TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }
@@ -294,7 +294,7 @@ TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
     EXPECT_EQ(plan.ladder.size(), 5u);
     options.recompute = "layer";
     const TrainPlan on_device = PlanTraining(device, options);
-    const std::int64_t layers = on_device.run->config.num_hidden_layers;
+    const std::int64_t layers = on_device.run->base.config.num_hidden_layers;
     const std::size_t saved = on_device.memory.train_peak - plan.train_peak;
     // But for the memory that this process happens to have.
     const auto host_of_run = [](const MemoryPlan& of) {
@@ -307,8 +307,8 @@ TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
       return bytes;
     };
     EXPECT_EQ(saved, host_of_run(plan) - host_of_run(on_device.memory));
-    EXPECT_EQ(saved, BytesOf(DType::kF32, (layers - 2) * on_device.run->needs.train_rows *
-                                              on_device.run->config.hidden_size));
+    EXPECT_EQ(saved, BytesOf(DType::kF32, (layers - 2) * on_device.run->steps.needs.train_rows *
+                                              on_device.run->base.config.hidden_size));
     options.recompute = "offload";
     RunOn(GuardedBackends(), options);
     ExpectSame(model, std::string(model) + "-guarded");
@@ -334,7 +334,7 @@ TEST_F(GuardedRunTest, AsFewInputsAsNeededInHostMemory) {
   options.max_memory = std::to_string(PlanTraining(context, options).memory.peak() - 4096);
   options.recompute = "auto";
   const TrainPlan plan = PlanTraining(context, options);
-  const std::vector<Recompute>& levels = plan.run->needs.recompute;
+  const std::vector<Recompute>& levels = plan.run->steps.needs.recompute;
   EXPECT_EQ(levels.front(), Recompute::kOffload);
   EXPECT_EQ(levels.back(), Recompute::kLayer);
   TrainObserver observer;
