@@ -120,6 +120,16 @@ struct TrainOptions {
   // The options that have no effect, which PlanTraining refuses. Options at their default, at 0 or
   // off are not counted. Errors: InvalidInput for an unknown optim or report_to.
   std::vector<IdleOption> Idle() const;
+
+ private:
+  // The parts of Declare.
+  void DeclareModel(OptionTable& table);
+  void DeclareAdapter(OptionTable& table);
+  void DeclareBatches(OptionTable& table);
+  void DeclareOptimizer(OptionTable& table);
+  void DeclareComputation(OptionTable& table);
+  void DeclareEvaluation(OptionTable& table);
+  void DeclareRun(OptionTable& table);
 };
 
 }  // namespace qlora

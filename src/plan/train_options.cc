@@ -23,6 +23,18 @@ namespace qlora {
 
 // --help shows options and sections in this order.
 void TrainOptions::Declare(OptionTable& table) {
+  DeclareModel(table);
+  data.Declare(table);
+  DeclareAdapter(table);
+  table.Section("Optimization");
+  DeclareBatches(table);
+  DeclareOptimizer(table);
+  DeclareComputation(table);
+  DeclareEvaluation(table);
+  DeclareRun(table);
+}
+
+void TrainOptions::DeclareModel(OptionTable& table) {
   table.Section("Model");
   table.Choice("preset", &preset, {"none", "qlora-paper"},
                "a named set of option values; options that you set yourself win");
@@ -36,10 +48,10 @@ void TrainOptions::Declare(OptionTable& table) {
   quantization.Declare(table);
   DeclareComputeType(table, &compute_dtype);
   DeclareDevice(table, &device);
+}
 
-  data.Declare(table);
-
-  // An option of this section that is given must agree with `adapter`, whose values count as set.
+// An option of this section that is given must agree with `adapter`, whose values count as set.
+void TrainOptions::DeclareAdapter(OptionTable& table) {
   table.Section("Adapter");
   table.AddPath("adapter", &adapter,
                 "PEFT adapter to continue training, with its own rank, scale and modules",
@@ -78,8 +90,9 @@ void TrainOptions::Declare(OptionTable& table) {
             "tokens; 0: none. Evaluation has none");
   table.Add("use_rslora", &use_rslora, "rsLoRA: scale the LoRA update by lora_alpha / sqrt(lora_r)",
             {"peft_use_rslora"});
+}
 
-  table.Section("Optimization");
+void TrainOptions::DeclareBatches(OptionTable& table) {
   table.Add("per_device_train_batch_size", &per_device_train_batch_size, "samples in a micro-batch",
             {"micro_batch_size", "batch_size"});
   table.Add("gradient_accumulation_steps", &gradient_accumulation_steps,
@@ -102,6 +115,9 @@ void TrainOptions::Declare(OptionTable& table) {
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,
             "number of optimizer steps, in place of num_train_epochs; -1: not set");
+}
+
+void TrainOptions::DeclareOptimizer(OptionTable& table) {
   table.Choice(
       "optim", &optim, OptimizerNames(),
       "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory, "
@@ -143,6 +159,9 @@ void TrainOptions::Declare(OptionTable& table) {
   table.Add("sgd_momentum", &sgd_momentum, "SGD momentum");
   table.Add("max_grad_norm", &max_grad_norm,
             "gradient clipping: gradients of a larger norm are scaled down to it; 0: no clipping");
+}
+
+void TrainOptions::DeclareComputation(OptionTable& table) {
   table.Add(
       "gradient_checkpointing", &gradient_checkpointing,
       "recompute activations in the backward pass when memory is short; false: never recompute");
@@ -158,7 +177,9 @@ void TrainOptions::Declare(OptionTable& table) {
             "bitwise reproducible on CUDA for equal max_memory, with a slower attention backward; "
             "the CPU always is",
             {"full_determinism"});
+}
 
+void TrainOptions::DeclareEvaluation(OptionTable& table) {
   table.Section("Evaluation");
   table.Add("eval_steps", &eval_steps,
             "optimizer steps between evaluations; 0: evaluate after each epoch");
@@ -176,7 +197,9 @@ void TrainOptions::Declare(OptionTable& table) {
       "stop after this many consecutive evaluations without improvement; 0: never stop early");
   table.Add("early_stopping_threshold", &early_stopping_threshold,
             "smallest improvement that counts as a better evaluation");
+}
 
+void TrainOptions::DeclareRun(OptionTable& table) {
   table.Section("Run");
   table.Add("logging_steps", &logging_steps, "optimizer steps between printed lines");
   table.Add("report_to", &report_to,
