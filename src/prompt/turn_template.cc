@@ -24,13 +24,25 @@ TurnPieces ChatMlPieces(std::string default_system) {
           .answer = "{content}<|im_end|>\n"};
 }
 
-TurnPieces Llama3Pieces(bool trims) {
+// Returns the layout of Llama 3 and later, whose roles stand between `begin` and `end`.
+TurnPieces LlamaPieces(const std::string& begin, const std::string& end,
+                       const std::string& end_of_turn, bool trims = false) {
+  const auto head = [&](const char* role) { return begin + role + end + "\n\n"; };
   return {.prefix = "{bos}",
-          .system = "<|start_header_id|>system<|end_header_id|>\n\n{content}<|eot_id|>",
-          .user = "<|start_header_id|>user<|end_header_id|>\n\n{content}<|eot_id|>",
-          .answer_prompt = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-          .answer = "{content}<|eot_id|>",
+          .system = head("system") + "{content}" + end_of_turn,
+          .user = head("user") + "{content}" + end_of_turn,
+          .answer_prompt = head("assistant"),
+          .answer = "{content}" + end_of_turn,
           .trims = trims};
+}
+
+// Returns the layout of Phi 3 and Zephyr: roles in lines of their own.
+TurnPieces RoleLinePieces(const std::string& end_of_turn, std::string default_system = "") {
+  return {.default_system = std::move(default_system),
+          .system = "<|system|>\n{content}" + end_of_turn,
+          .user = "<|user|>\n{content}" + end_of_turn,
+          .answer_prompt = "<|assistant|>\n",
+          .answer = "{content}" + end_of_turn};
 }
 
 // The layouts that other trainers give by name; `qlora migrate` carries their names over to these.
@@ -69,14 +81,10 @@ const std::vector<BuiltInPieces>& BuiltIns() {
        {.user = "{bos}[INST] {content} [/INST]",
         .first_user = "{bos}[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{content} [/INST]",
         .answer = "{content}{eos}"}},
-      {"llama3", Llama3Pieces(/*trims=*/true)},
-      {"llama3_untrimmed", Llama3Pieces(/*trims=*/false)},
-      {"llama4",
-       {.prefix = "{bos}",
-        .system = "<|header_start|>system<|header_end|>\n\n{content}<|eot|>",
-        .user = "<|header_start|>user<|header_end|>\n\n{content}<|eot|>",
-        .answer_prompt = "<|header_start|>assistant<|header_end|>\n\n",
-        .answer = "{content}<|eot|>"}},
+      {"llama3",
+       LlamaPieces("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", /*trims=*/true)},
+      {"llama3_untrimmed", LlamaPieces("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")},
+      {"llama4", LlamaPieces("<|header_start|>", "<|header_end|>", "<|eot|>")},
       {"ministral",
        {.prefix = "{bos}",
         .user = "[INST]{content}[/INST]",
@@ -92,11 +100,7 @@ const std::vector<BuiltInPieces>& BuiltIns() {
         .system = "[SYSTEM_PROMPT]{content}[/SYSTEM_PROMPT]",
         .user = "[INST]{content}[/INST]",
         .answer = "{content}{eos}"}},
-      {"phi",
-       {.system = "<|system|>\n{content}<|end|>\n",
-        .user = "<|user|>\n{content}<|end|>\n",
-        .answer_prompt = "<|assistant|>\n",
-        .answer = "{content}<|end|>\n"}},
+      {"phi", RoleLinePieces("<|end|>\n")},
       {"phi4",
        {.system = "<|im_start|>system<|im_sep|>{content}<|im_end|>",
         .user = "<|im_start|>user<|im_sep|>{content}<|im_end|>",
@@ -112,12 +116,7 @@ const std::vector<BuiltInPieces>& BuiltIns() {
         .user = "USER: {content} ",
         .answer_prompt = "ASSISTANT:",
         .answer = "{content}{eos}"}},
-      {"zephyr",
-       {.default_system = "You are Zephyr, a helpful assistant.",
-        .system = "<|system|>\n{content}{eos}",
-        .user = "<|user|>\n{content}{eos}",
-        .answer_prompt = "<|assistant|>\n",
-        .answer = "{content}{eos}"}},
+      {"zephyr", RoleLinePieces("{eos}", "You are Zephyr, a helpful assistant.")},
   };
   return kBuiltIns;
 }
