@@ -8,7 +8,7 @@
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "model/gguf_names.h"
-#include "tokenizer/gguf_tokenizer_json.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

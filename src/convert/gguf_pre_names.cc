@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
-#include "tokenizer/gguf_pre_tokenizers.h"
-#include "tokenizer/gguf_tokenizer_json.h"
+#include "tokenizer/gguf/gguf_pre_tokenizers.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
 
 namespace qlora {
 namespace {

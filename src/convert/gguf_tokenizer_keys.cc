@@ -8,8 +8,8 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "convert/gguf_pre_names.h"
-#include "tokenizer/gguf_roles.h"
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/gguf/gguf_roles.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 
 namespace qlora {
 namespace {

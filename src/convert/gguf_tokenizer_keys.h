@@ -1,4 +1,4 @@
-// Writes tokenizers as keys of GGUF; tokenizer/gguf_vocabulary.h reads them.
+// Writes tokenizers as keys of GGUF; tokenizer/gguf/gguf_vocabulary.h reads them.
 #ifndef QLORA_CONVERT_GGUF_TOKENIZER_KEYS_H_
 #define QLORA_CONVERT_GGUF_TOKENIZER_KEYS_H_
 

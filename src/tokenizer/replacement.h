@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "tokenizer/json_value.h"
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 
 namespace qlora {
 

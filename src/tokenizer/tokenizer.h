@@ -86,9 +86,9 @@ class Tokenizer {
   // model_dir may be a GGUF file instead. Its tokenizer encodes as llama.cpp does with special
   // tokens in the text (parse_special), and decodes as it does, but that the space before a text
   // is always removed where the tokenizer puts one there, and that the result is valid UTF-8.
-  // Roles and ends are llama.cpp's (gguf_vocabulary.h). Of adapter_dir, tokenizer.json replaces the
-  // whole tokenizer, together with its tokenizer_config.json and special_tokens_map.json, and chat
-  // templates count as above.
+  // Roles and ends are llama.cpp's (gguf/gguf_vocabulary.h). Of adapter_dir, tokenizer.json
+  // replaces the whole tokenizer, together with its tokenizer_config.json and
+  // special_tokens_map.json, and chat templates count as above.
   static Tokenizer Load(const std::filesystem::path& model_dir,
                         const std::filesystem::path& adapter_dir = {},
                         TemplateUse use = TemplateUse::kRender);

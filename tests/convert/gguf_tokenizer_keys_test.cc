@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "convert/gguf_pre_names.h"
 #include "gguf/gguf_writer.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/gguf_keys_file.h"
-#include "tokenizer/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer_test_util.h"
 #include "unicode/unicode.h"
 

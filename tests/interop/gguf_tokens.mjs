@@ -140,7 +140,7 @@ const newer = new RegExp("[" + ("897 1b4e-1b4f 1b7f 1c89-1c8a 2427-2429 31e4-31e
   "10efc 11380-113e2 116d0-116e3 11bc0-11bf9 11f5a 13460-143fa 16100-16139 16d40-16d79 18cff 1cc00-1ceb3 1e5d0-1e5ff 1f8b2-1f8c1 " +
   "1fa89 1fa8f 1fabe 1fac6 1fadc 1fadf 1fae9 1fbcb-1fbef").split(" ").map((range) => range.split("-").map((c) => `\\u{${c}}`).join("-")).join("") + "]", "gu");
 
-const names = fs.readFileSync(path.join(root, "src/tokenizer/gguf_pre_tokenizers.cc"), "utf8").matchAll(/^ {4}\{"([^"]+)", Rule/gm);
+const names = fs.readFileSync(path.join(root, "src/tokenizer/gguf/gguf_pre_tokenizers.cc"), "utf8").matchAll(/^ {4}\{"([^"]+)", Rule/gm);
 const cases = [...names].map(([, name]) => [name, () => byteLevel(name)]);
 cases.push(["no pre", () => byteLevel(null)],
   ["no ids", () => { const keys = byteLevel("qwen2"); delete keys["tokenizer.ggml.bos_token_id"]; delete keys["tokenizer.ggml.eos_token_id"]; return keys; }],

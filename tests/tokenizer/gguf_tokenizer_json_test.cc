@@ -1,6 +1,6 @@
 // The tokenizer of a GGUF file as tokenizer.json: the ids of the file. Whole vocabularies are in
 // convert/gguf_tokenizer_keys_test.cc.
-#include "tokenizer/gguf_tokenizer_json.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
 
 #include <gmock/gmock.h>
 

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "qlora/error.h"
 #include "tokenizer/gguf_keys_file.h"
-#include "tokenizer/special_partition.h"
+#include "tokenizer/split/special_partition.h"
 #include "tokenizer/tokenizer_test_util.h"
 
 namespace qlora {

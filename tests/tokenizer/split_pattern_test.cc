@@ -1,12 +1,12 @@
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 
 #include <gmock/gmock.h>
 
 #include <vector>
 
 #include "qlora/error.h"
-#include "tokenizer/known_pattern.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/split/known_pattern.h"
+#include "tokenizer/split/pre_tokenizer.h"
 #include "tokenizer/tokenizer_test_util.h"
 
 namespace qlora {

@@ -4,7 +4,7 @@
 //
 //     "I'll pay 1234 !!\n"    GPT-2    |I|'ll| pay| 1234| !!|\n|
 //                             Llama 3  |I|'ll| pay| |123|4| !!\n|
-#include "tokenizer/known_pattern.h"
+#include "tokenizer/split/known_pattern.h"
 
 #include <memory>
 #include <string_view>

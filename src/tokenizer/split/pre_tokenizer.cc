@@ -1,12 +1,12 @@
 // Steps run depth first: each piece that a step hands on goes through the steps behind it before
 // the next piece is cut, so that no list of words is ever built.
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/split/pre_tokenizer.h"
 
 #include <algorithm>
 
 #include "tokenizer/byte_characters.h"
-#include "tokenizer/known_pattern.h"
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/known_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 #include "tokenizer/stage.h"
 #include "unicode/unicode.h"
 

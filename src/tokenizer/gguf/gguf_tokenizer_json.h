@@ -6,15 +6,15 @@
 // have an order, and characters without a token take no part in merges. Where a name of a
 // pre-tokenizer stands for one regular expression of tokenizer.json, this is written; letters
 // outside of ASCII may then be cut as the model learnt it, and not as llama.cpp does.
-#ifndef QLORA_TOKENIZER_GGUF_TOKENIZER_JSON_H_
-#define QLORA_TOKENIZER_GGUF_TOKENIZER_JSON_H_
+#ifndef QLORA_TOKENIZER_GGUF_GGUF_TOKENIZER_JSON_H_
+#define QLORA_TOKENIZER_GGUF_GGUF_TOKENIZER_JSON_H_
 
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 
 namespace qlora {
 
@@ -40,4 +40,4 @@ nlohmann::json TokenIdsOf(const TokenRoles& roles);
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_GGUF_TOKENIZER_JSON_H_
+#endif  // QLORA_TOKENIZER_GGUF_GGUF_TOKENIZER_JSON_H_

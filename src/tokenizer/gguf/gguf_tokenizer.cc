@@ -17,8 +17,8 @@
 #include "base/check.h"
 #include "tokenizer/byte_characters.h"
 #include "tokenizer/chat_template_files.h"
-#include "tokenizer/gguf_tokenizer_json.h"
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 #include "tokenizer/score_merges.h"
 #include "tokenizer/tokenizer_impl.h"
 

@@ -1,6 +1,6 @@
 // Oniguruma's regular expressions in PCRE2's language.
-#ifndef QLORA_TOKENIZER_TRANSLATE_REGEX_H_
-#define QLORA_TOKENIZER_TRANSLATE_REGEX_H_
+#ifndef QLORA_TOKENIZER_SPLIT_TRANSLATE_REGEX_H_
+#define QLORA_TOKENIZER_SPLIT_TRANSLATE_REGEX_H_
 
 #include <string>
 #include <string_view>
@@ -13,4 +13,4 @@ std::string TranslateRegex(std::string_view regex, const std::string& where);
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_TRANSLATE_REGEX_H_
+#endif  // QLORA_TOKENIZER_SPLIT_TRANSLATE_REGEX_H_

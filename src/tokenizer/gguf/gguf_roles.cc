@@ -1,4 +1,4 @@
-#include "tokenizer/gguf_roles.h"
+#include "tokenizer/gguf/gguf_roles.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // The pre-tokenizer of a tokenizer.json: cuts text into words, which the model encodes one
 // by one.
-#ifndef QLORA_TOKENIZER_PRE_TOKENIZER_H_
-#define QLORA_TOKENIZER_PRE_TOKENIZER_H_
+#ifndef QLORA_TOKENIZER_SPLIT_PRE_TOKENIZER_H_
+#define QLORA_TOKENIZER_SPLIT_PRE_TOKENIZER_H_
 
 #include <cstdint>
 #include <functional>
@@ -55,4 +55,4 @@ class PreTokenizer {
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_PRE_TOKENIZER_H_
+#endif  // QLORA_TOKENIZER_SPLIT_PRE_TOKENIZER_H_

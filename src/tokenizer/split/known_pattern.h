@@ -1,11 +1,11 @@
 // The split expressions of well-known tokenizers, matched by hand.
-#ifndef QLORA_TOKENIZER_KNOWN_PATTERN_H_
-#define QLORA_TOKENIZER_KNOWN_PATTERN_H_
+#ifndef QLORA_TOKENIZER_SPLIT_KNOWN_PATTERN_H_
+#define QLORA_TOKENIZER_SPLIT_KNOWN_PATTERN_H_
 
 #include <memory>
 #include <string_view>
 
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 
 namespace qlora {
 
@@ -14,4 +14,4 @@ std::unique_ptr<SplitPattern> MakeKnownPattern(std::string_view regex);
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_KNOWN_PATTERN_H_
+#endif  // QLORA_TOKENIZER_SPLIT_KNOWN_PATTERN_H_

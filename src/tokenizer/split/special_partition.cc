@@ -10,7 +10,7 @@
 // The same comes of a queue of places, each with the longest token there, of which the longest and
 // then the leftmost is taken out first. Where it overlaps what was taken before, the place goes
 // back with its next shorter token that does not.
-#include "tokenizer/special_partition.h"
+#include "tokenizer/split/special_partition.h"
 
 #include <algorithm>
 #include <map>

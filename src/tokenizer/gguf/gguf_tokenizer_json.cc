@@ -1,4 +1,4 @@
-#include "tokenizer/gguf_tokenizer_json.h"
+#include "tokenizer/gguf/gguf_tokenizer_json.h"
 
 #include <fmt/format.h>
 

@@ -1,12 +1,12 @@
 // Which tokens of a GGUF file are BOS, EOS, PAD and UNK, which end a generation, and what is put
 // around a text, as llama.cpp decides it: by keys, by defaults of the kind of tokenizer and by the
 // texts of tokens, since many files name one of several ends.
-#ifndef QLORA_TOKENIZER_GGUF_ROLES_H_
-#define QLORA_TOKENIZER_GGUF_ROLES_H_
+#ifndef QLORA_TOKENIZER_GGUF_GGUF_ROLES_H_
+#define QLORA_TOKENIZER_GGUF_GGUF_ROLES_H_
 
 #include <string_view>
 
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 #include "tokenizer/tokenizer_keys.h"
 
 namespace qlora {
@@ -21,4 +21,4 @@ bool EndsByText(std::string_view text);
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_GGUF_ROLES_H_
+#endif  // QLORA_TOKENIZER_GGUF_GGUF_ROLES_H_

@@ -1,7 +1,7 @@
 // Patterns that pre-tokenizers split at and Replace replaces: fixed texts, kinds of characters,
 // regular expressions.
-#ifndef QLORA_TOKENIZER_SPLIT_PATTERN_H_
-#define QLORA_TOKENIZER_SPLIT_PATTERN_H_
+#ifndef QLORA_TOKENIZER_SPLIT_SPLIT_PATTERN_H_
+#define QLORA_TOKENIZER_SPLIT_SPLIT_PATTERN_H_
 
 #include <cstdint>
 #include <functional>
@@ -42,4 +42,4 @@ std::unique_ptr<SplitPattern> MakePcrePattern(const std::string& regex, const st
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_SPLIT_PATTERN_H_
+#endif  // QLORA_TOKENIZER_SPLIT_SPLIT_PATTERN_H_

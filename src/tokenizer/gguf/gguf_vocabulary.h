@@ -1,7 +1,7 @@
 // The tokenizer keys of a GGUF file as llama.cpp reads them: defaults by the kind of model, tokens
 // whose texts give them a role, and ends of generation. convert/gguf_tokenizer_keys.h writes them.
-#ifndef QLORA_TOKENIZER_GGUF_VOCABULARY_H_
-#define QLORA_TOKENIZER_GGUF_VOCABULARY_H_
+#ifndef QLORA_TOKENIZER_GGUF_GGUF_VOCABULARY_H_
+#define QLORA_TOKENIZER_GGUF_GGUF_VOCABULARY_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/gguf_pre_tokenizers.h"
+#include "tokenizer/gguf/gguf_pre_tokenizers.h"
 #include "tokenizer/special_tokens.h"
 #include "tokenizer/tokenizer.h"
 
@@ -61,4 +61,4 @@ GgufVocabulary ReadGgufVocabulary(const std::filesystem::path& path);
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_GGUF_VOCABULARY_H_
+#endif  // QLORA_TOKENIZER_GGUF_GGUF_VOCABULARY_H_

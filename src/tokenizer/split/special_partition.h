@@ -1,7 +1,7 @@
 // Special tokens in a text, found as llama.cpp finds them: not from left to right, as Hugging Face
 // does (added_tokens.h), but token by token, those of the longest text first.
-#ifndef QLORA_TOKENIZER_SPECIAL_PARTITION_H_
-#define QLORA_TOKENIZER_SPECIAL_PARTITION_H_
+#ifndef QLORA_TOKENIZER_SPLIT_SPECIAL_PARTITION_H_
+#define QLORA_TOKENIZER_SPLIT_SPECIAL_PARTITION_H_
 
 #include <array>
 #include <cstdint>
@@ -46,4 +46,4 @@ class SpecialPartition {
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_SPECIAL_PARTITION_H_
+#endif  // QLORA_TOKENIZER_SPLIT_SPECIAL_PARTITION_H_

@@ -1,4 +1,4 @@
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/text.h"
-#include "tokenizer/gguf_roles.h"
+#include "tokenizer/gguf/gguf_roles.h"
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/tokenizer_keys.h"
 #include "unicode/unicode.h"

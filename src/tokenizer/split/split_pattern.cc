@@ -1,5 +1,5 @@
 // The simple patterns, and regular expressions on PCRE2.
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tokenizer/known_pattern.h"
-#include "tokenizer/translate_regex.h"
+#include "tokenizer/split/known_pattern.h"
+#include "tokenizer/split/translate_regex.h"
 #include "unicode/unicode.h"
 
 namespace qlora {

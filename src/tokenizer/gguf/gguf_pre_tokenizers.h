@@ -1,7 +1,7 @@
 // The pre-tokenizers that GGUF files name. A file stores no regular expression: tokenizer.ggml.pre
 // names a rule that every reader knows, and the name also decides three defaults.
-#ifndef QLORA_TOKENIZER_GGUF_PRE_TOKENIZERS_H_
-#define QLORA_TOKENIZER_GGUF_PRE_TOKENIZERS_H_
+#ifndef QLORA_TOKENIZER_GGUF_GGUF_PRE_TOKENIZERS_H_
+#define QLORA_TOKENIZER_GGUF_GGUF_PRE_TOKENIZERS_H_
 
 #include <optional>
 #include <string>
@@ -34,4 +34,4 @@ std::string GgufPreTokenizerNames();
 
 }  // namespace qlora
 
-#endif  // QLORA_TOKENIZER_GGUF_PRE_TOKENIZERS_H_
+#endif  // QLORA_TOKENIZER_GGUF_GGUF_PRE_TOKENIZERS_H_

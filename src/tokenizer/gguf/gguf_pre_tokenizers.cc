@@ -1,12 +1,12 @@
 // The rules are those of llama.cpp, which splits some texts in another way than the tokenizer.json
 // that a file was made from: outside of ASCII it tells letters from marks and digits, but no case.
 // tests/interop/gguf_tokens.mjs compares them with llama.cpp itself.
-#include "tokenizer/gguf_pre_tokenizers.h"
+#include "tokenizer/gguf/gguf_pre_tokenizers.h"
 
 #include <algorithm>
 #include <array>
 
-#include "tokenizer/split_pattern.h"
+#include "tokenizer/split/split_pattern.h"
 
 namespace qlora {
 namespace {

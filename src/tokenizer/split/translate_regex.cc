@@ -7,7 +7,7 @@
 //     x{2,3}+    to (?:x{2,3})+: PCRE2 would read a possessive quantifier
 //     x{,3}      to x{0,3}
 //     \v, \uHHHH to \x{b}, \x{HHHH}
-#include "tokenizer/translate_regex.h"
+#include "tokenizer/split/translate_regex.h"
 
 #include <fmt/format.h>
 
