@@ -7,6 +7,7 @@
 //   agreement.h       compares what ranks were given
 //   folder_copy.h     a folder of rank 0 for all
 //   rank_place.h      replicas and stages: who computes what, and in which order
+//   window_split.h    the micro-batches of a step, shared out among replicas
 //
 // The interface is qlora/communicator.h; who adds what in which order is a matter of its users.
 #ifndef QLORA_DIST_LAUNCH_H_

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "records/csv.h"
+#include "records/json_array.h"
 #include "records/number_spelling.h"
 #include "records/record_error.h"
 
@@ -29,71 +30,6 @@ void ForEachByte(const FileBytes& file, std::uint64_t begin, const Visit& visit)
     const std::string chunk = file.Read(at, kReadBytes);
     for (std::size_t i = 0; i < chunk.size(); ++i) visit(chunk[i], at + i);
   }
-}
-
-// Finds the elements of a JSON array one byte at a time, so that a file need not be in memory.
-// Tells elements apart by brackets, commas and quotes alone. An element that is not valid JSON is
-// found when it is parsed.
-class JsonArrayScanner {
- public:
-  enum class Found { kNothing, kElement, kEnd };
-
-  // Takes the next byte, the first one being the bracket that opens the array. kElement: an element
-  // begins with this byte. kEnd: this byte closes the array.
-  // Errors: InvalidInput, without a place, when the byte cannot come here.
-  Found Step(char c);
-  bool ended() const { return at_ == At::kAfterEnd; }
-
- private:
-  enum class At { kStart, kFirst, kElement, kAfterComma, kAfterEnd };
-
-  Found StepBetween(char c);
-  void StepInString(char c);
-
-  At at_ = At::kStart;
-  std::int64_t depth_ = 0;  // brackets that are open within the element
-  bool in_string_ = false;
-  bool escaped_ = false;  // the byte before was a backslash that escapes
-};
-
-JsonArrayScanner::Found JsonArrayScanner::Step(char c) {
-  if (in_string_) {
-    StepInString(c);
-    return Found::kNothing;
-  }
-  if (IsJsonBlank(c)) return Found::kNothing;
-  if (at_ == At::kStart) {
-    at_ = At::kFirst;
-    return Found::kNothing;
-  }
-  if (at_ == At::kAfterEnd) ThrowInvalidInput("text follows the end of the JSON array");
-  if (depth_ == 0 && (c == ',' || c == ']')) return StepBetween(c);
-
-  const bool begins = at_ != At::kElement;
-  at_ = At::kElement;
-  in_string_ = c == '"';
-  if (c == '{' || c == '[') ++depth_;
-  if ((c == '}' || c == ']') && --depth_ < 0) {
-    ThrowInvalidInput("expected ',' or ']', found '{}'", c);
-  }
-  return begins ? Found::kElement : Found::kNothing;
-}
-
-// A comma or the closing bracket outside of all elements. "[]" is an array, "[,]" and "[{},]" are
-// not.
-JsonArrayScanner::Found JsonArrayScanner::StepBetween(char c) {
-  const bool closes = c == ']';
-  if (at_ == At::kAfterComma || (at_ == At::kFirst && !closes)) {
-    ThrowInvalidInput("expected an object, found '{}'", c);
-  }
-  at_ = closes ? At::kAfterEnd : At::kAfterComma;
-  return closes ? Found::kEnd : Found::kNothing;
-}
-
-// Brackets and commas in a string mean nothing, and \" does not end it; \\ escapes itself.
-void JsonArrayScanner::StepInString(char c) {
-  in_string_ = escaped_ || c != '"';
-  escaped_ = !escaped_ && c == '\\';
 }
 
 // Drops JSON's blanks at the end of a text.

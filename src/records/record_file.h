@@ -4,6 +4,7 @@
 //   file_format.h   tells the format of a file
 //   file_bytes.h    reads a file by position; gives the line and column of a byte
 //   csv.h           splits rows of CSV
+//   json_array.h    finds the elements of a JSON array
 //   data_roles.h    which of them are for training, by their names
 //   compressed_file.h, parquet_text.h
 //                   write what gzip, zstd and Parquet hold as text once, in front of this walk

@@ -31,6 +31,7 @@
 #include "base/arena.h"
 #include "base/index_range.h"
 #include "dist/rank_place.h"
+#include "dist/window_split.h"
 #include "qlora/communicator.h"
 
 namespace qlora {

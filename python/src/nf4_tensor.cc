@@ -1,4 +1,6 @@
 // NF4Tensor over arrays of Python, in every form, and the same arrays back.
+#include "nf4_tensor.h"
+
 #include <pybind11/stl.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include "array.h"
 #include "base/check.h"
 #include "base/shape.h"
-#include "nf4_tensor.h"
 
 namespace qlora::python {
 namespace {

@@ -1,0 +1,48 @@
+#include "records/json_array.h"
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace qlora {
+
+JsonArrayScanner::Found JsonArrayScanner::Step(char c) {
+  if (in_string_) {
+    StepInString(c);
+    return Found::kNothing;
+  }
+  if (IsJsonBlank(c)) return Found::kNothing;
+  if (at_ == At::kStart) {
+    at_ = At::kFirst;
+    return Found::kNothing;
+  }
+  if (at_ == At::kAfterEnd) ThrowInvalidInput("text follows the end of the JSON array");
+  if (depth_ == 0 && (c == ',' || c == ']')) return StepBetween(c);
+
+  const bool begins = at_ != At::kElement;
+  at_ = At::kElement;
+  in_string_ = c == '"';
+  if (c == '{' || c == '[') ++depth_;
+  if ((c == '}' || c == ']') && --depth_ < 0) {
+    ThrowInvalidInput("expected ',' or ']', found '{}'", c);
+  }
+  return begins ? Found::kElement : Found::kNothing;
+}
+
+// A comma or the closing bracket outside of all elements. "[]" is an array, "[,]" and "[{},]" are
+// not.
+JsonArrayScanner::Found JsonArrayScanner::StepBetween(char c) {
+  const bool closes = c == ']';
+  if (at_ == At::kAfterComma || (at_ == At::kFirst && !closes)) {
+    ThrowInvalidInput("expected an object, found '{}'", c);
+  }
+  at_ = closes ? At::kAfterEnd : At::kAfterComma;
+  return closes ? Found::kEnd : Found::kNothing;
+}
+
+// Brackets and commas in a string mean nothing, and \" does not end it; \\ escapes itself.
+void JsonArrayScanner::StepInString(char c) {
+  in_string_ = escaped_ || c != '"';
+  escaped_ = !escaped_ && c == '\\';
+}
+
+}  // namespace qlora
