@@ -25,12 +25,6 @@ class Layout {
   }
   // A residual stream.
   MatrixView Stream() { return Wide(n_, c_.hidden_size); }
-  // A matrix with a tail.
-  MatrixView Tailed(std::int64_t cols) {
-    MatrixView m = Act(cols + shape_.tail);
-    m.cols = cols;
-    return m;
-  }
 
   // Room for the rows of this layout: the number of head rows and targets is at most N.
   void Inputs(InputBuffers& out) {
@@ -45,11 +39,7 @@ class Layout {
   // experts, and is wide there, because sums are not rounded to the activation type on the way.
   void Gradients(Activations& out) {
     out.dx = Stream();
-    if (c_.experts().num_experts > 0) {
-      out.d_norm = Stream();
-    } else {
-      out.d_norm = c_.post_norms ? Tailed(c_.hidden_size) : Act(c_.hidden_size);
-    }
+    out.d_norm = c_.experts().num_experts > 0 ? Stream() : Act(c_.hidden_size);
   }
 
   // The head works on a chunk of rows at a time: logits of all rows would be the largest matrix of
@@ -118,7 +108,7 @@ class LayerLayout : public Layout {
     if (!sizes_.has_own_kv() || c_.is_kv_shared(l_)) {
       a.q = Act(sizes_.q_features());
     } else {
-      Qkv(joins_qkv(), a.qkv, a.q, a.k, a.v);
+      Qkv(c_.fused_qkv, a.qkv, a.q, a.k, a.v);
     }
     if (c_.output_gate) a.q_gate = Act(2 * sizes_.q_features());
     if (has_qk_norm()) {
@@ -133,7 +123,7 @@ class LayerLayout : public Layout {
       if (!sizes_.k_is_v) a.v_pre = Act(sizes_.kv_features());
       a.v_rstd = Wide(1, n_ * sizes_.num_key_value_heads);
     }
-    a.attn = c_.output_gate ? Act(sizes_.q_features()) : Tailed(sizes_.q_features());
+    a.attn = Act(sizes_.q_features());
     a.lse = Wide(n_, sizes_.num_attention_heads);
   }
 
@@ -141,8 +131,8 @@ class LayerLayout : public Layout {
   void MlpPart(LayerActivations& a) {
     const std::int64_t f = sizes_.intermediate_size;
     a.mlp_rstd = Wide(1, n_);
-    if (joins_gate_up()) {
-      a.gate_up = Tailed(2 * f);
+    if (c_.fused_gate_up) {
+      a.gate_up = Act(2 * f);
       a.gate = Columns(a.gate_up, 0, f);
       a.up = Columns(a.gate_up, f, f);
     } else {
@@ -213,7 +203,7 @@ class LayerLayout : public Layout {
     // The scratch of a mixer and that of an MLP never live at the same time.
     Carver mixer = carver_;
     const std::int64_t f = sizes_.intermediate_size;
-    out.act = has_experts() ? Slots(f) : Tailed(f);
+    out.act = Slots(f);
     out.side = LayoutSideScratch(carver_, c_, precision_, n_, shape_.training);
     if (c_.per_layer_size > 0) {
       out.per_layer.z = Act(c_.per_layer_size);
@@ -243,8 +233,6 @@ class LayerLayout : public Layout {
     };
     shape(out.d_act, slots(), f);
     shape(out.d_attn, n_, sizes_.q_features());
-    // Only families that fuse q, k and v have one matrix here: cuDNN's sums of dk and dv are as far
-    // apart as the rows of dk, times the heads that share a key (backend/cuda/attention_room.cc).
     Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
     if (c_.output_gate) out.d_q_gate = Act(2 * sizes_.q_features());
   }
@@ -252,9 +240,6 @@ class LayerLayout : public Layout {
  private:
   bool has_experts() const { return c_.has_experts(l_); }
   bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
-  // Norms of heads read q and k as one row for each norm.
-  bool joins_qkv() const { return c_.fused_qkv || (shape_.tail > 0 && !has_qk_norm()); }
-  bool joins_gate_up() const { return c_.fused_gate_up || (shape_.tail > 0 && !has_experts()); }
 
   // q, k and v: three matrices, or columns of one.
   void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
@@ -368,7 +353,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     of_layer.Lora(adapters, a.u);
   }
   out.x_out = stream(layout);
-  out.norm = layout.Tailed(config.hidden_size);
+  out.norm = layout.Act(config.hidden_size);
   if (shape.training) layout.Gradients(out);
   share([](std::int64_t) { return true; },
         [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a.scratch); });

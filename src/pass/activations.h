@@ -38,7 +38,7 @@ inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute
 
 // Scratch of one layer, in memory that all layers share.
 struct LayerScratch {
-  MatrixView act;  // (S, F) act, tail without experts: act(gate) * up
+  MatrixView act;  // (S, F) act: act(gate) * up
   // Backward only; empty otherwise.
   MatrixView d_act;   // (S, F) act: gradient of `act`
   MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
@@ -56,9 +56,8 @@ struct LayerScratch {
 };
 
 // Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
-// fuses linears, and where the backend multiplies them as one (ActivationShape::tail), q, k, v are
-// columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of a mixture of experts.
-// "tail": with as many columns behind its rows, which are scratch of products.
+// fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
+// a mixture of experts.
 struct LayerActivations {
   MatrixView x_in;  // (N, D) wide: residual stream entering the layer
   // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
@@ -82,7 +81,7 @@ struct LayerActivations {
   // Backward only, of layers of which others read keys and values: what those add.
   MatrixView d_k_others;            // (N, G*K) wide
   MatrixView d_v_others;            // (N, G*K) wide
-  MatrixView attn;                  // (N, H*K) act, tail without gate: attention output
+  MatrixView attn;                  // (N, H*K) act: attention output
   MatrixView lse;                   // (N, H) wide
   DeltaRuleActivations delta_rule;  // in the place of all from qkv to lse; likewise below
   ShortConvActivations short_conv;
@@ -90,7 +89,7 @@ struct LayerActivations {
   MatrixView o_rstd;    // (1, N) wide
   MatrixView x_mid;     // (N, D) wide: residual stream after attention
   MatrixView mlp_rstd;  // (1, N) wide
-  MatrixView gate_up;   // (N, 2F) act, tail; empty where gate and up have their own memory
+  MatrixView gate_up;   // (N, 2F) act; empty where gate and up have their own memory
   MatrixView gate;      // (S, F) act; the backward pass leaves its gradient here
   MatrixView up;        // (S, F) act; likewise
   // (N, D) act: down_proj output, or its norm and that of the experts beside the MLP; empty without
@@ -140,11 +139,11 @@ struct Activations {
   // layers add.
   bool keeps_stream = false;
   MatrixView x_out;  // (N, D) wide: residual stream after the last layer
-  MatrixView norm;   // (N, D) act, tail: scratch, the normalised input of a group of linears
+  MatrixView norm;   // (N, D) act: scratch, the normalised input of a group of linears
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
-  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms,
-                      // then with tail; wide with experts, which add to it
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
+                      // wide with experts, which add to it
   PerLayerBuffers per_layer;
   ExpertBuffers experts;
   DoraBuffers dora;
@@ -166,13 +165,7 @@ struct ActivationShape {
   bool training = false;             // with the buffers of the backward pass
   std::vector<Recompute> recompute;  // L, read when training
   bool host_embedding = false;       // DecoderWeights::host_embedding
-  // Backend::TailColumns for the adapters. 0: no matrix has a tail, and q, k, v, gate and up have
-  // their own memory unless the family fuses them.
-  std::int64_t tail = 0;
 };
-
-// The columns behind m up to its stride; m: rows of a matrix that has its memory to itself.
-inline MatrixView TailOf(const MatrixView& m) { return Columns(m, m.cols, m.stride - m.cols); }
 
 // Rows of one chunk of the output head for a pass with `rows` supervised rows; none where another
 // stage has the head.

@@ -5,15 +5,15 @@
 namespace qlora {
 namespace {
 
-ActivationShape EvalShape(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
-  return EvalShape(decoder.backend(), decoder.config(), adapters, rows, decoder.work_size(),
+ActivationShape EvalShape(const Decoder& decoder, std::int64_t rows) {
+  return EvalShape(decoder.backend(), decoder.config(), rows, decoder.work_size(),
                    decoder.weights().host_embedding);
 }
 
 }  // namespace
 
 PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
-  const ActivationShape shape = EvalShape(decoder, adapters, rows);
+  const ActivationShape shape = EvalShape(decoder, rows);
   decoder.backend().Reserve(
       LimitsOf(decoder.config(), adapters, rows, shape.head_rows, 0, 0, decoder.work_size()));
   return {decoder.backend().memory(),
@@ -22,7 +22,7 @@ PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, s
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   activations_ = LayoutActivations(memory_, decoder_.config(), adapters_, decoder_.precision(),
-                                   EvalShape(decoder_, adapters_, rows));
+                                   EvalShape(decoder_, rows));
   return activations_;
 }
 

@@ -210,8 +210,8 @@ void Layer::BackwardGates(LoraAdapter& trained) {
                                    a_.up});
   // 8. norm is computed again from x_mid.
   Norm(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
-  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, TailOf(a_.gate_up),
-                a_.u.gate_up, shared_.d_norm, trained);
+  BackwardGroup(context_, LinearGroup::kGateUp, shared_.norm, d_gate_up_, a_.u.gate_up,
+                shared_.d_norm, trained);
   // 7
   NormBackward(a_.x_mid, w_.mlp_norm, a_.mlp_rstd);
 }
@@ -234,7 +234,7 @@ void Layer::BackwardMixer(LoraAdapter& trained, bool wanted) {
   }
   // 2. norm is computed again from x_in.
   Norm(a_.x_in, w_.input_norm, a_.attn_rstd);
-  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, {}, a_.u.qkv,
+  BackwardGroup(context_, LinearGroup::kQkv, shared_.norm, d_qkv_, a_.u.qkv,
                 wanted ? shared_.d_norm : MatrixView{}, trained);
   // 1
   if (wanted) NormBackward(a_.x_in, w_.input_norm, a_.attn_rstd);
@@ -401,8 +401,7 @@ void Layer::BranchBackward(const Branch& branch, const ConstMatrixView& input,
     gradient = shared_.d_norm;
   }
   const ConstMatrixView dy = gradient;
-  BackwardGroup(context_, branch.group, input, {&dy, 1}, TailOf(gradient), {&branch.u, 1}, d_input,
-                trained);
+  BackwardGroup(context_, branch.group, input, {&dy, 1}, {&branch.u, 1}, d_input, trained);
 }
 
 void Layer::Activate() {

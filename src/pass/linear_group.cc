@@ -85,14 +85,14 @@ void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixVi
       ForwardDora(context.backend(), views, GroupOf(range.adapter->layers()[context.layer], group),
                   rows, out, store, context.buffers.dora);
     } else {
-      context.backend().Run(ops::Linear{views, rows, out, store, TailOf(rows)});
+      context.backend().Run(ops::Linear{views, rows, out, store});
     }
   }
 }
 
 void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
-                   std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
-                   std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained) {
+                   std::span<const ConstMatrixView> dys, std::span<const MatrixView> us,
+                   const MatrixView& dx, LoraAdapter& trained) {
   const std::vector<LinearView> views = BindGroup(context, group, &trained);
   const std::span<const LoraLinear> loras = GroupOf(trained.layers()[context.layer], group);
   // u is as wide as the largest adapter of the layout; the ops expect the rank of this one.
@@ -102,12 +102,10 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
     narrow.push_back(Narrowed(us[i], loras[i]));
     gradients.push_back({dys[i], narrow[i], loras[i].da, loras[i].db});
   }
-  MatrixView tail = dy_tail;
   if (trained.config().use_dora) {
     BackwardDora(context.backend(), views, loras, x, narrow, context.buffers.dora, gradients);
-    tail = {};  // the gradients are elsewhere now
   }
-  context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet, tail});
+  context.backend().Run(ops::LinearBackward{views, x, gradients, dx, Store::kSet});
 }
 
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,

@@ -32,16 +32,15 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
 // The columns of u (N, R of the largest adapter) that `lora` uses; empty without an adapter.
 MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora);
 
-// y = [base +] x W^T + bias + LoRA of each linear, with the adapter of each range of rows. x: a
-// matrix that has its memory to itself, with its tail.
+// y = [base +] x W^T + bias + LoRA of each linear, with the adapter of each range of rows.
 void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixView& x,
                   std::span<const LinearOutput> outputs, Store store);
 // dx = the sum over the linears of dy (W + LoRA); adds the gradients of `trained`, the adapter of
-// all rows. dy_tail: behind the last of the dys, or empty. us: drop(x) A^T of each, which the
-// backward pass of DoRA computes again, to the same bits. dx empty: not computed.
+// all rows. us: drop(x) A^T of each, which the backward pass of DoRA computes again, to the same
+// bits. dx empty: not computed.
 void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMatrixView& x,
-                   std::span<const ConstMatrixView> dys, const MatrixView& dy_tail,
-                   std::span<const MatrixView> us, const MatrixView& dx, LoraAdapter& trained);
+                   std::span<const ConstMatrixView> dys, std::span<const MatrixView> us,
+                   const MatrixView& dx, LoraAdapter& trained);
 
 // The adapter of all rows, or null: experts have no ranges of rows with different ones.
 inline const LoraAdapter* AdapterOfAll(const PassInputs& inputs) {

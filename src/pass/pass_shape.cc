@@ -39,31 +39,23 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   return limits;
 }
 
-std::int64_t TailColumns(const Backend& backend, const Adapters& adapters) {
-  return backend.TailColumns(MaxGroupRank(adapters));
-}
-
-ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config,
-                           const Adapters& adapters, std::int64_t rows, std::int64_t supervised,
-                           WorkSize size, const std::vector<Recompute>& recompute,
-                           bool host_embedding) {
+ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                           std::int64_t supervised, WorkSize size,
+                           const std::vector<Recompute>& recompute, bool host_embedding) {
   return {.rows = rows,
           .head_rows = HeadRows(backend, config, supervised, size),
           .training = true,
           .recompute = recompute,
-          .host_embedding = host_embedding,
-          .tail = TailColumns(backend, adapters)};
+          .host_embedding = host_embedding};
 }
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config,
-                          const Adapters& adapters, std::int64_t rows, WorkSize size,
-                          bool host_embedding) {
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                          WorkSize size, bool host_embedding) {
   return {.rows = rows,
           .head_rows = HeadRows(backend, config, rows, size),
           .training = false,
           .recompute = {},
-          .host_embedding = host_embedding,
-          .tail = TailColumns(backend, adapters)};
+          .host_embedding = host_embedding};
 }
 
 }  // namespace qlora

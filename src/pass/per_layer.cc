@@ -127,7 +127,7 @@ void EmbedPerLayerBackward(const Decoder& decoder, const PassInputs& inputs, boo
   CopyEmbedding(decoder, activations);
   const LayerContext context{decoder, inputs, 0, nullptr, activations};
   const ConstMatrixView dy = b.d_inputs;
-  BackwardGroup(context, LinearGroup::kPerLayerModel, activations.norm, {&dy, 1}, {},
+  BackwardGroup(context, LinearGroup::kPerLayerModel, activations.norm, {&dy, 1},
                 activations.layers[0].u.per_layer_model, wanted ? activations.d_norm : MatrixView{},
                 trained);
   if (wanted) backend.Run(ops::Add{activations.d_norm, activations.dx});
@@ -178,7 +178,7 @@ void Layer::BackwardPerLayer(LoraAdapter& trained) {
   // 11
   Norm(a_.per_layer.x, {}, {});
   const ConstMatrixView d_gate = a_.per_layer.gate;
-  BackwardGroup(context_, LinearGroup::kPerLayerGate, shared_.norm, {&d_gate, 1}, {},
+  BackwardGroup(context_, LinearGroup::kPerLayerGate, shared_.norm, {&d_gate, 1},
                 a_.u.per_layer_gate, shared_.d_norm, trained);
   NormBackward(a_.per_layer.x, {}, {});
 }

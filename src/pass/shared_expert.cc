@@ -59,13 +59,13 @@ void Layer::SharedExpertBackward(LoraAdapter& trained) {
   // forward 11
   ActivateSharedExpert();
   const ConstMatrixView dx = shared_.dx;
-  BackwardGroup(context_, LinearGroup::kSharedOut, s.gated, {&dx, 1}, {}, a_.u.shared_out,
-                s.d_gated, trained);
+  BackwardGroup(context_, LinearGroup::kSharedOut, s.gated, {&dx, 1}, a_.u.shared_out, s.d_gated,
+                trained);
   Run(ops::GateRowsBackward{s.d_gated, s.act, a.weight, a.weight, s.d_gated});
   Run(ops::GatedActivationBackward{config_.hidden_act, s.d_gated, a.gate, a.up, a.gate, a.up});
   // forward 8c. This sets d_norm, to which the other experts add.
   const ConstMatrixView d_in[] = {a.gate, a.up, a.weight};
-  BackwardGroup(context_, LinearGroup::kSharedIn, shared_.norm, d_in, {}, a_.u.shared_in,
+  BackwardGroup(context_, LinearGroup::kSharedIn, shared_.norm, d_in, a_.u.shared_in,
                 shared_.d_norm, trained);
 }
 

@@ -128,7 +128,7 @@ void Layer::BackwardSide(LoraAdapter& trained) {
   // 10a. The rest of the MLP's steps follows in BackwardDenseMlp.
   Activate();
   const ConstMatrixView d_dense = scratch.d_dense;
-  BackwardGroup(context_, LinearGroup::kDown, a_.scratch.act, {&d_dense, 1}, {}, a_.u.down,
+  BackwardGroup(context_, LinearGroup::kDown, a_.scratch.act, {&d_dense, 1}, a_.u.down,
                 a_.scratch.d_act, trained);
   BackwardGates(trained);
   BackwardSideExperts(trained);
@@ -183,8 +183,8 @@ void Layer::BackwardSideRouter(LoraAdapter& trained) {
                                 e.router});
   Run(ops::RmsNorm{a_.x_mid, w.router_norm, config_.stream_eps(), shared_.norm, s.router_rstd});
   const ConstMatrixView d_router = e.router;
-  BackwardGroup(context_, LinearGroup::kSideRouter, shared_.norm, {&d_router, 1}, {},
-                a_.u.side_router, shared_.d_norm, trained);
+  BackwardGroup(context_, LinearGroup::kSideRouter, shared_.norm, {&d_router, 1}, a_.u.side_router,
+                shared_.d_norm, trained);
   Run(ops::RmsNormBackward{shared_.d_norm, a_.x_mid, w.router_norm, s.router_rstd, shared_.dx,
                            Store::kAdd});
 }

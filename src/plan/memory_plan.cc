@@ -21,7 +21,7 @@ PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
                      const LoraAdapter& adapter, const Precision& precision,
                      const ActivationNeeds& needs) {
   return BytesOfPass(config, {&adapter}, precision,
-                     TrainShape(backend, config, {&adapter}, needs.train_rows, needs.train_rows,
+                     TrainShape(backend, config, needs.train_rows, needs.train_rows,
                                 needs.work_size, needs.recompute, needs.host_embedding));
 }
 
@@ -29,9 +29,9 @@ PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
 PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
                     const Precision& precision, const ActivationNeeds& needs) {
   if (needs.eval_rows == 0) return {};
-  return BytesOfPass(config, {&adapter}, precision,
-                     EvalShape(backend, config, {&adapter}, needs.eval_rows, needs.work_size,
-                               needs.host_embedding));
+  return BytesOfPass(
+      config, {&adapter}, precision,
+      EvalShape(backend, config, needs.eval_rows, needs.work_size, needs.host_embedding));
 }
 
 // The part that a person should look at first when a plan does not fit.

@@ -9,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "backend/backend_decorator.h"
 #include "pass/decoder_families.h"
 #include "pass/pass_shape.h"
 
@@ -97,37 +96,6 @@ TEST(DecoderBits, OfSharedMatricesAreTheSameOnAnyThreads) {
   config.hidden_size = 600;
   EXPECT_TRUE(RandomAdapter(config, 3, DType::kF32, 6).layers()[0].gate_up[1].shares_a);
   ExpectSameBitsOnAnyThreads(config, {40, 30});
-}
-
-// Lays matrices out for `tail` columns behind them.
-class TailedBackend final : public BackendDecorator {
- public:
-  TailedBackend(Backend& inner, std::int64_t tail) : BackendDecorator(inner), tail_(tail) {}
-  std::int64_t TailColumns(std::int64_t) const override { return tail_; }
-
- private:
-  const std::int64_t tail_;
-};
-
-TEST_P(DecoderBitsTest, TailsChangeNoBit) {
-  const DecoderConfig& config = GetParam().config;
-  const Batch batch = RandomBatch(config, {6, 3}, 4);
-  RandomWeights weights(config, DType::kF32, 12);
-  LoraAdapter adapter = RandomAdapter(config, 3, DType::kF32, 6, 0.2);
-  Context context(2);
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    const std::unique_ptr<Backend> cpu = MakeCpuBackend(context, compute);
-    ReserveFor(*cpu, config, adapter, batch);
-    std::vector<float> kept;
-    for (const std::int64_t tail : {0, 5, 64}) {
-      TailedBackend backend(*cpu, tail);
-      const Decoder decoder(backend, config, weights.get(), {compute, DType::kF32}, 16);
-      Runner runner(decoder, &adapter, batch, Recompute::kMlp);
-      runner.LossAndGradients({true, 9, 2});
-      EXPECT_EQ(runner.activations().norm.stride, config.hidden_size + tail);
-      ExpectSameBits(adapter, kept);
-    }
-  }
 }
 
 // `tolerance` bounds the errors of the loss and, in the 2-norm, of all gradients, relative to them.

@@ -254,7 +254,6 @@ class Runner {
     const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
     shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
     const Adapters adapters = AdaptersOf(adapter);
-    shape_.tail = TailColumns(decoder.backend(), adapters);
     Carver plan;
     LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);
     arena_ = Arena(plan.bytes(), decoder.backend().memory());
