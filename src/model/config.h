@@ -172,7 +172,7 @@ struct DecoderConfig {
   float final_softcap = 0;      // 0: none
   bool layer_scalar = false;    // a number by which each layer's output is multiplied (Gemma 4)
   // A second embedding with a part for each layer, which joins the stream behind the layer's MLP
-  // (Gemma 4's E models; pass/per_layer.h).
+  // (Gemma 4's E models; pass/blocks/per_layer.h).
   std::int64_t per_layer_size = 0;   // P: hidden_size_per_layer_input; 0: none
   std::int64_t per_layer_vocab = 0;  // rows of its table, of L * P values each
 
@@ -187,8 +187,8 @@ struct DecoderConfig {
   std::vector<RopeConfig> ropes;
   std::vector<LayerConfig> layers;  // L; see layer()
   MoeConfig moe;
-  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/side_experts.h), and the width M
-  // of one. Their weights always have the sum 1.
+  // Experts beside the MLP of each layer (Gemma 4's 26B-A4B; pass/blocks/side_mlp.h), and the width
+  // M of one. Their weights always have the sum 1.
   MoeConfig side_moe;
   std::int64_t side_intermediate_size = 0;
 

@@ -67,90 +67,27 @@ class Layout {
 class LayerLayout : public Layout {
  public:
   LayerLayout(const Layout& layout, Carver& carver, std::int64_t layer)
-      : Layout(layout, carver), l_(layer), sizes_(c_.layer(layer)) {}
-
-  // Rows of the MLP: tokens, or slots of experts.
-  std::int64_t slots() const { return has_experts() ? n_ * c_.moe.num_experts_per_tok : n_; }
-  MatrixView Slots(std::int64_t cols) {
-    return carver_.Matrix(precision_.activation, slots(), cols);
-  }
-
-  // Steps 1 to 6 of a layer (layer.cc), without x_in and x_mid.
-  void MixerPart(LayerActivations& a) {
-    a.attn_rstd = Wide(1, n_);
-    switch (sizes_.mixer) {
-      case Mixer::kAttention:
-        AttentionPart(a);
-        break;
-      case Mixer::kDeltaRule:
-        a.delta_rule = LayoutDeltaRule(carver_, c_, precision_, n_);
-        break;
-      case Mixer::kShortConv:
-        a.short_conv = LayoutShortConv(carver_, c_, precision_, n_);
-        break;
-    }
-    if (c_.post_norms) {
-      a.o = Act(c_.hidden_size);
-      a.o_rstd = Wide(1, n_);
-    }
-  }
+      : Layout(layout, carver), l_(layer) {}
 
   // Keys and values that other layers read.
   void SharedKv(LayerActivations& a) {
-    a.k = Act(sizes_.kv_features());
-    a.v = Act(sizes_.kv_features());
-    if (!shape_.training) return;
-    a.d_k_others = Wide(n_, sizes_.kv_features());
-    a.d_v_others = Wide(n_, sizes_.kv_features());
+    LayerCarver c = CarverOf(carver_);
+    AttentionMixer::LayoutShared(c, std::get<AttentionMixer::Activations>(a.mixer));
   }
 
-  void AttentionPart(LayerActivations& a) {
-    if (!sizes_.has_own_kv() || c_.is_kv_shared(l_)) {
-      a.q = Act(sizes_.q_features());
-    } else {
-      Qkv(c_.fused_qkv, a.qkv, a.q, a.k, a.v);
-    }
-    if (c_.output_gate) a.q_gate = Act(2 * sizes_.q_features());
-    if (has_qk_norm()) {
-      if (!c_.output_gate) a.q_pre = Act(sizes_.q_features());
-      a.q_rstd = Wide(1, n_ * sizes_.q_features() / c_.q_norm_size(l_));
-      if (sizes_.has_own_kv()) {
-        a.k_pre = Act(sizes_.kv_features());
-        a.k_rstd = Wide(1, n_ * sizes_.kv_features() / c_.k_norm_size(l_));
-      }
-    }
-    if (c_.value_norm && sizes_.has_own_kv()) {
-      if (!sizes_.k_is_v) a.v_pre = Act(sizes_.kv_features());
-      a.v_rstd = Wide(1, n_ * sizes_.num_key_value_heads);
-    }
-    a.attn = Act(sizes_.q_features());
-    a.lse = Wide(n_, sizes_.num_attention_heads);
+  // Steps 1 to 6 of a layer, without x_in and x_mid.
+  void MixerPart(LayerActivations& a) {
+    LayerCarver c = CarverOf(carver_);
+    a.mixer_rstd = Wide(1, n_);
+    LayerMixer::Layout(c, a.mixer);
   }
 
-  // Steps 7 to 10, without x_out.
+  // Steps 7 to 13, without the residual stream.
   void MlpPart(LayerActivations& a) {
-    const std::int64_t f = sizes_.intermediate_size;
+    LayerCarver c = CarverOf(carver_);
     a.mlp_rstd = Wide(1, n_);
-    if (c_.fused_gate_up) {
-      a.gate_up = Act(2 * f);
-      a.gate = Columns(a.gate_up, 0, f);
-      a.up = Columns(a.gate_up, f, f);
-    } else {
-      a.gate = Slots(f);
-      a.up = Slots(f);
-    }
-    if (has_experts() || c_.side_moe.num_experts > 0) {
-      a.experts = LayoutExperts(carver_, c_, precision_, n_);
-    }
-    a.side = LayoutSide(carver_, c_, precision_, n_);
-    if (c_.post_norms) {
-      a.down = Act(c_.hidden_size);
-      a.down_rstd = Wide(1, n_);
-    }
-    if (c_.per_layer_size == 0) return;
-    a.per_layer.gate = Act(c_.per_layer_size);
-    a.per_layer.out = Act(c_.hidden_size);
-    a.per_layer.rstd = Wide(1, n_);
+    LayerMlp::Layout(c, a.mlp);
+    PerLayerBlock::Layout(c, a.per_layer);
   }
 
   // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
@@ -167,7 +104,8 @@ class LayerLayout : public Layout {
     u.side_router.resize(has_side ? 1 : 0);
     u.side_in.resize(has_side ? 1 : 0);
     u.side_out.resize(has_side ? 1 : 0);
-    const bool has_shared = has_experts() && c_.moe.shared_intermediate_size > 0;
+    const bool has_experts = c_.has_experts(l_);
+    const bool has_shared = has_experts && c_.moe.shared_intermediate_size > 0;
     if (has_shared) u.shared_in.resize(3);
     if (has_shared) u.shared_out.resize(1);
     // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
@@ -184,10 +122,11 @@ class LayerLayout : public Layout {
         if (rank > 0) out[j] = Wide(rows, rank);
       }
     };
+    const std::int64_t slots = has_experts ? n_ * c_.moe.num_experts_per_tok : n_;
     place(LinearGroup::kQkv, n_, u.qkv);
     place(LinearGroup::kO, n_, {&u.o, 1});
-    place(LinearGroup::kGateUp, slots(), u.gate_up);
-    place(LinearGroup::kDown, slots(), u.down);
+    place(LinearGroup::kGateUp, slots, u.gate_up);
+    place(LinearGroup::kDown, slots, u.down);
     place(LinearGroup::kSharedIn, n_, u.shared_in);
     place(LinearGroup::kSharedOut, n_, u.shared_out);
     place(LinearGroup::kPerLayerGate, n_, u.per_layer_gate);
@@ -199,66 +138,28 @@ class LayerLayout : public Layout {
     place(LinearGroup::kSideOut, side_slots, u.side_out);
   }
 
-  void Scratch(LayerScratch& out) {
-    // The scratch of a mixer and that of an MLP never live at the same time.
-    Carver mixer = carver_;
-    const std::int64_t f = sizes_.intermediate_size;
-    out.act = Slots(f);
-    out.side = LayoutSideScratch(carver_, c_, precision_, n_, shape_.training);
-    if (c_.per_layer_size > 0) {
-      out.per_layer.z = Act(c_.per_layer_size);
-      if (shape_.training) out.per_layer.d_z = Act(c_.per_layer_size);
-    }
-    if (sizes_.mixer == Mixer::kAttention) return AttentionScratch(out);
-    if (shape_.training) out.d_act = Slots(f);
-    if (sizes_.mixer == Mixer::kDeltaRule) {
-      out.delta_rule = LayoutDeltaRuleScratch(mixer, c_, precision_, n_, shape_.training);
+  // The scratch of a mixer and that of the blocks behind it never live at the same time. That of
+  // attention lies beside theirs, and shares the gradient of the last linear's input.
+  void Scratch(LayerActivations& a) {
+    Carver begin = carver_;
+    LayerCarver c = CarverOf(carver_);
+    PerLayerBlock::LayoutScratch(c, a.per_layer);
+    LayerMlp::LayoutScratch(c, a.mlp);
+    if (std::holds_alternative<AttentionMixer::Activations>(a.mixer)) {
+      LayerMixer::LayoutScratch(c, a.mixer);
     } else {
-      out.short_conv = LayoutShortConvScratch(mixer, c_, precision_, n_, shape_.training);
+      LayerCarver over = CarverOf(begin);
+      LayerMixer::LayoutScratch(over, a.mixer);
+      carver_.GoBehind(begin);
     }
-    carver_.GoBehind(mixer);
-  }
-
-  void AttentionScratch(LayerScratch& out) {
-    const std::int64_t f = sizes_.intermediate_size;
-    if (c_.output_gate) out.gated = Act(sizes_.q_features());
-    if (!shape_.training) return;
-    // The gradients of act and of the attention output never live at the same time.
-    out.d_act =
-        carver_.Matrix(precision_.activation, 1, std::max(slots() * f, n_ * sizes_.q_features()));
-    out.d_attn = out.d_act;
-    const auto shape = [](MatrixView& m, std::int64_t rows, std::int64_t cols) {
-      m.rows = rows;
-      m.cols = m.stride = cols;
-    };
-    shape(out.d_act, slots(), f);
-    shape(out.d_attn, n_, sizes_.q_features());
-    Qkv(c_.fused_qkv, out.d_qkv, out.d_q, out.d_k, out.d_v);
-    if (c_.output_gate) out.d_q_gate = Act(2 * sizes_.q_features());
   }
 
  private:
-  bool has_experts() const { return c_.has_experts(l_); }
-  bool has_qk_norm() const { return c_.qk_norm != QkNorm::kNone; }
-
-  // q, k and v: three matrices, or columns of one.
-  void Qkv(bool joins, MatrixView& qkv, MatrixView& q, MatrixView& k, MatrixView& v) {
-    const std::int64_t q_features = sizes_.q_features();
-    const std::int64_t kv_features = sizes_.kv_features();
-    if (joins) {
-      qkv = Act(sizes_.qkv_features());
-      q = Columns(qkv, 0, q_features);
-      k = Columns(qkv, q_features, kv_features);
-      v = Columns(qkv, q_features + kv_features, kv_features);
-    } else {
-      q = Act(q_features);
-      k = Act(kv_features);
-      v = Act(kv_features);
-    }
+  LayerCarver CarverOf(Carver& carver) const {
+    return LayerCarver(carver, c_, precision_, l_, n_, shape_.training);
   }
 
   std::int64_t l_;
-  LayerConfig sizes_;
 };
 
 }  // namespace
@@ -325,6 +226,8 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
     if (config.per_layer_size > 0) a.per_layer.x = stream(of_layer);
   };
   for (std::int64_t l = here.begin; l < here.end; ++l) {
+    out.layers[l].mixer = MixerOf(config, l);
+    out.layers[l].mlp = MlpOf(config, l);
     if (config.is_kv_shared(l)) LayerLayout(layout, carver, l).SharedKv(out.layers[l]);
   }
   share(shares_attention, attention);
@@ -356,7 +259,7 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   out.norm = layout.Act(config.hidden_size);
   if (shape.training) layout.Gradients(out);
   share([](std::int64_t) { return true; },
-        [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a.scratch); });
+        [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a); });
   out.per_layer = LayoutPerLayer(carver, config, adapters, precision, shape.rows, shape.training);
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
   if (std::any_of(adapters.begin(), adapters.end(),

@@ -12,12 +12,10 @@
 #include "model/config.h"
 #include "model/lora.h"
 #include "model/weights.h"
-#include "pass/delta_rule.h"
+#include "pass/blocks/any_block.h"
+#include "pass/blocks/expert_slots.h"
+#include "pass/blocks/per_layer.h"
 #include "pass/dora.h"
-#include "pass/experts.h"
-#include "pass/per_layer.h"
-#include "pass/short_conv.h"
-#include "pass/side_experts.h"
 
 namespace qlora {
 
@@ -36,73 +34,22 @@ inline constexpr bool RecomputesAttention(Recompute level) {
 }
 inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
 
-// Scratch of one layer, in memory that all layers share.
-struct LayerScratch {
-  MatrixView act;  // (S, F) act: act(gate) * up
-  // Backward only; empty otherwise.
-  MatrixView d_act;   // (S, F) act: gradient of `act`
-  MatrixView d_attn;  // (N, H*K) act: gradient of `attn`; shares memory with d_act
-  MatrixView d_qkv;   // (N, (H+2G)K) act: only where the family fuses q, k and v
-  MatrixView d_q;     // (N, H*K) act
-  MatrixView d_k;     // (N, G*K) act
-  MatrixView d_v;     // (N, G*K) act
-  // Of attention whose output has a gate.
-  MatrixView gated;     // (N, H*K) act: the output times sigmoid(gate)
-  MatrixView d_q_gate;  // (N, 2*H*K) act: gradient of `q_gate`; backward only
-  DeltaRuleScratch delta_rule;
-  ShortConvScratch short_conv;
-  PerLayerScratch per_layer;
-  SideScratch side;
-};
-
-// Activations of one layer. "act": the activation type, "wide": the wide type. Where the family
-// fuses linears, q, k, v are columns of qkv, and gate, up of gate_up. S is N, or the N * k slots of
-// a mixture of experts.
+// Activations of one layer. Here and in its blocks, "act" is the activation type, "wide" the wide
+// type.
 struct LayerActivations {
   MatrixView x_in;  // (N, D) wide: residual stream entering the layer
   // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
   // that keep it.
   MatrixView x_in_host;
-  MatrixView attn_rstd;  // (1, N) wide
-  MatrixView qkv;        // (N, (H+2G)K) act; empty where q, k, v have their own memory
-  MatrixView q_gate;     // (N, 2*H*K) act: query and gate of each head; empty without gates
-  MatrixView q_pre;      // (N, H*K) act: before the head norm; empty without norms of heads
-  MatrixView k_pre;      // (N, G*K) act
-  MatrixView v_pre;      // (N, G*K) act: before the norm of values; empty without, or where it is
-                         // k_pre
-  MatrixView q_rstd;     // (1, N*H) wide
-  MatrixView k_rstd;     // (1, N*G) wide
-  MatrixView v_rstd;     // (1, N*G) wide; empty without norm of values
-  MatrixView q;          // (N, H*K) act: after head norm and RoPE
-  // Layers that attend to the keys and values of another have none of their own. Those of which
-  // others read keys and values keep them for the whole pass.
-  MatrixView k;  // (N, G*K) act: after head norm and RoPE
-  MatrixView v;  // (N, G*K) act: after the norm of values
-  // Backward only, of layers of which others read keys and values: what those add.
-  MatrixView d_k_others;            // (N, G*K) wide
-  MatrixView d_v_others;            // (N, G*K) wide
-  MatrixView attn;                  // (N, H*K) act: attention output
-  MatrixView lse;                   // (N, H) wide
-  DeltaRuleActivations delta_rule;  // in the place of all from qkv to lse; likewise below
-  ShortConvActivations short_conv;
-  MatrixView o;         // (N, D) act: o_proj output; empty without post norms
-  MatrixView o_rstd;    // (1, N) wide
-  MatrixView x_mid;     // (N, D) wide: residual stream after attention
+  MatrixView mixer_rstd;  // (1, N) wide
+  LayerMixer::Activations mixer;
+  MatrixView x_mid;     // (N, D) wide: residual stream after the mixer
   MatrixView mlp_rstd;  // (1, N) wide
-  MatrixView gate_up;   // (N, 2F) act; empty where gate and up have their own memory
-  MatrixView gate;      // (S, F) act; the backward pass leaves its gradient here
-  MatrixView up;        // (S, F) act; likewise
-  // (N, D) act: down_proj output, or its norm and that of the experts beside the MLP; empty without
-  // post norms.
-  MatrixView down;
-  MatrixView down_rstd;  // (1, N) wide
-  PerLayerActivations per_layer;
+  LayerMlp::Activations mlp;
+  PerLayerBlock::Activations per_layer;
   // (N, R) wide each: drop(x) A^T. With experts one for all gates, one for all ups and one for all
-  // downs, (S, R) with the largest R; likewise of experts beside the MLP.
+  // downs, (S, R) with the largest R, where S is N * k; likewise of experts beside the MLP.
   PerLinear<MatrixView> u;
-  ExpertActivations experts;
-  SideActivations side;
-  LayerScratch scratch;
 };
 
 // The places on the device that hold the inputs of offloaded layers in turn: ops read one while
@@ -142,8 +89,8 @@ struct Activations {
   MatrixView norm;   // (N, D) act: scratch, the normalised input of a group of linears
   // Backward only; empty otherwise.
   MatrixView dx;      // (N, D) wide: gradient of the residual stream
-  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of `o` and `down` under post norms;
-                      // wide with experts, which add to it
+  MatrixView d_norm;  // (N, D) act: gradient of `norm`, and of the outputs of blocks under post
+                      // norms; wide with experts, which add to it
   PerLayerBuffers per_layer;
   ExpertBuffers experts;
   DoraBuffers dora;

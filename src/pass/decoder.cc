@@ -84,7 +84,7 @@ void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, SequenceSta
   const IndexRange here = decoder.config().layers_here();
   for (std::int64_t l = here.begin; l < here.end; ++l) {
     QueueDownloadOfInput(memory, activations.layers[l]);
-    Layer layer(decoder, inputs, l, state, observer, activations);
+    Layer layer({decoder, inputs, l, state, observer, activations});
     layer.ForwardMixer();
     const MatrixView& x_out =
         l + 1 == here.end ? activations.x_out : activations.layers[l + 1].x_in;
@@ -147,21 +147,23 @@ void Backward(const Decoder& decoder, const PassInputs& inputs,
   const TrainedModule* embedding = trained.embedding();
   const std::int64_t lowest = embedding != nullptr ? 0 : LowestTrainedLayer(trained);
   const IndexRange here = decoder.config().layers_here();
-  for (const LayerActivations& layer : activations.layers) {
-    if (layer.d_k_others.empty()) continue;
-    decoder.backend().Run(ops::Zero{layer.d_k_others});
-    decoder.backend().Run(ops::Zero{layer.d_v_others});
+  for (std::int64_t l = here.begin; l < here.end; ++l) {
+    if (decoder.config().is_kv_shared(l)) {
+      AttentionMixer::ZeroShared(
+          decoder.backend(), std::get<AttentionMixer::Activations>(activations.layers[l].mixer));
+    }
   }
   for (std::int64_t l = here.end - 1; l >= std::max(here.begin, lowest); --l) {
-    Layer layer(decoder, inputs, l, nullptr, nullptr, activations);
+    // Nothing below the lowest trained layer needs the gradient of its input.
+    const bool trains_below = l > lowest || embedding != nullptr;
+    Layer layer({decoder, inputs, l, nullptr, nullptr, activations, trains_below});
     OpsWaitFor(memory, activations.layers[l].x_in);
     // To the place of the input of layer l + 1, whose ops were given before.
     if (l > std::max(here.begin, lowest)) QueueUploadOfInput(memory, activations.layers[l - 1]);
     if (RecomputesAttention(recompute[l])) layer.ForwardMixer();
     if (RecomputesMlp(recompute[l])) layer.RecomputeMlp();
     layer.BackwardMlp(trained);
-    // Nothing below the lowest trained layer needs the gradient of its input.
-    layer.BackwardMixer(trained, l > lowest || embedding != nullptr);
+    layer.BackwardMixer(trained);
   }
   EmbedPerLayerBackward(decoder, inputs, embedding != nullptr, activations, trained);
   if (embedding == nullptr) return;

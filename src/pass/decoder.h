@@ -6,11 +6,13 @@
 //                   uploaded once per batch
 //   activations.h   every buffer of a pass, and its size before weights are read (pass_shape.h)
 //   decoder.cc      Forward: embedding, then layers 0 ... L-1; Backward: the layers in reverse
-//   layer.h         the steps of one layer, forward, and the same steps backward
+//   layer.h         one layer: its blocks in order, and the same in reverse
+//   blocks/         what a layer is made of, a file each: attention, delta rule, short convolution;
+//                   MLP, experts, both; per-layer embeddings (any_block.h)
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
-//   dora.h, experts.h, neftune.h, per_layer.h   the buffers and steps that each method adds
-//   sequence_state.h   what a sequence carries from pass to pass: keys and values, windows, states
+//   dora.h, neftune.h   the buffers and steps that each method adds
+//   sequence_state.h   what a sequence carries from pass to pass: the states of its mixers
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
 // weight gradients. Embeddings and heads that are trained in full take the place of the tables of

@@ -10,16 +10,27 @@
 
 namespace qlora {
 
-// One layer of one pass.
+// One layer of one pass. Everything must outlive this.
 struct LayerContext {
   const Decoder& decoder;
   const PassInputs& inputs;
   std::int64_t layer;
+  SequenceState* state;           // or null; the pass goes on from it, and leaves its own there
   const InputObserver* observer;  // or null
-  Activations& buffers;           // scratch of DoRA
+  Activations& buffers;
+  bool trains_below = true;  // the backward pass needs the gradient below this layer
 
   Backend& backend() const { return decoder.backend(); }
+  const DecoderConfig& config() const { return decoder.config(); }
   const LayerWeights& weights() const { return decoder.weights().layers[layer]; }
+  LayerActivations& activations() const { return buffers.layers[layer]; }
+  const PerLinear<MatrixView>& u() const { return activations().u; }
+  // A new sequence, whose state is zero.
+  bool begins_sequence() const { return state != nullptr && state->length == 0; }
+  template <typename AnyOp>
+  void Run(const AnyOp& op) const {
+    backend().Run(op);
+  }
   void Observe(LinearGroup group, const ConstMatrixView& x) const {
     if (observer != nullptr) (*observer)(layer, group, x);
   }

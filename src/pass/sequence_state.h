@@ -1,4 +1,4 @@
-// The state of a sequence that is decoded token by token, with a part for each kind of mixer.
+// The state of a sequence that is decoded token by token: that of the mixer of each layer.
 #ifndef QLORA_PASS_SEQUENCE_STATE_H_
 #define QLORA_PASS_SEQUENCE_STATE_H_
 
@@ -8,19 +8,9 @@
 #include "base/arena.h"
 #include "base/matrix.h"
 #include "model/config.h"
+#include "pass/blocks/any_block.h"
 
 namespace qlora {
-
-// The parts that the mixer of a layer does not have are empty.
-struct LayerState {
-  // Attention: the keys and values of all tokens; not of layers that read those of another.
-  MatrixView k;  // (capacity, G*K) act
-  MatrixView v;  // (capacity, G*K) act
-  // Convolutions: their last inputs.
-  MatrixView window;  // (taps - 1, C) act
-  // Gated delta rule.
-  MatrixView delta;  // (H*K, V) wide
-};
 
 struct SequenceState {
   std::vector<LayerState> layers;  // L

@@ -115,6 +115,16 @@ TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
   EXPECT_EQ(counts.peak(), *std::max_element(needs.begin(), needs.end()));
 }
 
+std::vector<MatrixView> MatricesOf(const LayerState& state) {
+  if (const auto* attention = std::get_if<AttentionMixer::State>(&state)) {
+    return {attention->k, attention->v};
+  }
+  if (const auto* rule = std::get_if<DeltaRuleMixer::State>(&state)) {
+    return {rule->window, rule->delta};
+  }
+  return {std::get<ShortConvMixer::State>(state).window};
+}
+
 // As after texts whose values were not finite.
 TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
   std::vector<DecoderConfig> configs = {TinyGemma4(false), TinyGemma4(true)};
@@ -132,7 +142,7 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
     EXPECT_NE(fresh, used) << "two texts at a time have their own";
     std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
     for (const LayerState& layer : used->state.state().layers) {
-      for (const MatrixView& m : {layer.k, layer.v, layer.window, layer.delta}) {
+      for (const MatrixView& m : MatricesOf(layer)) {
         if (!m.empty()) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
       }
     }

@@ -6,8 +6,8 @@
 // e is the embedding as it enters layer 0, T a table (V', L*P) that stays in the file. per_layer.cc
 // has the steps, and the steps backward beneath them. The gradient of p is needed where Wm has an
 // adapter or the embedding is trained.
-#ifndef QLORA_PASS_PER_LAYER_H_
-#define QLORA_PASS_PER_LAYER_H_
+#ifndef QLORA_PASS_BLOCKS_PER_LAYER_H_
+#define QLORA_PASS_BLOCKS_PER_LAYER_H_
 
 #include <cstdint>
 
@@ -15,6 +15,8 @@
 #include "base/arena.h"
 #include "model/config.h"
 #include "model/lora.h"
+#include "pass/blocks/branch.h"
+#include "pass/blocks/layer_carver.h"
 #include "pass/input_observer.h"
 
 namespace qlora {
@@ -35,20 +37,6 @@ struct PerLayerBuffers {
   MatrixView table;      // (up to kPerLayerRows, L*P) wide: room for rows of the table
 };
 
-// Of one layer.
-struct PerLayerActivations {
-  MatrixView x;     // (N, D) wide: the residual stream behind the MLP
-  MatrixView gate;  // (N, P) act: x Wg^T; the backward pass leaves its gradient here
-  MatrixView out;   // (N, D) act: before the norm
-  MatrixView rstd;  // (1, N) wide
-};
-
-// Scratch of one layer, in memory that all layers share.
-struct PerLayerScratch {
-  MatrixView z;    // (N, P) act: act(gate) * p_l
-  MatrixView d_z;  // (N, P) act; backward only
-};
-
 PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
                                const Adapters& adapters, const Precision& precision,
                                std::int64_t rows, bool training);
@@ -61,6 +49,47 @@ void EmbedPerLayer(const Decoder& decoder, const PassInputs& inputs, const Input
 void EmbedPerLayerBackward(const Decoder& decoder, const PassInputs& inputs, bool wanted,
                            Activations& activations, LoraAdapter& trained);
 
+// Steps 11 to 13 of a layer, behind its MLP.
+class PerLayerBlock {
+ public:
+  struct Scratch {
+    MatrixView z;    // (N, P) act: act(gate) * p_l
+    MatrixView d_z;  // (N, P) act; backward only
+  };
+  struct Activations {
+    MatrixView x;     // (N, D) wide: the residual stream behind the MLP
+    MatrixView gate;  // (N, P) act: x Wg^T; the backward pass leaves its gradient here
+    BranchActivations out;
+    Scratch scratch;
+  };
+  // Both leave everything empty in models without, x in all: it is the residual stream.
+  static void Layout(LayerCarver& c, Activations& a);
+  static void LayoutScratch(LayerCarver& c, Activations& a);
+
+  // context must outlive this.
+  PerLayerBlock(const LayerContext& context, Activations& a);
+
+  // Where the MLP leaves the residual stream.
+  const MatrixView& x() const { return a_.x; }
+  // x_out = x + the per-layer embedding
+  void Forward(const MatrixView& x_out);
+  // Computes again what Backward reads, from x.
+  void Recompute();
+  void Backward(LoraAdapter& trained);
+
+ private:
+  // The columns of this layer.
+  MatrixView Part(const MatrixView& all) const;
+  void Project();
+  void Activate();
+
+  const LayerContext& context_;
+  Activations& a_;
+  const Scratch& s_;
+  BlockInput in_;
+  Branch out_;
+};
+
 }  // namespace qlora
 
-#endif  // QLORA_PASS_PER_LAYER_H_
+#endif  // QLORA_PASS_BLOCKS_PER_LAYER_H_

@@ -1,12 +1,10 @@
-// The steps of per-layer embeddings; those inside of a layer continue the numbers of layer.cc.
-#include "pass/per_layer.h"
+#include "pass/blocks/per_layer.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "base/matrix.h"
-#include "pass/layer.h"
 #include "pass/linear_group.h"
 
 namespace qlora {
@@ -100,7 +98,7 @@ void EmbedPerLayer(const Decoder& decoder, const PassInputs& inputs, const Input
   const std::int64_t size = decoder.config().per_layer_size;
   // a. projected = e Wm^T + LoRA
   CopyEmbedding(decoder, activations);
-  const LayerContext context{decoder, inputs, 0, observer, activations};
+  const LayerContext context{decoder, inputs, 0, nullptr, observer, activations};
   const LinearOutput projected{b.projected, activations.layers[0].u.per_layer_model[0]};
   ForwardGroup(context, LinearGroup::kPerLayerModel, activations.norm, {&projected, 1},
                Store::kSet);
@@ -125,7 +123,7 @@ void EmbedPerLayerBackward(const Decoder& decoder, const PassInputs& inputs, boo
                                    b.rstd, d, Store::kSet});
   // a
   CopyEmbedding(decoder, activations);
-  const LayerContext context{decoder, inputs, 0, nullptr, activations};
+  const LayerContext context{decoder, inputs, 0, nullptr, nullptr, activations};
   const ConstMatrixView dy = b.d_inputs;
   BackwardGroup(context, LinearGroup::kPerLayerModel, activations.norm, {&dy, 1},
                 activations.layers[0].u.per_layer_model, wanted ? activations.d_norm : MatrixView{},
@@ -135,52 +133,70 @@ void EmbedPerLayerBackward(const Decoder& decoder, const PassInputs& inputs, boo
 
 // ---- In a layer.
 
-MatrixView Layer::PerLayerInput(const MatrixView& all) const {
-  return Columns(all, context_.layer * config_.per_layer_size, config_.per_layer_size);
+void PerLayerBlock::Layout(LayerCarver& c, Activations& a) {
+  if (c.config.per_layer_size == 0) return;
+  a.gate = c.Act(c.rows, c.config.per_layer_size);
+  a.out = LayoutBranch(c);
 }
 
-void Layer::GatePerLayer() {
-  // 11. gate = x Wg^T + LoRA
-  Norm(a_.per_layer.x, {}, {});
-  const LinearOutput gate{a_.per_layer.gate, a_.u.per_layer_gate[0]};
-  ForwardGroup(context_, LinearGroup::kPerLayerGate, shared_.norm, {&gate, 1}, Store::kSet);
+void PerLayerBlock::LayoutScratch(LayerCarver& c, Activations& a) {
+  if (c.config.per_layer_size == 0) return;
+  a.scratch.z = c.Act(c.rows, c.config.per_layer_size);
+  if (c.training) a.scratch.d_z = c.Act(c.rows, c.config.per_layer_size);
 }
 
-void Layer::ActivatePerLayer() {
-  // 12. z = act(gate) * p_l
-  Run(ops::GatedActivation{config_.hidden_act, a_.per_layer.gate,
-                           PerLayerInput(shared_.per_layer.inputs), a_.scratch.per_layer.z});
-}
+PerLayerBlock::PerLayerBlock(const LayerContext& context, Activations& a)
+    : context_(context),
+      a_(a),
+      s_(a.scratch),
+      in_(context, a.x, {}, {}),
+      out_(context, LinearGroup::kPerLayerOut, a.out, context.weights().per_layer_norm,
+           context.u().per_layer_out[0]) {}
 
-void Layer::ForwardPerLayer(const MatrixView& x_out) {
-  GatePerLayer();
-  ActivatePerLayer();
+void PerLayerBlock::Forward(const MatrixView& x_out) {
+  Project();
+  Activate();
   // 13. x_out = x + RMSNorm(z Wo^T)
-  AddBranch(per_layer_, a_.scratch.per_layer.z, a_.per_layer.x, x_out);
+  out_.Forward(s_.z, a_.x, x_out);
 }
 
-void Layer::RecomputePerLayer() {
-  GatePerLayer();
-  ActivatePerLayer();
-  NormBranch(per_layer_, a_.scratch.per_layer.z);
+void PerLayerBlock::Recompute() {
+  Project();
+  Activate();
+  out_.Norm(s_.z, context_.buffers.norm);
 }
 
-void Layer::BackwardPerLayer(LoraAdapter& trained) {
-  const PerLayerScratch& s = a_.scratch.per_layer;
+void PerLayerBlock::Backward(LoraAdapter& trained) {
   // 13
-  ActivatePerLayer();
-  BranchBackward(per_layer_, s.z, s.d_z, trained);
+  Activate();
+  out_.Backward(s_.z, s_.d_z, trained);
   // 12. The gradient replaces gate.
-  const MatrixView& d_inputs = shared_.per_layer.d_inputs;
-  Run(ops::GatedActivationBackward{config_.hidden_act, s.d_z, a_.per_layer.gate,
-                                   PerLayerInput(shared_.per_layer.inputs), a_.per_layer.gate,
-                                   d_inputs.empty() ? s.d_z : PerLayerInput(d_inputs)});
+  const PerLayerBuffers& all = context_.buffers.per_layer;
+  context_.Run(ops::GatedActivationBackward{context_.config().hidden_act, s_.d_z, a_.gate,
+                                            Part(all.inputs), a_.gate,
+                                            all.d_inputs.empty() ? s_.d_z : Part(all.d_inputs)});
   // 11
-  Norm(a_.per_layer.x, {}, {});
-  const ConstMatrixView d_gate = a_.per_layer.gate;
-  BackwardGroup(context_, LinearGroup::kPerLayerGate, shared_.norm, {&d_gate, 1},
-                a_.u.per_layer_gate, shared_.d_norm, trained);
-  NormBackward(a_.per_layer.x, {}, {});
+  const ConstMatrixView d_gate = a_.gate;
+  in_.Backward(LinearGroup::kPerLayerGate, {&d_gate, 1}, context_.u().per_layer_gate, trained);
+}
+
+MatrixView PerLayerBlock::Part(const MatrixView& all) const {
+  const std::int64_t size = context_.config().per_layer_size;
+  return Columns(all, context_.layer * size, size);
+}
+
+void PerLayerBlock::Project() {
+  // 11. gate = x Wg^T + LoRA
+  in_.Norm();
+  const LinearOutput gate{a_.gate, context_.u().per_layer_gate[0]};
+  ForwardGroup(context_, LinearGroup::kPerLayerGate, context_.buffers.norm, {&gate, 1},
+               Store::kSet);
+}
+
+void PerLayerBlock::Activate() {
+  // 12. z = act(gate) * p_l
+  context_.Run(ops::GatedActivation{context_.config().hidden_act, a_.gate,
+                                    Part(context_.buffers.per_layer.inputs), s_.z});
 }
 
 }  // namespace qlora
