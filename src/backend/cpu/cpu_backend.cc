@@ -5,11 +5,11 @@
 #include <numeric>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention.h"
+#include "backend/cpu/attention/attention.h"
 #include "backend/cpu/causal_conv.h"
-#include "backend/cpu/delta_rule.h"
+#include "backend/cpu/delta/delta_rule.h"
 #include "backend/cpu/gemm/prepacked.h"
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear/linear.h"
 #include "backend/cpu/row_ops.h"
 #include "backend/cpu/views.h"
 #include "backend/expert_ranges.h"

@@ -1,8 +1,8 @@
 // The machine that the ops of this folder run on: threads, kernels and scratch memory.
 //
-// Files are named after ops (norm.cc, rope.cc, attention_forward.cc, linear_backward.cc);
-// cpu_backend.cc cuts an op into tasks and calls them. Work is cut by shape, never by the number of
-// threads, so results are the same bits on any number of threads.
+// Files are named after ops (norm.cc, rope.cc); ops of several files have folders: attention/,
+// delta/, linear/. cpu_backend.cc cuts an op into tasks and calls them. Work is cut by shape, never
+// by the number of threads, so results are the same bits on any number of threads.
 //
 // One engine multiplies dense and 4-bit weights (gemm/kernels.h has its table of kernels). NF4 is
 // decoded into panels as it is needed, so that there is no second, decoded copy of the weights. Few

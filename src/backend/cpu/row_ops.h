@@ -44,7 +44,7 @@ void RopeRows(const ops::Rope& op, Range rows);
 void GatedRows(const ops::GatedActivation& op, Range rows);
 void GatedBackwardRows(const ops::GatedActivationBackward& op, Range rows);
 
-// attention_sinks.cc
+// attention/attention_sinks.cc
 void AttentionSinksRows(const ops::AttentionSinks& op, Range rows);
 
 // loss.cc

@@ -1,4 +1,4 @@
-#include "backend/cpu/delta_panels.h"
+#include "backend/cpu/delta/delta_panels.h"
 
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/store_tile.h"

@@ -1,7 +1,7 @@
 // Matrices of float32 that are stored as the panels that Kernels::multiply reads, and their
 // products. Results are in the same form, so that one product reads what another one wrote.
-#ifndef QLORA_BACKEND_CPU_DELTA_PANELS_H_
-#define QLORA_BACKEND_CPU_DELTA_PANELS_H_
+#ifndef QLORA_BACKEND_CPU_DELTA_DELTA_PANELS_H_
+#define QLORA_BACKEND_CPU_DELTA_DELTA_PANELS_H_
 
 #include <cstdint>
 
@@ -70,4 +70,4 @@ void StorePanels(const Panels& from, const MatrixView& m);
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_DELTA_PANELS_H_
+#endif  // QLORA_BACKEND_CPU_DELTA_DELTA_PANELS_H_

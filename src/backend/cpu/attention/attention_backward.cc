@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/attention/attention_blocks.h"
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/row_ops.h"

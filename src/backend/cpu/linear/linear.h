@@ -1,6 +1,6 @@
 // Linear layers with a frozen weight and a low-rank adapter, forward and backward.
-#ifndef QLORA_BACKEND_CPU_LINEAR_H_
-#define QLORA_BACKEND_CPU_LINEAR_H_
+#ifndef QLORA_BACKEND_CPU_LINEAR_LINEAR_H_
+#define QLORA_BACKEND_CPU_LINEAR_LINEAR_H_
 
 #include "backend/backend.h"
 #include "backend/cpu/machine.h"
@@ -21,4 +21,4 @@ void WeightGradient(const Machine& machine, const ops::WeightGradient& op);
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_LINEAR_H_
+#endif  // QLORA_BACKEND_CPU_LINEAR_LINEAR_H_

@@ -1,13 +1,13 @@
 // Rows of the gated delta rule that the forward pass computes; contract: delta_rows.h.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/delta_rows.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/delta/delta_rows.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <algorithm>
 
-#include "backend/cpu/delta_rows.h"
+#include "backend/cpu/delta/delta_rows.h"
 #include "backend/cpu/lanes-inl.h"
 #include "backend/cpu/views.h"
 

@@ -6,7 +6,7 @@
 
 #include "backend/cpu/gemm/dot_weight.h"
 #include "backend/cpu/gemm/store_tile.h"
-#include "backend/cpu/linear_blocks.h"
+#include "backend/cpu/linear/linear_blocks.h"
 
 namespace qlora::cpu {
 namespace {

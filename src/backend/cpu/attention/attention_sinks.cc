@@ -1,6 +1,6 @@
 // Attention sinks: one factor and one sum for each row and head.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/attention_sinks.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_sinks.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include "backend/cpu/lanes-inl.h"

@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "backend/cpu/gemm/store_tile.h"
-#include "backend/cpu/linear.h"
-#include "backend/cpu/linear_blocks.h"
+#include "backend/cpu/linear/linear.h"
+#include "backend/cpu/linear/linear_blocks.h"
 
 namespace qlora::cpu {
 namespace {

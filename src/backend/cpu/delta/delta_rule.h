@@ -1,6 +1,6 @@
 // The gated delta rule by chunks; products are float32 whatever the compute type.
-#ifndef QLORA_BACKEND_CPU_DELTA_RULE_H_
-#define QLORA_BACKEND_CPU_DELTA_RULE_H_
+#ifndef QLORA_BACKEND_CPU_DELTA_DELTA_RULE_H_
+#define QLORA_BACKEND_CPU_DELTA_DELTA_RULE_H_
 
 #include "backend/cpu/machine.h"
 #include "backend/ops.h"
@@ -21,4 +21,4 @@ void GatedDeltaRuleBackward(const Machine& machine, const ops::GatedDeltaRuleBac
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_DELTA_RULE_H_
+#endif  // QLORA_BACKEND_CPU_DELTA_DELTA_RULE_H_

@@ -2,8 +2,8 @@
 //
 // A tile has one row per query and one column per key; in every row the visible columns are
 // [first[r], last[r]). Rows are kTile floats apart.
-#ifndef QLORA_BACKEND_CPU_ATTENTION_SOFTMAX_H_
-#define QLORA_BACKEND_CPU_ATTENTION_SOFTMAX_H_
+#ifndef QLORA_BACKEND_CPU_ATTENTION_ATTENTION_SOFTMAX_H_
+#define QLORA_BACKEND_CPU_ATTENTION_ATTENTION_SOFTMAX_H_
 
 #include <cstdint>
 
@@ -47,4 +47,4 @@ void SoftmaxGradientTile(const ScoreTile& tile, const float* lse, const float* d
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_ATTENTION_SOFTMAX_H_
+#endif  // QLORA_BACKEND_CPU_ATTENTION_ATTENTION_SOFTMAX_H_

@@ -11,8 +11,8 @@
 // The gradients of the state that R adds to, e^(G_C - G) k and R, meet dS' in one more product.
 #include <algorithm>
 
-#include "backend/cpu/delta_chunk.h"
-#include "backend/cpu/delta_rule.h"
+#include "backend/cpu/delta/delta_chunk.h"
+#include "backend/cpu/delta/delta_rule.h"
 
 namespace qlora::cpu {
 namespace {

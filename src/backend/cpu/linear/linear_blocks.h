@@ -1,8 +1,8 @@
 // The block sizes in which linears are cut into tasks, the scratch memory of a task, and the parts
 // that the ways to run a group of linears share. Cuts depend on shapes alone, so results do not
 // depend on the number of threads.
-#ifndef QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
-#define QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
+#ifndef QLORA_BACKEND_CPU_LINEAR_LINEAR_BLOCKS_H_
+#define QLORA_BACKEND_CPU_LINEAR_LINEAR_BLOCKS_H_
 
 #include <algorithm>
 #include <span>
@@ -110,4 +110,4 @@ WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_LINEAR_BLOCKS_H_
+#endif  // QLORA_BACKEND_CPU_LINEAR_LINEAR_BLOCKS_H_

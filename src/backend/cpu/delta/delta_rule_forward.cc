@@ -3,8 +3,8 @@
 // reads the state where it is.
 #include <algorithm>
 
-#include "backend/cpu/delta_chunk.h"
-#include "backend/cpu/delta_rule.h"
+#include "backend/cpu/delta/delta_chunk.h"
+#include "backend/cpu/delta/delta_rule.h"
 #include "backend/cpu/gemm/store_tile.h"
 
 namespace qlora::cpu {

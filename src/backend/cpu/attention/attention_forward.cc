@@ -12,8 +12,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/attention_blocks.h"
+#include "backend/cpu/attention/attention.h"
+#include "backend/cpu/attention/attention_blocks.h"
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/gemm/store_tile.h"
 

@@ -8,14 +8,14 @@
 // The backward pass has lse = m + log(sum) of the whole row, so that p = exp(score - lse) needs no
 // sums: tiles are then independent.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/attention_softmax.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_softmax.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <hwy/contrib/math/math-inl.h>
 
 #include <limits>
 
-#include "backend/cpu/attention_softmax.h"
+#include "backend/cpu/attention/attention_softmax.h"
 #include "backend/cpu/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();

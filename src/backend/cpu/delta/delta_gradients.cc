@@ -1,11 +1,11 @@
 // Rows of the gradient of the gated delta rule; contract: delta_rows.h.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/delta_gradients.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/delta/delta_gradients.cc"
 #include <hwy/foreach_target.h>
 // Included after foreach_target.
 #include <algorithm>
 
-#include "backend/cpu/delta_rows.h"
+#include "backend/cpu/delta/delta_rows.h"
 #include "backend/cpu/lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,11 +1,11 @@
 // The blocks in which attention is cut into tasks, and which keys the queries of a block see.
-#ifndef QLORA_BACKEND_CPU_ATTENTION_BLOCKS_H_
-#define QLORA_BACKEND_CPU_ATTENTION_BLOCKS_H_
+#ifndef QLORA_BACKEND_CPU_ATTENTION_ATTENTION_BLOCKS_H_
+#define QLORA_BACKEND_CPU_ATTENTION_ATTENTION_BLOCKS_H_
 
 #include <algorithm>
 
 #include "backend/backend.h"
-#include "backend/cpu/attention_softmax.h"
+#include "backend/cpu/attention/attention_softmax.h"
 #include "backend/cpu/views.h"
 
 namespace qlora::cpu {
@@ -85,4 +85,4 @@ void ForEachTile(const Visibility& visibility, const QueryBlock& block, const Ma
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_ATTENTION_BLOCKS_H_
+#endif  // QLORA_BACKEND_CPU_ATTENTION_ATTENTION_BLOCKS_H_

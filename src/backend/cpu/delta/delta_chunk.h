@@ -9,12 +9,12 @@
 //
 // S is read through R alone where others solve for (I + A)^-1 beta v and (I + A)^-1 beta e^G k
 // first: chunks of a head are one after the other anyway, and one system is less work than two.
-#ifndef QLORA_BACKEND_CPU_DELTA_CHUNK_H_
-#define QLORA_BACKEND_CPU_DELTA_CHUNK_H_
+#ifndef QLORA_BACKEND_CPU_DELTA_DELTA_CHUNK_H_
+#define QLORA_BACKEND_CPU_DELTA_DELTA_CHUNK_H_
 
 #include <cmath>
 
-#include "backend/cpu/delta_rows.h"
+#include "backend/cpu/delta/delta_rows.h"
 #include "backend/cpu/gemm/panels.h"
 #include "backend/cpu/views.h"
 
@@ -115,4 +115,4 @@ inline void NextState(const Kernels& kernels, std::int64_t rows, const Panels& s
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_DELTA_CHUNK_H_
+#endif  // QLORA_BACKEND_CPU_DELTA_DELTA_CHUNK_H_

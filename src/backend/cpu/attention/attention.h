@@ -1,6 +1,6 @@
 // Causal attention in tiles; no matrix of queries times keys is ever stored.
-#ifndef QLORA_BACKEND_CPU_ATTENTION_H_
-#define QLORA_BACKEND_CPU_ATTENTION_H_
+#ifndef QLORA_BACKEND_CPU_ATTENTION_ATTENTION_H_
+#define QLORA_BACKEND_CPU_ATTENTION_ATTENTION_H_
 
 #include "backend/backend.h"
 #include "backend/cpu/machine.h"
@@ -17,4 +17,4 @@ void AttentionBackward(const Machine& machine, const ops::AttentionBackward& op)
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_ATTENTION_H_
+#endif  // QLORA_BACKEND_CPU_ATTENTION_ATTENTION_H_

@@ -1,10 +1,10 @@
 // Decides how a group of linears is multiplied, and plans the workspace for every way.
-#include "backend/cpu/linear.h"
+#include "backend/cpu/linear/linear.h"
 
 #include <algorithm>
 
 #include "backend/cpu/gemm/dot_weight.h"
-#include "backend/cpu/linear_blocks.h"
+#include "backend/cpu/linear/linear_blocks.h"
 #include "base/check.h"
 
 namespace qlora::cpu {

@@ -1,10 +1,10 @@
 // The parts of the gated delta rule that are no products: gates, norms, the triangular systems of a
 // chunk, and what gradients need row by row. All are of one value head; docs/math/
 // gated_delta_rule.md has the formulas by chunks, and the names of their matrices.
-#ifndef QLORA_BACKEND_CPU_DELTA_ROWS_H_
-#define QLORA_BACKEND_CPU_DELTA_ROWS_H_
+#ifndef QLORA_BACKEND_CPU_DELTA_DELTA_ROWS_H_
+#define QLORA_BACKEND_CPU_DELTA_DELTA_ROWS_H_
 
-#include "backend/cpu/delta_panels.h"
+#include "backend/cpu/delta/delta_panels.h"
 #include "backend/ops.h"
 
 namespace qlora::cpu {
@@ -104,4 +104,4 @@ void GateGradients(const DeltaGates& gates, const RowGradients& gradients, std::
 
 }  // namespace qlora::cpu
 
-#endif  // QLORA_BACKEND_CPU_DELTA_ROWS_H_
+#endif  // QLORA_BACKEND_CPU_DELTA_DELTA_ROWS_H_
