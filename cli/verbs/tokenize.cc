@@ -13,6 +13,7 @@
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
+#include "prompt/rendered_conversation.h"
 #include "verbs/tokenize_jsonl.h"
 #include "verbs/verbs.h"
 
@@ -118,7 +119,7 @@ class TokenizeVerb : public Verb {
     const Conversation conversation = ConversationOfMessages(record);
     const std::string text = add_generation_prompt_
                                  ? chat->Prompt(conversation.messages, conversation.tools)
-                                 : chat->Render(conversation.messages, conversation.tools).text;
+                                 : chat->Render(conversation.messages, conversation.tools).text();
     // The template has written BOS where it belongs; the tokenizer would add a second one.
     PrintJson(console.out,
               {{"ids", tokenizer.Encode(text, /*add_special_tokens=*/false)}, {"text", text}});

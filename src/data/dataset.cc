@@ -29,7 +29,7 @@ std::int64_t SizeOf(const DataSource& source) {
 }  // namespace
 
 Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
-                      const ChatRenderer* chat, Context* context, const ProgressFn& progress) {
+                      const ChatTemplate* chat, Context* context, const ProgressFn& progress) {
   if (options.sources.empty()) ThrowInvalidInput("no data file was named");
   // A single token predicts nothing. Lengths of entries are 32 bits.
   if (options.max_length < 2 || options.max_length > std::numeric_limits<std::int32_t>::max()) {

@@ -10,12 +10,12 @@
 //     |-- fields  ----------  prompt_layout.h   laid out as prompt and completion
 //     (field_template.h), |                                         or as a conversation
 //     `-- conversation        conversation.h    messages in one form, whatever the file has
-//           |                 chat_template.h   rendered with Jinja
+//           |                 rendered_conversation.h  as a chat template shows it
 //         text and turns      assistant_turns.h which bytes the assistant wrote
 //           |                 loss_mask.h       which tokens that is
 //     |                                         (all of these in prompt/)
-//   Sample: ids, labels       record_encoder.h  sample_check.h refuses and counts
-//     |
+//   Sample: ids, labels       record_encoder.h  conversation_encoder.h; sample_check.h refuses and
+//     |                                         counts, left_out.h names what no text shows
 //   entry of an index         sample_index.h    hash, length, trained tokens, in memory
 //     |                                         or in a mapped file (records/index_array.h)
 //   data set                  dataset.h         several files; training_data.h holds out a part,
@@ -46,7 +46,7 @@
 #include "data/dataset_report.h"
 #include "data/epoch_order.h"
 #include "data/sample_index.h"
-#include "prompt/chat_renderer.h"
+#include "prompt/chat_template.h"
 #include "qlora/context.h"
 #include "tokenizer/tokenizer.h"
 
@@ -61,12 +61,12 @@ class Dataset {
  public:
   // Reads and checks every record of the slices, on the threads of `context` where one is given.
   // `chat` may be null when no file holds conversations. progress: receives how many bytes of the
-  // files are read; what it throws ends the reading. Tokenizer and renderer must outlive the data
+  // files are read; what it throws ends the reading. Tokenizer and template must outlive the data
   // set. Errors: InvalidInput with file and line: everything that record_file.h and
   // record_encoder.h refuse, a sample of more than max_length tokens when over_long says so, files
   // that keep no sample.
   static Dataset Open(const DataOptions& options, const Tokenizer& tokenizer,
-                      const ChatRenderer* chat, Context* context = nullptr,
+                      const ChatTemplate* chat, Context* context = nullptr,
                       const ProgressFn& progress = {});
 
   std::int64_t size() const;

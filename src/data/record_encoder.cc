@@ -1,14 +1,10 @@
 #include "data/record_encoder.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/check.h"
-#include "base/text.h"
-#include "data/stripped_thoughts.h"
 #include "io/json.h"
-#include "prompt/chat_template.h"
 #include "prompt/conversation.h"
 #include "prompt/known_fields.h"
 #include "prompt/loss_mask.h"
@@ -43,37 +39,13 @@ Ids Integers(const OrderedJson& record, const char* key) {
   return values;
 }
 
-// True when the rendering of a message shows its tool calls: it has the name of the first one,
-// which every template prints unchanged.
-bool ShowsCalls(const OrderedJson& message, std::string_view rendered) {
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end() || !calls->is_array() || calls->empty()) return true;
-  const OrderedJson& call = calls->front();
-  const OrderedJson& function = call.contains("function") ? call["function"] : call;
-  const auto name = function.find("name");
-  if (name == function.end() || !name->is_string()) return true;
-  return rendered.find(name->get_ref<const std::string&>()) != std::string_view::npos;
-}
-
-// True when a text ends in what an answer says behind its thoughts.
-bool EndsIn(const OrderedJson& answer, std::string_view text) {
-  const OrderedJson& content = answer.at("content");
-  if (!content.is_string()) return false;
-  constexpr std::string_view kThought = "</think>";
-  std::string_view said = TrimEnd(content.get_ref<const std::string&>());
-  const std::size_t thought = said.rfind(kThought);
-  if (thought != said.npos) said = Trim(said.substr(thought + kThought.size()));
-  return !said.empty() && TrimEnd(text).ends_with(said);
-}
-
 }  // namespace
 
 RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
-                             const Tokenizer& tokenizer, const ChatRenderer* chat)
+                             const Tokenizer& tokenizer, const ChatTemplate* chat)
     : layout_(std::move(layout)),
       options_(options),
       tokenizer_(tokenizer),
-      chat_(chat),
       chat_source_(chat == nullptr ? "" : chat->source()),
       vocab_size_(options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size()) {
   const Kind kind = this->layout().kind;
@@ -83,6 +55,12 @@ RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
         "conversations need a chat template and the model has none; name one with chat_template: "
         "{}, or a Jinja file",
         TemplatesFor(tokenizer));
+  }
+  if (kind == Kind::kChat) {
+    const bool everything =
+        options.train_on_inputs ||
+        (!options.assistant_only_loss && IsConversationFormat(this->layout().format));
+    conversations_.emplace(options_, everything, tokenizer, *chat);
   }
   const bool appends = kind == Kind::kText || this->layout().format == RecordFormat::kText;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
@@ -112,67 +90,51 @@ std::string RecordEncoder::key() const {
   return FormatJson(key);
 }
 
-EncodedRecord RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {
-  EncodedRecord encoded = EncodeFields(record, part);
-  NoteUnusedFields(record, encoded.notes);
-  CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
-  // In a conversation the last turn alone decides, which CheckTurns has looked at.
-  if (layout().kind != Kind::kChat) {
-    encoded.notes.without_eos = !TrainsStop(encoded.sample, tokenizer_);
+std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) const {
+  std::vector<EncodedRecord> samples;
+  if (conversations_) {
+    const Conversation conversation = layout_.WholeConversation(record);
+    for (std::int64_t part = 0; part < conversations_->CountParts(conversation); ++part) {
+      samples.push_back(conversations_->Encode(conversation, part, /*remarks=*/true));
+      CheckRecord(record, samples.back());
+    }
+    return samples;
   }
-  return encoded;
+  samples.push_back(EncodeFields(record));
+  CheckRecord(record, samples.back());
+  // In a conversation the last turn alone decides, which its encoder has looked at.
+  samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
+  return samples;
 }
 
-std::int64_t RecordEncoder::CountParts(const OrderedJson& record) const {
-  if (layout().kind != Kind::kChat || options_.train_turns != TrainTurns::kEach) return 1;
-  const Conversation conversation = layout_.WholeConversation(record);
-  return std::max<std::int64_t>(1, std::ranges::count(conversation.trained, true));
+Sample RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {
+  if (!conversations_) return EncodeFields(record).sample;
+  return conversations_->Encode(layout_.WholeConversation(record), part, /*remarks=*/false).sample;
 }
 
 std::set<std::string> RecordEncoder::read_fields() const {
-  const std::lock_guard lock(mutex_);
-  return read_fields_;
+  return conversations_ ? conversations_->read_fields() : std::set<std::string>();
 }
 
 // A flag of the record that says to train says nothing new.
-void RecordEncoder::NoteUnusedFields(const OrderedJson& record, SampleNotes& notes) const {
+void RecordEncoder::CheckRecord(const OrderedJson& record, EncodedRecord& encoded) const {
   for (const auto& [name, value] : record.items()) {
     const bool trains = value == true || value == 1;
     if (SaysNothing(value) || layout_.Uses(name)) continue;
     if (IsKnownAs(name, FieldMeaning::kFlag) && trains) continue;
-    notes.unused_fields.push_back(name);
+    encoded.notes.unused_fields.push_back(name);
   }
+  CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
 }
 
-// Keeps the trained turns that the option asks for.
-void RecordEncoder::ChooseTurns(Conversation& conversation, std::int64_t part) const {
-  std::vector<bool>& trained = conversation.trained;
-  if (options_.train_turns == TrainTurns::kLast) {
-    std::int64_t last = std::ssize(trained) - 1;
-    while (last >= 0 && !trained[last]) --last;
-    std::fill_n(trained.begin(), std::max<std::int64_t>(last, 0), false);
-  } else if (options_.train_turns == TrainTurns::kEach) {
-    // The conversation ends with the turn, as it does when the model answers.
-    for (std::size_t m = 0; m < trained.size(); ++m) {
-      if (!trained[m] || part-- > 0) continue;
-      std::fill_n(trained.begin(), m, false);
-      return conversation.Shorten(m + 1);
-    }
-  }
-}
-
-// By layout; the checks that all layouts share come after.
-EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record, std::int64_t part) const {
+// By layout, other than of conversations; the checks that all layouts share come after.
+EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
   switch (layout().kind) {
-    case Kind::kChat: {
-      Conversation conversation = layout_.WholeConversation(record);
-      ChooseTurns(conversation, part);
-      return EncodeConversation(conversation);
-    }
     case Kind::kText:
       return EncodeCompletion(layout_.Prompt(record), layout_.Completion(record));
     case Kind::kTokens:
       return EncodeIds(record);
+    case Kind::kChat:
     case Kind::kWhole:
       break;
   }
@@ -236,181 +198,6 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
     std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
   }
   return encoded;
-}
-
-// Text and turns come from the template, with BOS and EOS where the template writes them; the
-// tokenizer adds none.
-EncodedRecord RecordEncoder::EncodeConversation(const Conversation& conversation) const {
-  RenderedChat chat = chat_->RenderConversation(conversation);
-  EncodedRecord encoded;
-  encoded.notes.unread_fields = UnreadFields(conversation, chat.text);
-  encoded.notes.warnings = conversation.warnings;
-  encoded.notes.unused_fields = conversation.unused_fields;
-  encoded.notes.readings = std::move(chat.readings);
-  WarnOfHiddenMessages(conversation, chat, encoded.notes);
-  const std::vector<std::size_t> stripped = FindStrippedThoughts(*chat_, conversation, chat);
-  if (!stripped.empty()) {
-    encoded.notes.warnings.push_back(
-        "earlier answers whose thoughts the chat template leaves out, so that they are not trained "
-        "(train_turns: each shows and trains all of them)");
-  }
-  if (!conversation.trained.empty() && conversation.trained.back()) {
-    std::ranges::move(chat.warnings, std::back_inserter(encoded.notes.warnings));
-  }
-  std::erase_if(chat.assistant, [&](const ChatSpan& span) {
-    const bool is_read = !conversation.trained.at(span.message);  // and not learned
-    return is_read || std::ranges::count(stripped, span.message) > 0;
-  });
-  Sample& sample = encoded.sample;
-  sample.ids = tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
-  LossMask mask = FindTurnTokens(tokenizer_, chat.text, chat.assistant, sample.ids);
-  encoded.notes.split_boundary = mask.split_boundary;
-  CheckTurns(conversation, chat, mask, encoded);
-  const bool everything = options_.train_on_inputs ||
-                          (!options_.assistant_only_loss && IsConversationFormat(layout().format));
-  sample.labels = everything ? sample.ids : LabelsOf(sample.ids, mask.turns);
-  return encoded;
-}
-
-// Every trained turn must end in a token that ends generation, and show its tool calls.
-void RecordEncoder::CheckTurns(const Conversation& conversation, const RenderedChat& chat,
-                               LossMask& mask, EncodedRecord& encoded) const {
-  for (std::size_t s = 0; s < chat.assistant.size(); ++s) {
-    const ChatSpan& span = chat.assistant[s];
-    const OrderedJson& message = conversation.messages[span.message];
-    const std::string_view rendered =
-        std::string_view(chat.text).substr(span.begin, span.end - span.begin);
-    if (!ShowsCalls(message, rendered)) {
-      encoded.notes.hidden_calls = true;
-      encoded.notes.warnings.push_back("tool calls that the chat template does not show");
-    }
-
-    const TurnTokens turn = mask.turns[s];
-    const auto tokens = std::span(encoded.sample.ids).subspan(turn.begin, turn.end - turn.begin);
-    const TurnEnd end = EndOf(tokens, tokenizer_);
-    if (span.open_end) continue;
-    if (end == TurnEnd::kSpecial) encoded.notes.unlisted_stop = true;
-    if (end != TurnEnd::kText) continue;
-    const bool last = s + 1 == chat.assistant.size();
-    if (!last || !CloseLastTurn(message, chat, mask, encoded)) {
-      ThrowOpenTurn(tokens, static_cast<std::int64_t>(span.message), tokenizer_);
-    }
-  }
-}
-
-// Fields of messages, "tools" and variables that change nothing in the text. A template that names
-// a field may read it in another place only, so the rendering decides; a field that one record has
-// shown is not looked at again.
-std::vector<std::string> RecordEncoder::UnreadFields(const Conversation& conversation,
-                                                     const std::string& text) const {
-  std::vector<std::string> names;
-  const std::set<std::string> known = read_fields();
-  const auto add = [&](const std::string& name) {
-    if (known.contains(name) || std::ranges::count(names, name) > 0) return;
-    names.push_back(name);
-  };
-  for (const OrderedJson& message : conversation.messages) {
-    for (const auto& [name, value] : message.items()) {
-      if (name != "role" && name != "content" && !SaysNothing(value)) add(name);
-    }
-  }
-  if (!conversation.tools.is_null()) add("tools");
-  const auto read = [this](const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    read_fields_.insert(name);
-  };
-  // Mostly all of these fields are read, or none, which one rendering without all of them shows.
-  if (!names.empty() && !AreUnread(names, conversation, text)) {
-    std::erase_if(names, [&](const std::string& name) {
-      const bool unread = names.size() > 1 && AreUnread({&name, 1}, conversation, text);
-      if (!unread) read(name);
-      return !unread;
-    });
-  }
-  // Variables mostly change prompts alone.
-  for (const auto& [name, value] : conversation.variables.items()) {
-    if (!chat_->ReadsVariable(name)) names.push_back("chat_template_kwargs: " + name);
-  }
-  return names;
-}
-
-// True when the conversation has the same text without these fields.
-bool RecordEncoder::AreUnread(std::span<const std::string> names, const Conversation& conversation,
-                              const std::string& text) const {
-  Conversation other = conversation;
-  for (const std::string& name : names) {
-    if (name == "tools") {
-      other.tools = OrderedJson();
-      continue;
-    }
-    for (OrderedJson& message : other.messages) message.erase(name);
-  }
-  try {
-    return chat_->RenderConversation(other).text == text;
-  } catch (const Error&) {  // the template misses a field
-    return false;
-  }
-}
-
-// Names the messages whose content the text does not show: it is not there, and another content
-// gives the same text. Says as well when there is nothing to learn but to stop.
-void RecordEncoder::WarnOfHiddenMessages(const Conversation& conversation, const RenderedChat& chat,
-                                         SampleNotes& notes) const {
-  for (std::size_t m = 0; m < conversation.messages.size(); ++m) {
-    const OrderedJson& message = conversation.messages[m];
-    const OrderedJson& content = message.at("content");
-    const std::string_view said =
-        content.is_string() ? Trim(content.get_ref<const std::string&>()) : std::string_view();
-    const auto calls = message.find("tool_calls");
-    const bool has_calls = calls != message.end() && !SaysNothing(*calls);
-    if (said.empty()) {
-      if (!conversation.trained[m] || has_calls) continue;
-      if (FindByMeaning(message, FieldMeaning::kThoughts)) continue;
-      notes.empty_completion = true;
-      notes.warnings.push_back("answers without text, of which the model learns to stop alone");
-      continue;
-    }
-    if (chat.text.find(said) != std::string::npos) continue;
-    Conversation other = conversation;
-    other.messages[m]["content"] = "Xylem quartz";
-    try {
-      if (chat_->RenderConversation(other).text != chat.text) continue;
-    } catch (const Error&) {
-      continue;
-    }
-    notes.warnings.push_back(
-        fmt::format("messages of the role {}{} that the chat template does not show",
-                    message.at("role").get<std::string>(), has_calls ? " with tool calls" : ""));
-  }
-}
-
-// Some templates (GLM) end a turn with the token that begins the next message, and so leave the
-// last turn open. It is such a turn if nothing but white space follows what the answer says to the
-// end of the text. EOS is appended to it, or with append_eos: false the turn is trained as it is.
-bool RecordEncoder::CloseLastTurn(const OrderedJson& answer, const RenderedChat& chat,
-                                  LossMask& mask, EncodedRecord& encoded) const {
-  if (TrimEnd(chat.text).size() > chat.assistant.back().end) return false;
-  const auto calls = answer.find("tool_calls");
-  const bool has_calls = calls != answer.end() && !SaysNothing(*calls);
-  // Of calls, the template decides how they look.
-  const OrderedJson probe = {{{"role", "user"}, {"content", "Hello"}},
-                             {{"role", "assistant"}, {"content", "Hi"}}};
-  try {
-    const bool open = has_calls ? EndsIn(probe[1], chat_->Render(probe, nullptr).text)
-                                : EndsIn(answer, chat.text);
-    if (!open) return false;
-  } catch (const Error&) {
-    return false;  // a template that asks for more than the probe has
-  }
-  encoded.notes.without_eos = !options_.append_eos;
-  if (!options_.append_eos) return true;
-  if (!tokenizer_.eos_id()) return false;
-  encoded.notes.closed_turn = true;
-  TurnTokens& turn = mask.turns.back();
-  encoded.sample.ids.resize(turn.end);
-  encoded.sample.ids.push_back(*tokenizer_.eos_id());
-  ++turn.end;
-  return true;
 }
 
 // Tokens as they are. Mistakes of the program that made them are refused: padding, and labels that

@@ -3,7 +3,7 @@
 #define QLORA_DATA_RECORD_ENCODER_H_
 
 #include <cstdint>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -11,46 +11,37 @@
 #include <vector>
 
 #include "base/batch.h"
+#include "data/conversation_encoder.h"
 #include "data/data_options.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
-#include "prompt/chat_renderer.h"
+#include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
-struct Conversation;
-struct LossMask;
-
-struct EncodedRecord {
-  Sample sample;
-  SampleNotes notes;
-};
-
-// Encodes records of one layout. May be used by several threads. Tokenizer and renderer must
+// Encodes records of one layout. May be used by several threads. Tokenizer and template must
 // outlive it.
 class RecordEncoder {
  public:
   // `chat` may be null when the layout is not kChat. Errors: InvalidInput when the tokenizer or the
   // model lacks what the layout needs.
   RecordEncoder(PromptLayout layout, const DataOptions& options, const Tokenizer& tokenizer,
-                const ChatRenderer* chat);
+                const ChatTemplate* chat);
 
   const PromptLayout& layout() const { return layout_.layout(); }
 
   // Everything except the records that the samples depend on, as text: equal keys, equal samples.
   std::string key() const;
 
-  // The sample of a record, of any length, perhaps without a trained token. Errors: InvalidInput,
-  // without a place, when the record lacks a field, a token is beyond the vocabulary, BOS is
-  // doubled, or a conversation does not train the token that ends the assistant's turn.
-  //
-  // part: which of the CountParts(record) samples.
-  EncodedRecord Encode(const OrderedJson& record, std::int64_t part = 0) const;
-  // The number of samples of a record: 1, or with train_turns `each` the number of turns that are
-  // trained on, at least 1.
-  std::int64_t CountParts(const OrderedJson& record) const;
+  // The samples of a record, one unless each turn of a conversation is a sample: of any length,
+  // perhaps without a trained token. Errors: InvalidInput, without a place, when the record lacks a
+  // field, a token is beyond the vocabulary, BOS is doubled, or a conversation does not train the
+  // token that ends the assistant's turn.
+  std::vector<EncodedRecord> EncodeAll(const OrderedJson& record) const;
+  // One of these samples again.
+  Sample Encode(const OrderedJson& record, std::int64_t part) const;
 
   // Fields of messages that some record so far has shown in its text.
   std::set<std::string> read_fields() const;
@@ -66,36 +57,22 @@ class RecordEncoder {
   std::int64_t window_tokens() const;
 
  private:
-  EncodedRecord EncodeFields(const OrderedJson& record, std::int64_t part) const;
-  void NoteUnusedFields(const OrderedJson& record, SampleNotes& notes) const;
-  void ChooseTurns(Conversation& conversation, std::int64_t part) const;
-  void WarnOfHiddenMessages(const Conversation& conversation, const RenderedChat& chat,
-                            SampleNotes& notes) const;
+  EncodedRecord EncodeFields(const OrderedJson& record) const;
+  void CheckRecord(const OrderedJson& record, EncodedRecord& encoded) const;
   EncodedRecord EncodeText(const OrderedJson& record) const;
   EncodedRecord EncodeCompletion(const std::string& prompt, const std::string& completion) const;
-  EncodedRecord EncodeConversation(const Conversation& conversation) const;
   EncodedRecord EncodeIds(const OrderedJson& record) const;
   // With BOS where the tokenizer adds it, without the EOS that it may add. A text that begins with
   // BOS itself keeps it, and is given no other; `notes` says so.
   std::vector<std::int32_t> EncodeOpen(std::string_view text, SampleNotes& notes) const;
   void AppendEos(std::vector<std::int32_t>& ids) const;
-  void CheckTurns(const Conversation& conversation, const RenderedChat& chat, LossMask& mask,
-                  EncodedRecord& encoded) const;
-  std::vector<std::string> UnreadFields(const Conversation& conversation,
-                                        const std::string& text) const;
-  bool AreUnread(std::span<const std::string> names, const Conversation& conversation,
-                 const std::string& text) const;
-  bool CloseLastTurn(const OrderedJson& answer, const RenderedChat& chat, LossMask& mask,
-                     EncodedRecord& encoded) const;
 
   const RecordLayout layout_;
   const DataOptions options_;
   const Tokenizer& tokenizer_;
-  const ChatRenderer* chat_;
-  std::string chat_source_;  // of chat_, or ""
+  std::string chat_source_;  // of the chat template, or ""
   std::int64_t vocab_size_;
-  mutable std::mutex mutex_;  // of read_fields_
-  mutable std::set<std::string> read_fields_;
+  std::optional<ConversationEncoder> conversations_;  // kChat
 };
 
 }  // namespace qlora

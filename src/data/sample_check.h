@@ -31,6 +31,11 @@ struct SampleNotes {
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
 };
 
+struct EncodedRecord {
+  Sample sample;
+  SampleNotes notes;
+};
+
 // Errors: InvalidInput, without a place, when a token or label is outside of the vocabulary or BOS
 // is doubled. Sets without_bos and foreign_labels.
 void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t vocab_size,

@@ -69,7 +69,7 @@ void ForEach(Context* context, std::int64_t count, const Body& body) {
 
 // Its errors are about options and model, but the user must know which file needs them.
 RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const DataOptions& options,
-                          const Tokenizer& tokenizer, const ChatRenderer* chat) {
+                          const Tokenizer& tokenizer, const ChatTemplate* chat) {
   return NamePlace([&] { return file; },
                    [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
 }
@@ -105,7 +105,7 @@ SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, Rec
 std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
                                                      const DataOptions& options,
                                                      const Tokenizer& tokenizer,
-                                                     const ChatRenderer* chat, Context* context,
+                                                     const ChatTemplate* chat, Context* context,
                                                      const ReadingProgress& progress) {
   // An index of records without a file would never be found again.
   if (source.descriptor >= 0 && !options.index_folder.empty()) {
@@ -146,7 +146,7 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataSlice& slice, const Da
 
 SampleIndex::SampleIndex(RecordFile records, const DataSlice& slice, FileLayout layout,
                          const DataOptions& options, const Tokenizer& tokenizer,
-                         const ChatRenderer* chat, Context* context,
+                         const ChatTemplate* chat, Context* context,
                          const ReadingProgress& progress)
     : name_(records.file().name()),
       records_(std::move(records)),
@@ -227,11 +227,22 @@ std::int64_t SampleIndex::found() const {
          counts_.dropped_untrained + counts_.dropped_bad;
 }
 
+template <typename Body>
+auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
+  const OrderedJson json = WithNamesOfFormat(records_->Read(record), names_);
+  const auto place = [&] {
+    return names_.empty() ? Where(record)
+                          : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
+  };
+  return NamePlace(place, [&] { return body(json); });
+}
+
 // Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
 // takes little time.
 Sample SampleIndex::Read(const SampleEntry& entry) const {
   if (!records_) return Window(entry.record);
-  Sample sample = Encode(entry.record, entry.part).sample;
+  Sample sample = WithRecord(
+      entry.record, [&](const OrderedJson& json) { return encoder_.Encode(json, entry.part); });
   if (std::ssize(sample.ids) > max_length_) Cut(sample, max_length_);
   if (HashSample(sample) != entry.hash || std::ssize(sample.ids) != entry.length ||
       CountSupervised(sample) != entry.supervised) {
@@ -431,29 +442,8 @@ std::span<const std::int32_t> SampleIndex::WindowTokens(std::int64_t i) const {
 
 Sample SampleIndex::Window(std::int64_t i) const { return encoder_.Window(WindowTokens(i)); }
 
-template <typename Body>
-auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
-  const OrderedJson json = WithNamesOfFormat(records_->Read(record), names_);
-  const auto place = [&] {
-    return names_.empty() ? Where(record)
-                          : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
-  };
-  return NamePlace(place, [&] { return body(json); });
-}
-
-EncodedRecord SampleIndex::Encode(std::int64_t record, std::int64_t part) const {
-  return WithRecord(record, [&](const OrderedJson& json) { return encoder_.Encode(json, part); });
-}
-
 std::vector<EncodedRecord> SampleIndex::EncodeAll(std::int64_t record) const {
-  return WithRecord(record, [&](const OrderedJson& json) {
-    std::vector<EncodedRecord> samples;
-    const std::int64_t parts = encoder_.CountParts(json);
-    for (std::int64_t part = 0; part < parts; ++part) {
-      samples.push_back(encoder_.Encode(json, part));
-    }
-    return samples;
-  });
+  return WithRecord(record, [&](const OrderedJson& json) { return encoder_.EncodeAll(json); });
 }
 
 }  // namespace qlora

@@ -46,7 +46,7 @@ class SampleIndex {
   static std::shared_ptr<const SampleIndex> Open(const DataSource& source,
                                                  const DataOptions& options,
                                                  const Tokenizer& tokenizer,
-                                                 const ChatRenderer* chat, Context* context,
+                                                 const ChatTemplate* chat, Context* context,
                                                  const ReadingProgress& progress = {});
 
   const std::string& name() const { return name_; }
@@ -85,7 +85,7 @@ class SampleIndex {
               const Tokenizer& tokenizer);
   // Records; every one of the slice is checked.
   SampleIndex(RecordFile records, const DataSlice& slice, FileLayout layout,
-              const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer* chat,
+              const DataOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat,
               Context* context, const ReadingProgress& progress);
 
   void TakeSlice(const DataSlice& slice, std::int64_t records);
@@ -104,7 +104,6 @@ class SampleIndex {
   Sample Window(std::int64_t i) const;
   // The samples of a record, of any length; errors name the place.
   std::vector<EncodedRecord> EncodeAll(std::int64_t record) const;
-  EncodedRecord Encode(std::int64_t record, std::int64_t part) const;
   template <typename Body>
   auto WithRecord(std::int64_t record, const Body& body) const;
 

@@ -41,7 +41,7 @@ TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint
 // Both data sets are read with the same options, so that a loss means the same on both.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
-                              const ChatRenderer* chat, Context* context,
+                              const ChatTemplate* chat, Context* context,
                               const std::optional<PromptLayout>& recorded,
                               const ProgressFn& progress) {
   if (!fields.eval_dataset.empty() && fields.val_set_size > 0) {

@@ -27,7 +27,7 @@ TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint
 // InvalidInput with file and line, or when both are given.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
                               std::uint64_t seed, const Tokenizer& tokenizer,
-                              const ChatRenderer* chat, Context* context,
+                              const ChatTemplate* chat, Context* context,
                               const std::optional<PromptLayout>& recorded = {},
                               const ProgressFn& progress = {});
 

@@ -2,13 +2,22 @@
 #ifndef QLORA_PROMPT_ASSISTANT_TURNS_H_
 #define QLORA_PROMPT_ASSISTANT_TURNS_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "prompt/chat_renderer.h"
 #include "prompt/part_renderings.h"
 
 namespace qlora {
+
+// Bytes [begin, end) of a rendered conversation, written by the assistant in messages[message]: its
+// content, its tool calls and the end-of-turn token.
+struct ChatSpan {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::size_t message = 0;
+  bool open_end = false;  // what closes the turn here is not what the model has to close it with
+};
 
 // Returns the assistant's turns in the text of a conversation. A turn is the text that the model
 // has to write when it is given the messages before the turn and a prompt: the text that rendering

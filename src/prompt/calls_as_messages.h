@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "prompt/chat_renderer.h"
+#include "prompt/assistant_turns.h"
 #include "prompt/conversation.h"
 
 namespace qlora {

@@ -5,10 +5,8 @@
 
 #include "base/check.h"
 #include "io/json.h"
-#include "prompt/assistant_turns.h"
-#include "prompt/calls_as_messages.h"
 #include "prompt/loss_mask.h"
-#include "prompt/missing_prompt.h"
+#include "prompt/rendered_conversation.h"
 #include "prompt/template_fit.h"
 
 namespace qlora {
@@ -46,7 +44,6 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   variables.update(ParseVariables(settings.variables));
   variables_ = std::make_shared<const OrderedJson>(std::move(variables));
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
-    // Ends of turns are looked for among these texts (FindAssistantTurns).
     if (token.special) special_tokens_.push_back(token.content);
   }
   // A checkpoint may bring a template that is never used: the defect is kept until someone renders.
@@ -57,22 +54,29 @@ ChatTemplate::ChatTemplate(std::string text, const Tokenizer& tokenizer,
   }
 }
 
+const ChatTemplate& ChatTemplate::For(const Conversation& conversation) const {
+  return with_tools_ && !conversation.tools.is_null() ? with_tools_->For(conversation) : *this;
+}
+
+bool ChatTemplate::may_think() const { return HasWholeWord(text_, kThinkingVariable); }
+
 // Gives the template its variables in the order of precedence: of two with one name, the first
 // counts.
-JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& tools,
-                              const OrderedJson& of_record, bool prompt,
-                              std::optional<bool> thinks) const {
+JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const Conversation& context,
+                              TurnPrompt prompt) const {
   if (!jinja_) ThrowInvalidInput("{}", defect_);
   const OrderedJson none;
-  const OrderedJson add_generation_prompt = prompt;
+  const OrderedJson add_generation_prompt = prompt != TurnPrompt::kNone;
   // The conversation comes first, so that no variable of the user's can replace it.
   std::vector<JinjaVariable> variables = {{"messages", &messages},
-                                          {"tools", &tools},
+                                          {"tools", &context.tools},
                                           {"add_generation_prompt", &add_generation_prompt}};
-  const OrderedJson enable_thinking = thinks.value_or(false);
-  if (thinks) variables.push_back({kThinkingVariable, &enable_thinking});
+  const OrderedJson thinks = prompt == TurnPrompt::kWithThoughts;
+  if (thinks == true || prompt == TurnPrompt::kWithoutThoughts) {
+    variables.push_back({kThinkingVariable, &thinks});
+  }
   // A record's variables are for it alone, and win over those of all.
-  for (const auto& [name, value] : of_record.items()) variables.push_back({name, &value});
+  for (const auto& [name, value] : context.variables.items()) variables.push_back({name, &value});
   for (const auto& [name, value] : variables_->items()) variables.push_back({name, &value});
   // transformers gives every template `documents`, null without retrieval: for templates the name
   // is always defined.
@@ -80,80 +84,9 @@ JinjaOutput ChatTemplate::Run(const OrderedJson& messages, const OrderedJson& to
   return jinja_->Render(variables, {.limits = {}, .now = now_});
 }
 
-RenderedChat ChatTemplate::Render(const OrderedJson& messages, const OrderedJson& tools) const {
-  return RenderConversation({.messages = messages, .tools = tools, .trained = {}});
-}
-
-// Renders once if the template marks the assistant's text, otherwise several times for each of the
-// assistant's turns.
-RenderedChat ChatTemplate::RenderConversation(const Conversation& conversation) const {
-  const OrderedJson& tools = conversation.tools;
-  if (with_tools_ && !tools.is_null()) return with_tools_->RenderConversation(conversation);
-  const auto run = [&](const OrderedJson& messages, bool prompt) {
-    return Run(messages, tools, conversation.variables, prompt);
-  };
-  FittedConversation fitted = FitToTemplate(
-      conversation, text_, [&](const OrderedJson& messages) { return run(messages, false); });
-  const OrderedJson& messages = fitted.messages;
-  RenderedChat chat{.text = std::move(fitted.output.text), .assistant = {}};
-  chat.readings = std::move(fitted.readings);
-  if (jinja_->has_generation()) {
-    TakeMarks(fitted.output, messages, chat);
-    if (!fitted.origins.empty()) JoinTurns(fitted.origins, chat.assistant);
-    return chat;
-  }
-  const bool may_think = HasWholeWord(text_, kThinkingVariable);
-  const RenderMessages render = [&](const OrderedJson& some,
-                                    TurnPrompt prompt) -> std::optional<std::string> {
-    const bool has_prompt = prompt != TurnPrompt::kNone;
-    std::optional<bool> thinks;
-    if (has_prompt && prompt != TurnPrompt::kUsual) {
-      if (!may_think) return std::nullopt;
-      thinks = prompt == TurnPrompt::kWithThoughts;
-    }
-    try {
-      return Run(some, tools, conversation.variables, has_prompt, thinks).text;
-    } catch (
-        const Error&) {  // many templates refuse a conversation that does not end as they expect
-      return std::nullopt;
-    }
-  };
-  const std::string text = chat.text;  // CompletePrompt may change it
-  PartRenderings parts(render, messages, text);
-  chat.assistant = FindAssistantTurns(parts, special_tokens_);
-  CompletePrompt(parts, chat);
-  if (!fitted.origins.empty()) JoinTurns(fitted.origins, chat.assistant);
-  return chat;
-}
-
-// The marks are the user's word about what is trained on: where they cannot be followed, nothing
-// is guessed in their place.
-void ChatTemplate::TakeMarks(const JinjaOutput& output, const OrderedJson& messages,
-                             RenderedChat& chat) const {
-  if (output.generation_lost) {
-    ThrowInvalidInput(
-        "the text that {{% generation %}} marks goes through a function that changes it, so that "
-        "its place in the conversation is not known; write the tags around the text as it is put "
-        "out");
-  }
-  std::vector<std::size_t> answers;
-  for (std::size_t m = 0; m < messages.size(); ++m) {
-    if (messages[m].at("role") == "assistant") answers.push_back(m);
-  }
-  // A template that does not loop over messages may still mark each answer.
-  const bool one_each = answers.size() == output.generation.size();
-  for (std::size_t s = 0; s < output.generation.size(); ++s) {
-    const JinjaSpan& span = output.generation[s];
-    if (!span.message && !one_each) {
-      ThrowInvalidInput(
-          "cannot tell which message a {{% generation %}} block of the chat template belongs to; "
-          "write it in a loop over messages");
-    }
-    // A variable may hold another message than the one that the block shows.
-    const bool names_answer = span.message && messages[*span.message].at("role") == "assistant";
-    const bool in_order = one_each && !names_answer;
-    chat.assistant.push_back({span.begin, span.end, in_order ? answers[s] : *span.message});
-  }
+RenderedConversation ChatTemplate::Render(const OrderedJson& messages,
+                                          const OrderedJson& tools) const {
+  return {*this, {messages, tools, std::vector<bool>(messages.size(), true)}};
 }
 
 std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson& tools) const {
@@ -161,12 +94,11 @@ std::string ChatTemplate::Prompt(const OrderedJson& messages, const OrderedJson&
 }
 
 std::string ChatTemplate::Prompt(const Conversation& conversation) const {
-  const OrderedJson& tools = conversation.tools;
-  if (with_tools_ && !tools.is_null()) return with_tools_->Prompt(conversation);
+  const ChatTemplate& chat = For(conversation);
   const auto run = [&](const OrderedJson& messages) {
-    return Run(messages, tools, conversation.variables, true);
+    return chat.Run(messages, conversation, TurnPrompt::kUsual);
   };
-  return FitToTemplate(conversation, text_, run).output.text;
+  return FitToTemplate(conversation, chat.text(), run).output.text;
 }
 
 bool ChatTemplate::ReadsVariable(std::string_view name) const {
@@ -192,11 +124,11 @@ std::optional<std::int32_t> ChatTemplate::turn_end() const {
   const OrderedJson probe = {{{"role", "user"}, {"content", "Hello"}},
                              {{"role", "assistant"}, {"content", "Hi"}}};
   try {
-    const RenderedChat chat = Render(probe, nullptr);
-    if (chat.assistant.empty()) return std::nullopt;
+    const RenderedConversation chat = Render(probe, nullptr);
+    if (chat.turns().empty()) return std::nullopt;
     const std::vector<std::int32_t> ids =
-        tokenizer_.Encode(chat.text, /*add_special_tokens=*/false);
-    const LossMask mask = FindTurnTokens(tokenizer_, chat.text, {&chat.assistant.back(), 1}, ids);
+        tokenizer_.Encode(chat.text(), /*add_special_tokens=*/false);
+    const LossMask mask = FindTurnTokens(tokenizer_, chat.text(), {&chat.turns().back(), 1}, ids);
     const TurnTokens& turn = mask.turns.front();
     const std::int32_t last = turn.begin < turn.end ? ids[turn.end - 1] : -1;
     if (last < 0 || !tokenizer_.IsSpecial(last)) return std::nullopt;

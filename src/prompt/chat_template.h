@@ -1,4 +1,4 @@
-// A chat template of a checkpoint: conversations to text, and which part of it the assistant wrote.
+// A chat template of a checkpoint: conversations to text (rendered_conversation.h).
 #ifndef QLORA_PROMPT_CHAT_TEMPLATE_H_
 #define QLORA_PROMPT_CHAT_TEMPLATE_H_
 
@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "jinja/jinja.h"
-#include "prompt/chat_renderer.h"
 #include "prompt/conversation.h"
+#include "prompt/part_renderings.h"
 #include "qlora/chat.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
+
+class RenderedConversation;
 
 struct ChatTemplateSettings {
   // JSON object of variables that the template sees; they win over the special tokens.
@@ -29,26 +31,38 @@ struct ChatTemplateSettings {
 // tools, documents (none), add_generation_prompt, the existing special tokens of the tokenizer
 // (bos_token, eos_token, pad_token, unk_token, sep_token, cls_token, mask_token), and further
 // variables.
-//
-// The assistant wrote the text that {% generation %} marks; in a template without such marks, the
-// text that the rendering up to and with a turn adds to the prompt for this turn
-// (assistant_turns.h).
-class ChatTemplate : public ChatRenderer {
+class ChatTemplate {
  public:
   // text: Jinja. The tokenizer must outlive the template.
   // A malformed template is reported by the first rendering, so that data without conversations
   // does not depend on it. Errors: InvalidInput when the variables are not a JSON object.
   ChatTemplate(std::string text, const Tokenizer& tokenizer, ChatTemplateSettings settings = {});
 
-  RenderedChat Render(const OrderedJson& messages, const OrderedJson& tools) const override;
-  // Also gives the template the record's own variables, and the conversation in the form that the
-  // template reads (template_fit.h).
-  RenderedChat RenderConversation(const Conversation& conversation) const override;
-  bool ReadsVariable(std::string_view name) const override;
+  // Renders a conversation of which all answers are trained. `messages` is an array of objects with
+  // at least a role; `tools` an array or null. May be called by several threads, as all functions.
+  // Errors: InvalidInput, without a place in the data, when the template fails.
+  RenderedConversation Render(const OrderedJson& messages, const OrderedJson& tools) const;
   // Returns the conversation up to where the assistant's next turn begins. Errors: as Render.
   std::string Prompt(const OrderedJson& messages, const OrderedJson& tools) const;
   std::string Prompt(const Conversation& conversation) const;
-  std::string source() const override;
+
+  // Runs the template as it is (the users of a conversation go by RenderedConversation) on messages
+  // with the tools and variables of `context`. Errors: as Render.
+  JinjaOutput Run(const OrderedJson& messages, const Conversation& context,
+                  TurnPrompt prompt) const;
+  // Returns the template that renders a conversation: this, or that of conversations with tools.
+  const ChatTemplate& For(const Conversation& conversation) const;
+  // True when the template marks with {% generation %} what the assistant wrote. It has run before.
+  bool has_generation() const { return jinja_->has_generation(); }
+  // True when prompts may differ by whether the model thinks.
+  bool may_think() const;
+  // The texts of the special tokens, among which the ends of turns are looked for.
+  const std::vector<std::string>& special_tokens() const { return special_tokens_; }
+
+  // True when the rendering may depend on a variable of this name.
+  bool ReadsVariable(std::string_view name) const;
+  // Returns everything that renderings depend on, as text: equal sources, equal renderings.
+  std::string source() const;
   const std::string& text() const { return text_; }
 
   // Sets another template for conversations with tools.
@@ -58,12 +72,6 @@ class ChatTemplate : public ChatRenderer {
   std::optional<std::int32_t> turn_end() const;
 
  private:
-  // thinks: overrides the variable enable_thinking.
-  JinjaOutput Run(const OrderedJson& messages, const OrderedJson& tools,
-                  const OrderedJson& variables, bool prompt,
-                  std::optional<bool> thinks = std::nullopt) const;
-  void TakeMarks(const JinjaOutput& output, const OrderedJson& messages, RenderedChat& chat) const;
-
   std::string text_;
   const Tokenizer& tokenizer_;
   std::shared_ptr<const OrderedJson> variables_;  // an object, the special tokens included

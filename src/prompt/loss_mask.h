@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/batch.h"
-#include "prompt/chat_renderer.h"
+#include "prompt/assistant_turns.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <string_view>
 
 #include "base/text.h"
 
@@ -40,24 +39,21 @@ bool IsClosed(std::string_view text) {
 
 }  // namespace
 
-void CompletePrompt(PartRenderings& parts, RenderedChat& chat) {
-  const std::size_t last = parts.messages().size() - 1;
-  if (chat.assistant.empty() || chat.assistant.back().message != last) return;
-  ChatSpan& turn = chat.assistant.back();
-  const std::optional<std::string>& prompt = parts.Text({last, TurnPrompt::kUsual});
-  if (!prompt || !prompt->starts_with(std::string_view(chat.text).substr(0, turn.begin))) return;
+std::string CompletePrompt(const std::optional<std::string>& prompt, std::string& text,
+                           ChatSpan& turn) {
+  if (!prompt || !prompt->starts_with(std::string_view(text).substr(0, turn.begin))) return {};
   const std::string missing = prompt->substr(turn.begin);
   const std::string_view said = Trim(missing);
-  const std::string_view written = std::string_view(chat.text).substr(turn.begin);
-  if (said.empty() || Trim(written).starts_with(FirstTag(said))) return;
+  const std::string_view written = std::string_view(text).substr(turn.begin);
+  if (said.empty() || Trim(written).starts_with(FirstTag(said))) return {};
   if (!IsClosed(said)) {
-    chat.warnings.push_back(
-        fmt::format("answers that do not begin with {}, as the chat template's prompt does", said));
-    return;
+    return fmt::format("answers that do not begin with {}, as the chat template's prompt does",
+                       said);
   }
-  chat.text.insert(turn.begin, missing);
+  text.insert(turn.begin, missing);
   turn.begin += missing.size();
   turn.end += missing.size();
+  return {};
 }
 
 }  // namespace qlora

@@ -10,7 +10,8 @@
 //   field_template.h        prompt and answer made of the fields of a record
 //   conversation.h          messages in one form, whatever the file has
 //   chat_template_load.h    finds the chat template of a model, an adapter, a file or a name
-//   chat_template.h         renders messages with it (jinja/jinja.h)
+//   chat_template.h         runs it (jinja/jinja.h)
+//   rendered_conversation.h a conversation and its renderings
 //   turn_template.h         built-in chat templates, as tables
 //   assistant_turns.h       the bytes of the text that the assistant wrote
 //   loss_mask.h             the tokens that those bytes are, which are trained on

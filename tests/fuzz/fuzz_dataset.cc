@@ -58,7 +58,11 @@ void Run(const char* name, const std::string& bytes) {
     Attack([&] {
       const OrderedJson record = file.Read(i);
       for (const RecordEncoder& encoder : encoders.encoders) {
-        Attack([&] { Check(encoder.Encode(record).sample, encoders.tokenizer.vocab_size()); });
+        Attack([&] {
+          for (const EncodedRecord& encoded : encoder.EncodeAll(record)) {
+            Check(encoded.sample, encoders.tokenizer.vocab_size());
+          }
+        });
       }
     });
   }

@@ -5,6 +5,7 @@
 
 #include "data/data_test_util.h"
 #include "prompt/chat_template_load.h"
+#include "prompt/rendered_conversation.h"
 
 namespace qlora {
 namespace {
@@ -37,18 +38,18 @@ class ChatTemplateTest : public testing::Test {
   // The conversation with brackets around what the assistant wrote.
   static std::string Turns(const ChatTemplate& chat, const std::string& messages,
                            const std::string& tools = "null") {
-    const RenderedChat rendered =
+    const RenderedConversation rendered =
         chat.Render(OrderedJson::parse(messages), OrderedJson::parse(tools));
     std::string shown;
     std::size_t at = 0;
-    for (const ChatSpan& span : rendered.assistant) {
+    for (const ChatSpan& span : rendered.turns()) {
       EXPECT_EQ(OrderedJson::parse(messages)[span.message].at("role"), "assistant");
       EXPECT_LE(at, span.begin);
-      shown += rendered.text.substr(at, span.begin - at) + "⟦" +
-               rendered.text.substr(span.begin, span.end - span.begin) + "⟧";
+      shown += rendered.text().substr(at, span.begin - at) + "⟦" +
+               rendered.text().substr(span.begin, span.end - span.begin) + "⟧";
       at = span.end;
     }
-    return shown + rendered.text.substr(at);
+    return shown + rendered.text().substr(at);
   }
 
   const Tokenizer tokenizer_ = MakeChatTokenizer();
@@ -109,7 +110,7 @@ TEST_F(ChatTemplateTest, RendersAsJinja2) {
     const bool raw = conversation.contains("raw") || name == "channels" || name == "harmony";
     const auto render = [&] {
       if (raw) return RenderRaw(name, conversation, tools);
-      return messages.back().at("role") == "assistant" ? chat.Render(messages, tools).text
+      return messages.back().at("role") == "assistant" ? chat.Render(messages, tools).text()
                                                        : chat.Prompt(messages, tools);
     };
     if (expected.at("text").is_null()) {
@@ -191,16 +192,16 @@ TEST_F(ChatTemplateTest, TurnsWithToolCallsAsMessages) {
   EXPECT_EQ(Turns(glm, calls),
             "[gMASK]<sop><|user|>\na<|assistant|>⟦\nI look.<|assistant|>f\n{\"x\": [1, \"é\"]}"
             "<|assistant|>g\n{}⟧<|observation|>\n1<|observation|>\n2");
-  const RenderedChat chat = glm.Render(OrderedJson::parse(kCalls), nullptr);
-  EXPECT_THAT(chat.readings,
+  const RenderedConversation chat = glm.Render(OrderedJson::parse(kCalls), nullptr);
+  EXPECT_THAT(chat.readings(),
               testing::ElementsAre("tool calls as messages", "role tool as observation"));
   // A conversation that is written in the way of the template is rendered as it is.
-  const RenderedChat own =
+  const RenderedConversation own =
       glm.Render(OrderedJson::parse(R"([{"role": "assistant", "metadata": "f", "content": "{}"},
                              {"role": "observation", "content": "1"}])"),
                  nullptr);
-  EXPECT_EQ(own.text, "[gMASK]<sop><|assistant|>f\n{}<|observation|>\n1");
-  EXPECT_THAT(own.readings, testing::IsEmpty());
+  EXPECT_EQ(own.text(), "[gMASK]<sop><|assistant|>f\n{}<|observation|>\n1");
+  EXPECT_THAT(own.readings(), testing::IsEmpty());
 }
 
 // Falcon 3's template writes a call without text behind no header.
@@ -221,10 +222,10 @@ TEST_F(ChatTemplateTest, TurnsOfAwkwardContents) {
                                     {{"role", "assistant"}, {"content", content}},
                                     {{"role", "user"}, {"content", content}},
                                     {{"role", "assistant"}, {"content", content}}};
-      const RenderedChat rendered = chat.Render(messages, nullptr);
-      ASSERT_EQ(rendered.assistant.size(), 2U) << content;
-      for (const ChatSpan& span : rendered.assistant) {
-        const std::string turn = rendered.text.substr(span.begin, span.end - span.begin);
+      const RenderedConversation rendered = chat.Render(messages, nullptr);
+      ASSERT_EQ(rendered.turns().size(), 2U) << content;
+      for (const ChatSpan& span : rendered.turns()) {
+        const std::string turn = rendered.text().substr(span.begin, span.end - span.begin);
         EXPECT_THAT(turn, HasSubstr(content));
         EXPECT_THAT(turn, testing::Not(HasSubstr("ssistant")));
         EXPECT_THAT(turn, testing::Not(HasSubstr("user")));
@@ -304,8 +305,8 @@ TEST_F(ChatTemplateTest, PlainRefusesAMisspeltRole) {
 TEST_F(ChatTemplateTest, TemplateForToolsIsUsedWithTools) {
   auto chat = Of("plain");
   chat.SetToolTemplate(std::make_unique<ChatTemplate>("tools", tokenizer_));
-  EXPECT_EQ(chat.Render(OrderedJson::array(), nullptr).text, "plain");
-  EXPECT_EQ(chat.Render(OrderedJson::array(), OrderedJson::parse(kTools)).text, "tools");
+  EXPECT_EQ(chat.Render(OrderedJson::array(), nullptr).text(), "plain");
+  EXPECT_EQ(chat.Render(OrderedJson::array(), OrderedJson::parse(kTools)).text(), "tools");
   EXPECT_EQ(chat.Prompt(OrderedJson::array(), OrderedJson::parse(kTools)), "tools");
 }
 

@@ -9,6 +9,7 @@
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/prompt_renderer.h"
+#include "prompt/rendered_conversation.h"
 #include "prompt/turn_template.h"
 
 namespace qlora {
@@ -111,7 +112,7 @@ class LayoutTextTest : public testing::Test {
     const std::string text = TemplateOfLayout(layout, tokenizer, nullptr, false, true);
     const ChatTemplate chat(text, tokenizer);
     const OrderedJson list = OrderedJson::parse(messages);
-    return prompt ? chat.Prompt(list, nullptr) : chat.Render(list, nullptr).text;
+    return prompt ? chat.Prompt(list, nullptr) : chat.Render(list, nullptr).text();
   }
 };
 
@@ -208,11 +209,12 @@ TEST(TurnTemplateTest, BuiltInTemplatesAreListedAndLoad) {
         LoadChatTemplate({.chat_template = std::string(name)}, tokenizer, ChatClock::kFixed);
     const OrderedJson talk = {{{"role", "user"}, {"content", "u"}},
                               {{"role", "assistant"}, {"content", "v"}}};
-    const RenderedChat rendered = chat->Render(talk, nullptr);
-    ASSERT_EQ(rendered.assistant.size(), 1U) << name;
-    const ChatSpan span = rendered.assistant[0];
-    EXPECT_NE(rendered.text.substr(span.begin, span.end - span.begin).find('v'), std::string::npos);
-    EXPECT_TRUE(rendered.text.starts_with(chat->Prompt(OrderedJson::array({talk[0]}), nullptr)))
+    const RenderedConversation rendered = chat->Render(talk, nullptr);
+    ASSERT_EQ(rendered.turns().size(), 1U) << name;
+    const ChatSpan span = rendered.turns()[0];
+    EXPECT_NE(rendered.text().substr(span.begin, span.end - span.begin).find('v'),
+              std::string::npos);
+    EXPECT_TRUE(rendered.text().starts_with(chat->Prompt(OrderedJson::array({talk[0]}), nullptr)))
         << name;
     OrderedJson tool = talk;
     tool[1]["role"] = "tool";

@@ -1,9 +1,9 @@
 // Turns of templates that hide, open or close thoughts.
 #include <nlohmann/json.hpp>
+#include <ranges>
 
 #include "data/data_test_util.h"
-#include "prompt/chat_template.h"
-#include "prompt/conversation.h"
+#include "prompt/rendered_conversation.h"
 
 namespace qlora {
 namespace {
@@ -23,11 +23,11 @@ class ThinkingTurnsTest : public testing::Test {
   }
 
   // The conversation with brackets around what the assistant wrote.
-  static std::string Bracketed(const RenderedChat& chat) {
-    std::string shown = chat.text;
-    for (std::size_t s = chat.assistant.size(); s-- > 0;) {
-      shown.insert(chat.assistant[s].end, chat.assistant[s].open_end ? "…⟧" : "⟧");
-      shown.insert(chat.assistant[s].begin, "⟦");
+  static std::string Bracketed(const RenderedConversation& chat) {
+    std::string shown = chat.text();
+    for (const ChatSpan& turn : std::views::reverse(chat.turns())) {
+      shown.insert(turn.end, turn.open_end ? "…⟧" : "⟧");
+      shown.insert(turn.begin, "⟦");
     }
     return shown;
   }
@@ -88,7 +88,7 @@ TEST_F(ThinkingTurnsTest, ResultThatNamesTheFunctionIsNotOfTheCall) {
 TEST_F(ThinkingTurnsTest, TurnEndsBeforeAResultInItsMidst) {
   OrderedJson messages = OrderedJson::parse(kCallTalk);
   messages[1]["content"] = "I look.";
-  const RenderedChat rendered = ThinkerOf("channels").Render(messages, nullptr);
+  const RenderedConversation rendered = ThinkerOf("channels").Render(messages, nullptr);
   EXPECT_THAT(Bracketed(rendered),
               HasSubstr("call:rain{at:'Bern'}<tool_call|><|tool_response>⟧response:rain'much rain'"
                         "<tool_response|>I look.<turn|>\n⟦It rains.<turn|>⟧\n"));
@@ -99,11 +99,11 @@ TEST_F(ThinkingTurnsTest, ClosedThoughtOfThePromptIsPutBeforeTheLastAnswer) {
   EXPECT_EQ(Bracketed(chat, kPlainTalk),
             "<s><|turn>user\na<turn|>\n<|turn>model\n⟦b<turn|>⟧\n<|turn>user\nc<turn|>\n"
             "<|turn>model\n<|channel>thought\n<channel|>⟦d<turn|>⟧\n");
-  const RenderedChat rendered = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
+  const RenderedConversation rendered = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
   OrderedJson asked = OrderedJson::parse(kPlainTalk);
   asked.erase(3);
-  EXPECT_EQ(rendered.text.substr(0, rendered.assistant.back().begin), chat.Prompt(asked, nullptr));
-  EXPECT_THAT(rendered.warnings, IsEmpty());
+  EXPECT_EQ(rendered.text().substr(0, rendered.turns().back().begin), chat.Prompt(asked, nullptr));
+  EXPECT_THAT(rendered.warnings(), IsEmpty());
   // With thoughts the prompt writes none.
   EXPECT_THAT(Bracketed(ThinkerOf("channels", R"({"enable_thinking": true})"), kPlainTalk),
               EndsWith("<|turn>model\n⟦d<turn|>⟧\n"));
@@ -132,25 +132,25 @@ TEST_F(ThinkingTurnsTest, AnswerWithoutTheThoughtThatThePromptOpensIsNamed) {
   const ChatTemplate chat = Thinker(
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
       "{% if add_generation_prompt %}<assistant><think>\n{% endif %}");
-  const RenderedChat plain = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
+  const RenderedConversation plain = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
   EXPECT_THAT(Bracketed(plain), EndsWith("<assistant>⟦d</s>⟧"));
-  EXPECT_THAT(plain.warnings,
+  EXPECT_THAT(plain.warnings(),
               ElementsAre("answers that do not begin with <think>, as the chat template's prompt "
                           "does"));
   OrderedJson messages = OrderedJson::parse(kPlainTalk);
   messages[3]["content"] = "<think>\nwhy\n</think>\nd";
-  const RenderedChat thoughtful = chat.Render(messages, nullptr);
+  const RenderedConversation thoughtful = chat.Render(messages, nullptr);
   EXPECT_THAT(Bracketed(thoughtful), EndsWith("<assistant><think>\n⟦why\n</think>\nd</s>⟧"));
-  EXPECT_THAT(thoughtful.warnings, IsEmpty());
+  EXPECT_THAT(thoughtful.warnings(), IsEmpty());
 }
 
 TEST_F(ThinkingTurnsTest, TwoOpenTagsAreNoClosedThought) {
   const ChatTemplate chat = Thinker(
       "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
       "{% if add_generation_prompt %}<assistant><think><deep>\n{% endif %}");
-  const RenderedChat plain = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
+  const RenderedConversation plain = chat.Render(OrderedJson::parse(kPlainTalk), nullptr);
   EXPECT_THAT(Bracketed(plain), EndsWith("<assistant>⟦d</s>⟧"));
-  EXPECT_THAT(plain.warnings, ElementsAre(HasSubstr("do not begin with <think><deep>")));
+  EXPECT_THAT(plain.warnings(), ElementsAre(HasSubstr("do not begin with <think><deep>")));
 }
 
 TEST_F(ThinkingTurnsTest, ThoughtsArePartsWhereTheTemplateReadsParts) {
@@ -160,15 +160,16 @@ TEST_F(ThinkingTurnsTest, ThoughtsArePartsWhereTheTemplateReadsParts) {
       "m.content + eos_token }}{% else %}{% for part in m.content %}"
       "{% if part['type'] == 'thinking' %}{{ '[THINK]' + part['thinking'] + '[/THINK]' }}"
       "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{{ eos_token }}{% endif %}{% endfor %}";
-  const RenderedChat chat = Thinker(parts).Render(OrderedJson::parse(kThoughtTalk), nullptr);
+  const RenderedConversation chat =
+      Thinker(parts).Render(OrderedJson::parse(kThoughtTalk), nullptr);
   EXPECT_EQ(Bracketed(chat),
             "[INST]a[/INST]⟦[THINK]why b[/THINK]b</s>⟧[INST]c[/INST]⟦[THINK]why d[/THINK]d</s>⟧");
-  EXPECT_THAT(chat.readings, ElementsAre("thoughts as parts of the content"));
+  EXPECT_THAT(chat.readings(), ElementsAre("thoughts as parts of the content"));
   // One that reads the field, and prints what it does not know.
   const std::string field =
       "{% for m in messages %}{{ m.content if m.content is string else m.content | tojson }}"
       "{{ m.thinking if loop.first }}</s>{% endfor %}";
-  EXPECT_THAT(Thinker(field).Render(OrderedJson::parse(kThoughtTalk), nullptr).text,
+  EXPECT_THAT(Thinker(field).Render(OrderedJson::parse(kThoughtTalk), nullptr).text(),
               HasSubstr("</s>d</s>"));
 }
 

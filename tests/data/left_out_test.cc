@@ -1,5 +1,6 @@
-// Which answers are trained, and up to where, when a template strips thoughts or closes a text.
-#include "data/stripped_thoughts.h"
+// Which answers are trained, and up to where, when a template strips thoughts or closes a text;
+// what it costs to see what a text leaves out.
+#include "data/left_out.h"
 
 #include <nlohmann/json.hpp>
 
@@ -10,7 +11,7 @@
 namespace qlora {
 namespace {
 
-class StrippedThoughtsTest : public testing::Test {
+class LeftOutTest : public testing::Test {
  protected:
   static std::string Trained(const Dataset& data, std::int64_t sample, const Tokenizer& tokenizer) {
     Ids trained;
@@ -43,7 +44,7 @@ constexpr const char* kNoThoughts =
     R"({"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})";
 constexpr const char* kWarning = "whose thoughts the chat template leaves out";
 
-TEST_F(StrippedThoughtsTest, AnswerWithoutItsThoughtsIsNotTrained) {
+TEST_F(LeftOutTest, AnswerWithoutItsThoughtsIsNotTrained) {
   for (const char* record : {kFields, kTags}) {
     SCOPED_TRACE(record);
     DataOptions options = folder_.With("d.jsonl", record);
@@ -59,7 +60,7 @@ TEST_F(StrippedThoughtsTest, AnswerWithoutItsThoughtsIsNotTrained) {
   }
 }
 
-TEST_F(StrippedThoughtsTest, AnswersThatAreAllAlikeAreTrained) {
+TEST_F(LeftOutTest, AnswersThatAreAllAlikeAreTrained) {
   const Dataset plain =
       Dataset::Open(folder_.With("d.jsonl", kNoThoughts), tokenizer_, &reasoning_);
   EXPECT_EQ(Trained(plain, 0, tokenizer_), "b<|im_end|>\n</think>\n\nd<|im_end|>");
@@ -76,7 +77,7 @@ TEST_F(StrippedThoughtsTest, AnswersThatAreAllAlikeAreTrained) {
 }
 
 // A template may end the text with a token that no answer has, and mark a line end as the answer's.
-TEST_F(StrippedThoughtsTest, NothingBehindTheStopTokenIsTrained) {
+TEST_F(LeftOutTest, NothingBehindTheStopTokenIsTrained) {
   const ChatTemplate closes(
       "{% for m in messages %}{{ m.content + ('|' if m.role == 'user' else eos_token) }}{% endfor "
       "%}"
@@ -98,13 +99,38 @@ TEST_F(StrippedThoughtsTest, NothingBehindTheStopTokenIsTrained) {
 }
 
 // Earlier answers of the template "harmony" are closed by a token that ends no answer.
-TEST_F(StrippedThoughtsTest, OpenEndIsNotTrained) {
+TEST_F(LeftOutTest, OpenEndIsNotTrained) {
   const Tokenizer tokenizer = MakeTestTokenizer(
       {.special = {"<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>"}});
   const ChatTemplate harmony(ReadFixture("chat/harmony.jinja"), tokenizer);
   const Dataset data = Dataset::Open(folder_.With("d.jsonl", kNoThoughts), tokenizer, &harmony);
   EXPECT_EQ(Trained(data, 0, tokenizer),
             "<|channel|>final<|message|>b<|channel|>final<|message|>d<|return|>");
+}
+
+TEST_F(LeftOutTest, FieldsAreLookedForOnceInAllRecords) {
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}</s>{% endgeneration %}"
+      "{% endfor %}",
+      tokenizer_);
+  ReadFields read;
+  const auto unread = [&](const char* fields, std::int64_t renderings) {
+    RenderedConversation rendered(
+        chat, ConversationOfMessages(OrderedJson::parse(
+                  std::string(R"({"messages": [{"role": "user", "content": "a"}, )") +
+                  R"({"role": "assistant", "content": "b")" + fields + "}]}")));
+    SampleNotes notes;
+    NoteLeftOut(rendered, read, notes);
+    EXPECT_EQ(rendered.renderings(), renderings) << fields;
+    return notes.unread_fields;
+  };
+  EXPECT_EQ(unread("", 1), std::vector<std::string>());
+  const char* two = R"(, "reasoning_content": "y", "audio": {"id": 1}, "refusal": null)";
+  EXPECT_EQ(unread(two, 2), (std::vector<std::string>{"reasoning_content", "audio"}))
+      << "one rendering without all of the fields";
+  read.Add("audio");
+  read.Add("reasoning_content");
+  EXPECT_EQ(unread(two, 1), std::vector<std::string>());
 }
 
 }  // namespace
