@@ -88,6 +88,13 @@ enum class QkNorm : std::uint8_t {
   kProjection,    // of all heads together, before RoPE (Olmo)
 };
 
+// What the output of attention is multiplied by before the last linear: sigmoid(gate).
+enum class OutputGate : std::uint8_t {
+  kNone,
+  kHeads,  // one gate for each head: a linear (H, D) behind q, k and v
+  kFull,   // as wide as the output: q_proj has K rows of query, then K of gate for each head
+};
+
 // The names of a layer's modules, which families spell differently. Unused names have no meaning.
 struct ModuleNames {
   std::string_view input_norm = "input_layernorm";
@@ -149,9 +156,7 @@ struct DecoderConfig {
   bool mlp_bias = false;   // also of experts
   bool conv_bias = false;  // of a short convolution and its two linears
   QkNorm qk_norm = QkNorm::kNone;
-  // q_proj has K rows of query, then K rows of gate for each head; the output of attention is
-  // multiplied by sigmoid(gate) (Qwen3.5).
-  bool output_gate = false;
+  OutputGate output_gate = OutputGate::kNone;
   bool sinks = false;          // each softmax has one more term (ops::AttentionSinks)
   bool value_norm = false;     // RMSNorm of each head of values, without a weight (Gemma 4)
   bool one_plus_norm = false;  // norm weights are stored as w - 1 (Gemma)

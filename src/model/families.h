@@ -68,7 +68,7 @@ struct Family {
   bool mlp_bias_key = false;
   QkNorm qk_norm = QkNorm::kNone;
   MixerRule mixers = MixerRule::kAttention;
-  bool output_gate = false;
+  OutputGate output_gate = OutputGate::kNone;
   bool one_plus_norm = false;
   bool gemma = false;  // gelu, scaled embedding
   // Norms of values, a scalar of each layer, layers that share keys and values

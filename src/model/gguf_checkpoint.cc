@@ -73,7 +73,8 @@ class Builder {
     } else if (Has("blk.0.attn_qkv.weight")) {
       Get("blk.0.attn_qkv.weight", first.qkv_features(), d);
     } else {
-      Get("blk.0.attn_q.weight", first.q_features() * (config_.output_gate ? 2 : 1), d);
+      Get("blk.0.attn_q.weight",
+          first.q_features() * (config_.output_gate == OutputGate::kFull ? 2 : 1), d);
     }
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     CheckAllRead();

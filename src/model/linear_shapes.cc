@@ -12,13 +12,19 @@ namespace {
 
 constexpr std::string_view kSideRouter = "router.proj";
 
+std::vector<std::string> AttentionNames(const DecoderConfig& config, const LayerConfig& layer) {
+  if (config.fused_qkv) return {"self_attn.qkv_proj"};
+  std::vector<std::string> names = {"self_attn.q_proj"};
+  if (layer.has_own_kv()) names.push_back("self_attn.k_proj");
+  if (layer.has_own_kv() && !layer.k_is_v) names.push_back("self_attn.v_proj");
+  if (config.output_gate == OutputGate::kHeads) names.push_back("self_attn.gate_proj");
+  return names;
+}
+
 std::vector<std::string> MixerNames(const DecoderConfig& config, const LayerConfig& layer) {
   switch (layer.mixer) {
     case Mixer::kAttention:
-      if (config.fused_qkv) return {"self_attn.qkv_proj"};
-      if (!layer.has_own_kv()) return {"self_attn.q_proj"};
-      if (layer.k_is_v) return {"self_attn.q_proj", "self_attn.k_proj"};
-      return {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+      return AttentionNames(config, layer);
     case Mixer::kDeltaRule:
       if (config.fused_delta) return {"linear_attn.in_proj_qkvz", "linear_attn.in_proj_ba"};
       return {"linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_b",
@@ -41,16 +47,23 @@ std::string LastMixerName(const DecoderConfig& config, Mixer mixer) {
   return "conv.out_proj";
 }
 
+// In the order of AttentionNames.
+std::vector<LinearShape> AttentionShapes(const DecoderConfig& config, const LayerConfig& layer) {
+  const std::int64_t d = config.hidden_size;
+  if (config.fused_qkv) return {{layer.qkv_features(), d}};
+  std::vector<LinearShape> shapes;
+  shapes.push_back({layer.q_features() * (config.output_gate == OutputGate::kFull ? 2 : 1), d});
+  if (layer.has_own_kv()) shapes.push_back({layer.kv_features(), d});
+  if (layer.has_own_kv() && !layer.k_is_v) shapes.push_back({layer.kv_features(), d});
+  if (config.output_gate == OutputGate::kHeads) shapes.push_back({layer.num_attention_heads, d});
+  return shapes;
+}
+
 std::vector<LinearShape> MixerShapes(const DecoderConfig& config, const LayerConfig& layer) {
   const std::int64_t d = config.hidden_size;
-  const std::int64_t q = layer.q_features() * (config.output_gate ? 2 : 1);
-  const std::int64_t kv = layer.kv_features();
   switch (layer.mixer) {
     case Mixer::kAttention:
-      if (config.fused_qkv) return {{layer.qkv_features(), d}};
-      if (!layer.has_own_kv()) return {{q, d}};
-      if (layer.k_is_v) return {{q, d}, {kv, d}};
-      return {{q, d}, {kv, d}, {kv, d}};
+      return AttentionShapes(config, layer);
     case Mixer::kDeltaRule: {
       const std::int64_t heads = config.delta_rule.heads;
       if (config.fused_delta) {

@@ -14,7 +14,7 @@ TEST_F(ConfigTest, MixersOfQwen3_5) {
   const DecoderConfig plain = Load(json);
   EXPECT_EQ(plain.layers[2].mixer, Mixer::kDeltaRule);
   EXPECT_EQ(plain.layers[3].mixer, Mixer::kAttention);
-  EXPECT_TRUE(plain.output_gate && plain.one_plus_norm);
+  EXPECT_TRUE(plain.output_gate == OutputGate::kFull && plain.one_plus_norm);
   EXPECT_EQ(plain.ropes[0].rotary_dim, 64);  // a quarter of 256
   json["full_attention_interval"] = 2;
   EXPECT_EQ(Load(json).layers[1].mixer, Mixer::kAttention);

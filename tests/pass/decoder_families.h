@@ -92,9 +92,14 @@ inline std::vector<Family> Families() {
     c.ropes[0].interleaved = true;
     c.ropes[0].rotary_dim = 4;
   });
+  add("GatedHeads", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kHeads;
+    c.output_gate = OutputGate::kHeads;
+    c.post_norms = true;
+  });
   const auto delta_rule = [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
-    c.output_gate = true;
+    c.output_gate = OutputGate::kFull;
     c.ropes[0].rotary_dim = 2;
     c.layers[0] = {.rope = -1, .mixer = Mixer::kDeltaRule};
     c.conv_taps = 4;

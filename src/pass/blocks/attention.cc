@@ -24,9 +24,11 @@ void AttentionMixer::Layout(LayerCarver& c, Activations& a) {
   } else {
     LayoutQkv(c, a.qkv, a.q, a.k, a.v);
   }
-  if (c.config.output_gate) a.q_gate = c.Act(c.rows, 2 * q);
+  const OutputGate gate = c.config.output_gate;
+  if (gate == OutputGate::kHeads) a.gate = c.Act(c.rows, c.sizes.num_attention_heads);
+  if (gate == OutputGate::kFull) a.q_gate = c.Act(c.rows, 2 * q);
   if (c.config.qk_norm != QkNorm::kNone) {
-    if (!c.config.output_gate) a.q_pre = c.Act(c.rows, q);
+    if (gate != OutputGate::kFull) a.q_pre = c.Act(c.rows, q);
     a.q_rstd = c.Wide(1, c.rows * q / c.config.q_norm_size(c.layer));
     if (has_own_kv) {
       a.k_pre = c.Act(c.rows, kv);
@@ -46,10 +48,11 @@ void AttentionMixer::LayoutScratch(LayerCarver& c, Activations& a) {
   Scratch& s = a.scratch;
   const std::int64_t q = c.sizes.q_features();
   if (c.training) s.d_attn = c.LastInputGradient(c.rows, q);
-  if (c.config.output_gate) s.gated = c.Act(c.rows, q);
+  const OutputGate gate = c.config.output_gate;
+  if (gate != OutputGate::kNone) s.gated = c.Act(c.rows, q);
   if (!c.training) return;
   LayoutQkv(c, s.d_qkv, s.d_q, s.d_k, s.d_v);
-  if (c.config.output_gate) s.d_q_gate = c.Act(c.rows, 2 * q);
+  if (gate == OutputGate::kFull) s.d_q_gate = c.Act(c.rows, 2 * q);
 }
 
 void AttentionMixer::LayoutQkv(LayerCarver& c, MatrixView& qkv, MatrixView& q, MatrixView& k,
@@ -94,7 +97,7 @@ AttentionMixer::AttentionMixer(const LayerContext& context, Activations& a)
                  : std::get<Activations>(context.buffers.layers[sizes_.kv_layer].mixer)),
       s_(a.scratch),
       o_(context, LinearGroup::kO, a.o, w_.post_attn_norm, context.u().o),
-      mixed_(config_.output_gate ? s_.gated : a.attn) {
+      mixed_(config_.output_gate == OutputGate::kNone ? a.attn : s_.gated) {
   BindKeys();
   BindHeads();
   BindLinears();
@@ -118,7 +121,7 @@ void AttentionMixer::BindKeys() {
 
 void AttentionMixer::BindHeads() {
   const std::int64_t head = sizes_.head_dim;
-  if (config_.output_gate) {
+  if (config_.output_gate == OutputGate::kFull) {
     // The rows of one head: K of query, then K of gate.
     const MatrixView heads = Reshape(a_.q_gate, 2 * head);
     q_heads_ = Columns(heads, 0, head);
@@ -134,27 +137,21 @@ void AttentionMixer::BindHeads() {
 }
 
 void AttentionMixer::BindLinears() {
-  const std::vector<MatrixView>& u = context_.u().qkv;
+  const auto add = [&](const MatrixView& y, const MatrixView& d_y) {
+    qkv_.Add({y, context_.u().qkv[qkv_.size()]});
+    d_qkv_.Add(d_y);
+  };
   if (config_.fused_qkv) {
-    qkv_ = {{a_.qkv, u[0]}};
-    d_qkv_ = {s_.d_qkv};
     copies_k_v_ = context_.state != nullptr;
-    return;
+    return add(a_.qkv, s_.d_qkv);
   }
-  const MatrixView& q = config_.output_gate ? a_.q_gate : has_qk_norm() ? a_.q_pre : a_.q;
-  const MatrixView& d_q = config_.output_gate ? s_.d_q_gate : s_.d_q;
-  const MatrixView& k = has_qk_norm() ? a_.k_pre : k_;
-  const MatrixView& v = config_.value_norm ? a_.v_pre : v_;
-  if (!sizes_.has_own_kv()) {
-    qkv_ = {{q, u[0]}};
-    d_qkv_ = {d_q};
-  } else if (sizes_.k_is_v) {
-    qkv_ = {{q, u[0]}, {k, u[1]}};
-    d_qkv_ = {d_q, s_.d_k};
-  } else {
-    qkv_ = {{q, u[0]}, {k, u[1]}, {v, u[2]}};
-    d_qkv_ = {d_q, s_.d_k, s_.d_v};
+  const bool has_q_gate = config_.output_gate == OutputGate::kFull;
+  add(has_q_gate ? a_.q_gate : has_qk_norm() ? a_.q_pre : a_.q, has_q_gate ? s_.d_q_gate : s_.d_q);
+  if (sizes_.has_own_kv()) {
+    add(has_qk_norm() ? a_.k_pre : k_, s_.d_k);
+    if (!sizes_.k_is_v) add(config_.value_norm ? a_.v_pre : v_, s_.d_v);
   }
+  if (config_.output_gate == OutputGate::kHeads) add(a_.gate, a_.gate);
 }
 
 // ---- Steps.
@@ -257,20 +254,38 @@ void AttentionMixer::RotateHeads(const MatrixView& x, int rope, std::int64_t hea
                          heads, inverse, x});
 }
 
-// mixed = attn * sigmoid(gate), where outputs have a gate.
+// mixed = attn * sigmoid(gate)
 void AttentionMixer::Gate() {
-  if (!config_.output_gate) return;
-  const std::int64_t head = sizes_.head_dim;
-  context_.Run(ops::GatedActivation{Activation::kSigmoid, gate_heads_, Reshape(a_.attn, head),
-                                    Reshape(mixed_, head)});
+  const MatrixView attn = Reshape(a_.attn, sizes_.head_dim);
+  const MatrixView mixed = Reshape(mixed_, sizes_.head_dim);
+  switch (config_.output_gate) {
+    case OutputGate::kNone:
+      break;
+    case OutputGate::kHeads:
+      context_.Run(ops::GateRows{attn, Reshape(a_.gate, 1), mixed});
+      break;
+    case OutputGate::kFull:
+      context_.Run(ops::GatedActivation{Activation::kSigmoid, gate_heads_, attn, mixed});
+      break;
+  }
 }
 
 void AttentionMixer::GateBackward() {
-  if (!config_.output_gate) return;
-  const std::int64_t head = sizes_.head_dim;
-  const MatrixView d_attn = Reshape(s_.d_attn, head);
-  context_.Run(ops::GatedActivationBackward{Activation::kSigmoid, d_attn, gate_heads_,
-                                            Reshape(a_.attn, head), d_gate_heads_, d_attn});
+  const MatrixView attn = Reshape(a_.attn, sizes_.head_dim);
+  const MatrixView d_attn = Reshape(s_.d_attn, sizes_.head_dim);
+  switch (config_.output_gate) {
+    case OutputGate::kNone:
+      break;
+    case OutputGate::kHeads: {
+      const MatrixView gate = Reshape(a_.gate, 1);
+      context_.Run(ops::GateRowsBackward{d_attn, attn, gate, gate, d_attn});
+      break;
+    }
+    case OutputGate::kFull:
+      context_.Run(ops::GatedActivationBackward{Activation::kSigmoid, d_attn, gate_heads_, attn,
+                                                d_gate_heads_, d_attn});
+      break;
+  }
 }
 
 // The layer that keys and values are of runs backward behind all that read them.

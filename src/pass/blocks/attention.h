@@ -24,12 +24,13 @@ class AttentionMixer {
     MatrixView d_q;       // (N, H*K) act
     MatrixView d_k;       // (N, G*K) act
     MatrixView d_v;       // (N, G*K) act
-    MatrixView d_q_gate;  // (N, 2*H*K) act: gradient of `q_gate`
+    MatrixView d_q_gate;  // (N, 2*H*K) act: gradient of `q_gate`; only with it
   };
   struct Activations {
     using Block = AttentionMixer;
     MatrixView qkv;     // (N, (H+2G)K) act: q, k and v are its columns; empty where they are apart
-    MatrixView q_gate;  // (N, 2*H*K) act: query and gate of each head; empty without gates
+    MatrixView q_gate;  // (N, 2*H*K) act: query and gate of each head; only with kFull
+    MatrixView gate;    // (N, H) act: only with kHeads; the backward pass leaves its gradient here
     MatrixView q_pre;   // (N, H*K) act: before the head norm; empty without norms of heads
     MatrixView k_pre;   // (N, G*K) act
     MatrixView v_pre;   // (N, G*K) act: before the norm of values; empty without, or where it is
@@ -108,12 +109,12 @@ class AttentionMixer {
   // and all keys and values that attention reads: activations, or rows of the state.
   MatrixView k_, v_;          // (N, G*K)
   MatrixView all_k_, all_v_;  // (M, G*K)
-  // Query and gate of each head (N*H, K): columns of one matrix where outputs have a gate.
+  // Query and gate of each head (N*H, K): columns of one matrix with OutputGate::kFull.
   MatrixView q_heads_, d_q_heads_, gate_heads_, d_gate_heads_;
   // The outputs of the linears of step 2 and their gradients: one matrix in families that fuse
   // them. A state needs k and v apart, so that a fused product is copied to it.
-  InlineList<LinearOutput, 3> qkv_;
-  InlineList<ConstMatrixView, 3> d_qkv_;
+  InlineList<LinearOutput, 4> qkv_;
+  InlineList<ConstMatrixView, 4> d_qkv_;
   bool copies_k_v_ = false;
 };
 

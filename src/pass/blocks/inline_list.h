@@ -18,6 +18,8 @@ class InlineList {
   InlineList(std::initializer_list<T> some) : count_(some.size()) {
     std::copy(some.begin(), some.end(), all_.begin());
   }
+  void Add(const T& one) { all_[count_++] = one; }
+  std::size_t size() const { return count_; }
   operator std::span<const T>() const { return std::span(all_).first(count_); }
 
  private:
