@@ -17,6 +17,7 @@
 #include "convert/merged_linear.h"
 #include "model/base_record.h"
 #include "model/gguf_names.h"
+#include "model/tensor_list.h"
 #include "qlora/export_gguf.h"
 
 namespace qlora {
@@ -51,19 +52,16 @@ class ModelPlan {
              .has_importance = importance_ != nullptr} {}
 
   const GgufPlan& Build() {
-    Weigh(Table("token_embd.weight", weights_.embed,
-                TypeOf("token_embd.weight", weights_.embed.cols())));
-    Vector(fmt::format("{}.weight", FindGgufArchitecture(config_.model_type)->final_norm),
-           weights_.final_norm);
-    // Without output.weight llama.cpp uses token_embd as the head.
-    if (!weights_.is_tied()) {
-      Weigh(Table("output.weight", weights_.head, TypeOf("output.weight", weights_.head.cols())));
-    }
-    if (config_.per_layer_size > 0) {
-      const WeightView& table = weights_.per_layer_embed;
-      const char* const name = "per_layer_token_embd.weight";
-      Weigh(Table(name, table, TypeOf(name, table.cols()), HostMemory()));
-      Vector("per_layer_proj_norm.weight", weights_.per_layer_norm);
+    for (const DecoderTensor& row : DecoderTensors(config_)) {
+      const std::string& name = row.gguf[0][0].tensor;
+      if (row.vector != nullptr) {
+        plan_.Vector(name, FloatsOf(weights_.*row.vector));
+      } else if (!row.is_head() || !weights_.is_tied()) {
+        const WeightView& table = weights_.*row.table;
+        const bool in_host = row.table == &DecoderWeights::per_layer_embed;
+        Weigh(Table(name, table, TypeOf(name, table.cols()), in_host ? HostMemory() : memory_),
+              row.is_head());
+      }
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
       plan_.Vector(factors.name, factors.values);
@@ -89,15 +87,14 @@ class ModelPlan {
     return GgufTensorType(file_, mix_, name, cols);
   }
 
-  // Gives the tensor that was added last its importance.
-  void Weigh(GgufTensor& tensor) const {
+  // Gives the tensor that was added last its importance. multiplies: false for a table, of which
+  // rows are looked up.
+  void Weigh(GgufTensor& tensor, bool multiplies) const {
     if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
     const std::string& name = tensor.info.name;
-    const bool is_embedding = name == "token_embd.weight" || name == "per_layer_token_embd.weight";
     const auto found = importance_->entries.find(name);
     if (found == importance_->entries.end()) {
-      // Tables have none, since a lookup multiplies nothing.
-      if (!file_.needs_importance || is_embedding || tensor.info.dtype != file_.base) return;
+      if (!file_.needs_importance || !multiplies || tensor.info.dtype != file_.base) return;
       ThrowInvalidInput(
           "the importance matrix has no '{}', which {} needs: make one of this model, or choose "
           "another outtype",
@@ -108,7 +105,7 @@ class ModelPlan {
     const std::vector<float>& weights = found->second.mean_squares;
     if (std::ssize(weights) == matrices * cols) {
       tensor.importance = weights;
-    } else if (!is_embedding) {
+    } else if (multiplies) {
       ThrowInvalidInput(
           "the importance matrix has {} values for '{}', where the model has {} matrices of {} "
           "columns; it is of another model",
@@ -116,9 +113,6 @@ class ModelPlan {
     }
   }
 
-  GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type) {
-    return Table(name, table, type, memory_);
-  }
   GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type,
                     Memory& memory) {
     return plan_.Matrix(name, type, table.rows(), table.cols(),
@@ -127,11 +121,6 @@ class ModelPlan {
                           for (std::int64_t r = 0; r < count; ++r)
                             rows.Read(r, out + r * table.cols());
                         });
-  }
-
-  // Writes a vector of the wide type as it is.
-  void Vector(const std::string& name, const ConstMatrixView& values) {
-    plan_.Vector(name, FloatsOf(values));
   }
 
   std::vector<float> FloatsOf(const ConstMatrixView& m) const {
@@ -151,9 +140,12 @@ class ModelPlan {
     return *merged_;
   }
 
-  // Adds the linears that share one tensor; loras may be empty.
-  void Linears(const std::string& name, const std::vector<const FrozenLinear*>& stack,
-               const std::vector<const LoraLinear*>& loras, const LinearRows& rows) {
+  // Adds the linears that share one tensor.
+  void Linears(const LayerTensor& row, std::int64_t l, const std::string& weight) {
+    const LinearRows rows = GgufRowsOf(config_, l, row, weight);
+    const std::vector<const FrozenLinear*> stack = StackOf(weights_.layers[l].linears, row);
+    std::vector<const LoraLinear*> loras;
+    if (adapter_ != nullptr) loras = StackOf(adapter_->layers()[l], row);
     std::vector<std::int64_t> order = rows.order;
     const float factor = rows.factor;
     const FrozenLinear& first_linear = *stack[0];
@@ -162,7 +154,7 @@ class ModelPlan {
       order.resize(first_linear.weight.rows());
       std::iota(order.begin(), order.end(), std::int64_t{0});
     }
-    if (!first_linear.bias.empty()) Biases(name + ".bias", stack, order, factor);
+    if (!first_linear.bias.empty()) Biases(StemOf(weight) + ".bias", stack, order, factor);
     const std::int64_t out_rows = std::ssize(order);
     const std::int64_t cols = first_linear.weight.cols();
     std::vector<GgufRows> merged;
@@ -185,16 +177,15 @@ class ModelPlan {
       merged.push_back(read(&MergedLinear::Read));
       unchanged.push_back(read(&MergedLinear::ReadWithoutAdapter));
     }
-    const std::string weight = name + ".weight";
     // llama.cpp keeps the gate of a shared expert as a vector, in float32. A rounded router may
     // choose another expert.
-    const bool is_vector = weight.ends_with("ffn_gate_inp_shexp.weight");
-    const bool is_router = weight.ends_with("ffn_gate_inp.weight");
+    const bool is_vector = row.group == LinearGroup::kSharedIn && out_rows == 1;
+    const bool is_router = row.group == LinearGroup::kSideRouter;
     const TensorType type = is_vector || is_router ? TensorType(DType::kF32) : TypeOf(weight, cols);
     GgufTensor& tensor = plan_.Stack(weight, type, out_rows, cols, std::move(merged));
     if (is_vector) tensor.info.shape = {cols};
     if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
-    Weigh(tensor);
+    Weigh(tensor, true);
   }
 
   // A vector, or the rows of all experts.
@@ -215,97 +206,43 @@ class ModelPlan {
         });
   }
 
-  // The weights of a convolution (C, K), in float32; order: of the channels, or empty.
-  void Conv(const std::string& name, const ConvWeights& conv,
-            const std::vector<std::int64_t>& order) {
-    const std::int64_t taps = conv.weight.cols;
-    const auto read = [values = FloatsOf(conv.weight), order, taps](
+  // Values of the wide type, in float32.
+  void Values(const LayerTensor& row, std::int64_t l) {
+    const std::string& name = row.gguf[0][0].tensor;
+    const ConstMatrixView& member = row.member.read(weights_.layers[l]);
+    std::vector<float> values =
+        FloatsOf(row.kind == TensorKind::kScalar ? Columns(member, 0, 1) : member);
+    const LinearRows rows = GgufRowsOf(config_, l, row, name);
+    if (rows.factor != 1) {
+      for (float& value : values) value *= rows.factor;
+    }
+    if (row.kind != TensorKind::kConv) {
+      if (!rows.order.empty()) MoveColumns(rows.order, 1, values.data());
+      return plan_.Vector(name, std::move(values));
+    }
+    const std::int64_t taps = row.shape.in;
+    const auto read = [values = std::move(values), order = rows.order, taps](
                           std::int64_t first, std::int64_t count, float* out) {
       for (std::int64_t c = first; c < first + count; ++c) {
         const std::int64_t source = order.empty() ? c : order[c];
         std::copy_n(values.begin() + source * taps, taps, out + (c - first) * taps);
       }
     };
-    plan_.Matrix(name, DType::kF32, conv.weight.rows, taps, read);
-  }
-
-  void DeltaRule(const std::string& block, const LayerWeights& w) {
-    const std::vector<std::int64_t> heads =
-        config_.delta_rule.tiled ? std::vector<std::int64_t>{} : GgufValueHeads(config_);
-    const std::int64_t values = config_.delta_value_features();
-    Conv(block + "ssm_conv1d.weight", w.conv,
-         RowsOfHeads(heads, config_.delta_rule.value_dim, config_.delta_conv_features() - values));
-    const auto vector = [&](const char* name, const ConstMatrixView& source) {
-      std::vector<float> all = FloatsOf(source);
-      if (!heads.empty()) MoveColumns(heads, 1, all.data());
-      plan_.Vector(block + name, std::move(all));
-    };
-    vector("ssm_dt.bias", w.delta_rule.dt_bias);
-    vector("ssm_a", w.delta_rule.rate);
-    Vector(block + "ssm_norm.weight", w.delta_rule.norm);
-  }
-
-  void SideExperts(const std::string& block, const SideWeights& w) {
-    std::vector<float> scale = FloatsOf(w.router_norm);
-    const float root = std::sqrt(static_cast<float>(config_.hidden_size));
-    for (float& value : scale) value *= root;
-    plan_.Vector(block + "ffn_gate_inp.scale", std::move(scale));
-    Vector(block + "ffn_down_exps.scale", Reshape(w.expert_scale, w.expert_scale.rows));
-    Vector(block + "post_ffw_norm_1.weight", w.dense_norm);
-    Vector(block + "pre_ffw_norm_2.weight", w.norm);
-    Vector(block + "post_ffw_norm_2.weight", w.sum_norm);
+    plan_.Matrix(name, DType::kF32, row.shape.out, taps, read);
   }
 
   void Layer(std::int64_t l) {
-    const LayerWeights& w = weights_.layers[l];
-    const PerLinear<std::string> names = GgufLinearNames(l, config_);
-    const PerLinear<LinearRows> rows = GgufLinearRows(l, config_);
-    const PerLinear<LoraLinear>* loras = adapter_ == nullptr ? nullptr : &adapter_->layers()[l];
-    const std::string block = fmt::format("blk.{}.", l);
-
-    Vector(block + "attn_norm.weight", w.input_norm);
-    const auto add = [&](LinearGroup group) {
-      const std::span<const std::string> tensors = GroupOf(names, group);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        std::vector<const LoraLinear*> stack;
-        if (loras != nullptr) stack = StackOf(GroupOf(*loras, group), i, tensors.size());
-        Linears(tensors[i], StackOf(GroupOf(w.linears, group), i, tensors.size()), stack,
-                GroupOf(rows, group)[i]);
+    for (const LayerTensor& row : LayerTensors(config_, l)) {
+      for (const std::string& tensor : GgufTensorsOf(row)) {
+        if (row.kind == TensorKind::kLinear) {
+          Linears(row, l, tensor);
+        } else if (row.kind == TensorKind::kTable) {
+          // float32: a rounded logit may choose another expert.
+          Table(tensor, weights_.layers[l].router, DType::kF32, memory_);
+        } else {
+          Values(row, l);
+        }
       }
-    };
-    add(LinearGroup::kQkv);
-    if (config_.layers[l].mixer == Mixer::kDeltaRule) DeltaRule(block, w);
-    if (config_.layers[l].mixer == Mixer::kShortConv) {
-      Conv(block + "shortconv.conv.weight", w.conv, {});
-    }
-    std::vector<float> q_norm = FloatsOf(w.q_norm);
-    const float factor = config_.qk_norm != QkNorm::kNone ? GgufScoreFactor(config_) : 1;
-    for (float& value : q_norm) value *= factor;
-    plan_.Vector(block + "attn_q_norm.weight", std::move(q_norm));
-    Vector(block + "attn_k_norm.weight", w.k_norm);
-    add(LinearGroup::kO);
-    Vector(block + "post_attention_norm.weight", w.post_attn_norm);
-    Vector(block + GgufMlpNorm(config_) + ".weight", w.mlp_norm);
-    // float32: a rounded logit may choose another expert.
-    if (!w.router.empty()) Table(block + "ffn_gate_inp.weight", w.router, DType::kF32);
-    Vector(block + "exp_probs_b.bias", w.expert_bias);
-    Vector(block + "ffn_gate_inp.bias", w.router_bias);
-    Vector(block + "attn_sinks.weight", w.sinks);
-    add(LinearGroup::kGateUp);
-    add(LinearGroup::kDown);
-    add(LinearGroup::kSharedIn);
-    add(LinearGroup::kSharedOut);
-    Vector(block + "post_ffw_norm.weight", w.post_mlp_norm);
-    add(LinearGroup::kPerLayerGate);
-    add(LinearGroup::kPerLayerOut);
-    add(LinearGroup::kPerLayerModel);
-    if (config_.side_moe.num_experts > 0) SideExperts(block, w.side);
-    add(LinearGroup::kSideRouter);
-    add(LinearGroup::kSideIn);
-    add(LinearGroup::kSideOut);
-    Vector(block + "post_norm.weight", w.per_layer_norm);
-    if (!w.scale.empty()) {
-      Vector(block + "layer_output_scale.weight", Columns(w.scale, 0, 1));
     }
   }
 
@@ -428,13 +365,11 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Deco
     }
     // The adapter does not name this linear.
     if (lora.rank == 0) return;
-    plan.Stack(tensor + ".weight.lora_a", target.outtype, lora.rank, lora.in, std::move(as));
+    plan.Stack(tensor + ".lora_a", target.outtype, lora.rank, lora.in, std::move(as));
     const std::int64_t out = linear_rows.order.empty() ? lora.out : std::ssize(linear_rows.order);
-    plan.Stack(tensor + ".weight.lora_b", target.outtype, out, lora.rank, std::move(bs));
+    plan.Stack(tensor + ".lora_b", target.outtype, out, lora.rank, std::move(bs));
   };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    const PerLinear<std::string> names = GgufLinearNames(l, config);
-    const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
     const PerLinear<LoraLinear>& loras = adapter.layers()[l];
     for (const LoraLinear& lora : loras.per_layer_model) {
       if (lora.rank == 0) continue;
@@ -443,18 +378,14 @@ void ExportGgufAdapter(Context& context, const DecoderConfig& config, const Deco
           "into the model (--format gguf)",
           lora.path);
     }
-    for (const LinearGroup group : kLinearGroups) {
-      const std::span<const std::string> tensors = GroupOf(names, group);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const std::vector<const LoraLinear*> stack =
-            StackOf(GroupOf(loras, group), i, tensors.size());
-        std::span<const float> factors;
-        if (group == LinearGroup::kSideOut) {
-          factors = std::span(expert_scales).subspan(l * stack.size(), stack.size());
-        }
-        add(tensors[i], stack, GroupOf(rows, group)[i], factors);
+    ForEachGgufLinear(config, l, [&](const LayerTensor& row, const std::string& tensor) {
+      const std::vector<const LoraLinear*> stack = StackOf(loras, row);
+      std::span<const float> factors;
+      if (row.group == LinearGroup::kSideOut) {
+        factors = std::span(expert_scales).subspan(l * stack.size(), stack.size());
       }
-    }
+      add(tensor, stack, GgufRowsOf(config, l, row, tensor), factors);
+    });
   }
   plan.Write(context, target.path, target.mode, metadata, {});
 }

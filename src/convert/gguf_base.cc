@@ -7,7 +7,7 @@
 #include "gguf/gguf.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
-#include "model/gguf_names.h"
+#include "model/tensor_list.h"
 #include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer.h"
 
@@ -17,21 +17,15 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
                    const LoraAdapter& adapter) {
   const std::unique_ptr<GgufReader> reader = OpenGguf(file);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    const PerLinear<std::string> names = GgufLinearNames(l, config);
-    const auto check = [&](const std::string& name, const LoraLinear& lora) {
-      if (lora.rank == 0 || reader->Find(name + ".weight") != nullptr) return;
-      ThrowInvalidInput(
-          "{}: has no tensor '{}.weight', to which an adapter GGUF would add the adapter of '{}': "
-          "it holds these weights in another cut; merge the adapter into the model (--format gguf)",
-          file.string(), name, lora.path);
-    };
-    for (const LinearGroup group : kLinearGroups) {
-      const auto tensors = GroupOf(names, group);
-      const auto loras = GroupOf(adapter.layers()[l], group);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        for (const LoraLinear* lora : StackOf(loras, i, tensors.size())) check(tensors[i], *lora);
+    ForEachGgufLinear(config, l, [&](const LayerTensor& row, const std::string& tensor) {
+      for (const LoraLinear* lora : StackOf(adapter.layers()[l], row)) {
+        if (lora->rank == 0 || reader->Find(tensor) != nullptr) continue;
+        ThrowInvalidInput(
+            "{}: has no tensor '{}', to which an adapter GGUF would add the adapter of '{}': it "
+            "holds these weights in another cut; merge the adapter into the model (--format gguf)",
+            file.string(), tensor, lora->path);
       }
-    }
+    });
   }
 }
 
@@ -42,6 +36,12 @@ Json CheckpointConfig(const std::filesystem::path& model) {
   // A tokenizer that cannot be used is found before anything is written.
   Tokenizer::Load(*gguf);
   config.update(TokenIdsOf(ReadGgufVocabulary(*gguf).roles));
+  return config;
+}
+
+DecoderConfig LoadForCheckpoint(const std::filesystem::path& model) {
+  DecoderConfig config = LoadDecoderConfig(model);
+  config.delta_rule.tiled = false;
   return config;
 }
 

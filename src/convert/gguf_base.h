@@ -22,6 +22,10 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
 // read.
 Json CheckpointConfig(const std::filesystem::path& model);
 
+// LoadDecoderConfig of a model of which a checkpoint is made: the value heads of a delta rule are
+// in the checkpoint's order, in which OpenCheckpoint then reads a GGUF file too.
+DecoderConfig LoadForCheckpoint(const std::filesystem::path& model);
+
 // Writes the tokenizer of a GGUF file, with templates and ends, into the folder of a checkpoint.
 // Returns a remark where a text has other ids in the folder than in the file, otherwise "".
 std::string WriteTokenizerOf(const std::filesystem::path& file,

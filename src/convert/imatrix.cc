@@ -11,7 +11,7 @@
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
 #include "io/gguf_path.h"
-#include "model/gguf_names.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -217,28 +217,18 @@ ImportanceMatrix CollectImatrix(Context& context, Backend& backend,
   ImportanceMatrix matrix;
   matrix.dataset = FileName(data);
   matrix.chunks = (calibration.tokens + matrix.chunk_size - 1) / matrix.chunk_size;
-  const auto add = [&](const std::string& tensor, const std::vector<const FrozenLinear*>& stack,
-                       const std::vector<std::int64_t>& columns = {}) {
-    ImportanceMatrix::Entry& entry = matrix.entries[tensor + ".weight"];
-    for (const FrozenLinear* linear : stack) {
-      const std::vector<float>& means = calibration.mean_squares.at(linear->path + ".weight");
-      entry.mean_squares.insert(entry.mean_squares.end(), means.begin(), means.end());
-      // Means are of inputs, which are the file's columns.
-      for (std::size_t i = 0; i < columns.size(); ++i) entry.mean_squares[i] = means[columns[i]];
-      entry.counts.push_back(static_cast<float>(calibration.tokens));
-    }
-  };
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    const PerLinear<std::string> names = GgufLinearNames(l, config);
-    const PerLinear<FrozenLinear>& linears = weights.layers[l].linears;
-    const PerLinear<LinearRows> rows = GgufLinearRows(l, config);
-    for (const LinearGroup group : kLinearGroups) {
-      const auto tensors = GroupOf(names, group);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        add(tensors[i], StackOf(GroupOf(linears, group), i, tensors.size()),
-            GroupOf(rows, group)[i].columns);
+    ForEachGgufLinear(config, l, [&](const LayerTensor& row, const std::string& tensor) {
+      ImportanceMatrix::Entry& entry = matrix.entries[tensor];
+      const std::vector<std::int64_t> columns = GgufRowsOf(config, l, row, tensor).columns;
+      for (const FrozenLinear* linear : StackOf(weights.layers[l].linears, row)) {
+        const std::vector<float>& means = calibration.mean_squares.at(linear->path + ".weight");
+        entry.mean_squares.insert(entry.mean_squares.end(), means.begin(), means.end());
+        // Means are of inputs, which are the file's columns.
+        for (std::size_t i = 0; i < columns.size(); ++i) entry.mean_squares[i] = means[columns[i]];
+        entry.counts.push_back(static_cast<float>(calibration.tokens));
       }
-    }
+    });
   }
   return matrix;
 }

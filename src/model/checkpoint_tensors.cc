@@ -10,6 +10,7 @@
 #include "io/checkpoint_names.h"
 #include "io/mxfp4.h"
 #include "model/checkpoint.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -48,7 +49,7 @@ bool IsOfSharedKv(const std::string& name, const DecoderConfig& config) {
   const std::string_view rest = split->rest.substr(7);
   std::int64_t l = -1;
   std::from_chars(rest.data(), rest.data() + rest.size(), l);
-  return config.IsUnreadKv(l, rest.substr(std::min(rest.find('.'), rest.size() - 1) + 1));
+  return IsUnreadKv(config, l, rest.substr(std::min(rest.find('.'), rest.size() - 1) + 1));
 }
 
 // One line for many: a checkpoint may have such a tensor in each layer.

@@ -278,14 +278,6 @@ bool DecoderConfig::is_kv_shared(std::int64_t l) const {
   return std::ranges::any_of(layers, [l](const LayerConfig& layer) { return layer.kv_layer == l; });
 }
 
-bool DecoderConfig::IsUnreadKv(std::int64_t l, std::string_view part) const {
-  if (l < 0 || l >= num_hidden_layers || layers[l].has_own_kv()) return false;
-  constexpr std::string_view kParts[] = {"self_attn.k_proj.", "self_attn.v_proj.",
-                                         "self_attn.k_norm.", "attn_k.weight",
-                                         "attn_v.weight",     "attn_k_norm.weight"};
-  return std::ranges::any_of(kParts, [&](std::string_view of) { return part.starts_with(of); });
-}
-
 // The limits are far above any model and keep products of sizes within int64, whatever a damaged or
 // hostile file says.
 void CheckSizes(const DecoderConfig& c, const std::string& where) {

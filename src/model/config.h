@@ -222,9 +222,6 @@ struct DecoderConfig {
   std::int64_t k_norm_size(std::int64_t l) const;
   // Whether a later layer attends to the keys and values of layer l.
   bool is_kv_shared(std::int64_t l) const;
-  // Whether `part` is a tensor of keys or values ("self_attn.k_proj.weight", in GGUF files
-  // "attn_k.weight") that files hold for layer l although it attends to those of another.
-  bool IsUnreadKv(std::int64_t l, std::string_view part) const;
   // In the place of the MLP, or beside it.
   const MoeConfig& experts() const { return moe.num_experts > 0 ? moe : side_moe; }
   // Whether the experts of a layer are two parameters in the checkpoint, and so in an adapter:

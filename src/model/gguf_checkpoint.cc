@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -12,12 +13,13 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "model/gguf_keys.h"
-#include "model/gguf_names.h"
-#include "model/linear_shapes.h"
+#include "model/tensor_list.h"
 #include "model/tensor_views.h"
 
 namespace qlora {
 namespace {
+
+constexpr const char* kDecoder = "model.";
 
 // The number of the block in "blk.12.attn_q.weight"; -1 for other names.
 std::int64_t BlockOf(std::string_view name) {
@@ -33,50 +35,28 @@ std::vector<std::int64_t> Inverse(const std::vector<std::int64_t>& order) {
   return inverse;
 }
 
-// Linears of a layer that one tensor may hold together.
-struct Group {
-  std::vector<std::string> stored;  // "blk.0.attn_q", ...
-  std::vector<std::string> names;   // "model.layers.0.self_attn.q_proj", ...
-  std::vector<LinearShape> shapes;
-  std::vector<std::vector<std::int64_t>> orders;  // GgufRowOrder
-  bool bias = false;
-};
-
 class Builder {
  public:
   Builder(const GgufReader& file, const DecoderConfig& config) : file_(file), config_(config) {}
 
   std::vector<TensorView> Run() {
-    const std::int64_t d = config_.hidden_size;
-    Rows("token_embd.weight", 0, {config_.vocab_size, d}, {}, "model.embed_tokens.weight");
-    const GgufArchitecture& architecture = *FindGgufArchitecture(config_.model_type);
-    Vector(fmt::format("{}.weight", architecture.final_norm), d,
-           fmt::format("model.{}.weight", config_.names.final_norm));
-    if (!config_.tie_word_embeddings) {
-      Rows("output.weight", 0, {config_.vocab_size, d}, {}, "lm_head.weight");
+    for (const DecoderTensor& row : DecoderTensors(config_)) {
+      if (row.is_head() && config_.tie_word_embeddings) continue;
+      TensorView& view = Whole(row, 0, (row.is_head() ? "" : kDecoder) + row.name);
+      // llama.cpp scales no embedding, and a head of this type alone.
+      if (row.is_head() && view.info.dtype == BlockFormat::kNVFP4) Scale(row, view);
     }
-    if (config_.per_layer_size > 0) {
-      Rows("per_layer_token_embd.weight", 0,
-           {config_.per_layer_vocab, config_.per_layer_features()}, {},
-           "model.embed_tokens_per_layer.weight");
-      Vector("per_layer_proj_norm.weight", config_.per_layer_size,
-             "model.per_layer_projection_norm.weight");
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      for (const LayerTensor& row : LayerTensors(config_, l)) {
+        if (row.gguf.empty()) continue;
+        if (row.kind == TensorKind::kLinear && !row.is_stacked) {
+          Linear(row, l);
+        } else {
+          TensorView& view = Whole(row, l, row.TensorIn(kDecoder, l), row.matrices());
+          if (row.kind == TensorKind::kTable) Scale(row, view);
+        }
+      }
     }
-    // The file bounds the memory for orders of rows, which its keys alone would not.
-    const bool attends = config_.layers[0].mixer == Mixer::kAttention;
-    const LayerConfig first = config_.layer(0);
-    if (!attends) {
-      // Of fused linears the first tensor has a part.
-      const std::int64_t rows =
-          config_.fused_delta ? config_.delta_conv_features() : ShapeLinears(config_, 0).qkv[0].out;
-      Get(GgufLinearNames(0, config_).qkv[0] + ".weight", rows, d);
-    } else if (Has("blk.0.attn_qkv.weight")) {
-      Get("blk.0.attn_qkv.weight", first.qkv_features(), d);
-    } else {
-      Get("blk.0.attn_q.weight",
-          first.q_features() * (config_.output_gate == OutputGate::kFull ? 2 : 1), d);
-    }
-    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) Layer(l);
     CheckAllRead();
     return std::move(views_);
   }
@@ -106,13 +86,8 @@ class Builder {
 
   // The number that products with matrix `expert` of `experts` of a weight are multiplied by.
   float ScaleOf(const std::string& weight, std::int64_t expert, std::int64_t experts) {
-    const std::string name = weight.substr(0, weight.rfind('.')) + ".scale";
-    // llama.cpp scales no embedding, and a head of this type alone.
-    const bool is_head = weight == "output.weight";
-    if (!Has(name) || weight == "token_embd.weight" || weight == "per_layer_token_embd.weight" ||
-        (is_head && file_.Find(weight)->dtype != BlockFormat::kNVFP4)) {
-      return 1;
-    }
+    const std::string name = StemOf(weight) + ".scale";
+    if (!Has(name)) return 1;
     const std::int64_t count = file_.Find(name)->elements();
     const TensorInfo& tensor = Get(name, 1, count == experts ? experts : 1);
     float scale = 0;
@@ -127,253 +102,106 @@ class Builder {
     return scale;
   }
 
-  void Vector(const std::string& stored, std::int64_t size, const std::string& name) {
-    const TensorInfo& tensor = Get(stored, 1, size);
-    views_.push_back({{name, tensor.dtype, {size}}, {{&tensor, 0, size}}});
+  // A tensor that files have as it is, of one matrix, or of several that are read together.
+  TensorView& Whole(const ListedTensor& row, std::int64_t l, const std::string& name,
+                    std::int64_t matrices = 1) {
+    const std::string& stored = row.gguf[0][0].tensor;
+    const auto [rows, cols] = row.shape;
+    const bool is_matrix = row.kind == TensorKind::kLinear || row.kind == TensorKind::kTable ||
+                           row.kind == TensorKind::kConv;
+    const TensorInfo& tensor =
+        is_matrix ? Get(stored, matrices * rows, cols) : Get(stored, 1, rows * cols);
+    TensorView view{{name, tensor.dtype, {rows * cols}}, {{&tensor, 0, tensor.elements()}}};
+    if (row.kind == TensorKind::kLinear) view.info.shape = {matrices, rows, cols};
+    if (row.kind == TensorKind::kTable) view.info.shape = {rows, cols};
+    if (row.kind == TensorKind::kConv) view.info.shape = {rows, 1, cols};
+    if (row.kind == TensorKind::kRate) view.info.name = RateName(name);
+    view.pieces[0].rows = Inverse(GgufRowsOf(config_, l, row, stored).order);
+    return views_.emplace_back(std::move(view));
   }
 
-  // Matrix number `expert` of a tensor of several. order: of the file's rows.
-  void Rows(const std::string& stored, std::int64_t expert, const LinearShape& shape,
-            const std::vector<std::int64_t>& order, const std::string& name,
-            std::int64_t experts = 1) {
-    const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
-    const std::int64_t size = shape.out * shape.in;
-    TensorView view{{name, tensor.dtype, {shape.out, shape.in}},
-                    {{&tensor, expert * size, size, Inverse(order)}}};
-    view.SetFactor(ScaleOf(stored, expert, experts));
+  void Scale(const ListedTensor& row, TensorView& view) {
+    view.SetFactor(ScaleOf(row.gguf[0][0].tensor, 0, 1));
+  }
+
+  // The first spelling that the file has.
+  const GgufSpelling& SpellingOf(const LayerTensor& row) const {
+    const auto has = [&](const GgufSpelling& one) { return Has(one[0].tensor); };
+    const auto found = std::ranges::find_if(row.gguf, has);
+    return found == row.gguf.end() ? row.gguf[0] : *found;
+  }
+
+  void Linear(const LayerTensor& row, std::int64_t l) {
+    const GgufSpelling& spelling = SpellingOf(row);
+    for (std::int64_t e = 0; e < row.matrices(); ++e) {
+      const std::string module = row.ModuleIn(kDecoder, l, e);
+      Weight(row, l, spelling, e, module + ".weight");
+      if (row.has_bias) Bias(row, l, spelling, e, module + ".bias");
+    }
+  }
+
+  // One piece after the other. Pieces of different types become F32, but those of Phi-3 are
+  // refused.
+  void Weight(const LayerTensor& row, std::int64_t l, const GgufSpelling& spelling, std::int64_t e,
+              const std::string& name) {
+    const auto [rows, cols] = row.shape;
+    TensorView view{{name, DType::kF32, {rows, cols}}, {}};
+    for (const GgufPiece& piece : spelling) {
+      const TensorInfo& tensor = Get(piece.tensor, row.matrices() * piece.of, cols);
+      view.pieces.push_back({&tensor, (e * piece.of + piece.first) * cols, piece.rows * cols});
+      const float scale =
+          row.group == LinearGroup::kSideRouter ? 1 : ScaleOf(piece.tensor, e, row.matrices());
+      if (spelling.size() > 1 && scale != 1) {
+        ThrowInvalidInput("{}: tensor '{}' is a part of one weight of a {} and needs no scale",
+                          file_.FileOf(tensor), piece.tensor, config_.model_type);
+      }
+      if (config_.fused_qkv && tensor.dtype != view.pieces[0].source->dtype) {
+        ThrowInvalidInput("{}: tensor '{}': q, k and v of a {} are one weight and need one type",
+                          file_.FileOf(tensor), piece.tensor, config_.model_type);
+      }
+      view.factor = scale;
+    }
+    TakeType(view);
+    view.SetFactor(view.factor);
+    if (spelling.size() == 1) {
+      const LinearRows moved = GgufRowsOf(config_, l, row, row.gguf[0][0].tensor);
+      view.pieces[0].rows = Inverse(moved.order);
+      view.columns = Inverse(moved.columns);
+      // A block holds values of neighbouring columns.
+      if (!view.columns.empty()) view.info.dtype = DType::kF32;
+    }
     views_.push_back(std::move(view));
   }
 
-  void Bias(const std::string& stored, std::int64_t size, const std::vector<std::int64_t>& order,
+  // llama.cpp takes a bias that a file does not have for 0.
+  void Bias(const LayerTensor& row, std::int64_t l, const GgufSpelling& spelling, std::int64_t e,
             const std::string& name) {
-    const TensorInfo& tensor = Get(stored, 1, size);
-    views_.push_back({{name, tensor.dtype, {size}}, {{&tensor, 0, size, Inverse(order)}}});
-  }
-
-  // The weights (C, 1, K) of a convolution.
-  void Conv(const std::string& stored, std::int64_t channels, const std::string& name) {
-    const std::int64_t taps = config_.conv_taps;
-    const TensorInfo& tensor = Get(stored, channels, taps);
-    views_.push_back({{name, tensor.dtype, {channels, 1, taps}}, {{&tensor, 0, channels * taps}}});
-  }
-
-  void DeltaRule(const std::string& block, const std::string& name) {
-    const std::int64_t heads = config_.delta_rule.heads;
-    Conv(block + "ssm_conv1d.weight", config_.delta_conv_features(), name + "conv1d.weight");
-    Vector(block + "ssm_dt.bias", heads, name + "dt_bias");
-    Vector(block + "ssm_a", heads, name + "rate");
-  }
-
-  // One tensor for each linear.
-  void Linears(const Group& group) {
-    for (std::size_t i = 0; i < group.names.size(); ++i) {
-      Rows(group.stored[i] + ".weight", 0, group.shapes[i], group.orders[i],
-           group.names[i] + ".weight");
-      if (!group.bias) continue;
-      Bias(group.stored[i] + ".bias", group.shapes[i].out, group.orders[i],
-           group.names[i] + ".bias");
-    }
-  }
-
-  // One tensor for all linears of a group.
-  void Cut(const std::string& joined, const Group& group) {
-    std::int64_t rows = 0;
-    for (const LinearShape& shape : group.shapes) rows += shape.out;
-    for (const auto& [kind, cols] :
-         {std::pair(".weight", group.shapes[0].in), std::pair(".bias", std::int64_t{1})}) {
-      const bool is_weight = std::string_view(kind) == ".weight";
-      if (!is_weight && !group.bias) continue;
-      const TensorInfo& tensor =
-          is_weight ? Get(joined + kind, rows, cols) : Get(joined + kind, 1, rows);
-      std::int64_t row = 0;
-      for (std::size_t i = 0; i < group.names.size(); ++i) {
-        const std::int64_t out = group.shapes[i].out;
-        TensorView view{{group.names[i] + kind, tensor.dtype, {out}},
-                        {{&tensor, row * cols, out * cols, Inverse(group.orders[i])}}};
-        if (is_weight) {
-          view.info.shape.push_back(cols);
-          view.SetFactor(ScaleOf(joined + kind, 0, 1));
-        }
-        views_.push_back(std::move(view));
-        row += out;
-      }
-    }
-  }
-
-  // Several tensors for one linear of Phi-3.
-  void JoinQkv(const std::string& block, const std::string& name, const LayerConfig& layer) {
-    const std::int64_t d = config_.hidden_size;
-    const std::int64_t parts[] = {layer.q_features(), layer.kv_features(), layer.kv_features()};
-    const char* const stored[] = {"attn_q", "attn_k", "attn_v"};
-    for (const bool is_weight : {true, false}) {
-      if (!is_weight && !config_.qkv_bias) continue;
-      const std::string kind = is_weight ? ".weight" : ".bias";
-      TensorView view;
-      view.info = {name + kind, DType::kF32, {layer.qkv_features()}};
-      if (is_weight) view.info.shape.push_back(d);
-      for (std::size_t i = 0; i < std::size(parts); ++i) {
-        const std::string part = block + stored[i] + kind;
-        const TensorInfo& tensor = is_weight ? Get(part, parts[i], d) : Get(part, 1, parts[i]);
-        if (i == 0) view.info.dtype = tensor.dtype;
-        if (tensor.dtype != view.info.dtype || (is_weight && ScaleOf(part, 0, 1) != 1)) {
-          ThrowInvalidInput(
-              "{}: tensor '{}': q, k and v of a {} are one weight and need one type, and no scales",
-              file_.FileOf(tensor), part, config_.model_type);
-        }
-        view.pieces.push_back({&tensor, 0, tensor.elements()});
-      }
+    TensorView view{{name, DType::kF32, {row.shape.out}}, {}};
+    if (row.may_lack_bias && !Has(BiasOf(spelling[0]))) {
       views_.push_back(std::move(view));
+      return;
     }
-  }
-
-  // Two tensors for the first of two linears of Qwen3-Next, whose rows go from key head to key
-  // head.
-  void JoinDelta(const Group& group) {
-    const DeltaRuleShape& shape = config_.delta_rule;
-    const std::int64_t d = config_.hidden_size;
-    const std::string parts[] = {group.stored[0] + ".weight", group.stored[1] + ".weight"};
-    const TensorInfo& qkv = Get(parts[0], config_.delta_conv_features(), d);
-    const TensorInfo& z = Get(parts[1], config_.delta_value_features(), d);
-    if (ScaleOf(parts[0], 0, 1) != 1 || ScaleOf(parts[1], 0, 1) != 1) {
-      ThrowInvalidInput("{}: tensors '{}' and '{}' are one weight of a {} and need no scales",
-                        file_.where(), parts[0], parts[1], config_.model_type);
+    for (const GgufPiece& piece : spelling) {
+      const bool is_stack = row.experts > 0;
+      const TensorInfo& tensor = Get(BiasOf(piece), is_stack ? row.experts : 1, piece.of);
+      view.pieces.push_back({&tensor, e * piece.of + piece.first, piece.rows});
     }
-    const TensorType type = qkv.dtype == z.dtype ? qkv.dtype : TensorType(DType::kF32);
-    const std::int64_t keys = shape.key_heads * shape.key_dim;
-    const std::int64_t value = shape.heads / shape.key_heads * shape.value_dim;
-    TensorView view{{group.names[0] + ".weight", type, {group.shapes[0].out, d}}, {}};
-    const auto add = [&](const TensorInfo& source, std::int64_t row, std::int64_t rows) {
-      view.pieces.push_back({&source, row * d, rows * d});
-    };
-    for (std::int64_t g = 0; g < shape.key_heads; ++g) {
-      add(qkv, g * shape.key_dim, shape.key_dim);
-      add(qkv, keys + g * shape.key_dim, shape.key_dim);
-      add(qkv, 2 * keys + g * value, value);
-      add(z, g * value, value);
+    TakeType(view);
+    if (spelling.size() == 1) {
+      view.pieces[0].rows = Inverse(GgufRowsOf(config_, l, row, row.gguf[0][0].tensor).order);
     }
     views_.push_back(std::move(view));
-    Rows(group.stored[2] + ".weight", 0, group.shapes[1], {}, group.names[1] + ".weight");
   }
 
-  // A tensor (E, O, I) of the linears i, i + places, i + 2 places ... of a group of experts. With
-  // one place it holds gate and up of each expert (E, 2 O, I).
-  void Experts(const std::string& stored, const Group& group, std::size_t first,
-               std::size_t places) {
-    const auto matrices = static_cast<std::int64_t>(group.names.size() / places);
-    for (std::int64_t m = 0; m < matrices; ++m) {
-      const std::size_t i = first + static_cast<std::size_t>(m) * places;
-      Rows(stored + ".weight", m, group.shapes[i], {}, group.names[i] + ".weight", matrices);
-      if (!group.bias) continue;
-      const std::int64_t out = group.shapes[i].out;
-      const TensorInfo& biases = Get(stored + ".bias", matrices, out);
-      views_.push_back(
-          {{group.names[i] + ".bias", biases.dtype, {out}}, {{&biases, m * out, out}}});
-    }
+  // The type of all pieces, where they have one.
+  static void TakeType(TensorView& view) {
+    const TensorType type = view.pieces[0].source->dtype;
+    const bool agree = std::ranges::all_of(
+        view.pieces, [&](const TensorPiece& piece) { return piece.source->dtype == type; });
+    if (agree) view.info.dtype = type;
   }
 
-  // A tensor (E, O, I) as it is.
-  void Stack(const std::string& stored, const LinearShape& shape, const std::string& name) {
-    const std::int64_t experts = config_.side_moe.num_experts;
-    const TensorInfo& tensor = Get(stored, experts * shape.out, shape.in);
-    views_.push_back(
-        {{name, tensor.dtype, {experts, shape.out, shape.in}}, {{&tensor, 0, tensor.elements()}}});
-  }
-
-  // Experts beside the MLP. The scale of ffn_down_exps is a number of each expert in the router's
-  // hands.
-  void SideExperts(const std::string& block, const std::string& layer) {
-    const std::int64_t experts = config_.side_moe.num_experts;
-    const std::int64_t d = config_.hidden_size;
-    const std::int64_t m = config_.side_intermediate_size;
-    const TensorInfo& router = Get(block + "ffn_gate_inp.weight", experts, d);
-    views_.push_back({{layer + "router.proj.weight", router.dtype, {experts, d}},
-                      {{&router, 0, router.elements()}}});
-    Vector(block + "ffn_gate_inp.scale", d, layer + "router.scale");
-    Vector(block + "ffn_down_exps.scale", experts, layer + "router.per_expert_scale");
-    Stack(block + "ffn_gate_up_exps.weight", {2 * m, d}, layer + "experts.gate_up_proj");
-    Stack(block + "ffn_down_exps.weight", {d, m}, layer + "experts.down_proj");
-  }
-
-  // Router, experts, and the expert of all tokens.
-  void MixtureOfExperts(const std::string& block, const std::string& layer, const Group& gate_up,
-                        const Group& down) {
-    const std::int64_t experts = config_.moe.num_experts;
-    Rows(block + "ffn_gate_inp.weight", 0, {experts, config_.hidden_size}, {},
-         layer + RouterName(config_) + ".weight");
-    if (config_.moe.router_bias) {
-      Vector(block + "ffn_gate_inp.bias", experts, layer + RouterName(config_) + ".bias");
-    }
-    if (config_.moe.expert_bias) {
-      Vector(block + "exp_probs_b.bias", experts, layer + ExpertBiasName(config_));
-    }
-    const std::string joined = block + "ffn_gate_up_exps";
-    if (Has(joined + ".weight")) {
-      Experts(joined, gate_up, 0, 1);
-    } else {
-      Experts(gate_up.stored[0], gate_up, 0, 2);
-      Experts(gate_up.stored[1], gate_up, 1, 2);
-    }
-    Experts(down.stored[0], down, 0, 1);
-  }
-
-  void Layer(std::int64_t l) {
-    const std::string block = fmt::format("blk.{}.", l);
-    const std::string layer = fmt::format("model.layers.{}.", l);
-    for (const GgufNorm& norm : GgufNorms(l, config_)) {
-      Vector(fmt::format("{}{}.weight", block, norm.gguf), norm.size,
-             fmt::format("{}{}.weight", layer, norm.hugging_face));
-    }
-    const PerLinear<std::string> stored = GgufLinearNames(l, config_);
-    const PerLinear<std::string> names = LinearPaths(config_, l);
-    const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
-    const PerLinear<std::vector<std::int64_t>> orders = GgufRowOrder(l, config_);
-
-    const Mixer mixer = config_.layers[l].mixer;
-    const bool attends = mixer == Mixer::kAttention;
-    if (mixer == Mixer::kDeltaRule) DeltaRule(block, layer + "linear_attn.");
-    if (mixer == Mixer::kShortConv) {
-      Conv(block + "shortconv.conv.weight", config_.hidden_size, layer + "conv.conv.weight");
-    }
-    if (config_.sinks) {
-      Vector(block + "attn_sinks.weight", config_.layer(l).num_attention_heads,
-             layer + "self_attn.sinks");
-    }
-    const Group qkv{stored.qkv, names.qkv, shapes.qkv, orders.qkv, attends && config_.qkv_bias};
-    const std::string joined = block + "attn_qkv";
-    if (mixer == Mixer::kDeltaRule && config_.fused_delta) {
-      JoinDelta(qkv);
-    } else if (!attends) {
-      Linears(qkv);
-    } else if (config_.fused_qkv && !Has(joined + ".weight")) {
-      JoinQkv(block, names.qkv[0], config_.layer(l));
-    } else if (!config_.fused_qkv && Has(joined + ".weight")) {
-      Cut(joined, qkv);
-    } else {
-      Linears(qkv);
-    }
-    Linears({{stored.o}, {names.o}, {shapes.o}, {orders.o}, attends && config_.o_bias});
-    Linears({stored.per_layer_gate, names.per_layer_gate, shapes.per_layer_gate,
-             orders.per_layer_gate});
-    Linears(
-        {stored.per_layer_out, names.per_layer_out, shapes.per_layer_out, orders.per_layer_out});
-    Linears({stored.per_layer_model, names.per_layer_model, shapes.per_layer_model,
-             orders.per_layer_model});
-    if (config_.side_moe.num_experts > 0) SideExperts(block, layer);
-    if (config_.layer_scalar) {
-      Vector(block + "layer_output_scale.weight", 1, layer + "layer_scalar");
-    }
-    const Group gate_up{stored.gate_up, names.gate_up, shapes.gate_up, orders.gate_up,
-                        config_.mlp_bias};
-    const Group down{stored.down, names.down, shapes.down, orders.down, config_.mlp_bias};
-    if (config_.has_experts(l)) {
-      MixtureOfExperts(block, layer, gate_up, down);
-      Linears({stored.shared_in, names.shared_in, shapes.shared_in, orders.shared_in, false});
-      Linears({stored.shared_out, names.shared_out, shapes.shared_out, orders.shared_out, false});
-    } else {
-      Linears(gate_up);
-      Linears(down);
-    }
-  }
+  static std::string BiasOf(const GgufPiece& piece) { return StemOf(piece.tensor) + ".bias"; }
 
   // The blocks of the file, drafts included.
   std::int64_t BlockCount() const {
@@ -390,7 +218,7 @@ class Builder {
       const bool has_divisors = !rope.divisors.empty() || config_.value_norm;  // Gemma 4
       if (name == "rope_freqs.weight" && has_divisors) continue;
       const std::int64_t block = BlockOf(name);
-      if (config_.IsUnreadKv(block, std::string_view(name).substr(name.find('.', 4) + 1))) continue;
+      if (IsUnreadKv(config_, block, name)) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
       const bool is_draft = block >= config_.num_hidden_layers && block < blocks;

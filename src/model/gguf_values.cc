@@ -3,6 +3,7 @@
 // is alpha / R, or 1 where alpha is 0.
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 #include <set>
 
 #include "base/check.h"
@@ -11,6 +12,7 @@
 #include "model/gguf_names.h"
 #include "model/gguf_source.h"
 #include "model/lora_values.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -28,18 +30,20 @@ class Reader {
 
   AdapterValues Read(const ProgressFn& progress) {
     for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
-      std::vector<LinearRows> flat;
-      GgufLinearRows(l, decoder_).ForEach([&](const LinearRows& r) { flat.push_back(r); });
-      const PerLinear<std::string> names = GgufLinearNames(l, decoder_);
-      const std::vector<LinearStack> stacks = StackLinears(decoder_, l, names);
-      for (std::size_t i = 0; i < stacks.size(); ++i) ReadStack(stacks[i], flat[i]);
-      for (const std::string& name : names.side_out) UndoExpertScales(name, l);
+      ForEachGgufLinear(decoder_, l, [&](const LayerTensor& row, const std::string& tensor) {
+        const std::string stem = StemOf(tensor);
+        ReadStack(StackLinears(row, l, stem), GgufRowsOf(decoder_, l, row, tensor));
+        if (row.group == LinearGroup::kSideOut) UndoExpertScales(stem, l);
+      });
       if (progress) progress(l + 1, decoder_.num_hidden_layers);
     }
-    const std::int64_t vocab = decoder_.vocab_size;
-    const std::int64_t hidden = decoder_.hidden_size;
-    ReadStack({"output", {{"lm_head", vocab, hidden}}}, {});
-    ReadEmbedding(vocab, hidden);
+    const std::vector<DecoderTensor> rows = DecoderTensors(decoder_);
+    for (const DecoderTensor& row : std::views::reverse(rows)) {
+      const std::string stem = StemOf(row.gguf[0][0].tensor);
+      const auto [vocab, hidden] = row.shape;
+      if (row.is_head()) ReadStack({stem, {{"lm_head", vocab, hidden}}}, {});
+      if (row.table == &DecoderWeights::embed) ReadEmbedding(stem, vocab, hidden);
+    }
     for (const TensorInfo& tensor : file_->tensors()) {
       if (used_.contains(tensor.name)) continue;
       ThrowInvalidInput(
@@ -214,8 +218,8 @@ class Reader {
   }
 
   // lora_a (V, R) is A transposed, since llama.cpp takes rows of it by tokens; lora_b is (D, R).
-  void ReadEmbedding(std::int64_t vocab, std::int64_t hidden) {
-    const auto [a, b] = Find("token_embd");
+  void ReadEmbedding(const std::string& stem, std::int64_t vocab, std::int64_t hidden) {
+    const auto [a, b] = Find(stem);
     if (a == nullptr) return;
     const std::int64_t rank = b->shape.empty() ? 0 : b->shape.back();
     CheckShape(*b, hidden, rank);

@@ -8,11 +8,41 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/config.h"
 
 namespace qlora {
+
+// The linears of a layer that read the same input.
+enum class LinearGroup : std::uint8_t {
+  kQkv,
+  kO,
+  kGateUp,
+  kDown,
+  kSharedIn,
+  kSharedOut,
+  kPerLayerGate,
+  kPerLayerOut,
+  kPerLayerModel,
+  kSideRouter,
+  kSideIn,
+  kSideOut
+};
+// In the order of PerLinear.
+inline constexpr std::array kLinearGroups = {
+    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
+    LinearGroup::kDown,         LinearGroup::kSharedIn,    LinearGroup::kSharedOut,
+    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel,
+    LinearGroup::kSideRouter,   LinearGroup::kSideIn,      LinearGroup::kSideOut};
+
+template <typename T>
+struct PerLinear;
+template <typename T>
+std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group);
+template <typename T>
+std::span<T> GroupOf(PerLinear<T>& linears, LinearGroup group);
 
 // One T for each linear of a layer: weights, adapters and gradients share this shape. qkv holds the
 // linears that the mixer of tokens reads the layer's input with: q, k and v of attention, or its
@@ -42,110 +72,35 @@ struct PerLinear {
   std::vector<T> side_out = {};
 
   // visit(T&) for every linear, in the order of the forward pass.
-  template <typename Self, typename Visit>
-  static void ForEachOf(Self& self, Visit&& visit) {
-    for (auto& linear : self.qkv) visit(linear);
-    visit(self.o);
-    for (auto& linear : self.gate_up) visit(linear);
-    for (auto& linear : self.down) visit(linear);
-    for (auto& linear : self.shared_in) visit(linear);
-    for (auto& linear : self.shared_out) visit(linear);
-    for (auto& linear : self.per_layer_gate) visit(linear);
-    for (auto& linear : self.per_layer_out) visit(linear);
-    for (auto& linear : self.per_layer_model) visit(linear);
-    for (auto& linear : self.side_router) visit(linear);
-    for (auto& linear : self.side_in) visit(linear);
-    for (auto& linear : self.side_out) visit(linear);
-  }
   template <typename Visit>
   void ForEach(Visit&& visit) {
-    ForEachOf(*this, visit);
+    for (const LinearGroup group : kLinearGroups) {
+      for (T& linear : GroupOf(*this, group)) visit(linear);
+    }
   }
   template <typename Visit>
   void ForEach(Visit&& visit) const {
-    ForEachOf(*this, visit);
+    for (const LinearGroup group : kLinearGroups) {
+      for (const T& linear : GroupOf(*this, group)) visit(linear);
+    }
   }
 };
 
-// fn(a, b) for every linear of a layer.
-template <typename A, typename B, typename Fn>
-auto Combine(A&& a, B&& b, Fn&& fn) {
-  const auto group = [&](const auto& of_a, const auto& of_b, auto& both) {
-    for (std::size_t i = 0; i < of_a.size(); ++i) both.push_back(fn(of_a[i], of_b[i]));
-  };
-  PerLinear<decltype(fn(a.o, b.o))> out;
-  group(a.qkv, b.qkv, out.qkv);
-  out.o = fn(a.o, b.o);
-  group(a.gate_up, b.gate_up, out.gate_up);
-  group(a.down, b.down, out.down);
-  group(a.shared_in, b.shared_in, out.shared_in);
-  group(a.shared_out, b.shared_out, out.shared_out);
-  group(a.per_layer_gate, b.per_layer_gate, out.per_layer_gate);
-  group(a.per_layer_out, b.per_layer_out, out.per_layer_out);
-  group(a.per_layer_model, b.per_layer_model, out.per_layer_model);
-  group(a.side_router, b.side_router, out.side_router);
-  group(a.side_in, b.side_in, out.side_in);
-  group(a.side_out, b.side_out, out.side_out);
-  return out;
-}
-
-// visit(a, b) for every linear of a layer, in the order of the forward pass.
-template <typename A, typename B, typename Visit>
-void ForEachPair(A&& a, B&& b, Visit&& visit) {
-  const auto group = [&](auto& of_a, auto& of_b) {
-    for (std::size_t i = 0; i < of_a.size(); ++i) visit(of_a[i], of_b[i]);
-  };
-  group(a.qkv, b.qkv);
-  visit(a.o, b.o);
-  group(a.gate_up, b.gate_up);
-  group(a.down, b.down);
-  group(a.shared_in, b.shared_in);
-  group(a.shared_out, b.shared_out);
-  group(a.per_layer_gate, b.per_layer_gate);
-  group(a.per_layer_out, b.per_layer_out);
-  group(a.per_layer_model, b.per_layer_model);
-  group(a.side_router, b.side_router);
-  group(a.side_in, b.side_in);
-  group(a.side_out, b.side_out);
-}
-
-// The linears of a layer that read the same input.
-enum class LinearGroup : std::uint8_t {
-  kQkv,
-  kO,
-  kGateUp,
-  kDown,
-  kSharedIn,
-  kSharedOut,
-  kPerLayerGate,
-  kPerLayerOut,
-  kPerLayerModel,
-  kSideRouter,
-  kSideIn,
-  kSideOut
-};
-// In the order of PerLinear.
-inline constexpr std::array kLinearGroups = {
-    LinearGroup::kQkv,          LinearGroup::kO,           LinearGroup::kGateUp,
-    LinearGroup::kDown,         LinearGroup::kSharedIn,    LinearGroup::kSharedOut,
-    LinearGroup::kPerLayerGate, LinearGroup::kPerLayerOut, LinearGroup::kPerLayerModel,
-    LinearGroup::kSideRouter,   LinearGroup::kSideIn,      LinearGroup::kSideOut};
-
-template <typename T>
-std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
+// The vector of a group other than kO.
+template <typename Linears>
+auto& VectorOf(Linears& linears, LinearGroup group) {
   switch (group) {
     case LinearGroup::kQkv:
-      return linears.qkv;
     case LinearGroup::kO:
-      return {&linears.o, 1};
+      break;
     case LinearGroup::kGateUp:
       return linears.gate_up;
+    case LinearGroup::kDown:
+      return linears.down;
     case LinearGroup::kSharedIn:
       return linears.shared_in;
     case LinearGroup::kSharedOut:
       return linears.shared_out;
-    case LinearGroup::kDown:
-      return linears.down;
     case LinearGroup::kPerLayerGate:
       return linears.per_layer_gate;
     case LinearGroup::kPerLayerOut:
@@ -157,15 +112,59 @@ std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
     case LinearGroup::kSideIn:
       return linears.side_in;
     case LinearGroup::kSideOut:
-      break;
+      return linears.side_out;
   }
-  return linears.side_out;
+  return linears.qkv;
+}
+
+template <typename T>
+std::span<const T> GroupOf(const PerLinear<T>& linears, LinearGroup group) {
+  if (group == LinearGroup::kO) return {&linears.o, 1};
+  return VectorOf(linears, group);
+}
+template <typename T>
+std::span<T> GroupOf(PerLinear<T>& linears, LinearGroup group) {
+  if (group == LinearGroup::kO) return {&linears.o, 1};
+  return VectorOf(linears, group);
+}
+
+// Adds the next linear of a group.
+template <typename T>
+void Append(PerLinear<T>& linears, LinearGroup group, T linear) {
+  if (group == LinearGroup::kO) {
+    linears.o = std::move(linear);
+  } else {
+    VectorOf(linears, group).push_back(std::move(linear));
+  }
+}
+
+// visit(a, b) for every linear of a layer, in the order of the forward pass.
+template <typename A, typename B, typename Visit>
+void ForEachPair(A&& a, B&& b, Visit&& visit) {
+  for (const LinearGroup group : kLinearGroups) {
+    const auto of_a = GroupOf(a, group);
+    const auto of_b = GroupOf(b, group);
+    for (std::size_t i = 0; i < of_a.size(); ++i) visit(of_a[i], of_b[i]);
+  }
+}
+
+// fn(a, b) for every linear of a layer.
+template <typename A, typename B, typename Fn>
+auto Combine(A&& a, B&& b, Fn&& fn) {
+  PerLinear<decltype(fn(a.o, b.o))> out;
+  for (const LinearGroup group : kLinearGroups) {
+    const auto of_a = GroupOf(a, group);
+    const auto of_b = GroupOf(b, group);
+    for (std::size_t i = 0; i < of_a.size(); ++i) Append(out, group, fn(of_a[i], of_b[i]));
+  }
+  return out;
 }
 
 // Names of the linears inside a layer: "self_attn.q_proj". The linear of the model
 // (per_layer_model) is not inside: its name is that in the decoder.
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer);
 inline constexpr std::string_view kPerLayerModel = "per_layer_model_projection";
+inline constexpr std::string_view kSideRouter = "router.proj";
 // Module path of every linear of a layer as PEFT sees it: "model.layers.0.self_attn.q_proj".
 PerLinear<std::string> LinearPaths(const DecoderConfig& config, std::int64_t layer);
 

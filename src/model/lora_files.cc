@@ -11,8 +11,8 @@
 #include "base/matrix.h"
 #include "io/peft.h"
 #include "model/expert_stack.h"
-#include "model/gguf_names.h"
 #include "model/lora.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -73,20 +73,25 @@ std::vector<float> FloatsOf(Memory& memory, const MatrixView& m) {
 // ---- The order of rows and columns.
 
 void LoraAdapter::SetOrders(const DecoderConfig& decoder) {
-  const std::vector<std::int64_t> heads = GgufValueHeads(decoder);
-  if (heads.empty()) return;
-  std::optional<PerLinear<std::shared_ptr<const LinearRows>>> orders;  // of all such layers
+  if (GgufValueHeads(decoder).empty()) return;
+  DecoderConfig checkpoint = decoder;
+  checkpoint.delta_rule.tiled = false;
+  using Order = std::shared_ptr<const LinearRows>;
+  std::optional<PerLinear<Order>> orders;  // of all such layers
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
     if (decoder.layers[l].mixer != Mixer::kDeltaRule) continue;
     if (!orders) {
-      const PerLinear<LinearRows> rows = ValueHeadOrder(l, decoder, heads);
-      orders = Combine(rows, rows, [](const LinearRows& one, const LinearRows&) {
-        const bool moves = !one.order.empty() || !one.columns.empty();
-        return moves ? std::make_shared<const LinearRows>(one) : nullptr;
+      orders.emplace();
+      ForEachLinear(LayerTensors(checkpoint, l), [&](const LayerTensor& row, std::int64_t) {
+        const bool moves = row.head_rows > 0;
+        Append(*orders, row.group,
+               moves ? std::make_shared<const LinearRows>(
+                           GgufRowsOf(checkpoint, l, row, row.gguf[0][0].tensor))
+                     : nullptr);
       });
     }
     ForEachPair(layers_[l], *orders,
-                [](LoraLinear& lora, const auto& order) { lora.order = order; });
+                [](LoraLinear& lora, const Order& order) { lora.order = order; });
   }
 }
 

@@ -8,7 +8,6 @@
 #include <map>
 #include <set>
 
-#include "model/gguf_names.h"
 #include "model/linear_shapes.h"
 
 namespace qlora {
@@ -87,24 +86,12 @@ std::map<std::string, std::int64_t> CountNames(const DecoderConfig& decoder) {
 
 }  // namespace
 
-std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t layer,
-                                      const PerLinear<std::string>& names) {
-  const PerLinear<LinearPlace> places =
-      Combine(LinearPaths(decoder, layer), ShapeLinears(decoder, layer),
-              [](const std::string& path, const LinearShape& shape) {
-                return LinearPlace{path, shape.out, shape.in};
-              });
-  std::vector<LinearStack> stacks;
-  for (const LinearGroup group : kLinearGroups) {
-    const auto tensors = GroupOf(names, group);
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      stacks.push_back({tensors[i], {}});
-      for (const LinearPlace* place : StackOf(GroupOf(places, group), i, tensors.size())) {
-        stacks.back().linears.push_back(*place);
-      }
-    }
+LinearStack StackLinears(const LayerTensor& row, std::int64_t layer, std::string name) {
+  LinearStack stack{std::move(name), {}};
+  for (std::int64_t e = 0; e < row.matrices(); ++e) {
+    stack.linears.push_back({row.ModuleIn("model.", layer, e), row.shape.out, row.shape.in});
   }
-  return stacks;
+  return stack;
 }
 
 AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decoder) {

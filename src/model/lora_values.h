@@ -18,7 +18,7 @@
 
 #include "io/peft_config.h"
 #include "model/config.h"
-#include "model/linear_shapes.h"
+#include "model/tensor_list.h"
 #include "qlora/context.h"
 
 namespace qlora {
@@ -60,10 +60,8 @@ struct LinearStack {
   std::string name;                  // in the file
   std::vector<LinearPlace> linears;  // one, or E
 };
-// The linears of a layer, with `names` in a file, of which PerLinear::gate_up has two and
-// PerLinear::down one where experts are stacked. In the order of PerLinear::ForEach over names.
-std::vector<LinearStack> StackLinears(const DecoderConfig& decoder, std::int64_t layer,
-                                      const PerLinear<std::string>& names);
+// The linears of one row of a layer's list, under this name in a file.
+LinearStack StackLinears(const LayerTensor& row, std::int64_t layer, std::string name);
 
 // Reads a folder of PEFT. Errors: InvalidInput as LoraAdapter::Load, and for whole tables and rows
 // of tokens, with what to do.

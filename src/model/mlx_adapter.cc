@@ -17,8 +17,7 @@
 #include "io/peft.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
-#include "model/gguf_names.h"
-#include "model/linear_shapes.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -28,33 +27,26 @@ namespace fs = std::filesystem;
 constexpr const char* kEmbedding = "model.embed_tokens";
 constexpr const char* kHead = "lm_head";
 
-// Names of the modules of a layer with "model." in front: experts are one module for each of their
-// three matrices.
-PerLinear<std::string> MlxNames(const DecoderConfig& decoder, std::int64_t layer) {
-  PerLinear<std::string> names = LinearPaths(decoder, layer);
-  // Their names there are not known here.
-  names.side_in.clear();
-  names.side_out.clear();
-  if (!decoder.has_experts(layer)) return names;
-  if (decoder.moe.is_joined) {
-    // Their names and the order of their outputs there are not known here.
-    names.gate_up.clear();
-    names.down.clear();
-    return names;
-  }
-  const std::string& first = names.down.front();
-  const std::string block = first.substr(0, first.find(".experts.")) + ".switch_mlp.";
-  names.gate_up = {block + "gate_proj", block + "up_proj"};
-  names.down = {block + "down_proj"};
-  return names;
+// The module of a row, with "model." in front; experts are one module for each of their three
+// matrices. "": its name there is not known here, nor the order of its outputs.
+std::string MlxName(const DecoderConfig& decoder, const LayerTensor& row, std::int64_t layer) {
+  if (row.experts > 0 && decoder.joins_experts()) return "";
+  std::string name = row.ModuleIn("model.", layer, 0);
+  if (row.experts == 0) return name;
+  const bool is_down = row.group == LinearGroup::kDown;
+  const std::string_view part = is_down ? "down_proj" : row.place == 0 ? "gate_proj" : "up_proj";
+  return fmt::format("{}.switch_mlp.{}", name.substr(0, name.find(".experts.")), part);
 }
 
 // All modules that may have an adapter: the linears of the layers, then the tables.
 std::vector<LinearStack> AllStacks(const DecoderConfig& decoder) {
   std::vector<LinearStack> stacks;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    std::vector<LinearStack> layer = StackLinears(decoder, l, MlxNames(decoder, l));
-    std::move(layer.begin(), layer.end(), std::back_inserter(stacks));
+    for (const LayerTensor& row : LayerTensors(decoder, l)) {
+      if (row.kind != TensorKind::kLinear) continue;
+      std::string name = MlxName(decoder, row, l);
+      if (!name.empty()) stacks.push_back(StackLinears(row, l, std::move(name)));
+    }
   }
   const std::int64_t vocab = decoder.vocab_size;
   const std::int64_t hidden = decoder.hidden_size;

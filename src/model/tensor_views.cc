@@ -18,7 +18,7 @@ namespace {
 // True where the bytes of a view are not one piece of the stored tensor.
 bool IsRearranged(const TensorView& view) {
   return view.transposed || view.line_step > 1 || view.factor != 1 || view.pieces.size() > 1 ||
-         !view.pieces[0].rows.empty();
+         view.pieces.empty() || !view.pieces[0].rows.empty() || !view.columns.empty();
 }
 
 // The lines of the bytes of a single piece that are the rows of the view.
@@ -53,6 +53,19 @@ std::vector<std::byte> Scaled(const TensorView& view, std::span<const std::byte>
   for (float& value : values) value *= view.factor;
   const std::span<const std::byte> out = std::as_bytes(std::span(values));
   return {out.begin(), out.end()};
+}
+
+// F32 values with their columns in the order of the view.
+std::vector<std::byte> MovedColumns(const TensorView& view, const std::vector<std::byte>& bytes) {
+  std::vector<std::byte> out(bytes.size());
+  const std::size_t row = view.columns.size() * sizeof(float);
+  for (std::size_t at = 0; at < bytes.size(); at += row) {
+    for (std::size_t i = 0; i < view.columns.size(); ++i) {
+      std::memcpy(out.data() + at + i * sizeof(float),
+                  bytes.data() + at + view.columns[i] * sizeof(float), sizeof(float));
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -96,7 +109,8 @@ void TensorViews::Release(const TensorInfo& tensor) const {
 }
 
 std::string TensorViews::FileOf(const TensorInfo& tensor) const {
-  return stored_->FileOf(*ViewOf(tensor).pieces[0].source);
+  const TensorView& view = ViewOf(tensor);
+  return view.pieces.empty() ? std::string() : stored_->FileOf(*view.pieces[0].source);
 }
 
 StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element) const {
@@ -114,6 +128,9 @@ StoredValue TensorViews::StoredAt(const TensorInfo& tensor, std::int64_t element
     while (element >= view.pieces[number].count) element -= view.pieces[number++].count;
   }
   const TensorPiece& piece = view.pieces[number];
+  if (const std::int64_t cols = std::ssize(view.columns); cols > 0) {
+    element = element / cols * cols + view.columns[element % cols];
+  }
   if (!piece.rows.empty()) {
     const std::int64_t cols = piece.count / std::ssize(piece.rows);
     element = piece.rows[element / cols] * cols + element % cols;
@@ -136,6 +153,7 @@ std::span<const std::byte> TensorViews::StoredBytes(const TensorPiece& piece) co
 std::vector<std::byte> TensorViews::Copied(const TensorView& view) const {
   std::vector<std::byte> copy;
   copy.reserve(view.info.bytes());
+  if (view.pieces.empty()) copy.resize(view.info.bytes());
   const bool decodes = view.factor == 1;  // otherwise Scaled does
   for (const TensorPiece& piece : view.pieces) {
     const std::span<const std::byte> bytes = StoredBytes(piece);
@@ -157,7 +175,8 @@ std::vector<std::byte> TensorViews::Copied(const TensorView& view) const {
       copy.insert(copy.end(), one.begin(), one.end());
     }
   }
-  if (view.factor != 1) return Scaled(view, copy);
+  if (view.factor != 1) copy = Scaled(view, copy);
+  if (!view.columns.empty()) return MovedColumns(view, copy);
   return view.transposed || view.line_step > 1 ? Lines(view, copy) : copy;
 }
 

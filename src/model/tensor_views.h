@@ -24,8 +24,8 @@ struct TensorPiece {
 };
 
 // A tensor as the layers ask for it: its pieces one after the other, of its type, or of any types
-// where that is F32. transposed: the single piece is a matrix whose columns are the rows of this
-// one.
+// where that is F32; without pieces it is 0. transposed: the single piece is a matrix whose columns
+// are the rows of this one.
 struct TensorView {
   TensorInfo info;
   std::vector<TensorPiece> pieces;
@@ -34,6 +34,8 @@ struct TensorView {
   // line_step-th from first_line on is a row of this matrix.
   std::int64_t first_line = 0;
   std::int64_t line_step = 1;
+  // Where not empty: column i is column `columns[i]` of the single piece, and the view is F32.
+  std::vector<std::int64_t> columns = {};
   // Values are multiplied by it; if it is not 1, they are F32 in the view.
   float factor = 1;
 

@@ -220,11 +220,10 @@ FrozenLinear WeightReader::Linear(const std::string& path, const LinearShape& sh
   return linear;
 }
 
-std::vector<FrozenLinear> WeightReader::Stack(const std::string& module,
-                                              const std::string& parameter,
+std::vector<FrozenLinear> WeightReader::Stack(const std::string& name,
+                                              const std::vector<std::string>& paths,
                                               const LinearShape& shape) {
-  const std::string name = module + parameter;
-  const std::int64_t experts = config_.side_moe.num_experts;
+  const std::int64_t experts = std::ssize(paths);
   const TensorInfo& tensor = tensors_.Get(name, {experts, shape.out, shape.in});
   const bool is_copied = reader_.IsCopied(tensor);
   const void* data = is_copied && !read() ? nullptr : reader_.Bytes(tensor).data();
@@ -234,7 +233,7 @@ std::vector<FrozenLinear> WeightReader::Stack(const std::string& module,
   if (!quantizes) CheckFinite(all, tensor);
   std::vector<FrozenLinear> linears;
   for (std::int64_t e = 0; e < experts; ++e) {
-    linears.push_back({fmt::format("{}{}.{}", module, e, parameter), {}, {}});
+    linears.push_back({paths[e], {}, {}});
     const WeightView one = HostRows(tensor, data, e * shape.out, shape.out, shape.in);
     if (!quantizes) {
       linears.back().weight = is_copied ? place_->Copy(one) : place_->Place(one, options_.use);

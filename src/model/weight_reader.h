@@ -57,8 +57,8 @@ class WeightReader {
 
   // With its bias, which only some families have.
   FrozenLinear Linear(const std::string& path, const LinearShape& shape, bool bias);
-  // Matrices (O, I) that one tensor (E, O, I) of a module ("....experts.") holds.
-  std::vector<FrozenLinear> Stack(const std::string& module, const std::string& parameter,
+  // Linears (O, I) that one tensor (E, O, I) holds. paths: of each.
+  std::vector<FrozenLinear> Stack(const std::string& name, const std::vector<std::string>& paths,
                                   const LinearShape& shape);
 
   // ---- Values in the wide type.

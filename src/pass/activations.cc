@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "model/tensor_list.h"
 
 namespace qlora {
 namespace {
@@ -91,51 +92,19 @@ class LayerLayout : public Layout {
   }
 
   // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
-  // experts share theirs.
+  // experts share theirs, of which each writes other rows, so that the largest rank is enough.
   void Lora(const Adapters& adapters, PerLinear<MatrixView>& u) {
-    u.qkv.resize(ShapeLinears(c_, l_).qkv.size());
-    u.gate_up.resize(c_.fused_gate_up ? 1 : 2);
-    u.down.resize(1);
-    const bool has_per_layer = c_.per_layer_size > 0;
-    u.per_layer_gate.resize(has_per_layer ? 1 : 0);
-    u.per_layer_out.resize(has_per_layer ? 1 : 0);
-    u.per_layer_model.resize(has_per_layer && l_ == 0 ? 1 : 0);
-    const bool has_side = c_.side_moe.num_experts > 0;
-    u.side_router.resize(has_side ? 1 : 0);
-    u.side_in.resize(has_side ? 1 : 0);
-    u.side_out.resize(has_side ? 1 : 0);
-    const bool has_experts = c_.has_experts(l_);
-    const bool has_shared = has_experts && c_.moe.shared_intermediate_size > 0;
-    if (has_shared) u.shared_in.resize(3);
-    if (has_shared) u.shared_out.resize(1);
-    // Linears j, j + size, j + 2 size ... of the group, which are the same linear of different
-    // experts, write different rows of out[j], so the largest rank is enough for all.
-    const auto place = [&](LinearGroup group, std::int64_t rows, std::span<MatrixView> out) {
-      for (std::size_t j = 0; j < out.size(); ++j) {
-        std::int64_t rank = 0;
-        for (const LoraAdapter* adapter : adapters) {
-          const std::span<const LoraLinear> loras = GroupOf(adapter->layers()[l_], group);
-          for (std::size_t i = j; i < loras.size(); i += out.size()) {
-            rank = std::max(rank, loras[i].rank);
-          }
+    for (const LayerTensor& row : LayerTensors(c_, l_)) {
+      if (row.kind != TensorKind::kLinear) continue;
+      std::int64_t rank = 0;
+      for (const LoraAdapter* adapter : adapters) {
+        for (const LoraLinear* lora : StackOf(adapter->layers()[l_], row)) {
+          rank = std::max(rank, lora->rank);
         }
-        if (rank > 0) out[j] = Wide(rows, rank);
       }
-    };
-    const std::int64_t slots = has_experts ? n_ * c_.moe.num_experts_per_tok : n_;
-    place(LinearGroup::kQkv, n_, u.qkv);
-    place(LinearGroup::kO, n_, {&u.o, 1});
-    place(LinearGroup::kGateUp, slots, u.gate_up);
-    place(LinearGroup::kDown, slots, u.down);
-    place(LinearGroup::kSharedIn, n_, u.shared_in);
-    place(LinearGroup::kSharedOut, n_, u.shared_out);
-    place(LinearGroup::kPerLayerGate, n_, u.per_layer_gate);
-    place(LinearGroup::kPerLayerOut, n_, u.per_layer_out);
-    place(LinearGroup::kPerLayerModel, n_, u.per_layer_model);
-    const std::int64_t side_slots = n_ * c_.side_moe.num_experts_per_tok;
-    place(LinearGroup::kSideRouter, n_, u.side_router);
-    place(LinearGroup::kSideIn, side_slots, u.side_in);
-    place(LinearGroup::kSideOut, side_slots, u.side_out);
+      const std::int64_t rows = row.experts > 0 ? n_ * c_.experts().num_experts_per_tok : n_;
+      Append(u, row.group, rank > 0 ? Wide(rows, rank) : MatrixView{});
+    }
   }
 
   // The scratch of a mixer and that of the blocks behind it never live at the same time. That of

@@ -90,11 +90,10 @@ TEST(GgufCheckpoint, NamesAndShapesAreThoseOfHuggingFace) {
       names,
       ElementsAre(
           "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.input_layernorm.weight",
-          "model.layers.0.post_attention_layernorm.weight",
           "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight",
           "model.layers.0.self_attn.v_proj.weight", "model.layers.0.self_attn.o_proj.weight",
-          "model.layers.0.mlp.gate_proj.weight", "model.layers.0.mlp.up_proj.weight",
-          "model.layers.0.mlp.down_proj.weight"));
+          "model.layers.0.post_attention_layernorm.weight", "model.layers.0.mlp.gate_proj.weight",
+          "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"));
   EXPECT_THAT(reader->Find("model.layers.0.mlp.down_proj.weight")->shape, ElementsAre(8, 6));
   EXPECT_THAT(reader->Find("model.norm.weight")->shape, ElementsAre(8));
   // Read in place: qwen2 rotates halves, as Hugging Face does.
@@ -127,6 +126,22 @@ TEST(GgufCheckpoint, RowsOfQueriesAndKeysComeBackInHalves) {
   reader->Release(q);
   EXPECT_EQ(ValuesOf(*reader, q.name)[8], 116);
   EXPECT_FALSE(reader->IsCopied(*reader->Find(std::string(kAttention) + "v_proj.weight")));
+}
+
+// As in llama.cpp, where each is optional by itself.
+TEST(GgufCheckpoint, BiasesThatAreMissingAreZero) {
+  Whole model("llama");
+  model.Add("blk.0.attn_q.bias", {8}, 10);
+  const auto reader = model.Open();
+  EXPECT_THAT(ValuesOf(*reader, std::string(kAttention) + "q_proj.bias"),
+              ElementsAre(10, 12, 11, 13, 14, 16, 15, 17));
+  EXPECT_THAT(ValuesOf(*reader, std::string(kAttention) + "k_proj.bias"), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(ValuesOf(*reader, std::string(kAttention) + "v_proj.bias"), ElementsAre(0, 0, 0, 0));
+  Context context(1);
+  const auto backend = MakeCpuBackend(context, DType::kF32);
+  const std::filesystem::path path = model.Write();
+  const DecoderWeights weights = LoadWeights(context, *backend, path, LoadDecoderConfig(path), {});
+  EXPECT_EQ(weights.layers[0].linears.qkv[2].bias.cols, 4);
 }
 
 // Also where the values are quantized as they are loaded, and where they are converted.
@@ -330,8 +345,8 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
       "llama", [](Whole& m) { m.Add("blk.0.attn_norm.weight", {9}, 0); },
       "'blk.0.attn_norm.weight' has the shape [9], its keys expect 1 rows of 8");
   refused(
-      "llama", [](Whole& m) { m.Add("blk.0.attn_q.bias", {8}, 0); },
-      "tensor 'blk.0.attn_k.bias' is missing");
+      "llama", [](Whole& m) { m.Add("blk.0.attn_q.bias", {9}, 0); },
+      "'blk.0.attn_q.bias' has the shape [9], its keys expect 1 rows of 8");
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.extra.weight", {8}, 0); },
       "tensor 'blk.0.extra.weight' is none of a llama of 1 layers that is supported");
