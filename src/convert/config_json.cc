@@ -467,10 +467,4 @@ const char* TorchDtypeOf(DType tensors, const DecoderConfig& config) {
   return is_half ? "float16" : "bfloat16";
 }
 
-bool IsStoredLessOne(const std::string& tensor, const DecoderConfig& config) {
-  const Family& family = FamilyOf(config.model_type, "");
-  return !config.one_plus_norm && family.one_plus_norm && family.gemma &&
-         tensor.ends_with("norm.weight");
-}
-
 }  // namespace qlora

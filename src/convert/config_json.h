@@ -25,10 +25,6 @@ DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config);
 // for Gemma, whose values are beyond its range.
 const char* TorchDtypeOf(DType tensors, const DecoderConfig& config);
 
-// True for a tensor whose values the checkpoint stores less 1: norms of Gemma, where the decoder
-// has them as they are multiplied with.
-bool IsStoredLessOne(const std::string& tensor, const DecoderConfig& config);
-
 }  // namespace qlora
 
 #endif  // QLORA_CONVERT_CONFIG_JSON_H_

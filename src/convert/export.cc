@@ -89,7 +89,8 @@ class Exporter {
         adapters_(adapters),
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
-        config_(LoadDecoderConfig(model_dir_)),
+        config_(options.format == "hf" ? LoadForCheckpoint(model_dir_)
+                                       : LoadDecoderConfig(model_dir_)),
         target_{.path = options.output,
                 .mode = options.overwrite ? OpenMode::kReplace : OpenMode::kCreate} {
     // A GGUF file may hold what no checkpoint can: found before minutes of work, as files that are

@@ -21,6 +21,7 @@
 #include "convert/merged_linear.h"
 #include "convert/model_folder.h"
 #include "convert/rounding_errors.h"
+#include "convert/stored_values.h"
 #include "hub/hub_cache.h"
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
@@ -32,6 +33,7 @@
 #include "model/checkpoint.h"
 #include "model/quantization.h"
 #include "model/shared_options.h"
+#include "model/tensor_list.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 #include "qlora/nf4_compat.h"
@@ -49,10 +51,9 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   // A multimodal model puts more before "layers.".
   const std::string prefix = DecoderPrefix(reader);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    LinearPaths(config, l).ForEach([&](const std::string& path) {
-      if (IsRouter(path)) return;
-      const std::string weight =
-          prefix + path.substr(std::string_view("model.").size()) + ".weight";
+    ForEachLinear(LayerTensors(config, l), [&](const LayerTensor& row, std::int64_t expert) {
+      if (row.group == LinearGroup::kSideRouter) return;
+      const std::string weight = row.ModuleIn(prefix, l, expert) + ".weight";
       if (reader.Find(weight) != nullptr) weights.insert(weight);
     });
   }
@@ -68,9 +69,10 @@ class Conversion {
         progress_(progress),
         model_dir_(ResolveModelDir(options.model_name_or_path)),
         is_gguf_(FindGguf(model_dir_).has_value()),
-        config_(LoadDecoderConfig(model_dir_)),
+        config_(LoadForCheckpoint(model_dir_)),
         reader_(OpenCheckpoint(model_dir_, config_)),
-        linears_(LinearWeights(config_, *reader_)) {
+        linears_(LinearWeights(config_, *reader_)),
+        stored_(config_, *reader_) {
     quantize_ = ParseQuantizeOptions(options.quantization);
     // Calibration weighs the errors that the search minimises; without the search it would do
     // nothing.
@@ -109,6 +111,7 @@ class Conversion {
       if (progress_) progress_(++done, static_cast<std::int64_t>(reader_->tensors().size()));
     }
     writer->Finish();
+    if (dense_type_ == DType::kF32) report_.notes.push_back(stored_.Note());
     WriteConfig(dir.path());
     report_.notes.push_back(dir.CopyCompanions(model_dir_));
     std::erase(report_.notes, "");
@@ -217,6 +220,7 @@ class Conversion {
         }
       } else if (!options_.dequantize) {
         outputs.push_back(tensor);
+        outputs.back().name = stored_.NameOf(tensor.name);
         outputs.back().dtype = OutputType(tensor);
         outputs.back().upper_bound = TellsSizeLast(tensor.name);
       } else if (Stored(tensor.name)) {
@@ -250,7 +254,7 @@ class Conversion {
 
   // A tensor that stays dense, in another type than the file has it. Piece by piece: an embedding
   // is the largest tensor.
-  void WriteDense(const TensorInfo& tensor, TensorWriter& writer) const {
+  void WriteDense(const TensorInfo& tensor, TensorWriter& writer) {
     const TensorType type = OutputType(tensor);
     const std::int64_t cols = tensor.shape.empty() ? 1 : tensor.shape.back();
     const std::int64_t rows = tensor.elements() / std::max<std::int64_t>(1, cols);
@@ -265,9 +269,7 @@ class Conversion {
       DecodeFloats(tensor.dtype,
                    bytes.subspan(BytesOf(tensor.dtype, first * cols), BytesOf(tensor.dtype, count)),
                    values);
-      if (IsStoredLessOne(tensor.name, config_)) {
-        for (float& value : values) value -= 1;
-      }
+      stored_.Apply(tensor.name, values);
       out.resize(BytesOf(type, count));
       const std::int64_t bad = EncodeFloats(type, values, out);
       if (bad >= 0) {
@@ -418,6 +420,7 @@ class Conversion {
   DecoderConfig config_;
   std::unique_ptr<TensorReader> reader_;
   std::set<std::string> linears_;
+  StoredValues stored_;
   QuantizeOptions quantize_;
   Calibration calibration_;
   RoundingErrors errors_;
