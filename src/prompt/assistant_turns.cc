@@ -56,7 +56,10 @@ class TurnFinder {
   // Finds turn `m`; nothing when the text does not show the turn.
   std::optional<ChatSpan> Find(std::size_t m) {
     std::optional<ChatSpan> turn = FindAppended(m);
-    if (!turn) turn = FindVaried(m);
+    if (!turn) {
+      turn = FindVaried(m);
+      all_appended_ = all_appended_ && !turn;
+    }
     parts_.ForgetTexts();
     if (!turn) return std::nullopt;
     turn->message = m;
@@ -64,6 +67,8 @@ class TurnFinder {
     if (turn->end <= turn->begin) return std::nullopt;
     return turn;
   }
+  // True when the text continues with each turn that was found as the conversation did before it.
+  bool all_appended() const { return all_appended_; }
 
  private:
   // The usual prompt first.
@@ -150,27 +155,34 @@ class TurnFinder {
   PartRenderings& parts_;
   const std::string_view text_;
   const std::vector<std::string>& special_tokens_;
+  bool all_appended_ = true;
 };
 
 }  // namespace
 
-std::vector<ChatSpan> FindAssistantTurns(PartRenderings& parts,
+std::vector<ChatSpan> FindAssistantTurns(PartRenderings& parts, const std::vector<bool>& trained,
                                          const std::vector<std::string>& special_tokens) {
+  const OrderedJson& messages = parts.messages();
   TurnFinder finder(parts, special_tokens);
-  std::vector<ChatSpan> spans;
-  for (std::size_t m = 0; m < parts.messages().size(); ++m) {
-    if (parts.messages()[m].at("role") != "assistant") continue;
-    const std::optional<ChatSpan> turn = finder.Find(m);
-    if (!turn) continue;
-    if (!spans.empty() && turn->begin < spans.back().end) {
-      ThrowInvalidInput(
-          "messages[{}]: cannot tell what the assistant wrote here from what it wrote before; mark "
-          "it in the chat template with {{% generation %}} ... {{% endgeneration %}}",
-          m);
+  std::vector<ChatSpan> turns;
+  const auto find = [&](const auto& is_asked) {
+    for (std::size_t m = 0; m < messages.size(); ++m) {
+      if (messages[m].at("role") != "assistant" || !is_asked(m)) continue;
+      if (const std::optional<ChatSpan> turn = finder.Find(m)) turns.push_back(*turn);
     }
-    spans.push_back(*turn);
+  };
+  find([&](std::size_t m) { return trained[m]; });
+  const bool all_appended = finder.all_appended();
+  find([&](std::size_t m) { return !trained[m] && (!all_appended || m + 1 == messages.size()); });
+  std::ranges::sort(turns, {}, &ChatSpan::message);
+  for (std::size_t t = 1; t < turns.size(); ++t) {
+    if (turns[t].begin >= turns[t - 1].end) continue;
+    ThrowInvalidInput(
+        "messages[{}]: cannot tell what the assistant wrote here from what it wrote before; mark "
+        "it in the chat template with {{% generation %}} ... {{% endgeneration %}}",
+        turns[t].message);
   }
-  return spans;
+  return turns;
 }
 
 }  // namespace qlora

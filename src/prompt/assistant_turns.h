@@ -31,11 +31,12 @@ struct ChatSpan {
 // last message, or with one of `special_tokens`. A turn that is closed by another special token
 // than as the last message has an open end: no answer ends so.
 //
-// Cost: 2 renderings for a turn that is appended (1 for the last message), about 6 for another,
-// each of up to the whole conversation, so that the work for a conversation grows with the square
-// of its turns. A template with {% generation %} is rendered once and does not come here. Errors:
-// InvalidInput when turns would overlap.
-std::vector<ChatSpan> FindAssistantTurns(PartRenderings& parts,
+// Looks for the turns of `trained` messages and of the last one alone, unless one that is trained
+// is not appended: only then may it overlap others. Cost: 2 renderings for a turn that is appended
+// (1 for the last message), about 6 for another, each of up to the whole conversation, so that the
+// work for a conversation grows with the square of its turns. A template with {% generation %} is
+// rendered once and does not come here. Errors: InvalidInput when turns would overlap.
+std::vector<ChatSpan> FindAssistantTurns(PartRenderings& parts, const std::vector<bool>& trained,
                                          const std::vector<std::string>& special_tokens);
 
 }  // namespace qlora

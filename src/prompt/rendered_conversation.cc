@@ -79,7 +79,12 @@ std::vector<ChatSpan> RenderedConversation::FindTurns(const ChatTemplate& chat,
   };
   const std::string text = text_;
   PartRenderings parts(render, fitted.messages, text);
-  std::vector<ChatSpan> turns = FindAssistantTurns(parts, chat.special_tokens());
+  std::vector<bool> trained = conversation_.trained;
+  if (!fitted.origins.empty()) {
+    trained.clear();
+    for (const std::size_t m : fitted.origins) trained.push_back(conversation_.trained.at(m));
+  }
+  std::vector<ChatSpan> turns = FindAssistantTurns(parts, trained, chat.special_tokens());
   const std::size_t last = fitted.messages.size() - 1;
   if (!turns.empty() && turns.back().message == last) {
     const std::string warning =

@@ -53,7 +53,8 @@ std::vector<std::string> Find(Renderer& renderer, const OrderedJson& messages) {
   };
   std::vector<std::string> turns;
   PartRenderings parts(render, messages, text);
-  for (const ChatSpan& span : FindAssistantTurns(parts, {"</>"})) {
+  for (const ChatSpan& span :
+       FindAssistantTurns(parts, std::vector<bool>(messages.size(), true), {"</>"})) {
     turns.push_back(text.substr(span.begin, span.end - span.begin));
   }
   return turns;

@@ -49,6 +49,16 @@ TEST_F(RenderedConversationTest, TakesFewRenderings) {
   EXPECT_EQ(Cost("reasoning", kThoughts), 12) << "the first answer is shown in another way";
 }
 
+TEST_F(RenderedConversationTest, TurnsThatAreNotTrainedAreNotLookedFor) {
+  Conversation last = Of(kThreeTurns);
+  last.trained = {false, false, false, false, false, true};
+  const ChatTemplate chatml = Fixture("chatml");
+  const RenderedConversation appended(chatml, last);
+  ASSERT_EQ(appended.turns().size(), 1U);
+  EXPECT_EQ(appended.turns()[0].message, 5U);
+  EXPECT_EQ(appended.renderings(), 2);
+}
+
 TEST_F(RenderedConversationTest, VariationsHaveTheirOwnTextAndNoTrainedTurns) {
   const ChatTemplate chat = Fixture("chatml");
   RenderedConversation rendered(chat, Of(kThreeTurns));
