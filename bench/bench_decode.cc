@@ -55,7 +55,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   const std::int64_t prompt = options.prompt_tokens;
   // The cache is planned for all positions, as `generate` plans it.
   const std::int64_t capacity = prompt + options.new_tokens;
-  PassMemory memory = ReserveEvaluation(decoder, {}, prompt);
+  Arena memory = ReserveEvaluation(decoder, {}, prompt);
   EvalMemory passes(decoder, {}, memory);
   StateMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
 
@@ -101,10 +101,10 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   for (const std::string& format : options.model.Formats()) {
     const RandomModel model(context, *backend, config, format, WeightUse::kGeneration);
     const Decoder decoder(*backend, config, model.get(), precision, capacity);
-    Bandwidth bandwidth(context, *backend);
+    Bandwidth bandwidth(context);
     const DecodeSeconds best = TimeDecode(options, decoder, bandwidth);
 
-    const Limit peak = MeasureFlops(context, *backend, precision.activation);
+    const Limit peak = MeasureFlops(context, precision.activation);
     const Limit& read = bandwidth.limit();
     const double bytes = BytesOfToken(options, config, precision, model);
     const double prompt_tokens = static_cast<double>(options.prompt_tokens);

@@ -43,72 +43,14 @@ Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) 
   return MakeBatch(samples);
 }
 
-// Bytes of a linear in one of the formats of ModelBenchOptions.
-std::size_t BytesOfLinear(const std::string& format, const LinearShape& shape,
-                          const LoadOptions& load) {
-  const BlockFormatInfo* blocks = load.load_in_4bit ? ParseBlocks(format, shape.in) : nullptr;
-  if (blocks == nullptr) return StorageBytes(shape.out, shape.in, load.quantize);
-  return BytesOf(BlockView{.format = blocks->format, .rows = shape.out, .cols = shape.in});
-}
-
-struct PlannedStep {
-  ActivationNeeds needs;
-  std::size_t peak = 0;  // bytes of the memory in which the step runs
-};
-
-// Plans the step as a run of training would for max_memory: the token embedding moves to host
-// memory before the workspace becomes lean. Offloading is lean from the start.
-PlannedStep PlanStep(Context& context, const StepBenchOptions& options, const DecoderConfig& config,
-                     const std::string& format, const Precision& precision,
-                     const LoraAdapter& adapter, Backend& backend) {
-  const bool on_host = IsHost(backend.memory());
-  const Recompute level = ParseRecompute(options.recompute);
-  if (level == Recompute::kOffload && on_host) {
-    ThrowInvalidInput("recompute offload needs a device with separate memory (device cuda)");
-  }
-  LoadOptions load;
-  load.load_in_4bit = options.model.load_in_4bit;
-  load.host_embedding = true;  // where there is a choice, sizes.embedding is its size
-  WeightSizes weights = PlanWeights(context, backend, config, load);
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    ForEachPair(LinearPaths(config, l), ShapeLinears(config, l),
-                [&](const std::string& path, const LinearShape& shape) {
-                  if (FormatOf(config, path, format) == "bf16") return;
-                  weights.owned += BytesOfLinear(FormatOf(config, path, format), shape, load);
-                  weights.owned -= BytesOfLinear(FormatOf(config, path, "nf4"), shape, load);
-                });
-  }
-  const std::size_t limit = MemoryLimit(options.max_memory, 0, backend.memory());
-  const std::int64_t rows = options.per_device_train_batch_size * options.max_length;
-  PlannedStep step;
-  // All layers keep activations alike: a mixture would be another measurement for each plan.
-  step.needs = {.train_rows = rows,
-                .train_length = options.max_length,
-                .eval_rows = 0,
-                .recompute = std::vector<Recompute>(
-                    static_cast<std::size_t>(config.num_hidden_layers), level)};
-  const auto fits = [&] {
-    MemoryPlan plan =
-        PlanMemory(backend, config, adapter, precision, weights, step.needs,
-                   Optimizer::Bytes(ParseOptimizer(options.optim), adapter, backend.memory()));
-    plan.Add({"rotary tables", RopeTables::Bytes(config, precision.wide, options.max_length),
-              plan.place});
-    step.peak = plan.peak();
-    return options.max_memory.empty() || step.peak <= limit;
-  };
-  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
-    if (size == WorkSize::kFast && level == Recompute::kOffload) continue;
-    step.needs.work_size = size;
-    for (const bool host_embedding : {false, true}) {
-      if (host_embedding && (on_host || weights.embedding == 0)) continue;
-      step.needs.host_embedding = host_embedding;
-      if (fits()) return step;
-    }
-  }
-  throw Error(ErrorCode::kOutOfMemory,
-              fmt::format("bench step: max_memory {} allows {}, and the step needs {}; use a "
-                          "smaller batch_size or max_length, or recompute more",
-                          options.max_memory, FormatBytes(limit), FormatBytes(step.peak)));
+// The passes of the step. All layers keep activations alike: a mixture would be another measurement
+// for each free memory.
+ActivationNeeds NeedsOf(const StepBenchOptions& options, const DecoderConfig& config) {
+  return {.train_rows = options.per_device_train_batch_size * options.max_length,
+          .train_length = options.max_length,
+          .eval_rows = 0,
+          .recompute = std::vector<Recompute>(static_cast<std::size_t>(config.num_hidden_layers),
+                                              ParseRecompute(options.recompute))};
 }
 
 struct StepTimes {
@@ -127,22 +69,21 @@ class TrainedModel {
                const DecoderConfig& config, const Precision& precision, Backend& backend)
       : backend_(backend),
         adapter_(RandomAdapter(options.model, config, backend.memory())),
-        planned_(PlanStep(context, options, config, format, precision, adapter_, backend_)),
-        model_(context, backend_, config, format, WeightUse::kTraining,
-               planned_.needs.host_embedding),
+        needs_(NeedsOf(options, config)),
+        model_(context, backend_, config, format, WeightUse::kTraining),
         rule_(ParseOptimizer(options.optim)),
         optimizer_(rule_, WithGradients(), std::filesystem::temp_directory_path()),
         memories_(Reserve(config, precision)),
-        decoder_(backend_, config, model_.get(), precision, options.max_length, needs().work_size),
+        decoder_(backend_, config, model_.get(), precision, options.max_length),
         // One micro-batch: nothing is accumulated.
         communicator_(context.communicator()),
         tree_(backend.memory(), RankPlace(), adapter_.gradients()) {
-    step_.recompute = needs().recompute;
+    step_.recompute = needs_.recompute;
     step_.max_grad_norm = 1;
   }
 
   TimedBackend& backend() { return backend_; }
-  const PlannedStep& planned() const { return planned_; }
+  const ActivationNeeds& needs() const { return needs_; }
   const LoraAdapter& adapter() const { return adapter_; }
 
   // Runs the step of this number and returns its loss.
@@ -155,27 +96,26 @@ class TrainedModel {
   }
 
  private:
-  const ActivationNeeds& needs() const { return planned_.needs; }
   LoraAdapter& WithGradients() {
     adapter_.AllocateGradients();
     return adapter_;
   }
-  std::vector<PassMemory> Reserve(const DecoderConfig& config, const Precision& precision) {
-    backend_.Reserve(LimitsOf(backend_, config, adapter_, needs()));
-    std::vector<PassMemory> memories;
-    for (const PassBytes& bytes : BytesOfPasses(backend_, config, adapter_, precision, needs())) {
-      memories.emplace_back(backend_.memory(), bytes);
+  std::vector<Arena> Reserve(const DecoderConfig& config, const Precision& precision) {
+    backend_.Reserve(LimitsOf(backend_, config, adapter_, needs_));
+    std::vector<Arena> memories;
+    for (const std::size_t bytes : BytesOfPasses(backend_, config, adapter_, precision, needs_)) {
+      memories.emplace_back(bytes, backend_.memory());
     }
     return memories;
   }
 
   TimedBackend backend_;
   LoraAdapter adapter_;
-  PlannedStep planned_;
+  ActivationNeeds needs_;
   RandomModel model_;
   OptimizerType rule_;
   Optimizer optimizer_;
-  std::vector<PassMemory> memories_;
+  std::vector<Arena> memories_;
   Decoder decoder_;
   Communicator& communicator_;
   GradientTree tree_;
@@ -186,22 +126,16 @@ class TrainedModel {
 std::vector<StepTimes> TimeSteps(const StepBenchOptions& options, const Batch& batch,
                                  std::span<const std::unique_ptr<TrainedModel>> models) {
   std::vector<StepTimes> all(models.size());
-  const auto seconds_of_step = [&](std::size_t i, std::int64_t s, bool waits) {
-    // waits: each part is timed by waiting for its end, which costs overlap; so only the one step
-    // that the parts are of waits, and only on a device.
-    models[i]->backend().Reset(waits);
-    const Stopwatch watch;
-    const double loss = models[i]->Step(s, batch);
-    const double seconds = watch.seconds();
-    // Reported, since a change that makes steps faster must not change them.
-    all[i].losses.push_back(loss);
-    return seconds;
-  };
   const std::int64_t steps = options.warmup_steps + options.steps;
   for (std::int64_t s = 0; s < steps; ++s) {
     for (std::size_t i = 0; i < models.size(); ++i) {
       StepTimes& times = all[i];
-      const double seconds = seconds_of_step(i, s, false);
+      models[i]->backend().Reset();
+      const Stopwatch watch;
+      const double loss = models[i]->Step(s, batch);
+      const double seconds = watch.seconds();
+      // Reported, since a change that makes steps faster must not change them.
+      times.losses.push_back(loss);
       if (s < options.warmup_steps) continue;
       // Parts of the best step, to which the other figures belong as well.
       if (times.timed.empty() || seconds < std::ranges::min(times.timed)) {
@@ -211,12 +145,7 @@ std::vector<StepTimes> TimeSteps(const StepBenchOptions& options, const Batch& b
       times.timed.push_back(seconds);
     }
   }
-  for (std::size_t i = 0; i < models.size(); ++i) {
-    std::ranges::sort(all[i].timed);
-    if (IsHost(models[i]->backend().memory())) continue;
-    all[i].parted = seconds_of_step(i, steps, true);
-    all[i].parts = models[i]->backend().seconds();
-  }
+  for (StepTimes& times : all) std::ranges::sort(times.timed);
   return all;
 }
 
@@ -254,13 +183,9 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("max_length", &max_length, "tokens per sequence");
   table.Add("per_device_train_batch_size", &per_device_train_batch_size,
             "sequences per micro-batch", {"batch_size"});
-  table.Choice("recompute", &recompute, {"none", "attention", "mlp", "layer", "offload"},
-               "activations that each layer recomputes in its backward pass; offload: as layer, "
-               "with inputs kept in host memory");
+  table.Choice("recompute", &recompute, RecomputeNames(),
+               "activations that each layer recomputes in its backward pass");
   table.Choice("optim", &optim, OptimizerNames(), "optimizer");
-  table.Add("max_memory", &max_memory,
-            "memory limit of the device, such as 8GB; where it is too small, the embedding is kept "
-            "in host memory and the workspace is lean, as in training");
   table.Add("steps", &steps, "timed steps; the fastest is reported");
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
@@ -284,12 +209,11 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const Batch batch = RandomBatch(config, options);
   const std::vector<StepTimes> times = TimeSteps(options, batch, models);
   const auto used = static_cast<double>(PeakResidentBytes());
-  const Limit peak = MeasureFlops(context, *inner, precision.activation);
+  const Limit peak = MeasureFlops(context, precision.activation);
   std::vector<BenchRow> all;
   for (std::size_t i = 0; i < formats.size(); ++i) {
-    const PlannedStep& planned = models[i]->planned();
     const double flops = StepFlops(config, models[i]->adapter(), batch.rows(), options.max_length,
-                                   planned.needs.recompute.front());
+                                   models[i]->needs().recompute.front());
     const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
                                           options.max_length, options.recompute);
     RowList rows(options.model.ShapeOf(shape, formats[i]), precision.activation, context.threads());

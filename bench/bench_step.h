@@ -18,7 +18,6 @@ struct StepBenchOptions {
   std::int64_t per_device_train_batch_size = 1;
   std::string recompute = "layer";
   std::string optim = "adamw";
-  std::string max_memory;  // "": no limit
   std::int64_t steps = 3;
   std::int64_t warmup_steps = 1;
 
@@ -27,8 +26,7 @@ struct StepBenchOptions {
 
 // Rows for each format of weights, whose models step in turn: tokens/s with the ratio of FLOP/s to
 // the measured peak, tokens/s of the median step, the loss of the first step and of step 20 or the
-// last, and the share of the step that each kind of op takes. With one format also peak memory; on
-// a device next to the bytes of a training plan.
+// last, and the share of the step that each kind of op takes. With one format also peak memory.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

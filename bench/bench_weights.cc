@@ -45,7 +45,7 @@ std::string FormatOf(const DecoderConfig& config, std::string_view path,
 }
 
 RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
-                         const std::string& format, WeightUse use, bool host_embedding)
+                         const std::string& format, WeightUse use)
     : context_(context),
       backend_(backend),
       config_(config),
@@ -58,8 +58,6 @@ RandomModel::RandomModel(Context& context, Backend& backend, const DecoderConfig
   for (std::size_t i = 0; i < kValues; ++i) {
     values_[i] = ToBFloat16(2 * RandomUniform(key, i) - 1);
   }
-  weights_.host_embedding = host_embedding;
-  if (host_embedding) embedding_ = Values(0, config.vocab_size, config.hidden_size);
   // Twice: once to count the bytes, once to fill them.
   Carver plan;
   Layout(plan);
@@ -72,9 +70,7 @@ void RandomModel::Layout(Carver& carver) {
   carver_ = &carver;
   const std::int64_t d = config_.hidden_size;
   // Head and embedding apart: a tied head would be read from the cache of the embedding.
-  weights_.embed = weights_.host_embedding
-                       ? MakeView(std::as_const(embedding_).data(), config_.vocab_size, d)
-                       : Dense(config_.vocab_size, d);
+  weights_.embed = Dense(config_.vocab_size, d);
   weights_.head = Dense(config_.vocab_size, d);
   weights_.final_norm = Ones(d);
   weights_.head_norm =
@@ -248,9 +244,6 @@ WeightView RandomModel::Weight(const std::string& format, const LinearShape& sha
 }
 
 WeightView RandomModel::Blocks(const BlockFormatInfo& info, const LinearShape& shape) {
-  if (!backend_.Reads(info.format)) {
-    ThrowInvalidInput("weight_formats: this device does not multiply with {}; use nf4", info.name);
-  }
   BlockView view = {.format = info.format, .rows = shape.out, .cols = shape.in};
   const MatrixView storage =
       carver_->Matrix(DType::kU8, 1, static_cast<std::int64_t>(BytesOf(view)));

@@ -27,10 +27,9 @@ std::string FormatOf(const DecoderConfig& config, std::string_view path, const s
 // values.
 class RandomModel {
  public:
-  // format: of ModelBenchOptions::Formats. use: kGeneration prepacks the weights. host_embedding:
-  // DecoderWeights::host_embedding. Errors: InvalidInput for a format that the backend cannot read.
+  // format: of ModelBenchOptions::Formats. use: kGeneration prepacks the weights.
   RandomModel(Context& context, Backend& backend, const DecoderConfig& config,
-              const std::string& format, WeightUse use, bool host_embedding = false);
+              const std::string& format, WeightUse use);
 
   const DecoderWeights& get() const { return weights_; }
 
@@ -56,8 +55,7 @@ class RandomModel {
   const DecoderConfig& config_;  // of the constructor alone
   const std::string format_;
   WeightUse use_;
-  std::vector<BFloat16> values_;     // in [-1, 1), read over and over from varying places
-  std::vector<BFloat16> embedding_;  // (V, D) in host memory, or empty
+  std::vector<BFloat16> values_;  // in [-1, 1), read over and over from varying places
   // (V', L*P) in host memory, or empty. Its zeros are never written, so that it takes addresses and
   // no memory.
   Arena per_layer_table_;

@@ -8,7 +8,6 @@
 
 #include "backend/backend_decorator.h"
 #include "base/stopwatch.h"
-#include "bench/bench_limits.h"
 
 namespace qlora::bench {
 
@@ -31,19 +30,11 @@ inline constexpr std::array<const char*, kParts> kPartNames = {
 // Passes every op on to another backend, which must outlive it.
 class TimedBackend final : public BackendDecorator {
  public:
-  explicit TimedBackend(Backend& backend) : BackendDecorator(backend), end_(backend.memory()) {}
+  explicit TimedBackend(Backend& backend) : BackendDecorator(backend) {}
 
   // Seconds spent in each part since the last Reset.
   const std::array<double, kParts>& seconds() const { return seconds_; }
-  // waits: for the end of each op, which a device would only queue.
-  void Reset(bool waits) {
-    seconds_ = {};
-    waits_ = waits;
-  }
-  // Captured ops have no ends of their own.
-  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
-    return waits_ ? nullptr : BackendDecorator::Capture(give, std::move(last));
-  }
+  void Reset() { seconds_ = {}; }
 
  private:
   // Returns the part that an op belongs to; rows are moved by all that no other part names.
@@ -72,13 +63,10 @@ class TimedBackend final : public BackendDecorator {
   void DoRun(const Op& op) override {
     const Stopwatch watch;
     inner().Run(op);
-    if (waits_) end_.Wait();
     const Part part = std::visit([](const auto& any) { return PartOf(any); }, op);
     seconds_[static_cast<std::size_t>(part)] += watch.seconds();
   }
 
-  QueueEnd end_;
-  bool waits_ = false;
   std::array<double, kParts> seconds_ = {};
 };
 

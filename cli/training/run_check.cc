@@ -64,19 +64,9 @@ std::string FormatMemory(const MemoryPlan& plan) {
   const auto line = [&](const std::string& name, std::size_t bytes) {
     return fmt::format("  {:<{}}  {:>10}\n", name, width, FormatBytes(bytes));
   };
-  const auto parts = [&](MemoryPlace place) {
-    std::string lines;
-    for (const MemoryPart& part : plan.parts) {
-      if (part.place == place) lines += line(part.name, part.bytes);
-    }
-    return lines;
-  };
   std::string out = "memory plan\n";
-  // Two memories with a sum each: room in one says nothing about the other.
-  if (plan.place == MemoryPlace::kDevice) {
-    out += " host\n" + parts(MemoryPlace::kHost) + line("sum", plan.host) + " device\n";
-  }
-  out += parts(plan.place) + line("peak", plan.peak());
+  for (const MemoryPart& part : plan.parts) out += line(part.name, part.bytes);
+  out += line("peak", plan.peak());
   // Each rung is the peak with another way of keeping activations, so that the user sees the cost
   // and the saving of --recompute.
   out += fmt::format(

@@ -41,7 +41,7 @@ struct ExportOptions {
   // computes with the source.
   std::string verify = "auto";
   std::string verify_text;      // a text file to compare on; "": a text that is built in
-  std::string device = "auto";  // cpu, cuda
+  std::string device = "auto";  // or "cpu", which is the same
   // Called once the result is in place, before it is verified.
   std::function<void()> on_written;
 

@@ -25,7 +25,7 @@ struct ModelOptions {
   std::string load_in_4bit = "auto";
   QuantizationFields quantization;
   std::string compute_dtype = "auto";  // bfloat16 where its products are fastest, otherwise float32
-  std::string device = "auto";         // cpu, cuda; auto: cpu
+  std::string device = "auto";         // or "cpu", which is the same
   // Empty: the template, variables and date that the adapter was trained with, otherwise the
   // checkpoint's own.
   ChatFields chat;

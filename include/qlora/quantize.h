@@ -25,7 +25,7 @@ struct QuantizeCheckpointOptions {
   std::int64_t calibration_tokens = 65536;  // at most this many are read
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
-  std::string device = "auto";              // cpu, cuda
+  std::string device = "auto";              // or "cpu", which is the same
   // Name -> text, written in the folder of the weights.
   std::map<std::string, std::string> extra_files;
 

@@ -28,7 +28,7 @@ struct TrainOptions {
   bool load_in_4bit = true;
   QuantizationFields quantization;
   std::string compute_dtype = "auto";
-  std::string device = "auto";  // cpu, cuda
+  std::string device = "auto";  // or "cpu", which is the same
 
   DataFields data;
 
@@ -80,9 +80,8 @@ struct TrainOptions {
   double sgd_momentum = 0;
   double max_grad_norm = 1.0;
   bool gradient_checkpointing = true;
-  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer", "offload"
+  std::string recompute = "auto";  // or "none", "attention", "mlp", "layer"
   std::int64_t seed = 42;
-  bool deterministic = false;  // on a GPU: add in a fixed order, so that runs give the same bits
 
   // The run.
   std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data

@@ -16,14 +16,10 @@
 
 namespace qlora {
 
-// The memory of the host, or the memory of a device which does not compute in the host's memory.
-enum class MemoryPlace : std::uint8_t { kHost, kDevice };
-
 // The size of one kind of memory, in bytes.
 struct MemoryPart {
   std::string name;
   std::size_t bytes = 0;
-  MemoryPlace place = MemoryPlace::kHost;
 };
 
 // The memory that a run needs at its peak, computed before weights are read.
@@ -31,16 +27,13 @@ struct MemoryPlan {
   std::vector<MemoryPart> parts;   // weights, adapter, gradients, optimizer, activations ...
   std::string recompute;           // the recomputation of layers, in words
   std::vector<MemoryPart> ladder;  // the peak if all layers recomputed the same
-  MemoryPlace place = MemoryPlace::kHost;  // where the run computes: the place of all peaks
   std::size_t train_peak = 0;
   std::size_t eval_peak = 0;
   std::size_t save_peak = 0;
-  std::size_t host = 0;  // bytes of host memory, when the run computes in a device's memory
   std::string shortage;  // empty when the run fits; otherwise the error of CheckPlan
 
   std::size_t peak() const;
-  std::size_t bytes(MemoryPlace of) const;  // the most that is needed there at a time
-  void Add(MemoryPart part);                // a part that is needed all the time
+  void Add(MemoryPart part);  // a part that is needed all the time
 };
 
 // The bytes that a run will write to output_dir.

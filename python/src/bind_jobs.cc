@@ -42,7 +42,7 @@ py::tuple PlanFromPython(const py::dict& options, const std::map<std::string, in
         return std::pair(PlanJson(plan), shortage(plan));
       }
       FindQuantizedBase(keywords.save_quantized, settings);
-      // As `qlora plan`: the device may be that of another machine.
+      // As `qlora plan`: output_dir may hold a run.
       const TrainPlan plan = PlanTraining(c, settings, PlanPurpose::kReading, Breakable(python));
       return std::pair(PlanJson(plan), shortage(plan));
     });

@@ -21,7 +21,6 @@ std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab) {
 }
 
 void RefuseToPrepack() { ThrowRuntime("Prepack: this backend prepacks no weights"); }
-void RefuseToReplay() { ThrowRuntime("Replay: this backend captures no ops"); }
 
 void CheckIndices(const char* what, std::span<const std::int32_t> indices, std::int64_t count) {
   for (std::size_t i = 0; i < indices.size(); ++i) {

@@ -3,21 +3,15 @@
 //
 // Memory. Operands are in the memory of the backend (base/memory.h: allocate, upload, download,
 // zero). Nothing outside src/backend reads or writes it except through ops and transfers, so a
-// backend may keep it on a card. tests/backend/guarded_backend.h proves this: whole jobs run on
-// pages that fault when the host touches them, and end in the bits of the CPU backend. Sums of
+// device may have a memory of its own. tests/backend/guarded_backend.h proves this: whole jobs run
+// on pages that fault when the host touches them, and end in the bits of the CPU backend. Sums of
 // losses stay in that memory until a micro-batch has run.
 //
-// Order. Ops run in the order of the calls. Queued transfers (Memory::QueueUpload, QueueDownload)
-// run beside the ops: inputs of offloaded layers, paged moments, rows of an embedding in host
-// memory. Memory::OpsWaitFor orders later ops behind the transfers of some bytes. A memory without
-// a queue transfers at once. Only experts make the host wait: their rows are sorted on the device
-// (RouteExperts), and the host needs the sizes of the ranges as shapes of products.
+// Order. Ops run in the order of the calls, and may run after them: a Download waits for all ops.
 //
 // Weights. Backend::Adopt takes a frozen weight: the CPU reads mapped files in place, and copies or
-// prepacks weights to generate; a card has a copy. Backend::Quantize reads a file in host memory,
-// outside the order of ops, and is checked as ops are.
-//
-// Launches. Where launching ops costs time, Capture keeps them for Replay instead of running them.
+// prepacks weights to generate; a device of its own memory has a copy. Backend::Quantize reads a
+// file in host memory, outside the order of ops, and is checked as ops are.
 //
 // A BackendFactory (backend_factory.h) makes the backends of a job, one for each operand type. A
 // backend around another one derives from backend_decorator.h.
@@ -26,7 +20,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,34 +31,21 @@
 
 namespace qlora {
 
-// How much memory a backend takes for the workspace of ops.
-enum class WorkSize : std::uint8_t {
-  kFast,  // enough for products at full speed
-  kLean,  // less, for runs that would not fit otherwise; ops run in more and smaller parts
-};
-
 // The largest operands that ops will be called with, from which a backend plans its workspace.
 struct BackendLimits {
-  std::int64_t rows = 0;         // N
-  std::int64_t features = 0;     // I or O of any linear of the blocks, summed over a group
-  std::int64_t in_features = 0;  // I of any linear of the blocks; 0: at most `features`
-  std::int64_t vocab_rows = 0;   // rows of one call of the output head
-  std::int64_t vocab = 0;        // V
-  std::int64_t lora_rank = 0;    // R, summed over a group
-  std::int64_t heads = 0;        // H
-  std::int64_t kv_heads = 0;     // G
-  std::int64_t head_dim = 0;     // K
-  // Elements between rows of q, k and v where they are columns of one matrix; 0: each has its own.
-  std::int64_t qkv_stride = 0;
+  std::int64_t rows = 0;        // N
+  std::int64_t features = 0;    // I or O of any linear of the blocks, summed over a group
+  std::int64_t vocab_rows = 0;  // rows of one call of the output head
+  std::int64_t vocab = 0;       // V
+  std::int64_t lora_rank = 0;   // R, summed over a group
+  std::int64_t heads = 0;       // H
+  std::int64_t kv_heads = 0;    // G
+  std::int64_t head_dim = 0;    // K
   // Backward passes; 0: none.
   std::int64_t gradient_rows = 0;    // N
   std::int64_t gradient_length = 0;  // tokens of the longest sequence
   // Of layers with the gated delta rule, the longest of whose backward passes is gradient_length.
   DeltaRuleShape delta_rule = {};
-  // Results of sizes differ by rounding alone: of sums over rows that are copied in parts (adapters
-  // with dropout), and where a library has another kernel for smaller products. The CPU has one
-  // size.
-  WorkSize work_size = WorkSize::kFast;
 };
 
 // How a frozen weight will be read, which decides the form that a backend adopts it in.
@@ -73,9 +53,6 @@ enum class WeightUse : std::uint8_t {
   kTraining,    // passes over many rows: as stored; the CPU reads mapped files in place
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
-
-// Ops that a backend has captured; see Backend::Capture.
-using OpGraph = std::shared_ptr<const void>;
 
 enum class LayerPart : std::uint8_t { kAttention, kMlp };
 
@@ -94,33 +71,16 @@ class Backend {
     DoRun(op);
   }
 
-  // Calls give(), which gives ops and no transfers, and keeps the ops instead of running them.
-  // Null, and nothing was kept, where the backend has no use for that or cannot; it may then not
-  // have called give(). last: the graph of an earlier call, which is taken back and may be null. It
-  // should have the same ops with other operands.
-  virtual OpGraph Capture(const std::function<void()>& give, OpGraph last) = 0;
-  // Runs captured ops, in one go and in the order of ops, on the values that their operands hold
-  // then.
-  virtual void Replay(const OpGraph& graph) = 0;
-
   // The memory of all operands: the memory of the device, which its backends share. It lives as
   // long as any of them. Nothing outside src/backend reads or writes it but through ops and
   // transfers.
   virtual Memory& memory() const = 0;
 
-  // Sets whether all sums have an order that depends on shapes and the size of the workspace alone,
-  // so that a run repeated gives the same bits. First false. On the CPU all have, always.
-  virtual void SetDeterministic(bool on) = 0;
   // Bytes of workspace that Reserve will take for these limits.
   virtual std::size_t WorkspaceBytes(const BackendLimits& limits) const = 0;
   // Makes room for ops within these limits and within the limits of earlier calls.
   virtual void Reserve(const BackendLimits& limits) = 0;
 
-  // Whether ops read weights of this format.
-  virtual bool Reads(BlockFormat format) const = 0;
-  // Whether the ops of layers that carry a state (recurrent_ops.h), their gates, attention sinks
-  // and clamped activations have kernels.
-  virtual bool CarriesState() const = 0;
   // A part of a frozen weight as ops read it: the host memory itself, which must then outlive the
   // weight, or a copy in memory that is carved. While `carver` only counts, nothing is copied.
   virtual const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) = 0;
@@ -142,13 +102,7 @@ class Backend {
   virtual LayerPart CheapestRecompute() const = 0;
 
   // Rows of one chunk of the output head, a multiple of 64.
-  virtual std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const = 0;
-
-  // Columns of ops::Linear::x_tail and LinearBackward::dy_tail with which linears with adapters of
-  // `rank`, summed over a group, read x and dy in place. 0: this backend has no use for them, nor
-  // for outputs of a group beside each other in one matrix, which other backends compute as one
-  // product.
-  virtual std::int64_t TailColumns(std::int64_t rank) const = 0;
+  virtual std::int64_t HeadChunkRows(std::int64_t vocab) const = 0;
 
  private:
   virtual void DoRun(const Op& op) = 0;
@@ -160,10 +114,8 @@ class Backend {
 std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab);
 // The chunk of backends of the host.
 inline constexpr std::int64_t kHostLogitBytes = std::int64_t{32} << 20;
-// Prepack of a backend whose PrepackedBytes is 0, and Replay of one that captures nothing. Errors:
-// Runtime, a bug of the caller.
+// Prepack of a backend whose PrepackedBytes is 0. Errors: Runtime, a bug of the caller.
 [[noreturn]] void RefuseToPrepack();
-[[noreturn]] void RefuseToReplay();
 
 // The bytes of a contiguous view.
 inline std::span<std::byte> BytesIn(const MatrixView& m) {

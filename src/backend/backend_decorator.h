@@ -5,8 +5,6 @@
 #define QLORA_BACKEND_BACKEND_DECORATOR_H_
 
 #include <cstddef>
-#include <functional>
-#include <utility>
 
 #include "backend/backend.h"
 
@@ -18,12 +16,6 @@ class BackendDecorator : public Backend {
   explicit BackendDecorator(Backend& inner) : inner_(inner) {}
 
   Memory& memory() const override { return inner_.memory(); }
-  // Ops that are given pass this one when they are captured, not when they are replayed.
-  OpGraph Capture(const std::function<void()>& give, OpGraph last) override {
-    return inner_.Capture(give, std::move(last));
-  }
-  void Replay(const OpGraph& graph) override { inner_.Replay(graph); }
-  void SetDeterministic(bool on) override { inner_.SetDeterministic(on); }
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return inner_.WorkspaceBytes(limits);
   }
@@ -31,17 +23,14 @@ class BackendDecorator : public Backend {
   const void* Adopt(const void* host, std::size_t bytes, WeightUse use, Carver& carver) override {
     return inner_.Adopt(host, bytes, use, carver);
   }
-  bool Reads(BlockFormat format) const override { return inner_.Reads(format); }
-  bool CarriesState() const override { return inner_.CarriesState(); }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return inner_.PrepackedBytes(q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override { inner_.Prepack(q, out); }
   LayerPart CheapestRecompute() const override { return inner_.CheapestRecompute(); }
-  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize size) const override {
-    return inner_.HeadChunkRows(vocab, size);
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
+    return inner_.HeadChunkRows(vocab);
   }
-  std::int64_t TailColumns(std::int64_t rank) const override { return inner_.TailColumns(rank); }
 
  protected:
   Backend& inner() const { return inner_; }

@@ -169,29 +169,13 @@ void Check(Checker& check, const ops::RmsNormBackward& op) {
   check.Apart("dx", op.dx, "rstd", op.rstd);
 }
 
-// Columns behind a matrix in its rows.
-void CheckTail(Checker& check, const char* name, const ConstMatrixView& tail,
-               const ConstMatrixView& m) {
-  if (tail.empty()) return;
-  check.Activation(name, tail, m.rows, tail.cols);
-  const void* end = static_cast<const std::byte*>(m.data) + BytesOf(m.dtype, m.cols);
-  if (tail.dtype != m.dtype || tail.stride != m.stride || tail.data != end) {
-    check.Fail(name, "the columns behind the operand", "other memory");
-  }
-  check.AtLeast("stride of the operand with its tail", m.cols + tail.cols, m.stride);
-}
-
 void Check(Checker& check, const ops::Linear& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Equal("number of outputs", std::ssize(op.linears), std::ssize(op.outputs));
-  CheckTail(check, "x_tail", op.x_tail, op.x);
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);
     CheckLinear(check, op.linears[l], op.x.cols);
     CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l], op.store);
-    check.Apart("y", op.outputs[l].y, "x_tail", op.x_tail);
-    check.Apart("u", op.outputs[l].u, "x_tail", op.x_tail);
-    check.Apart("base", op.outputs[l].base, "x_tail", op.x_tail);
   }
 }
 
@@ -214,12 +198,7 @@ void Check(Checker& check, const ops::LinearBackward& op) {
     }
     CheckParameterGradients(check, op.linears[l], g);
     check.Apart("dx", op.dx, "dy", g.dy);
-    check.Apart("dy_tail", op.dy_tail, "dy", g.dy);
-    check.Apart("dy_tail", op.dy_tail, "u", g.u);
   }
-  if (!op.gradients.empty()) CheckTail(check, "dy_tail", op.dy_tail, op.gradients.back().dy);
-  check.Apart("dy_tail", op.dy_tail, "x", op.x);
-  check.Apart("dy_tail", op.dy_tail, "dx", op.dx);
 }
 
 void Check(Checker& check, const ops::Rope& op) {

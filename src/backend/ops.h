@@ -179,9 +179,6 @@ struct Linear {
   ConstMatrixView x;                      // (N, I)
   std::span<const LinearOutput> outputs;  // one of each linear
   Store store = Store::kSet;
-  // (N, any) of the type of x: the columns behind x in its rows, which the op may overwrite with
-  // anything, so that it need not copy x to append columns; or empty.
-  MatrixView x_tail = {};
 };
 
 // For each linear: du = scale * dy B;  db_acc += scale * dy^T u;  da_acc += du^T drop(x);
@@ -193,8 +190,6 @@ struct LinearBackward {
   std::span<const LinearGradient> gradients;
   MatrixView dx;  // (N, I); empty: not computed (the first layer of the model)
   Store store = Store::kSet;
-  // (N, any): likewise the columns behind the dy of the last linear.
-  MatrixView dy_tail = {};
 };
 
 // Linear of every expert over the rows of its slots: linears and u hold `group` linears of expert

@@ -426,23 +426,17 @@ class ReferenceBackend final : public Backend {
  public:
   Memory& memory() const override { return HostMemory(); }
   // Ops run when they are given: there is no launch that could be saved.
-  OpGraph Capture(const std::function<void()>&, OpGraph) override { return nullptr; }
-  void Replay(const OpGraph&) override { RefuseToReplay(); }
 
-  void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
   // Weights are read where they are; nothing is carved.
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
-  bool Reads(BlockFormat) const override { return true; }
-  bool CarriesState() const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
   LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
-  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
     return RowsOfLogits(kHostLogitBytes, vocab);
   }
-  std::int64_t TailColumns(std::int64_t) const override { return 0; }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

@@ -46,8 +46,6 @@ Memory& HostMemory() {
   return host;
 }
 
-Memory& Memory::staging() { return HostMemory(); }
-
 HostBytes::HostBytes(Memory& memory, const void* data, std::size_t bytes)
     : data_(static_cast<const std::byte*>(data)) {
   if (IsHost(memory) || bytes == 0) return;

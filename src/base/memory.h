@@ -1,4 +1,4 @@
-// The memory of one device: the host, or the card of a backend.
+// The memory of one device: the host, or that of a backend.
 #ifndef QLORA_BASE_MEMORY_H_
 #define QLORA_BASE_MEMORY_H_
 
@@ -28,41 +28,10 @@ class Memory {
   virtual void Download(const void* data, void* host, std::size_t bytes) = 0;
   virtual void Zero(void* data, std::size_t bytes) = 0;
 
-  // Returns host memory for queued transfers, which the host reads and writes in place:
-  // HostMemory(), or page-locked memory where a device copies from and to it. Upload does not read
-  // it.
-  virtual Memory& staging();
-  // Transfers that run beside the ops, after all ops that were given before, and after one another;
-  // the call may return before the transfer has run. The transfer owns `data` until OpsWaitFor was
-  // called for its bytes: ops that are given before that call neither write `data` nor read the
-  // target of an upload. The transfer owns `host`, in staging(), until WaitFor of its bytes has
-  // returned: until then the host neither reads nor writes it. The host may queue more transfers of
-  // either.
-  virtual void QueueUpload(const void* host, void* data, std::size_t bytes) {
-    Upload(host, data, bytes);
-  }
-  virtual void QueueDownload(const void* data, void* host, std::size_t bytes) {
-    Download(data, host, bytes);
-  }
-  // Ops and all other transfers that are given from now on run after the queued transfers of these
-  // bytes of this memory. The host does not wait.
-  virtual void OpsWaitFor(const void* /*data*/, std::size_t /*bytes*/) {}
-  // Returns when the queued transfers of these bytes of staging() have run.
-  virtual void WaitFor(const void* /*host*/, std::size_t /*bytes*/) {}
-  // Returns the bytes that are allocated here as staging memory though the system did not lock
-  // them: the host waits for their transfers, each of which runs in the order of ops.
-  virtual std::size_t Unlocked() const { return 0; }
-
-  // Returns when all ops that were given before have run.
-  virtual void Synchronize() {}
-  // The queue of ops as libraries take it that add copies of this memory (cudaStream_t). Null where
-  // ops run at once.
-  virtual void* queue() const { return nullptr; }
-
   // Returns the bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
   // Returns the bytes that this process holds beyond the allocations made here: program and data in
-  // host memory, context and libraries in device memory.
+  // host memory, what a driver takes in that of a device.
   virtual std::size_t Held() const { return 0; }
   // Returns the size of the memory, or of the part that this process may use. Available() and
   // Held() may be more in sum: pages of files count as both.

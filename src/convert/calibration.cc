@@ -78,7 +78,7 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
   };
 
   const std::int64_t most_rows = EvalRows(dataset.report().longest);
-  PassMemory memory = ReserveEvaluation(decoder, {}, most_rows);
+  Arena memory = ReserveEvaluation(decoder, {}, most_rows);
   EvalMemory passes(decoder, {}, memory);
   Calibration result;
   std::vector<Sample> samples;

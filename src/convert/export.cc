@@ -235,7 +235,7 @@ class Exporter {
     if (!adapter_) return;
     adapter()->FoldTables(weights_);
     if (adapter_only()) return;
-    weights_.embed = EmbeddingOf(weights_.embed, adapter());
+    weights_.embed = EmbeddingOf(weights_, adapter());
     weights_.head = HeadOf(weights_, adapter());
   }
 

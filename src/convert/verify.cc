@@ -87,7 +87,7 @@ class Side {
   const ModelForm& form_;
   Decoder decoder_;
   Adapters adapters_;
-  PassMemory memory_;
+  Arena memory_;
   EvalMemory passes_;
   Activations& activations_;
   PassInputs inputs_;

@@ -36,27 +36,16 @@ VerifyReport CompareAdapter(const VerifySource& source, Ids text) {
                  {source.backend, source.config, source.weights, &written}, text, Tick(source));
 }
 
-bool ReadsAll(const Backend& backend, const TensorReader& reader) {
-  return std::ranges::all_of(reader.tensors(), [&](const TensorInfo& tensor) {
-    return !tensor.dtype.is_blocks() || backend.Reads(tensor.dtype.format);
-  });
-}
-
 VerifyReport CompareModel(const VerifySource& source, Ids text) {
   BaseRecord dense;
   dense.load_in_4bit = false;
   const std::string& output = source.options.output;
   const DecoderConfig config = LoadDecoderConfig(output);
-  // Blocks that a card does not read are compared on the processor.
-  const bool on_host = !ReadsAll(source.backend, *OpenCheckpoint(output, config));
-  const std::unique_ptr<Backend> host =
-      on_host ? MakeCpuBackend(source.context, DType::kF32) : nullptr;
-  Backend& backend = on_host ? *host : source.backend;
   LoadOptions load = LoadOptionsOf(dense);
   load.progress = source.progress;
-  const DecoderWeights written = LoadWeights(source.context, backend, output, config, load);
+  const DecoderWeights written = LoadWeights(source.context, source.backend, output, config, load);
   return Compare({source.backend, source.config, source.weights, source.adapter},
-                 {backend, config, written}, text, Tick(source));
+                 {source.backend, config, written}, text, Tick(source));
 }
 
 // Nothing where no tokenizer is written and the model has none that is read.

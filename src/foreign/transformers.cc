@@ -264,7 +264,6 @@ constexpr KeyRule kTransformersRules[] = {
     rule::Copy("max_length", "max_seq_length"),
     rule::Copy("chat_template", "chat_template_path"),
     rule::Copy("per_device_train_batch_size", "per_gpu_train_batch_size"),
-    rule::Copy("deterministic", "full_determinism"),
     rule::File("dataset", "dataset dataset_name train_file"),
     rule::File("eval_dataset", "eval_dataset validation_file"),
     // A number of steps; transformers also takes a share of the run.
@@ -371,7 +370,8 @@ constexpr KeyRule kTransformersRules[] = {
                     "project trackio_space_id hub_model_id hub_strategy hub_private_repo hub_token "
                     "hub_always_push hub_revision push_to_hub_model_id push_to_hub_organization "
                     "push_to_hub_token"),
-    rule::NotNeeded("device: auto is the CPU", "use_cpu no_cuda"),
+    rule::NotNeeded("qlora computes on the CPU", "use_cpu no_cuda"),
+    rule::NotNeeded("every run gives the same bits", "deterministic full_determinism"),
     rule::NotNeeded("TPUs are not used", "tpu_metrics_debug"),
     rule::NotNeeded("`qlora inspect` shows what the trainer sees", "debug"),
     rule::NotNeeded("Ctrl+C and SIGTERM save a checkpoint", "enable_jit_checkpoint"),

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "pass/eval_memory.h"
 #include "pass/loss.h"
@@ -31,17 +30,10 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
         PrepareNextInputs(decoder_, std::span(ids_).subspan(state_.length, rows), state_, length,
                           adapter_, activations);
     Embed(decoder_, inputs, activations);
-    const bool replays = rows == 1 && graph_ != nullptr && graph_length_ == state_.length;
-    if (replays) {
-      decoder_.backend().Replay(graph_);
-    } else {
-      ForwardCached(decoder_, inputs, state_, activations);
-    }
+    ForwardCached(decoder_, inputs, state_, activations);
     state_.length += rows;
     if (state_.length < length) continue;
-    const MatrixView last = replays ? Rows(activations.logits, 0, 1)
-                                    : Logits(decoder_, inputs, 0, 1, activations);  // (1, V)
-    if (rows == 1) CaptureNext(inputs, activations);
+    const MatrixView last = Logits(decoder_, inputs, 0, 1, activations);  // (1, V)
     std::vector<float> logits = Download<float>(decoder_.backend().memory(), last);
     // (V) on the host, where a penalty or a draw reads them: too few values for an op.
     if (const float cap = decoder_.config().final_softcap; cap > 0) {
@@ -49,22 +41,6 @@ std::vector<float> CachedSequence::Append(std::span<const std::int32_t> ids) {
     }
     return logits;
   }
-}
-
-void CachedSequence::CaptureNext(const PassInputs& inputs, Activations& activations) {
-  const bool has_room = state_.length < state_.capacity;
-  const bool waits = decoder_.config().experts().num_experts > 0;  // for the rows of each expert
-  if (!captures_ || !has_room || waits) return;
-  PassInputs next = inputs;
-  next.spans = {{0, 1, 0, state_.length + 1}};
-  graph_ = decoder_.backend().Capture(
-      [&] {
-        ForwardCached(decoder_, next, state_, activations);
-        Logits(decoder_, next, 0, 1, activations);
-      },
-      std::move(graph_));
-  graph_length_ = state_.length;
-  captures_ = graph_ != nullptr;
 }
 
 void CachedSequence::Generate(std::span<const std::int32_t> prompt, std::int64_t most,

@@ -6,10 +6,6 @@
 //   sampler.h           logits -> the next token
 //   stop_text.h         ends the text at a stop string; tokenizer/ decodes ids as they come
 //   dataset_loss.h      mean loss of a data set, without a state
-//
-// The pass over one token launches hundreds of small ops. Where launching costs time, the pass is
-// captured while the device still runs the pass before it, then replayed with the id that was
-// chosen (Backend::Capture).
 #ifndef QLORA_INFERENCE_CACHED_SEQUENCE_H_
 #define QLORA_INFERENCE_CACHED_SEQUENCE_H_
 
@@ -43,21 +39,12 @@ class CachedSequence {
   void Generate(std::span<const std::int32_t> prompt, std::int64_t most, const NextToken& next);
 
  private:
-  // Captures the pass over the next token, of which only the id is not known, while the device runs
-  // the pass over this token, which had `inputs`.
-  void CaptureNext(const PassInputs& inputs, Activations& activations);
-
   const Decoder& decoder_;
   const LoraAdapter* adapter_;
   EvalMemory& passes_;
   std::int64_t max_rows_;
   SequenceState& state_;
   std::vector<std::int32_t> ids_;
-  // All of a pass over one token but its embedding, for a state of graph_length_ positions; or
-  // null.
-  OpGraph graph_;
-  std::int64_t graph_length_ = -1;
-  bool captures_ = true;  // false: the backend does not
 };
 
 }  // namespace qlora

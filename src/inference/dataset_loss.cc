@@ -120,8 +120,8 @@ void ForwardStage(Communicator& communicator, const RankPlace& place, const Deco
 
 std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                          const Dataset& dataset, bool per_token,
-                                          PassMemory& memory, const EvalProgress& progress) {
+                                          const Dataset& dataset, bool per_token, Arena& memory,
+                                          const EvalProgress& progress) {
   const Stopwatch watch;
   const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().longest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);

@@ -26,8 +26,8 @@ using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
 // returned false on a rank.
 std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                          const Dataset& dataset, bool per_token,
-                                          PassMemory& memory, const EvalProgress& progress = {});
+                                          const Dataset& dataset, bool per_token, Arena& memory,
+                                          const EvalProgress& progress = {});
 
 }  // namespace qlora
 

@@ -24,7 +24,7 @@ struct GenerationBuffers {
   const std::int64_t rows;       // of one pass, at most
   const std::int64_t positions;  // of a sequence, at most
   const Decoder decoder;
-  PassMemory activations;
+  Arena activations;
   EvalMemory passes;  // in `activations`
   StateMemory state;
 };

@@ -93,8 +93,6 @@ class Model::Impl {
     BaseRecord base = BaseOf(options, adapters, dir_);
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
-    // Rows of a prompt are few, and a card has better use for its memory.
-    load.host_embedding = true;
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       // Copies in the order that generation reads fastest, where they take less than half of what
@@ -200,7 +198,7 @@ class Model::Impl {
     AgreeOnEvaluation(dataset, options.without_adapter);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
-    PassMemory memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
     EvalResult result = *EvaluateDataset(

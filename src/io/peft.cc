@@ -323,7 +323,7 @@ void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m,
   std::vector<float> values(m.cols);
   std::vector<std::byte> bytes(BytesOf(dtype, values.size()));
   const std::size_t row_bytes = BytesOf(m.dtype, values.size());
-  // Adapters may be in the memory of a GPU: some MiB per transfer, not a row.
+  // Adapters may be in the memory of a device: some MiB per transfer, not a row.
   const std::int64_t piece_rows = std::max<std::int64_t>(1, kPieceValues / m.stride);
   for (std::int64_t begin = 0; begin < m.rows; begin += piece_rows) {
     const std::int64_t rows = std::min(piece_rows, m.rows - begin);

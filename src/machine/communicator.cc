@@ -48,7 +48,6 @@ void Communicator::Exchange(std::span<const Bytes> to_each,
 void Communicator::Exchange(std::span<const Bytes> to_each, std::span<const MutableBytes> from_each,
                             Memory& memory) {
   if (IsHost(memory)) return Exchange(to_each, from_each);
-  memory.Synchronize();  // the time of ops is not that of the exchange
   const Call call(*this, "exchange");
   ExchangeCopies(to_each, from_each, memory);
 }

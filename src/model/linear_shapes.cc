@@ -8,19 +8,6 @@
 #include "model/tensor_list.h"
 
 namespace qlora {
-namespace {
-
-std::int64_t Widest(const DecoderConfig& config, std::int64_t LinearShape::*side) {
-  std::int64_t widest = 0;
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    for (const LayerTensor& row : LayerTensors(config, l)) {
-      if (row.kind == TensorKind::kLinear) widest = std::max(widest, row.shape.*side);
-    }
-  }
-  return widest;
-}
-
-}  // namespace
 
 PerLinear<std::string> LinearNames(const DecoderConfig& config, std::int64_t layer) {
   PerLinear<std::string> names;
@@ -54,9 +41,14 @@ PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t la
   return shapes;
 }
 
-std::int64_t WidestInput(const DecoderConfig& config) { return Widest(config, &LinearShape::in); }
-
-std::int64_t WidestLinear(const DecoderConfig& config) { return Widest(config, &LinearShape::out); }
+std::int64_t WidestLinear(const DecoderConfig& config) {
+  std::int64_t widest = 0;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ShapeLinears(config, l).ForEach(
+        [&](const LinearShape& shape) { widest = std::max(widest, shape.out); });
+  }
+  return widest;
+}
 
 // The outputs of o or down, of all that the mixer reads its input with, of gate and up together,
 // also of an expert that all tokens share, or of the linears of per-layer embeddings; F is the size

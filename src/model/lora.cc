@@ -27,17 +27,17 @@ auto* FindModule(Modules& modules, std::string_view name) {
 
 // Copies the first rows of a table (V, D) to out (rows, D), with a change or none. A piece of rows
 // at a time: a table of a large vocabulary is not held twice.
-void CopyTable(Memory& from, const WeightView& table, Memory& to, const MatrixView& out,
+void CopyTable(Memory& memory, const WeightView& table, const MatrixView& out,
                const TableChange* change = nullptr) {
   const std::int64_t hidden = out.cols;
   const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / hidden);
   for (std::int64_t first = 0; first < out.rows; first += piece) {
     const std::int64_t rows = std::min(piece, out.rows - first);
-    const HostWeight source(from, table, first, rows);
+    const HostWeight source(memory, table, first, rows);
     std::vector<float> values(rows * hidden);
     for (std::int64_t r = 0; r < rows; ++r) source.Read(r, values.data() + r * hidden);
     if (change != nullptr) ApplyChange(*change, first, hidden, values);
-    UploadWide(to, values, Rows(out, first, rows));
+    UploadWide(memory, values, Rows(out, first, rows));
   }
 }
 
@@ -250,10 +250,7 @@ TrainedModule* LoraAdapter::Find(std::string_view name) { return FindModule(modu
 
 void LoraAdapter::InitializeModules(const DecoderWeights& weights) {
   for (TrainedModule& module : modules_) {
-    // The embedding may be in a file in host memory while everything else is on the device.
-    const bool embeds = &module == embedding();
-    CopyTable(embeds && weights.host_embedding ? HostMemory() : *memory_,
-              embeds ? weights.embed : weights.head, *memory_, module.weight);
+    CopyTable(*memory_, &module == embedding() ? weights.embed : weights.head, module.weight);
   }
 }
 
@@ -264,8 +261,7 @@ void LoraAdapter::FoldTables(const DecoderWeights& weights) {
     const WeightView base = !change.from_base ? WeightView(module.weight)
                             : embeds          ? weights.embed
                                               : weights.head;
-    const bool in_host = change.from_base && weights.host_embedding && embeds;
-    CopyTable(in_host ? HostMemory() : *memory_, base, *memory_, module.weight, &change);
+    CopyTable(*memory_, base, module.weight, &change);
   }
   changes_.clear();
 }
@@ -383,12 +379,9 @@ Adapters AdaptersOf(const LoraAdapter* adapter) {
   return adapter == nullptr ? Adapters{} : Adapters{adapter};
 }
 
-bool ReadsBaseEmbedding(const LoraAdapter* adapter) {
-  return adapter == nullptr || adapter->embedding() == nullptr;
-}
-
-WeightView EmbeddingOf(const WeightView& base, const LoraAdapter* adapter) {
-  return ReadsBaseEmbedding(adapter) ? base : WeightView(adapter->embedding()->weight);
+WeightView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter) {
+  const TrainedModule* module = adapter == nullptr ? nullptr : adapter->embedding();
+  return module == nullptr ? weights.embed : WeightView(module->weight);
 }
 
 WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter) {

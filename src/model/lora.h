@@ -119,8 +119,7 @@ class LoraAdapter {
   const TrainedModule* embedding() const;
   const TrainedModule* head() const;
   const std::vector<TrainedModule>& modules() const { return modules_; }
-  // Copies the base's weights to the modules. The weights are in the same memory, except that the
-  // embedding may be in host memory.
+  // Copies the base's weights to the modules. The weights are in the same memory.
   void InitializeModules(const DecoderWeights& weights);
   // After Load, or with changes of tables: adds what the adapter changes in the tables to copies of
   // the base's. The weights are as for InitializeModules.
@@ -200,9 +199,8 @@ Adapters AdaptersOf(const LoraAdapter* adapter);
 
 // The tables that rows with `adapter` (or null) read: its trained tables, otherwise the tables of
 // the base. A head that is tied to the embeddings stays the base's when the embeddings are trained.
-WeightView EmbeddingOf(const WeightView& base, const LoraAdapter* adapter);
+WeightView EmbeddingOf(const DecoderWeights& weights, const LoraAdapter* adapter);
 WeightView HeadOf(const DecoderWeights& weights, const LoraAdapter* adapter);
-bool ReadsBaseEmbedding(const LoraAdapter* adapter);
 
 }  // namespace qlora
 

@@ -1,6 +1,7 @@
-// Eigen with the same bits on every machine: sums have one order, whatever the width of vectors, the
-// size of the caches and the number of cores. The namespace keeps this code apart from the Eigen of
-// a program that links the library and compiles Eigen with other flags. Included by .cc files alone.
+// Eigen with the same bits on every machine: sums have one order, whatever the width of vectors,
+// the size of the caches and the number of cores. The namespace keeps this code apart from the
+// Eigen of a program that links the library and compiles Eigen with other flags. Included by .cc
+// files alone.
 #ifndef QLORA_MODEL_PORTABLE_EIGEN_H_
 #define QLORA_MODEL_PORTABLE_EIGEN_H_
 

@@ -23,12 +23,6 @@ WeightView WeightReader::HostView(const TensorInfo& tensor, const void* data, st
                                   std::int64_t cols) const {
   if (!tensor.dtype.is_blocks()) return ConstMatrixView{data, tensor.dtype, rows, cols, cols};
   const BlockFormat format = tensor.dtype.format;
-  if (!backend_.Reads(format)) {
-    ThrowInvalidInput(
-        "{}: tensor '{}' is stored as {}, which --device cuda does not read; use --device cpu, "
-        "or a checkpoint in 16 bits, which is quantized to 4 bits as it is loaded",
-        reader_.FileOf(tensor), StoredName(tensor), InfoOf(format).name);
-  }
   return BlockView{format, static_cast<const std::byte*>(data), rows, cols};
 }
 
@@ -70,14 +64,6 @@ const std::string& WeightReader::StoredName(const TensorInfo& tensor) const {
   return reader_.StoredAt(tensor, 0).tensor->name;
 }
 
-ConstMatrixView WeightReader::InFile(const TensorInfo& tensor, std::int64_t rows) {
-  const ConstMatrixView host{reader_.Bytes(tensor).data(), tensor.dtype, rows, config_.hidden_size,
-                             config_.hidden_size};
-  CheckFinite(host, tensor);
-  if (read()) reader_.Release(tensor);
-  return host;
-}
-
 WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
                                     std::int64_t cols) {
   if (reader_.IsCopied(tensor)) {
@@ -94,8 +80,7 @@ WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
     if (bad >= 0) ThrowNotFinite(tensor, row * cols + bad);
     reader_.Release(tensor);
   }
-  // Ops of the host read the rows in place.
-  return IsHost(backend_.memory()) && !IsAligned(host) ? place_->Copy(host) : host;
+  return IsHost(backend_.memory()) && IsAligned(host) ? host : place_->Copy(host);
 }
 
 WeightView WeightReader::Table(const std::string& name, std::int64_t rows, WeightUse use) {

@@ -45,8 +45,6 @@ class WeightReader {
   // (rows, D).
   WeightView Table(const std::string& name, std::int64_t rows, WeightUse use);
   WeightView Table(const TensorInfo& tensor, std::int64_t rows, WeightUse use);
-  // (rows, D), in place. Its pages come back as its rows are used.
-  ConstMatrixView InFile(const TensorInfo& tensor, std::int64_t rows);
   // A matrix (rows, cols) that is only read row by row, in place where that is possible.
   WeightView RowsInFile(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols);
   // A head that is not tied. One in 4 bits becomes dense.

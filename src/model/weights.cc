@@ -21,22 +21,7 @@ class Loader : public WeightReader {
 
   // Everything but the owners.
   void Run(Carver& carver, bool read, DecoderWeights& out) {
-    const bool carries_state = std::ranges::any_of(
-        config_.layers, [](const LayerConfig& layer) { return layer.mixer != Mixer::kAttention; });
-    if (carries_state && !backend_.CarriesState()) {
-      ThrowInvalidInput(
-          "model_type '{}' has layers that carry a state from token to token, which --device cuda "
-          "does not compute; use --device cpu",
-          config_.model_type);
-    }
-    if (config_.sinks && !backend_.CarriesState()) {
-      ThrowInvalidInput(
-          "model_type '{}' has attention sinks, which --device cuda does not compute; use --device "
-          "cpu",
-          config_.model_type);
-    }
     Begin(carver, read);
-    embedding_ = 0;
     const IndexRange here = config_.layers_here();
     out.layers.clear();
     // A tied head is the embedding itself, in the file and in memory.
@@ -49,7 +34,6 @@ class Loader : public WeightReader {
     for (std::int64_t l = here.begin; l < here.end; ++l) out.layers[l] = Layer(l);
     out.sizes = {carver.bytes(),
                  place_->mapped(),
-                 embedding_,
                  stored_4bit_,
                  tensors_.parameters(),
                  {block_formats_.begin(), block_formats_.end()},
@@ -72,17 +56,7 @@ class Loader : public WeightReader {
     const bool tied = config_.tie_word_embeddings;
     const TensorInfo& tensor = tensors_.Get(tensors_.prefix() + "embed_tokens.weight",
                                             {config_.vocab_size, config_.hidden_size});
-    // Rows of more than 16 bits would not fit into the buffer that a pass uploads them to.
-    const bool may_stay = !tied && !IsHost(backend_.memory()) && !tensor.dtype.is_blocks() &&
-                          BytesOf(tensor.dtype, 1) <= 2;
-    out.host_embedding = may_stay && options_.host_embedding;
-    const std::size_t before = place_->carver().bytes();
-    out.embed = out.host_embedding
-                    ? InFile(tensor, config_.vocab_size)
-                    : Table(tensor, config_.vocab_size, tied ? options_.use : WeightUse::kTraining);
-    if (may_stay) {
-      embedding_ = out.host_embedding ? tensor.bytes() : place_->carver().bytes() - before;
-    }
+    out.embed = Table(tensor, config_.vocab_size, tied ? options_.use : WeightUse::kTraining);
   }
 
   void PerLayerEmbedding(DecoderWeights& out) {

@@ -17,10 +17,8 @@
 // weights in place. To generate, weights are copied into large pages, and 4-bit weights are
 // prepacked for the backend (WeightUse::kGeneration).
 //
-// One weight may stay in host memory when everything else is on a card: the token embedding
-// (LoadOptions::host_embedding). decoder.cc gathers and uploads the rows that a pass reads; the
-// room where the rows wait is part of the memory of the pass (PassMemory). The table of per-layer
-// embeddings (Gemma 4), which is larger than all other weights, stays in the file in any case.
+// The table of per-layer embeddings (Gemma 4), which is larger than all other weights, is read row
+// by row and is no part of the sizes where it stays in the file.
 //
 // config.h reads config.json; a family of models is one row of family_table.cc. lora.h has the
 // adapters, base_record.h records the form of the base that an adapter was trained on.
@@ -104,9 +102,6 @@ struct WeightSizes {
   std::size_t owned = 0;   // allocated: weights that are quantized on load or copied, norms, biases
   std::size_t mapped = 0;  // used in place in the file: embeddings; without WeightUse::kGeneration
                            // also the head, stored 4-bit weights ...
-  // The token embedding where LoadOptions::host_embedding decides on its place, otherwise 0: a part
-  // of `owned`, or of host memory alone.
-  std::size_t embedding = 0;
   std::optional<QuantizationFields> stored_4bit = {};  // of a checkpoint that is 4-bit itself
   std::int64_t parameters = 0;                         // of the model, norms and biases included
   // Of a checkpoint whose linears are in ggml's blocks: their formats, by name ("Q4_K"), sorted.
@@ -119,13 +114,12 @@ struct WeightSizes {
 // Of a stage of a pipeline: embed is empty without the first layer, unless the head is tied to it;
 // head and its norms are empty without the last layer.
 struct DecoderWeights {
-  WeightView embed;             // (V, D) as in the file
-  bool host_embedding = false;  // `embed` is in host memory, and everything else is not
-  WeightView head;              // (V, D); the same matrix as embed when tied
-  ConstMatrixView final_norm;   // (1, D) wide
-  ConstMatrixView head_norm;    // (1, D) wide: final_norm times logit_scale, as passes read it
+  WeightView embed;            // (V, D) as in the file
+  WeightView head;             // (V, D); the same matrix as embed when tied
+  ConstMatrixView final_norm;  // (1, D) wide
+  ConstMatrixView head_norm;   // (1, D) wide: final_norm times logit_scale, as passes read it
   // Of per-layer embeddings; empty without.
-  WeightView per_layer_embed;        // (V', L*P) in host memory, also where everything else is not
+  WeightView per_layer_embed;        // (V', L*P) as in the file
   ConstMatrixView per_layer_norm;    // (1, P) wide
   ConstMatrixView per_layer_half;    // (1, P) wide: per_layer_norm times 2^-1/2, as passes read it
   std::vector<LayerWeights> layers;  // L; empty outside of the stage
@@ -143,10 +137,6 @@ struct LoadOptions {
   bool load_in_4bit = true;  // quantize the linears of the blocks, unless stored in 4 bits
   QuantizeOptions quantize;
   DType wide = DType::kF32;  // element type of norms and biases
-  // Leaves the token embedding in the file, from which each pass uploads the rows that it reads.
-  // No effect where the backend computes in host memory, where the output head is tied to the
-  // embedding, or for elements of more than 16 bits.
-  bool host_embedding = false;
   // kGeneration: copies the weights that passes read as a whole, not row by row. Copies of stored
   // weights take the place of their pages; copies of weights quantized on load come on top.
   WeightUse use = WeightUse::kTraining;

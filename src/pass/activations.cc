@@ -142,30 +142,19 @@ class LayerLayout : public Layout {
 //   kAttention   own                shared             own
 //   kMlp         own                own                shared
 //   kLayer       own                shared             shared
-//   kOffload     one of two, own    shared             shared
-//                copy in host
-//                memory
 //   evaluation   one residual       shared             shared
 //                stream for all
 //
 // Adapters are small, so every layer keeps its own u, at every level. All layers share the scratch.
 // Keys and values that other layers read are of no part: they live as long as the pass.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape,
-                              Carver* staging) {
+                              const Precision& precision, const ActivationShape& shape) {
   Layout layout(carver, config, precision, shape);
   const IndexRange here = config.layers_here();
   Activations out;
   out.layers.resize(config.num_hidden_layers);
   layout.Inputs(out.inputs);
   out.keeps_stream = shape.training;
-  // The staged rows come first, so that they have one place in all passes: uploads of the pass
-  // before may be waiting.
-  if (shape.host_embedding && staging != nullptr) {
-    const std::size_t row_bytes = BytesOf(DType::kBF16, config.hidden_size);
-    out.inputs.staged_rows =
-        staging->Matrix(DType::kU8, kStagedRows, static_cast<std::int64_t>(row_bytes));
-  }
   const auto level = [&](std::int64_t l) {
     return shape.training ? shape.recompute[l] : Recompute::kLayer;
   };
@@ -201,27 +190,12 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   }
   share(shares_attention, attention);
   share(shares_mlp, mlp);
-  std::int64_t offloaded = 0;
-  for (std::int64_t l = here.begin; l < here.end; ++l) offloaded += level(l) == Recompute::kOffload;
-  std::vector<MatrixView> inputs;
-  for (std::int64_t i = 0; i < std::min(kInputSlots, offloaded); ++i) {
-    inputs.push_back(layout.Stream());
-  }
-
-  std::int64_t before = 0;  // offloaded layers below layer l
   for (std::int64_t l = here.begin; l < here.end; ++l) {
     LayerActivations& a = out.layers[l];
     LayerLayout of_layer(layout, carver, l);
     if (!shares_attention(l)) attention(of_layer, a);
     if (!shares_mlp(l)) mlp(of_layer, a);
-    if (level(l) == Recompute::kOffload) {
-      a.x_in = inputs[before++ % kInputSlots];
-      if (staging != nullptr && before <= offloaded - kInputSlots) {
-        a.x_in_host = staging->Matrix(precision.wide, shape.rows, config.hidden_size);
-      }
-    } else {
-      a.x_in = stream(of_layer);
-    }
+    a.x_in = stream(of_layer);
     of_layer.Lora(adapters, a.u);
   }
   out.x_out = stream(layout);
@@ -239,25 +213,20 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   return out;
 }
 
-PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
-                      const Precision& precision, const ActivationShape& shape) {
+std::size_t BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                        const Precision& precision, const ActivationShape& shape) {
   Carver plan;
-  Carver staging;
-  LayoutActivations(plan, config, adapters, precision, shape, &staging);
-  return {plan.bytes(), staging.bytes()};
+  LayoutActivations(plan, config, adapters, precision, shape);
+  return plan.bytes();
 }
 
-Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
-                              const Adapters& adapters, const Precision& precision,
-                              const ActivationShape& shape) {
-  Carver carver(memory.arena);
-  Carver staging(memory.staging);
-  Activations activations = LayoutActivations(carver, config, adapters, precision, shape, &staging);
-  if (carver.bytes() > memory.arena.bytes() || staging.bytes() > memory.staging.bytes()) {
-    ThrowRuntime(
-        "a pass over {} rows takes {} bytes of activations and {} in transfer, and {} and {} are "
-        "reserved",
-        shape.rows, carver.bytes(), staging.bytes(), memory.arena.bytes(), memory.staging.bytes());
+Activations LayoutActivations(Arena& memory, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape) {
+  Carver carver(memory);
+  Activations activations = LayoutActivations(carver, config, adapters, precision, shape);
+  if (carver.bytes() > memory.bytes()) {
+    ThrowRuntime("a pass over {} rows takes {} bytes of activations, and {} are reserved",
+                 shape.rows, carver.bytes(), memory.bytes());
   }
   return activations;
 }

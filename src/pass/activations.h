@@ -27,20 +27,16 @@ enum class Recompute : std::uint8_t {
   kAttention,  // gate and up are kept
   kMlp,        // gate and up are computed again
   kLayer,      // only the layer's input is kept (gradient checkpointing)
-  kOffload,    // the same, and the input waits in host memory; for devices with separate memory
 };
 inline constexpr bool RecomputesAttention(Recompute level) {
-  return level == Recompute::kAttention || level >= Recompute::kLayer;
+  return level == Recompute::kAttention || level == Recompute::kLayer;
 }
 inline constexpr bool RecomputesMlp(Recompute level) { return level >= Recompute::kMlp; }
 
 // Activations of one layer. Here and in its blocks, "act" is the activation type, "wide" the wide
 // type.
 struct LayerActivations {
-  MatrixView x_in;  // (N, D) wide: residual stream entering the layer
-  // (N, D) wide: where x_in waits in staging() while other layers have its place; empty for layers
-  // that keep it.
-  MatrixView x_in_host;
+  MatrixView x_in;        // (N, D) wide: residual stream entering the layer
   MatrixView mixer_rstd;  // (1, N) wide
   LayerMixer::Activations mixer;
   MatrixView x_mid;     // (N, D) wide: residual stream after the mixer
@@ -52,26 +48,11 @@ struct LayerActivations {
   PerLinear<MatrixView> u;
 };
 
-// The places on the device that hold the inputs of offloaded layers in turn: ops read one while
-// another is copied. The last offloaded layers, which the backward pass reads first, keep their
-// inputs there.
-inline constexpr std::int64_t kInputSlots = 2;
-
-// The most rows of a token embedding in host memory, with elements of 16 bits, that wait for their
-// upload. A pass over more rows waits in between.
-inline constexpr std::int64_t kStagedRows = 4096;
-inline std::size_t StagedBytes(const DecoderConfig& config) {
-  return BytesOf(DType::kBF16, kStagedRows * config.hidden_size);
-}
-
 // The inputs of a pass apart from weights, as PrepareInputs uploads them.
 struct InputBuffers {
   // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets; one more
   // for rows of the table of per-layer embeddings. They are uploaded at once.
   MatrixView indices;
-  // (kStagedRows, 2 D) bytes in staging(): rows of a token embedding in host memory on their way,
-  // or empty.
-  MatrixView staged_rows;
   // Training only.
   MatrixView row_scale;  // (1, N) wide: the factor of the loss of each supervised row
   MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row
@@ -111,42 +92,26 @@ struct ActivationShape {
   std::int64_t head_rows = 0;        // C
   bool training = false;             // with the buffers of the backward pass
   std::vector<Recompute> recompute;  // L, read when training
-  bool host_embedding = false;       // DecoderWeights::host_embedding
 };
 
 // Rows of one chunk of the output head for a pass with `rows` supervised rows; none where another
 // stage has the head.
-inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                             WorkSize size) {
+inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config,
+                             std::int64_t rows) {
   if (!config.has_head()) return 0;
-  return std::min(rows, backend.HeadChunkRows(config.vocab_size, size));
+  return std::min(rows, backend.HeadChunkRows(config.vocab_size));
 }
 
-// The sizes of the memory of one pass at a time, and that memory, which holds its activations.
-struct PassBytes {
-  std::size_t arena = 0;
-  std::size_t staging = 0;
-};
-struct PassMemory {
-  PassMemory(Memory& memory, const PassBytes& bytes)
-      : arena(bytes.arena, memory), staging(bytes.staging, memory.staging()) {}
-
-  Arena arena;
-  Arena staging;  // in staging(): inputs of layers that are offloaded, and staged rows
-};
-
-// adapters: the adapters that a pass may use. staging: carves memory().staging(); null when nothing
-// of the shape is there.
+// adapters: the adapters that a pass may use.
 Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape,
-                              Carver* staging = nullptr);
+                              const Precision& precision, const ActivationShape& shape);
 // The bytes that LayoutActivations takes.
-PassBytes BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
-                      const Precision& precision, const ActivationShape& shape);
-// Errors: Runtime when the memory is too small.
-Activations LayoutActivations(PassMemory& memory, const DecoderConfig& config,
-                              const Adapters& adapters, const Precision& precision,
-                              const ActivationShape& shape);
+std::size_t BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
+                        const Precision& precision, const ActivationShape& shape);
+// The same in the memory of one pass at a time. Errors: Runtime when it is too small.
+Activations LayoutActivations(Arena& memory, const DecoderConfig& config, const Adapters& adapters,
+                              const Precision& precision, const ActivationShape& shape);
+
 }  // namespace qlora
 
 #endif  // QLORA_PASS_ACTIVATIONS_H_

@@ -46,15 +46,13 @@ namespace qlora {
 // configuration. Everything must outlive this.
 class Decoder {
  public:
-  // Positions below max_positions can be used. work_size: the size of the workspace.
+  // Positions below max_positions can be used.
   Decoder(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
-          const Precision& precision, std::int64_t max_positions,
-          WorkSize work_size = WorkSize::kFast)
+          const Precision& precision, std::int64_t max_positions)
       : backend_(backend),
         config_(config),
         weights_(weights),
         precision_(precision),
-        work_size_(work_size),
         ropes_(backend.memory(), config, precision.wide, max_positions) {}
 
   Backend& backend() const { return backend_; }
@@ -62,14 +60,12 @@ class Decoder {
   const DecoderWeights& weights() const { return weights_; }
   const Precision& precision() const { return precision_; }
   const RopeTables& ropes() const { return ropes_; }
-  WorkSize work_size() const { return work_size_; }
 
  private:
   Backend& backend_;
   const DecoderConfig& config_;
   const DecoderWeights& weights_;
   Precision precision_;
-  WorkSize work_size_;
   RopeTables ropes_;
 };
 
@@ -82,16 +78,9 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
            const InputObserver* observer = nullptr);
 // After Embed: runs all layers on the next tokens of one sequence, which go on from its state and
-// leave theirs in it. The caller changes the length of the state. inputs: from
-// PrepareNextInputs; the host reads only the spans and the number of rows. Without experts the call
-// gives ops alone, which a backend can capture.
+// leave theirs in it. The caller changes the length of the state. inputs: from PrepareNextInputs.
 void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
                    Activations& activations);
-
-// Puts the input of an offloaded layer back to the place where ops read it. Inputs of other layers
-// use the same place. Between a forward pass and its backward pass all inputs can be restored, from
-// the last layer down.
-void RestoreInput(Memory& memory, LayerActivations& layer);
 
 // Adds the gradients of every matrix of `trained`, which is the adapter of all rows of `inputs`,
 // from activations.dx, which is consumed. Forward and LossAndGradient must have run on the same

@@ -3,26 +3,17 @@
 #include "pass/pass_shape.h"
 
 namespace qlora {
-namespace {
-
-ActivationShape EvalShape(const Decoder& decoder, std::int64_t rows) {
-  return EvalShape(decoder.backend(), decoder.config(), rows, decoder.work_size(),
-                   decoder.weights().host_embedding);
-}
-
-}  // namespace
-
-PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
-  const ActivationShape shape = EvalShape(decoder, rows);
-  decoder.backend().Reserve(
-      LimitsOf(decoder.config(), adapters, rows, shape.head_rows, 0, 0, decoder.work_size()));
-  return {decoder.backend().memory(),
-          BytesOfPass(decoder.config(), adapters, decoder.precision(), shape)};
+Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
+  Backend& backend = decoder.backend();
+  const ActivationShape shape = EvalShape(backend, decoder.config(), rows);
+  backend.Reserve(LimitsOf(decoder.config(), adapters, rows, shape.head_rows));
+  return Arena(BytesOfPass(decoder.config(), adapters, decoder.precision(), shape),
+               backend.memory());
 }
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   activations_ = LayoutActivations(memory_, decoder_.config(), adapters_, decoder_.precision(),
-                                   EvalShape(decoder_, rows));
+                                   EvalShape(decoder_.backend(), decoder_.config(), rows));
   return activations_;
 }
 

@@ -10,13 +10,13 @@
 namespace qlora {
 
 // Memory for passes without gradients over at most `rows` rows. Their workspace is reserved.
-PassMemory ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
+Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
 
 // Passes without gradients, in memory that the caller owns.
 class EvalMemory {
  public:
   // memory: of ReserveEvaluation for the same decoder and adapters, or as large; free for this use.
-  EvalMemory(const Decoder& decoder, Adapters adapters, PassMemory& memory)
+  EvalMemory(const Decoder& decoder, Adapters adapters, Arena& memory)
       : decoder_(decoder), adapters_(std::move(adapters)), memory_(memory) {}
 
   // Lays the activations out for a batch of `rows` rows. Errors: Runtime when the memory is too
@@ -26,7 +26,7 @@ class EvalMemory {
  private:
   const Decoder& decoder_;
   Adapters adapters_;
-  PassMemory& memory_;
+  Arena& memory_;
   Activations activations_;
 };
 

@@ -34,32 +34,13 @@ class Indices {
   std::vector<std::int32_t> host_;
 };
 
-// The rows that Embed reads: the rows of the tokens, or, where the embedding is in host memory, row
-// n of the rows that GatherEmbedding uploads.
+// The rows of the tables of embeddings.
 void AddIds(const Decoder& decoder, std::span<const std::int32_t> ids, Indices& indices,
             PassInputs& inputs) {
-  std::vector<std::int32_t> rows(ids.begin(), ids.end());
-  if (decoder.weights().host_embedding) {
-    inputs.host_ids = rows;
-    for (const AdapterRows& range : inputs.adapters) {
-      if (!ReadsBaseEmbedding(range.adapter)) continue;
-      const auto first = rows.begin() + range.begin;
-      std::iota(first, first + range.rows, static_cast<std::int32_t>(range.begin));
-    }
-  }
-  inputs.ids = indices.Add(rows);
+  inputs.ids = indices.Add(ids);
   if (decoder.config().per_layer_size == 0) return;
   CheckIndices("ids", ids, decoder.config().per_layer_vocab);
-  if (IsHost(decoder.backend().memory())) {
-    inputs.per_layer_ids = indices.Add(ids);
-    return;
-  }
-  inputs.per_layer_host_ids.assign(ids.begin(), ids.end());
-  std::vector<std::int32_t> places;
-  for (std::int64_t n = 0; n < std::ssize(ids); ++n) {
-    places.push_back(static_cast<std::int32_t>(n % kPerLayerRows));
-  }
-  inputs.per_layer_ids = indices.Add(places);
+  inputs.per_layer_ids = indices.Add(ids);
 }
 
 // Fills the gaps between `adapters` with the base. Neighbours with the same adapter become one.

@@ -38,13 +38,8 @@ struct PassInputs {
   std::vector<AttentionSpan> spans;   // one per sequence
   std::vector<SequenceSpan> parts;    // the same rows, for mixers with a state
   DropoutState dropout;
-  IndexView ids;  // (N) rows of the token embedding, or of GatherEmbedding's
-  // (N) the tokens of the pass, where the embedding of the base is in host memory; otherwise empty.
-  std::vector<std::int32_t> host_ids;
-  // With per-layer embeddings: (N) rows of their table. Where ops do not read the file in place,
-  // these are rows of the part that is uploaded, and the tokens are in per_layer_host_ids.
-  IndexView per_layer_ids;
-  std::vector<std::int32_t> per_layer_host_ids;
+  IndexView ids;            // (N) rows of the token embedding
+  IndexView per_layer_ids;  // (N) the same of the table of per-layer embeddings, where there is one
   std::vector<IndexView> rope_rows;  // one per DecoderConfig::ropes: (N) rows of its table
   IndexView head_rows;               // (M) the supervised rows, or the rows whose logits are needed
   std::vector<AdapterRows> heads;    // cover the M head rows in order: adapters with a head

@@ -17,17 +17,15 @@ namespace qlora {
 // passes have at most `gradient_rows` rows, in sequences of at most `gradient_length` tokens.
 BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, std::int64_t rows,
                        std::int64_t head_rows, std::int64_t gradient_rows = 0,
-                       std::int64_t gradient_length = 0, WorkSize size = WorkSize::kFast);
+                       std::int64_t gradient_length = 0);
 
 // The shape of training passes over `rows` rows, of which `supervised` are. recompute: of each
 // layer.
 ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                           std::int64_t supervised, WorkSize size,
-                           const std::vector<Recompute>& recompute, bool host_embedding);
+                           std::int64_t supervised, const std::vector<Recompute>& recompute);
 
 // The shape of passes without gradients over `rows` rows, each of which may be supervised.
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                          WorkSize size, bool host_embedding);
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows);
 
 }  // namespace qlora
 

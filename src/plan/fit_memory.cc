@@ -43,15 +43,11 @@ MemoryPlan PlanFor(const RunParts& run, const OptimizerType& optimizer,
       PlanMemory(run.backend, run.config, run.adapter, run.precision, run.weights, needs,
                  Optimizer::Bytes(optimizer, run.adapter, run.backend.memory()));
   const std::size_t sums = GradientTree::Bytes(run.place, run.parts, run.adapter.parameters());
-  if (sums > 0) plan.Add({"sums of gradients", sums, plan.place});
-  const std::size_t moments = Optimizer::StagingBytes(optimizer, run.adapter, run.backend.memory());
-  if (moments > 0) plan.Add({"paged moments", moments, MemoryPlace::kHost});
+  if (sums > 0) plan.Add({"sums of gradients", sums});
   plan.Add({"rotary tables",
-            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length)),
-            plan.place});
+            RopeTables::Bytes(run.config, run.precision.wide, PositionsOf(run, max_length))});
   if (!run.prompts.ids.empty()) {
-    plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision),
-              plan.place});
+    plan.Add({"keys and values of samples", run.prompts.CacheBytes(run.config, run.precision)});
   }
   return plan;
 }
@@ -61,77 +57,35 @@ MemoryPlan PlanFor(const RunParts& run, const ActivationNeeds& needs) {
   return PlanFor(run, OptimizerOf(run.options), needs, run.data.stream.max_length);
 }
 
-std::size_t HostLimit(const RunParts& run) {
-  return MemoryLimit("", 0, HostMemory(), run.place.of_host);
-}
-
 bool ChoosesRecompute(const RunParts& run) {
   return run.options.gradient_checkpointing && run.options.recompute == "auto";
 }
 
-// The most that layers may recompute. On the CPU offloading saves nothing: both are host memory.
-Recompute MostRecompute(const RunParts& run) {
-  return IsHost(run.backend.memory()) ? Recompute::kLayer : Recompute::kOffload;
-}
-
-// The least that layers recompute. Errors: InvalidInput for a level that the device does not have.
+// The least that layers recompute.
 std::vector<Recompute> LeastRecompute(const RunParts& run) {
   if (!run.options.gradient_checkpointing || run.options.recompute == "auto") {
     return AllLayers(run, Recompute::kNone);
   }
-  const Recompute level = ParseRecompute(run.options.recompute);
-  if (level > MostRecompute(run)) {
-    ThrowInvalidInput("recompute {} needs a device with separate memory (device cuda); use layer",
-                      NameOf(level));
-  }
-  return AllLayers(run, level);
+  return AllLayers(run, ParseRecompute(run.options.recompute));
 }
 
-// True when the token embedding must leave the device because it does not fit. Decided before
-// layers recompute: uploading the rows of a micro-batch takes less time.
-bool EmbedsFromHost(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
-  if (run.weights.embedding == 0) return false;
-  needs.host_embedding = false;
-  needs.recompute = LeastRecompute(run);
-  return PlanFor(run, needs).peak() > limit;
-}
-
-// The choice of recomputation for each layer. Overwrites needs.recompute on the way.
+// The choice of recomputation for each layer, with which the run fits into `limit` bytes if it can.
 std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (!ChoosesRecompute(run)) return LeastRecompute(run);
-  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(),
-                         MostRecompute(run), limit, [&](const std::vector<Recompute>& recompute) {
+  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(), limit,
+                         [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs).peak();
                          });
 }
 
-bool Offloads(const std::vector<Recompute>& levels) {
-  return std::ranges::find(levels, Recompute::kOffload) != levels.end();
-}
-
-// Sets the workspace, the place of the embedding and the recomputation for `limit` bytes.
-// Offloading needs host memory, and time where the way to it is slow, so no run offloads before its
-// workspace is lean.
-void Choose(const RunParts& run, std::size_t limit, ActivationNeeds& needs) {
-  for (const WorkSize size : {WorkSize::kFast, WorkSize::kLean}) {
-    needs.work_size = size;
-    needs.host_embedding = EmbedsFromHost(run, needs, limit);
-    needs.recompute = RecomputeOf(run, needs, limit);
-    if (!Offloads(needs.recompute) && PlanFor(run, needs).peak() <= limit) return;
-  }
-}
-
 // The peak for each level of recomputation, if all layers had the same.
 std::vector<MemoryPart> LadderOf(const RunParts& run, ActivationNeeds needs) {
   std::vector<MemoryPart> ladder;
-  for (const Recompute level : {Recompute::kNone, Recompute::kAttention, Recompute::kMlp,
-                                Recompute::kLayer, Recompute::kOffload}) {
-    if (level > MostRecompute(run)) break;
+  for (const Recompute level :
+       {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
     needs.recompute = AllLayers(run, level);
-    if (level == Recompute::kOffload) needs.work_size = WorkSize::kLean;
-    const MemoryPlan plan = PlanFor(run, needs);
-    ladder.push_back({NameOf(level), plan.peak(), plan.place});
+    ladder.push_back({NameOf(level), PlanFor(run, needs).peak()});
   }
   return ladder;
 }
@@ -168,8 +122,7 @@ MemoryPlan PlanFor(const RunParts& run, ActivationNeeds needs, const Sizes& size
   needs.train_rows = std::min(run.data.max_rows(stream), sizes.batch_size * sizes.max_length);
   needs.train_length = std::min(needs.train_length, sizes.max_length);
   needs.eval_rows = EvalRowsOf(run, sizes.max_length);
-  needs.recompute = sizes.recomputes ? AllLayers(run, MostRecompute(run)) : LeastRecompute(run);
-  needs.work_size = WorkSize::kLean;
+  needs.recompute = sizes.recomputes ? AllLayers(run, Recompute::kLayer) : LeastRecompute(run);
   OptimizerType optimizer = ParseOptimizer(sizes.optim);
   optimizer.momentum = OptimizerOf(run.options).momentum;
   return PlanFor(run, optimizer, needs, sizes.max_length);
@@ -228,14 +181,12 @@ std::string DescribeChange(const Sizes& of_run, const Sizes& sizes) {
 }
 
 // Advice for a run that does not fit: the changes with which it would fit into `limit` bytes, and
-// host_limit bytes of the host, and none that is not needed.
-std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::size_t limit,
-                     std::size_t host_limit) {
+// none that is not needed.
+std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::size_t limit) {
   const Sizes of_run = SizesOf(run);
   Sizes sizes = of_run;
   const FitsFn fits = [&](const Sizes& tried) {
-    const MemoryPlan plan = PlanFor(run, needs, tried);
-    return plan.peak() <= limit && plan.host <= host_limit;
+    return PlanFor(run, needs, tried).peak() <= limit;
   };
   const bool found = Reduce(run, fits, sizes);
   if (found) TakeBack(of_run, fits, sizes);
@@ -274,17 +225,15 @@ FittedRun FitMemory(const RunParts& run) {
                   .in_flight = run.place.in_flight(),
                   .recompute = {}};
   const Memory& memory = run.backend.memory();
-  // Each rank has a card of its own.
-  const int sharers = IsHost(memory) ? run.place.of_host : 1;
+  const int sharers = run.place.of_host;
   const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory, sharers);
-  const std::size_t host_limit = HostLimit(run);
-  Choose(run, limit, fitted.needs);
+  fitted.needs.recompute = RecomputeOf(run, fitted.needs, limit);
   fitted.plan = PlanFor(run, fitted.needs);
   fitted.plan.recompute = DescribeRecompute(fitted.needs.recompute);
   fitted.plan.ladder = LadderOf(run, fitted.needs);
-  fitted.plan.shortage = MemoryShortage(
-      fitted.plan, run.options.max_memory, memory, sharers, host_limit,
-      [&](std::size_t most) { return WhatFits(run, fitted.needs, most, host_limit); });
+  fitted.plan.shortage =
+      MemoryShortage(fitted.plan, run.options.max_memory, memory, sharers,
+                     [&](std::size_t most) { return WhatFits(run, fitted.needs, most); });
   return fitted;
 }
 

@@ -1,5 +1,5 @@
-// Fits a run into memory: chooses the recomputation of layers and the size of the workspace, and
-// finds changes with which a run that is too large would fit.
+// Fits a run into memory: chooses the recomputation of layers, and finds changes with which a run
+// that is too large would fit.
 #ifndef QLORA_PLAN_FIT_MEMORY_H_
 #define QLORA_PLAN_FIT_MEMORY_H_
 

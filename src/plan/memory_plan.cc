@@ -17,30 +17,25 @@ namespace {
 constexpr std::size_t kLaterPages = std::size_t{2} << 20;
 
 // The memory of a training pass.
-PassBytes TrainBytes(const Backend& backend, const DecoderConfig& config,
-                     const LoraAdapter& adapter, const Precision& precision,
-                     const ActivationNeeds& needs) {
-  return BytesOfPass(config, {&adapter}, precision,
-                     TrainShape(backend, config, needs.train_rows, needs.train_rows,
-                                needs.work_size, needs.recompute, needs.host_embedding));
+std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
+                       const LoraAdapter& adapter, const Precision& precision,
+                       const ActivationNeeds& needs) {
+  return BytesOfPass(
+      config, {&adapter}, precision,
+      TrainShape(backend, config, needs.train_rows, needs.train_rows, needs.recompute));
 }
 
 // The memory of an evaluation or of samples; 0 bytes for a run that has neither.
-PassBytes EvalBytes(const Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
-                    const Precision& precision, const ActivationNeeds& needs) {
-  if (needs.eval_rows == 0) return {};
-  return BytesOfPass(
-      config, {&adapter}, precision,
-      EvalShape(backend, config, needs.eval_rows, needs.work_size, needs.host_embedding));
+std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
+                      const LoraAdapter& adapter, const Precision& precision,
+                      const ActivationNeeds& needs) {
+  if (needs.eval_rows == 0) return 0;
+  return BytesOfPass(config, {&adapter}, precision, EvalShape(backend, config, needs.eval_rows));
 }
 
 // The part that a person should look at first when a plan does not fit.
-MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
-  MemoryPart largest;
-  for (const MemoryPart& part : plan.parts) {
-    if (part.place == place && part.bytes > largest.bytes) largest = part;
-  }
-  return largest;
+const MemoryPart& LargestPart(const MemoryPlan& plan) {
+  return *std::ranges::max_element(plan.parts, {}, &MemoryPart::bytes);
 }
 
 }  // namespace
@@ -50,17 +45,16 @@ MemoryPart LargestPart(const MemoryPlan& plan, MemoryPlace place) {
 BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows, needs.work_size),
-                  needs.train_rows, needs.train_length, needs.work_size);
+  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows), needs.train_rows,
+                  needs.train_length);
 }
 
-std::vector<PassBytes> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                                     const LoraAdapter& adapter, const Precision& precision,
-                                     const ActivationNeeds& needs) {
-  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
-  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
-  std::vector<PassBytes> all(static_cast<std::size_t>(needs.in_flight), train);
-  all[0] = {std::max(train.arena, eval.arena), std::max(train.staging, eval.staging)};
+std::vector<std::size_t> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                                       const LoraAdapter& adapter, const Precision& precision,
+                                       const ActivationNeeds& needs) {
+  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
+  std::vector<std::size_t> all(static_cast<std::size_t>(needs.in_flight), train);
+  all[0] = std::max(train, EvalBytes(backend, config, adapter, precision, needs));
   return all;
 }
 
@@ -68,37 +62,22 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const PassBytes train = TrainBytes(backend, config, adapter, precision, needs);
-  const PassBytes eval = EvalBytes(backend, config, adapter, precision, needs);
+  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
+  const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
   MemoryPlan plan;
-  plan.place = IsHost(backend.memory()) ? MemoryPlace::kHost : MemoryPlace::kDevice;
   // The bytes that the process holds now, with the data: they were read before the plan is made.
-  plan.Add({"program and data", HostMemory().Held() + kLaterPages, MemoryPlace::kHost});
-  if (plan.place == MemoryPlace::kDevice) {
-    plan.Add({"context and libraries", backend.memory().Held(), plan.place});
-  }
-  const std::size_t on_host = needs.host_embedding ? weights.embedding : 0;
-  if (on_host > 0) {
-    plan.Add({"token embedding", on_host, MemoryPlace::kHost});
-    plan.Add({"embedding rows in transfer", StagedBytes(config), MemoryPlace::kHost});
-  }
-  const std::size_t offloaded = train.staging - (on_host > 0 ? StagedBytes(config) : 0);
-  if (offloaded > 0) plan.Add({"inputs of offloaded layers", offloaded, MemoryPlace::kHost});
-  plan.Add({"weights", weights.owned - on_host, plan.place});
-  // A device copies the weights that the host reads in place.
-  if (plan.place == MemoryPlace::kHost) {
-    plan.Add({"embeddings and other mapped weights", weights.mapped, plan.place});
-  }
-  plan.Add({"adapter", adapter.bytes(), plan.place});
-  plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols), plan.place});
-  plan.Add({"optimizer", optimizer_bytes, plan.place});
+  plan.Add({"program and data", backend.memory().Held() + kLaterPages});
+  plan.Add({"weights", weights.owned});
+  plan.Add({"embeddings and other mapped weights", weights.mapped});
+  plan.Add({"adapter", adapter.bytes()});
+  plan.Add({"gradients", BytesOf(precision.wide, adapter.parameters().cols)});
+  plan.Add({"optimizer", optimizer_bytes});
   // Evaluation runs in the memory of training's activations. Saving copies nothing.
-  const std::size_t behind = static_cast<std::size_t>(needs.in_flight - 1) * train.arena;
-  plan.parts.push_back({"activations", std::max(train.arena, eval.arena) + behind, plan.place});
-  plan.train_peak += train.arena + behind;
-  plan.eval_peak += eval.arena + behind;
-  plan.Add(
-      {"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs)), plan.place});
+  const std::size_t behind = static_cast<std::size_t>(needs.in_flight - 1) * train;
+  plan.parts.push_back({"activations", std::max(train, eval) + behind});
+  plan.train_peak += train + behind;
+  plan.eval_peak += eval + behind;
+  plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs))});
   return plan;
 }
 
@@ -107,13 +86,12 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 // Raises the levels one layer at a time, each level over all layers before the next, and stops at
 // the first choice that fits. O(levels x layers) plans, each of which only adds sizes.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
   const Recompute first =
       cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
-  for (const Recompute level : {first, Recompute::kLayer, Recompute::kOffload}) {
-    if (level > most) break;
+  for (const Recompute level : {first, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
       layer = level;
@@ -125,12 +103,11 @@ std::vector<Recompute> ChooseRecompute(
 namespace {
 
 // In the order of the enumerators: NameOf uses the level as an index.
-constexpr std::array<std::pair<const char*, Recompute>, 5> kRecomputeNames = {
+constexpr std::array<std::pair<const char*, Recompute>, 4> kRecomputeNames = {
     {{"none", Recompute::kNone},
      {"attention", Recompute::kAttention},
      {"mlp", Recompute::kMlp},
-     {"layer", Recompute::kLayer},
-     {"offload", Recompute::kOffload}}};
+     {"layer", Recompute::kLayer}}};
 
 }  // namespace
 
@@ -207,27 +184,19 @@ std::int64_t ReadingMemory(const TrainOptions& options) {
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory, int sharers, std::size_t host_limit,
+                           const Memory& memory, int sharers,
                            const std::function<std::string(std::size_t limit)>& what_fits) {
   // A plan may use the share that FitMemory leaves to others: it is refused only when it exceeds
   // everything. The error names max_memory only if max_memory, and not free memory, is the limit.
   const std::size_t limit = MemoryLimit(max_memory, 0, memory, sharers);
-  const char* owner = plan.place != MemoryPlace::kHost ? "the device has"
-                      : sharers > 1                    ? "each rank of this machine has"
-                                                       : "this machine has";
-  if (plan.peak() > limit) {
-    const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
-    const std::string allowed = asked ? fmt::format("max_memory {} allows", max_memory) : owner;
-    const MemoryPart largest = LargestPart(plan, plan.place);
-    return fmt::format("the run needs {} but {} {}; the largest part is {} ({}). {}",
-                       FormatBytes(plan.peak()), allowed, FormatBytes(limit), largest.name,
-                       FormatBytes(largest.bytes), what_fits(limit));
-  }
-  if (plan.host <= host_limit) return "";
-  const MemoryPart largest = LargestPart(plan, MemoryPlace::kHost);
-  return fmt::format(
-      "the run needs {} of host memory but this machine has {}; the largest part is {} ({})",
-      FormatBytes(plan.host), FormatBytes(host_limit), largest.name, FormatBytes(largest.bytes));
+  if (plan.peak() <= limit) return "";
+  const bool asked = !max_memory.empty() && limit == ParseBytes(max_memory);
+  const char* owner = sharers > 1 ? "each rank of this machine has" : "this machine has";
+  const std::string allowed = asked ? fmt::format("max_memory {} allows", max_memory) : owner;
+  const MemoryPart& largest = LargestPart(plan);
+  return fmt::format("the run needs {} but {} {}; the largest part is {} ({}). {}",
+                     FormatBytes(plan.peak()), allowed, FormatBytes(limit), largest.name,
+                     FormatBytes(largest.bytes), what_fits(limit));
 }
 
 }  // namespace qlora

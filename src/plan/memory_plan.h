@@ -22,8 +22,6 @@ struct ActivationNeeds {
   std::int64_t eval_rows = 0;     // 0: no evaluation
   std::int64_t in_flight = 1;     // micro-batches whose activations a stage keeps at a time
   std::vector<Recompute> recompute;
-  bool host_embedding = false;  // LoadOptions::host_embedding
-  WorkSize work_size = WorkSize::kFast;
 };
 
 // The largest operands of a run, for Backend::Reserve.
@@ -31,25 +29,23 @@ BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
                        const LoraAdapter& adapter, const ActivationNeeds& needs);
 
 // The memory of each of the passes of a run that are in flight; the first one also evaluates.
-std::vector<PassBytes> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                                     const LoraAdapter& adapter, const Precision& precision,
-                                     const ActivationNeeds& needs);
+std::vector<std::size_t> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
+                                       const LoraAdapter& adapter, const Precision& precision,
+                                       const ActivationNeeds& needs);
 
-// Everything but the program, the data, a host embedding, its rows in transfer and offloaded inputs
-// is in the memory of the backend.
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes);
 
 // The fastest choice that fits: as few layers as possible recompute their `cheapest` part, then
-// whole layers, up to level `most`, kLayer or kOffload. `bytes` gives the peak for the levels of
-// all layers. If nothing fits, the result is `most` for all layers.
+// whole layers. `bytes` gives the peak for the levels of all layers. If nothing fits, the result is
+// kLayer for all layers.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, Recompute most, std::size_t limit,
+    std::int64_t layers, LayerPart cheapest, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
 
-// "none", "attention", "mlp", "layer", "offload".
+// "none", "attention", "mlp", "layer".
 std::vector<std::string> RecomputeNames();
 // Errors: InvalidInput for a text that is not among RecomputeNames.
 Recompute ParseRecompute(const std::string& text);
@@ -72,10 +68,9 @@ std::size_t ParseBytes(const std::string& text);
 std::int64_t ReadingMemory(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
-// `memory`, where the run computes, or host_limit in host memory; "" when it fits. what_fits(limit)
-// names a remedy. sharers: as for MemoryLimit.
+// `memory`; "" when it fits. what_fits(limit) names a remedy. sharers: as for MemoryLimit.
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,
-                           const Memory& memory, int sharers, std::size_t host_limit,
+                           const Memory& memory, int sharers,
                            const std::function<std::string(std::size_t limit)>& what_fits);
 
 }  // namespace qlora

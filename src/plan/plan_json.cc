@@ -8,22 +8,12 @@
 namespace qlora {
 namespace {
 
-const char* NameOf(MemoryPlace place) { return place == MemoryPlace::kHost ? "host" : "device"; }
-
 OrderedJson MemoryToJson(const MemoryPlan& plan) {
   OrderedJson parts = OrderedJson::object();
-  OrderedJson places = OrderedJson::object();
-  for (const MemoryPart& part : plan.parts) {
-    parts[part.name] = part.bytes;
-    places[part.name] = NameOf(part.place);
-  }
+  for (const MemoryPart& part : plan.parts) parts[part.name] = part.bytes;
   OrderedJson ladder = OrderedJson::object();
   for (const MemoryPart& rung : plan.ladder) ladder[rung.name] = rung.bytes;
   return {{"parts", parts},
-          {"places", places},
-          {"place", NameOf(plan.place)},
-          {"host", plan.bytes(MemoryPlace::kHost)},
-          {"device", plan.bytes(MemoryPlace::kDevice)},
           {"recompute", plan.recompute},
           {"ladder", ladder},
           {"train_peak", plan.train_peak},

@@ -120,8 +120,7 @@ void TrainOptions::DeclareBatches(OptionTable& table) {
 void TrainOptions::DeclareOptimizer(OptionTable& table) {
   table.Choice(
       "optim", &optim, OptimizerNames(),
-      "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory, "
-      "for device cuda in host memory",
+      "optimizer; 8bit: moments in 8 bits; paged: moments in a file that can exceed free memory",
       {"optimizer"});
   table.Add("learning_rate", &learning_rate, "highest learning rate of the schedule", {"lr"});
   table.Add("loraplus_lr_ratio", &loraplus_lr_ratio,
@@ -170,13 +169,8 @@ void TrainOptions::DeclareComputation(OptionTable& table) {
   table.Choice(
       "recompute", &recompute, std::move(recompute_levels),
       "activations that each layer recomputes; auto: as few as fit into max_memory or nine "
-      "tenths of free memory; offload: as layer, with inputs kept in host memory, for device cuda. "
-      "On the CPU the results are bit-identical");
+      "tenths of free memory. The results are bit-identical");
   table.Add("seed", &seed, "random seed");
-  table.Add("deterministic", &deterministic,
-            "bitwise reproducible on CUDA for equal max_memory, with a slower attention backward; "
-            "the CPU always is",
-            {"full_determinism"});
 }
 
 void TrainOptions::DeclareEvaluation(OptionTable& table) {
@@ -227,8 +221,7 @@ void TrainOptions::DeclareRun(OptionTable& table) {
   table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
                 "checkpoint to resume from: auto (the newest in output_dir), or a directory");
   table.Add("max_memory", &max_memory,
-            "memory limit of the run, for example 6GB; a larger plan is refused. With device cuda: "
-            "memory of the GPU");
+            "memory limit of the run, for example 6GB; a larger plan is refused");
   table.Add("threads", &threads, "number of threads; 0: one per usable core");
 }
 

@@ -26,19 +26,9 @@ namespace qlora {
 // Training, evaluating and saving follow one another, so the largest of them counts.
 std::size_t MemoryPlan::peak() const { return std::max({train_peak, eval_peak, save_peak}); }
 
-std::size_t MemoryPlan::bytes(MemoryPlace of) const {
-  if (of == place) return peak();
-  return of == MemoryPlace::kHost ? host : 0;
-}
-
-// A part that is held during the whole run: it counts in each peak. When the run computes in host
-// memory, `place` is kHost and `host` stays 0.
+// A part that is held during the whole run: it counts in each peak.
 void MemoryPlan::Add(MemoryPart part) {
-  if (part.place == place) {
-    for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
-  } else {
-    host += part.bytes;
-  }
+  for (std::size_t* peak : {&train_peak, &eval_peak, &save_peak}) *peak += part.bytes;
   parts.push_back(std::move(part));
 }
 

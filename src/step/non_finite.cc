@@ -22,9 +22,7 @@ std::string FirstBadActivation(Backend& backend, const IndexRange& layers,
   const MatrixView sum = Columns(activations.sums, 0, 1);
   std::int64_t first = layers.end;  // the lowest layer with a bad input
   for (std::int64_t l = layers.end - 1; l >= layers.begin; --l) {
-    // x_in of layer l is the output of layer l - 1. An offloaded layer has it in host memory, and
-    // is restored in the place of inputs that have been seen.
-    RestoreInput(backend.memory(), activations.layers[l]);
+    // x_in of layer l is the output of layer l - 1.
     if (!IsFinite(backend, activations.layers[l].x_in, sum)) first = l;
   }
   if (first == 0) return "the embeddings";

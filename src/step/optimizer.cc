@@ -9,10 +9,8 @@
 namespace qlora {
 namespace {
 
-// Parameters of one part of an update: 16 MiB of each float32 moment. Parts on a device have half
-// as many, because there are two at once.
+// Parameters of one part of an update: 16 MiB of each float32 moment.
 constexpr std::int64_t kSlice = std::int64_t{4} << 20;
-constexpr std::int64_t kSlot = kSlice / 2;
 
 // {rule, 8-bit moments, paged}. Several names of Hugging Face mean the same computation here.
 constexpr OptimizerType kAdamW32 = {UpdateRule::kAdamW, false, false};
@@ -122,33 +120,10 @@ void Optimizer::Layout(Carver& carver, const OptimizerType& type, std::int64_t p
   if (type.has_v()) moment(v);
 }
 
-std::array<Optimizer::Slot, 2> Optimizer::LayoutSlots(Carver& carver, const OptimizerType& type,
-                                                      std::int64_t parameters) {
-  std::array<Slot, 2> slots;
-  for (Slot& slot : slots) {
-    Layout(carver, type, std::min(kSlot, parameters), slot.m, slot.v);
-  }
-  return slots;
-}
-
 Optimizer::Optimizer(const OptimizerType& type, const LoraAdapter& adapter,
                      const std::string& directory)
     : type_(type), memory_(&adapter.memory()) {
-  // Three cases:
-  //
-  //   not paged          moments in the memory of the adapter
-  //   paged, host        moments in a mapped file; the update reads and writes the mapping
-  //   paged, device      moments in staging memory; each update goes through slots of the device
   const std::int64_t parameters = adapter.parameters().cols;
-  if (type.paged && !IsHost(adapter.memory())) {
-    device_ = &adapter.memory();
-    memory_ = &device_->staging();
-    Carver plan;
-    LayoutSlots(plan, type, parameters);
-    slot_arena_ = Arena(plan.bytes(), *device_);
-    Carver carver(slot_arena_);
-    slots_ = LayoutSlots(carver, type, parameters);
-  }
   Carver plan;
   Layout(plan, type, parameters, m_, v_);
   arena_ = FileBytes(type, adapter, adapter.memory()) > 0 ? Arena(plan.bytes(), directory)
@@ -182,12 +157,8 @@ std::size_t Optimizer::StateBytes(const OptimizerType& type, const LoraAdapter& 
 std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapter,
                              const Memory& memory) {
   const std::size_t all = StateBytes(type, adapter);
-  if (!type.paged) return all;
+  if (FileBytes(type, adapter, memory) == 0) return all;
   Carver plan;
-  if (!IsHost(memory)) {
-    LayoutSlots(plan, type, adapter.parameters().cols);
-    return plan.bytes();
-  }
   Moment m;
   Moment v;
   Layout(plan, type, kSlice, m, v);
@@ -195,10 +166,6 @@ std::size_t Optimizer::Bytes(const OptimizerType& type, const LoraAdapter& adapt
   return std::min(all, plan.bytes());
 }
 
-std::size_t Optimizer::StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
-                                    const Memory& memory) {
-  return type.paged && !IsHost(memory) ? StateBytes(type, adapter) : 0;
-}
 std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
                                  const Memory& memory) {
   return type.paged && IsHost(memory) ? StateBytes(type, adapter) : 0;
@@ -212,7 +179,6 @@ std::size_t Optimizer::FileBytes(const OptimizerType& type, const LoraAdapter& a
 std::vector<Optimizer::PartOfUpdate> Optimizer::Parts(const UpdateArgs& args,
                                                       const GroupRates& rates,
                                                       const LoraAdapter& adapter) const {
-  const std::int64_t most = UsesSlots() ? kSlot : kSlice;
   std::vector<PartOfUpdate> parts;
   for (const ParameterGroup& group : adapter.groups()) {
     UpdateArgs of_group = args;
@@ -222,8 +188,8 @@ std::vector<Optimizer::PartOfUpdate> Optimizer::Parts(const UpdateArgs& args,
     }
     if (group.kind == ParameterKind::kMagnitude) of_group.weight_decay = 0;
     const std::int64_t end = group.begin + group.count;
-    for (std::int64_t begin = group.begin; begin < end; begin += most) {
-      parts.push_back({of_group, begin, std::min(most, end - begin)});
+    for (std::int64_t begin = group.begin; begin < end; begin += kSlice) {
+      parts.push_back({of_group, begin, std::min(kSlice, end - begin)});
     }
   }
   return parts;
@@ -232,9 +198,7 @@ std::vector<Optimizer::PartOfUpdate> Optimizer::Parts(const UpdateArgs& args,
 void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rates,
                        LoraAdapter& adapter) {
   args.rule = type_.rule;
-  const std::vector<PartOfUpdate> parts = Parts(args, rates, adapter);
-  if (UsesSlots()) return UpdateThroughSlots(backend, parts, adapter);
-  for (const PartOfUpdate& part : parts) {
+  for (const PartOfUpdate& part : Parts(args, rates, adapter)) {
     const Moment m = Part(m_, part.begin, part.count);
     const Moment v = Part(v_, part.begin, part.count);
     backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
@@ -245,59 +209,15 @@ void Optimizer::Update(Backend& backend, UpdateArgs args, const GroupRates& rate
   }
 }
 
-std::array<Optimizer::StoredView, 4> Optimizer::ViewsOf(const PartOfUpdate& part,
-                                                        const Slot& slot) const {
-  const Moment m = Part(m_, part.begin, part.count);
-  const Moment v = Part(v_, part.begin, part.count);
-  const Moment used_m = Part(slot.m, 0, part.count);
-  const Moment used_v = Part(slot.v, 0, part.count);
-  return {{{m.values, used_m.values},
-           {m.scales, used_m.scales},
-           {v.values, used_v.values},
-           {v.scales, used_v.scales}}};
-}
-
-// The host waits for nothing here. Part i has slot i % 2:
-//
-//   copies  | in 0 | in 1     | out 0 | in 2     | out 1 | in 3 ...
-//   ops            | update 0         | update 1         | update 2 ...
-void Optimizer::UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpdate>& parts,
-                                   LoraAdapter& adapter) {
-  const auto bytes_of = [](const MatrixView& m) { return BytesOf(m.dtype, m.cols); };
-  const auto fetch = [&](std::size_t i) {
-    if (i >= parts.size()) return;
-    for (const auto& [stored, used] : ViewsOf(parts[i], slots_[i % 2])) {
-      if (!used.empty()) device_->QueueUpload(stored.data, used.data, bytes_of(used));
-    }
-  };
-  fetch(0);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    // Given before the update that runs beside it, so that it does not wait for that update.
-    fetch(i + 1);
-    const PartOfUpdate& part = parts[i];
-    const Slot& slot = slots_[i % 2];
-    const std::array<StoredView, 4> views = ViewsOf(part, slot);
-    for (const auto& [stored, used] : views) device_->OpsWaitFor(used.data, bytes_of(used));
-    backend.Run(ops::Update{part.args, Part(adapter.gradients(), part.begin, part.count),
-                            Part(adapter.parameters(), part.begin, part.count),
-                            Part(slot.m, 0, part.count), Part(slot.v, 0, part.count)});
-    for (const auto& [stored, used] : views) {
-      if (!used.empty()) device_->QueueDownload(used.data, stored.data, bytes_of(used));
-    }
-  }
-}
-
 std::vector<std::pair<std::string, MatrixView>> Optimizer::State() {
-  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
   return StateOf<MatrixView>(m_, v_);
 }
 std::vector<std::pair<std::string, ConstMatrixView>> Optimizer::State() const {
-  if (UsesSlots()) device_->WaitFor(arena_.data(), arena_.bytes());
   return StateOf<ConstMatrixView>(m_, v_);
 }
 
 void Optimizer::Release(const void* begin, std::size_t bytes) const {
-  if (!type_.paged || UsesSlots() || bytes == 0) return;
+  if (!type_.paged || bytes == 0) return;
   arena_.Release(static_cast<std::size_t>(static_cast<const std::byte*>(begin) - arena_.data()),
                  bytes);
 }

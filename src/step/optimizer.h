@@ -2,7 +2,6 @@
 #ifndef QLORA_STEP_OPTIMIZER_H_
 #define QLORA_STEP_OPTIMIZER_H_
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -19,8 +18,8 @@ namespace qlora {
 struct OptimizerType {
   UpdateRule rule = UpdateRule::kAdamW;
   bool eight_bit = false;  // moments as codes of quant/dynamic_map.h
-  // Moments beside the memory that the run computes in: on the CPU in a file-backed mapping that
-  // can exceed free memory, for a device in host memory.
+  // Moments in a file-backed mapping that can exceed free memory. A memory other than the host's
+  // holds them as others.
   bool paged = false;
   bool momentum = true;  // kSgd: false for no moment at all
 
@@ -47,8 +46,8 @@ GroupRates GroupRatesOf(const TrainOptions& options);
 
 class Optimizer {
  public:
-  // The moments are in the memory of the adapter. directory: where a paged optimizer of the CPU
-  // keeps them instead, in a file without a name that is mapped into host memory. The memory of the
+  // The moments are in the memory of the adapter. directory: where a paged optimizer keeps
+  // them instead, in a file without a name that is mapped into host memory. The memory of the
   // adapter must outlive this.
   Optimizer(const OptimizerType& type, const LoraAdapter& adapter, const std::string& directory);
 
@@ -58,9 +57,7 @@ class Optimizer {
   // parts alone.
   static std::size_t Bytes(const OptimizerType& type, const LoraAdapter& adapter,
                            const Memory& memory);
-  // Bytes of paged moments in host memory beside `memory`, and in a file.
-  static std::size_t StagingBytes(const OptimizerType& type, const LoraAdapter& adapter,
-                                  const Memory& memory);
+  // Bytes of paged moments in a file.
   static std::size_t FileBytes(const OptimizerType& type, const LoraAdapter& adapter,
                                const Memory& memory);
 
@@ -88,33 +85,11 @@ class Optimizer {
   };
   std::vector<PartOfUpdate> Parts(const UpdateArgs& args, const GroupRates& rates,
                                   const LoraAdapter& adapter) const;
-  // A place for the moments of a part in the memory of the adapter.
-  struct Slot {
-    Moment m;
-    Moment v;
-  };
-  static std::array<Slot, 2> LayoutSlots(Carver& carver, const OptimizerType& type,
-                                         std::int64_t parameters);
-  bool UsesSlots() const { return device_ != nullptr; }
-  // The place where a tensor of a part's moments is stored, and its place in a slot.
-  struct StoredView {
-    MatrixView stored;
-    MatrixView used;
-  };
-  std::array<StoredView, 4> ViewsOf(const PartOfUpdate& part, const Slot& slot) const;
-  void UpdateThroughSlots(Backend& backend, const std::vector<PartOfUpdate>& parts,
-                          LoraAdapter& adapter);
-
   OptimizerType type_;
   Memory* memory_;
   Arena arena_;
   Moment m_;
   Moment v_;
-  // Paged moments of a device: its memory, and the places through which the moments go; otherwise
-  // null.
-  Memory* device_ = nullptr;
-  Arena slot_arena_;
-  std::array<Slot, 2> slots_;
 };
 
 }  // namespace qlora

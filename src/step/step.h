@@ -72,7 +72,7 @@ struct StepResult {
 // a window.
 struct StepModel {
   const Decoder& decoder;
-  std::vector<PassMemory>& memories;  // one for each micro-batch that is on its way through stages
+  std::vector<Arena>& memories;  // one for each micro-batch that is on its way through stages
   Communicator& communicator;
 
   Backend& backend() const { return decoder.backend(); }

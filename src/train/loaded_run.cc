@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 // How the run loads its weights, with progress reported to `observer`, which the result refers to.
 LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
   LoadOptions load = run.base.load;
-  load.host_embedding = run.steps.needs.host_embedding;
   load.progress = [&](std::int64_t done, std::int64_t total) { observer.OnLoad(done, total); };
   return load;
 }
@@ -61,33 +60,25 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
-  backend->SetDeterministic(options.deterministic);
   backend->Reserve(LimitsOf(*backend, base.config, adapter, steps.needs));
   GradientTree gradients(backend->memory(), run.start.place, PartsOfStages(adapter, base.stages),
                          adapter.gradients());
-  std::vector<PassMemory> passes;
-  for (const PassBytes& bytes :
+  std::vector<Arena> passes;
+  for (const std::size_t bytes :
        BytesOfPasses(*backend, base.config, adapter, base.precision, steps.needs)) {
-    passes.emplace_back(backend->memory(), bytes);
+    passes.emplace_back(bytes, backend->memory());
   }
   DecoderWeights weights =
       LoadWeights(context, *backend, base.model_dir, base.config, LoadReporting(run, observer));
   if (options.adapter.empty()) adapter.InitializeModules(weights);
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
-  if (const std::size_t unlocked = backend->memory().staging().Unlocked(); unlocked > 0) {
-    observer.OnWarning(fmt::format(
-        "the system does not lock {} of host memory for transfers, which therefore do not run "
-        "beside the computation: the run is slower, its results are the same",
-        FormatBytes(unlocked)));
-  }
 
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto loaded = std::make_unique<LoadedRun>(
       LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
                 std::move(optimizer), context.communicator(), std::move(passes), nullptr});
-  loaded->decoder =
-      std::make_unique<Decoder>(*loaded->backend, base.config, loaded->weights, base.precision,
-                                steps.positions, steps.needs.work_size);
+  loaded->decoder = std::make_unique<Decoder>(*loaded->backend, base.config, loaded->weights,
+                                              base.precision, steps.positions);
   return loaded;
 }
 

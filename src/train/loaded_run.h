@@ -33,7 +33,7 @@ struct LoadedRun {
   Optimizer optimizer;
   Communicator& communicator;
   // For training, as many as micro-batches are in flight; the first one evaluates too.
-  std::vector<PassMemory> passes;
+  std::vector<Arena> passes;
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
   StepModel model() { return {*decoder, passes, communicator}; }

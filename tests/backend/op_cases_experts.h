@@ -104,12 +104,10 @@ TEST_P(OpTest, RouteExperts) {
 }
 
 TEST_P(OpTest, RouteExpertsBySigmoids) {
-  if (!backend().CarriesState()) GTEST_SKIP() << "no kernel";
   CompareRouters(backend(), reference(), wide(), RouterScore::kSigmoid, 1460);
 }
 
 TEST_P(OpTest, GateRows) {
-  if (!backend().CarriesState()) GTEST_SKIP() << "no kernel";
   std::uint64_t seed = 1470;
   for (const RowsShape& s : RowsShapes()) {
     for (const bool in_place : {false, true}) {

@@ -58,19 +58,19 @@ inline std::vector<LinearCase> LinearCases() {
   LinearCase some_biases = {"some_biases", 66, 64, {24, 40, 16}, kBF16, 4, true};
   some_biases.some_biases = true;
   cases.push_back(some_biases);
-  const std::vector<LinearCase> in_place = {
-      {"in_place_few", 6, 128, {96, 32}, kNf4, 4, true},
-      {"in_place_one", 70, 96, {40}, kNf4DoubleBnb, 4},
-      {"in_place_group", 67, 128, {96, 32, 32}, kNf4, 8, true},
-      {"in_place_odd", 66, 72, {37, 24}, kBF16, 3},
-      {"in_place_odd_input", 66, 37, {40}, kBF16, 3, true},
-      {"in_place_dropout", 68, 64, {48, 16}, kNf4, 5, false, 0.25f},
-      {"in_place_many_rows", 300, 192, {130, 62}, kNf4DoubleBnb, 4},
-      {"in_place_bias", 65, 64, {24, 24}, kF32, 0, true},
-      {"in_place_frozen", 80, 64, {24, 8}, kBF16},
+  const std::vector<LinearCase> with_base = {
+      {"base_few", 6, 128, {96, 32}, kNf4, 4, true},
+      {"base_one", 70, 96, {40}, kNf4DoubleBnb, 4},
+      {"base_group", 67, 128, {96, 32, 32}, kNf4, 8, true},
+      {"base_odd", 66, 72, {37, 24}, kBF16, 3},
+      {"base_odd_input", 66, 37, {40}, kBF16, 3, true},
+      {"base_dropout", 68, 64, {48, 16}, kNf4, 5, false, 0.25f},
+      {"base_many_rows", 300, 192, {130, 62}, kNf4DoubleBnb, 4},
+      {"base_bias", 65, 64, {24, 24}, kF32, 0, true},
+      {"base_frozen", 80, 64, {24, 8}, kBF16},
   };
-  for (LinearCase c : in_place) {
-    c.in_place = true;
+  for (LinearCase c : with_base) {
+    c.has_base = true;
     cases.push_back(c);
   }
   for (std::int64_t rows = 1; rows <= 17; ++rows) {
@@ -99,9 +99,8 @@ inline std::vector<LinearCase> LinearCases() {
 }
 
 // Weights in ggml's blocks: few rows and many, panels that end inside a block of 256, parts of k.
-inline std::vector<LinearCase> BlockCases(const Backend& backend) {
+inline std::vector<LinearCase> BlockCases() {
   using enum WeightKind;
-  if (!backend.Reads(BlockFormat::kQ4_K)) return {};
   std::vector<LinearCase> cases = {
       {"q8_0_one", 1, 96, {40}, kQ8_0, 4},
       {"q8_0_few", 7, 160, {33, 16}, kQ8_0, 4, true},
@@ -187,7 +186,7 @@ TEST_P(OpTest, Linear) {
   std::uint64_t seed = 100;
   std::vector<LinearCase> cases = LinearCases();
   std::ranges::copy(PrepackedCases(), std::back_inserter(cases));
-  std::ranges::copy(BlockCases(backend()), std::back_inserter(cases));
+  std::ranges::copy(BlockCases(), std::back_inserter(cases));
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
@@ -222,7 +221,7 @@ TEST_P(OpTest, Linear) {
 TEST_P(OpTest, LinearBackward) {
   std::uint64_t seed = 200;
   std::vector<LinearCase> cases = LinearCases();
-  std::ranges::copy(BlockCases(backend()), std::back_inserter(cases));
+  std::ranges::copy(BlockCases(), std::back_inserter(cases));
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);
@@ -291,9 +290,8 @@ TEST_P(OpTest, WeightGradient) {
 
 TEST_P(OpTest, RowNorms) {
   std::uint64_t seed = 350;
-  std::vector<WeightKind> kinds = {WeightKind::kF32, WeightKind::kF16, WeightKind::kBF16,
-                                   WeightKind::kNf4, WeightKind::kNf4DoubleBnb};
-  if (backend().Reads(BlockFormat::kQ8_0)) kinds.push_back(WeightKind::kQ8_0);
+  const WeightKind kinds[] = {WeightKind::kF32, WeightKind::kF16,          WeightKind::kBF16,
+                              WeightKind::kNf4, WeightKind::kNf4DoubleBnb, WeightKind::kQ8_0};
   for (const WeightKind kind : kinds) {
     for (const std::int64_t in : {1, 33, 64, 320, 2100}) {
       if (kind == WeightKind::kQ8_0 && in % 32 != 0) continue;

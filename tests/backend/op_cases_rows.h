@@ -32,7 +32,6 @@ TEST_P(OpTest, Embed) {
 }
 
 TEST_P(OpTest, EmbedOfBlocks) {
-  if (!backend().Reads(BlockFormat::kQ4_K)) GTEST_SKIP() << "dense tables alone";
   std::uint64_t seed = 1050;
   for (const WeightKind kind : {WeightKind::kQ8_0, WeightKind::kQ4_K, WeightKind::kNf4DoubleBnb}) {
     for (const std::int64_t cols : {256, 768}) {

@@ -25,11 +25,9 @@ void Operands(OpLike<ops::RmsNorm> auto& op, const auto& all) {
 void Operands(OpLike<ops::RmsNormBackward> auto& op, const auto& all) {
   all(op.dy, op.x, op.weight, op.rstd, op.dx);
 }
-void Operands(OpLike<ops::Linear> auto& op, const auto& all) {
-  all(op.linears, op.x, op.outputs, op.x_tail);
-}
+void Operands(OpLike<ops::Linear> auto& op, const auto& all) { all(op.linears, op.x, op.outputs); }
 void Operands(OpLike<ops::LinearBackward> auto& op, const auto& all) {
-  all(op.linears, op.x, op.gradients, op.dx, op.dy_tail);
+  all(op.linears, op.x, op.gradients, op.dx);
 }
 void Operands(OpLike<ops::ExpertLinear> auto& op, const auto& all) {
   all(op.linears, op.x, op.outputs);

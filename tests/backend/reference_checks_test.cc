@@ -255,29 +255,22 @@ TEST_F(LinearChecksTest, Weights) {
   ExpectRefused(call, "Linear", "number of outputs");
 }
 
-TEST_F(LinearChecksTest, BaseAndTails) {
+TEST_F(LinearChecksTest, Bases) {
   LinearGroup group = Group();
   std::vector<LinearOutput> outputs = {{group.y[0].view(), group.u[0].view()},
                                        {group.y[1].view(), group.u[1].view()}};
-  const auto forward = [&](Store store, const MatrixView& x_tail) {
-    backend_->Run(ops::Linear{group.Views(), group.x.view(), outputs, store, x_tail});
+  const auto forward = [&](Store store) {
+    backend_->Run(ops::Linear{group.Views(), group.x.view(), outputs, store});
   };
-  const MatrixView x = group.x.view();
-  ASSERT_GT(x.stride, x.cols);
-  const MatrixView tail = Columns(x, x.cols, x.stride - x.cols);
-  forward(Store::kSet, tail);
-  MatrixView other = tail;
-  other.cols += 1;
-  ExpectRefused([&] { forward(Store::kSet, other); }, "Linear", "stride of the operand");
-  ExpectRefused([&] { forward(Store::kSet, Columns(x, 1, 1)); }, "Linear", "x_tail");
+  forward(Store::kSet);
   outputs[1].base = outputs[1].y;
-  ExpectRefused([&] { forward(Store::kAdd, {}); }, "Linear", "no overlap with base");
+  ExpectRefused([&] { forward(Store::kAdd); }, "Linear", "no overlap with base");
   Matrix base = group.y[1];
   outputs[1].base = base.view();
-  ExpectRefused([&] { forward(Store::kSet, {}); }, "Linear", "base of linear 1");
-  forward(Store::kAdd, tail);
+  ExpectRefused([&] { forward(Store::kSet); }, "Linear", "base of linear 1");
+  forward(Store::kAdd);
   outputs[1].base.cols -= 1;
-  ExpectRefused([&] { forward(Store::kAdd, {}); }, "Linear", "base of linear 1");
+  ExpectRefused([&] { forward(Store::kAdd); }, "Linear", "base of linear 1");
 }
 
 TEST_F(LinearChecksTest, NoRowsIsNoWork) {

@@ -31,50 +31,9 @@ struct LinearCase {
   bool wide_x = false;  // activations in the wide type
   bool wide_y = false;
   bool want_dx = true;
-  bool prepacked = false;  // weights of which the backend has a better order
-  // x and dy with a tail, y and dy of the group beside each other, and with Store::kAdd a base.
-  bool in_place = false;
+  bool prepacked = false;    // weights of which the backend has a better order
+  bool has_base = false;     // with Store::kAdd: of each output
   bool some_biases = false;  // with bias: every other linear has one
-};
-
-// A matrix that begins at a multiple of 16 bytes, as its rows do.
-class AlignedMatrix {
- public:
-  AlignedMatrix(DType dtype, std::int64_t rows, std::int64_t cols)
-      : cols_(cols), all_(dtype, rows, cols + kStep, kStep - cols % kStep) {
-    const std::size_t past = reinterpret_cast<std::uintptr_t>(all_.view().data) % 16;
-    const std::size_t size = BytesOf(dtype, 1);
-    begin_ = static_cast<std::int64_t>((16 - past) % 16 / size);
-  }
-
-  MatrixView view() { return Columns(all_.view(), begin_, cols_); }
-  // m becomes columns [first, first + m.cols), or those become m.
-  void Put(std::int64_t first, const Matrix& m) {
-    for (std::int64_t r = 0; r < m.rows(); ++r) {
-      for (std::int64_t c = 0; c < m.cols(); ++c) all_.Set(r, begin_ + first + c, m.at(r, c));
-    }
-  }
-  void Take(std::int64_t first, Matrix& m) const {
-    for (std::int64_t r = 0; r < m.rows(); ++r) {
-      for (std::int64_t c = 0; c < m.cols(); ++c) m.Set(r, c, all_.at(r, begin_ + first + c));
-    }
-  }
-  bool GuardsIntact() const {
-    for (std::int64_t r = 0; r < all_.rows(); ++r) {
-      for (std::int64_t c = 0; c < all_.cols(); ++c) {
-        const bool outside = c < begin_ || c >= begin_ + cols_;
-        if (outside && !std::isnan(all_(r, c))) return false;
-      }
-    }
-    return all_.GuardsIntact();
-  }
-
- private:
-  static constexpr std::int64_t kStep = 8;
-
-  std::int64_t cols_;
-  std::int64_t begin_ = 0;
-  Matrix all_;
 };
 
 // All operands of Linear and LinearBackward for one group.
@@ -87,7 +46,7 @@ struct LinearGroup {
   Matrix dx;                        // (N, I)
   float scale = 0;
   float dropout = 0;
-  std::int64_t tail = 0;  // columns of a tail; 0: operands have their own memory
+  bool has_base = false;
   std::vector<std::shared_ptr<Arena>> prepacked;  // of each weight; or empty
 
   std::vector<LinearView> Views() const {
@@ -113,74 +72,22 @@ struct LinearGroup {
     }
   }
 
-  std::int64_t OutFeatures() const {
-    std::int64_t sum = 0;
-    for (const Matrix& m : y) sum += m.cols();
-    return sum;
-  }
-
   void Forward(Backend& backend, Store store) {
-    if (tail > 0) return ForwardInPlace(backend, store);
+    std::vector<Matrix> bases;
+    // Nothing of a result that has a base is read.
+    if (has_base && store == Store::kAdd) bases = std::exchange(y, {});
+    for (const Matrix& base : bases) y.push_back(Poisoned(base));
     std::vector<LinearOutput> outputs;
-    for (std::size_t l = 0; l < weights.size(); ++l) outputs.push_back({y[l].view(), u[l].view()});
+    for (std::size_t l = 0; l < weights.size(); ++l) {
+      outputs.push_back({y[l].view(), u[l].view()});
+      if (!bases.empty()) outputs[l].base = bases[l].view();
+    }
+    const std::vector<Matrix> kept = bases;
     backend.Run(ops::Linear{Views(), std::as_const(x).view(), outputs, store});
-  }
-
-  void ForwardInPlace(Backend& backend, Store store) {
-    AlignedMatrix in(x.dtype(), x.rows(), x.cols() + tail);
-    AlignedMatrix out(y[0].dtype(), x.rows(), OutFeatures());
-    AlignedMatrix base(y[0].dtype(), x.rows(), OutFeatures());
-    in.Put(0, x);
-    // Groups with and without a base.
-    const bool has_base = store == Store::kAdd && (weights.size() == 1 || x.rows() % 2 == 0);
-    std::vector<LinearOutput> outputs;
-    std::int64_t begin = 0;
-    for (std::size_t l = 0; l < weights.size(); ++l) {
-      (has_base ? base : out).Put(begin, y[l]);
-      outputs.push_back({Columns(out.view(), begin, y[l].cols()), u[l].view()});
-      if (has_base) outputs[l].base = Columns(base.view(), begin, y[l].cols());
-      begin += y[l].cols();
-    }
-    backend.Run(ops::Linear{Views(), Columns(in.view(), 0, x.cols()), outputs, store,
-                            Columns(in.view(), x.cols(), tail)});
-    for (begin = 0; Matrix & m : y) {
-      if (has_base) {
-        Matrix kept = m;
-        base.Take(begin, kept);
-        ExpectEqual(kept, m, "base");
-      }
-      out.Take(begin, m);
-      begin += m.cols();
-    }
-    Matrix after = x;
-    in.Take(0, after);
-    ExpectEqual(after, x, "x");
-    EXPECT_TRUE(in.GuardsIntact() && out.GuardsIntact() && base.GuardsIntact());
-  }
-
-  void BackwardInPlace(Backend& backend, Store store) {
-    AlignedMatrix all(dy[0].dtype(), x.rows(), OutFeatures() + tail);
-    std::vector<LinearGradient> gradients;
-    std::int64_t begin = 0;
-    for (std::size_t l = 0; l < weights.size(); ++l) {
-      all.Put(begin, dy[l]);
-      gradients.push_back({Columns(all.view(), begin, dy[l].cols()), std::as_const(u[l]).view(),
-                           da[l].view(), db[l].view()});
-      begin += dy[l].cols();
-    }
-    backend.Run(ops::LinearBackward{Views(), std::as_const(x).view(), gradients, dx.view(), store,
-                                    Columns(all.view(), begin, tail)});
-    for (begin = 0; const Matrix& m : dy) {
-      Matrix after = m;
-      all.Take(begin, after);
-      ExpectEqual(after, m, "dy");
-      begin += m.cols();
-    }
-    EXPECT_TRUE(all.GuardsIntact());
+    for (std::size_t l = 0; l < bases.size(); ++l) ExpectEqual(bases[l], kept[l], "base");
   }
 
   void Backward(Backend& backend, Store store) {
-    if (tail > 0) return BackwardInPlace(backend, store);
     std::vector<LinearGradient> gradients;
     for (std::size_t l = 0; l < weights.size(); ++l) {
       gradients.push_back(
@@ -244,8 +151,7 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
   // multiplied into an operand before it is rounded.
   const bool exact = precise == DType::kBF16;
   group.scale = exact ? 0.5f : 0.7f;
-  // Of all u, and of a bias.
-  if (c.in_place) group.tail = c.rank * static_cast<std::int64_t>(c.out.size()) + 2;
+  group.has_base = c.has_base;
   group.dropout = c.rank == 0 || c.dropout == 0 ? 0 : exact ? 0.5f : c.dropout;
   group.x = random.Normal(x_type, N, I, 1, precise);
   for (const std::int64_t O : c.out) {

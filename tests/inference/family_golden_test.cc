@@ -190,7 +190,7 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
     const auto prompt = text.at("prompt_ids").get<std::vector<std::int32_t>>();
     const auto expected = text.at("new_ids").get<std::vector<std::int32_t>>();
     const auto length = static_cast<std::int64_t>(prompt.size() + expected.size());
-    PassMemory memory = ReserveEvaluation(*decoder_, {}, length);
+    Arena memory = ReserveEvaluation(*decoder_, {}, length);
     EvalMemory passes(*decoder_, {}, memory);
     StateMemory cache(backend_->memory(), config_, kFloat, length);
     CachedSequence sequence(*decoder_, nullptr, passes, 7, cache.state());

@@ -140,7 +140,7 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
     const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
     const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
     EXPECT_NE(fresh, used) << "two texts at a time have their own";
-    std::memset(used->activations.arena.data(), 0xff, used->activations.arena.bytes());
+    std::memset(used->activations.data(), 0xff, used->activations.bytes());
     for (const LayerState& layer : used->state.state().layers) {
       for (const MatrixView& m : MatricesOf(layer)) {
         if (!m.empty()) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
@@ -150,7 +150,7 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
   }
 }
 
-// Rows of the table of per-layer embeddings stay in host memory, and are uploaded part by part.
+// Rows of the table of per-layer embeddings are read part by part.
 TEST_F(GenerationMemoryTest, TokensInPartsOrAtOnceAreTheSameText) {
   for (const bool shared : {false, true}) {
     const DecoderConfig config = TinyGemma4(shared);

@@ -122,7 +122,7 @@ TEST_F(ForeignAdapterTest, AddsALoraOnTheEmbeddings) {
     for (std::int64_t i = 0; i < kHidden; ++i) {
       for (std::int64_t r = 0; r < 2; ++r) row[i] += 2.0 * b[i * 2 + r] * a[r * kVocab + v];
     }
-    ExpectRow(EmbeddingOf(weights_.embed, &adapter).dense, v, row);
+    ExpectRow(EmbeddingOf(weights_, &adapter).dense, v, row);
   }
 }
 
@@ -142,7 +142,7 @@ TEST_F(ForeignAdapterTest, ReplacesRowsOfTokens) {
     values_.clear();
     const auto rows = Add("model.embed_tokens.token_adapter.trainable_tokens_delta", {2, kHidden});
     const LoraAdapter adapter = Load(Config(tied), {{"trainable_token_indices", {5, 1}}});
-    const ConstMatrixView embed = EmbeddingOf(weights_.embed, &adapter).dense;
+    const ConstMatrixView embed = EmbeddingOf(weights_, &adapter).dense;
     ExpectRow(embed, 5, {rows.begin(), rows.begin() + kHidden});
     ExpectRow(embed, 1, {rows.begin() + kHidden, rows.end()});
     ExpectRow(embed, 0, {embed_.begin(), embed_.begin() + kHidden});

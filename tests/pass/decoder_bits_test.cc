@@ -1,5 +1,5 @@
-// What must not change the gradients of a whole decoder: recomputing, threads, the layout of
-// matrices, and other sequences in the batch.
+// What must not change the gradients of a whole decoder: recomputing, threads, and other sequences
+// in the batch.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -133,8 +133,6 @@ class RandomWeights {
   }
 
   const DecoderWeights& get() const { return weights_; }
-  // Passes gather rows of the token embedding, as from host memory.
-  void GatherEmbedding() { weights_.host_embedding = true; }
 
  private:
   void AddConv(const DecoderConfig& c, Mixer mixer, bool bias, LayerWeights& layer) {

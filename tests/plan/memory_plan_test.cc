@@ -11,7 +11,7 @@ namespace {
 std::size_t KeptBytes(const std::vector<Recompute>& levels) {
   std::size_t bytes = 0;
   for (const Recompute level : levels) {
-    bytes += level == Recompute::kOffload ? 1 : 10;
+    bytes += 10;
     bytes += RecomputesAttention(level) ? 0 : 30;
     bytes += RecomputesMlp(level) ? 0 : 60;
   }
@@ -20,33 +20,30 @@ std::size_t KeptBytes(const std::vector<Recompute>& levels) {
 
 TEST(ChooseRecompute, TakesTheLeastThatFits) {
   using enum Recompute;
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 400, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 400, KeptBytes),
             (std::vector{kNone, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 399, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 399, KeptBytes),
             (std::vector{kAttention, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 280, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 280, KeptBytes),
             (std::vector{kAttention, kAttention, kAttention, kAttention}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 279, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 279, KeptBytes),
             (std::vector{kLayer, kAttention, kAttention, kAttention}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kLayer, 399, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, 399, KeptBytes),
             (std::vector{kMlp, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, kLayer, 40, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 40, KeptBytes),
             (std::vector{kLayer, kLayer, kLayer, kLayer}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kOffload, 40, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, 40, KeptBytes),
             (std::vector{kLayer, kLayer, kLayer, kLayer}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, kOffload, 39, KeptBytes),
-            (std::vector{kOffload, kLayer, kLayer, kLayer}));
 }
 
 TEST(ChooseRecompute, GivesTheSmallestWhenNothingFits) {
-  const std::vector<Recompute> levels =
-      ChooseRecompute(3, LayerPart::kAttention, Recompute::kLayer, 1, KeptBytes);
+  const std::vector<Recompute> levels = ChooseRecompute(3, LayerPart::kAttention, 1, KeptBytes);
   EXPECT_EQ(levels, std::vector<Recompute>(3, Recompute::kLayer));
 }
 
 TEST(Recompute, NamesComeBack) {
-  for (const Recompute level : {Recompute::kNone, Recompute::kAttention, Recompute::kMlp,
-                                Recompute::kLayer, Recompute::kOffload}) {
+  for (const Recompute level :
+       {Recompute::kNone, Recompute::kAttention, Recompute::kMlp, Recompute::kLayer}) {
     EXPECT_EQ(ParseRecompute(NameOf(level)), level);
   }
   EXPECT_THROW(ParseRecompute("some"), Error);

@@ -57,9 +57,9 @@ class Rank {
  private:
   static constexpr UpdateArgs kUpdate = {.learning_rate = 1e-2};
 
-  static std::vector<PassMemory> MakeMemories() {
-    std::vector<PassMemory> memories;
-    memories.emplace_back(HostMemory(), PassBytes{std::size_t{1} << 22, 0});
+  static std::vector<Arena> MakeMemories() {
+    std::vector<Arena> memories;
+    memories.emplace_back(std::size_t{1} << 22);
     return memories;
   }
   StepModel model() { return {decoder_, memories_, communicator_}; }
@@ -77,7 +77,7 @@ class Rank {
   std::int64_t rows_ = 0;
   StepOptions options_;
   Decoder decoder_{*backend_, config_, weights_.get(), kFloat, 64};
-  std::vector<PassMemory> memories_ = MakeMemories();
+  std::vector<Arena> memories_ = MakeMemories();
 };
 
 struct Outcome {

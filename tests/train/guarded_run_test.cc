@@ -3,7 +3,6 @@
 #include <set>
 
 #include "backend/guarded_backend.h"
-#include "model/deeper_model.h"
 #include "plan/prepared_run.h"
 #include "train/tiny_run.h"
 
@@ -171,77 +170,6 @@ TEST_F(GuardedRunTest, AdaptersAndFormsOfTheBase) {
   }
 }
 
-TEST_F(GuardedRunTest, PlansTheMemoriesOfHostAndDeviceApart) {
-  Context context(1);
-  const TrainOptions options = Short("plan", [](TrainOptions&) {});
-  const MemoryPlan host = PlanTraining(context, options).memory;
-  EXPECT_EQ(host.place, MemoryPlace::kHost);
-  EXPECT_EQ(host.host, 0u);
-  ContextOn on_device(GuardedBackends(), 1);
-  const MemoryPlan device = PlanTraining(on_device, options).memory;
-  EXPECT_EQ(device.place, MemoryPlace::kDevice);
-  EXPECT_GT(device.host, 0u);
-  std::size_t device_bytes = 0;
-  std::size_t host_bytes = 0;
-  for (const MemoryPart& part : device.parts) {
-    (part.place == MemoryPlace::kHost ? host_bytes : device_bytes) += part.bytes;
-  }
-  EXPECT_EQ(host_bytes, device.bytes(MemoryPlace::kHost));
-  EXPECT_EQ(device_bytes, device.bytes(MemoryPlace::kDevice));
-  EXPECT_EQ(host.bytes(MemoryPlace::kHost), host.peak());
-  EXPECT_EQ(host.bytes(MemoryPlace::kDevice), 0u);
-}
-
-// A device with a little less memory than a run needs: the token embedding stays on the host.
-TEST_F(GuardedRunTest, EmbeddingInHostMemory) {
-  const Change none = [](TrainOptions& o) {
-    o.model_name_or_path = kGolden / "mistral-tiny";
-    o.recompute = "none";
-  };
-  const Change packed = [&](TrainOptions& o) {
-    none(o);
-    o.data.packing = true;
-    o.neftune_noise_alpha = 5;
-  };
-  const Change bfloat16 = [&](TrainOptions& o) {
-    none(o);
-    o.compute_dtype = "bfloat16";
-  };
-  const Change modules = [&](TrainOptions& o) {
-    none(o);
-    o.modules_to_save = {"lm_head", "embed_tokens"};
-  };
-  const std::pair<const char*, Change> recipes[] = {
-      {"none", none}, {"packed", packed}, {"bfloat16", bfloat16}, {"modules", modules}};
-  for (const auto& [name, change] : recipes) {
-    SCOPED_TRACE(name);
-    RunOn(BackendFactory::Of("cpu"), Short(name, change));
-    TrainOptions options = Short(std::string(name) + "-guarded", change);
-    ContextOn context(GuardedBackends(), 2);
-    const TrainPlan all = PlanTraining(context, options);
-    EXPECT_FALSE(all.run->steps.needs.host_embedding);
-    options.max_memory = std::to_string(all.memory.peak() - 1);
-    const TrainPlan less = PlanTraining(context, options);
-    ASSERT_TRUE(less.run->steps.needs.host_embedding);
-    EXPECT_EQ(all.memory.peak() - less.memory.peak(), std::size_t{288 * 32 * 2});
-    EXPECT_EQ(less.memory.parts[2].name, "token embedding");
-    EXPECT_EQ(less.memory.parts[2].place, MemoryPlace::kHost);
-    EXPECT_EQ(less.memory.parts[2].bytes, std::size_t{288 * 32 * 2});
-    TrainObserver observer;
-    Train(context, less, observer);
-    ExpectSame(name, std::string(name) + "-guarded");
-  }
-}
-
-TEST_F(GuardedRunTest, TiedEmbeddingsStayOnTheDevice) {
-  ContextOn context(GuardedBackends(), 1);
-  TrainOptions options = Short("tied", [](TrainOptions& o) {
-    o.model_name_or_path = kGolden / "llama3-tiny";
-    o.max_memory = "1MB";
-  });
-  EXPECT_FALSE(PlanTraining(context, options).run->steps.needs.host_embedding);
-}
-
 TEST_F(GuardedRunTest, PaperPreset) { Check("paper", UsePaperPreset); }
 
 TEST_F(GuardedRunTest, Starts) {
@@ -270,76 +198,6 @@ TEST_F(GuardedRunTest, Recomputation) {
       });
     }
   }
-}
-
-TEST_F(GuardedRunTest, InputsOfLayersInHostMemory) {
-  // Of 2, 4, 4 and 6 layers. The inputs of two stay where they are.
-  WriteDeeper(kGolden / "mixtral-tiny", root_ / "model", 2);
-  const std::pair<const char*, fs::path> models[] = {{"llama", kGolden / "llama-tiny"},
-                                                     {"mixtral", root_ / "model"},
-                                                     {"smollm3", kGolden / "smollm3-tiny"},
-                                                     {"gemma3", kGolden / "gemma3-tiny"}};
-  for (const auto& [model, path] : models) {
-    SCOPED_TRACE(model);
-    const Change layer = [&, path = path](TrainOptions& o) {
-      o.model_name_or_path = path;
-      o.recompute = "layer";
-      o.max_steps = 2;
-    };
-    RunOn(BackendFactory::Of("cpu"), Short(model, layer));
-    TrainOptions options = Short(std::string(model) + "-guarded", layer);
-    options.recompute = "offload";
-    ContextOn device(GuardedBackends(), 1);
-    const MemoryPlan plan = PlanTraining(device, options).memory;
-    EXPECT_EQ(plan.ladder.size(), 5u);
-    options.recompute = "layer";
-    const TrainPlan on_device = PlanTraining(device, options);
-    const std::int64_t layers = on_device.run->base.config.num_hidden_layers;
-    const std::size_t saved = on_device.memory.train_peak - plan.train_peak;
-    // But for the memory that this process happens to have.
-    const auto host_of_run = [](const MemoryPlan& of) {
-      std::size_t bytes = 0;
-      for (const MemoryPart& part : of.parts) {
-        if (part.place == MemoryPlace::kHost && part.name != "program and data") {
-          bytes += part.bytes;
-        }
-      }
-      return bytes;
-    };
-    EXPECT_EQ(saved, host_of_run(plan) - host_of_run(on_device.memory));
-    EXPECT_EQ(saved, BytesOf(DType::kF32, (layers - 2) * on_device.run->steps.needs.train_rows *
-                                              on_device.run->base.config.hidden_size));
-    options.recompute = "offload";
-    RunOn(GuardedBackends(), options);
-    ExpectSame(model, std::string(model) + "-guarded");
-    Context host(1);
-    EXPECT_THROW(PlanTraining(host, options), Error);  // the host has no memory but its own
-  }
-}
-
-// Some layers are offloaded and some are not.
-TEST_F(GuardedRunTest, AsFewInputsAsNeededInHostMemory) {
-  const Change layer = [](TrainOptions& o) {
-    o.model_name_or_path = kGolden / "gemma3-tiny";
-    o.recompute = "layer";
-    o.data.eval_dataset = {};  // takes more memory than training of so small a model
-    o.eval_on_start = false;
-    o.eval_steps = 0;
-    o.sample_prompts = {};
-    o.sample_max_new_tokens = TrainOptions().sample_max_new_tokens;
-  };
-  RunOn(BackendFactory::Of("cpu"), Short("layer", layer));
-  TrainOptions options = Short("mixed", layer);
-  ContextOn context(GuardedBackends(), 2);
-  options.max_memory = std::to_string(PlanTraining(context, options).memory.peak() - 4096);
-  options.recompute = "auto";
-  const TrainPlan plan = PlanTraining(context, options);
-  const std::vector<Recompute>& levels = plan.run->steps.needs.recompute;
-  EXPECT_EQ(levels.front(), Recompute::kOffload);
-  EXPECT_EQ(levels.back(), Recompute::kLayer);
-  TrainObserver observer;
-  Train(context, plan, observer);
-  ExpectSame("layer", "mixed");
 }
 
 TEST_F(GuardedRunTest, ResumesAndContinues) {

@@ -33,10 +33,7 @@ class CpuBackend final : public Backend {
         float_machine_{context, cpu::SelectKernels(DType::kF32), workspace_} {}
 
   // Ops run when they are given: there is no launch that could be saved.
-  OpGraph Capture(const std::function<void()>&, OpGraph) override { return nullptr; }
-  void Replay(const OpGraph&) override { RefuseToReplay(); }
 
-  void SetDeterministic(bool) override {}
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());
   }
@@ -63,8 +60,6 @@ class CpuBackend final : public Backend {
     return copy;
   }
 
-  bool Reads(BlockFormat) const override { return true; }
-  bool CarriesState() const override { return true; }
   std::size_t PrepackedBytes(const QuantizedView& q) const override {
     return cpu::PrepackedBytes(kernels_, q);
   }
@@ -74,10 +69,9 @@ class CpuBackend final : public Backend {
   }
 
   LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
-  std::int64_t HeadChunkRows(std::int64_t vocab, WorkSize) const override {
+  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
     return RowsOfLogits(kHostLogitBytes, vocab);
   }
-  std::int64_t TailColumns(std::int64_t) const override { return 0; }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

@@ -1,8 +1,6 @@
 #include "pass/blocks/per_layer.h"
 
 #include <cmath>
-#include <cstring>
-#include <vector>
 
 #include "base/matrix.h"
 #include "pass/linear_group.h"
@@ -35,37 +33,17 @@ void ReleaseTable(const DecoderWeights& weights) {
   }
 }
 
-// out = T[id] sqrt(P / 2), part by part: a device is given rows of the table, and the host gives
-// those back that it has read.
-void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixView& room,
-                const MatrixView& out) {
-  Backend& backend = decoder.backend();
+// out = T[id] sqrt(P / 2), part by part, because the rows of a part count against this process
+// until they are given back.
+void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixView& out) {
+  constexpr std::int64_t kRows = 64;
   const WeightView& table = decoder.weights().per_layer_embed;
   const float scale = std::sqrt(static_cast<float>(decoder.config().per_layer_size) / 2);
-  if (inputs.per_layer_host_ids.empty()) {
-    for (std::int64_t begin = 0; begin < inputs.rows; begin += kPerLayerRows) {
-      const std::int64_t count = std::min(kPerLayerRows, inputs.rows - begin);
-      backend.Run(ops::Embed{
-          {inputs.per_layer_ids.data + begin, count}, table, scale, Rows(out, begin, count)});
-      ReleaseTable(decoder.weights());
-    }
-    return;
-  }
-  const DType dtype = table.dense.dtype;
-  const std::size_t row_bytes = BytesOf(dtype, table.cols());
-  QLORA_DCHECK(BytesOf(dtype, 1) <= BytesOf(room.dtype, 1));
-  std::vector<std::byte> host(room.rows * row_bytes);
-  for (std::int64_t begin = 0; begin < inputs.rows; begin += room.rows) {
-    const std::int64_t count = std::min(room.rows, inputs.rows - begin);
-    for (std::int64_t n = 0; n < count; ++n) {
-      const std::int64_t id = inputs.per_layer_host_ids[begin + n];
-      std::memcpy(host.data() + n * row_bytes, Rows(table.dense, id, 1).data, row_bytes);
-    }
-    backend.memory().Upload(host.data(), room.data, count * row_bytes);
+  for (std::int64_t begin = 0; begin < inputs.rows; begin += kRows) {
+    const std::int64_t count = std::min(kRows, inputs.rows - begin);
+    const IndexView ids(inputs.per_layer_ids.data + begin, count);
+    decoder.backend().Run(ops::Embed{ids, table, scale, Rows(out, begin, count)});
     ReleaseTable(decoder.weights());
-    const MatrixView part{room.data, dtype, count, table.cols(), table.cols()};
-    backend.Run(ops::Embed{
-        {inputs.per_layer_ids.data + begin, count}, part, scale, Rows(out, begin, count)});
   }
 }
 
@@ -80,7 +58,6 @@ PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
   out.inputs = carver.Matrix(precision.activation, rows, features);
   out.projected = carver.Matrix(precision.activation, rows, features);
   out.rstd = carver.Matrix(precision.wide, 1, rows * config.num_hidden_layers);
-  out.table = carver.Matrix(precision.wide, std::min(rows, kPerLayerRows), features);
   const bool needs_gradient = std::ranges::any_of(adapters, [](const LoraAdapter* adapter) {
     return adapter->embedding() != nullptr || IsAdapted(*adapter);
   });
@@ -107,7 +84,7 @@ void EmbedPerLayer(const Decoder& decoder, const PassInputs& inputs, const Input
                            Epsilon(decoder.config()), Reshape(b.inputs, size), b.rstd});
   // c. p = p + T[id] (P / 2)^1/2
   const MatrixView& rows = b.d_inputs.empty() ? b.projected : b.d_inputs;
-  EmbedTable(decoder, inputs, b.table, rows);
+  EmbedTable(decoder, inputs, rows);
   backend.Run(ops::Add{rows, b.inputs});
 }
 

@@ -25,16 +25,12 @@ class Decoder;
 struct Activations;
 struct PassInputs;
 
-// Rows of the table that are uploaded at once to a device with separate memory.
-inline constexpr std::int64_t kPerLayerRows = 64;
-
 // What all layers share; all empty without per-layer embeddings.
 struct PerLayerBuffers {
   MatrixView inputs;     // (N, L*P) act: p
   MatrixView projected;  // (N, L*P) act: e Wm^T; scratch where the gradient of p is not needed
   MatrixView rstd;       // (1, N*L) wide
   MatrixView d_inputs;   // (N, L*P) act: gradient of p; empty where it is not needed
-  MatrixView table;      // (up to kPerLayerRows, L*P) wide: room for rows of the table
 };
 
 PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
