@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "model/families.h"
 #include "model/gguf_names.h"
 
 namespace qlora {
@@ -24,7 +25,7 @@ bool HasUsualYarn(const RopeConfig& rope) {
 class Limits {
  public:
   Limits(const DecoderConfig& config, const std::string& architecture)
-      : config_(config), architecture_(architecture) {}
+      : config_(config), family_(FamilyOf(config.model_type, "")), architecture_(architecture) {}
 
   void Check(bool tied) const {
     CheckRopes();
@@ -32,28 +33,25 @@ class Limits {
     CheckBiases();
     CheckMixers();
     CheckExperts();
-    if (architecture_ == "smollm3") CheckSmolLayers();
-    if (architecture_ == "gpt-oss") CheckGptOss(tied);
-    if (architecture_ == "gemma4") CheckGemma4();
-    if (architecture_ == "gemma" && !tied) {
+    if (family_.no_rope_interval > 0) CheckRotatingLayers();
+    if (family_.gpt_oss) CheckGptOss(tied);
+    if (family_.gemma4) CheckGemma4();
+    if (family_.gguf.is_tied && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
     }
-    if (config_.model_type == "olmo3" &&
-        config_.ropes[1].rope_theta != config_.ropes[0].rope_theta) {
+    const bool has_own_base = family_.local_rope && !family_.gemma;
+    if (has_own_base && config_.ropes.back().rope_theta != config_.ropes[0].rope_theta) {
       Refuse("a rope_theta of the layers with a window",
              "rotates them with the base of the others");
     }
     if (architecture_ == "olmo2" && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
     }
-    if (IsOneOf(architecture_, {"qwen2vl", "qwen3vl", "qwen35", "qwen35moe"}) &&
+    if (family_.gguf.sections == PositionSections::kRead &&
         config_.ropes[0].mrope_section.empty()) {
       Refuse("rope_scaling without mrope_section", "needs its sections");
     }
-    if (architecture_ == "gemma2") {
-      if (!tied) {
-        Refuse("an output head of its own", "ties the head to the embedding");
-      }
+    if (family_.attention_softcap > 0) {
       if (config_.attention_softcap == 0) {
         Refuse("attn_logit_softcapping null", "caps scores at 50");
       }
@@ -71,11 +69,11 @@ class Limits {
 
   void CheckRopes() const {
     const RopeConfig& rope = config_.ropes[0];
-    const bool is_llama = architecture_ == "llama";
+    const bool is_llama = family_.gguf.is_llama;
     if (rope.type == RopeType::kLlama3 && !is_llama) {
       Refuse("rope_type llama3", "reads no factors of frequencies");
     }
-    if (rope.type == RopeType::kLongrope && !is_llama && architecture_ != "phi3") {
+    if (rope.type == RopeType::kLongrope && !is_llama && !family_.scales_by_lists) {
       Refuse("rope_type longrope", "reads no factors of frequencies");
     }
     if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
@@ -92,7 +90,7 @@ class Limits {
   }
 
   void CheckYarn(const RopeConfig& rope) const {
-    if (architecture_ == "mistral3") {
+    if (family_.query_scale) {
       GgufYarnLogMultiplier(rope);
       if (rope.truncate && rope.factor >= 1) return;
     }
@@ -179,14 +177,15 @@ class Limits {
     }
   }
 
-  void CheckSmolLayers() const {
+  void CheckRotatingLayers() const {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-      if ((config_.layers[l].rope < 0) == (l % 4 == 3)) continue;
+      if ((config_.layers[l].rope < 0) == ((l + 1) % family_.no_rope_interval == 0)) continue;
       Refuse("no_rope_layers other than every fourth layer", "rotates in all but those");
     }
   }
 
   const DecoderConfig& config_;
+  const Family& family_;
   const std::string& architecture_;
 };
 

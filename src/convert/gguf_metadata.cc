@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "convert/gguf_limits.h"
+#include "model/families.h"
 #include "model/gguf_names.h"
 #include "pass/rope.h"
 
@@ -13,12 +14,15 @@ namespace {
 
 std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
 
-bool IsGemma4(const DecoderConfig& config) { return config.model_type.starts_with("gemma4"); }
+const Family& FamilyOf(const DecoderConfig& config) {
+  return qlora::FamilyOf(config.model_type, "");
+}
+
+bool IsGemma4(const DecoderConfig& config) { return FamilyOf(config).gemma4; }
 
 // True when llama.cpp applies sliding windows in this architecture.
 bool HasWindows(const DecoderConfig& config) {
-  return config.model_type == "gemma2" || config.model_type == "gemma3_text" ||
-         config.model_type == "olmo3" || config.model_type == "gpt_oss" || IsGemma4(config);
+  return FamilyOf(config).window == WindowRule::kPeriod;
 }
 
 // A number for each layer.
@@ -60,11 +64,6 @@ void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetad
   add("rope.dimension_count_swa", U32(config.ropes[1].rotary_dim));
 }
 
-// Of llama.cpp's, where a file does not say.
-std::uint32_t UsualWindowPeriod(const DecoderConfig& config) {
-  return config.model_type == "gemma3_text" ? 6 : config.model_type == "olmo3" ? 4 : 2;
-}
-
 // llama.cpp applies a window only where its architecture has one; a context no longer than the
 // window makes the difference vanish.
 std::int64_t ContextLength(const DecoderConfig& config) {
@@ -86,10 +85,10 @@ void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMeta
   }
   const std::uint32_t period = GgufWindowPeriod(config);
   // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
-  if (window == 0 && config.model_type != "gemma2") return;
+  if (window == 0 && FamilyOf(config).gguf.window == 0) return;
   out.Add(prefix + "attention.sliding_window",
           U32(window > 0 ? window : config.max_position_embeddings));
-  if (period != UsualWindowPeriod(config)) {
+  if (period != FamilyOf(config).window_period) {
     out.Add(prefix + "attention.sliding_window_pattern", period);
   }
 }
@@ -108,12 +107,12 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
   // The local layers of Gemma have a base of their own; without a key it is 10000 in Gemma 3. Those
   // of Olmo 3 have the base of the others.
-  const bool has_local = config.model_type.starts_with("gemma") && config.ropes.size() > 1;
-  const double usual = config.model_type == "gemma3_text" ? 1e4 : rope.rope_theta;
+  const bool has_local = FamilyOf(config).gemma && config.ropes.size() > 1;
+  const double usual = FamilyOf(config).gguf.has_local_base ? rope.rope_theta : 1e4;
   if (has_local && (config.ropes[1].rope_theta != usual || IsGemma4(config))) {
     add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
   }
-  if (!rope.mrope_section.empty() && config.model_type != "qwen3_next") {
+  if (!rope.mrope_section.empty() && !config.fused_delta) {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);
     add("rope.dimension_sections", sections);
@@ -133,7 +132,7 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
         add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
         break;
       }
-      if (config.model_type == "ministral3") {
+      if (FamilyOf(config).query_scale) {
         add("rope.scaling.yarn_log_multiplier", GgufYarnLogMultiplier(rope));
         add("rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
         add("rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
@@ -163,7 +162,7 @@ void AddMultipliers(const DecoderConfig& config, const std::string& prefix, Gguf
 
 // The mixers that are not attention.
 void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  if (config.model_type.starts_with("lfm2")) {
+  if (FamilyOf(config).mixers == MixerRule::kShortConv) {
     // Zeros tell the layers of short convolutions.
     std::vector<std::int32_t> heads;
     for (const LayerConfig& layer : config.layers) {
@@ -240,7 +239,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   if (IsGemma4(config)) {
     add("attention.head_count_kv",
         OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
-  } else if (!architecture.starts_with("lfm2")) {
+  } else if (FamilyOf(config).mixers != MixerRule::kShortConv) {
     add("attention.head_count_kv", U32(config.num_key_value_heads));
   }
   // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
@@ -257,7 +256,7 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   }
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
-  if (architecture == "granite") AddMultipliers(config, prefix, out);
+  if (FamilyOf(config).multipliers) AddMultipliers(config, prefix, out);
   if (config.ropes.back().query_scale_beta != 0) {
     add("attention.temperature_scale", static_cast<float>(config.ropes.back().query_scale_beta));
   }

@@ -36,7 +36,7 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   const Json* scaling = keys.Find("rope_scaling");
   const Json* full = parameters != nullptr ? parameters : scaling;
   const Json* sliding = nullptr;
-  if (full == nullptr && family.model_type == "ministral3") full = &MinistralRope();
+  if (full == nullptr && family.query_scale) full = &MinistralRope();
   if (full == nullptr && family.gpt_oss) full = &GptOssRope();
   if (family.local_rope && parameters != nullptr && parameters->contains("full_attention")) {
     full = &parameters->at("full_attention");
@@ -67,7 +67,8 @@ class LayerRules {
         max_window_layers_(keys.Int("max_window_layers", family.max_window_layers)),
         pattern_(
             keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
-        no_rope_interval_(keys.Int("no_rope_layer_interval", 4)),
+        no_rope_interval_(
+            keys.Int("no_rope_layer_interval", std::max<std::int64_t>(1, family.no_rope_interval))),
         layer_types_(keys.Find("layer_types")),
         no_rope_(keys.Find("no_rope_layers")),
         attention_layers_(keys.Find("full_attn_idxs")),
@@ -135,11 +136,11 @@ class LayerRules {
            std::ranges::find(*attention_layers_, Json(l)) != attention_layers_->end();
   }
 
-  // A layer in every four of SmolLM3 has no rotary embedding, nor has any of a Granite hybrid that
-  // does not ask for one.
+  // Some layers of SmolLM3 have no rotary embedding, nor has any of a Granite hybrid that does not
+  // ask for one.
   bool Rotates(std::int64_t l) const {
     if (family_.model_type == "granitemoehybrid") return rotates_;
-    if (family_.model_type != "smollm3") return true;
+    if (family_.no_rope_interval == 0) return true;
     return no_rope_ != nullptr ? (*no_rope_)[l] != 0 : (l + 1) % no_rope_interval_ != 0;
   }
 
@@ -208,6 +209,9 @@ void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& co
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     config.layers.push_back(rules.Layer(l));
   }
+  const bool has_local =
+      std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.rope == 1; });
+  if (!has_local) config.ropes.resize(1);
   AddQueryRope(config);
 }
 

@@ -31,7 +31,7 @@ std::vector<std::int64_t> MlpOnlyLayers(const ConfigKeys& keys) {
 }  // namespace
 
 std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family) {
-  if (family.model_type == "mixtral" || family.gpt_oss) return keys.Int("intermediate_size");
+  if (family.experts.local_names) return keys.Int("intermediate_size");
   return keys.Int("moe_intermediate_size", family.experts.intermediate_size);
 }
 
@@ -40,9 +40,9 @@ std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family
 void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (family.gpt_oss) return ParseGptOssExperts(keys, config);
   const ExpertDefaults& usual = family.experts;
-  const bool mixtral = family.model_type == "mixtral";
   MoeConfig& moe = config.moe;
-  moe.num_experts = keys.Int(mixtral ? "num_local_experts" : "num_experts", usual.num_experts);
+  moe.num_experts =
+      keys.Int(usual.local_names ? "num_local_experts" : "num_experts", usual.num_experts);
   moe.num_experts_per_tok = keys.Int("num_experts_per_tok", usual.num_experts_per_tok);
   moe.norm_topk_prob = usual.always_normalized || keys.Bool("norm_topk_prob", usual.norm_topk_prob);
   if (usual.shared_intermediate_size > 0) {

@@ -7,10 +7,11 @@
 namespace qlora {
 namespace {
 
-// "su" and Phi-3's "yarn" are names of longrope in early checkpoints of Phi-3, "dynamic" is
-// Hunyuan's name of a default with another base.
-RopeType RopeTypeNamed(std::string name, const Family& family, const std::string& where) {
-  if (name == "su" || (name == "yarn" && family.model_type == "phi3")) name = "longrope";
+// "su" and, where there are lists, "yarn" are names of longrope in early checkpoints of Phi-3,
+// "dynamic" is Hunyuan's name of a default with another base.
+RopeType RopeTypeNamed(std::string name, bool has_lists, const Family& family,
+                       const std::string& where) {
+  if (name == "su" || (name == "yarn" && has_lists)) name = "longrope";
   if (name == "dynamic" && family.model_type == "hunyuan_v1_dense") name = "default";
   // Positions of images have three parts, which are one number for text.
   if (name == "default" || name == "mrope") return RopeType::kDefault;
@@ -27,8 +28,9 @@ RopeType RopeTypeNamed(std::string name, const Family& family, const std::string
 RopeType RopeTypeOf(const ConfigKeys& keys, const Family& family) {
   const std::string old = keys.String("type", "");
   const std::string name = keys.String("rope_type", old.empty() ? "default" : old);
-  const RopeType type = RopeTypeNamed(name, family, keys.where());
-  if (!old.empty() && RopeTypeNamed(old, family, keys.where()) != type) {
+  const bool has_lists = keys.Find("short_factor") != nullptr;
+  const RopeType type = RopeTypeNamed(name, has_lists, family, keys.where());
+  if (!old.empty() && RopeTypeNamed(old, has_lists, family, keys.where()) != type) {
     ThrowInvalidInput("{}: rope_type is '{}' and type is '{}'; remove the one that is wrong",
                       keys.where(), name, old);
   }
@@ -117,7 +119,7 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
     rope.rotary_dim = RotaryDim(keys, config, family.partial_rotary_factor);
   if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);
   rope.type = RopeTypeOf(keys, family);
-  if (family.model_type == "ministral3") ReadQueryScale(keys, model, config, rope);
+  if (family.query_scale) ReadQueryScale(keys, model, config, rope);
   if (rope.type == RopeType::kDefault) return;
 
   rope.original_max_position_embeddings =

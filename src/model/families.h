@@ -42,8 +42,26 @@ struct ExpertDefaults {
   std::int64_t shared_intermediate_size = 0;  // of the expert of all tokens; 0: there is none
   bool norm_topk_prob = false;
   bool always_normalized = false;  // whatever norm_topk_prob says
-  bool has_dense_layers = false;   // where mlp_only_layers or decoder_sparse_step says so
+  // The keys are num_local_experts and intermediate_size, not num_experts and
+  // moe_intermediate_size.
+  bool local_names = false;
+  bool has_dense_layers = false;  // where mlp_only_layers or decoder_sparse_step says so
   RouterScore score = RouterScore::kSoftmax;
+};
+
+// What a part of positions is in files of models that see (rope.dimension_sections).
+enum class PositionSections : std::uint8_t { kNone, kRead, kRefused };
+
+// What llama.cpp computes of a family in its own way; model/gguf_config_json.h has what all share.
+struct GgufFamily {
+  bool is_llama = false;              // is the architecture llama, whose graph reads rope_freqs
+  bool is_tied = false;               // has no head of its own, whatever tensors there are
+  bool rotates_partly = false;        // rope.dimension_count may be less than a head
+  bool always_reads_factors = false;  // rope_factors count whatever rope.scaling.type says
+  bool has_local_base = false;        // rope.freq_base_swa is of the scaled table
+  PositionSections sections = PositionSections::kNone;
+  std::int64_t layers_of_27b = 0;  // whose scores are divided by sqrt(D / H)
+  std::int64_t window = 0;         // without attention.sliding_window
 };
 
 // One row for each family: the class defaults of transformers for keys that config.json omits, and
@@ -89,10 +107,16 @@ struct Family {
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;
   bool interleaved_rope = false;
-  double partial_rotary_factor = 1;  // when the key is missing
+  bool query_scale = false;           // queries grow with the position (llama_4_scaling_beta)
+  bool scales_by_lists = false;       // rope_scaling is of type longrope, or null
+  std::int64_t no_rope_interval = 0;  // each such layer does not rotate, without no_rope_layers
+  double partial_rotary_factor = 1;   // when the key is missing
   float attention_softcap = 0;
   float final_softcap = 0;
   ModuleNames names = {};
+  // The family of text alone that computes the same of text; empty where it is one.
+  std::string_view of_text = {};
+  GgufFamily gguf = {};
 };
 
 // where: for the message. Errors: InvalidInput for another model type.
