@@ -4,18 +4,19 @@
 
 #include <string>
 
+#include "gguf/gguf.h"
 #include "io/json_fwd.h"
 #include "io/tensor_type.h"
 #include "model/config.h"
 
 namespace qlora {
 
-// Returns a config.json that ParseDecoderConfig reads as the same decoder. The text part of a model
-// that sees is a model of text (qwen2 for qwen2vl). What a GGUF file has as divisors of the rotary
-// frequencies is llama3 where it is that, and longrope otherwise; the norms of Gemma are w - 1
-// again. where: the file, for messages. Errors: InvalidInput naming what no config.json of the
-// family can state.
-Json ConfigJsonOf(const DecoderConfig& config, const std::string& where);
+// Returns a config.json that ParseDecoderConfig reads as the decoder of the file. The text part of
+// a model that sees is a model of text (qwen2 for qwen2vl). What a GGUF file has as divisors of the
+// rotary frequencies is llama3 where it is that, and longrope otherwise; norms are w - 1 again in
+// families that store them so. Errors: InvalidInput naming what no config.json of the family can
+// state.
+Json ConfigJsonOf(const GgufReader& file);
 
 // The type that dense tensors of a GGUF file get in a checkpoint, by the type of its embedding.
 // That of blocks is float16, but of Gemma bfloat16.

@@ -32,7 +32,7 @@ void CheckFitsGguf(const std::filesystem::path& file, const DecoderConfig& confi
 Json CheckpointConfig(const std::filesystem::path& model) {
   const auto gguf = FindGguf(model);
   if (!gguf) return ReadJsonFile(model / "config.json");
-  Json config = ConfigJsonOf(LoadDecoderConfig(*gguf), gguf->string());
+  Json config = ConfigJsonOf(*OpenGguf(*gguf));
   // A tokenizer that cannot be used is found before anything is written.
   Tokenizer::Load(*gguf);
   config.update(TokenIdsOf(ReadGgufVocabulary(*gguf).roles));

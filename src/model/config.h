@@ -78,6 +78,7 @@ struct LayerConfig {
   std::int64_t kv_features() const { return num_key_value_heads * head_dim; }  // G*K
   std::int64_t qkv_features() const { return q_features() + 2 * kv_features(); }
   int rope_of_queries() const { return query_rope < 0 ? rope : query_rope; }
+  bool operator==(const LayerConfig&) const = default;
 };
 
 // Where the norms of queries and keys stand.
@@ -111,6 +112,8 @@ struct ModuleNames {
   std::string_view gate_up = "gate_up_proj";  // with fused_gate_up
   std::string_view down = "down_proj";
   std::string_view router = "gate";  // with experts
+
+  bool operator==(const ModuleNames&) const = default;
 };
 
 inline constexpr std::int64_t kMaxLayers = 4096;
@@ -131,6 +134,8 @@ struct MoeConfig {
   // layer, gate_up_proj with gate at its even outputs and up at its odd ones, and down_proj
   // (gpt-oss).
   bool is_joined = false;
+
+  bool operator==(const MoeConfig&) const = default;
 };
 
 struct DecoderConfig {
@@ -232,6 +237,8 @@ struct DecoderConfig {
   // RMSNorm undoes the division when its epsilon is divided as well.
   float stream_embed_scale() const { return embed_scale / residual_scale; }
   float stream_eps() const { return rms_norm_eps / (residual_scale * residual_scale); }
+
+  bool operator==(const DecoderConfig&) const = default;
 };
 
 // Reads a GGUF file (gguf_config.h), or <model_dir>/config.json (Hugging Face transformers 4 and 5

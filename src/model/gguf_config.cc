@@ -1,15 +1,15 @@
 #include "model/gguf_config.h"
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
+#include <array>
+#include <string>
 
 #include "base/check.h"
-#include "model/config_moe.h"
+#include "io/json.h"
 #include "model/families.h"
 #include "model/gguf_config_gemma4.h"
-#include "model/gguf_config_layers.h"
-#include "model/gguf_keys.h"
+#include "model/gguf_config_json.h"
+#include "model/gguf_config_rope.h"
 #include "model/gguf_names.h"
 
 namespace qlora {
@@ -45,172 +45,119 @@ const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
                     name, SupportedArchitectures());
 }
 
-const TensorInfo& Table(const GgufReader& file, const char* name) {
-  const TensorInfo* tensor = file.Find(name);
-  if (tensor == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), name);
-  if (tensor->shape.size() != 2) {
-    ThrowInvalidInput("{}: tensor '{}' has {} dimensions, expected 2", file.FileOf(*tensor), name,
-                      tensor->shape.size());
+// Several families are one architecture: a number tells the second one.
+struct SecondFamily {
+  std::string_view first;
+  const char* key;
+  std::string_view second;  // empty: not supported
+};
+constexpr auto kSecondFamilies = std::to_array<SecondFamily>({
+    {"llama", "expert_count", "mixtral"},
+    {"granite", "expert_count", ""},
+    {"olmo2", "attention.sliding_window", "olmo3"},
+});
+
+const Family& FamilyOfFile(const GgufKeys& keys, const GgufArchitecture& architecture) {
+  std::string_view model_type = architecture.model_type;
+  for (const SecondFamily& row : kSecondFamilies) {
+    if (row.first != model_type || keys.Int(row.key, 0) == 0) continue;
+    if (row.second.empty()) {
+      ThrowInvalidInput("{}: experts of a {} ({}) are not supported", keys.where(), row.first,
+                        row.key);
+    }
+    model_type = row.second;
+    break;
   }
-  return *tensor;
+  return FamilyOf(std::string(model_type), keys.where());
 }
 
-// The embedding has a row for each token, which llama.cpp demands.
-std::int64_t VocabularySize(const GgufReader& file) {
-  const std::int64_t rows = Table(file, "token_embd.weight").shape[0];
-  const auto* tokens = file.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
-  if (tokens != nullptr && std::ssize(*tokens) != rows) {
-    ThrowInvalidInput("{}: tokenizer.ggml.tokens has {} tokens, and token_embd.weight {} rows",
-                      file.where(), tokens->size(), rows);
-  }
-  return rows;
-}
+// ---- What no config.json states.
 
-void ParseHeads(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);
-  config.num_key_value_heads =
-      config.model_type.starts_with("lfm2")
-          ? std::ranges::max(HeadsOfLfm(keys, blocks))
-          : keys.IntOfLayers("attention.head_count_kv", blocks, config.num_attention_heads);
-  if (config.num_attention_heads < 1) {
-    ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
-  }
-  const std::int64_t share = config.hidden_size / config.num_attention_heads;
-  config.head_dim = keys.Int("attention.key_length", share);
-  const std::int64_t value_length = keys.Int("attention.value_length", share);
-  if (value_length != config.head_dim) {
-    ThrowInvalidInput(
-        "{}: attention.key_length {} and attention.value_length {} differ, which is not supported",
-        keys.where(), config.head_dim, value_length);
+// llama.cpp computes YaRN with its own parameters, whatever these keys of its converter say.
+void NoteYarn(const GgufKeys& keys, DecoderConfig& config) {
+  struct Parameter {
+    const char* key;
+    float used;
+  };
+  for (const auto& [key, used] :
+       {Parameter{"rope.scaling.yarn_beta_fast", 32}, Parameter{"rope.scaling.yarn_beta_slow", 1},
+        Parameter{"rope.scaling.yarn_ext_factor", 1},
+        Parameter{"rope.scaling.yarn_attn_factor", 1}}) {
+    // Of any type: a key that is not followed cannot be wrong.
+    const auto* value = keys.Unchecked<float>(key);
+    if (value == nullptr || *value == used) continue;
+    config.notes.push_back(
+        fmt::format("{} is {} and is taken for {}, as llama.cpp takes it", key, *value, used));
   }
 }
 
-void CheckDerivedHeads(const DecoderConfig& config, const std::string& where) {
-  if (FindGgufArchitecture(config.model_type)->derived_heads &&
+void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  // A factor of cos and sin beside no scaling or a linear one. Layers of Olmo 3 with a window turn
+  // without it.
+  const bool is_local_plain = family.local_rope && !family.gemma;
+  for (std::int64_t r = 0; r < std::ssize(config.ropes); ++r) {
+    RopeConfig& rope = config.ropes[r];
+    if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) continue;
+    if (r > 0 && is_local_plain) continue;
+    rope.attention_factor = keys.Positive("rope.scaling.attn_factor", 1);
+  }
+  RopeConfig& full = config.ropes[0];
+  constexpr const char* kDivisors = "rope_freqs.weight";
+  if (family.gguf.is_llama && !HasFactorLists(keys, family) && keys.file().Find(kDivisors)) {
+    full.divisors = ReadDivisors(keys.file(), kDivisors, full.rotary_dim / 2);
+  }
+  if (family.gguf.has_local_base) {
+    RopeConfig local = full;
+    local.rope_theta = keys.Positive("rope.freq_base_swa", full.rope_theta);
+    const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
+    if (local != full && std::ranges::any_of(config.layers, has_window)) {
+      config.ropes.push_back(local);
+      for (LayerConfig& layer : config.layers) layer.rope = has_window(layer) ? 1 : 0;
+    }
+  }
+  if (family.multipliers && !keys.Bool("rope.scaling.finetuned", true)) {
+    for (LayerConfig& layer : config.layers) layer.rope = -1;
+  }
+}
+
+// Changes what ParseDecoderConfig made of the keys.
+void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  const GgufBiases biases = BiasesOf(keys.file());
+  config.qkv_bias = biases.qkv;
+  config.o_bias = biases.o;
+  config.mlp_bias = biases.mlp || family.gpt_oss;
+  config.one_plus_norm = false;
+  // Files of Qwen3-Next have the heads of values of the checkpoint.
+  config.delta_rule.tiled = config.delta_rule.heads > 0 && !family.fused_delta;
+  if (family.gemma4) return SetGgufGemma4Layers(keys, config);
+  SetRopes(keys, family, config);
+  if (config.ropes[0].type == RopeType::kYarn && !family.query_scale) NoteYarn(keys, config);
+  const std::int64_t window = keys.Int("attention.sliding_window", 0);
+  if (family.window == WindowRule::kPeriod) return;
+  if (window > 0 && window < config.max_position_embeddings) {
+    config.notes.push_back(fmt::format(
+        "attention.sliding_window {} is not applied, as in llama.cpp: tokens see all before them",
+        window));
+  }
+}
+
+// ---- Checks of what config.json does not have.
+
+void CheckHeads(const GgufKeys& keys, const GgufArchitecture& architecture,
+                const DecoderConfig& config) {
+  if (architecture.derived_heads &&
       config.num_attention_heads * config.head_dim != config.hidden_size) {
     ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
-                      where, config.num_attention_heads, config.head_dim, config.hidden_size,
+                      keys.where(), config.num_attention_heads, config.head_dim, config.hidden_size,
                       config.model_type);
   }
-}
-
-void ParseExperts(const GgufKeys& keys, const Family& family, std::int64_t blocks,
-                  DecoderConfig& config) {
-  config.moe.num_experts = keys.Int("expert_count");
-  config.moe.num_experts_per_tok = keys.IntOfLayers("expert_used_count", blocks);
-  // llama.cpp always divides the weights of a token's experts by their sum.
-  config.moe.norm_topk_prob = true;
-  if (config.model_type == "mixtral") return;  // feed_forward_length is an expert's
-  if (config.moe.num_experts_per_tok < 1) {
-    ThrowInvalidInput("{}: expert_used_count must be positive", keys.where());
-  }
-  config.intermediate_size = keys.Int("expert_feed_forward_length",
-                                      config.intermediate_size / config.moe.num_experts_per_tok);
-  if (family.experts.shared_intermediate_size > 0) {
-    config.moe.shared_intermediate_size =
-        keys.Int("expert_shared_feed_forward_length", config.intermediate_size);
-  }
-  config.moe.score = family.experts.score;
-  if (config.moe.score != RouterScore::kSigmoid) return;
-  config.moe.expert_bias = true;
-  constexpr std::int64_t kSigmoids = 2;
-  if (keys.Int("expert_gating_func") != kSigmoids) {
-    ThrowInvalidInput("{}: expert_gating_func is {}, expected {} (sigmoids)", keys.where(),
-                      keys.Int("expert_gating_func"), kSigmoids);
-  }
-}
-
-// Leading layers with an MLP. Needs the layers.
-void ParseDenseLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  if (!config.model_type.starts_with("lfm2")) return;
-  SetDenseLayers({"leading_dense_block_count", keys.Int("leading_dense_block_count", 0)},
-                 {"feed_forward_length", keys.IntOfLayers("feed_forward_length", blocks)},
-                 keys.where(), config);
-}
-
-// Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
-std::int64_t DraftBlocks(const GgufKeys& keys, const Family& family) {
-  const std::int64_t drafts = keys.Int("nextn_predict_layers", 0);
-  if (drafts != 0 && family.mixers != MixerRule::kDeltaRule) {
-    ThrowInvalidInput(
-        "{}: nextn_predict_layers is {}, and a {} has no blocks that draft tokens: llama.cpp takes "
-        "all of its blocks for layers; convert the model once more",
-        keys.where(), drafts, family.model_type);
-  }
-  return drafts;
-}
-
-// The sizes of mixers that are not attention.
-void ParseMixers(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
-  if (family.mixers == MixerRule::kShortConv) config.conv_taps = keys.Int("shortconv.l_cache");
-  if (family.mixers != MixerRule::kDeltaRule) return;
-  config.conv_taps = keys.Int("ssm.conv_kernel");
-  const std::int64_t size = keys.Int("ssm.state_size");
-  const std::int64_t heads = keys.Int("ssm.time_step_rank");
-  config.delta_rule = {heads, keys.Int("ssm.group_count"), size, size, !family.fused_delta};
-}
-
-void CheckInnerSize(const GgufKeys& keys, const DecoderConfig& config) {
-  const std::int64_t heads = config.delta_rule.heads;
-  const std::int64_t size = config.delta_rule.value_dim;
-  if (heads == 0 || keys.Int("ssm.inner_size") == heads * size) return;
+  if (config.delta_rule.heads == 0) return;
+  const std::int64_t inner_size = keys.Int("ssm.inner_size");
+  if (inner_size == config.delta_value_features()) return;
   ThrowInvalidInput(
       "{}: ssm.inner_size {} is not ssm.time_step_rank {} times ssm.state_size {}; heads of values "
       "of another size are not supported",
-      keys.where(), keys.Int("ssm.inner_size"), heads, size);
-}
-
-// Granite's. A multiplier of 0 is none.
-void ParseMultipliers(const GgufKeys& keys, DecoderConfig& config) {
-  const auto read = [&](const char* key, double value) {
-    if (value == 0) return 1.0F;
-    if (!(value > 0 && value <= 1e6)) {
-      ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), key, value);
-    }
-    return static_cast<float>(value);
-  };
-  const double scale = keys.Double("attention.scale", 0);
-  if (scale != 0) config.attention_scale = read("attention.scale", scale);
-  config.embed_scale = read("embedding_scale", keys.Double("embedding_scale", 0));
-  config.noise_scale = config.embed_scale;
-  config.residual_scale = read("residual_scale", keys.Double("residual_scale", 0));
-  config.logit_scale = 1 / read("logit_scale", keys.Double("logit_scale"));
-}
-
-// What the architecture decides without a key.
-void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
-  const GgufReader& file = keys.file();
-  const auto has = [&](const char* name) { return file.Find(name) != nullptr; };
-  config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
-  config.o_bias = has("blk.0.attn_output.bias");
-  config.mlp_bias = has("blk.0.ffn_up.bias");
-  ApplyFamily(family, config);
-  if (family.gpt_oss) config.hidden_act = Activation::kClampedSwiglu;
-  if (family.gemma) {
-    config.hidden_act = Activation::kGeluTanh;
-    config.embed_scale = std::sqrt(static_cast<float>(config.hidden_size));
-  }
-  std::int64_t divisor = config.head_dim;
-  if (family.query_scalar) {
-    // The number of layers tells which Gemma it is: there is no key for the scale of scores.
-    const std::int64_t layers_of_27b = config.model_type == "gemma2" ? 46 : 62;
-    if (config.num_hidden_layers == layers_of_27b) {
-      divisor = config.hidden_size / config.num_attention_heads;
-    }
-    const bool capped = config.model_type == "gemma2";
-    if (capped) {
-      config.attention_softcap =
-          static_cast<float>(keys.Double("attn_logit_softcapping", family.attention_softcap));
-    }
-    config.final_softcap =
-        static_cast<float>(keys.Double("final_logit_softcapping", family.final_softcap));
-    if (capped && !(config.attention_softcap > 0 && config.final_softcap > 0)) {
-      ThrowInvalidInput("{}: attn_logit_softcapping and final_logit_softcapping must be positive",
-                        keys.where());
-    }
-  }
-  config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(divisor)));
-  if (family.multipliers) ParseMultipliers(keys, config);
+      keys.where(), inner_size, config.delta_rule.heads, config.delta_rule.value_dim);
 }
 
 }  // namespace
@@ -218,60 +165,18 @@ void ParseBlocks(const GgufKeys& keys, const Family& family, DecoderConfig& conf
 DecoderConfig ParseGgufConfig(const GgufReader& file) {
   const GgufArchitecture& architecture = ArchitectureOf(file);
   const GgufKeys keys(file, architecture.name);
-  DecoderConfig config;
-  config.model_type = architecture.model_type;
-  // Llama, Mistral and Mixtral are one architecture; experts have other names of modules.
-  if (config.model_type == "llama" && keys.Int("expert_count", 0) > 0) {
-    config.model_type = "mixtral";
-  }
-  if (config.model_type == "granite" && keys.Int("expert_count", 0) > 0) {
-    ThrowInvalidInput("{}: experts of a granite (expert_count) are not supported", file.where());
-  }
-  // Olmo 2 and 3 are one architecture; the windows tell.
-  if (config.model_type == "olmo2" && keys.Int("attention.sliding_window", 0) > 0) {
-    config.model_type = "olmo3";
-  }
-  const Family& family = FamilyOf(config.model_type, file.where());
-
-  const std::int64_t blocks = keys.Int("block_count");
-  if (blocks < 1 || blocks > kMaxLayers) {
-    ThrowInvalidInput("{}: num_hidden_layers is {}, expected 1 ... {}", file.where(), blocks,
-                      kMaxLayers);
-  }
-  config.num_hidden_layers = blocks - DraftBlocks(keys, family);
-  config.max_position_embeddings = keys.Int("context_length");
-  config.hidden_size = keys.Int("embedding_length");
-  config.rms_norm_eps = static_cast<float>(keys.Double("attention.layer_norm_rms_epsilon"));
-  config.vocab_size = VocabularySize(file);
-  // Gemma 1 and 2 are tied in any case: a head of their own is a tensor too many.
-  config.tie_word_embeddings = config.model_type == "gemma" || config.model_type == "gemma2" ||
-                               file.Find("output.weight") == nullptr;
-  if (family.gemma4) {
-    ParseGemma4Sizes(keys, blocks, config);
-  } else {
-    // Experts have a key of their own.
-    const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
-    config.intermediate_size = keys.IntOfLayers(
-        "feed_forward_length", blocks, has_width ? std::optional<std::int64_t>(0) : std::nullopt);
-    ParseHeads(keys, blocks, config);
-  }
-  if (family.moe) ParseExperts(keys, family, blocks, config);
-  ParseMixers(keys, family, config);
-  ParseBlocks(keys, family, config);
-  CheckSizes(config, file.where());
-  CheckInnerSize(keys, config);
-  CheckDerivedHeads(config, file.where());
-  if (config.max_position_embeddings < 1) {
-    ThrowInvalidInput("{}: context_length must be positive", file.where());
-  }
-  if (family.gemma4) {
-    ParseGemma4GgufLayers(keys, blocks, config);
-  } else {
-    ParseGgufLayers(keys, blocks, config);
-  }
-  if (family.moe) ParseDenseLayers(keys, blocks, config);
-  CheckLayerSizes(config, file.where());
+  const Family& family = FamilyOfFile(keys, architecture);
+  DecoderConfig config = ParseDecoderConfig(ConfigJsonOfKeys(keys, family), keys.where());
+  CheckHeads(keys, architecture, config);
+  ApplyTensorsAndRules(keys, family, config);
+  CheckLayerSizes(config, keys.where());
   return config;
+}
+
+Json GgufConfigJson(const GgufReader& file) {
+  const GgufArchitecture& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.name);
+  return ConfigJsonOfKeys(keys, FamilyOfFile(keys, architecture));
 }
 
 }  // namespace qlora

@@ -1,15 +1,11 @@
-// The decoder that a GGUF file describes, by the rules of llama.cpp: which keys it reads, what
-// their defaults are, and what it computes without a key. Where those differ from what the model
-// was trained with (windows that llama.cpp ignores, YaRN's parameters), the file is followed as
-// llama.cpp follows it, and DecoderConfig::notes says so.
-//
-// Tensors tell what keys do not: the rows of the embedding, biases, whether the head is tied, and
-// the divisors of rotary frequencies. The norms of Gemma are 1 + w in GGUF, so that one_plus_norm
-// is false.
+// The decoder that a GGUF file describes: the config.json that its keys are the same as
+// (gguf_config_json.h), and what no config.json can state. DecoderConfig::notes says what is in the
+// file and is not followed, because llama.cpp does not follow it.
 #ifndef QLORA_MODEL_GGUF_CONFIG_H_
 #define QLORA_MODEL_GGUF_CONFIG_H_
 
 #include "gguf/gguf.h"
+#include "io/json_fwd.h"
 #include "model/config.h"
 
 namespace qlora {
@@ -18,6 +14,9 @@ namespace qlora {
 // an architecture that is not supported, files that are no models, settings that contradict each
 // other.
 DecoderConfig ParseGgufConfig(const GgufReader& file);
+
+// The config.json of a file, as far as one can state its decoder. Errors: the same.
+Json GgufConfigJson(const GgufReader& file);
 
 }  // namespace qlora
 

@@ -2,21 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "base/check.h"
+#include "io/json.h"
+#include "model/gguf_config_json.h"
+#include "model/gguf_config_rope.h"
 #include "model/gguf_names.h"
 
 namespace qlora {
 namespace {
-
-// A number for each layer, of a list or of one number for all.
-std::vector<std::int64_t> OfLayers(const GgufKeys& keys, const char* key, std::int64_t blocks) {
-  std::vector<std::int64_t> list = keys.List(key, blocks);
-  if (list.empty()) list.assign(blocks, keys.Int(key));
-  return list;
-}
 
 // Keys and values of one size, of layers with a window ("_swa") or without.
 std::int64_t HeadDim(const GgufKeys& keys, const std::string& end) {
@@ -32,98 +29,97 @@ std::int64_t HeadDim(const GgufKeys& keys, const std::string& end) {
   return size;
 }
 
-RopeConfig Rope(const GgufKeys& keys, const std::string& end) {
-  RopeConfig rope;
-  rope.rotary_dim = HeadDim(keys, end);
-  rope.rope_theta = keys.Double("rope.freq_base" + end);
-  if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
-    ThrowInvalidInput("{}: rope.freq_base{} is {}, expected a positive number", keys.where(), end,
-                      rope.rope_theta);
-  }
-  return rope;
-}
-
 // Divisors of the frequencies of layers that see everything; empty where all turn.
 std::vector<double> Divisors(const GgufReader& file, std::int64_t pairs) {
-  constexpr const char* kName = "rope_freqs.weight";
-  const TensorInfo* tensor = file.Find(kName);
-  if (tensor == nullptr || tensor->dtype != DType::kF32 || tensor->elements() != pairs) {
-    ThrowInvalidInput("{}: tensor '{}' must have {} values of F32, as in a Gemma 4", file.where(),
-                      kName, pairs);
+  std::vector<double> divisors = ReadDivisors(file, "rope_freqs.weight", pairs);
+  for (double& divisor : divisors) {
+    if (divisor >= kGgufStays) divisor = std::numeric_limits<double>::infinity();
   }
-  std::vector<float> values(pairs);
-  std::memcpy(values.data(), file.Bytes(*tensor).data(), tensor->bytes());
-  std::vector<double> divisors;
-  for (const float value : values) {
-    if (!(value > 0)) {
-      ThrowInvalidInput("{}: tensor '{}' holds {}, expected positive numbers", file.where(), kName,
-                        value);
-    }
-    divisors.push_back(value >= kGgufStays ? std::numeric_limits<double>::infinity() : value);
-  }
-  if (std::ranges::all_of(divisors, [](double divisor) { return divisor == 1; })) return {};
+  if (std::ranges::count(divisors, 1) == pairs) divisors.clear();
   return divisors;
+}
+
+// Values are the output of k_proj.
+bool IsKeyValue(const GgufReader& file, std::int64_t l) {
+  return file.Find(fmt::format("blk.{}.attn_v.weight", l)) == nullptr;
 }
 
 }  // namespace
 
-void ParseGemma4Sizes(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  if (const std::int64_t experts = keys.Int("expert_count", 0); experts > 0) {
-    config.side_moe = {experts, keys.IntOfLayers("expert_used_count", blocks), true};
-    config.side_intermediate_size = keys.Int("expert_feed_forward_length");
+void AddGgufGemma4Sizes(const GgufKeys& keys, Json& json) {
+  const std::int64_t experts = keys.Int("expert_count", 0);
+  json["enable_moe_block"] = experts > 0;
+  if (experts > 0) {
+    json["num_experts"] = experts;
+    json["top_k_experts"] = keys.IntOfBlocks("expert_used_count");
+    json["moe_intermediate_size"] = keys.Int("expert_feed_forward_length");
   }
-  config.intermediate_size = OfLayers(keys, "feed_forward_length", blocks).front();
-  config.num_attention_heads = keys.IntOfLayers("attention.head_count", blocks);
-  config.num_key_value_heads = OfLayers(keys, "attention.head_count_kv", blocks).front();
-  config.head_dim = HeadDim(keys, "_swa");
-  config.per_layer_size = keys.Int("embedding_length_per_layer_input", 0);
-  config.final_softcap = static_cast<float>(keys.Double("final_logit_softcapping", 30));
-  if (config.per_layer_size > 0) config.per_layer_vocab = config.vocab_size;
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks("attention.head_count_kv");
+  if (std::ranges::min(kv_heads) < 1) {
+    ThrowInvalidInput("{}: attention.head_count_kv must be positive", keys.where());
+  }
+  json["num_attention_heads"] = keys.IntOfBlocks("attention.head_count");
+  json["num_key_value_heads"] = kv_heads.front();
+  json["num_global_key_value_heads"] = kv_heads.back();
+  json["head_dim"] = HeadDim(keys, "_swa");
+  json["global_head_dim"] = HeadDim(keys, "");
+  json["intermediate_size"] = keys.OfBlocks("feed_forward_length").front();
+  if (NumberAt(json, "hidden_size_per_layer_input") > 0) {
+    json["vocab_size_per_layer_input"] = json["vocab_size"];
+  }
 }
 
-void ParseGemma4GgufLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config) {
-  config.attention_scale = 1;
-  config.layer_scalar = keys.file().Find("blk.0.layer_output_scale.weight") != nullptr;
+void AddGgufGemma4Layers(const GgufKeys& keys, Json& json) {
   if (const std::string type = keys.String("rope.scaling.type", "none"); type != "none") {
     ThrowInvalidInput("{}: rope.scaling.type '{}' is not supported in a Gemma 4", keys.where(),
                       type);
   }
-  const std::int64_t layers = config.num_hidden_layers;
-  const std::int64_t window = keys.Int("attention.sliding_window");
-  const std::int64_t shared = keys.Int("attention.shared_kv_layers", 0);
-  if (window < 1 || shared < 0 || shared >= layers) {
+  const std::vector<std::int64_t> pattern = keys.OfBlocks("attention.sliding_window_pattern");
+  if (pattern.back() != 0) {
     ThrowInvalidInput(
-        "{}: attention.sliding_window {} and attention.shared_kv_layers {} of {} are not possible",
-        keys.where(), window, shared, layers);
+        "{}: attention.sliding_window_pattern gives the last layer a window, which that of a Gemma "
+        "4 has not",
+        keys.where());
   }
-  config.ropes = {Rope(keys, ""), Rope(keys, "_swa")};
-  config.ropes[0].divisors = Divisors(keys.file(), config.ropes[0].rotary_dim / 2);
-  const std::vector<std::int64_t> widths = OfLayers(keys, "feed_forward_length", blocks);
-  const std::vector<std::int64_t> kv_heads = OfLayers(keys, "attention.head_count_kv", blocks);
-  const std::vector<std::int64_t> has_window =
-      OfLayers(keys, "attention.sliding_window_pattern", blocks);
-  config.layers.resize(layers);
-  const std::int64_t first = layers - shared;
+  AddLayerTypes({pattern.begin(), pattern.end()}, "sliding_attention", json);
+  const std::int64_t shared = NumberAt(json, "num_kv_shared_layers");
+  json["attention_k_eq_v"] = false;
+  for (std::int64_t l = 0; l < keys.blocks() - shared; ++l) {
+    if (IsKeyValue(keys.file(), l)) json["attention_k_eq_v"] = true;
+  }
+  const std::int64_t width = keys.OfBlocks("feed_forward_length").back();
+  json["use_double_wide_mlp"] = shared > 0 && width == 2 * NumberAt(json, "intermediate_size");
+  const std::int64_t head_dim = NumberAt(json, "global_head_dim");
+  const auto stays = std::ranges::count(Divisors(keys.file(), head_dim / 2),
+                                        std::numeric_limits<double>::infinity());
+  json["rope_parameters"] = {
+      {"full_attention",
+       {{"rope_type", "proportional"},
+        {"partial_rotary_factor", LeastFactor(head_dim - 2 * stays, head_dim)},
+        {"rope_theta", keys.Positive("rope.freq_base")}}},
+      {"sliding_attention",
+       {{"rope_type", "default"}, {"rope_theta", keys.Positive("rope.freq_base_swa")}}}};
+}
+
+void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
+  const std::vector<std::int64_t> widths = keys.OfBlocks("feed_forward_length");
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks("attention.head_count_kv");
+  const std::int64_t layers = config.num_hidden_layers;
+  const std::int64_t first = layers - keys.Int("attention.shared_kv_layers", 0);
   for (std::int64_t l = 0; l < layers; ++l) {
     LayerConfig& layer = config.layers[l];
-    const bool is_local = has_window[l] != 0;
-    layer.window = is_local ? window : 0;
-    layer.rope = is_local ? 1 : 0;
-    layer.head_dim = config.ropes[layer.rope].rotary_dim;
     layer.num_key_value_heads = kv_heads[l];
     layer.intermediate_size = widths[l];
-    if (l < first) {
-      const std::string values = fmt::format("blk.{}.attn_v.weight", l);
-      layer.k_is_v = keys.file().Find(values) == nullptr;
-    } else {
-      // As llama.cpp chooses, whatever stands there.
-      layer.kv_layer = first - (is_local ? 2 : 1);
-      if (layer.kv_layer < 0) {
-        ThrowInvalidInput("{}: attention.shared_kv_layers {} of {} layers is not possible",
-                          keys.where(), shared, layers);
-      }
-    }
+    layer.k_is_v = l < first && IsKeyValue(keys.file(), l);
+    if (l < first) continue;
+    // As llama.cpp chooses, whatever stands there.
+    layer.kv_layer = first - (layer.window > 0 ? 2 : 1);
+    if (layer.kv_layer >= 0) continue;
+    ThrowInvalidInput("{}: attention.shared_kv_layers {} of {} layers is not possible",
+                      keys.where(), layers - first, layers);
   }
+  config.layer_scalar = keys.file().Find("blk.0.layer_output_scale.weight") != nullptr;
+  config.ropes[0].divisors = Divisors(keys.file(), config.ropes[0].rotary_dim / 2);
 }
 
 }  // namespace qlora

@@ -1,20 +1,21 @@
-// The keys of a GGUF file that Gemma 4 alone has, many of which are lists with a number for each
-// layer. Used by gguf_config.cc.
+// A Gemma 4 in a GGUF file, many of whose keys are lists with a number for each layer, in the words
+// of config.json. Used by gguf_config_json.cc and gguf_config.cc.
 #ifndef QLORA_MODEL_GGUF_CONFIG_GEMMA4_H_
 #define QLORA_MODEL_GGUF_CONFIG_GEMMA4_H_
 
-#include <cstdint>
-
+#include "io/json_fwd.h"
 #include "model/config.h"
 #include "model/gguf_keys.h"
 
 namespace qlora {
 
-// The sizes of the model: those of its first layer, and of heads of layers with a window.
-void ParseGemma4Sizes(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config);
+// Heads, widths, experts: those of the first layer, and of heads in layers without a window.
+void AddGgufGemma4Sizes(const GgufKeys& keys, Json& json);
+// Needs the sizes in `json`.
+void AddGgufGemma4Layers(const GgufKeys& keys, Json& json);
 
-// In the place of ParseGgufLayers.
-void ParseGemma4GgufLayers(const GgufKeys& keys, std::int64_t blocks, DecoderConfig& config);
+// What the file says of single layers beyond that.
+void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config);
 
 }  // namespace qlora
 

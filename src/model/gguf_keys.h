@@ -1,5 +1,4 @@
-// How the keys of a GGUF file are read, with the types that llama.cpp demands. Used by
-// gguf_config.cc and gguf_config_layers.cc.
+// How the keys of a GGUF file are read, with the types that llama.cpp demands.
 #ifndef QLORA_MODEL_GGUF_KEYS_H_
 #define QLORA_MODEL_GGUF_KEYS_H_
 
@@ -51,12 +50,17 @@ class GgufKeys {
     return value == nullptr ? otherwise : *value;
   }
 
-  // One number for all layers, or a list of one for each of `blocks`, which must be the same.
-  std::int64_t IntOfLayers(std::string_view key, std::int64_t blocks,
-                           std::optional<std::int64_t> otherwise = {}) const;
+  // A positive number.
+  double Positive(std::string_view key, std::optional<double> otherwise = {}) const;
+
+  std::int64_t blocks() const { return Int("block_count"); }
+  // A number for each block, of a list or of one number for all.
+  std::vector<std::int64_t> OfBlocks(std::string_view key) const;
+  // The number of OfBlocks, which must be the same for all.
+  std::int64_t IntOfBlocks(std::string_view key, std::optional<std::int64_t> otherwise = {}) const;
   // The list of a key; empty where the key is no list of whole numbers or bools. Errors: another
-  // length than `blocks`.
-  std::vector<std::int64_t> List(std::string_view key, std::int64_t blocks) const;
+  // length than `count`.
+  std::vector<std::int64_t> List(std::string_view key, std::int64_t count) const;
 
  private:
   std::string Name(std::string_view key) const { return prefix_ + std::string(key); }
