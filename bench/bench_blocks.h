@@ -1,4 +1,4 @@
-// `qlora bench blocks`: what rounding to ggml's blocks costs, in error and in time.
+// `qlora-bench blocks`: what rounding to ggml's blocks costs, in error and in time.
 #ifndef QLORA_BENCH_BENCH_BLOCKS_H_
 #define QLORA_BENCH_BENCH_BLOCKS_H_
 

@@ -1,4 +1,4 @@
-// `qlora bench decode`: the speed of generating text with a whole model with random weights.
+// `qlora-bench decode`: the speed of generating text with a whole model with random weights.
 #ifndef QLORA_BENCH_BENCH_DECODE_H_
 #define QLORA_BENCH_BENCH_DECODE_H_
 

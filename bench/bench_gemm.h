@@ -1,4 +1,4 @@
-// `qlora bench nf4-matmul`: products with 4-bit weights, compared with the limits of this machine.
+// `qlora-bench nf4-matmul`: products with 4-bit weights, compared with the limits of this machine.
 #ifndef QLORA_BENCH_BENCH_GEMM_H_
 #define QLORA_BENCH_BENCH_GEMM_H_
 

@@ -1,4 +1,4 @@
-// `qlora bench nf4`: how near NF4 comes to the speed of memory.
+// `qlora-bench nf4`: how near NF4 comes to the speed of memory.
 #ifndef QLORA_BENCH_BENCH_NF4_H_
 #define QLORA_BENCH_BENCH_NF4_H_
 

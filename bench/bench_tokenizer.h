@@ -1,4 +1,4 @@
-// `qlora bench tokenizer`: text to token ids and back, in bytes of text per second.
+// `qlora-bench tokenizer`: text to token ids and back, in bytes of text per second.
 #ifndef QLORA_BENCH_BENCH_TOKENIZER_H_
 #define QLORA_BENCH_BENCH_TOKENIZER_H_
 

@@ -36,8 +36,8 @@ declare -A below=(
   [src/train]="dist plan log checkpoint step inference pass model data tokenizer io base"
   [src/convert]="inference pass model backend data prompt tokenizer gguf hub io quant base"
   [src/foreign]="data io base"
-  [cli]="dist bench foreign plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
-  [bench]="ggml plan step inference pass model backend tokenizer hub io quant machine base"
+  [cli]="dist foreign plan log checkpoint backend data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
+  [bench]="ggml plan step inference pass model backend tokenizer hub io quant machine base command terminal"
   [python/src]="dist foreign base"
   [examples]=""
 )

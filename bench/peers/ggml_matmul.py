@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-# As in `qlora bench nf4-matmul`: products of fewer rows take their weights from memory.
+# As in `qlora-bench nf4-matmul`: products of fewer rows take their weights from memory.
 MANY_ROWS = 128
 BEYOND_CACHES = 256 << 20
 FLOPS_PER_TIMING = 4e9

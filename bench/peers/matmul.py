@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""llama.cpp's own products with 4-bit weights beside `qlora bench nf4-matmul`, in turn (A B A B).
+"""llama.cpp's own products with 4-bit weights beside `qlora-bench nf4-matmul`, in turn (A B A B).
 
     bench/peers/matmul.py [--shapes 4096x4096] [--rows 1,16,512] [--rounds 3] [--busy] [--json]
 
@@ -50,7 +50,7 @@ def busy_core():
 
 
 def measure_qlora(o, shape, repetitions):
-    command = [o.qlora, "bench", "nf4-matmul", "--json", "--shapes", shape, "--rows", o.rows,
+    command = [o.bench, "nf4-matmul", "--json", "--shapes", shape, "--rows", o.rows,
                "--threads", str(o.threads), "--repetitions", str(repetitions)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -98,7 +98,7 @@ def parse_options():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in dict(shapes="2048x2048,8192x2048,2048x8192,4096x4096,5632x2048",
                             rows="1,4,16,128,512", types="iq4_nl,q4_0",
-                            qlora=os.path.join(ROOT, "build/release/bin/qlora"),
+                            bench=os.path.join(ROOT, "build/release/bin/qlora-bench"),
                             ggml=os.path.join(ROOT, LIBRARIES)).items():
         parser.add_argument("--" + name, default=value)
     for name, value in dict(threads=2, rounds=3, repetitions=5).items():
@@ -116,8 +116,8 @@ def parse_options():
         parser.error(f"--rows: expected numbers of rows, found '{o.rows}'")
     if min(o.threads, o.rounds, o.repetitions) < 1:
         parser.error("--threads, --rounds and --repetitions: expected at least 1")
-    if not os.path.isfile(o.qlora) or not os.access(o.qlora, os.X_OK):
-        sys.exit(f"{o.qlora}: no such program; build it, or name it with --qlora")
+    if not os.path.isfile(o.bench) or not os.access(o.bench, os.X_OK):
+        sys.exit(f"{o.bench}: no such program; build it, or name it with --bench")
     return o
 
 

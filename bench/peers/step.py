@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """The same LoRA training step in qlora and in PyTorch, in turn (A B A B), and the ratios.
 
-    bench/peers/step.py [--qlora build/release/bin/qlora] [--layers 22] [--length 512] [--batch 1]
+    bench/peers/step.py [--bench build/release/bin/qlora-bench] [--layers 22] [--length 512] [--batch 1]
 
 PyTorch with dense bfloat16 weights, decoded 4-bit weights and dense float32 weights, with
 checkpointing and without, compared with qlora at the same recomputation. Needs Debian's
@@ -25,7 +25,7 @@ def run(command):
 
 
 def measure_qlora(o, dtype, checkpoint):
-    rows = run([o.qlora, "bench", "step", "--json", "--steps", str(o.steps),
+    rows = run([o.bench, "step", "--json", "--steps", str(o.steps),
                 "--num_hidden_layers", str(o.layers), "--max_length", str(o.length),
                 "--per_device_train_batch_size", str(o.batch), "--compute_dtype", dtype,
                 "--recompute", "layer" if checkpoint else "none"])["results"]
@@ -41,7 +41,7 @@ def measure_torch(o, base, checkpoint):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--qlora", default="build/release/bin/qlora")
+    parser.add_argument("--bench", default="build/release/bin/qlora-bench")
     parser.add_argument("--bases", default="bf16,nf4,f32")
     parser.add_argument("--compute_dtype", default="auto", help="of qlora, beside 16-bit bases")
     for name, value in DEFAULTS.items():

@@ -30,7 +30,7 @@ std::string OptionHelp(const Option& option, bool required, std::int64_t columns
 
 std::string Usage(const VerbText& text, std::int64_t columns) {
   constexpr std::string_view kUsage = "Usage: ";
-  std::string usage = fmt::format("{}qlora {}", kUsage, text.name);
+  std::string usage = fmt::format("{}{}", kUsage, text.command());
   for (const std::string& key : text.positionals) {
     usage += IsRequired(text, key) ? " " + UpperCase(key) : fmt::format(" [{}]", UpperCase(key));
   }
@@ -107,10 +107,9 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
 }
 
 std::string VerbHelp(const VerbText& text, const OptionTable& table, std::int64_t columns) {
-  std::string out =
-      fmt::format("{}\n\n{}\n\n{}\n\nExamples:\n",
-                  Wrap(fmt::format("qlora {} - {}", text.name, text.summary), columns),
-                  Wrap(text.explanation, columns), Usage(text, columns));
+  std::string out = fmt::format("{}\n\n{}\n\n{}\n\nExamples:\n",
+                                Wrap(fmt::format("{} - {}", text.command(), text.summary), columns),
+                                Wrap(text.explanation, columns), Usage(text, columns));
   for (const std::string& example : text.examples) out += WrapCommand(example, columns, 2) + "\n";
   std::size_t section = 0;
   for (std::size_t i = 0; i < table.options().size(); ++i) {

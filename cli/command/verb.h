@@ -31,7 +31,10 @@ struct VerbText {
   // What a shell offers for bare arguments: files, these names too, or folders alone.
   std::vector<std::string> offered = {};
   bool takes_folders = false;
-  bool on_ranks = false;  // may be run by several processes together
+  bool on_ranks = false;    // may be run by several processes together
+  bool is_program = false;  // not a verb of qlora but the program qlora-<name>
+
+  std::string command() const { return (is_program ? "qlora-" : "qlora ") + name; }
 };
 
 class Verb {

@@ -21,7 +21,6 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeConfigSchemaVerb());
   verbs.push_back(MakeMigrateVerb());
   verbs.push_back(MakeTokenizeVerb());
-  verbs.push_back(MakeBenchVerb());
   verbs.push_back(MakeDoctorVerb());
   verbs.push_back(MakeCompletionVerb());
   verbs.push_back(MakeManVerb());

@@ -39,7 +39,6 @@ std::unique_ptr<Verb> MakeMigrateVerb();
 std::unique_ptr<Verb> MakeConfigSchemaVerb();
 std::unique_ptr<Verb> MakeReportVerb();
 std::unique_ptr<Verb> MakePullVerb();
-std::unique_ptr<Verb> MakeBenchVerb();
 std::unique_ptr<Verb> MakeDoctorVerb();
 std::unique_ptr<Verb> MakeCompletionVerb();
 std::unique_ptr<Verb> MakeManVerb();

@@ -130,6 +130,8 @@ constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
      "write `qlora train ... --dashboard PORT`, or `qlora report RUN`"},
     {"env info", "write `qlora doctor`"},
     {"check lint dry-run", "write `qlora validate run.yaml`"},
+    {"bench benchmark",
+     "measurements are a program of their own, which a build with tests has: write `qlora-bench`"},
     {"estimate memory", "write `qlora plan run.yaml`"},
     {"schema", "write `qlora config-schema`"},
     {"import", "write `qlora migrate FILE --out run.yaml`"},

@@ -144,8 +144,7 @@ TEST_F(ProgramTest, JsonIsPrintedForErrorsToo) {
         Words{"plan", "--json", "--model", "absent", "--dataset", "d"},
         Words{"inspect", "absent", "--json"}, Words{"generate", "absent", "p", "--json=true"},
         Words{"eval", "absent", "d", "json=true"}, Words{"export", "absent", "o", "--json"},
-        Words{"quantize", "absent", "o", "--json"}, Words{"bench", "--json", "--nonsense"},
-        Words{"doctor", "--json", "--nonsense"}}) {
+        Words{"quantize", "absent", "o", "--json"}, Words{"doctor", "--json", "--nonsense"}}) {
     const Outcome outcome = Run(words);
     EXPECT_EQ(outcome.code, 2) << words[0];
     const nlohmann::json object = nlohmann::json::parse(outcome.out);
@@ -156,11 +155,8 @@ TEST_F(ProgramTest, JsonIsPrintedForErrorsToo) {
   EXPECT_EQ(Run({"inspect", "absent", "--json", "false"}).out, "");
 }
 
-TEST_F(ProgramTest, BenchRefusesAFolderWithoutGgml) {
-  const Outcome outcome = Run({"bench", "nf4-matmul", "--ggml", "absent"});
-  EXPECT_EQ(outcome.code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("libggml-base.so"));
-  EXPECT_THAT(outcome.err, HasSubstr("'absent'"));
+TEST_F(ProgramTest, SaysWhereMeasurementsAre) {
+  EXPECT_THAT(Refused({"bench", "step"}), HasSubstr("qlora-bench"));
 }
 
 TEST_F(ProgramTest, MessagesMoveNoCursor) {

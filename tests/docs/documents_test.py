@@ -33,9 +33,9 @@ class DocumentsTest(unittest.TestCase):
 
     def test_a_smoke_form_replaces_values_and_adds_the_rest(self):
         form = documents.smoke_form
-        self.assertEqual(form("qlora bench step --max_length 2048 --json  # slow", "--max-length 16 --steps 1"),
-                         "qlora bench step --max_length 16 --json --steps 1")
-        self.assertEqual(form("T=avx512 qlora bench \\\n  decode", "T=avx2 N=1 8"), "T=avx2 qlora bench decode 8")
+        self.assertEqual(form("qlora-bench step --max_length 2048 --json  # slow", "--max-length 16 --steps 1"),
+                         "qlora-bench step --max_length 16 --json --steps 1")
+        self.assertEqual(form("T=avx512 qlora-bench \\\n  decode", "T=avx2 N=1 8"), "T=avx2 qlora-bench decode 8")
         self.assertEqual(form("x --busy --n 3", "--busy --n 1"), "x --busy --n 1")
         with self.assertRaises(documents.DocumentError):
             form("x | y", "--n 1")

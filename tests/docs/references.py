@@ -13,7 +13,8 @@ _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 @functools.lru_cache(maxsize=None)
 def _help(programs, verb):
-    words = [str(programs / "qlora"), "help"] + ([verb] if verb else [])
+    """The help of a verb of qlora, or of qlora-bench."""
+    words = [str(programs / verb), "--help"] if verb == "qlora-bench" else [str(programs / "qlora"), "help", verb]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else ""
 
@@ -31,7 +32,7 @@ def _known_options(programs, verb):
 
 
 def _unknown_to_qlora(programs, command):
-    found = re.search(r"(?<![\w/-])qlora ([a-z][a-z-]*)", command)
+    found = re.search(r"(?<![\w/-])(?:qlora |(?=qlora-bench ))([a-z][a-z-]*)", command)
     if not found or found[1] in ("help", "version"):
         return []
     if not _help(programs, found[1]):
@@ -104,7 +105,7 @@ def check(root, path, lines, programs):
         if inside:
             continue
         for span in _SPAN.findall(line):
-            is_command = re.match(r"(qlora|cmake|(scripts|bench|tools|tests)/\S+\.\w+) ", span)
+            is_command = re.match(r"(qlora|qlora-bench|cmake|(scripts|bench|tools|tests)/\S+\.\w+) ", span)
             wrong = unknown(root, programs, span) if is_command else []
             if _missing_file(root, span):
                 wrong.append(span)

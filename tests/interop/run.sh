@@ -72,7 +72,7 @@ run tests/interop/prompt_test.mjs --qlora "$qlora" --model tests/golden/llama-ti
 run tests/interop/tokenizer_diff.mjs --qlora "$qlora"
 run tests/interop/gguf_tokens.mjs --qlora "$qlora"
 run tests/interop/chat_diff.mjs --renderer "$(dirname "$qlora")/data_tests"
-run tests/interop/tokenizer_bench.mjs --qlora "$qlora"
+run tests/interop/tokenizer_bench.mjs --bench "$(dirname "$qlora")/qlora-bench"
 /usr/bin/python3 tests/docs/run_documents.py docs/performance.md --bin "$(dirname "$qlora")"
 
 status=0

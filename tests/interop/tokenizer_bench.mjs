@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-// The speed of `qlora bench tokenizer` beside that of @huggingface/tokenizers (npm), on the same tokenizer and text.
+// The speed of `qlora-bench tokenizer` beside that of @huggingface/tokenizers (npm), on the same tokenizer and text.
 //
-//   node tests/interop/tokenizer_bench.mjs --qlora build/release/bin/qlora [--model DIR] [--text FILE] [--threads 2]
+//   node tests/interop/tokenizer_bench.mjs --bench build/release/bin/qlora-bench [--model DIR] [--text FILE] [--threads 2]
 //        (default: the largest tokenizer and the longest text of $QLORA_SHARED/data)
 //
 // Prints; it judges nothing. Exit status: 0, or 77 skipped.
@@ -13,7 +13,7 @@ import {fileURLToPath} from "node:url";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const shared = process.env.QLORA_SHARED ?? path.join(here, "../../../shared");
-const options = {qlora: "", model: path.join(shared, "data/tokenizers/llama-bpe"),
+const options = {bench: "", model: path.join(shared, "data/tokenizers/llama-bpe"),
                  text: path.join(shared, "data/tinyshakespeare.txt"), threads: "2"};
 const argv = process.argv.slice(2);
 for (let i = 0; i + 1 < argv.length; i += 2) options[argv[i].slice(2)] = argv[i + 1];
@@ -32,8 +32,8 @@ try {
   process.exit(77);
 }
 
-const bench = JSON.parse(execFileSync(options.qlora, ["bench", "tokenizer", "--model", options.model, "--text_file",
-                                                      options.text, "--threads", options.threads, "--json"]));
+const bench = JSON.parse(execFileSync(options.bench, ["tokenizer", "--model", options.model, "--text_file",
+                                             options.text, "--threads", options.threads, "--json"]));
 for (const row of bench.results) {
   console.log(`qlora ${row.op}, ${row.threads} thread(s), ${row.shape}: ${row.value.toFixed(1)} MB/s`);
 }

@@ -1,23 +1,32 @@
-// `qlora bench`: times the parts of training and generation, as ratios to the limits of this
-// machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a limit
-// can be compared between machines, a time cannot.
+// The program `qlora-bench`: times the parts of training and generation, as ratios to the limits of
+// this machine (peak of multiply-adds, bandwidth of memory) measured in the same run. A ratio to a
+// limit can be compared between machines, a time cannot.
+#include <unistd.h>
+
+#include <exception>
+#include <iostream>
+
 #include "base/check.h"
+#include "base/printable.h"
 #include "bench/bench_blocks.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
 #include "bench/bench_nf4.h"
 #include "bench/bench_step.h"
 #include "bench/bench_tokenizer.h"
+#include "command/command_line.h"
 #include "command/common.h"
+#include "command/help.h"
 #include "hub/hub_cache.h"
-#include "verbs/verbs.h"
+#include "io/json.h"
+#include "terminal/text_wrap.h"
 
 namespace qlora {
 namespace {
 
-class BenchVerb : public Verb {
+class Measurements {
  public:
-  VerbText text() const override {
+  VerbText text() const {
     return {
         .name = "bench",
         .summary = "measure this program against the limits of this machine",
@@ -29,21 +38,20 @@ class BenchVerb : public Verb {
             "of oneDNN (where libdnnl.so.2 is installed) or the lower of peak and bandwidth. `nf4` "
             "times quantizing and dequantizing, compared with the bandwidth of memory. `tokenizer` "
             "times encoding and decoding text. `blocks` rounds random weights to the types of "
-            "GGUF, "
-            "and compares the errors with those of llama.cpp. Limits are measured in the same run. "
-            "The table is "
-            "wider than 80 columns; --json prints the same figures.",
-        .examples = {"qlora bench step", "qlora bench step --max_length 2048 --num_hidden_layers 4",
-                     "qlora bench step --weight_formats nf4,Q4_K",
-                     "qlora bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
-                     "qlora bench nf4 --json",
-                     "qlora bench tokenizer --model ./my-model --text_file book.txt"},
+            "GGUF, and compares the errors with those of llama.cpp. Limits are measured in the "
+            "same run. The table is wider than 80 columns; --json prints the same figures.",
+        .examples = {"qlora-bench step", "qlora-bench step --max_length 2048 --num_hidden_layers 4",
+                     "qlora-bench step --weight_formats nf4,Q4_K",
+                     "qlora-bench nf4-matmul --shapes 4096x4096 --rows 1,16,512",
+                     "qlora-bench nf4 --json",
+                     "qlora-bench tokenizer --model ./my-model --text_file book.txt"},
         .positionals = {"what"},
         .required = {"what"},
+        .is_program = true,
     };
   }
 
-  void Declare(OptionTable& table) override {
+  void Declare(OptionTable& table) {
     // CheckNumbers looks at the options of all measurements.
     table_ = &table;
     table.Section("Measurement");
@@ -57,16 +65,18 @@ class BenchVerb : public Verb {
     run_.Declare(table);
   }
 
-  int Run(const Console& console) override {
+  void Run(const Console& console) {
     Context context(run_.ThreadCount());
     const std::vector<bench::BenchRow> rows = Measure(context);
     // After all measurements: a line in between would disturb the next one.
     console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
-    return 0;
   }
+
+  bool json() const { return run_.json; }
 
  private:
   std::vector<bench::BenchRow> Measure(Context& context) {
+    if (what_.empty()) ThrowInvalidInput("--what is missing (measurement to make)");
     CheckNumbers();
     if (what_ == "tokenizer") return MeasureTokenizer(context);
     if (what_ == "blocks") return bench::BenchBlocks(context);
@@ -105,8 +115,7 @@ class BenchVerb : public Verb {
   std::vector<bench::BenchRow> MeasureTokenizer(Context& context) const {
     const std::string& model = tokenizer_.model_name_or_path;
     if (model.empty() || tokenizer_.text_file.empty()) {
-      ThrowInvalidInput(
-          "bench tokenizer needs --model, a folder with tokenizer.json, and --text_file");
+      ThrowInvalidInput("tokenizer needs --model, a folder with tokenizer.json, and --text_file");
     }
     return bench::BenchTokenizer(context, ResolveTokenizerDir(model), tokenizer_.text_file);
   }
@@ -124,8 +133,39 @@ class BenchVerb : public Verb {
   RunFields run_;
 };
 
+// Returns the exit code.
+int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
+  Measurements bench;
+  OptionTable table;
+  bench.Declare(table);
+  try {
+    std::vector<std::string> notes;
+    const bool helps = ParseCommandLine(arguments, bench.text(), table, notes);
+    for (const std::string& note : notes) Say(console, "note: " + note);
+    if (helps) {
+      console.out << VerbHelp(bench.text(), table, TextColumns(console.out_style));
+    } else {
+      bench.Run(console);
+    }
+    return 0;
+  } catch (const Error& error) {
+    console.err << "error: " << Printable(error.what()) << '\n';
+    if (error.code() == ErrorCode::kInvalidInput) console.err << "See: qlora-bench --help\n";
+    if (bench.json()) {
+      PrintJson(console.out, FailureToJson(static_cast<int>(error.code()), error.what()));
+    }
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    console.err << "error: " << Printable(error.what()) << '\n';
+    return static_cast<int>(ErrorCode::kRuntime);
+  }
+}
+
 }  // namespace
-
-std::unique_ptr<Verb> MakeBenchVerb() { return std::make_unique<BenchVerb>(); }
-
 }  // namespace qlora
+
+int main(int argc, char** argv) {
+  return qlora::RunProgram(
+      {argv + 1, argv + argc},
+      {std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO), qlora::StyleOf(STDOUT_FILENO)});
+}

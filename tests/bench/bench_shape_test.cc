@@ -1,4 +1,4 @@
-// `qlora bench` on the shapes of families: each kind of layer takes steps and makes tokens with
+// `qlora-bench` on the shapes of families: each kind of layer takes steps and makes tokens with
 // random weights.
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 
 #include "bench/bench_flops.h"
 #include "bench/bench_model.h"
-#include "cli/tiny_model.h"
+#include "bench/bench_program.h"
 
 namespace qlora {
 namespace {
@@ -87,15 +87,19 @@ const std::map<std::string, nlohmann::json> kShapes = {
     {"experts, short convolution", ConvExperts()},
     {"scales", With({{"model_type", "granite"}, {"logits_scaling", 8}})}};
 
-class BenchShapeTest : public TinyModelTest {
+class BenchShapeTest : public BenchTest {
  protected:
   // The words of a measurement of one short step or a few tokens.
   Words Bench(const char* what, const nlohmann::json& config, Words more = {}) const {
-    Words words = {"bench",           what,
-                   "--shape",         Write("config.json", config.dump()).string(),
-                   "--lora_r=2",      "--steps=1",
-                   "--max_length=16", "--new_tokens=2",
-                   "--threads=1",     "--prompt_tokens=8"};
+    Words words = {what,
+                   "--shape",
+                   Write("config.json", config.dump()).string(),
+                   "--lora_r=2",
+                   "--steps=1",
+                   "--max_length=16",
+                   "--new_tokens=2",
+                   "--threads=1",
+                   "--prompt_tokens=8"};
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }
@@ -137,7 +141,7 @@ TEST_F(BenchShapeTest, KeepsTheFirstLayers) {
 }
 
 TEST_F(BenchShapeTest, RefusesWhatIsNoShape) {
-  EXPECT_THAT(Refused({"bench", "step", "--shape=Qwen3.5-1B"}), HasSubstr("found 'Qwen3.5-1B'"));
+  EXPECT_THAT(Refused({"step", "--shape=Qwen3.5-1B"}), HasSubstr("found 'Qwen3.5-1B'"));
   EXPECT_THAT(Refused(Bench("step", nlohmann::json::array())), HasSubstr("config.json"));
   EXPECT_THAT(Refused(Bench("step", {{"model_type", "bert"}}, {"--num_hidden_layers=1"})),
               HasSubstr("bert"));

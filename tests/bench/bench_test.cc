@@ -1,0 +1,95 @@
+// The program `qlora-bench` on small shapes.
+#include <gmock/gmock.h>
+
+#include "bench/bench_program.h"
+
+namespace qlora {
+namespace {
+
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+TEST_F(BenchTest, MeasuresAStep) {
+  const nlohmann::json report =
+      RunJson({"step", "--hidden_size=64", "--intermediate_size=64", "--num_hidden_layers=1",
+               "--num_attention_heads=2", "--num_key_value_heads=1", "--vocab_size=64",
+               "--lora_r=2", "--max_length=16", "--steps=1", "--threads=1"});
+  ASSERT_FALSE(report.at("results").empty());
+  for (const nlohmann::json& row : report.at("results")) {
+    for (const char* key : {"op", "shape", "dtype", "threads", "seconds", "value", "unit", "limit",
+                            "limit_kind", "ratio"}) {
+      EXPECT_TRUE(row.contains(key)) << key << " in " << row;
+    }
+  }
+}
+
+TEST_F(BenchTest, MeasuresStepsAndTokensOfSeveralFormats) {
+  const auto with = [](const char* what, const char* formats) {
+    return Words{what,
+                 "--hidden_size=64",
+                 "--intermediate_size=96",
+                 "--num_hidden_layers=1",
+                 "--num_attention_heads=2",
+                 "--num_key_value_heads=1",
+                 "--vocab_size=64",
+                 "--lora_r=2",
+                 "--max_length=16",
+                 "--prompt_tokens=4",
+                 "--new_tokens=2",
+                 "--steps=2",
+                 "--threads=1",
+                 std::string("--weight_formats=") + formats};
+  };
+  for (const char* what : {"step", "decode"}) {
+    const nlohmann::json report = RunJson(with(what, "nf4,Q4_0"));
+    for (const std::string format : {"nf4", "Q4_0"}) {
+      int found = 0;
+      for (const nlohmann::json& row : report.at("results")) {
+        const bool of_format = row.at("shape").get<std::string>().ends_with(" " + format);
+        if (of_format && row.at("unit") == "tokens/s") ++found;
+      }
+      EXPECT_EQ(found, 2) << what << " " << format;
+    }
+    EXPECT_THAT(Refused(with(what, "Q4_K")), HasSubstr("no whole blocks of Q4_K"));
+    EXPECT_THAT(Refused(with(what, "fp4")), HasSubstr("found 'fp4'"));
+  }
+}
+
+TEST_F(BenchTest, RecomputesWhatAnOptionSays) {
+  const Words step = {"step",
+                      "--hidden_size=64",
+                      "--intermediate_size=64",
+                      "--num_hidden_layers=1",
+                      "--num_attention_heads=2",
+                      "--num_key_value_heads=1",
+                      "--vocab_size=64",
+                      "--lora_r=2",
+                      "--max_length=16",
+                      "--steps=1",
+                      "--threads=1",
+                      "--optim=adamw_8bit"};
+  const auto with = [&](const char* option) {
+    Words words = step;
+    words.push_back(option);
+    return words;
+  };
+  EXPECT_EQ(Run(with("--recompute=layer")).code, 0);
+  EXPECT_THAT(Refused(with("--recompute=offload")), HasSubstr("none, attention, mlp, layer"));
+}
+
+TEST_F(BenchTest, RefusesAFolderWithoutGgml) {
+  const std::string error = Refused({"nf4-matmul", "--ggml", "absent"});
+  EXPECT_THAT(error, HasSubstr("libggml-base.so"));
+  EXPECT_THAT(error, HasSubstr("'absent'"));
+}
+
+TEST_F(BenchTest, SaysHowItIsCalled) {
+  const Outcome help = Run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, HasSubstr("Usage: qlora-bench WHAT"));
+  EXPECT_THAT(Refused({}), HasSubstr("--what is missing"));
+  EXPECT_THAT(Refused({"stepp"}), HasSubstr("found 'stepp'"));
+}
+
+}  // namespace
+}  // namespace qlora
