@@ -1,9 +1,10 @@
 # Flags that every target of the project compiles with. -Wno-restrict: g++ 12 warns of overlaps in
-# std::string that cannot happen (GCC bug 105651).
+# std::string that cannot happen (GCC bug 105651). Messages of assertions name files below the root, so
+# that ccache finds objects of a clone in another folder.
 add_library(qlora_flags INTERFACE)
 target_compile_options(qlora_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;\
 -Werror;-Wshadow;-Wno-psabi;$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>;-fno-math-errno;\
--ffp-contract=off>")
+-ffp-contract=off;$<$<NOT:$<CONFIG:Release>>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>>")
 target_include_directories(qlora_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>)
 # Libraries and programs of the product; tests only link what sanitizers need. Loops that a pragma
@@ -48,41 +49,56 @@ function(qlora_unity target)
     if(text MATCHES ${qlora_kernels})
       continue()
     endif()
-    qlora_private_names(names "${text}")
-    # The first unit that has room and none of the names.
+    qlora_private_names(names "${text}" ${source})
+    # The first unit that has room and none of the names in another meaning.
     set(place 0)
     while(TRUE)
+      set(fits TRUE)
       list(LENGTH members_${place} count)
-      set(shared ${names_${place}})
-      list(REMOVE_ITEM shared ${names} "")
-      list(LENGTH shared rest)
-      list(LENGTH names_${place} all)
-      if(count LESS size AND rest EQUAL all)
+      if(count GREATER_EQUAL size)
+        set(fits FALSE)
+      endif()
+      foreach(name ${names})
+        if(DEFINED meaning_${place}_${name} AND NOT meaning_${place}_${name} STREQUAL meaning_${name})
+          set(fits FALSE)
+        endif()
+      endforeach()
+      if(fits)
         break()
       endif()
       math(EXPR place "${place} + 1")
     endwhile()
     list(APPEND members_${place} ${source})
-    list(APPEND names_${place} ${names})
+    foreach(name ${names})
+      set(meaning_${place}_${name} "${meaning_${name}}")
+    endforeach()
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${place})
   endforeach()
 endfunction()
 
-# The names that a source declares in anonymous namespaces: functions, types and constants, which
-# begin a line there.
-function(qlora_private_names out text)
+# The names that a source declares in anonymous namespaces: functions, types and constants, which begin a
+# line there. meaning_<name> becomes the line of an alias or a using-declaration, which a unit may repeat,
+# and the source for all other names, which it may not.
+function(qlora_private_names out text source)
   string(REGEX REPLACE "[][;]" "," text "${text}")
+  string(REPLACE "\nusing ::" "\nusing " text "${text}")
   set(names)
   if(text MATCHES "\nnamespace {(.*)\n}  // namespace\n")
     string(REGEX MATCHALL "\n[A-Za-z_][^\n]*" lines "${CMAKE_MATCH_1}")
     foreach(line ${lines})
-      if(line MATCHES "^\nnamespace ")
-        continue()  # an alias, which may be declared twice
-      elseif(line MATCHES "^\n(class|struct|enum class|enum|using) ([A-Za-z0-9_]+)")
-        list(APPEND names ${CMAKE_MATCH_2})
-      elseif(line MATCHES "[ *&]([A-Za-z0-9_]+)(\\(|{| =|,)")
-        list(APPEND names ${CMAKE_MATCH_1})
+      if(line MATCHES "^\n(using|namespace) ([A-Za-z0-9_]+) =")
+        set(meaning "${line}")
+      elseif(line MATCHES "^\n(using) .*::([A-Za-z0-9_]+),$")
+        set(meaning "${line}")
+      elseif(line MATCHES "^\n(class|struct|enum class|enum) ([A-Za-z0-9_]+)")
+        set(meaning ${source})
+      elseif(line MATCHES "([ *&])([A-Za-z0-9_]+)(\\(|{| =|,)")
+        set(meaning ${source})
+      else()
+        continue()
       endif()
+      list(APPEND names ${CMAKE_MATCH_2})
+      set(meaning_${CMAKE_MATCH_2} "${meaning}" PARENT_SCOPE)
     endforeach()
   endif()
   set(${out} "${names}" PARENT_SCOPE)
@@ -91,8 +107,7 @@ endfunction()
 # qlora_cold(target HOT_SOURCES...): most of the time of a build goes into optimising code that runs
 # once per command, file or step. Without sanitizers the sources of such a target are compiled with -O1,
 # in about three quarters of the time, except those that run once per byte, weight or token. In
-# sanitized builds these are compiled with -O1, and the rest with -O0, in half the time. The targets have
-# the same flags, so they share one precompiled header.
+# sanitized builds these are compiled with -O1, and the rest with -O0, in half the time.
 function(qlora_cold target)
   set(cold $<$<NOT:$<CONFIG:Debug>>:-O1>)
   set(hot $<$<NOT:$<CONFIG:Debug>>:-O3>)
@@ -108,14 +123,8 @@ function(qlora_cold target)
   target_compile_options(${target} PRIVATE
     ${cold} $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow>
     $<$<BOOL:${QLORA_FUZZERS}>:-fsanitize=fuzzer-no-link>)
-  set_source_files_properties(${ARGN} PROPERTIES
-    SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS ${hot})
-  if(QLORA_PCH AND target STREQUAL qlora_io)  # the first of these targets
-    target_precompile_headers(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/pch.h)
-  elseif(QLORA_PCH)
-    target_precompile_headers(${target} REUSE_FROM qlora_io)
-  endif()
 endfunction()
 
 # `cmake --install` installs the program, and the library with `--component library`; without the

@@ -30,9 +30,9 @@ need() {
     "${missing[@]}"
 }
 
-# For all targets: whatever is built, CMake looks for what tests need, too.
+# For all targets: whatever is built, CMake looks for what tests need, too. ccache keeps what was compiled.
 need_to_build() {
-  need "${program_packages[@]}" libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
+  need "${program_packages[@]}" ccache libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

@@ -2,7 +2,6 @@
 #ifndef QLORA_TESTS_TEST_BUILD_H_
 #define QLORA_TESTS_TEST_BUILD_H_
 
-#include <cstdlib>
 #include <filesystem>
 
 // A function that the run-time library of every sanitizer defines.
@@ -14,17 +13,10 @@ namespace qlora {
 inline bool Sanitized() { return &__sanitizer_print_stack_trace != nullptr; }
 
 // The root of the sources. QLORA_SOURCE_DIR names it where a program runs on another machine.
-inline std::filesystem::path SourceDir() {
-  const char* moved = std::getenv("QLORA_SOURCE_DIR");
-  return moved == nullptr ? QLORA_SOURCE_DIR : moved;
-}
+std::filesystem::path SourceDir();
 
 // ../shared beside the source tree, or $QLORA_SHARED; may not exist.
-inline std::filesystem::path SharedFolder() {
-  const char* name = std::getenv("QLORA_SHARED");
-  return name != nullptr ? std::filesystem::path(name)
-                         : std::filesystem::path(QLORA_SOURCE_DIR) / ".." / "shared";
-}
+std::filesystem::path SharedFolder();
 
 // The program of the same build, which is stored beside the test programs.
 inline std::filesystem::path QloraBinary() {

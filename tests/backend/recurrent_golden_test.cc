@@ -8,6 +8,7 @@
 
 #include "backend/test_recurrent.h"
 #include "base/matrix.h"
+#include "test_build.h"
 
 namespace qlora::testing_util {
 namespace {
@@ -28,7 +29,7 @@ class RecurrentGoldenTest : public testing::Test {
   }
 
   const nlohmann::json golden_ =
-      nlohmann::json::parse(std::ifstream(QLORA_SOURCE_DIR "/tests/golden/recurrent.json"));
+      nlohmann::json::parse(std::ifstream(SourceDir() / "tests/golden/recurrent.json"));
   const std::vector<SequenceSpan> spans_ =
       SpansOf(golden_["lengths"].get<std::vector<std::int64_t>>());
   const std::unique_ptr<Backend> backend_ = MakeReferenceBackend();

@@ -9,6 +9,7 @@
 #include "backend/test_attention.h"
 #include "backend/test_linear.h"
 #include "qlora/error.h"
+#include "test_build.h"
 
 namespace qlora::testing_util {
 namespace {
@@ -292,7 +293,7 @@ TEST_F(ReferenceBackendTest, SumOfSquaresOfComplexIsOfRealParts) {
 
 TEST_F(ReferenceBackendTest, AdamWFollowsTorch) {
   const nlohmann::json golden =
-      nlohmann::json::parse(std::ifstream(QLORA_SOURCE_DIR "/tests/golden/adamw.json"));
+      nlohmann::json::parse(std::ifstream(SourceDir() / "tests/golden/adamw.json"));
   const auto row = [](const nlohmann::json& values) {
     return Make({values.get<std::vector<double>>()});
   };

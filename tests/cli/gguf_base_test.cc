@@ -1,6 +1,7 @@
 // A GGUF file as the model of every verb.
+#include <gmock/gmock.h>
+
 #include "cli/tiny_model.h"
-#include "gmock/gmock.h"
 
 namespace qlora {
 namespace {

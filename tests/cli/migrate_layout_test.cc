@@ -12,6 +12,7 @@
 #include "migrate/migrate.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
+#include "test_build.h"
 #include "training/train_settings.h"
 
 namespace qlora {
@@ -53,7 +54,7 @@ void ExpectLabels(const Tokenizer& tokenizer, const Sample& sample, const Ids& t
 }
 
 TEST_F(MigrateLayoutTest, EveryLayoutKeepsItsTokens) {
-  std::ifstream file(QLORA_SOURCE_DIR "/tests/fixtures/layouts.jsonl");
+  std::ifstream file(SourceDir() / "tests/fixtures/layouts.jsonl");
   int count = 0;
   for (std::string line; std::getline(file, line); ++count) {
     const OrderedJson golden = OrderedJson::parse(line);

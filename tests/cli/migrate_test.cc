@@ -8,6 +8,7 @@
 
 #include "cli/tiny_model.h"
 #include "command/config_file.h"
+#include "test_build.h"
 #include "training/train_settings.h"
 
 namespace qlora {
@@ -17,9 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-fs::path Example(const std::string& name) {
-  return fs::path(QLORA_SOURCE_DIR) / "tests/cli/migrate" / name;
-}
+fs::path Example(const std::string& name) { return SourceDir() / "tests/cli/migrate" / name; }
 
 class MigrateTest : public TinyModelTest {
  protected:

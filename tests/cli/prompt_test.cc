@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "cli/tiny_model.h"
+#include "test_build.h"
 #include "training/generate_command.h"
 
 namespace qlora {
@@ -67,7 +68,7 @@ const std::vector<MemoryCase>& MemoryCases() {
       // One row, made with tests/golden/parquet/build.mjs.
       {"parquet",
        "d.parquet",
-       ReadAll(fs::path(QLORA_SOURCE_DIR) / "tests/fixtures/prompt.parquet"),
+       ReadAll(SourceDir() / "tests/fixtures/prompt.parquet"),
        "warm.",
        "prompt and completion as they are",
        "the chat template",

@@ -3,6 +3,7 @@
 
 #include "cli/tiny_model.h"
 #include "io/test_util.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -123,7 +124,7 @@ TEST_F(PullProgramTest, FullSequencesAreThePlanOfFullData) {
 }
 
 TEST_F(PullProgramTest, TrainsOnParquet) {
-  const fs::path parquet = fs::path(QLORA_SOURCE_DIR) / "tests/golden/parquet/good";
+  const fs::path parquet = SourceDir() / "tests/golden/parquet/good";
   const auto train = [&](const char* name) {
     return Run({"train", "--model", "model", "--dataset", (parquet / name).string(), "--max_steps",
                 "1", "--max_length", "64", "--output_dir", "out", "--threads", "1"});

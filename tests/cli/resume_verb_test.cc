@@ -7,6 +7,7 @@
 #include "base/folder_lock.h"
 #include "cli/tiny_model.h"
 #include "io/json.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -175,7 +176,7 @@ TEST_F(ResumeVerbTest, ARenamedProjectIsFound) {
 
 TEST_F(ResumeVerbTest, AnotherModelIsSaidToBeAnother) {
   ASSERT_EQ(Run(TrainWords()).code, 0);
-  fs::copy(fs::path(QLORA_SOURCE_DIR) / "examples/base-1m", scratch_ / "other");
+  fs::copy(SourceDir() / "examples/base-1m", scratch_ / "other");
   EXPECT_THAT(Refused({"resume", "out", "--max_steps=3", "--model=other"}),
               HasSubstr("was made with other options: the weights of model_name_or_path, the "
                         "samples of dataset."));

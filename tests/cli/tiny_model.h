@@ -10,12 +10,11 @@
 #include <vector>
 
 #include "cli/test_util.h"
+#include "test_build.h"
 
 namespace qlora {
 
-inline fs::path Golden(const std::string& name) {
-  return fs::path(QLORA_SOURCE_DIR) / "tests/golden" / name;
-}
+inline fs::path Golden(const std::string& name) { return SourceDir() / "tests/golden" / name; }
 
 // The header and the data of a safetensors file, to be put together again after changes.
 struct SafetensorsParts {

@@ -9,6 +9,7 @@
 
 #include "cli/tiny_model.h"
 #include "qlora/error.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
 Tokenizer Fixture(const char* name) {
-  return Tokenizer::Load(fs::path(QLORA_SOURCE_DIR) / "tests/fixtures" / name);
+  return Tokenizer::Load(SourceDir() / "tests/fixtures" / name);
 }
 
 TEST(TokenizeJsonl, OneLineInOneLineOut) {

@@ -7,6 +7,7 @@
 #include "backend/backend.h"
 #include "cli/tiny_model.h"
 #include "command/config_file.h"
+#include "test_build.h"
 #include "training/train_settings.h"
 
 namespace qlora {
@@ -356,10 +357,9 @@ TEST_F(SchemaTest, AgreesWithTheParser) {
 }
 
 TEST_F(SchemaTest, EveryConfigurationOfTheDocumentsIsValid) {
-  std::vector<fs::path> files = {fs::path(QLORA_SOURCE_DIR) / "README.md"};
+  std::vector<fs::path> files = {SourceDir() / "README.md"};
   for (const char* folder : {"docs", "examples"}) {
-    for (const auto& entry :
-         fs::recursive_directory_iterator(fs::path(QLORA_SOURCE_DIR) / folder)) {
+    for (const auto& entry : fs::recursive_directory_iterator(SourceDir() / folder)) {
       files.push_back(entry.path());
     }
   }

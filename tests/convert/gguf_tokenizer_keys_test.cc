@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "convert/gguf_pre_names.h"
 #include "gguf/gguf_writer.h"
+#include "test_build.h"
 #include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/gguf_keys_file.h"
 #include "tokenizer/tokenizer_test_util.h"
@@ -131,7 +132,7 @@ void ExpectSameIds(const fs::path& folder) {
 
 TEST(GgufTokenizerKeys, GoldenModelsComeBack) {
   int count = 0;
-  for (const auto& entry : fs::directory_iterator(fs::path(QLORA_SOURCE_DIR) / "tests/golden")) {
+  for (const auto& entry : fs::directory_iterator(SourceDir() / "tests/golden")) {
     if (!fs::exists(entry.path() / "tokenizer.json")) continue;
     ExpectSameIds(entry.path());
     ++count;

@@ -21,13 +21,14 @@
 #include "qlora/train.h"
 #include "qlora/train_options.h"
 #include "qlora/train_plan.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGoldenModels = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+const fs::path kGoldenModels = SourceDir() / "tests" / "golden";
 const fs::path kData = kGoldenModels / "train-20" / "data.jsonl";
 
 class GuardedConvertTest : public testing::Test {

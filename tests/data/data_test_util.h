@@ -14,6 +14,7 @@
 
 #include "data/dataset.h"
 #include "io/test_util.h"
+#include "test_build.h"
 #include "tokenizer/byte_characters.h"
 
 namespace qlora {
@@ -36,7 +37,7 @@ struct TestTokenizerOptions {
 };
 
 inline std::string ReadFixture(const std::string& name) {
-  std::ifstream file(QLORA_SOURCE_DIR "/tests/fixtures/" + name, std::ios::binary);
+  std::ifstream file(SourceDir() / "tests/fixtures" / name, std::ios::binary);
   EXPECT_TRUE(file) << name;
   std::ostringstream text;
   text << file.rdbuf();

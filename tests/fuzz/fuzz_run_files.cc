@@ -1,6 +1,8 @@
 // Files that a run leaves and reads again: the state of a checkpoint, logs, the index of samples,
 // and the file of a layer of the library. The first byte chooses.
 
+#include <fstream>
+
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/resume_point.h"

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "ggml/block_format.h"
+#include "test_build.h"
 
 namespace qlora {
 
-inline const std::filesystem::path kGgmlGolden =
-    std::filesystem::path(QLORA_SOURCE_DIR) / "tests" / "golden" / "ggml";
+inline const std::filesystem::path kGgmlGolden = SourceDir() / "tests" / "golden" / "ggml";
 
 template <typename T>
 std::vector<T> ReadArray(const std::filesystem::path& path) {

@@ -5,10 +5,12 @@
 
 #include "base/file.h"
 #include "base/random.h"
+#include "io/json.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "io/test_util.h"
 #include "qlora/context.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -396,7 +398,7 @@ TEST(BnbConfig, RefusesOtherMethods) {
 }
 
 TEST(BnbGolden, PyTorchsTensorsDecodeToPyTorchsValues) {
-  const fs::path folder = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden" / "nf4";
+  const fs::path folder = SourceDir() / "tests" / "golden" / "nf4";
   Context context(1);
   for (const char* file : {"float32.safetensors", "bfloat16.safetensors"}) {
     const auto reader = OpenSafetensors(folder / file);

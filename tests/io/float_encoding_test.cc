@@ -1,5 +1,6 @@
 #include "io/float_encoding.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "jinja/jinja_test_util.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -16,7 +17,7 @@ TEST(JinjaTest, RendersAsJinja2) {
   const Json variables = Json::parse(
       R"({"x": 5, "s": "Hello World", "l": [3, 1, 2], "d": {"b": 1, "a": "z"}, "n": null,
           "messages": [{"role": "user", "content": "hi"}]})");
-  std::ifstream file(QLORA_SOURCE_DIR "/tests/jinja/renderings.jsonl");
+  std::ifstream file(SourceDir() / "tests/jinja/renderings.jsonl");
   int count = 0;
   for (std::string line; std::getline(file, line); ++count) {
     const Json rendering = Json::parse(line);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/test_util.h"
+#include "test_build.h"
 
 namespace qlora::parquet {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-const fs::path kGoldenParquet = fs::path(QLORA_SOURCE_DIR) / "tests/golden/parquet";
+const fs::path kGoldenParquet = SourceDir() / "tests/golden/parquet";
 
 Source SourceOfBytes(std::string name, const std::string& bytes) {
   return {.name = std::move(name),

@@ -4,6 +4,7 @@
 #include "plan/memory_plan.h"
 #include "plan/prepared_run.h"
 #include "qlora/error.h"
+#include "test_build.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -51,8 +52,7 @@ TEST_F(PlanTrainingTest, AMemoryThatIsTooSmallIsAFinding) {
 
 TEST_F(PlanTrainingTest, ParquetIsReadWithinTheMemoryThatIsAllowed) {
   TrainOptions options = Options("run");
-  options.data.dataset = {fs::path(QLORA_SOURCE_DIR) /
-                          "tests/golden/parquet/good/duckdb-one-row.parquet"};
+  options.data.dataset = {SourceDir() / "tests/golden/parquet/good/duckdb-one-row.parquet"};
   EXPECT_EQ(Plan(options).data.train.samples, 1);
   options.max_memory = "8B";
   try {

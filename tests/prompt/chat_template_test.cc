@@ -6,6 +6,7 @@
 #include "data/data_test_util.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/rendered_conversation.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -93,10 +94,10 @@ std::string RenderRaw(const std::string& name, const OrderedJson& conversation,
 // The files and tests/interop/chat_diff.mjs say where the results come from: Python's jinja2.
 TEST_F(ChatTemplateTest, RendersAsJinja2) {
   const OrderedJson cases =
-      OrderedJson::parse(std::ifstream(QLORA_SOURCE_DIR "/tests/interop/chat_cases.json"));
+      OrderedJson::parse(std::ifstream(SourceDir() / "tests/interop/chat_cases.json"));
   std::map<std::string, OrderedJson> conversations;
   for (const OrderedJson& c : cases.at("conversations")) conversations[c.at("name")] = c;
-  std::ifstream golden(QLORA_SOURCE_DIR "/tests/fixtures/chat/golden.jsonl");
+  std::ifstream golden(SourceDir() / "tests/fixtures/chat/golden.jsonl");
   int count = 0;
   for (std::string line; std::getline(golden, line); ++count) {
     const OrderedJson expected = OrderedJson::parse(line);

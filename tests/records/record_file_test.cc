@@ -8,6 +8,7 @@
 #include <random>
 
 #include "io/test_util.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -234,8 +235,7 @@ TEST(RecordFileTest, ContainersAgreeOnRandomText) {
 
 // Rows of a Parquet file are read in any order, and are named by their numbers.
 TEST(RecordFileTest, ReadsParquet) {
-  const std::filesystem::path path =
-      std::filesystem::path(QLORA_SOURCE_DIR) / "tests/golden/parquet/good/hand-crc.parquet";
+  const std::filesystem::path path = SourceDir() / "tests/golden/parquet/good/hand-crc.parquet";
   const TemporaryFolder folder;
   for (const std::filesystem::path& index : {std::filesystem::path(), folder / "index"}) {
     const RecordFile file(FileBytes(path), index);

@@ -1,6 +1,8 @@
 // Tokens and settings that files beside tokenizer.json declare.
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "qlora/error.h"
 #include "tokenizer/tokenizer_test_util.h"
 

@@ -17,9 +17,7 @@
 
 namespace qlora {
 
-inline std::filesystem::path FixtureDir() {
-  return std::filesystem::path(QLORA_SOURCE_DIR) / "tests/fixtures";
-}
+inline std::filesystem::path FixtureDir() { return SourceDir() / "tests/fixtures"; }
 
 // A folder that is removed after the test.
 class ScratchDir {

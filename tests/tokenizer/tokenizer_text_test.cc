@@ -126,15 +126,15 @@ TEST(TokenizerText, FirstCharacterStaysFirst) {
 
 // The same ids whether a long text is one word for the model or is cut where no merge reaches.
 TEST(TokenizerText, CutsBeforeSpacesChangeNothing) {
-  nlohmann::json json = ReadFixture("llama2/tokenizer.json");
-  const Tokenizer cut = LoadJson(json);
-  json["model"]["vocab"]["s\u2581"] = json["model"]["vocab"].size();
-  json["model"]["vocab"]["\u2581\u0001"] = json["model"]["vocab"].size();
-  json["model"]["vocab"]["\u0001"] = json["model"]["vocab"].size();
-  json["model"]["vocab"]["\u0001\u2581"] = json["model"]["vocab"].size();
-  json["model"]["merges"].push_back(
+  nlohmann::json definition = ReadFixture("llama2/tokenizer.json");
+  const Tokenizer cut = LoadJson(definition);
+  definition["model"]["vocab"]["s\u2581"] = definition["model"]["vocab"].size();
+  definition["model"]["vocab"]["\u2581\u0001"] = definition["model"]["vocab"].size();
+  definition["model"]["vocab"]["\u0001"] = definition["model"]["vocab"].size();
+  definition["model"]["vocab"]["\u0001\u2581"] = definition["model"]["vocab"].size();
+  definition["model"]["merges"].push_back(
       "\u0001 \u2581");  // reaches over the start of a word, never used
-  const Tokenizer whole = LoadJson(json);
+  const Tokenizer whole = LoadJson(definition);
   for (std::uint64_t seed = 0; seed < 300; ++seed) {
     const std::string text = RandomText(seed, 40);
     EXPECT_EQ(cut.Encode(text), whole.Encode(text));
@@ -179,11 +179,11 @@ TEST(TokenizerText, AddedTokensTakeSpaceAndRespectWords) {
 
 // Tokens that are white space and take white space: each blank is looked at once.
 TEST(TokenizerText, BlankTokensTakeLinearTime) {
-  nlohmann::json json = ReadFixture("splits/tokenizer.json");
-  for (nlohmann::json& token : json["added_tokens"]) {
+  nlohmann::json definition = ReadFixture("splits/tokenizer.json");
+  for (nlohmann::json& token : definition["added_tokens"]) {
     if (token["content"] == "  ") token["lstrip"] = token["rstrip"] = true;
   }
-  const Tokenizer tokenizer = LoadJson(json);
+  const Tokenizer tokenizer = LoadJson(definition);
   EXPECT_EQ(tokenizer.Encode(std::string(1 << 21, ' ')).size(), 1 << 20);
 }
 

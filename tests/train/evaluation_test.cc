@@ -1,4 +1,6 @@
 // Evaluation during training: token accuracy, the best checkpoint, early stopping.
+#include <map>
+
 #include "checkpoint/best_evaluation.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "qlora/error.h"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <sstream>
 
 #include "backend/guarded_backend.h"
 #include "checkpoint/checkpoint_folders.h"

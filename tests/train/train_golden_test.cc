@@ -6,13 +6,14 @@
 
 #include "io/json.h"
 #include "qlora/train.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGoldenRun = fs::path(QLORA_SOURCE_DIR) / "tests" / "golden";
+const fs::path kGoldenRun = SourceDir() / "tests" / "golden";
 
 std::vector<Json> ReadLines(const fs::path& path) {
   std::vector<Json> lines;
