@@ -130,7 +130,7 @@ TEST_F(ChatTest, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   terminal.WaitFor("\n> ");
   terminal.Type("Once\n");
   terminal.WaitFor("Once\r\n");
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  terminal.WaitForMore();  // the answer has begun
   terminal.Type("\x03");
   terminal.WaitFor("\n> ");
   terminal.Type("/save talk.jsonl\n");
@@ -138,9 +138,13 @@ TEST_F(ChatTest, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
   EXPECT_THAT(record.at("text").get<std::string>(), ::testing::StartsWith("Once\n"));
   terminal.WaitFor("\n> ");
-  kill(terminal.child(), SIGTERM);  // another signal ends the session
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  kill(terminal.child(), SIGTERM);  // if the first came before the read that it was to end
+  // Another signal ends the session; again and again, because one may come before the read that it
+  // is to end.
+  const std::jthread signals([child = terminal.child()](const std::stop_token& end) {
+    for (; !end.stop_requested(); std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
+      kill(child, SIGTERM);
+    }
+  });
   EXPECT_THAT(terminal.End(), ::testing::AnyOf(130, 128 + SIGTERM));
 }
 

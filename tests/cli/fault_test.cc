@@ -26,11 +26,6 @@ class FaultTest : public TinyModelTest {
     const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  static void WaitFor(const fs::path& file) {
-    for (int tries = 0; tries < 600 && !fs::exists(file); ++tries) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-  }
   // Makes the model deep, with copies of its first layer, so that an export takes a while.
   void Deepen() const {
     static constexpr int kLayers = 64;
@@ -98,8 +93,9 @@ TEST_F(FaultTest, MessagesOfClosedStreamsLandInNoFile) {
 
 TEST_F(FaultTest, AModelThatIsCutWhileItIsReadIsAnError) {
   const Outcome outcome =
-      RunQlora(scratch_, TrainWords({"--max_steps", "1000000"}), "", [&](pid_t /*program*/) {
-        WaitFor(scratch_ / "out" / "train_log.jsonl");
+      RunQlora(scratch_, TrainWords({"--max_steps", "1000000"}), "", [&](pid_t program) {
+        ASSERT_TRUE(
+            WaitUntil(program, [&] { return fs::exists(scratch_ / "out/train_log.jsonl"); }));
         fs::resize_file(model() / "model.safetensors", 0);
       });
   EXPECT_EQ(outcome.code, 1);

@@ -42,7 +42,7 @@ class PseudoTerminal {
   // Waits until `text` is shown after everything that was waited for before. Returns what was shown
   // up to it; the test fails when it does not come.
   std::string WaitFor(const std::string& text) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(600);
     while (shown_.find(text) == std::string::npos) {
       if (std::chrono::steady_clock::now() > end || !Read()) {
         ADD_FAILURE() << "'" << text << "' is not shown, but: " << shown_;
@@ -53,6 +53,12 @@ class PseudoTerminal {
     std::string before = shown_.substr(0, at);
     shown_.erase(0, at);
     return before;
+  }
+  // Waits until anything is shown after what was waited for before.
+  void WaitForMore() {
+    while (shown_.empty() && Read()) {
+    }
+    EXPECT_NE(shown_, "");
   }
   void Type(const std::string& keys) const {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
@@ -72,10 +78,10 @@ class PseudoTerminal {
   }
 
  private:
-  // Returns false at the end of the output, and after a minute without any.
+  // Returns false at the end of the output, and after ten minutes without any.
   bool Read() {
     pollfd ready = {terminal_, POLLIN, 0};
-    if (poll(&ready, 1, 60000) <= 0) return false;
+    if (poll(&ready, 1, 600000) <= 0) return false;
     char buffer[4096];
     const ssize_t size = read(terminal_, buffer, sizeof(buffer));
     if (size > 0) shown_.append(buffer, size);

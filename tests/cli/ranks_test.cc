@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <random>
@@ -69,17 +68,13 @@ class MpiTest : public TinyModelTest {
     for (pid_t number; numbers >> number;) ranks.push_back(number);
     return ranks;
   }
-  // Waits until a file is there.
-  bool WaitFor(const fs::path& path) const {
-    for (int i = 0; i < 2000; ++i) {
-      if (fs::exists(path)) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    return false;
+  // Waits until a file is there. False when mpirun has ended before.
+  bool WaitFor(pid_t mpirun, const fs::path& path) const {
+    return WaitUntil(mpirun, [&] { return fs::exists(path); });
   }
   // True when none of them runs any more.
   static bool AllGone(const std::vector<pid_t>& processes) {
-    for (int i = 0; i < 100; ++i) {
+    for (int i = 0; i < 6000; ++i) {
       bool gone = true;
       for (const pid_t process : processes) {
         const std::string state = ReadAll("/proc/" + std::to_string(process) + "/status");
@@ -176,11 +171,12 @@ TEST_F(MpiTest, ErrorsAreToldOnceWithTheirCode) {
 // A failure after the start ends the other ranks too.
 TEST_F(MpiTest, AFailureOfOneRankEndsAll) {
   // The folder turns into a file between two checkpoints.
-  const Outcome outcome = RunOn(2, {"train", "run.yaml", "--max_steps", "2000"}, [&](pid_t) {
-    ASSERT_TRUE(WaitFor(scratch_ / "out/checkpoint-4/trainer_state.json"));
-    fs::rename(scratch_ / "out", scratch_ / "moved");
-    Write("out", "");
-  });
+  const Outcome outcome =
+      RunOn(2, {"train", "run.yaml", "--max_steps", "100000"}, [&](pid_t mpirun) {
+        ASSERT_TRUE(WaitFor(mpirun, scratch_ / "out/checkpoint-4/trainer_state.json"));
+        fs::rename(scratch_ / "out", scratch_ / "moved");
+        Write("out", "");
+      });
   EXPECT_EQ(outcome.code, 1) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("output_dir out was renamed"));
 }
@@ -188,40 +184,39 @@ TEST_F(MpiTest, AFailureOfOneRankEndsAll) {
 // At a random moment, any rank; then the run goes on with another number of ranks, to the same
 // bits.
 TEST_F(MpiTest, AKilledRankEndsAllAndTheRunGoesOn) {
-  // Seconds on several ranks: longer than a kill waits.
-  const std::string steps = Sanitized() ? "100" : "600";
-  ASSERT_EQ(Run({"train", "run.yaml", "--output_dir", "whole", "--max_steps", steps}).code, 0);
   std::mt19937 random(std::random_device{}());
-  const std::vector<std::string> words = {
-      "train",       "run.yaml", "--resume_from_checkpoint", "auto",
-      "--max_steps", steps,      "--save_total_limit",       "2"};
-  const auto newest = [&] {
-    std::int64_t step = 0;
-    if (!fs::exists(scratch_ / "out")) return step;
-    for (const auto& entry : fs::directory_iterator(scratch_ / "out")) {
-      const std::string name = entry.path().filename();
-      if (name.starts_with("checkpoint-")) step = std::max(step, std::stol(name.substr(11)));
-    }
-    return step;
+  const auto words = [](std::int64_t steps) {
+    return std::vector<std::string>{"train",
+                                    "run.yaml",
+                                    "--resume_from_checkpoint",
+                                    "auto",
+                                    "--lr_scheduler_type",
+                                    "constant",
+                                    "--save_total_limit",
+                                    "2",
+                                    "--max_steps",
+                                    std::to_string(steps)};
   };
   for (int round = 0; round < 3; ++round) {
     std::vector<pid_t> ranks;
-    const std::int64_t before = newest();
-    const Outcome outcome = RunOn(2 + round % 2, words, [&](pid_t mpirun) {
-      for (int i = 0; i < 2000 && newest() == before; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      }
+    const std::int64_t before = NewestCheckpoint(scratch_ / "out");
+    // More steps than there is time for.
+    const Outcome outcome = RunOn(2 + round % 2, words(1'000'000), [&](pid_t mpirun) {
+      ASSERT_TRUE(WaitUntil(mpirun, [&] { return NewestCheckpoint(scratch_ / "out") > before; }));
       std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
       ranks = RanksOf(mpirun);
       ASSERT_EQ(ranks.size(), 2u + static_cast<std::size_t>(round % 2));
       kill(ranks[random() % ranks.size()], SIGKILL);
     });
     EXPECT_EQ(outcome.code, 137) << outcome.err;
-    EXPECT_GT(newest(), before);
     EXPECT_TRUE(AllGone(ranks));
   }
-  const Outcome end = RunOn(2, words);
+  const std::int64_t steps = NewestCheckpoint(scratch_ / "out") + 4;
+  const Outcome end = RunOn(2, words(steps));
   EXPECT_EQ(end.code, 0) << end.err;
+  std::vector<std::string> alone = words(steps);
+  alone.insert(alone.end(), {"--output_dir", "whole"});
+  ASSERT_EQ(Run(alone).code, 0);
   EXPECT_TRUE(Adapter("out") == Adapter("whole"));
 }
 
@@ -229,7 +224,7 @@ TEST_F(MpiTest, AStoppedRankIsNamed) {
   std::vector<pid_t> ranks;
   const Outcome outcome = RunOn(
       2, {"train", "run.yaml", "--max_steps", "100000", "--ddp_timeout", "2"}, [&](pid_t mpirun) {
-        ASSERT_TRUE(WaitFor(scratch_ / "out/checkpoint-2/trainer_state.json"));
+        ASSERT_TRUE(WaitFor(mpirun, scratch_ / "out/checkpoint-2/trainer_state.json"));
         ranks = RanksOf(mpirun);
         ASSERT_EQ(ranks.size(), 2u);
         kill(ranks[1], SIGSTOP);
@@ -243,7 +238,7 @@ TEST_F(MpiTest, AStoppedRankIsNamed) {
 TEST_F(MpiTest, SigUsr1SavesACheckpoint) {
   const Outcome outcome =
       RunOn(2, {"train", "run.yaml", "--max_steps", "100000"}, [&](pid_t mpirun) {
-        ASSERT_TRUE(WaitFor(scratch_ / "out/checkpoint-2/trainer_state.json"));
+        ASSERT_TRUE(WaitFor(mpirun, scratch_ / "out/checkpoint-2/trainer_state.json"));
         kill(mpirun, SIGUSR1);
       });
   EXPECT_EQ(outcome.code, 130) << outcome.err;
@@ -255,7 +250,7 @@ TEST_F(MpiTest, CtrlCEndsAllAndLeavesACheckpoint) {
   std::vector<pid_t> ranks;
   const Outcome outcome =
       RunOn(2, {"train", "run.yaml", "--max_steps", "100000"}, [&](pid_t mpirun) {
-        ASSERT_TRUE(WaitFor(scratch_ / "out/checkpoint-2/trainer_state.json"));
+        ASSERT_TRUE(WaitFor(mpirun, scratch_ / "out/checkpoint-2/trainer_state.json"));
         ranks = RanksOf(mpirun);
         kill(mpirun, SIGINT);
       });

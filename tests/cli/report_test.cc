@@ -133,7 +133,7 @@ TEST_F(ReportTest, ALinkToNothingIsNotReplaced) {
 }
 
 TEST_F(ReportTest, DashboardShowsARunWhileItTrains) {
-  const int port = FreePort();
+  const FreePort port;
   nlohmann::json data;
   std::string page;
   int foreign = 0;
@@ -141,13 +141,12 @@ TEST_F(ReportTest, DashboardShowsARunWhileItTrains) {
   const Outcome outcome = RunQlora(
       scratch_, TrainWords({"--max_steps", "1000000", "--dashboard", std::to_string(port)}), "",
       [&](pid_t program) {
-        for (int tries = 0; tries < 600 && !data.contains("runs"); ++tries) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        WaitUntil(program, [&] {
           const std::string answer = Get(port, "/data.json");
-          if (StatusOf(answer) != 200) continue;
-          const nlohmann::json now = nlohmann::json::parse(BodyOf(answer));
-          if (!now.at("runs").empty() && !now.at("runs")[0].at("steps").empty()) data = now;
-        }
+          if (StatusOf(answer) != 200) return false;
+          data = nlohmann::json::parse(BodyOf(answer));
+          return !data.at("runs").empty() && !data.at("runs")[0].at("steps").empty();
+        });
         page = BodyOf(Get(port, "/"));
         foreign = StatusOf(Get(port, "/data.json", "evil.example:80"));
         other = StatusOf(Get(port, "/../train_log.jsonl"));
@@ -168,14 +167,14 @@ TEST_F(ReportTest, DashboardShowsARunWhileItTrains) {
 }
 
 TEST_F(ReportTest, DashboardPortThatIsTakenOrNone) {
-  const int port = FreePort();
+  const FreePort port;
   const Dashboard taken(port, "");
   EXPECT_THAT(Refused(TrainWords({"--dashboard", std::to_string(port)})), HasSubstr("is taken"));
   EXPECT_THAT(Refused(TrainWords({"--dashboard", "70000"})), HasSubstr("1 to 65535"));
 }
 
 TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
-  const int port = FreePort();
+  const FreePort port;
   const Dashboard dashboard(port, scratch_.string());
   EXPECT_EQ(StatusOf(Get(port, "/")), 200);
   EXPECT_EQ(StatusOf(Get(port, "/?x", "LOCALHOST:" + std::to_string(port))), 200);
@@ -189,7 +188,7 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
 
 // However many clients leave it unread, a large answer is in memory once.
 TEST_F(ReportTest, LargeAnswersAreShared) {
-  const int port = FreePort();
+  const FreePort port;
   const std::string body(std::size_t{16} << 20, 'x');
   std::atomic<int> made = 0;
   const HttpServer server(port, [&](std::string_view) -> HttpResponse {
@@ -219,7 +218,7 @@ TEST_F(ReportTest, LargeAnswersAreShared) {
 // Clients that send or read nothing do not lock others out, nor do they keep the server from
 // ending.
 TEST_F(ReportTest, DashboardEndsWhateverItsClientsDo) {
-  const int port = FreePort();
+  const FreePort port;
   std::vector<int> idle;
   {
     const Dashboard dashboard(port, scratch_.string());

@@ -7,8 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -127,6 +129,17 @@ inline Outcome RunQlora(const fs::path& folder, const std::vector<std::string>& 
   return RunProgram(QloraBinary(), folder, arguments, input, meanwhile);
 }
 
+// Waits until `reached` says so. False when the program has ended before.
+inline bool WaitUntil(pid_t program, const std::function<bool()>& reached) {
+  while (!reached()) {
+    siginfo_t state = {};
+    waitid(P_PID, static_cast<id_t>(program), &state, WEXITED | WNOHANG | WNOWAIT);
+    if (state.si_pid == program) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
 // Lets a program run for moments until `reached` says so, and holds the program there; SIGCONT lets
 // it go on. False when the program has ended before.
 inline bool HoldWhen(pid_t program, const std::function<bool()>& reached) {
@@ -139,6 +152,17 @@ inline bool HoldWhen(pid_t program, const std::function<bool()>& reached) {
     kill(program, SIGCONT);
     std::this_thread::sleep_for(std::chrono::microseconds(30));
   }
+}
+
+// The step of the newest checkpoint of a run; 0: there is none.
+inline std::int64_t NewestCheckpoint(const fs::path& run) {
+  std::int64_t step = 0;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(run, none)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("checkpoint-")) step = std::max(step, std::stol(name.substr(11)));
+  }
+  return step;
 }
 
 // The message of the qlora::Error that `body` throws, which must be about wrong input.

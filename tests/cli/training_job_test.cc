@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "cli/tiny_model.h"
-#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -121,16 +120,9 @@ TEST_F(TrainingJobTest, TheResultOfARunAsJson) {
   EXPECT_EQ(run.at("train_steps"), 2);
   EXPECT_GT(run.at("train_loss"), 0);
   EXPECT_GT(run.at("trained_tokens"), 0);
-  // The smallest model, of which the program itself is the largest part.
-  const nlohmann::json info = nlohmann::json::parse(ReadAll(scratch_ / "out" / "run_info.json"));
-  if (!Sanitized()) {
-    EXPECT_LE(run.at("peak_memory_bytes"), info.at("memory").at("peak"));
-    const nlohmann::json longer = RunJson(TrainWords(
-        {"--threads=1", "--max_steps=20", "--output_dir=longer", "--dataset",
-         std::string(QLORA_SOURCE_DIR) + "/tests/golden/train-20/data.jsonl", "type=auto"}));
-    const auto plan = nlohmann::json::parse(ReadAll(scratch_ / "longer" / "run_info.json"));
-    EXPECT_LE(longer.at("peak_memory_bytes"), plan.at("memory").at("peak"));
-  }
+  // MemoryTest compares it with the plan, for models of which the program is not the largest part:
+  // how much of its file is in memory is a matter of the machine.
+  EXPECT_GT(run.at("peak_memory_bytes"), 0);
   EXPECT_FALSE(run.at("interrupted").get<bool>());
   EXPECT_THAT(trained.LastErrorLine(), "to try it: " + run.at("to_try_it").get<std::string>());
   EXPECT_THAT(trained.err, HasSubstr("step=2/2"));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <latch>
 #include <thread>
 
 #include "base/memory.h"
@@ -20,12 +21,12 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::unique_ptr<Communicator> Start(int port, int rank, int size, int patience = 20) {
+std::unique_ptr<Communicator> Start(int port, int rank, int size, int patience = 300) {
   return StartTcp({{"127.0.0.1", port}, rank, size, std::chrono::seconds(patience)});
 }
 
 void OnTcpRanks(int size, const std::function<void(Communicator&)>& work) {
-  const int port = FreePort();
+  const FreePort port;
   OnThreads(size, [&](int rank) { work(*Start(port, rank, size)); });
 }
 
@@ -141,10 +142,10 @@ TEST(TcpRanks, RefuseAnotherSizeOfMessage) {
 // More than systems keep on its way leaves at once, to a rank that computes for longer than a
 // machine may be silent.
 TEST(TcpRanks, WaitForARankThatComputes) {
-  const int port = FreePort();
+  const FreePort port;
   OnThreads(2, [&](int rank) {
-    const std::unique_ptr<Communicator> ranks =
-        StartTcp({{"127.0.0.1", port}, rank, 2, std::chrono::seconds(20), std::chrono::seconds(3)});
+    const std::unique_ptr<Communicator> ranks = StartTcp(
+        {{"127.0.0.1", port}, rank, 2, std::chrono::seconds(300), std::chrono::seconds(3)});
     std::vector<std::byte> bytes(std::size_t{16} << 20, static_cast<std::byte>(rank));
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(5));
     ranks->Broadcast(bytes, 0);
@@ -153,11 +154,11 @@ TEST(TcpRanks, WaitForARankThatComputes) {
 }
 
 TEST(TcpRanks, TurnStrangersAway) {
-  const int port = FreePort();
+  const FreePort port;
   OnThreads(2, [&](int rank) {
     std::optional<TcpSocket> stranger;
     if (rank == 1) {
-      const auto deadline = TcpSocket::Clock::now() + std::chrono::seconds(20);
+      const auto deadline = TcpSocket::Clock::now() + std::chrono::seconds(300);
       stranger = TcpSocket::Connect({"127.0.0.1", port}, deadline);
       stranger->SendAll(std::as_bytes(std::span("GET / HTTP/1.1\r\nHost: first\r\n\r\n")));
     }
@@ -168,12 +169,17 @@ TEST(TcpRanks, TurnStrangersAway) {
 
 // Killed while the ranks met, and started again.
 TEST(TcpRanks, TakeARankThatCameAgain) {
-  const int port = FreePort();
+  const FreePort port;
+  std::latch came_once(2);
   OnThreads(3, [&](int rank) {
     if (rank == 1) {
-      EXPECT_THAT(MessageOf([&] { Start(port, 1, 3, 1); }), HasSubstr("has ended"));
+      std::string message;
+      do {  // rank 0 may not listen yet
+        message = MessageOf([&] { Start(port, 1, 3, 1); });
+      } while (message.find("cannot be reached") != std::string::npos);
+      EXPECT_THAT(message, HasSubstr("has ended"));
     }
-    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(2));
+    if (rank != 0) came_once.arrive_and_wait();
     const std::unique_ptr<Communicator> ranks = Start(port, rank, 3);
     EXPECT_EQ(BroadcastText(*ranks, "here"), "here");
   });
@@ -182,9 +188,8 @@ TEST(TcpRanks, TakeARankThatCameAgain) {
 TEST(TcpRanks, RefuseRanksOfAnotherJob) {
   const auto meet = [](int rank, int size) {
     return MessageOf([&] {
-      const int port = FreePort();
-      OnThreads(
-          2, [&](int thread) { thread == 0 ? Start(port, 0, 3, 5) : Start(port, rank, size, 5); });
+      const FreePort port;
+      OnThreads(2, [&](int thread) { thread == 0 ? Start(port, 0, 3) : Start(port, rank, size); });
     });
   };
   EXPECT_THAT(meet(1, 2), HasSubstr("WORLD_SIZE differs"));

@@ -40,10 +40,14 @@ def all_documents():
 HUB = local_hub.start()
 
 
+HELD = []  # bound as long as this program runs, so that the system gives their ports to nobody else
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    HELD.append(socket.socket())
+    HELD[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    HELD[-1].bind(("127.0.0.1", 0))
+    return HELD[-1].getsockname()[1]
 
 
 def environment(programs, home):

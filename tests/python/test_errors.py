@@ -176,5 +176,5 @@ def test_the_interpreter_ends_while_a_thread_trains(tmp_path):
         print("ends")
     """)
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True,
-                          timeout=120)
+                          timeout=1200)
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
