@@ -7,6 +7,7 @@ source "$(dirname "$0")/dependencies.sh"
 need_to_build
 echo "Building qlora, which takes some minutes the first time ..."
 build release qlora >/dev/null
+took "build"
 qlora=build/release/bin/qlora
 out=${1:-build/demo}
 model=${MODEL:-examples/base-1m}
@@ -65,6 +66,7 @@ say "5. Export for llama.cpp"
 "$qlora" export --model "$out/base-nf4" --adapter "$out/adapter" --format gguf-adapter \
   --output "$out/adapter.gguf" --verify
 
+took "demo"
 say "Summary"
 cat <<SUMMARY
 The base model read "$prompt" and went on:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sourced by demo.sh and test.sh: installs missing Debian packages by name, then builds.
+# Sourced by other scripts: installs missing Debian packages by name, builds, and says how long it took.
 # Run by itself: prints the packages that a build of the program needs.
 set -euo pipefail
 
@@ -45,7 +45,13 @@ need_python() {
 build() {
   local preset=$1
   shift
-  cmake --preset "$preset" "${configure_options[@]}"
+  cmake --preset "$preset" "${configure_options[@]}" >/dev/null
   cmake --build --preset "$preset" --target "$@"
 }
 configure_options=()
+
+# Prints the seconds since the last call, with what took them.
+took() {
+  echo "-- $1: $SECONDS s"
+  SECONDS=0
+}

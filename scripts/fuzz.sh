@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # Runs every fuzzer of the preset asan from its committed corpus; an input that fails is kept.
-#   scripts/fuzz.sh [SECONDS [SEED]]      for each fuzzer, default: 30 and a random seed
+#   scripts/fuzz.sh [LIMIT [SEED]]      for each fuzzer: seconds, or inputs as 1000x; default: 30 and a random seed
 # What the runs found is kept in build/fuzz. To add an input of it to the corpus, copy it to
 # tests/fuzz/corpus/<name>; -merge=1 (libFuzzer) picks those that reach new code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export seconds=${1:-30} seed=${2:-0}
+limit=${1:-30} seed=${2:-0}
+if [[ $limit == *x ]]; then limit=-runs=${limit%x}; else limit=-max_total_time=$limit; fi
+export limit seed
 
 fuzz() {
   local name=$1 found=build/fuzz/$1
   mkdir -p "$found"
-  if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" -max_total_time="$seconds" -seed="$seed" -timeout=10 \
+  if build/asan/bin/"$name" "$found" tests/fuzz/corpus/"$name" "$limit" -seed="$seed" -timeout=100 \
     -rss_limit_mb=4096 -artifact_prefix="$found"/failed- >"$found.log" 2>&1; then
     echo "$name: $(find tests/fuzz/corpus/"$name" -type f | wc -l) inputs, $(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$found.log") runs"
   else

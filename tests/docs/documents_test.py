@@ -46,8 +46,8 @@ class ReferencesTest(unittest.TestCase):
         return references.unknown(ROOT, pathlib.Path("/nonexistent"), command)
 
     def test_scripts_and_their_options(self):
-        self.assertEqual(self.unknown("scripts/test.sh --quick && scripts/fuzz.sh 600"), [])
-        self.assertEqual(self.unknown("scripts/test.sh --quicker"), ["--quicker of scripts/test.sh"])
+        self.assertEqual(self.unknown("scripts/same_bits.sh --programs && scripts/fuzz.sh 600"), [])
+        self.assertEqual(self.unknown("scripts/same_bits.sh --programmes"), ["--programmes of scripts/same_bits.sh"])
         self.assertEqual(self.unknown("scripts/fuzzy.sh 600"), ["scripts/fuzzy.sh"])
         self.assertEqual(self.unknown("bench/peers/step.py --layers 4 --bases nf4 --compute_dtype bfloat16"), [])
         self.assertEqual(self.unknown("bench/peers/step.py --layer 4"), ["--layer of bench/peers/step.py"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every command of the documents and compares the output with what they print.
 
-  tests/docs/run_documents.py [DOCUMENT...] [--bin FOLDER] [--slow] [--update]
+  tests/docs/run_documents.py [DOCUMENT...] [--bin FOLDER] [--share I/N] [--slow] [--update]
 
 Without names: all documents of the repository. Commands run in a scratch folder per document, which
 links to the files of the repository; paths to it appear as /home/me. documents.py describes the
@@ -187,13 +187,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("documents", nargs="*", type=pathlib.Path)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin", help="folder of the program")
+    parser.add_argument("--share", default="1/1", help="I/N: every Nth document, from the Ith on")
     parser.add_argument("--slow", action="store_true", help="run the blocks that take minutes as well")
     parser.add_argument("--update", action="store_true", help="write the output into the documents")
     arguments = parser.parse_args()
     if not (arguments.bin / "qlora").is_file():
         sys.exit(f"{arguments.bin}: there is no program qlora; build it, or name its folder with --bin")
     arguments.bin = arguments.bin.resolve()
-    paths = [path.resolve() for path in arguments.documents] or all_documents()
+    first, step = map(int, arguments.share.split("/"))
+    paths = ([path.resolve() for path in arguments.documents] or all_documents())[first - 1 :: step]
     try:
         runs = [check(path, arguments) for path in paths]
     except documents.DocumentError as error:
