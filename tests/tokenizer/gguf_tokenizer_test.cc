@@ -217,6 +217,7 @@ TEST(GgufTokenizer, SharedModelsTokenizeAsInLlamaCpp) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;
     const auto golden = nlohmann::json::parse(ReadTextFile(entry.path()));
+    if (!golden.contains("tokenized with special tokens")) continue;  // tokens of a prompt alone
     const Tokenizer tokenizer = Tokenizer::Load(folder / golden["model"].get<std::string>());
     for (const auto& pair : golden["tokenized with special tokens"]) {
       const auto text = pair[0].get<std::string>();
