@@ -175,7 +175,8 @@ def check(path, arguments):
     run = DocumentRun(path, arguments.bin, arguments.slow)
     begin = time.monotonic()
     run.run()
-    run.problems += references.check(ROOT, path, run.lines, arguments.bin)
+    if path.name != "CHANGELOG.md":  # which also names what has left
+        run.problems += references.check(ROOT, path, run.lines, arguments.bin)
     if arguments.update and run.changes:
         run.update()
         print(f"{run.name}: {len(run.changes)} outputs replaced")
