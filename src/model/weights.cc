@@ -150,8 +150,6 @@ class Loader : public WeightReader {
     });
     return out;
   }
-
-  std::size_t embedding_ = 0;  // WeightSizes::embedding
 };
 
 // The sizes of a run that only counts.
