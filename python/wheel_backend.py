@@ -1,7 +1,7 @@
 """Builds the wheel and the source distribution of qlora_cpp (PEP 517) with the standard library alone.
 
     pip wheel --no-deps .                                  builds in build/wheel
-    pip wheel --no-deps . --config-settings options=-DQLORA_PCH=OFF
+    pip wheel --no-deps . --config-settings options=-DQLORA_UNITY=OFF
                                                            with more options of CMake
     pip wheel --no-deps . --config-settings extension=FILE --config-settings platform=TAG
                                                            packs a module that was built before

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
 # Runs every fuzzer of the preset asan from its committed corpus; an input that fails is kept.
 #   scripts/fuzz.sh [LIMIT [SEED]]      for each fuzzer: seconds, or inputs as 1000x; default: 30 and a random seed
-# What the runs found is kept in build/fuzz. To add an input of it to the corpus, copy it to
-# tests/fuzz/corpus/<name>; -merge=1 (libFuzzer) picks those that reach new code.
+# What the runs found is kept in build/fuzz, where runs for a time go on from it. Runs of a number of inputs
+# begin with the corpus alone, so that a seed means the same inputs everywhere. To add an input to the corpus,
+# copy it to tests/fuzz/corpus/<name>; -merge=1 (libFuzzer) picks those that reach new code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 limit=${1:-30} seed=${2:-0}
-if [[ $limit == *x ]]; then limit=-runs=${limit%x}; else limit=-max_total_time=$limit; fi
+if [[ $limit == *x ]]; then
+  limit=-runs=${limit%x}
+  rm -rf build/fuzz
+else
+  limit=-max_total_time=$limit
+fi
 export limit seed
 
 fuzz() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the program, the Python module and the tests with g++, and runs every test of them.
-# scripts/test_more.sh runs what takes longer.
+# Builds the program, the Python module and the tests with g++, and runs every test of them but those of
+# installed libraries. scripts/test_more.sh runs what takes longer.
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
 need libdnnl-dev python3-jsonschema python3-yaml python3-protobuf
@@ -8,6 +8,7 @@ need_python
 
 scripts/include_rules.sh
 configure_options=(-DQLORA_PYTHON=ON)
+SECONDS=0
 build release all
 took "release build"
 ctest --test-dir build/release --output-on-failure -j "$(nproc)" -LE install

@@ -5,18 +5,22 @@
 source "$(dirname "$0")/dependencies.sh"
 need_to_build
 need_python
-need clang libclang-rt-dev
+need clang libclang-rt-dev libdnnl-dev python3-protobuf
+mkdir -p build
 
 # Starts a command whose output is shown by `join`: peers and packages wait more than they compute, so
-# they run beside builds.
+# they run beside builds. It ends with this script, and at its first failure, which it would not do in a
+# condition.
 beside() {
   "$@" >build/beside.log 2>&1 &
   job=$!
 }
+trap 'kill ${job:-} 2>/dev/null || true' EXIT
 # Waits for it, prints what it said, and ends when it failed.
 join() {
   local status=0
   wait $job || status=$?
+  job=
   cat build/beside.log
   [ $status -eq 0 ] || exit $status
 }
@@ -43,6 +47,7 @@ peers() {
 }
 # One step of training, some tokens and files of each tiny model, as a user makes them.
 try_models() {
+  set -x
   local qlora=build/asan/bin/qlora out=build/asan/models
   for model in tests/golden/*-tiny; do
     rm -rf $out
@@ -65,7 +70,8 @@ join
 took "peers, after the sanitized build"
 run_tests asan
 took "sanitized tests"
-try_models >build/models.log 2>&1 || { cat build/models.log; exit 1; }
+beside try_models
+join
 took "sanitized models"
 # The same inputs on every machine, so that a change fails for its own faults. Longer runs with other seeds
 # are by hand.

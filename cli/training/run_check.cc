@@ -8,7 +8,6 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend_factory.h"
 #include "base/printable.h"
 #include "command/errors.h"
 #include "command/model_loading.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
 #include "base/check.h"
 #include "base/file.h"
 #include "command/common.h"

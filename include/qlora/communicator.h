@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,9 +53,6 @@ class Communicator {
   void Broadcast(MutableBytes data, int root);
   // Ends all ranks with this exit code, without a word of its own.
   [[noreturn]] virtual void Abort(int code) = 0;
-
-  // Runs work(), a call of an engine that is none of the above, and names, counts and times it.
-  void TimeCall(const char* name, const std::function<void()>& work);
 
   // The seconds of the calls so far, waiting for others included.
   double seconds() const { return seconds_; }

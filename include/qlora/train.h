@@ -105,8 +105,8 @@ class TrainObserver {
   virtual void OnEval(std::int64_t /*step*/, const EvalReport& /*report*/) {}
   virtual void OnSample(const SampleReport& /*report*/) {}
   virtual void OnCheckpoint(const std::string& /*dir*/) {}
-  // Something that no plan could know and that the run can do without: page-locked memory, or a log
-  // on a disk that is full. An observer that does not pass this on loses logs in silence.
+  // Something that no plan could know and that the run can do without: a log or a checkpoint on a
+  // disk that is full. An observer that does not pass this on loses logs in silence.
   virtual void OnWarning(const std::string& /*text*/) {}
   // Asked after every step and during evaluations; true ends the run with a checkpoint.
   virtual bool ShouldStop() { return false; }

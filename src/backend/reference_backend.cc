@@ -425,8 +425,6 @@ void Run(const ops::GatedDeltaRuleBackward& op) {
 class ReferenceBackend final : public Backend {
  public:
   Memory& memory() const override { return HostMemory(); }
-  // Ops run when they are given: there is no launch that could be saved.
-
   std::size_t WorkspaceBytes(const BackendLimits&) const override { return 0; }
   void Reserve(const BackendLimits&) override {}
   // Weights are read where they are; nothing is carved.

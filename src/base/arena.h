@@ -1,4 +1,4 @@
-// Planned memory of a device: one allocation, carved into named matrices.
+// Planned memory: one allocation, carved into named matrices.
 #ifndef QLORA_BASE_ARENA_H_
 #define QLORA_BASE_ARENA_H_
 

@@ -16,8 +16,7 @@ class Memory {
  public:
   virtual ~Memory() = default;
 
-  // Allocates zeroed bytes, aligned to 4096 bytes on the host, to 256 on a device. Errors:
-  // OutOfMemory.
+  // Allocates zeroed bytes, aligned to 64 bytes or more. Errors: OutOfMemory.
   virtual std::byte* Allocate(std::size_t bytes) = 0;
   virtual void Free(std::byte* data, std::size_t bytes) noexcept = 0;
 
@@ -30,8 +29,7 @@ class Memory {
 
   // Returns the bytes that can still be allocated.
   virtual std::size_t Available() const = 0;
-  // Returns the bytes that this process holds beyond the allocations made here: program and data in
-  // host memory, what a driver takes in that of a device.
+  // Returns the bytes that this process holds beyond the allocations made here: program and data.
   virtual std::size_t Held() const { return 0; }
   // Returns the size of the memory, or of the part that this process may use. Available() and
   // Held() may be more in sum: pages of files count as both.

@@ -34,11 +34,6 @@ class Communicator::Call {
   Stopwatch watch_;
 };
 
-void Communicator::TimeCall(const char* name, const std::function<void()>& work) {
-  const Call call(*this, name);
-  work();
-}
-
 void Communicator::Exchange(std::span<const Bytes> to_each,
                             std::span<const MutableBytes> from_each) {
   const Call call(*this, "exchange");

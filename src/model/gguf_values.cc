@@ -3,7 +3,6 @@
 // is alpha / R, or 1 where alpha is 0.
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 #include <set>
 
 #include "base/check.h"
@@ -37,8 +36,9 @@ class Reader {
       });
       if (progress) progress(l + 1, decoder_.num_hidden_layers);
     }
-    const std::vector<DecoderTensor> rows = DecoderTensors(decoder_);
-    for (const DecoderTensor& row : std::views::reverse(rows)) {
+    std::vector<DecoderTensor> rows = DecoderTensors(decoder_);
+    std::reverse(rows.begin(), rows.end());
+    for (const DecoderTensor& row : rows) {
       const std::string stem = StemOf(row.gguf[0][0].tensor);
       const auto [vocab, hidden] = row.shape;
       if (row.is_head()) ReadStack({stem, {{"lm_head", vocab, hidden}}}, {});

@@ -192,8 +192,7 @@ struct LinearShape {
   std::int64_t in = 0;
 };
 PerLinear<LinearShape> ShapeLinears(const DecoderConfig& config, std::int64_t layer);
-// Of all layers: the most inputs or outputs of one linear, and the most outputs of all linears that
-// share an input.
+// Of all layers: the most outputs of one linear, and of all linears that share an input.
 std::int64_t WidestLinear(const DecoderConfig& config);
 std::int64_t WidestGroup(const DecoderConfig& config);
 

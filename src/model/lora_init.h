@@ -39,7 +39,7 @@ inline bool DoublesRank(LoraInit init) {
 void CheckLoraInit(LoraInit init, const LoraAdapter& adapter, bool quantizes_on_load);
 
 // Sets A and B (float32) of every linear, as CheckLoraInit allows. init: not kDefault. backend:
-// with the compute type kF32, on the device of the weights and the adapter; it has reserved
+// with the compute type kF32, in whose memory the weights and the adapter are; it has reserved
 // nothing. progress: called after each linear with the number done and in all; an exception from it
 // ends the work.
 void InitializeFromWeights(Backend& backend, LoraInit init, const DecoderWeights& weights,

@@ -1,5 +1,5 @@
-// Reads single weights of a checkpoint into memory that a carver hands out. weights.cc says which
-// tensors a model has.
+// Reads single weights of a checkpoint into memory that a carver hands out. tensor_list.h says
+// which tensors a model has.
 //
 // The same calls run twice, in the same order: first with a carver that counts, which only looks at
 // headers, then with memory. The second run therefore takes the memory that the first one counted.

@@ -91,19 +91,12 @@ class LayerLayout : public Layout {
     PerLayerBlock::Layout(c, a.per_layer);
   }
 
-  // Large enough for each of the adapters. Linear i of a group takes place i modulo their number:
-  // experts share theirs, of which each writes other rows, so that the largest rank is enough.
-  void Lora(const Adapters& adapters, PerLinear<MatrixView>& u) {
-    for (const LayerTensor& row : LayerTensors(c_, l_)) {
-      if (row.kind != TensorKind::kLinear) continue;
-      std::int64_t rank = 0;
-      for (const LoraAdapter* adapter : adapters) {
-        for (const LoraLinear* lora : StackOf(adapter->layers()[l_], row)) {
-          rank = std::max(rank, lora->rank);
-        }
-      }
-      const std::int64_t rows = row.experts > 0 ? n_ * c_.experts().num_experts_per_tok : n_;
-      Append(u, row.group, rank > 0 ? Wide(rows, rank) : MatrixView{});
+  // Large enough for each of the adapters. Experts share a place, of which each writes other rows,
+  // so that the largest rank is enough.
+  void Lora(const AdapterSizes& adapters, PerLinear<MatrixView>& u) {
+    for (const AdapterSizes::Place& it : adapters.layers[l_]) {
+      const std::int64_t rows = it.of_experts ? n_ * c_.experts().num_experts_per_tok : n_;
+      Append(u, it.group, it.rank > 0 ? Wide(rows, it.rank) : MatrixView{});
     }
   }
 
@@ -133,6 +126,29 @@ class LayerLayout : public Layout {
 
 }  // namespace
 
+AdapterSizes::AdapterSizes(const DecoderConfig& config, const Adapters& adapters)
+    : layers(config.num_hidden_layers) {
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    for (const LayerTensor& row : LayerTensors(config, l)) {
+      if (row.kind != TensorKind::kLinear) continue;
+      std::int64_t rank = 0;
+      for (const LoraAdapter* adapter : adapters) {
+        for (const LoraLinear* lora : StackOf(adapter->layers()[l], row)) {
+          rank = std::max(rank, lora->rank);
+        }
+      }
+      layers[l].push_back({row.group, row.experts > 0, rank});
+      trains_per_layer |= row.group == LinearGroup::kPerLayerModel && rank > 0;
+    }
+  }
+  for (const LoraAdapter* adapter : adapters) {
+    trains_per_layer |= adapter->embedding() != nullptr;
+    if (!adapter->config().use_dora) continue;
+    dora_linear = WidestLinear(config);
+    dora_group = WidestGroup(config);
+  }
+}
+
 // ---- The layout of a pass.
 
 // Which buffers a layer has to itself, and which it shares with all layers that recompute the part:
@@ -147,8 +163,9 @@ class LayerLayout : public Layout {
 //
 // Adapters are small, so every layer keeps its own u, at every level. All layers share the scratch.
 // Keys and values that other layers read are of no part: they live as long as the pass.
-Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape) {
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
+                              const AdapterSizes& adapters, const Precision& precision,
+                              const ActivationShape& shape) {
   Layout layout(carver, config, precision, shape);
   const IndexRange here = config.layers_here();
   Activations out;
@@ -203,11 +220,12 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
   if (shape.training) layout.Gradients(out);
   share([](std::int64_t) { return true; },
         [](LayerLayout& of_layer, LayerActivations& a) { of_layer.Scratch(a); });
-  out.per_layer = LayoutPerLayer(carver, config, adapters, precision, shape.rows, shape.training);
+  out.per_layer = LayoutPerLayer(carver, config, precision, shape.rows,
+                                 shape.training && adapters.trains_per_layer);
   out.experts = LayoutExpertBuffers(carver, config, precision, shape.rows, shape.training);
-  if (std::any_of(adapters.begin(), adapters.end(),
-                  [](const LoraAdapter* adapter) { return adapter->config().use_dora; })) {
-    out.dora = LayoutDora(carver, config, precision, shape.rows, shape.training);
+  if (adapters.dora_linear > 0) {
+    out.dora = LayoutDora(carver, adapters.dora_linear, shape.training ? adapters.dora_group : 0,
+                          precision, shape.rows);
   }
   if (config.has_head()) layout.Head(out);
   return out;
@@ -216,12 +234,13 @@ Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const
 std::size_t BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
                         const Precision& precision, const ActivationShape& shape) {
   Carver plan;
-  LayoutActivations(plan, config, adapters, precision, shape);
+  LayoutActivations(plan, config, AdapterSizes(config, adapters), precision, shape);
   return plan.bytes();
 }
 
-Activations LayoutActivations(Arena& memory, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape) {
+Activations LayoutActivations(Arena& memory, const DecoderConfig& config,
+                              const AdapterSizes& adapters, const Precision& precision,
+                              const ActivationShape& shape) {
   Carver carver(memory);
   Activations activations = LayoutActivations(carver, config, adapters, precision, shape);
   if (carver.bytes() > memory.bytes()) {

@@ -102,15 +102,36 @@ inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config
   return std::min(rows, backend.HeadChunkRows(config.vocab_size));
 }
 
+// What buffers depend on in the adapters that passes may use. Found once for many passes, because
+// it walks the list of tensors.
+struct AdapterSizes {
+  // The linears of one row of LayerTensors: the largest rank among them and the adapters.
+  struct Place {
+    LinearGroup group;
+    bool of_experts;
+    std::int64_t rank;  // R; 0: none is adapted
+  };
+
+  AdapterSizes(const DecoderConfig& config, const Adapters& adapters);
+
+  std::vector<std::vector<Place>> layers;  // L
+  bool trains_per_layer = false;           // what makes per-layer inputs of the embedding
+  // O of the largest linear and of the largest group; 0 without DoRA.
+  std::int64_t dora_linear = 0;
+  std::int64_t dora_group = 0;
+};
+
 // adapters: the adapters that a pass may use.
-Activations LayoutActivations(Carver& carver, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape);
+Activations LayoutActivations(Carver& carver, const DecoderConfig& config,
+                              const AdapterSizes& adapters, const Precision& precision,
+                              const ActivationShape& shape);
 // The bytes that LayoutActivations takes.
 std::size_t BytesOfPass(const DecoderConfig& config, const Adapters& adapters,
                         const Precision& precision, const ActivationShape& shape);
 // The same in the memory of one pass at a time. Errors: Runtime when it is too small.
-Activations LayoutActivations(Arena& memory, const DecoderConfig& config, const Adapters& adapters,
-                              const Precision& precision, const ActivationShape& shape);
+Activations LayoutActivations(Arena& memory, const DecoderConfig& config,
+                              const AdapterSizes& adapters, const Precision& precision,
+                              const ActivationShape& shape);
 
 }  // namespace qlora
 

@@ -31,14 +31,13 @@ void ForEachDora(const DecoderWeights& weights, const LoraAdapter& adapter, Visi
 
 // z and gain belong to one linear at a time. dz is as wide as a group, because one
 // LinearBackward reads the gradients of all its linears.
-DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precision& precision,
-                       std::int64_t rows, bool training) {
-  const std::int64_t widest = WidestLinear(config);
+DoraBuffers LayoutDora(Carver& carver, std::int64_t widest, std::int64_t widest_group,
+                       const Precision& precision, std::int64_t rows) {
   DoraBuffers out;
   out.z = carver.Matrix(precision.wide, rows, widest);
   out.gain = carver.Matrix(precision.wide, 1, widest);
-  if (!training) return out;
-  out.dz = carver.Matrix(precision.activation, rows, WidestGroup(config));
+  if (widest_group == 0) return out;
+  out.dz = carver.Matrix(precision.activation, rows, widest_group);
   out.dots = carver.Matrix(precision.wide, 1, widest);
   return out;
 }

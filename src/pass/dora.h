@@ -21,8 +21,9 @@ struct DoraBuffers {
   MatrixView dz;    // (N, largest O of a group) act: the gradients of a group, side by side
   MatrixView dots;  // (1, largest O) wide
 };
-DoraBuffers LayoutDora(Carver& carver, const DecoderConfig& config, const Precision& precision,
-                       std::int64_t rows, bool training);
+// widest: O of the largest linear. widest_group: of the largest group; 0: no backward pass.
+DoraBuffers LayoutDora(Carver& carver, std::int64_t widest, std::int64_t widest_group,
+                       const Precision& precision, std::int64_t rows);
 
 // y = [y +] gain z + bias,  z = x (W + scale B A)^T,  gain = magnitude / norm.
 // views and loras: of the linears of a group.

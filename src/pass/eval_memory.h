@@ -3,7 +3,6 @@
 #define QLORA_PASS_EVAL_MEMORY_H_
 
 #include <cstdint>
-#include <utility>
 
 #include "pass/decoder.h"
 
@@ -16,8 +15,8 @@ Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::i
 class EvalMemory {
  public:
   // memory: of ReserveEvaluation for the same decoder and adapters, or as large; free for this use.
-  EvalMemory(const Decoder& decoder, Adapters adapters, Arena& memory)
-      : decoder_(decoder), adapters_(std::move(adapters)), memory_(memory) {}
+  EvalMemory(const Decoder& decoder, const Adapters& adapters, Arena& memory)
+      : decoder_(decoder), adapters_(decoder.config(), adapters), memory_(memory) {}
 
   // Lays the activations out for a batch of `rows` rows. Errors: Runtime when the memory is too
   // small.
@@ -25,7 +24,7 @@ class EvalMemory {
 
  private:
   const Decoder& decoder_;
-  Adapters adapters_;
+  AdapterSizes adapters_;
   Arena& memory_;
   Activations activations_;
 };

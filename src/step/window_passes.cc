@@ -19,6 +19,7 @@ WindowPasses::WindowPasses(const StepModel& model, const RankPlace& place,
       adapter_(adapter),
       sums_(sums),
       schedule_(StageOpsOf(place.stage(), place.stages, std::ssize(window.micro_batches))),
+      sizes_(model.decoder.config(), {&adapter}),
       passes_(model.memories.size()) {}
 
 WindowPasses::Pass& WindowPasses::At(std::int64_t micro_batch) {
@@ -33,7 +34,7 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const ActivationShape shape = TrainShape(model_.backend(), decoder.config(), it.batch.rows(),
                                            it.batch.supervised(), options_.recompute);
   pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
-                                       decoder.config(), {&adapter_}, decoder.precision(), shape);
+                                       decoder.config(), sizes_, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
   // same ones.
   const DropoutState dropout{true, options_.seed,

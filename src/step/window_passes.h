@@ -68,6 +68,7 @@ class WindowPasses {
   LoraAdapter& adapter_;
   WindowSums& sums_;
   std::vector<StageOp> schedule_;
+  AdapterSizes sizes_;
   std::vector<Pass> passes_;  // as many as are on their way at a time
   Message message_;
 };

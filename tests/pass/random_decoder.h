@@ -251,7 +251,7 @@ class Runner {
       : decoder_(decoder), adapter_(adapter), batch_(batch) {
     const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
     shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
-    const Adapters adapters = AdaptersOf(adapter);
+    const AdapterSizes adapters(decoder.config(), AdaptersOf(adapter));
     Carver plan;
     LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);
     arena_ = Arena(plan.bytes(), decoder.backend().memory());

@@ -1,6 +1,7 @@
 // Turns of templates that hide, open or close thoughts.
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <ranges>
+#include <vector>
 
 #include "data/data_test_util.h"
 #include "prompt/rendered_conversation.h"
@@ -25,7 +26,9 @@ class ThinkingTurnsTest : public testing::Test {
   // The conversation with brackets around what the assistant wrote.
   static std::string Bracketed(const RenderedConversation& chat) {
     std::string shown = chat.text();
-    for (const ChatSpan& turn : std::views::reverse(chat.turns())) {
+    std::vector<ChatSpan> turns(chat.turns().begin(), chat.turns().end());
+    std::reverse(turns.begin(), turns.end());
+    for (const ChatSpan& turn : turns) {
       shown.insert(turn.end, turn.open_end ? "…⟧" : "⟧");
       shown.insert(turn.begin, "⟦");
     }

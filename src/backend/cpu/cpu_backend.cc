@@ -32,8 +32,6 @@ class CpuBackend final : public Backend {
         machine_{context, kernels_, workspace_},
         float_machine_{context, cpu::SelectKernels(DType::kF32), workspace_} {}
 
-  // Ops run when they are given: there is no launch that could be saved.
-
   std::size_t WorkspaceBytes(const BackendLimits& limits) const override {
     return SizeOf(limits).Total(context_.threads());
   }

@@ -18,9 +18,8 @@ struct LayerContext;
 // Activations::norm.
 class BlockInput {
  public:
-  // x (N, D): the stream. weight (1, D): empty without a norm. rstd (1, N) wide. context must
-  // outlive this.
-  // wanted: the gradient of x is needed.
+  // x (N, D): the stream. weight (1, D): empty without a norm. rstd (1, N) wide. wanted: the
+  // gradient of x is needed. context must outlive this.
   BlockInput(const LayerContext& context, const MatrixView& x, const ConstMatrixView& weight,
              const MatrixView& rstd, bool wanted = true)
       : context_(context), x_(x), weight_(weight), rstd_(rstd), wanted_(wanted) {}
@@ -62,8 +61,8 @@ class Branch {
 
   // x_out = x + [RMSNorm](input W^T)
   void Forward(const MatrixView& input, const MatrixView& x, const MatrixView& x_out) const;
-  // From dx: d_input = the gradient of input. Reads the activations, which Norm computes again.
   bool has_norm() const { return !post_norm_.empty(); }
+  // From dx: d_input = the gradient of input. Reads the activations, which Norm computes again.
   void Backward(const ConstMatrixView& input, const MatrixView& d_input,
                 LoraAdapter& trained) const;
 

@@ -8,11 +8,6 @@
 namespace qlora {
 namespace {
 
-bool IsAdapted(const LoraAdapter& adapter) {
-  const PerLinear<LoraLinear>& first = adapter.layers().front();
-  return !first.per_layer_model.empty() && first.per_layer_model[0].rank > 0;
-}
-
 // norm = e, as linears read it.
 void CopyEmbedding(const Decoder& decoder, Activations& activations) {
   decoder.backend().Run(ops::Zero{activations.norm});
@@ -50,20 +45,14 @@ void EmbedTable(const Decoder& decoder, const PassInputs& inputs, const MatrixVi
 }  // namespace
 
 PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
-                               const Adapters& adapters, const Precision& precision,
-                               std::int64_t rows, bool training) {
+                               const Precision& precision, std::int64_t rows, bool needs_gradient) {
   PerLayerBuffers out;
   const std::int64_t features = config.per_layer_features();
   if (features == 0) return out;
   out.inputs = carver.Matrix(precision.activation, rows, features);
   out.projected = carver.Matrix(precision.activation, rows, features);
   out.rstd = carver.Matrix(precision.wide, 1, rows * config.num_hidden_layers);
-  const bool needs_gradient = std::ranges::any_of(adapters, [](const LoraAdapter* adapter) {
-    return adapter->embedding() != nullptr || IsAdapted(*adapter);
-  });
-  if (training && needs_gradient) {
-    out.d_inputs = carver.Matrix(precision.activation, rows, features);
-  }
+  if (needs_gradient) out.d_inputs = carver.Matrix(precision.activation, rows, features);
   return out;
 }
 

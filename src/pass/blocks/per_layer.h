@@ -34,8 +34,7 @@ struct PerLayerBuffers {
 };
 
 PerLayerBuffers LayoutPerLayer(Carver& carver, const DecoderConfig& config,
-                               const Adapters& adapters, const Precision& precision,
-                               std::int64_t rows, bool training);
+                               const Precision& precision, std::int64_t rows, bool needs_gradient);
 
 // Computes p from the input of layer 0.
 void EmbedPerLayer(const Decoder& decoder, const PassInputs& inputs, const InputObserver* observer,
