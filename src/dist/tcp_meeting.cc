@@ -137,7 +137,18 @@ class Meeting {
       place.host = {};
       host.copy(place.host.data(), place.host.size() - 1);
       place.port = hello.port;
+      if (missing == 0) missing = DropClosed(first);
     }
+  }
+  // Forgets ranks that have ended since they came, and may be started again. Returns their number.
+  int DropClosed(int first) {
+    int count = 0;
+    for (int rank = first; rank < meeting_.size; ++rank) {
+      if (!links_[rank].socket.IsClosed()) continue;
+      links_[rank] = {};
+      ++count;
+    }
+    return count;
   }
   void CheckRank(const Hello& hello, int first) const {
     if (hello.size != meeting_.size) {
