@@ -80,7 +80,7 @@ took "fuzzers"
 beside scripts/package.sh
 build tsan base_tests backend_tests train_tests
 took "build for the thread sanitizer"
-run_tests tsan
+TSAN_OPTIONS=suppressions=$PWD/tests/tsan_suppressions.txt run_tests tsan
 took "threads"
 join
 took "packages, after the thread sanitizer"
