@@ -36,6 +36,10 @@ bool IsOfTheCommand(std::string_view key) {
   return key == "output_dir" || key == "overwrite_output_dir" || key == "resume_from_checkpoint";
 }
 
+// True for options of earlier releases, which recorded them and whose values change nothing now:
+// every run gives the same bits.
+bool HasLeft(std::string_view key) { return key == "deterministic"; }
+
 // dashboard belongs to the command, not to the run. Options that a step depends on may not change,
 // or the run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
@@ -246,7 +250,7 @@ class ResumeVerb : public Verb {
     for (const auto& [key, value] : record.items()) {
       const Option* on_command_line = given.Find(key);
       const bool is_given = on_command_line != nullptr && on_command_line->set;
-      if (is_given || IsOfTheCommand(key)) continue;
+      if (is_given || IsOfTheCommand(key) || HasLeft(key)) continue;
       if (value.is_array()) {
         recorded.Set(key, JsonAs<std::vector<std::string>>(value, key, where), where);
       } else {

@@ -219,6 +219,25 @@ TEST_F(ResumeVerbTest, ARecordDoesNotChooseWhereToWrite) {
   EXPECT_FALSE(fs::is_empty(scratch_ / "elsewhere"));
 }
 
+// Releases with a CUDA backend recorded options and values that only a card had.
+TEST_F(ResumeVerbTest, ContinuesRunsThatRecordedOptionsOfACard) {
+  ASSERT_EQ(Run(TrainWords()).code, 0);
+  EditJson(scratch_ / "out/train_config.json",
+           [](nlohmann::json& json) { json["deterministic"] = "true"; });
+  EXPECT_EQ(Run({"resume", "out", "--max_steps=3"}).code, 0);
+  EditJson(scratch_ / "out/train_config.json", [](nlohmann::json& json) {
+    json["device"] = "cuda";
+    json["recompute"] = "offload";
+    json["ddp_backend"] = "nccl";
+  });
+  EXPECT_THAT(Refused({"resume", "out", "--max_steps=4", "--ddp_backend=auto"}),
+              HasSubstr("qlora computes on the CPU"));
+  EXPECT_EQ(Run({"resume", "out", "--max_steps=4", "--device=auto", "--recompute=auto",
+                 "--ddp_backend=auto"})
+                .code,
+            0);
+}
+
 TEST_F(ResumeVerbTest, ATemplateIsTakenFromTheFolderOfTheRun) {
   Write("turns.jsonl",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
