@@ -21,7 +21,8 @@ void DeclareDevice(OptionTable& table, std::string* device);
 // compute_dtype: see ParsePrecision.
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype);
 
-// "auto", "float32" or "bfloat16" -> the activation type; auto is the type that the backends prefer.
+// "auto", "float32" or "bfloat16" -> the activation type; auto is the type that the backends
+// prefer.
 Precision ParsePrecision(const std::string& compute_dtype, const BackendFactory& backends);
 
 }  // namespace qlora
