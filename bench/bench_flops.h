@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "model/config.h"
-#include "model/lora.h"
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "model/weights.h"
 #include "pass/activations.h"
 

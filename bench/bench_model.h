@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config.h"
-#include "model/lora.h"
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "qlora/options.h"
 
 namespace qlora::bench {

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # folder: the folders that it may include, besides itself and the public headers. Verbs compute
-# through include/qlora, so that cli/ has no use for model, convert, linear, quant and the parsers.
+# through include/qlora, so that cli/ has no use for model, export, linear, quant and the parsers.
 declare -A below=(
   [include]=""
   [src/base]=""
@@ -26,18 +26,21 @@ declare -A below=(
   [src/data]="prompt records tokenizer unicode io base"
   [src/backend]="ggml quant machine base"
   [src/linear]="backend io quant base"
-  [src/model]="backend prompt tokenizer gguf io quant base"
-  [src/pass]="model backend base"
-  [src/inference]="dist machine pass model backend data prompt tokenizer hub io base"
-  [src/step]="dist pass model backend data quant base"
-  [src/checkpoint]="step model data tokenizer io base"
+  [src/config]="backend gguf io base"
+  [src/model]="config backend prompt tokenizer gguf io quant base"
+  [src/adapter]="model config backend gguf io quant base"
+  [src/pass]="adapter model config backend base"
+  [src/inference]="dist machine pass adapter model config backend data prompt tokenizer hub io base"
+  [src/step]="dist pass adapter model config backend data quant base"
+  [src/checkpoint]="step adapter model config data tokenizer io base"
   [src/log]="checkpoint step io base"
-  [src/plan]="dist machine log checkpoint step inference pass model backend data prompt tokenizer hub io base"
-  [src/train]="dist plan log checkpoint step inference pass model data tokenizer io base"
-  [src/convert]="inference pass model backend data prompt tokenizer gguf hub io quant base"
+  [src/plan]="dist machine log checkpoint step inference pass adapter model config backend data prompt tokenizer hub io base"
+  [src/train]="dist plan log checkpoint step inference pass adapter model config data tokenizer io base"
+  [src/convert]="inference pass adapter model config backend data prompt tokenizer gguf hub io quant base"
+  [src/export]="convert inference pass adapter model config backend data prompt tokenizer gguf hub io quant base"
   [src/foreign]="data io base"
   [cli]="dist foreign plan log checkpoint data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
-  [bench]="ggml plan step inference pass model backend tokenizer hub io quant machine base command terminal"
+  [bench]="ggml plan step inference pass adapter model config backend tokenizer hub io quant machine base command terminal"
   [python/src]="dist foreign base"
   [examples]=""
 )
@@ -69,7 +72,7 @@ if grep -rnE 'WeightForm::|\.form\(\)' src cli python/src | grep -v '^src/backen
   echo "only src/backend asks for the form of a weight"
   broken=1
 fi
-places='^src/(ggml/(block_format|encode|decode)|io/mxfp4|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(model|convert)/(gguf_|export_gguf))'
+places='^src/(ggml/(block_format|encode|decode)|io/mxfp4|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(config|model|adapter|export)/(gguf_|export_gguf))'
 if grep -rnE 'BlockFormat::k(Q|IQ|TQ|MX|NV)' src cli python/src |
   grep -vE "$places|BlockFormat format = BlockFormat::kQ8_0"; then
   echo "a block format is named outside of the places that know it"

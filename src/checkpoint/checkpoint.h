@@ -24,10 +24,10 @@
 #include <filesystem>
 #include <functional>
 
+#include "adapter/lora.h"
 #include "checkpoint/train_position.h"
 #include "io/json_fwd.h"
 #include "model/base_record.h"
-#include "model/lora.h"
 #include "step/optimizer.h"
 
 namespace qlora {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "qlora/context.h"
 
 namespace qlora {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/check.h"
+#include "config/families.h"
+#include "config/gguf_config.h"
 #include "io/json.h"
-#include "model/families.h"
-#include "model/gguf_config.h"
 #include "pass/rope.h"
 
 namespace qlora {

@@ -4,10 +4,10 @@
 
 #include <string>
 
+#include "config/config.h"
 #include "gguf/gguf.h"
 #include "io/json_fwd.h"
 #include "io/tensor_type.h"
-#include "model/config.h"
 
 namespace qlora {
 

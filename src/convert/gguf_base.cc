@@ -7,6 +7,7 @@
 #include "gguf/gguf.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
+#include "model/checkpoint.h"
 #include "model/tensor_list.h"
 #include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer.h"

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <string>
 
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "io/json_fwd.h"
-#include "model/config.h"
-#include "model/lora.h"
 
 namespace qlora {
 

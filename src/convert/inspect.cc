@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "config/config.h"
 #include "data/sample_display.h"
 #include "data/training_data.h"
 #include "gguf/gguf.h"
@@ -25,7 +26,6 @@
 #include "io/json.h"
 #include "io/peft.h"
 #include "model/checkpoint.h"
-#include "model/config.h"
 #include "model/gguf_source.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"

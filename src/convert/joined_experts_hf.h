@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "io/tensor_file.h"
-#include "model/config.h"
-#include "model/lora.h"
 #include "model/weights.h"
 
 namespace qlora {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "model/lora.h"
+#include "adapter/lora.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 

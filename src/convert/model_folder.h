@@ -5,9 +5,9 @@
 // by row, and streams the result to a GGUF file (export_gguf.h) or to safetensors (export_hf.h).
 // verify.h reads the result back and compares its log-probabilities with the source.
 //
-//   gguf_metadata.h   the keys that describe a decoder; model/gguf_names.h has llama.cpp's names
+//   gguf_metadata.h   the keys that describe a decoder; config/gguf_names.h has llama.cpp's names
 //   gguf_tokenizer_keys.h the tokenizer as GGUF keys
-//   export_adapter.h  adapters for PEFT and mlx-lm; model/lora_values.h reads all formats
+//   export_adapter.h  adapters for PEFT and mlx-lm; adapter/lora_values.h reads all formats
 //   gguf_base.h       what holds for a base that is a GGUF file itself
 //   config_json.h     config.json for it
 //   verify_report.h   export_report.json

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "config/families.h"
 #include "model/checkpoint.h"
-#include "model/families.h"
 #include "model/tensor_list.h"
 
 namespace qlora {

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
+#include "config/config.h"
 #include "io/tensor_file.h"
-#include "model/config.h"
 
 namespace qlora {
 

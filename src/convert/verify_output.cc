@@ -7,13 +7,13 @@
 #include <span>
 #include <vector>
 
+#include "adapter/combined_adapter.h"
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "convert/verify.h"
 #include "convert/verify_report.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
-#include "model/combined_adapter.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {

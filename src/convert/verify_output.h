@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <string>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "io/adapter_source.h"
 #include "io/tensor_type.h"
-#include "model/lora.h"
 #include "model/weights.h"
 #include "qlora/export.h"
 

@@ -4,7 +4,7 @@
 // padding; data, every tensor padded to the alignment. A name is u64 length and bytes.
 //
 // This folder knows bytes, keys and tensors (gguf.h reads, gguf_writer.h writes, both as
-// io/tensor_file.h). The names that llama.cpp gives to weights are in model/gguf_names.h.
+// io/tensor_file.h). The names that llama.cpp gives to weights are in config/gguf_names.h.
 #ifndef QLORA_GGUF_GGUF_H_
 #define QLORA_GGUF_GGUF_H_
 

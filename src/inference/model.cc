@@ -5,6 +5,7 @@
 #include <cmath>
 #include <optional>
 
+#include "adapter/combined_adapter.h"
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/stopwatch.h"
@@ -23,7 +24,7 @@
 #include "io/json.h"
 #include "machine/simd_target.h"
 #include "model/base_record.h"
-#include "model/combined_adapter.h"
+#include "model/checkpoint.h"
 #include "model/shared_options.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"

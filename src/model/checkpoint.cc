@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "config/gguf_config.h"
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
@@ -386,6 +387,21 @@ bool HoldsOwnHead(const TensorReader& reader) {
   reader.Release(*head);
   reader.Release(*embedding);
   return !equal;
+}
+
+DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
+  if (const auto gguf = FindGguf(model_dir)) return ParseGgufConfig(*OpenGguf(*gguf));
+  const std::filesystem::path path = model_dir / "config.json";
+  DecoderConfig config = ParseDecoderConfig(ReadJsonFile(path), path.string());
+  if (!config.tie_word_embeddings || !HoldsModel(model_dir)) return config;
+  try {
+    config.has_own_head = HoldsOwnHead(*OpenCheckpoint(model_dir, config));
+  } catch (const Error& error) {
+    // A checkpoint that cannot be opened is reported by whoever needs the weights.
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+  }
+  config.tie_word_embeddings = !config.has_own_head;
+  return config;
 }
 
 }  // namespace qlora

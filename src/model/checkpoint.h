@@ -18,10 +18,15 @@
 #include <filesystem>
 #include <memory>
 
+#include "config/config.h"
 #include "io/tensor_file.h"
-#include "model/config.h"
 
 namespace qlora {
+
+// The configuration of a GGUF file (config/gguf_config.h), or of <model_dir>/config.json. Where
+// config.json ties the head to the embedding, the weights of the folder are looked at
+// (HoldsOwnHead). Errors: as ParseDecoderConfig.
+DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir);
 
 // Opens the checkpoint of a model, a folder or a GGUF file; tensors that cannot be read are in
 // TensorReader::unread. Errors: InvalidInput as OpenSafetensors, for two tensors that get one name,

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "backend/weight.h"
+#include "config/config.h"
 #include "io/bnb.h"
 #include "io/tensor_file.h"
-#include "model/config.h"
 
 namespace qlora {
 

@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
-#include "model/gguf_keys.h"
+#include "config/gguf_keys.h"
 #include "model/tensor_list.h"
 #include "model/tensor_views.h"
 

@@ -13,8 +13,8 @@
 
 #include <memory>
 
+#include "config/config.h"
 #include "gguf/gguf.h"
-#include "model/config.h"
 
 namespace qlora {
 

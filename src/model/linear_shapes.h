@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/config.h"
+#include "config/config.h"
 
 namespace qlora {
 

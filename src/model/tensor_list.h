@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
-#include "model/gguf_names.h"
+#include "config/config.h"
+#include "config/gguf_names.h"
 #include "model/linear_shapes.h"
 #include "model/weights.h"
 

@@ -34,8 +34,8 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
+#include "config/config.h"
 #include "io/tensor_file.h"
-#include "model/config.h"
 #include "model/linear_shapes.h"
 #include "qlora/context.h"
 #include "qlora/nf4.h"

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "base/matrix.h"
-#include "model/config.h"
-#include "model/lora.h"
+#include "config/config.h"
 #include "model/weights.h"
 #include "pass/blocks/any_block.h"
 #include "pass/blocks/expert_slots.h"

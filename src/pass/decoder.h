@@ -16,7 +16,7 @@
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
 // weight gradients. Embeddings and heads that are trained in full take the place of the tables of
-// the base (EmbeddingOf and HeadOf in model/lora.h).
+// the base (EmbeddingOf and HeadOf in adapter/lora.h).
 //
 // Batches are never padded. Sequences are stored one after the other (base/batch.h), attention
 // stays inside a sequence, and each sequence chooses its rotary table and, except with experts, its
@@ -31,9 +31,9 @@
 #include <functional>
 #include <span>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
-#include "model/config.h"
-#include "model/lora.h"
+#include "config/config.h"
 #include "model/weights.h"
 #include "pass/activations.h"
 #include "pass/pass_inputs.h"

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "model/lora.h"
 #include "model/weights.h"
 
 namespace qlora {

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/ops.h"
 #include "base/batch.h"
-#include "model/lora.h"
 #include "pass/sequence_state.h"
 
 namespace qlora {

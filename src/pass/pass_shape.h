@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
-#include "model/config.h"
-#include "model/lora.h"
+#include "config/config.h"
 #include "pass/activations.h"
 
 namespace qlora {

@@ -7,7 +7,7 @@
 
 #include "base/arena.h"
 #include "base/matrix.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "pass/blocks/any_block.h"
 
 namespace qlora {

@@ -1,8 +1,8 @@
 #include "plan/check_options.h"
 
+#include "adapter/lora_init.h"
 #include "base/check.h"
 #include "log/run_log.h"
-#include "model/lora_init.h"
 #include "plan/memory_plan.h"
 #include "plan/new_adapter.h"
 #include "step/schedule.h"

@@ -11,6 +11,7 @@
 #include "hub/hub_cache.h"
 #include "io/peft.h"
 #include "model/base_record.h"
+#include "model/checkpoint.h"
 #include "plan/target_modules.h"
 
 namespace qlora {

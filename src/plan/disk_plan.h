@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "model/lora.h"
+#include "adapter/lora.h"
 #include "qlora/train_options.h"
 #include "qlora/train_plan.h"
 

@@ -7,8 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "data/batch_stream.h"
-#include "model/lora.h"
 #include "model/weights.h"
 #include "plan/memory_plan.h"
 #include "plan/run_data.h"

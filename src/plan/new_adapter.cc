@@ -8,11 +8,11 @@
 #include <functional>
 #include <utility>
 
+#include "adapter/lora_init.h"
 #include "base/check.h"
 #include "io/peft.h"
 #include "model/gguf_source.h"
 #include "model/linear_shapes.h"
-#include "model/lora_init.h"
 #include "plan/target_modules.h"
 
 namespace qlora {

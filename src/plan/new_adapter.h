@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "io/peft_config.h"
-#include "model/config.h"
-#include "model/lora.h"
 #include "qlora/train_options.h"
 
 namespace qlora {

@@ -5,9 +5,10 @@
 #include <memory>
 #include <utility>
 
+#include "adapter/lora_init.h"
 #include "checkpoint/model_fingerprint.h"
 #include "hub/hub_cache.h"
-#include "model/lora_init.h"
+#include "model/checkpoint.h"
 #include "model/shared_options.h"
 #include "plan/new_adapter.h"
 #include "plan/stage_plan.h"

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "base/index_range.h"
+#include "config/config.h"
 #include "model/base_record.h"
-#include "model/config.h"
-#include "model/lora.h"
 #include "model/weights.h"
 #include "plan/run_start.h"
 #include "qlora/context.h"

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/config.h"
 #include "data/data_options.h"
-#include "model/config.h"
 #include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "qlora/train_options.h"

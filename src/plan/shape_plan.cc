@@ -14,6 +14,7 @@
 #include "io/safetensors.h"
 #include "machine/simd_target.h"
 #include "model/base_record.h"
+#include "model/checkpoint.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"

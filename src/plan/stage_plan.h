@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "adapter/lora.h"
+#include "config/config.h"
 #include "dist/rank_place.h"
-#include "model/config.h"
-#include "model/lora.h"
 #include "qlora/train_options.h"
 #include "qlora/train_plan.h"
 

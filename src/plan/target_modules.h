@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "io/peft_config.h"
-#include "model/config.h"
 
 namespace qlora {
 

@@ -8,9 +8,9 @@
 #include <array>
 #include <utility>
 
+#include "adapter/lora_init.h"
 #include "data/data_options.h"
 #include "log/run_log.h"
-#include "model/lora_init.h"
 #include "model/shared_options.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "model/lora.h"
 #include "qlora/train_options.h"
 
 namespace qlora {

@@ -1,12 +1,12 @@
 #include "train/loaded_run.h"
 
+#include "adapter/lora_init.h"
 #include "base/check.h"
 #include "base/printable.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/resume_options.h"
 #include "io/json.h"
-#include "model/lora_init.h"
 #include "pass/pass_shape.h"
 #include "plan/new_adapter.h"
 #include "plan/prepared_run.h"

@@ -16,6 +16,7 @@
 #include "io/safetensors_writer.h"
 #include "io/tensor_file.h"
 #include "machine/simd_target.h"
+#include "model/checkpoint.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 #include "qlora/error.h"

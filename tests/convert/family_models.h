@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "convert/wide_model.h"
-#include "model/config.h"
 #include "model/linear_shapes.h"
 
 namespace qlora {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "config/gguf_names.h"
 #include "convert/config_json.h"
 #include "convert/family_models.h"
 #include "convert/gguf_rewrite.h"
@@ -12,7 +13,6 @@
 #include "io/bnb.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
-#include "model/gguf_names.h"
 #include "model/golden.h"
 #include "pass/rope.h"
 #include "tokenizer/tokenizer.h"

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "convert/adapter_fixture.h"
 #include "convert/family_models.h"
+#include "export/adapter_fixture.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"
 

@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "adapter/lora_values.h"
+#include "config/config.h"
 #include "io/json.h"
-#include "model/config.h"
-#include "model/lora_values.h"
 
 namespace qlora {
 

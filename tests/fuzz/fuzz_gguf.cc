@@ -1,11 +1,11 @@
 // Attacks the GGUF reader, the tokenizer in its keys, and the reading of a model or of an adapter
 // from what it accepts, which must also be written again and read back as the same.
+#include "config/gguf_config.h"
 #include "fuzz_decoders.h"
 #include "fuzz_util.h"
 #include "gguf/gguf.h"
 #include "gguf/gguf_writer.h"
 #include "model/gguf_checkpoint.h"
-#include "model/gguf_config.h"
 #include "tokenizer/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,10 +1,10 @@
 // Attacks the readers of PEFT's and mlx-lm's adapters. The input is adapter_config.json, a 0 byte,
 // the header of the safetensors file, a 0 byte, and its data; each reader gets it as its own
 // folder.
+#include "adapter/mlx_adapter.h"
 #include "fuzz_decoders.h"
 #include "fuzz_util.h"
 #include "io/peft.h"
-#include "model/mlx_adapter.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;

@@ -1,11 +1,11 @@
 // Texts that say what to do: config.json of a model, YAML of a run, configurations of other
 // trainers, qlora_base.json of an adapter. The first byte chooses.
 #include "command/config_file.h"
+#include "config/config.h"
 #include "fuzz_util.h"
 #include "io/json.h"
 #include "migrate/migrate.h"
 #include "model/base_record.h"
-#include "model/config.h"
 #include "prompt/prompt_layout.h"
 #include "qlora/context.h"
 #include "qlora/options.h"

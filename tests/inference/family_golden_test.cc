@@ -9,9 +9,10 @@
 #include <fstream>
 #include <map>
 
+#include "adapter/expert_stack.h"
 #include "inference/cached_sequence.h"
 #include "io/json.h"
-#include "model/expert_stack.h"
+#include "model/checkpoint.h"
 #include "model/golden.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"

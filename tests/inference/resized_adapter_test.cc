@@ -5,10 +5,11 @@
 #include <filesystem>
 #include <vector>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "io/peft.h"
 #include "io/test_util.h"
-#include "model/lora.h"
+#include "model/checkpoint.h"
 #include "model/weights.h"
 #include "qlora/model.h"
 #include "test_build.h"

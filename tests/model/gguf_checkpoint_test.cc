@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "backend/backend.h"
+#include "config/gguf_config.h"
 #include "ggml/encode.h"
 #include "model/checkpoint.h"
 #include "model/checkpoint_tensors.h"
-#include "model/gguf_config.h"
 #include "model/gguf_file.h"
 #include "model/stored_places.h"
 #include "model/weights.h"

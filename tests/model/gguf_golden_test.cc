@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "config/config.h"
 #include "io/json.h"
-#include "model/config.h"
+#include "model/checkpoint.h"
 #include "model/weights.h"
 #include "pass/random_decoder.h"
 #include "test_build.h"

@@ -5,16 +5,17 @@
 
 #include <algorithm>
 
+#include "adapter/expert_stack.h"
+#include "adapter/lora.h"
 #include "base/matrix.h"
+#include "config/config_fixture.h"
 #include "io/mxfp4.h"
 #include "io/peft.h"
 #include "io/safetensors.h"
 #include "io/stored_tensor.h"
+#include "model/checkpoint.h"
 #include "model/checkpoint_tensors.h"
-#include "model/config_fixture.h"
-#include "model/expert_stack.h"
 #include "model/golden.h"
-#include "model/lora.h"
 
 namespace qlora {
 namespace {

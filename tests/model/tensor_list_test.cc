@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "model/config_fixture.h"
+#include "config/config_fixture.h"
 
 namespace qlora {
 namespace {

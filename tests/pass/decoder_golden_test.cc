@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "machine/simd_target.h"
+#include "model/checkpoint.h"
 #include "model/golden.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"

@@ -2,6 +2,7 @@
 #include "plan/new_adapter.h"
 
 #include "backend/backend.h"
+#include "model/checkpoint.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

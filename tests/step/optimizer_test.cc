@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "model/checkpoint.h"
 #include "qlora/error.h"
 #include "step/schedule.h"
 #include "test_build.h"

@@ -2,8 +2,9 @@
 #include <cmath>
 #include <map>
 
+#include "adapter/lora.h"
 #include "io/peft.h"
-#include "model/lora.h"
+#include "model/checkpoint.h"
 #include "qlora/model.h"
 #include "test_build.h"
 #include "train/recipe_run.h"

@@ -12,7 +12,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "pass/blocks/layer_carver.h"
 #include "pass/blocks/shared_expert.h"
 

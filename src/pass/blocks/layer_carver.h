@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "model/config.h"
+#include "config/config.h"
 
 namespace qlora {
 

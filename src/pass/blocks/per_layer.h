@@ -11,10 +11,10 @@
 
 #include <cstdint>
 
+#include "adapter/lora.h"
 #include "backend/backend.h"
 #include "base/arena.h"
-#include "model/config.h"
-#include "model/lora.h"
+#include "config/config.h"
 #include "pass/blocks/branch.h"
 #include "pass/blocks/layer_carver.h"
 #include "pass/input_observer.h"

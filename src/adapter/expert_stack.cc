@@ -1,0 +1,196 @@
+#include "adapter/expert_stack.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "adapter/table_change.h"
+#include "base/check.h"
+#include "base/matrix.h"
+#include "base/text.h"
+#include "io/float_encoding.h"
+
+namespace qlora {
+namespace {
+
+// What the sides of A and B fit.
+struct Sides {
+  bool direct = false;     // A (E R, in), B (out, E R)
+  bool exchanged = false;  // A (E R, out), B (in, E R)
+};
+
+// hidden, intermediate: sizes of an expert.
+Sides SidesOf(const ExpertStack& stack, std::int64_t hidden, std::int64_t intermediate) {
+  if (stack.a->shape.size() != 2 || stack.b->shape.size() != 2) return {};
+  const bool down = stack.parameter == "down_proj";
+  const std::int64_t in = down ? intermediate : hidden;
+  const std::int64_t out = down ? hidden : 2 * intermediate;
+  const std::int64_t of_a = stack.a->shape[1];
+  const std::int64_t of_b = stack.b->shape[0];
+  return {of_a == in && of_b == out, of_a == out && of_b == in};
+}
+
+}  // namespace
+
+const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
+  const auto stack =
+      std::find_if(peft_.stacks.begin(), peft_.stacks.end(), [&](const ExpertStack& s) {
+        const bool down = lora.path.ends_with(".down_proj") || lora.path.ends_with(".w2");
+        const bool up_or_down = down == (s.parameter == "down_proj");
+        // Mixtral's files name the block of the experts otherwise than its class does now.
+        const std::string experts = ReplaceAll(s.experts, ".mlp.", ".block_sparse_moe.");
+        return up_or_down &&
+               (lora.path.starts_with(s.experts + ".") || lora.path.starts_with(experts + "."));
+      });
+  if (stack == peft_.stacks.end()) return nullptr;
+  const std::int64_t r = lora.rank;
+  const bool down = stack->parameter == "down_proj";
+  // Gate and up of an expert are two linears, or one.
+  const bool is_whole = down || lora.path.ends_with(".gate_up_proj");
+  const std::int64_t out = is_whole ? lora.out : 2 * lora.out;
+  const std::int64_t columns = experts_ * r;  // of lora_B
+  const std::int64_t hidden = down ? lora.out : lora.in;
+  const std::int64_t intermediate = down ? lora.in : out / 2;
+  Sides sides = SidesOf(*stack, hidden, intermediate);
+  if (take_turns_) sides.exchanged = false;
+  if (sides.direct && sides.exchanged) {
+    // A square parameter: one that is not tells, of the same version of PEFT. Where all are square,
+    // the newer version is assumed.
+    for (const ExpertStack& other : peft_.stacks) {
+      const Sides told = SidesOf(other, hidden, intermediate);
+      if (told.direct != told.exchanged) sides = told;
+    }
+  }
+  const bool is_direct = sides.direct;
+  const bool fits = (sides.direct || sides.exchanged) && stack->a->shape[0] == columns &&
+                    stack->b->shape[1] == columns;
+  if (!fits) {
+    ThrowInvalidInput(
+        "{}: '{}' has the shapes [{}] and [{}], expected [{}, {}] and [{}, {}], or the last two "
+        "sides exchanged, for {} experts of rank {}",
+        peft_.tensors->FileOf(*stack->a), stack->a->name, fmt::join(stack->a->shape, ", "),
+        fmt::join(stack->b->shape, ", "), columns, lora.in, out, columns, experts_, r);
+  }
+  // "....experts.3.gate_proj"
+  const std::size_t end = lora.path.rfind('.');
+  const std::size_t begin = lora.path.rfind('.', end - 1) + 1;
+  const std::int64_t expert = std::stoll(lora.path.substr(begin, end - begin));
+  const bool second = lora.path.ends_with(".up_proj") || lora.path.ends_with(".w3");
+  if (last_ != &*stack) {
+    last_ = &*stack;
+    a_ = FiniteValues(peft_, *stack->a);
+    b_ = FiniteValues(peft_, *stack->b);
+  }
+  // The rows of this expert in A (R, side), and its columns in B (side, R).
+  // The output of the parameter that is output y of the linear.
+  const auto place = [&](std::int64_t y) {
+    if (is_whole) return y;
+    return take_turns_ ? 2 * y + (second ? 1 : 0) : y + (second ? lora.out : 0);
+  };
+  const auto a_at = [&](std::int64_t i, std::int64_t side, std::int64_t width) {
+    return a_[(expert * r + i) * width + side];
+  };
+  const auto b_at = [&](std::int64_t side, std::int64_t i) {
+    return b_[side * columns + i * experts_ + expert];
+  };
+  std::vector<float> a(r * lora.in);
+  std::vector<float> b(lora.out * r);
+  for (std::int64_t i = 0; i < r; ++i) {
+    for (std::int64_t x = 0; x < lora.in; ++x) {
+      a[i * lora.in + x] = is_direct ? a_at(i, x, lora.in) : b_at(x, i);
+    }
+    for (std::int64_t y = 0; y < lora.out; ++y) {
+      b[y * r + i] = is_direct ? b_at(place(y), i) : a_at(i, place(y), out);
+    }
+  }
+  UploadWide(memory_, a, lora.a);
+  UploadWide(memory_, b, lora.b);
+  return &*stack;
+}
+
+namespace {
+
+// The adapters of joined experts by path.
+using ByPath = std::map<std::string, const LoraValues*>;
+
+// linears: of all experts, `step` of each one after the other.
+std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std::string>& linears,
+                                   std::int64_t step) {
+  const auto first = modules.find(linears.front());
+  if (first == modules.end()) {
+    for (const std::string& path : linears) {
+      if (!modules.contains(path)) continue;
+      ThrowInvalidInput(
+          "'{}' has an adapter and '{}' has none; PEFT has one parameter for all experts of a "
+          "layer",
+          path, linears.front());
+    }
+    return std::nullopt;
+  }
+  const LoraValues& like = *first->second;
+  StackedLora out{.path = like.path,
+                  .wrapper = like.path.substr(0, like.path.find(".experts.") + 8),
+                  .experts = std::ssize(linears) / step,
+                  .rank = like.rank,
+                  .in = like.in,
+                  .out = step * like.out,
+                  .a = {},
+                  .b = {}};
+  const std::int64_t columns = out.experts * out.rank;  // of B
+  out.b.resize(out.out * columns);
+  for (std::size_t i = 0; i < linears.size(); ++i) {
+    const auto found = modules.find(linears[i]);
+    const LoraValues* lora = found == modules.end() ? nullptr : found->second;
+    if (lora == nullptr || lora->rank != like.rank || lora->scale != like.scale) {
+      ThrowInvalidInput(
+          "the adapters of '{}' and '{}' have different ranks or scales, or one is missing; PEFT "
+          "has one parameter for all experts of a layer",
+          like.path, linears[i]);
+    }
+    const auto expert = static_cast<std::int64_t>(i) / step;
+    const std::int64_t part = static_cast<std::int64_t>(i) % step;
+    if (part == 0) {
+      out.a.insert(out.a.end(), lora->a.begin(), lora->a.end());
+    } else if (lora->a != modules.at(linears[i - 1])->a) {
+      ThrowInvalidInput(
+          "the adapters of '{}' and '{}' have different matrices A, and PEFT has one parameter for "
+          "both; merge the adapter into the model",
+          linears[i - 1], lora->path);
+    }
+    for (std::int64_t y = 0; y < lora->out; ++y) {
+      float* row = out.b.data() + (step * y + part) * columns;
+      for (std::int64_t r = 0; r < out.rank; ++r) {
+        row[r * out.experts + expert] = lora->b[y * out.rank + r];
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
+                                      const DecoderConfig& decoder) {
+  ByPath by_path;
+  for (const LoraValues& module : modules) {
+    if (IsJoinedExpert(decoder, module.path)) by_path[module.path] = &module;
+  }
+  std::vector<StackedLora> stacks;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers && !by_path.empty(); ++l) {
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    const bool in_turn = decoder.moe.is_joined;
+    std::optional<StackedLora> gate_up =
+        in_turn ? Stacked(by_path, paths.gate_up, 2) : Stacked(by_path, paths.side_in, 1);
+    std::optional<StackedLora> down = Stacked(by_path, in_turn ? paths.down : paths.side_out, 1);
+    // Of two wrappers that of the first parameter is inside.
+    if (gate_up && down) gate_up->wrapper += ".base_layer";
+    if (gate_up) stacks.push_back(std::move(*gate_up));
+    if (down) stacks.push_back(std::move(*down));
+  }
+  return stacks;
+}
+
+}  // namespace qlora

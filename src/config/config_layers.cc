@@ -1,0 +1,218 @@
+#include "config/config_layers.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "config/config_rope.h"
+
+namespace qlora {
+namespace {
+
+// Of a Ministral 3 whose file says nothing.
+const Json& MinistralRope() {
+  static const Json rope = {{"rope_type", "yarn"},
+                            {"rope_theta", 1e6},
+                            {"factor", 16.0},
+                            {"original_max_position_embeddings", 16384},
+                            {"mscale", 1.0},
+                            {"mscale_all_dim", 1.0},
+                            {"llama_4_scaling_beta", 0.1}};
+  return rope;
+}
+
+// Of a gpt-oss whose file says nothing.
+const Json& GptOssRope() {
+  static const Json rope = {{"rope_type", "yarn"}, {"rope_theta", 1.5e5},
+                            {"factor", 32.0},      {"original_max_position_embeddings", 4096},
+                            {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                            {"truncate", false}};
+  return rope;
+}
+
+// A model has one table of rotary frequencies, or two, [0] for layers that see all positions and
+// [1] for layers with a window (Gemma 3, Olmo 3).
+void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  const Json* parameters = keys.Find("rope_parameters");
+  const Json* scaling = keys.Find("rope_scaling");
+  const Json* full = parameters != nullptr ? parameters : scaling;
+  const Json* sliding = nullptr;
+  if (full == nullptr && family.query_scale) full = &MinistralRope();
+  if (full == nullptr && family.gpt_oss) full = &GptOssRope();
+  if (family.local_rope && parameters != nullptr && parameters->contains("full_attention")) {
+    full = &parameters->at("full_attention");
+    if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");
+  }
+  if (parameters != nullptr && scaling != nullptr) {
+    CheckOneRopeSetting(*full, *scaling, family, keys.where());
+  }
+  const double theta = keys.Double("rope_theta", family.rope_theta);
+  config.ropes.push_back(ParseRope(full, theta, "rope_theta", keys, family, config));
+  if (family.local_rope) {
+    // Gemma's key; without one the layers with a window turn as the others do, but unscaled.
+    const bool has_key = family.gemma;
+    const char* const key = has_key ? "rope_local_base_freq" : "rope_theta";
+    const double local = keys.Double(key, has_key ? 1e4 : config.ropes[0].rope_theta);
+    config.ropes.push_back(ParseRope(sliding, local, key, keys, family, config));
+  }
+}
+
+// The keys that decide which layers rotate and which have a window.
+class LayerRules {
+ public:
+  LayerRules(const ConfigKeys& keys, const Family& family, std::int64_t layers)
+      : where_(keys.where()),
+        family_(family),
+        window_(keys.IsNull("sliding_window") ? 0
+                                              : keys.Int("sliding_window", family.sliding_window)),
+        max_window_layers_(keys.Int("max_window_layers", family.max_window_layers)),
+        pattern_(
+            keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
+        no_rope_interval_(
+            keys.Int("no_rope_layer_interval", std::max<std::int64_t>(1, family.no_rope_interval))),
+        layer_types_(keys.Find("layer_types")),
+        no_rope_(keys.Find("no_rope_layers")),
+        attention_layers_(keys.Find("full_attn_idxs")),
+        attention_interval_(keys.Int("full_attention_interval", 4)),
+        rotates_(keys.String("position_embedding_type", "") == "rope") {
+    // The families in which sliding_window has an effect only with use_sliding_window.
+    const bool by_use = family.window == WindowRule::kUpper ||
+                        family.window == WindowRule::kAllIfUsed ||
+                        family.window == WindowRule::kNoRope;
+    used_ = !by_use || keys.Bool("use_sliding_window", false);
+    if (window_ < 0) ThrowInvalidInput("{}: sliding_window is {}", where_, window_);
+    if (attention_interval_ < 1 || !AreLayers(attention_layers_, layers)) {
+      ThrowInvalidInput(
+          "{}: full_attention_interval must be 1 or more, and full_attn_idxs a list of its layers",
+          where_);
+    }
+    if (pattern_ < 1 || no_rope_interval_ < 1) {
+      ThrowInvalidInput("{}: sliding_window_pattern and no_rope_layer_interval must be 1 or more",
+                        where_);
+    }
+    // One entry for each layer, or the list belongs to another model.
+    for (const Json* list : {layer_types_, no_rope_}) {
+      if (list != nullptr &&
+          (!list->is_array() || list->size() != static_cast<std::size_t>(layers))) {
+        ThrowInvalidInput("{}: layer_types and no_rope_layers need {} entries", where_, layers);
+      }
+    }
+  }
+
+  LayerConfig Layer(std::int64_t l) const {
+    const Mixer mixer = MixerOf(l);
+    if (mixer != Mixer::kAttention) return {.rope = -1, .mixer = mixer};
+    const bool rotates = Rotates(l);
+    const bool sliding = layer_types_ != nullptr && family_.window != WindowRule::kNone
+                             ? IsNamedSliding(l)
+                             : IsSlidingByFamily(l, rotates);
+    const bool own_table = family_.local_rope && sliding;
+    return {.window = sliding && used_ ? window_ : 0, .rope = !rotates ? -1 : own_table ? 1 : 0};
+  }
+
+ private:
+  static bool AreLayers(const Json* list, std::int64_t layers) {
+    if (list == nullptr) return true;
+    return list->is_array() && std::ranges::all_of(*list, [layers](const Json& l) {
+             return l.is_number_integer() && l >= 0 && l < layers;
+           });
+  }
+
+  Mixer MixerOf(std::int64_t l) const {
+    if (family_.mixers == MixerRule::kAttention) return Mixer::kAttention;
+    const bool is_conv = family_.mixers == MixerRule::kShortConv;
+    const Mixer other = is_conv ? Mixer::kShortConv : Mixer::kDeltaRule;
+    if (layer_types_ == nullptr) return AttendsByRule(l, is_conv) ? Mixer::kAttention : other;
+    const Json& type = (*layer_types_)[l];
+    if (type == "full_attention" || type == "attention") return Mixer::kAttention;
+    if (type == (is_conv ? "conv" : "linear_attention")) return other;
+    if (!is_conv && type == "mamba") return other;  // an older name
+    ThrowInvalidInput("{}: layer type {} is not supported; supported: full_attention, {}", where_,
+                      FormatJson(type), is_conv ? "conv" : "linear_attention");
+  }
+
+  bool AttendsByRule(std::int64_t l, bool is_conv) const {
+    if (!is_conv) return (l + 1) % attention_interval_ == 0;
+    return attention_layers_ == nullptr ||
+           std::ranges::find(*attention_layers_, Json(l)) != attention_layers_->end();
+  }
+
+  // Some layers of SmolLM3 have no rotary embedding, nor has any of a Granite hybrid that does not
+  // ask for one.
+  bool Rotates(std::int64_t l) const {
+    if (family_.model_type == "granitemoehybrid") return rotates_;
+    if (family_.no_rope_interval == 0) return true;
+    return no_rope_ != nullptr ? (*no_rope_)[l] != 0 : (l + 1) % no_rope_interval_ != 0;
+  }
+
+  bool IsSlidingByFamily(std::int64_t l, bool rotates) const {
+    switch (family_.window) {
+      case WindowRule::kNone:
+        return false;
+      case WindowRule::kAll:
+      case WindowRule::kAllIfUsed:
+        return true;
+      case WindowRule::kUpper:
+        return l >= max_window_layers_;
+      case WindowRule::kNoRope:
+        return !rotates;
+      case WindowRule::kPeriod:
+        return (l + 1) % pattern_ != 0;
+    }
+    return false;
+  }
+
+  bool IsNamedSliding(std::int64_t l) const {
+    const Json& type = (*layer_types_)[l];
+    if (type == "full_attention") return false;
+    if (type != "sliding_attention") {
+      ThrowInvalidInput(
+          "{}: layer type {} is not supported; supported: full_attention, sliding_attention",
+          where_, FormatJson(type));
+    }
+    if (!used_) {
+      ThrowInvalidInput(
+          "{}: layer_types names sliding_attention for layer {}, and use_sliding_window is false; "
+          "correct one of them",
+          where_, l);
+    }
+    return true;
+  }
+
+  const std::string& where_;
+  const Family& family_;
+  std::int64_t window_;
+  std::int64_t max_window_layers_;
+  std::int64_t pattern_;
+  std::int64_t no_rope_interval_;
+  const Json* layer_types_;
+  const Json* no_rope_;
+  const Json* attention_layers_;
+  std::int64_t attention_interval_;
+  bool rotates_;
+  bool used_ = false;  // sliding_window has an effect
+};
+
+}  // namespace
+
+void AddQueryRope(DecoderConfig& config) {
+  if (config.ropes[0].query_scale_beta == 0) return;
+  QLORA_DCHECK(config.ropes.size() == 1);
+  RopeConfig keys = config.ropes[0];
+  keys.query_scale_beta = 0;
+  config.ropes = {keys, config.ropes[0]};
+  for (LayerConfig& layer : config.layers) layer.query_rope = 1;
+}
+
+void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
+  ParseRopes(keys, family, config);
+  const LayerRules rules(keys, family, config.num_hidden_layers);
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    config.layers.push_back(rules.Layer(l));
+  }
+  const bool has_local =
+      std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.rope == 1; });
+  if (!has_local) config.ropes.resize(1);
+  AddQueryRope(config);
+}
+
+}  // namespace qlora

@@ -1,0 +1,182 @@
+#include "config/gguf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "base/check.h"
+#include "config/families.h"
+#include "config/gguf_config_gemma4.h"
+#include "config/gguf_config_json.h"
+#include "config/gguf_config_rope.h"
+#include "config/gguf_names.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+// "llama, qwen2, ...": what general.architecture may be.
+std::string SupportedArchitectures() {
+  std::string names;
+  for (const GgufArchitecture& row : GgufArchitectures()) {
+    // Several model types have one architecture; the first row of a name stands for all.
+    if (FindGgufArchitectureNamed(row.name) != &row) continue;
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return names;
+}
+
+const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
+  if (const auto* type = file.Get<std::string>("general.type"); type && *type != "model") {
+    ThrowInvalidInput("{}: holds a part that is no model by itself (general.type '{}'){}",
+                      file.where(), *type,
+                      *type == "adapter" ? "; give its model here, and the file as --adapter"
+                                         : "; give the file of the model");
+  }
+  const auto& name = file.Require<std::string>("general.architecture");
+  if (name == "clip") {
+    ThrowInvalidInput(
+        "{}: holds an image encoder (general.architecture clip, an mmproj file); give the file of "
+        "its language model",
+        file.where());
+  }
+  if (const GgufArchitecture* row = FindGgufArchitectureNamed(name)) return *row;
+  ThrowInvalidInput("{}: general.architecture '{}' is not supported; supported: {}", file.where(),
+                    name, SupportedArchitectures());
+}
+
+// Several families are one architecture: a number tells the second one.
+struct SecondFamily {
+  std::string_view first;
+  const char* key;
+  std::string_view second;  // empty: not supported
+};
+constexpr auto kSecondFamilies = std::to_array<SecondFamily>({
+    {"llama", "expert_count", "mixtral"},
+    {"granite", "expert_count", ""},
+    {"olmo2", "attention.sliding_window", "olmo3"},
+});
+
+const Family& FamilyOfFile(const GgufKeys& keys, const GgufArchitecture& architecture) {
+  std::string_view model_type = architecture.model_type;
+  for (const SecondFamily& row : kSecondFamilies) {
+    if (row.first != model_type || keys.Int(row.key, 0) == 0) continue;
+    if (row.second.empty()) {
+      ThrowInvalidInput("{}: experts of a {} ({}) are not supported", keys.where(), row.first,
+                        row.key);
+    }
+    model_type = row.second;
+    break;
+  }
+  return FamilyOf(std::string(model_type), keys.where());
+}
+
+// ---- What no config.json states.
+
+// llama.cpp computes YaRN with its own parameters, whatever these keys of its converter say.
+void NoteYarn(const GgufKeys& keys, DecoderConfig& config) {
+  struct Parameter {
+    const char* key;
+    float used;
+  };
+  for (const auto& [key, used] :
+       {Parameter{"rope.scaling.yarn_beta_fast", 32}, Parameter{"rope.scaling.yarn_beta_slow", 1},
+        Parameter{"rope.scaling.yarn_ext_factor", 1},
+        Parameter{"rope.scaling.yarn_attn_factor", 1}}) {
+    // Of any type: a key that is not followed cannot be wrong.
+    const auto* value = keys.Unchecked<float>(key);
+    if (value == nullptr || *value == used) continue;
+    config.notes.push_back(
+        fmt::format("{} is {} and is taken for {}, as llama.cpp takes it", key, *value, used));
+  }
+}
+
+void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  // A factor of cos and sin beside no scaling or a linear one. Layers of Olmo 3 with a window turn
+  // without it.
+  const bool is_local_plain = family.local_rope && !family.gemma;
+  for (std::int64_t r = 0; r < std::ssize(config.ropes); ++r) {
+    RopeConfig& rope = config.ropes[r];
+    if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) continue;
+    if (r > 0 && is_local_plain) continue;
+    rope.attention_factor = keys.Positive("rope.scaling.attn_factor", 1);
+  }
+  RopeConfig& full = config.ropes[0];
+  constexpr const char* kDivisors = "rope_freqs.weight";
+  if (family.gguf.is_llama && !HasFactorLists(keys, family) && keys.file().Find(kDivisors)) {
+    full.divisors = ReadDivisors(keys.file(), kDivisors, full.rotary_dim / 2);
+  }
+  if (family.gguf.has_local_base) {
+    RopeConfig local = full;
+    local.rope_theta = keys.Positive("rope.freq_base_swa", full.rope_theta);
+    const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
+    if (local != full && std::ranges::any_of(config.layers, has_window)) {
+      config.ropes.push_back(local);
+      for (LayerConfig& layer : config.layers) layer.rope = has_window(layer) ? 1 : 0;
+    }
+  }
+  if (family.multipliers && !keys.Bool("rope.scaling.finetuned", true)) {
+    for (LayerConfig& layer : config.layers) layer.rope = -1;
+  }
+}
+
+// Changes what ParseDecoderConfig made of the keys.
+void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
+  const GgufBiases biases = BiasesOf(keys.file());
+  config.qkv_bias = biases.qkv;
+  config.o_bias = biases.o;
+  config.mlp_bias = biases.mlp || family.gpt_oss;
+  config.one_plus_norm = false;
+  // Files of Qwen3-Next have the heads of values of the checkpoint.
+  config.delta_rule.tiled = config.delta_rule.heads > 0 && !family.fused_delta;
+  if (family.gemma4) return SetGgufGemma4Layers(keys, config);
+  SetRopes(keys, family, config);
+  if (config.ropes[0].type == RopeType::kYarn && !family.query_scale) NoteYarn(keys, config);
+  const std::int64_t window = keys.Int("attention.sliding_window", 0);
+  if (family.window == WindowRule::kPeriod) return;
+  if (window > 0 && window < config.max_position_embeddings) {
+    config.notes.push_back(fmt::format(
+        "attention.sliding_window {} is not applied, as in llama.cpp: tokens see all before them",
+        window));
+  }
+}
+
+// ---- Checks of what config.json does not have.
+
+void CheckHeads(const GgufKeys& keys, const GgufArchitecture& architecture,
+                const DecoderConfig& config) {
+  if (architecture.derived_heads &&
+      config.num_attention_heads * config.head_dim != config.hidden_size) {
+    ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
+                      keys.where(), config.num_attention_heads, config.head_dim, config.hidden_size,
+                      config.model_type);
+  }
+  if (config.delta_rule.heads == 0) return;
+  const std::int64_t inner_size = keys.Int("ssm.inner_size");
+  if (inner_size == config.delta_value_features()) return;
+  ThrowInvalidInput(
+      "{}: ssm.inner_size {} is not ssm.time_step_rank {} times ssm.state_size {}; heads of values "
+      "of another size are not supported",
+      keys.where(), inner_size, config.delta_rule.heads, config.delta_rule.value_dim);
+}
+
+}  // namespace
+
+DecoderConfig ParseGgufConfig(const GgufReader& file) {
+  const GgufArchitecture& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.name);
+  const Family& family = FamilyOfFile(keys, architecture);
+  DecoderConfig config = ParseDecoderConfig(ConfigJsonOfKeys(keys, family), keys.where());
+  CheckHeads(keys, architecture, config);
+  ApplyTensorsAndRules(keys, family, config);
+  CheckLayerSizes(config, keys.where());
+  return config;
+}
+
+Json GgufConfigJson(const GgufReader& file) {
+  const GgufArchitecture& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.name);
+  return ConfigJsonOfKeys(keys, FamilyOfFile(keys, architecture));
+}
+
+}  // namespace qlora

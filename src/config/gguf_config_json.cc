@@ -1,0 +1,316 @@
+#include "config/gguf_config_json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "config/gguf_config_gemma4.h"
+#include "config/gguf_config_rope.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+// A number that is the same under both names, in the families for which `counts` says so.
+struct SameNumber {
+  const char* gguf;
+  const char* config;
+  bool (*counts)(const Family&) = [](const Family&) { return true; };
+  std::optional<std::int64_t> otherwise = {};  // without the key
+};
+bool HasDeltaRules(const Family& family) { return family.mixers == MixerRule::kDeltaRule; }
+bool HasConvolutions(const Family& family) { return family.mixers == MixerRule::kShortConv; }
+bool HasDenseLayers(const Family& family) { return HasConvolutions(family) && family.moe; }
+bool IsGemma4(const Family& family) { return family.gemma4; }
+constexpr SameNumber kNumbers[] = {
+    {"context_length", "max_position_embeddings"},
+    {"embedding_length", "hidden_size"},
+    {"ssm.conv_kernel", "linear_conv_kernel_dim", HasDeltaRules},
+    {"ssm.time_step_rank", "linear_num_value_heads", HasDeltaRules},
+    {"ssm.group_count", "linear_num_key_heads", HasDeltaRules},
+    {"ssm.state_size", "linear_key_head_dim", HasDeltaRules},
+    {"ssm.state_size", "linear_value_head_dim", HasDeltaRules},
+    {"full_attention_interval", "full_attention_interval", HasDeltaRules, 4},
+    {"shortconv.l_cache", "conv_L_cache", HasConvolutions},
+    {"leading_dense_block_count", "num_dense_layers", HasDenseLayers, 0},
+    {"attention.sliding_window", "sliding_window", IsGemma4},
+    {"attention.shared_kv_layers", "num_kv_shared_layers", IsGemma4, 0},
+    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", IsGemma4, 0},
+};
+// Granite's.
+constexpr std::pair<const char*, const char*> kMultipliers[] = {
+    {"attention.scale", "attention_multiplier"},
+    {"embedding_scale", "embedding_multiplier"},
+    {"residual_scale", "residual_multiplier"},
+    {"logit_scale", "logits_scaling"}};
+
+// The embedding has a row for each token, which llama.cpp demands.
+std::int64_t VocabularySize(const GgufReader& file) {
+  constexpr const char* kName = "token_embd.weight";
+  const TensorInfo* table = file.Find(kName);
+  if (table == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), kName);
+  if (table->shape.size() != 2) {
+    ThrowInvalidInput("{}: tensor '{}' has {} dimensions, expected 2", file.FileOf(*table), kName,
+                      table->shape.size());
+  }
+  const std::int64_t rows = table->shape[0];
+  const auto* tokens = file.Get<std::vector<std::string>>("tokenizer.ggml.tokens");
+  if (tokens != nullptr && std::ssize(*tokens) != rows) {
+    ThrowInvalidInput("{}: tokenizer.ggml.tokens has {} tokens, and token_embd.weight {} rows",
+                      file.where(), tokens->size(), rows);
+  }
+  return rows;
+}
+
+void AddSizes(const GgufKeys& keys, const Family& family, Json& json) {
+  const std::int64_t blocks = keys.blocks();
+  if (blocks < 1 || blocks > kMaxLayers) {
+    ThrowInvalidInput("{}: num_hidden_layers is {}, expected 1 ... {}", keys.where(), blocks,
+                      kMaxLayers);
+  }
+  // Blocks behind the layers predict several tokens at once, as drafts; they are no layers.
+  const std::int64_t drafts = keys.Int("nextn_predict_layers", 0);
+  if (drafts != 0 && family.mixers != MixerRule::kDeltaRule) {
+    ThrowInvalidInput(
+        "{}: nextn_predict_layers is {}, and a {} has no blocks that draft tokens: llama.cpp takes "
+        "all of its blocks for layers; convert the model once more",
+        keys.where(), drafts, family.model_type);
+  }
+  json["num_hidden_layers"] = blocks - drafts;
+  for (const SameNumber& row : kNumbers) {
+    if (!row.counts(family)) continue;
+    json[row.config] = row.otherwise ? keys.Int(row.gguf, *row.otherwise) : keys.Int(row.gguf);
+  }
+  if (NumberAt(json, "max_position_embeddings") < 1) {
+    ThrowInvalidInput("{}: context_length must be positive", keys.where());
+  }
+  json["vocab_size"] = VocabularySize(keys.file());
+  json["rms_norm_eps"] = Shortest(keys.Double("attention.layer_norm_rms_epsilon"));
+  // Where llama.cpp always ties it, a head is a tensor too many.
+  json["tie_word_embeddings"] = family.gguf.is_tied || keys.file().Find("output.weight") == nullptr;
+}
+
+// The heads of keys and values of each block of an LFM2; 0 tells a short convolution.
+std::vector<std::int64_t> HeadsOrConvolutions(const GgufKeys& keys) {
+  std::vector<std::int64_t> heads = keys.OfBlocks("attention.head_count_kv");
+  const std::int64_t most = std::ranges::max(heads);
+  for (const std::int64_t count : heads) {
+    if (count == 0 || count == most) continue;
+    ThrowInvalidInput("{}: attention.head_count_kv has {} and {}, expected one number and zeros",
+                      keys.where(), most, count);
+  }
+  return heads;
+}
+
+void AddHeads(const GgufKeys& keys, const Family& family, Json& json) {
+  // Experts may have a key of their own.
+  const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
+  json["intermediate_size"] = keys.IntOfBlocks(
+      "feed_forward_length", has_width ? std::optional<std::int64_t>(0) : std::nullopt);
+  const std::int64_t heads = keys.IntOfBlocks("attention.head_count");
+  if (heads < 1) ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
+  const std::int64_t kv_heads = HasConvolutions(family)
+                                    ? std::ranges::max(HeadsOrConvolutions(keys))
+                                    : keys.IntOfBlocks("attention.head_count_kv", heads);
+  const std::int64_t share = NumberAt(json, "hidden_size") / heads;
+  const std::int64_t head_dim = keys.Int("attention.key_length", share);
+  const std::int64_t value_length = keys.Int("attention.value_length", share);
+  if (value_length != head_dim) {
+    ThrowInvalidInput(
+        "{}: attention.key_length {} and attention.value_length {} differ, which is not supported",
+        keys.where(), head_dim, value_length);
+  }
+  if (kv_heads < 1 || head_dim < 1) {
+    ThrowInvalidInput(
+        "{}: attention.head_count_kv is {} and attention.key_length {}, expected positive numbers",
+        keys.where(), kv_heads, head_dim);
+  }
+  json["num_attention_heads"] = heads;
+  json["num_key_value_heads"] = kv_heads;
+  json["head_dim"] = head_dim;
+}
+
+void AddExperts(const GgufKeys& keys, const Family& family, Json& json) {
+  const bool is_local = family.experts.local_names;
+  json[is_local ? "num_local_experts" : "num_experts"] = keys.Int("expert_count");
+  const std::int64_t used = keys.IntOfBlocks("expert_used_count");
+  json["num_experts_per_tok"] = used;
+  if (family.gguf.is_llama) return;  // feed_forward_length is an expert's
+  // llama.cpp always divides the weights of a token's experts by their sum.
+  json["norm_topk_prob"] = true;
+  if (used < 1) ThrowInvalidInput("{}: expert_used_count must be positive", keys.where());
+  const std::int64_t width =
+      keys.Int("expert_feed_forward_length", NumberAt(json, "intermediate_size") / used);
+  json[is_local ? "intermediate_size" : "moe_intermediate_size"] = width;
+  if (family.experts.shared_intermediate_size > 0) {
+    json["shared_expert_intermediate_size"] = keys.Int("expert_shared_feed_forward_length", width);
+  }
+  if (family.experts.has_dense_layers) {
+    // No layer is without experts.
+    json["decoder_sparse_step"] = 1;
+    json["mlp_only_layers"] = Json::array();
+  }
+  if (family.experts.score != RouterScore::kSigmoid) return;
+  constexpr std::int64_t kSigmoids = 2;
+  if (const std::int64_t score = keys.Int("expert_gating_func"); score != kSigmoids) {
+    ThrowInvalidInput("{}: expert_gating_func is {}, expected {} (sigmoids)", keys.where(), score,
+                      kSigmoids);
+  }
+  json["use_expert_bias"] = true;
+  json["routed_scaling_factor"] = 1.0;
+}
+
+// LFM2's, whose widths are meant as they are.
+void AddConvolutions(const GgufKeys& keys, Json& json) {
+  json["norm_eps"] = json["rms_norm_eps"];
+  json["conv_bias"] = json["block_auto_adjust_ff_dim"] = false;
+  std::vector<bool> is_conv;
+  for (const std::int64_t heads : HeadsOrConvolutions(keys)) is_conv.push_back(heads == 0);
+  AddLayerTypes(is_conv, "conv", json);
+}
+
+void AddBiases(const GgufKeys& keys, const Family& family, Json& json) {
+  const GgufBiases biases = BiasesOf(keys.file());
+  const BiasRule rule = family.bias;
+  const bool has_key = rule != BiasRule::kNone && rule != BiasRule::kQkvOnly;
+  if (has_key) {
+    json[rule == BiasRule::kAllByKey ? "use_bias" : "attention_bias"] = biases.qkv;
+  }
+  if (rule == BiasRule::kTwoKeys) json["attention_out_bias"] = biases.o;
+  if (family.mlp_bias_key) json["mlp_bias"] = biases.mlp;
+}
+
+// Granite's. A multiplier of 0 is none.
+void AddMultipliers(const GgufKeys& keys, Json& json) {
+  keys.Double("logit_scale");  // must be there
+  for (const auto& [gguf, config] : kMultipliers) {
+    const double value = keys.Double(gguf, 0);
+    if (!(value >= 0 && value <= 1e6)) {
+      ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), gguf, value);
+    }
+    json[config] = value == 0 ? 1 : Shortest(value);
+  }
+  if (keys.Double("attention.scale", 0) == 0) {
+    json["attention_multiplier"] = 1 / std::sqrt(static_cast<double>(NumberAt(json, "head_dim")));
+  }
+}
+
+// Activation, scales and caps.
+void AddScales(const GgufKeys& keys, const Family& family, Json& json) {
+  json["hidden_act"] = family.gemma ? "gelu_pytorch_tanh" : "silu";
+  if (family.gemma) json["hidden_activation"] = json["hidden_act"];
+  const auto cap = [&](const char* key, double otherwise) {
+    const double value = keys.Double(key, otherwise);
+    return value == 0 ? Json(nullptr) : Json(Shortest(value));
+  };
+  if (family.gemma4) json["final_logit_softcapping"] = cap("final_logit_softcapping", 30);
+  if (family.query_scalar) {
+    // The number of layers tells which Gemma it is: there is no key for the scale of scores.
+    const bool is_27b = keys.blocks() == family.gguf.layers_of_27b;
+    json["query_pre_attn_scalar"] =
+        is_27b ? NumberAt(json, "hidden_size") / NumberAt(json, "num_attention_heads")
+               : NumberAt(json, "head_dim");
+    const bool is_capped = family.attention_softcap > 0;
+    json["attn_logit_softcapping"] =
+        is_capped ? cap("attn_logit_softcapping", family.attention_softcap) : Json(nullptr);
+    json["final_logit_softcapping"] = cap("final_logit_softcapping", family.final_softcap);
+    if (is_capped &&
+        (json["attn_logit_softcapping"].is_null() || json["final_logit_softcapping"].is_null())) {
+      ThrowInvalidInput("{}: attn_logit_softcapping and final_logit_softcapping must be positive",
+                        keys.where());
+    }
+  }
+  if (family.multipliers) AddMultipliers(keys, json);
+}
+
+// The blocks with a window: by a list, or all but the last of each period.
+std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
+  constexpr const char* kKey = "attention.sliding_window_pattern";
+  const std::vector<std::int64_t> list = keys.List(kKey, keys.blocks());
+  if (!list.empty()) return {list.begin(), list.end()};
+  const std::int64_t period = keys.Int(kKey, family.window_period);
+  std::vector<bool> pattern(keys.blocks());
+  for (std::int64_t l = 0; l < keys.blocks(); ++l) {
+    pattern[l] = period == 0 || (l + 1) % period != 0;
+  }
+  return pattern;
+}
+
+// Layers with a window, and layers that do not rotate.
+void AddWindows(const GgufKeys& keys, const Family& family, Json& json) {
+  if (family.window == WindowRule::kPeriod) {
+    const std::int64_t window = keys.Int("attention.sliding_window", family.gguf.window);
+    std::vector<bool> has_window = WindowPattern(keys, family);
+    if (window == 0) has_window.assign(keys.blocks(), false);
+    AddLayerTypes(has_window, "sliding_attention", json);
+    // transformers needs a window also where no layer has it.
+    json["sliding_window"] = window > 0 ? Json(window) : json["max_position_embeddings"];
+  } else if (family.window != WindowRule::kNone) {
+    json["sliding_window"] = nullptr;
+    if (family.window != WindowRule::kAll) json["use_sliding_window"] = false;
+  }
+  if (family.no_rope_interval == 0) return;
+  for (std::int64_t l = 0; l < keys.blocks(); ++l) {
+    json["no_rope_layers"].push_back((l + 1) % family.no_rope_interval == 0 ? 0 : 1);
+  }
+}
+
+}  // namespace
+
+Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family) {
+  Json json = {{"model_type", std::string(family.model_type)}};
+  AddSizes(keys, family, json);
+  if (family.gemma4) {
+    AddGgufGemma4Sizes(keys, json);
+  } else {
+    AddHeads(keys, family, json);
+  }
+  if (family.moe) AddExperts(keys, family, json);
+  if (HasConvolutions(family)) AddConvolutions(keys, json);
+  AddBiases(keys, family, json);
+  AddScales(keys, family, json);
+  if (family.gemma4) {
+    AddGgufGemma4Layers(keys, json);
+  } else {
+    AddGgufRope(keys, family, json);
+    AddWindows(keys, family, json);
+  }
+  return json;
+}
+
+GgufBiases BiasesOf(const GgufReader& file) {
+  const auto has = [&](const char* name) { return file.Find(name) != nullptr; };
+  return {.qkv = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
+          .o = has("blk.0.attn_output.bias"),
+          .mlp = has("blk.0.ffn_up.bias")};
+}
+
+void AddLayerTypes(const std::vector<bool>& is_other, const char* other, Json& json) {
+  Json& types = json["layer_types"] = Json::array();
+  for (std::int64_t l = 0; l < NumberAt(json, "num_hidden_layers"); ++l) {
+    types.push_back(is_other[l] ? other : "full_attention");
+  }
+}
+
+std::int64_t NumberAt(const Json& json, const char* key) {
+  return json.at(key).get<std::int64_t>();
+}
+
+double Shortest(double value) {
+  const std::string text = fmt::format("{}", static_cast<float>(value));
+  double number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+double LeastFactor(std::int64_t part, std::int64_t of) {
+  const auto whole = static_cast<double>(of);
+  double factor = static_cast<double>(part) / whole;
+  while (static_cast<std::int64_t>(whole * factor) < part) factor = std::nextafter(factor, 2.0);
+  return factor;
+}
+
+}  // namespace qlora

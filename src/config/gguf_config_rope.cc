@@ -1,0 +1,162 @@
+#include "config/gguf_config_rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "config/gguf_config_json.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
+  const std::int64_t length =
+      keys.Int("rope.scaling.original_context_length", NumberAt(json, "max_position_embeddings"));
+  if (length < 1) {
+    ThrowInvalidInput("{}: rope.scaling.original_context_length must be positive", keys.where());
+  }
+  return length;
+}
+
+Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
+  double attention_factor =
+      keys.Positive("rope.scaling.attn_factor", 1) * (1 + 0.1 * std::log(factor));
+  // llama.cpp computes YaRN with its own parameters, whatever the keys of its converter say, but in
+  // the graph of families whose queries grow.
+  double beta_fast = 32;
+  double beta_slow = 1;
+  if (family.query_scale) {
+    const double multiplier = keys.Double("rope.scaling.yarn_log_multiplier", 0);
+    if (multiplier != 0) attention_factor /= 1 + 0.1 * multiplier * std::log(factor);
+    beta_fast = keys.Positive("rope.scaling.yarn_beta_fast", beta_fast);
+    beta_slow = keys.Positive("rope.scaling.yarn_beta_slow", beta_slow);
+  }
+  return {{"rope_type", "yarn"},
+          {"factor", factor},
+          {"beta_fast", beta_fast},
+          {"beta_slow", beta_slow},
+          {"attention_factor", attention_factor}};
+}
+
+Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
+  Json scaling = {{"rope_type", "longrope"},
+                  {"attention_factor", keys.Positive("rope.scaling.attn_factor", 1)}};
+  for (const char* list : {"long", "short"}) {
+    std::vector<double> divisors =
+        ReadDivisors(keys.file(), fmt::format("rope_factors_{}.weight", list), pairs);
+    for (double& divisor : divisors) divisor *= factor;  // comes on top
+    scaling[fmt::format("{}_factor", list)] = std::move(divisors);
+  }
+  return scaling;
+}
+
+// The positions of long texts are divided by a factor, all alike or as YaRN does it, or by lists.
+Json Scaling(const GgufKeys& keys, const Family& family, std::int64_t rotary, const Json& json) {
+  const std::string type = RopeScalingType(keys);
+  const double stated = keys.Double("rope.scaling.factor", keys.Double("rope.scale_linear", 0));
+  const double factor = type == "none" || stated == 0 ? 1 : stated;
+  if (!(factor > 0 && std::isfinite(factor))) {
+    ThrowInvalidInput("{}: rope.scaling.factor is {}, expected a positive number", keys.where(),
+                      factor);
+  }
+  const bool has_lists = HasFactorLists(keys, family);
+  if (has_lists && type == "yarn") {
+    ThrowInvalidInput("{}: rope.scaling.type yarn beside rope_factors is not supported",
+                      keys.where());
+  }
+  Json scaling = {{"rope_type", "default"}};
+  if (type == "yarn") {
+    scaling = Yarn(keys, family, factor);
+  } else if (has_lists) {
+    scaling = Longrope(keys, rotary / 2, factor);
+  } else if (factor != 1) {
+    scaling = {{"rope_type", "linear"}, {"factor", factor}};
+  }
+  const bool counts = type == "yarn" || has_lists || family.query_scale;
+  if (counts) scaling["original_max_position_embeddings"] = OriginalLength(keys, json);
+  return scaling;
+}
+
+// The parts of a position of models that see, which text does not tell apart.
+void AddSections(const GgufKeys& keys, const Family& family, Json& scaling) {
+  if (family.gguf.sections == PositionSections::kNone) return;
+  const std::vector<std::int64_t> sections = keys.List("rope.dimension_sections", 4);
+  if (std::ranges::all_of(sections, [](std::int64_t n) { return n == 0; })) return;
+  if (family.gguf.sections == PositionSections::kRefused) {
+    ThrowInvalidInput(
+        "{}: rope.dimension_sections is set: the rows of q and k of a GLM-4 that sees have another "
+        "order, which is not supported",
+        keys.where());
+  }
+  scaling["mrope_section"] = sections;
+}
+
+}  // namespace
+
+std::string RopeScalingType(const GgufKeys& keys) {
+  std::string type = keys.String("rope.scaling.type", "linear");
+  if (type == "none" || type == "linear" || type == "yarn" || type == "longrope") return type;
+  ThrowInvalidInput(
+      "{}: rope.scaling.type '{}' is not supported; supported: none, linear, yarn, longrope",
+      keys.where(), type);
+}
+
+bool HasFactorLists(const GgufKeys& keys, const Family& family) {
+  const bool is_phi3 = family.gguf.always_reads_factors;
+  if (RopeScalingType(keys) == "longrope") return family.gguf.is_llama || is_phi3;
+  return is_phi3 && (keys.file().Find("rope_factors_long.weight") != nullptr ||
+                     keys.file().Find("rope_factors_short.weight") != nullptr);
+}
+
+std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name,
+                                 std::int64_t pairs) {
+  const TensorInfo* tensor = file.Find(name);
+  if (tensor == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), name);
+  if (tensor->dtype != DType::kF32 || tensor->elements() != pairs) {
+    ThrowInvalidInput("{}: tensor '{}' must have {} values of F32, found {} of {}",
+                      file.FileOf(*tensor), name, pairs, tensor->elements(), NameOf(tensor->dtype));
+  }
+  std::vector<float> values(pairs);
+  std::memcpy(values.data(), file.Bytes(*tensor).data(), tensor->bytes());
+  for (const float value : values) {
+    if (value > 0 && std::isfinite(value)) continue;
+    ThrowInvalidInput("{}: tensor '{}' holds {}, expected positive numbers", file.FileOf(*tensor),
+                      name, value);
+  }
+  return {values.begin(), values.end()};
+}
+
+void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
+  const std::int64_t head_dim = NumberAt(json, "head_dim");
+  const std::int64_t rotary = keys.Int("rope.dimension_count", head_dim);
+  const bool is_part = rotary >= 2 && rotary < head_dim && rotary % 2 == 0;
+  if (rotary != head_dim && !(family.gguf.rotates_partly && is_part)) {
+    ThrowInvalidInput("{}: rope.dimension_count {} of heads of {} is not possible in a {}",
+                      keys.where(), rotary, head_dim, family.model_type);
+  }
+  if (rotary != head_dim || family.partial_rotary_factor != 1) {
+    json["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
+  }
+  const double theta = keys.Positive("rope.freq_base", 10000);
+  Json scaling = Scaling(keys, family, rotary, json);
+  AddSections(keys, family, scaling);
+  if (family.query_scale) {
+    // Its class is of the generation that has this spelling alone.
+    scaling["rope_theta"] = theta;
+    scaling["llama_4_scaling_beta"] = keys.Double("attention.temperature_scale", 0);
+    json["rope_parameters"] = std::move(scaling);
+    return;
+  }
+  json["rope_theta"] = theta;
+  // A gpt-oss without a scaling would have one.
+  const bool is_usual = scaling == Json{{"rope_type", "default"}} && !family.gpt_oss;
+  json["rope_scaling"] = is_usual ? Json(nullptr) : std::move(scaling);
+  if (family.local_rope && family.gemma) {
+    json["rope_local_base_freq"] = keys.Positive("rope.freq_base_swa", 10000);
+  }
+}
+
+}  // namespace qlora

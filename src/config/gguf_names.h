@@ -1,0 +1,66 @@
+// llama.cpp's architectures beside the model types of Hugging Face; tensor_list.h has the names of
+// tensors. What llama.cpp computes otherwise is in gguf_config.h, for files that are read, and
+// export/gguf_limits.h, for files that are written.
+#ifndef QLORA_CONFIG_GGUF_NAMES_H_
+#define QLORA_CONFIG_GGUF_NAMES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/config.h"
+
+namespace qlora {
+
+struct GgufArchitecture {
+  std::string_view model_type;  // of Hugging Face
+  std::string_view name;        // of llama.cpp: the value of general.architecture
+  // Neighbouring dims of a head rotate together, not dims i and i + K/2 as in the checkpoint. Which
+  // of the two pairings llama.cpp uses is part of its architecture.
+  bool interleaved_rotary;
+  // One linear of the checkpoint holds gate and up, and the file has two tensors.
+  bool splits_gate_up = false;
+  std::string_view mlp_norm = "ffn_norm";
+  std::string_view final_norm = "output_norm";
+  // Its graph has no head size of its own: embedding_length / head_count.
+  bool derived_heads = false;
+};
+
+// Model types of one architecture stand with the one that files without further keys are, first.
+std::span<const GgufArchitecture> GgufArchitectures();
+// Return nullptr when there is none.
+const GgufArchitecture* FindGgufArchitecture(std::string_view model_type);
+const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
+
+// How the rows of a linear are written.
+struct LinearRows {
+  std::vector<std::int64_t> order;    // the source row of each output row, or empty
+  std::vector<std::int64_t> columns;  // the source column of each output column, or empty
+  // The factor of the rows: llama.cpp ignores query_pre_attn_scalar of Gemma 2 (GgufScoreFactor);
+  // the difference goes into q_proj. In Gemma 3 it goes into the norm of the queries.
+  float factor = 1;
+};
+
+// llama.cpp repeats key heads of the gated delta rule as a whole where Hugging Face repeats each:
+// the value head of the checkpoint that is value head i of the file. Empty where none moves.
+//   Hugging Face  key head g has the value heads g r ... g r + r - 1
+//   llama.cpp     value head j has the key head j mod G
+std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config);
+// The factor between the scores that config.json asks for and those of llama.cpp, which has no key
+// for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
+// 1/sqrt(hidden_size / heads), rounded down.
+float GgufScoreFactor(const DecoderConfig& config);
+
+// llama.cpp adds the adapter of ffn_down_exps behind the number of each expert that a Gemma 4
+// multiplies its output with, so that B in an adapter GGUF has that number in it. The numbers of
+// all experts, layer after layer, under a key that llama.cpp does not know, lead back.
+inline constexpr const char* kGgufExpertScales = "qlora.expert_scales";
+
+// What divides the frequency of a pair of dims that does not turn (Gemma 4's rope_freqs).
+inline constexpr float kGgufStays = 1e30F;
+
+}  // namespace qlora
+
+#endif  // QLORA_CONFIG_GGUF_NAMES_H_

@@ -1,0 +1,53 @@
+#include "export/export_checks.h"
+
+#include "base/check.h"
+#include "base/printable.h"
+#include "export/export_gguf.h"
+#include "export/gguf_mix.h"
+#include "export/imatrix.h"
+
+namespace qlora {
+
+void CheckExportOptions(const ExportOptions& options) {
+  // A bool becomes a text of one character without a word of the compiler.
+  if (options.verify != "auto" && options.verify != "true" && options.verify != "false") {
+    ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
+                      Printable(options.verify));
+  }
+  if (options.imatrix_tokens < 1) {
+    ThrowInvalidInput("imatrix_tokens must be positive, found {}", options.imatrix_tokens);
+  }
+  if (!options.imatrix.empty() && options.format != "gguf") {
+    ThrowInvalidInput("--format {} has no use for imatrix, which is for types of blocks in GGUF",
+                      options.format);
+  }
+  const bool is_given = options.imatrix_tokens != ExportOptions().imatrix_tokens;
+  if (is_given && (options.imatrix.empty() || IsImatrixFile(options.imatrix))) {
+    ThrowInvalidInput(
+        "imatrix_tokens has no effect without a text or data in imatrix to make the matrix from");
+  }
+  if (options.verify == "false" && !options.verify_text.empty()) {
+    ThrowInvalidInput("verify_text has no effect with --no-verify; leave one of them out");
+  }
+  if (options.outtype == "auto") return;
+  const GgufFileType& file = ParseOuttype(options.outtype);
+  if (!file.base.is_blocks() && !options.imatrix.empty() && options.write_imatrix.empty()) {
+    ThrowInvalidInput("imatrix has no effect on {}; choose a type of fewer bits", file.name);
+  }
+  if (!file.base.is_blocks()) return;
+  const bool is_model = options.format == "gguf";
+  const bool is_gguf_adapter = options.format == "gguf-adapter";
+  if (!is_model && !(is_gguf_adapter && BitsOf(file) >= 8)) {
+    ThrowInvalidInput("--format {} cannot be written as {}: choose f32, f16{} bf16{}",
+                      options.format, file.name, is_gguf_adapter ? ", q8_0 or" : " or",
+                      is_gguf_adapter ? "; --format gguf merges the adapter into the model" : "");
+  }
+  if (file.needs_importance && options.imatrix.empty()) {
+    ThrowInvalidInput(
+        "{} has too few bits for a rounding that weighs all columns alike; give --imatrix a "
+        "text like those that the model shall write, or an importance matrix of llama.cpp",
+        file.name);
+  }
+}
+
+}  // namespace qlora

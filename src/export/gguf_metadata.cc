@@ -1,0 +1,302 @@
+#include "export/gguf_metadata.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "config/families.h"
+#include "config/gguf_names.h"
+#include "export/gguf_limits.h"
+#include "pass/rope.h"
+
+namespace qlora {
+namespace {
+
+std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+const Family& FamilyOf(const DecoderConfig& config) {
+  return qlora::FamilyOf(config.model_type, "");
+}
+
+bool IsGemma4(const DecoderConfig& config) { return FamilyOf(config).gemma4; }
+
+// True when llama.cpp applies sliding windows in this architecture.
+bool HasWindows(const DecoderConfig& config) {
+  return FamilyOf(config).window == WindowRule::kPeriod;
+}
+
+// A number for each layer.
+template <typename Fn>
+std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value_of) {
+  std::vector<std::uint32_t> values;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    values.push_back(U32(value_of(config.layer(l))));
+  }
+  return values;
+}
+
+// Layers with a window, by a list, and their sizes; layers that share keys and values; the
+// embedding of each layer.
+void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  std::vector<bool> has_window;
+  std::int64_t window = 0;
+  std::int64_t shared = 0;
+  for (const LayerConfig& layer : config.layers) {
+    has_window.push_back(layer.window > 0);
+    window = std::max(window, layer.window);
+    shared += layer.has_own_kv() ? 0 : 1;
+  }
+  add("attention.sliding_window", U32(window > 0 ? window : config.max_position_embeddings));
+  add("attention.sliding_window_pattern", std::move(has_window));
+  add("attention.shared_kv_layers", U32(shared));
+  add("embedding_length_per_layer_input", U32(config.per_layer_size));
+  if (config.side_moe.num_experts > 0) {
+    add("expert_feed_forward_length", U32(config.side_intermediate_size));
+    add("expert_count", U32(config.side_moe.num_experts));
+    add("expert_used_count", U32(config.side_moe.num_experts_per_tok));
+  }
+  // Whole heads rotate.
+  add("attention.key_length_swa", U32(config.ropes[1].rotary_dim));
+  add("attention.value_length_swa", U32(config.ropes[1].rotary_dim));
+  add("rope.dimension_count_swa", U32(config.ropes[1].rotary_dim));
+}
+
+// llama.cpp applies a window only where its architecture has one; a context no longer than the
+// window makes the difference vanish.
+std::int64_t ContextLength(const DecoderConfig& config) {
+  std::int64_t length = config.max_position_embeddings;
+  if (HasWindows(config)) return length;
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.window > 0) length = std::min(length, layer.window);
+  }
+  return length;
+}
+
+// Gemma and Olmo 3: layers with a window.
+void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  std::int64_t window = 0;
+  for (const LayerConfig& layer : config.layers) {
+    // A local layer of Gemma 3 that sees everything has other frequencies all the same.
+    window = std::max(window, layer.rope == 1 && layer.window == 0 ? config.max_position_embeddings
+                                                                   : layer.window);
+  }
+  const std::uint32_t period = GgufWindowPeriod(config);
+  // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
+  if (window == 0 && FamilyOf(config).gguf.window == 0) return;
+  out.Add(prefix + "attention.sliding_window",
+          U32(window > 0 ? window : config.max_position_embeddings));
+  if (period != FamilyOf(config).window_period) {
+    out.Add(prefix + "attention.sliding_window_pattern", period);
+  }
+}
+
+// Of scalings that have none of their own: a file that was read may have one.
+void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& out) {
+  if (factor != 1) out.Add(prefix + "rope.scaling.attn_factor", static_cast<float>(factor));
+}
+
+void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const RopeConfig& rope = config.ropes[0];
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  add("rope.dimension_count", U32(rope.rotary_dim));
+  add("rope.freq_base", static_cast<float>(rope.rope_theta));
+  // The local layers of Gemma have a base of their own; without a key it is 10000 in Gemma 3. Those
+  // of Olmo 3 have the base of the others.
+  const bool has_local = FamilyOf(config).gemma && config.ropes.size() > 1;
+  const double usual = FamilyOf(config).gguf.has_local_base ? rope.rope_theta : 1e4;
+  if (has_local && (config.ropes[1].rope_theta != usual || IsGemma4(config))) {
+    add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
+  }
+  if (!rope.mrope_section.empty() && !config.fused_delta) {
+    std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
+    sections.resize(4);
+    add("rope.dimension_sections", sections);
+  }
+  switch (rope.type) {
+    case RopeType::kDefault:
+    case RopeType::kLlama3:  // a tensor of divisors
+      AddAttentionFactor(rope.attention_factor, prefix, out);
+      break;
+    case RopeType::kLinear:
+      AddAttentionFactor(rope.attention_factor, prefix, out);
+      add("rope.scaling.type", std::string("linear"));
+      add("rope.scaling.factor", static_cast<float>(rope.factor));
+      break;
+    case RopeType::kYarn:
+      if (WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
+        add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
+        break;
+      }
+      if (FamilyOf(config).query_scale) {
+        add("rope.scaling.yarn_log_multiplier", GgufYarnLogMultiplier(rope));
+        add("rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+        add("rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+      } else if (const float factor = GgufYarnFactor(rope); factor != 1) {
+        add("rope.scaling.attn_factor", factor);
+      }
+      add("rope.scaling.type", std::string("yarn"));
+      add("rope.scaling.factor", static_cast<float>(rope.factor));
+      add("rope.scaling.original_context_length", U32(rope.original_max_position_embeddings));
+      break;
+    case RopeType::kLongrope:
+      add("rope.scaling.type", std::string("longrope"));
+      add("rope.scaling.original_context_length", U32(rope.original_max_position_embeddings));
+      add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
+      break;
+  }
+}
+
+// Granite's multipliers. Its graph rotates unless a key denies it.
+void AddMultipliers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  out.Add(prefix + "attention.scale", config.attention_scale);
+  out.Add(prefix + "embedding_scale", config.embed_scale);
+  out.Add(prefix + "residual_scale", config.residual_scale);
+  out.Add(prefix + "logit_scale", 1 / config.logit_scale);
+  out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
+}
+
+// The mixers that are not attention.
+void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  if (FamilyOf(config).mixers == MixerRule::kShortConv) {
+    // Zeros tell the layers of short convolutions.
+    std::vector<std::int32_t> heads;
+    for (const LayerConfig& layer : config.layers) {
+      const bool attends = layer.mixer == Mixer::kAttention;
+      heads.push_back(attends ? static_cast<std::int32_t>(config.num_key_value_heads) : 0);
+    }
+    out.Add(prefix + "attention.head_count_kv", std::move(heads));
+    out.Add(prefix + "shortconv.l_cache", U32(config.conv_taps));
+  }
+  if (config.delta_rule.heads == 0) return;
+  out.Add(prefix + "full_attention_interval", U32(GgufAttentionInterval(config)));
+  out.Add(prefix + "ssm.conv_kernel", U32(config.conv_taps));
+  out.Add(prefix + "ssm.state_size", U32(config.delta_rule.key_dim));
+  out.Add(prefix + "ssm.group_count", U32(config.delta_rule.key_heads));
+  out.Add(prefix + "ssm.time_step_rank", U32(config.delta_rule.heads));
+  out.Add(prefix + "ssm.inner_size", U32(config.delta_value_features()));
+}
+
+void AddExperts(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const MoeConfig& moe = config.moe;
+  out.Add(prefix + "expert_feed_forward_length", U32(config.intermediate_size));
+  out.Add(prefix + "expert_count", U32(moe.num_experts));
+  out.Add(prefix + "expert_used_count", U32(moe.num_experts_per_tok));
+  if (moe.shared_intermediate_size > 0) {
+    out.Add(prefix + "expert_shared_feed_forward_length", U32(moe.shared_intermediate_size));
+  }
+  if (moe.score != RouterScore::kSigmoid) return;
+  out.Add(prefix + "expert_gating_func", std::uint32_t{2});
+  out.Add(prefix + "leading_dense_block_count",
+          U32(std::ranges::count_if(config.layers, &LayerConfig::is_dense)));
+}
+
+}  // namespace
+
+std::string GgufArchitectureOf(const DecoderConfig& config) {
+  if (config.moe.num_experts > 0 && !config.moe.norm_topk_prob) {
+    ThrowInvalidInput(
+        "GGUF export of {} needs norm_topk_prob true in config.json: llama.cpp always divides the "
+        "weights of a token's experts by their sum",
+        config.model_type);
+  }
+  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
+  if (architecture == nullptr) {
+    ThrowInvalidInput("GGUF export of model_type '{}' is not supported", config.model_type);
+  }
+  return std::string(architecture->name);
+}
+
+void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
+                      GgufMetadata& out) {
+  const std::string architecture = GgufArchitectureOf(config);
+  const std::string prefix = architecture + ".";
+  out.Add("general.architecture", architecture);
+  out.Add("general.type", std::string("model"));
+  out.Add("general.name", name);
+  out.Add("general.file_type", file_type);
+  // GGML_QNT_VERSION, the version of the layouts of block types.
+  out.Add("general.quantization_version", std::uint32_t{2});
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  add("block_count", U32(config.num_hidden_layers));
+  add("context_length", U32(ContextLength(config)));
+  add("embedding_length", U32(config.hidden_size));
+  if (IsGemma4(config)) {
+    add("feed_forward_length",
+        OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));
+  } else {
+    // That of leading layers without experts, where there are some.
+    add("feed_forward_length", U32(config.layer(0).intermediate_size));
+  }
+  if (config.moe.num_experts > 0) AddExperts(config, prefix, out);
+  add("attention.head_count", U32(config.num_attention_heads));
+  if (IsGemma4(config)) {
+    add("attention.head_count_kv",
+        OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
+  } else if (FamilyOf(config).mixers != MixerRule::kShortConv) {
+    add("attention.head_count_kv", U32(config.num_key_value_heads));
+  }
+  // Given even where K = D / H: Qwen 3 and Gemma have another K, and the default would be wrong
+  // there.
+  const std::int64_t head_dim = IsGemma4(config) ? config.ropes[0].rotary_dim : config.head_dim;
+  add("attention.key_length", U32(head_dim));
+  add("attention.value_length", U32(head_dim));
+  add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
+  add("vocab_size", U32(config.vocab_size));
+  if (IsGemma4(config)) {
+    AddGemma4(config, prefix, out);
+  } else if (HasWindows(config)) {
+    AddWindows(config, prefix, out);
+  }
+  if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
+  if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
+  if (FamilyOf(config).multipliers) AddMultipliers(config, prefix, out);
+  if (config.ropes.back().query_scale_beta != 0) {
+    add("attention.temperature_scale", static_cast<float>(config.ropes.back().query_scale_beta));
+  }
+  AddMixers(config, prefix, out);
+  AddRope(config, prefix, out);
+}
+
+std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
+  const RopeConfig& rope = config.ropes[0];
+  const auto narrow = [](const std::vector<double>& values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  if (rope.type == RopeType::kLongrope) {
+    // Both lists: llama.cpp chooses by the length of the context that it is started with.
+    return {{"rope_factors_long.weight", narrow(rope.long_factor)},
+            {"rope_factors_short.weight", narrow(rope.short_factor)}};
+  }
+  if (IsGemma4(config)) {
+    // Its graph needs the tensor, and has a large number where a pair stays.
+    std::vector<float> divisors(rope.rotary_dim / 2, 1.0F);
+    for (std::size_t i = 0; i < rope.divisors.size(); ++i) {
+      divisors[i] =
+          std::isinf(rope.divisors[i]) ? kGgufStays : static_cast<float>(rope.divisors[i]);
+    }
+    return {{"rope_freqs.weight", std::move(divisors)}};
+  }
+  if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
+    if (rope.divisors.empty()) return {};
+    return {{"rope_freqs.weight", narrow(rope.divisors)}};
+  }
+  RopeConfig plain = rope;
+  plain.type = RopeType::kDefault;
+  plain.divisors.clear();
+  const std::vector<double> unscaled = RopeFrequencies(plain, false);
+  const std::vector<double> scaled = RopeFrequencies(rope, false);
+  std::vector<double> divisors;
+  // Llama 3.1 and YaRN scale each frequency by another factor; llama.cpp divides frequency i by
+  // rope_freqs[i].
+  for (std::size_t i = 0; i < scaled.size(); ++i) divisors.push_back(unscaled[i] / scaled[i]);
+  return {{"rope_freqs.weight", narrow(divisors)}};
+}
+
+}  // namespace qlora

@@ -1,0 +1,150 @@
+// What a GGUF file says of where its model comes from, and the Modelfile beside it.
+#include "export/gguf_origin.h"
+
+#include <gmock/gmock.h>
+
+#include "base/file.h"
+#include "convert/convert_fixture.h"
+#include "convert/model_card.h"
+#include "export/modelfile.h"
+#include "io/json.h"
+#include "model/base_record.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(ModelCard, ReadsTheTopLevel) {
+  const auto card = ReadModelCard(
+      "---\n# a remark\nlicense: apache-2.0\nlanguage:\n- en\n- \"de\"\ntags: [a, 'b c']\n"
+      "base_model: org/base\nempty:\nmodel-index:\n- name: x\n  results:\n  - task:\n"
+      "      type: y\n---\nlicense: no\n");
+  EXPECT_THAT(card.at("license"), ElementsAre("apache-2.0"));
+  EXPECT_THAT(card.at("language"), ElementsAre("en", "de"));
+  EXPECT_THAT(card.at("tags"), ElementsAre("a", "b c"));
+  EXPECT_THAT(card.at("base_model"), ElementsAre("org/base"));
+  EXPECT_THAT(card.at("empty"), ElementsAre());
+  EXPECT_THAT(card.at("model-index"), ElementsAre());
+  EXPECT_FALSE(card.contains("results"));
+}
+
+TEST(ModelCard, IsEmptyWhereThereIsNone) {
+  EXPECT_TRUE(ReadModelCard("").empty());
+  EXPECT_TRUE(ReadModelCard("# A model\n\nlicense: mit\n").empty());
+  EXPECT_TRUE(ReadModelCard("---\nlicense: mit\n").empty());
+}
+
+class GgufOriginTest : public ConvertTest {
+ protected:
+  GgufOriginTest() {
+    fs::copy(kGolden / "llama-tiny", root_ / "model", fs::copy_options::recursive);
+    WriteTextFile(root_ / "model" / "README.md",
+                  "---\nlicense: mit\nlanguage: en\ntags: [tiny]\nbase_model: org/base\n---\n");
+  }
+
+  ExportOptions To(const std::string& name, const std::string& outtype) const {
+    ExportOptions options;
+    options.model_name_or_path = root_ / "model";
+    options.output = root_ / name;
+    options.outtype = outtype;
+    return options;
+  }
+};
+
+TEST_F(GgufOriginTest, KeysFollowTheCard) {
+  Export(context_, To("a.gguf", "f16"));
+  const auto file = OpenGguf(root_ / "a.gguf");
+  EXPECT_EQ(file->Require<std::string>("general.license"), "mit");
+  EXPECT_THAT(file->Require<std::vector<std::string>>("general.languages"), ElementsAre("en"));
+  EXPECT_THAT(file->Require<std::vector<std::string>>("general.tags"), ElementsAre("tiny"));
+  EXPECT_EQ(file->Require<std::uint32_t>("general.base_model.count"), 1U);
+  EXPECT_EQ(file->Require<std::string>("general.base_model.0.name"), "base");
+  EXPECT_EQ(file->Require<std::string>("general.base_model.0.organization"), "org");
+  EXPECT_EQ(file->Require<std::string>("general.base_model.0.repo_url"),
+            "https://huggingface.co/org/base");
+  // Nothing is rounded to blocks.
+  EXPECT_EQ(file->Get<std::string>("general.quantized_by"), nullptr);
+
+  // A file that is made from it says the same.
+  ExportOptions again = To("b.gguf", "q8_0");
+  again.model_name_or_path = root_ / "a.gguf";
+  Export(context_, again);
+  const auto second = OpenGguf(root_ / "b.gguf");
+  EXPECT_EQ(second->Require<std::string>("general.license"), "mit");
+  EXPECT_EQ(second->Require<std::string>("general.base_model.0.name"), "base");
+  EXPECT_EQ(second->Require<std::string>("general.quantized_by"), "qlora.cpp");
+}
+
+TEST_F(GgufOriginTest, TheBaseOfAnAdapterIsItsModel) {
+  ExportOptions options = To("a.gguf", "f16");
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
+  Export(context_, options);
+  const auto file = OpenGguf(root_ / "a.gguf");
+  EXPECT_EQ(file->Require<std::string>("general.base_model.0.name"), "model");
+  EXPECT_EQ(file->Require<std::string>("general.license"), "mit");
+}
+
+// Such files are not quantized to 4 bits when they are loaded, nor are files made from them.
+TEST_F(GgufOriginTest, MergedWeightsAreMarked) {
+  ExportOptions options = To("a.gguf", "f16");
+  Export(context_, options);
+  EXPECT_FALSE(HoldsMergedWeights(root_ / "a.gguf"));
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
+  options.overwrite = true;
+  Export(context_, options);
+  EXPECT_TRUE(HoldsMergedWeights(root_ / "a.gguf"));
+  ExportOptions again = To("b.gguf", "f32");
+  again.model_name_or_path = root_ / "a.gguf";
+  Export(context_, again);
+  EXPECT_TRUE(HoldsMergedWeights(root_ / "b.gguf"));
+}
+
+TEST_F(GgufOriginTest, NamesTheImportanceMatrixWithoutItsFolder) {
+  ImportanceMatrix matrix;
+  matrix.dataset = "text.txt";
+  matrix.chunks = 7;
+  matrix.entries["x"] = {{1}, {1}};
+  WriteImatrix(matrix, root_ / "importance.gguf", OpenMode::kCreate);
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix = root_ / "importance.gguf";
+  Export(context_, options);
+  const auto file = OpenGguf(root_ / "a.gguf");
+  EXPECT_EQ(file->Require<std::string>("quantize.imatrix.file"), "importance.gguf");
+  EXPECT_EQ(file->Require<std::string>("quantize.imatrix.dataset"), "text.txt");
+  EXPECT_EQ(file->Require<std::uint32_t>("quantize.imatrix.entries_count"), 1U);
+  EXPECT_EQ(file->Require<std::uint32_t>("quantize.imatrix.chunks_count"), 7U);
+}
+
+TEST_F(GgufOriginTest, KeepsNamedChatTemplates) {
+  const fs::path path = root_ / "model" / "tokenizer_config.json";
+  Json config = ReadJsonFile(path);
+  config["chat_template"] = {{{"name", "default"}, {"template", "{{ messages }}"}},
+                             {{"name", "tool_use"}, {"template", "{{ tools }}"}}};
+  WriteTextFile(path, config.dump());
+  Export(context_, To("a.gguf", "f16"));
+  const auto file = OpenGguf(root_ / "a.gguf");
+  EXPECT_EQ(file->Require<std::string>("tokenizer.chat_template"), "{{ messages }}");
+  EXPECT_EQ(file->Require<std::string>("tokenizer.chat_template.tool_use"), "{{ tools }}");
+  EXPECT_THAT(file->Require<std::vector<std::string>>("tokenizer.chat_templates"),
+              ElementsAre("tool_use"));
+}
+
+TEST_F(GgufOriginTest, WritesAModelfile) {
+  EXPECT_EQ(Modelfile("dir/a b.gguf", {"</s>", "say \"x\" now"}, 131072),
+            "FROM ./a b.gguf\nPARAMETER num_ctx 8192\nPARAMETER stop \"</s>\"\n"
+            "PARAMETER stop \"\"\"say \"x\" now\"\"\"\n");
+  ExportOptions options = To("a.gguf", "f16");
+  options.modelfile = true;
+  const ExportReport report = Export(context_, options);
+  EXPECT_EQ(report.files.size(), 2U);
+  EXPECT_EQ(ReadTextFile(root_ / "Modelfile"),
+            "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
+  options.output = root_ / "b.gguf";
+  EXPECT_THROW(Export(context_, options), Error);
+  EXPECT_FALSE(fs::exists(options.output));
+}
+
+}  // namespace
+}  // namespace qlora
