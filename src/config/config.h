@@ -8,7 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/expert_ops.h"
+#include "backend/recurrent_ops.h"
 #include "base/index_range.h"
 #include "io/json_fwd.h"
 

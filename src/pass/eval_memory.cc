@@ -5,7 +5,7 @@
 namespace qlora {
 Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows) {
   Backend& backend = decoder.backend();
-  const ActivationShape shape = EvalShape(backend, decoder.config(), rows);
+  const ActivationShape shape = EvalShape(decoder.config(), rows);
   backend.Reserve(LimitsOf(decoder.config(), adapters, rows, shape.head_rows));
   return Arena(BytesOfPass(decoder.config(), adapters, decoder.precision(), shape),
                backend.memory());
@@ -13,7 +13,7 @@ Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::i
 
 Activations& EvalMemory::ForRows(std::int64_t rows) {
   activations_ = LayoutActivations(memory_, decoder_.config(), adapters_, decoder_.precision(),
-                                   EvalShape(decoder_.backend(), decoder_.config(), rows));
+                                   EvalShape(decoder_.config(), rows));
   return activations_;
 }
 

@@ -28,19 +28,16 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   return limits;
 }
 
-ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                           std::int64_t supervised, const std::vector<Recompute>& recompute) {
+ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::int64_t supervised,
+                           const std::vector<Recompute>& recompute) {
   return {.rows = rows,
-          .head_rows = HeadRows(backend, config, supervised),
+          .head_rows = HeadRows(config, supervised),
           .training = true,
           .recompute = recompute};
 }
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
-  return {.rows = rows,
-          .head_rows = HeadRows(backend, config, rows),
-          .training = false,
-          .recompute = {}};
+ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows) {
+  return {.rows = rows, .head_rows = HeadRows(config, rows), .training = false, .recompute = {}};
 }
 
 }  // namespace qlora

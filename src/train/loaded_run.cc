@@ -60,12 +60,11 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
-  backend->Reserve(LimitsOf(*backend, base.config, adapter, steps.needs));
+  backend->Reserve(LimitsOf(base.config, adapter, steps.needs));
   GradientTree gradients(backend->memory(), run.start.place, PartsOfStages(adapter, base.stages),
                          adapter.gradients());
   std::vector<Arena> passes;
-  for (const std::size_t bytes :
-       BytesOfPasses(*backend, base.config, adapter, base.precision, steps.needs)) {
+  for (const std::size_t bytes : BytesOfPasses(base.config, adapter, base.precision, steps.needs)) {
     passes.emplace_back(bytes, backend->memory());
   }
   DecoderWeights weights =
