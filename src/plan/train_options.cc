@@ -108,9 +108,11 @@ void TrainOptions::DeclareBatches(OptionTable& table) {
   table.Add("pipeline_stages", &pipeline_stages,
             "number of ranks that share out the layers of a model larger than one machine; other "
             "ranks are further replicas");
-  table.Choice("ddp_backend", &ddp_backend, {"auto", "mpi", "tcp"},
-               "how ranks reach each other, which their launcher decides; mpi, tcp: ranks of the "
-               "other kind are refused");
+  table
+      .Choice("ddp_backend", &ddp_backend, {"auto", "mpi", "tcp"},
+              "how ranks reach each other, which their launcher decides; mpi, tcp: ranks of the "
+              "other kind are refused")
+      .hint = "qlora computes on the CPU, whose ranks meet over mpi or tcp";
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,
