@@ -297,7 +297,7 @@ constexpr KeyRule kAxolotlRules[] = {
     // max_memory, adapter, batch_size.
     rule::Same("train_on_inputs val_set_size"),
     rule::Copy("model_name_or_path", "base_model"),
-    rule::Copy("max_memory", "gpu_memory_limit"),
+    rule::NotNeeded("of a GPU; max_memory limits the memory of this machine", "gpu_memory_limit"),
     rule::Copy("adapter", "lora_model_dir"),
     rule::Copy("use_dora", "peft_use_dora"),
     rule::Copy("use_rslora", "peft_use_rslora"),
