@@ -159,8 +159,7 @@ class Conversion {
     report_.notes = sizes.notes;
     if (!is_gguf_) return;
     config_json_ = CheckpointConfig(model_dir_);
-    const std::string embedding = DecoderPrefix(*reader_) + "embed_tokens.weight";
-    dense_type_ = DenseTypeOf(reader_->Find(embedding)->dtype, config_);
+    dense_type_ = DenseTypeOf(reader_->Find(EmbeddingName(*reader_))->dtype, config_);
     if (sizes.block_formats.empty()) return;
     report_.notes.push_back(fmt::format(
         "{} holds the linears in {}: they are rounded a second time, and the errors below come on "
