@@ -16,6 +16,21 @@ constexpr ModuleNames kLfm2Names = {.input_norm = "operator_norm",
                                     .gate = "w1",
                                     .up = "w3",
                                     .down = "w2"};
+// The tensors of its checkpoint have not been seen: each name has the spellings that LFM2, Liquid's
+// other models and the published descriptions let expect, the likeliest first.
+constexpr ModuleNames kLfm3Names = {.input_norm = "operator_norm input_layernorm",
+                                    .post_attn_norm = "post_operator_norm",
+                                    .mlp_norm = "ffn_norm post_attention_layernorm",
+                                    .post_mlp_norm = "post_ffn_norm",
+                                    .final_norm = "norm embedding_norm",
+                                    .q_norm = "self_attn.q_norm self_attn.q_layernorm",
+                                    .k_norm = "self_attn.k_norm self_attn.k_layernorm",
+                                    .attn_gate = "self_attn.gate_proj",
+                                    .o = "self_attn.o_proj self_attn.out_proj",
+                                    .mlp = "feed_forward mlp",
+                                    .gate = "w1 gate_proj",
+                                    .up = "w3 up_proj",
+                                    .down = "w2 down_proj"};
 
 constexpr Family kQwen35Moe = {.model_type = "qwen3_5_moe_text",
                                .architecture = "Qwen3_5MoeForCausalLM",
@@ -126,6 +141,8 @@ constexpr Family Gemma4Unified() {
 //   qwen3_next    qwen3_5_moe_text whose delta rules have two linears in the place of four
 //   lfm2          short convolutions in most layers
 //   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
+//   lfm3          lfm2 whose attention has gates of its heads, and a window in some layers; in the
+//                 others the first pairs of a head turn; norms before and after each block
 //   gpt_oss       mixtral with attention sinks, biases everywhere, a clamped activation, and a
 //                 window in every second layer
 //   gemma4_text   gemma3 with norms of values, other head sizes in layers without a window, and, by
@@ -528,6 +545,32 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .score = RouterScore::kSigmoid},
      .names = kLfm2Names,
      .gguf = {.architecture = "lfm2moe", .final_norm = "token_embd_norm", .derived_heads = true}},
+    {.model_type = "lfm3",
+     .architecture = "Lfm3ForCausalLM",
+     .max_position_embeddings = 262144,
+     .head_dim = 128,
+     .only = R"({"conv_bias": false, "attention_bias": false})",
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .tie_word_embeddings = true,
+     .sliding_window = 256,
+     .window = WindowRule::kTypes,
+     .qk_norm = QkNorm::kHeads,
+     .mixers = MixerRule::kShortConv,
+     .conv_taps = 7,
+     .output_gate = OutputGate::kHeads,
+     .post_norms = true,
+     .may_lack_post_norms = true,
+     .local_rope = true,
+     .ropes_by_type = true,
+     .partial_rotary_factor = 0.5,
+     .partial_rotation = PartialRotation::kAlwaysFirstPairs,
+     .names = kLfm3Names,
+     .gguf = {.architecture = "lfm3",
+              .divisors = GgufDivisors::kNeeded,
+              .local_base = GgufLocalBase::kNeeded,
+              .windows = GgufWindows::kList,
+              .needs_windows = true}},
     kGemma4,
     Gemma4Unified(),
 });

@@ -55,7 +55,7 @@ std::string NameOfCase(const testing::TestParamInfo<const char*>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GgufGolden,
                          testing::Values("llama-q4_k_m", "qwen3-iq4_xs", "mixtral-q3_k_m",
-                                         "gemma3-q5_k_m"),
+                                         "gemma3-q5_k_m", "lfm3-q4_k"),
                          NameOfCase);
 
 }  // namespace

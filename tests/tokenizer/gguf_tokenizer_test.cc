@@ -221,8 +221,8 @@ TEST(GgufTokenizer, SharedModelsTokenizeAsInLlamaCpp) {
     const Tokenizer tokenizer = Tokenizer::Load(folder / golden["model"].get<std::string>());
     // Some were recorded without reading special tokens, which then are letters.
     const bool reads_special = golden.contains("tokenized with special tokens");
-    for (const auto& pair : golden[fmt::format("tokenized {} special tokens",
-                                               reads_special ? "with" : "without")]) {
+    for (const auto& pair :
+         golden[fmt::format("tokenized {} special tokens", reads_special ? "with" : "without")]) {
       const auto text = pair[0].get<std::string>();
       if (!reads_special && text.find("s>") != std::string::npos) continue;
       EXPECT_EQ(tokenizer.Encode(text, false), pair[1].get<std::vector<std::int32_t>>())
