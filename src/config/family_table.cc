@@ -31,6 +31,10 @@ constexpr ModuleNames kLfm3Names = {.input_norm = "operator_norm input_layernorm
                                     .gate = "w1 gate_proj",
                                     .up = "w3 up_proj",
                                     .down = "w2 down_proj"};
+constexpr ModuleNames kSparkNames = {.embedding = "embedding",
+                                     .qkv = "self_attn.q_k_v_proj",
+                                     .attn_gate = "self_attn.g_proj",
+                                     .o = "self_attn.out_proj"};
 
 constexpr Family kQwen35Moe = {.model_type = "qwen3_5_moe_text",
                                .architecture = "Qwen3_5MoeForCausalLM",
@@ -143,6 +147,9 @@ constexpr Family Gemma4Unified() {
 //   lfm2_moe      the same with experts in all but the first layers, chosen by sigmoids and a bias
 //   lfm3          lfm2 whose attention has gates of its heads, and a window in some layers; in the
 //                 others the first pairs of a head turn; norms before and after each block
+//   spark2_5      llama with gates of its heads and gelu by erf; a window in most layers, and in
+//   the
+//                 others a part of a head rotates; q, k and v are one linear
 //   gpt_oss       mixtral with attention sinks, biases everywhere, a clamped activation, and a
 //                 window in every second layer
 //   gemma4_text   gemma3 with norms of values, other head sizes in layers without a window, and, by
@@ -569,6 +576,31 @@ constexpr auto kFamilies = std::to_array<Family>({
      .gguf = {.architecture = "lfm3",
               .divisors = GgufDivisors::kNeeded,
               .local_base = GgufLocalBase::kNeeded,
+              .windows = GgufWindows::kList,
+              .needs_windows = true}},
+    {.model_type = "spark2_5",
+     .architecture = "Spark2_5ForCausalLM",
+     .vocab_size = 131072,
+     .max_position_embeddings = 1048576,
+     .num_attention_heads = 16,
+     .num_key_value_heads = 4,
+     .hidden_act = "gelu",
+     .only = R"({"hidden_act": "gelu", "gate_attn_act_mode": "sigmoid", "gsq_int4": false,
+                 "hadamard_spin": false, "dv_ssq": false, "selective_attention_preservation": false,
+                 "key_value_binding_sharpening": false})",
+     .sliding_window = 512,
+     .window = WindowRule::kTypes,
+     .bias = BiasRule::kKey,
+     .mlp_bias_key = true,
+     .output_gate = OutputGate::kHeads,
+     .output_gate_key = "headwise_attn_output_gate",
+     .fused_qkv = true,
+     .local_rope = true,
+     .ropes_by_type = true,
+     .names = kSparkNames,
+     .gguf = {.architecture = "spark2_5",
+              .rotates_partly = true,
+              .local_base = GgufLocalBase::kOfOthers,
               .windows = GgufWindows::kList,
               .needs_windows = true}},
     kGemma4,

@@ -152,6 +152,17 @@ inline std::vector<Json> FamilyConfigs() {
             {{"full_attention",
               {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}},
              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+      SmallConfig(
+          "spark2_5",
+          {{"head_dim", 12},
+           {"hidden_act", "gelu"},
+           {"headwise_attn_output_gate", true},
+           {"sliding_window", 6},
+           {"layer_types",
+            {"sliding_attention", "sliding_attention", "full_attention", "sliding_attention"}},
+           {"rope_parameters",
+            {{"full_attention", {{"rope_theta", 5e6}, {"partial_rotary_factor", 0.5}}},
+             {"sliding_attention", {{"rope_theta", 1e4}, {"partial_rotary_factor", 1.0}}}}}}),
       SmallConfig("lfm2_moe", {{"norm_eps", 1e-5},
                                {"num_experts", 5},
                                {"num_experts_per_tok", 2},
@@ -181,7 +192,7 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
     infos.push_back({name, DType::kF32, std::move(shape)});
   };
-  add("model.embed_tokens.weight", {c.vocab_size, d});
+  add("model." + std::string(c.names.embedding) + ".weight", {c.vocab_size, d});
   add("model." + std::string(c.names.final_norm) + ".weight", {d});
   if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, d});
   if (c.per_layer_size > 0) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/families.h"
 #include "convert/config_json.h"
 #include "convert/family_models.h"
 #include "convert/gguf_rewrite.h"
@@ -168,8 +167,6 @@ TEST_F(GgufToHfTest, SharedFilesComeBack) {
     if (entry.path().extension() != ".gguf") continue;
     const std::string name = entry.path().stem().string();
     SCOPED_TRACE(name);
-    const auto architecture = OpenGguf(entry.path())->Require<std::string>("general.architecture");
-    if (FindFamilyOfArchitecture(architecture) == nullptr) continue;  // not read
     EXPECT_LT(WriteHf(entry.path(), name).max_logprob_difference, 1e-6);
     EXPECT_TRUE(WriteHf(entry.path(), name + "-f16", "f16").verified);
     const Tokenizer stored = Tokenizer::Load(entry.path());
@@ -186,7 +183,7 @@ TEST_F(GgufToHfTest, SharedFilesComeBack) {
     EXPECT_EQ(written.eos_ids(), stored.eos_ids());
     ++count;
   }
-  EXPECT_GE(count, 4);
+  EXPECT_GE(count, 6);
 }
 
 TEST_F(GgufToHfTest, SixteenBitsAreThoseOfTheCheckpoint) {
