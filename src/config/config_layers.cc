@@ -1,6 +1,7 @@
 #include "config/config_layers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "config/config_rope.h"
@@ -225,6 +226,29 @@ void AddQueryRope(DecoderConfig& config) {
   for (LayerConfig& layer : config.layers) layer.query_rope = 1;
 }
 
+// Gives each layer the table of its base; of 0, none. Layers of one base share a table.
+void ParseLayerThetas(const ConfigKeys& keys, DecoderConfig& config) {
+  constexpr const char* kKey = "layer_rope_theta";
+  if (keys.Find(kKey) == nullptr) return;
+  const std::vector<double> thetas = keys.Doubles(kKey, config.num_hidden_layers);
+  const RopeConfig usual = config.ropes[0];
+  config.ropes.clear();
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (!(thetas[l] >= 0 && std::isfinite(thetas[l]))) {
+      ThrowInvalidInput("{}: {} has {}, expected bases, or 0 for layers that do not rotate",
+                        keys.where(), kKey, thetas[l]);
+    }
+    config.layers[l].rope = -1;
+    if (thetas[l] == 0) continue;
+    const auto same = std::ranges::find(config.ropes, thetas[l], &RopeConfig::rope_theta);
+    config.layers[l].rope = static_cast<int>(same - config.ropes.begin());
+    if (same != config.ropes.end()) continue;
+    config.ropes.push_back(usual);
+    config.ropes.back().rope_theta = thetas[l];
+  }
+  if (config.ropes.empty()) config.ropes.push_back(usual);
+}
+
 }  // namespace
 
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
@@ -236,6 +260,7 @@ void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& co
   const bool has_local =
       std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.rope == 1; });
   if (!has_local) config.ropes.resize(1);
+  if (family.layer_thetas) ParseLayerThetas(keys, config);
   AddQueryRope(config);
 }
 

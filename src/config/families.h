@@ -160,7 +160,8 @@ struct Family {
   ExpertDefaults experts = {};  // with moe
   // Experts with biases and a clamped activation, in two parameters a layer.
   bool gpt_oss = false;
-  bool multipliers = false;  // embedding_, attention_, residual_multiplier and logits_scaling
+  bool multipliers = false;   // embedding_, attention_, residual_multiplier and logits_scaling
+  bool layer_thetas = false;  // layer_rope_theta has the rope_theta of each layer
   // Layers with a window have a table of rotary frequencies of their own.
   bool local_rope = false;
   // rope_parameters has a part for each of the two kinds of layers, or is that of both.

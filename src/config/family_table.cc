@@ -131,6 +131,8 @@ constexpr Family Gemma4Unified() {
 //   ministral3    mistral whose queries grow with the position
 //   granite       llama with a multiplier of embedding, scores, blocks and logits;
 //   granitemoehybrid   the same with other names, as far as it has no mamba and no experts
+//   granite_swa   granite with attention sinks and a window in all but the first layer of four;
+//                 layers may rotate by bases of their own
 //   olmo2, olmo3  norms after each block alone, and one norm of all query heads and of all key
 //                 heads; olmo3 has a window in three layers of four, and scales the frequencies of
 //                 the fourth
@@ -369,6 +371,30 @@ constexpr auto kFamilies = std::to_array<Family>({
               .o_bias = true,
               .mlp_bias = true,
               .may_not_rotate = true}},
+    {.model_type = "granite_swa",
+     .architecture = "GraniteSWAForCausalLM",
+     .vocab_size = 100352,
+     .max_position_embeddings = 8192,
+     .num_attention_heads = 20,
+     .num_key_value_heads = 4,
+     .rms_norm_eps = 1e-5,
+     .tie_word_embeddings = true,
+     .sliding_window = 128,
+     .window = WindowRule::kPeriod,
+     .window_period = 4,
+     .first_is_full = true,
+     .bias = BiasRule::kKey,
+     .mlp_bias_key = true,
+     .sinks = true,
+     .multipliers = true,
+     .layer_thetas = true,
+     .gguf = {.architecture = "granite_swa",
+              .interleaved_rotary = true,
+              .o_bias = true,
+              .mlp_bias = true,
+              .divisors = GgufDivisors::kRead,
+              .windows = GgufWindows::kList,
+              .needs_windows = true}},
     {.model_type = "olmo2",
      .architecture = "Olmo2ForCausalLM",
      .vocab_size = 50304,

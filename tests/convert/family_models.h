@@ -57,6 +57,12 @@ inline std::vector<Json> FamilyConfigs() {
                                        {"shared_intermediate_size", 24},
                                        {"layer_types", attention},
                                        {"residual_multiplier", 0.4}}),
+      SmallConfig("granite_swa", {{"sliding_window", 6},
+                                  {"tie_word_embeddings", false},
+                                  {"embedding_multiplier", 3.0},
+                                  {"attention_multiplier", 0.2},
+                                  {"residual_multiplier", 0.4},
+                                  {"logits_scaling", 3.0}}),
       SmallConfig("ministral3", {{"head_dim", 8}, {"rope_parameters", yarn}}),
       SmallConfig("olmo2", Json::object()),
       SmallConfig(
