@@ -76,8 +76,10 @@ class LayerRules {
         window_(keys.IsNull("sliding_window") ? 0
                                               : keys.Int("sliding_window", family.sliding_window)),
         max_window_layers_(keys.Int("max_window_layers", family.max_window_layers)),
-        pattern_(
-            keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
+        letters_(family.full_stays ? Letters(keys) : ""),
+        pattern_(letters_.empty() ? keys.Int("sliding_window_pattern",
+                                             std::max<std::int64_t>(1, family.window_period))
+                                  : std::ssize(letters_)),
         no_rope_interval_(
             keys.Int("no_rope_layer_interval", std::max<std::int64_t>(1, family.no_rope_interval))),
         layer_types_(keys.Find("layer_types")),
@@ -117,11 +119,10 @@ class LayerRules {
   LayerConfig Layer(std::int64_t l) const {
     const Kind kind = KindOf(l);
     if (kind.mixer != Mixer::kAttention) return {.rope = -1, .mixer = kind.mixer};
-    const bool own_table = family_.local_rope && kind.sliding;
+    const bool stays = family_.full_stays && window_ > 0 && !kind.sliding;
+    const int table = family_.local_rope && kind.sliding ? 1 : 0;
     return {.window = kind.sliding && used_ ? window_ : 0,
-            .rope = !Rotates(l) ? -1
-                    : own_table ? 1
-                                : 0};
+            .rope = Rotates(l) && !stays ? table : -1};
   }
 
  private:
@@ -129,6 +130,16 @@ class LayerRules {
     Mixer mixer = Mixer::kAttention;
     bool sliding = false;
   };
+
+  // EXAONE 4's spelling of a pattern: "LLLG", of which layers with an L have a window.
+  static std::string Letters(const ConfigKeys& keys) {
+    const Json* pattern = keys.Find("sliding_window_pattern");
+    if (pattern == nullptr || !pattern->is_string()) return "";
+    const auto letters = pattern->get<std::string>();
+    if (!letters.empty() && letters.find_first_not_of("LG") == std::string::npos) return letters;
+    ThrowInvalidInput("{}: sliding_window_pattern is \"{}\", expected letters L and G",
+                      keys.where(), letters);
+  }
 
   static bool AreLayers(const Json* list, std::int64_t layers) {
     if (list == nullptr) return true;
@@ -188,6 +199,7 @@ class LayerRules {
       case WindowRule::kNoRope:
         return !Rotates(l);
       case WindowRule::kPeriod:
+        if (!letters_.empty()) return letters_[l % pattern_] == 'L';
         return (family_.first_is_full ? l : l + 1) % pattern_ != 0;
     }
     return false;
@@ -205,6 +217,7 @@ class LayerRules {
   const Family& family_;
   std::int64_t window_;
   std::int64_t max_window_layers_;
+  std::string letters_;  // L or G of each layer of a period; or empty
   std::int64_t pattern_;
   std::int64_t no_rope_interval_;
   const Json* layer_types_;

@@ -133,6 +133,8 @@ struct Family {
   std::int64_t max_window_layers = 28;  // of kUpper, when the key is missing
   std::int64_t window_period = 0;       // of kPeriod, when sliding_window_pattern is missing
   bool first_is_full = false;           // of a period, not the last
+  // Layers without a window do not rotate where sliding_window is not null.
+  bool full_stays = false;
   BiasRule bias = BiasRule::kNone;
   bool attention_bias = false;  // when the key is missing
   bool mlp_bias_key = false;

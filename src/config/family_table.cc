@@ -136,6 +136,7 @@ constexpr Family Gemma4Unified() {
 //   olmo2, olmo3  norms after each block alone, and one norm of all query heads and of all key
 //                 heads; olmo3 has a window in three layers of four, and scales the frequencies of
 //                 the fourth
+//   exaone4       olmo2 with norms of heads; where layers have a window, the others do not rotate
 //   hunyuan_v1_dense   norms of heads come after RoPE
 //   ernie4_5      neighbouring dims rotate together
 //   seed_oss      biases on q, k and v
@@ -424,6 +425,26 @@ constexpr auto kFamilies = std::to_array<Family>({
               .needs_head = true,
               .plain_local = true,
               .windows = GgufWindows::kPeriod}},
+    {.model_type = "exaone4",
+     .architecture = "Exaone4ForCausalLM",
+     .vocab_size = 102400,
+     .max_position_embeddings = 2048,
+     .num_key_value_heads = 32,
+     .rms_norm_eps = 1e-5,
+     .sliding_window = 4096,
+     .window = WindowRule::kPeriod,
+     .window_period = 4,
+     .full_stays = true,
+     .qk_norm = QkNorm::kHeads,
+     .input_norms = false,
+     .post_norms = true,
+     .gguf = {.architecture = "exaone4",
+              .derived_heads = true,
+              .divisors = GgufDivisors::kRead,
+              .windows = GgufWindows::kList,
+              .needs_windows = true,
+              .window = 4096,
+              .layers_of_windows = 64}},
     {.model_type = "hunyuan_v1_dense",
      .architecture = "HunYuanDenseV1ForCausalLM",
      .vocab_size = 290943,

@@ -28,6 +28,7 @@ class Limits {
     CheckMixers();
     CheckExperts();
     if (family_.no_rope_interval > 0) CheckRotatingLayers();
+    if (family_.gguf.layers_of_windows > 0) CheckLayersOfWindows();
     if (family_.gpt_oss) CheckGptOss();
     if (family_.gemma4) CheckGemma4();
     if (family_.gguf.is_tied && !tied) {
@@ -83,7 +84,8 @@ class Limits {
     for (const LayerConfig& layer : config_.layers) {
       if (layer.rope > (has_two ? 1 : 0))
         Refuse("a rope_theta of single layers", "has one for all");
-      const bool may_stay = family_.no_rope_interval > 0 || gguf.may_not_rotate;
+      const bool may_stay =
+          family_.no_rope_interval > 0 || gguf.may_not_rotate || gguf.layers_of_windows > 0;
       if (layer.rope >= 0 || may_stay || layer.mixer != Mixer::kAttention) continue;
       Refuse("layers that do not rotate", "rotates in all layers");
     }
@@ -137,7 +139,10 @@ class Limits {
       Refuse(fmt::format("a hidden_act other than {}", family_.hidden_act), "has no key for it");
     }
     const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
-    if (family_.gguf.needs_windows && std::ranges::none_of(config_.layers, has_window)) {
+    const std::int64_t only = family_.gguf.layers_of_windows;
+    const bool needs_windows =
+        family_.gguf.needs_windows && (only == 0 || only == config_.num_hidden_layers);
+    if (needs_windows && std::ranges::none_of(config_.layers, has_window)) {
       Refuse("layer_types without sliding_attention", "expects a layer with a window");
     }
     if (config_.output_gate != family_.output_gate) {
@@ -191,6 +196,19 @@ class Limits {
     if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
     if (GgufWindowPeriod(config_) != 2) {
       Refuse("layer_types without a window in every second layer", "has one there");
+    }
+  }
+
+  void CheckLayersOfWindows() const {
+    const bool has_windows = config_.num_hidden_layers == family_.gguf.layers_of_windows;
+    for (const LayerConfig& layer : config_.layers) {
+      const bool stays = layer.rope < 0;
+      if (has_windows ? stays == (layer.window == 0) : !stays && layer.window == 0) continue;
+      Refuse(fmt::format("a sliding_window that is {}null in a model of {} layers",
+                         has_windows ? "" : "not ", config_.num_hidden_layers),
+             fmt::format("knows windows, and layers that do not rotate, in models of {} layers "
+                         "alone",
+                         family_.gguf.layers_of_windows));
     }
   }
 

@@ -73,7 +73,9 @@ void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMeta
     window = std::max(window, is_local ? config.max_position_embeddings : layer.window);
     has_window.push_back(layer.window > 0);
   }
-  const bool is_list = family.gguf.windows == GgufWindows::kList;
+  const GgufFamily& gguf = family.gguf;
+  if (gguf.layers_of_windows > 0 && config.num_hidden_layers != gguf.layers_of_windows) return;
+  const bool is_list = gguf.windows == GgufWindows::kList;
   const std::uint32_t period = is_list ? 0 : GgufWindowPeriod(config);
   // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
   if (window == 0 && !is_list && family.gguf.window == 0) return;

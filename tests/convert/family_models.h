@@ -70,6 +70,8 @@ inline std::vector<Json> FamilyConfigs() {
           {{"sliding_window", 6},
            {"rope_scaling",
             {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}}}}),
+      SmallConfig("exaone4", {{"sliding_window", nullptr},
+                              {"layer_types", std::vector<std::string>(4, "full_attention")}}),
       SmallConfig("hunyuan_v1_dense",
                   {{"rope_scaling", {{"type", "dynamic"}, {"alpha", 100.0}, {"factor", 1.0}}}}),
       SmallConfig("ernie4_5", {{"head_dim", 8}}),
