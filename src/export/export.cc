@@ -165,8 +165,7 @@ class Exporter {
     DType type = weights_.embed.dense.dtype;
     if (FindGguf(model_dir_)) {
       const TensorReader& reader = *weights_.reader;
-      type =
-          DenseTypeOf(reader.Find(DecoderPrefix(reader) + "embed_tokens.weight")->dtype, config_);
+      type = DenseTypeOf(reader.Find(EmbeddingName(reader))->dtype, config_);
     }
     return ParseOuttype(type == DType::kBF16 ? "bf16" : "f16");
   }
