@@ -66,7 +66,7 @@ QuantizePlan::QuantizePlan(const QuantizeCheckpointOptions& options)
   // nothing.
   quantize_.scale_search |= !options.calibration_data.empty();
   if (!is_gguf_) return;
-  const TensorInfo* embedding = reader_->Find(DecoderPrefix(*reader_) + "embed_tokens.weight");
+  const TensorInfo* embedding = reader_->Find(EmbeddingName(*reader_));
   if (embedding != nullptr) gguf_type_ = DenseTypeOf(embedding->dtype, config_);
 }
 
