@@ -143,11 +143,13 @@ void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::
   known.insert(known.end(), unused.begin(), unused.end());
   const bool decides = layout().format == RecordFormat::kTemplate || layout().kind == Kind::kTokens;
   if (const std::string part = decides ? "" : FindUnusedPart(record, known, text); !part.empty()) {
+    const std::string lower = LowerCase(part);
     ThrowInvalidInput(
-        "field '{}' reads like {}, and nothing of it is used ({}); {}, or leave the field out with "
-        "ignore_fields: {}",
-        part, FindKnownField(LowerCase(part))->text, DescribeLayout(layout()),
-        IsConversationFormat(layout().format)
+        "field '{}' reads like a part of the conversation, and nothing of it is used ({}); {}, or "
+        "leave the field out with ignore_fields: {}",
+        part, DescribeLayout(layout()),
+        lower != part ? fmt::format("write '{}'", lower)
+        : IsConversationFormat(layout().format)
             ? "write it into a message"
             : "say how to lay the fields out with prompt_template and completion_template",
         part);

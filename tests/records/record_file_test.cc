@@ -41,7 +41,7 @@ TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
 
 TEST(RecordFileTest, ReadsObjectsOverSeveralLines) {
   const RecordFile file = Open("d.jsonl",
-                               "{\n  \"text\": \"a {\",\n  \"x\": [\n{}\n]\n}\n"
+                               "{\n  \"text\": \"a {\",\n  \"x\": [\n {}\n]\n}\n"
                                "{\"text\": \"b\"}\n{\"text\":\n \"c\"}\n");
   EXPECT_EQ(Texts(file), (Strings{"a {", "b", "c"}));
   EXPECT_EQ(file.Where(2), "d.jsonl:8");
@@ -165,7 +165,7 @@ TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
       Open("d.jsonl", "{\"x\": " + deep.substr(0, 63) + std::string(63, ']') + "}").Read(0));
   ExpectRefused([] { Open("d.jsonl", "{}\n{\"x\": 1}\0{\"x\": 2}"s).Read(1); },
                 "d.jsonl:2:9: malformed JSON: a zero byte");
-  ExpectRefused([] { Open("d.json", "[{}, \0 {}]"s).Read(0); }, "a zero byte");
+  ExpectRefused([] { Open("d.json", "[{}, \0 {}]"s).Read(1); }, "a zero byte");
   std::string keys;
   for (int i = 0; i < 100'000; ++i) keys += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 0";
   ExpectRefused([&] { Open("d.json", "[{" + keys + "}]").Read(0); }, "more than 10000 keys");
