@@ -21,7 +21,7 @@ namespace qlora {
 class ConversationEncoder {
  public:
   // everything: train on every token.
-  ConversationEncoder(const DataOptions& options, bool everything, const Tokenizer& tokenizer,
+  ConversationEncoder(const EncodingOptions& options, bool everything, const Tokenizer& tokenizer,
                       const ChatTemplate& chat);
 
   // The number of samples of a conversation: 1, or with train_turns `each` the number of turns that
@@ -42,7 +42,7 @@ class ConversationEncoder {
   bool CloseLastTurn(const RenderedConversation& chat, const ChatSpan& span, TurnTokens& turn,
                      EncodedRecord& encoded) const;
 
-  const DataOptions& options_;
+  const EncodingOptions& options_;
   const bool everything_;
   const Tokenizer& tokenizer_;
   const ChatTemplate& chat_;

@@ -199,8 +199,9 @@ T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
 
 }  // namespace
 
-std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value) {
-  return Parse(text, {.keys = kMaxOrderedKeys, .values = kMaxOrderedValues}, value);
+std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value,
+                                       std::int64_t max_values) {
+  return Parse(text, {.keys = kMaxOrderedKeys, .values = max_values}, value);
 }
 
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
