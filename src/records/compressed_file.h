@@ -21,9 +21,9 @@ struct ContentLimits {
 
 // Returns the content of a file that begins as gzip or zstd does, written once as MakeText
 // (derived_text.h) does, under the name of the file; any other file as it is. Memory does not grow
-// with the file. Errors: InvalidInput for a file that is damaged, cut, or beyond the limits, such as
-// one of zstd that refers farther back than may be kept;
-// Runtime when the content cannot be written.
+// with the file. Errors: InvalidInput for a file that is damaged, cut, or beyond the limits, such
+// as one of zstd that refers farther back than may be kept; Runtime when the content cannot be
+// written.
 FileBytes Decompressed(const FileBytes& file, const std::filesystem::path& folder,
                        const ContentLimits& limits = {});
 

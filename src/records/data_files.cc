@@ -62,10 +62,9 @@ void Sort(std::vector<FoundFile>& files) {
 }
 
 bool HasData(const std::vector<FoundFile>& files) {
-  return std::any_of(files.begin(), files.end(),
-                     [](const FoundFile& file) {
-                       return file.reason.empty() && HasDataExtension(file.path);
-                     });
+  return std::any_of(files.begin(), files.end(), [](const FoundFile& file) {
+    return file.reason.empty() && HasDataExtension(file.path);
+  });
 }
 
 // The files for the purpose, by their roles. pattern: the part of the user's pattern in which names
@@ -139,12 +138,11 @@ DataFiles FilesIn(const fs::path& folder, const DataSearch& search) {
     Sort(listed);
     const auto other = std::find_if(listed.begin(), listed.end(),
                                     [](const FoundFile& file) { return !file.reason.empty(); });
-    ThrowInvalidInput(
-        "{}: the folder holds no data file ({}; also .gz and .zst of these){}", folder.string(),
-        fmt::join(kDataExtensions, ", "),
-        other == listed.end()
-            ? ""
-            : fmt::format("; not read: {} ({})", other->name.string(), other->reason));
+    ThrowInvalidInput("{}: the folder holds no data file ({}; also .gz and .zst of these){}",
+                      folder.string(), fmt::join(kDataExtensions, ", "),
+                      other == listed.end() ? ""
+                                            : fmt::format("; not read: {} ({})",
+                                                          other->name.string(), other->reason));
   }
   DataFiles found = Divide(std::move(listed), search, "");
   if (found.files.empty()) {

@@ -73,7 +73,8 @@ class FileBytes::Lines {
   std::int64_t Before(const FileBytes& file, std::uint64_t offset) {
     const std::lock_guard lock(mutex_);
     while (before_.size() * kPart <= offset) {
-      before_.push_back(before_.back() + CountLines(file.Read((before_.size() - 1) * kPart, kPart)));
+      before_.push_back(before_.back() +
+                        CountLines(file.Read((before_.size() - 1) * kPart, kPart)));
     }
     const std::uint64_t part = offset / kPart;
     return before_[part] + CountLines(file.Read(part * kPart, offset % kPart));

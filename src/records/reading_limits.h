@@ -18,14 +18,16 @@ struct ReadingLimits {
   std::int64_t memory = kMaxReadingMemory;
 
   // The bytes of one record, and of the records that are encoded at a time: a line, a row of CSV or
-  // an element of a JSON array. A text takes up to 40 bytes for each of its own while it is encoded.
+  // an element of a JSON array. A text takes up to 40 bytes for each of its own while it is
+  // encoded.
   std::int64_t record_bytes() const { return memory / 64; }
   // The values of one record, each of which takes up to 128 bytes.
   std::int64_t record_values() const { return std::min(kMaxOrderedValues, memory / 256); }
   // The logarithm of the bytes to which a file of zstd may refer back, at most; 10 is the format's
   // least.
   int zstd_window_log() const {
-    return std::max(10, std::bit_width(static_cast<std::uint64_t>(memory / 4)) - 1);
+    return std::max(10,
+                    static_cast<int>(std::bit_width(static_cast<std::uint64_t>(memory / 4))) - 1);
   }
 };
 

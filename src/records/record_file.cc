@@ -79,8 +79,7 @@ std::string RecordFile::key() const {
 
 void RecordFile::FindDialect() {
   const std::uint64_t begin = file_.FirstNotOf("\r\n");
-  dialect_ =
-      DetectCsvDialect(file_.Read(begin, kHeadBytes), DataExtension(file_.name()) == ".tsv");
+  dialect_ = DetectCsvDialect(file_.Read(begin, kHeadBytes), DataExtension(file_.name()) == ".tsv");
   dialect_.begin += begin;
 }
 
