@@ -1,7 +1,5 @@
-# `cpack - G DEB` in the build directory : qlora_ *.deb with the program, \
-    libqlora - dev_ *.deb with the
-#library, and, where MPI was found, \
-    qlora - openmpi_*.deb with the plugin.Dependencies are those that dpkg - shlibdeps finds.
+# `cpack -G DEB` in the build directory: qlora_*.deb with the program, libqlora-dev_*.deb with the
+# library, and, where MPI was found, qlora-openmpi_*.deb with the plugin. Dependencies are those that dpkg-shlibdeps finds.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME qlora)
 set(CPACK_PACKAGE_CONTACT "qlora.cpp developers <developers@qlora.invalid>")
@@ -23,13 +21,13 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME qlora)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SHLIBDEPS ON)
-#For `qlora pull`, which opens libcurl at run time.
+# For `qlora pull`, which opens libcurl at run time.
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_RECOMMENDS "libcurl4 | libcurl3-gnutls, ca-certificates")
 set(CPACK_DEBIAN_PROGRAM_DESCRIPTION
 "Holds a Hugging Face checkpoint in 4 bits (NF4), trains LoRA adapters on it,
 and writes adapters that PEFT loads and GGUF files that llama.cpp runs.")
 
-#A package of its own, so that the program needs no MPI library.
+# A package of its own, so that the program needs no MPI library.
 set(CPACK_DEBIAN_OPENMPI_PACKAGE_NAME qlora-openmpi)
 set(CPACK_DEBIAN_OPENMPI_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_OPENMPI_PACKAGE_SHLIBDEPS ON)
@@ -47,7 +45,7 @@ set(CPACK_DEBIAN_LIBRARY_DESCRIPTION
 "The static libraries and headers of qlora: NF4, a QLoRA layer, and the library
 behind the program, for find_package(qlora) in CMake.")
 
-#Packages hold the components alone, so the tests need not be built first.
+# Packages hold the components alone, so the tests need not be built first.
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
 set(CPACK_VERBATIM_VARIABLES ON)
 include(CPack)
