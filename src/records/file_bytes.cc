@@ -66,7 +66,7 @@ class FileBytes::Opened {
   std::filesystem::path path_;  // of a file that is opened for each read
 };
 
-// Counts line feeds. What is counted once is kept for every 64 KiB, so that the places of many
+// Counts line feeds. What is counted once is kept for every 16 KiB, so that the places of many
 // records take no more than one walk through the file.
 class FileBytes::Lines {
  public:
@@ -81,7 +81,7 @@ class FileBytes::Lines {
   }
 
  private:
-  static constexpr std::uint64_t kPart = std::uint64_t{1} << 16;
+  static constexpr std::uint64_t kPart = std::uint64_t{1} << 14;
 
   std::mutex mutex_;
   std::vector<std::int64_t> before_ = {0};  // line feeds before byte i * kPart
