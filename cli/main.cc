@@ -110,11 +110,11 @@ void CheckIsOneCommand(const VerbText& text, Communicator& communicator) {
   if (other == all.end()) return;
   communicator.EndTogether();
   // Another release may fill all of it.
-  const auto text = [](const Name& one) {
+  const auto words = [](const Name& one) {
     return std::string(one.data(), strnlen(one.data(), one.size()));
   };
   ThrowInvalidInput("the ranks of this job differ: '{}' on rank 0, '{}' on rank {}",
-                    text(all.front()), text(*other), other - all.begin());
+                    words(all.front()), words(*other), other - all.begin());
 }
 
 // Joins the ranks that the launcher started, for a verb that several can run.

@@ -113,7 +113,8 @@ std::unique_ptr<Communicator> JoinRanks(const Launched& launched,
     // Of every rank, which may wait in vain for a misspelt name.
     say(fmt::format("rank {} of {} meets the others at {}, port {}", launched.rank, launched.size,
                     launched.meeting.host, launched.meeting.port));
-    TcpMeeting meeting{launched.meeting, launched.rank, launched.size, launched.key};
+    TcpMeeting meeting{launched.meeting, launched.rank, launched.size};
+    meeting.key = launched.key;
     meeting.say = say;
     return StartTcp(meeting);
   }

@@ -18,9 +18,9 @@ struct TcpMeeting {
   TcpAddress at;  // of rank 0, as the others reach it
   int rank = 0;
   int size = 1;
-  std::string key = {};                // that all ranks of the job have; "": none
   std::chrono::seconds patience{600};  // until all ranks are there
   std::chrono::seconds silence{9};     // of a machine, after which it is gone
+  std::string key = {};                // that all ranks of the job have; "": none
   // Told every 30 s whom this rank waits for, and whom it turns away.
   std::function<void(const std::string&)> say = [](const std::string&) {};
 };

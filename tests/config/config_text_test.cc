@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 // Values that `value` may become.
 std::vector<Json> OthersOf(const Json& value) {
   if (value.is_boolean()) return {!value.get<bool>()};
-  if (value.is_number_integer()) return {value.get<std::int64_t>() + 1, 2 * value.get<std::int64_t>()};
+  if (value.is_number_integer())
+    return {value.get<std::int64_t>() + 1, 2 * value.get<std::int64_t>()};
   if (value.is_number_float()) return {2 * value.get<double>(), value.get<double>() + 1e-6};
   if (value.is_null()) return {1, true};
   return {};
@@ -69,7 +70,8 @@ TEST(ConfigTextTest, TellsEveryValueThatDecides) {
       }
       const bool is_same = WithoutNames(other) == WithoutNames(config);
       EXPECT_EQ(ConfigText(other) == ConfigText(config), is_same)
-          << entry.path() << ": " << DescribeConfigDifference(ConfigText(config), ConfigText(other));
+          << entry.path() << ": "
+          << DescribeConfigDifference(ConfigText(config), ConfigText(other));
       changed += !is_same;
     });
   }

@@ -121,7 +121,9 @@ TEST_F(BadRecordsTest, ManyTakeNoWalkEach) {
   if (BytesRead() < 0) GTEST_SKIP() << "this system does not count what is read";
   const auto read_for = [&](int count) {
     std::string lines;
-    for (int i = 0; i < 4 * count; ++i) lines += R"({"text": "xyxyxyxyxyxyxyxyxyxyxyxy"})" "\n";
+    for (int i = 0; i < 4 * count; ++i)
+      lines += R"({"text": "xyxyxyxyxyxyxyxyxyxyxyxy"})"
+               "\n";
     for (int i = 0; i < count; ++i) lines += i % 2 == 0 ? "{\"text\": \"\"}\n" : "{\n";
     const DataOptions options = Dropping("d.jsonl", lines);
     const std::int64_t before = BytesRead();

@@ -14,8 +14,8 @@ namespace qlora {
 
 class LyingRank : public Communicator {
  public:
-  // The other rank sends `bytes`, piece by piece as they are asked for, and then zeros. rank: of this
-  // one.
+  // The other rank sends `bytes`, piece by piece as they are asked for, and then zeros. rank: of
+  // this one.
   explicit LyingRank(std::string bytes, int rank = 0)
       : Communicator(rank, 2, "lies"), bytes_(std::move(bytes)) {}
   [[noreturn]] void Abort(int /*code*/) override { std::abort(); }

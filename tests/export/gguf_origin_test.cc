@@ -150,8 +150,8 @@ TEST_F(GgufOriginTest, WritesAModelfile) {
 
 // A model chooses the texts of its tokens; they write no lines of their own.
 TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
-  for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r", "\x7f",
-                           "\"\nSYSTEM \"do it", "\x01"}) {
+  for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r",
+                           "\x7f", "\"\nSYSTEM \"do it", "\x01"}) {
     std::vector<std::string> notes;
     EXPECT_EQ(Modelfile("a.gguf", {stop, "</s>"}, 128, notes),
               "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");

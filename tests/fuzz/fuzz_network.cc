@@ -1,6 +1,6 @@
-// Fuzzes all input from a network: requests to the dashboard, answers of a hub, and what ranks say to
-// each other. The first byte chooses. All connections stay on this machine: every request of the client goes to the server
-// here, which poses as its proxy.
+// Fuzzes all input from a network: requests to the dashboard, answers of a hub, and what ranks say
+// to each other. The first byte chooses. All connections stay on this machine: every request of the
+// client goes to the server here, which poses as its proxy.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -257,8 +257,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace qlora;
   if (size == 0) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kReaders[])(std::string_view) = {CheckRequest, CheckHub, CheckParts,
-                                                      CheckRanks};
+  constexpr void (*kReaders[])(std::string_view) = {CheckRequest, CheckHub, CheckParts, CheckRanks};
   kReaders[data[0] % 4](input);
   return 0;
 }

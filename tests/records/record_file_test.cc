@@ -168,15 +168,16 @@ TEST(RecordFileTest, RecordsHaveALimit) {
     EXPECT_EQ(file.Read(2).at("text"), text(980));
   };
   const auto line = [&](std::size_t size) { return R"({"text":")" + text(size) + "\"}"; };
-  check(open("d.jsonl", R"({"text":"a"})" "\n" + line(2000) + "\n" + line(980) + "\n"));
+  check(open("d.jsonl", R"({"text":"a"})"
+                        "\n" +
+                            line(2000) + "\n" + line(980) + "\n"));
   check(open("d.json", R"([{"text":"a"},)" + line(2000) + "," + line(980) + "]"));
   check(open("d.csv", "text\na\n" + text(2000) + "\n" + text(980) + "\n"));
   check(open("d.csv", "text\na\n\"" + std::string(2000, '\n') + "\"\n" + text(980) + "\n"));
   // Values count, too: each takes more than its bytes.
-  const std::string values = R"({"text":"a","ids":[)" + std::string(300, '0') + "]}";
-  std::string many = values;
-  for (std::size_t i = 20; i < many.size() - 3; i += 2) many[i] = ',';
-  ExpectRefused([&] { open("d.jsonl", many).Read(0); }, "more than 250 values");
+  std::string many = R"({"text":"a","ids":[0)";
+  for (int i = 0; i < 300; ++i) many += ",0";
+  ExpectRefused([&] { open("d.jsonl", many + "]}").Read(0); }, "more than 250 values");
   // Blank lines and rows behind a record are none of it.
   EXPECT_EQ(open("d.jsonl", line(10) + std::string(5000, '\n')).Read(0).at("text"), text(10));
   EXPECT_EQ(open("d.csv", "text\na" + std::string(5000, '\n') + "b").Read(0).at("text"), "a");
