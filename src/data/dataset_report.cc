@@ -85,6 +85,7 @@ double Percent(std::int64_t part, std::int64_t whole) {
 std::string Joined(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + WithMeaning(name);
+  if (std::ssize(names) >= kMostNames) text += " and perhaps more";
   return text;
 }
 
@@ -220,9 +221,12 @@ void AddCounts(const DataReport& counts, DataReport& report) {
 }
 
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all) {
-  all.insert(all.end(), names.begin(), names.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  for (const std::string& name : names) {
+    const auto place = std::lower_bound(all.begin(), all.end(), name);
+    if (place != all.end() && *place == name) continue;
+    if (std::ssize(all) >= kMostNames) return;
+    all.insert(place, name);
+  }
 }
 
 std::string WarnOfUnreadFields(const DataReport& report) {

@@ -37,9 +37,8 @@ bool IsSameWithout(RenderedConversation& chat, std::span<const std::string> name
 std::vector<std::string> UnreadFields(RenderedConversation& chat, ReadFields& read) {
   const Conversation& conversation = chat.conversation();
   std::vector<std::string> names;
-  const std::set<std::string> known = read.names();
   const auto add = [&](const std::string& name) {
-    if (known.contains(name) || std::ranges::count(names, name) > 0) return;
+    if (read.Has(name) || std::ranges::count(names, name) > 0) return;
     names.push_back(name);
   };
   for (const OrderedJson& message : conversation.messages) {
@@ -126,6 +125,11 @@ bool ShowsAsLast(RenderedConversation& chat, std::size_t m, std::string_view tho
 void ReadFields::Add(const std::string& name) {
   const std::lock_guard lock(mutex_);
   names_.insert(name);
+}
+
+bool ReadFields::Has(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return names_.contains(name);
 }
 
 std::set<std::string> ReadFields::names() const {

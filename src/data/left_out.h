@@ -18,6 +18,7 @@ namespace qlora {
 class ReadFields {
  public:
   void Add(const std::string& name);
+  bool Has(const std::string& name) const;
   std::set<std::string> names() const;
 
  private:
