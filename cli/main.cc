@@ -107,8 +107,12 @@ void CheckIsOneCommand(const VerbText& text, Communicator& communicator) {
       std::find_if(all.begin(), all.end(), [&](const Name& one) { return one != all.front(); });
   if (other == all.end()) return;
   communicator.EndTogether();
+  // Another release may fill all of it.
+  const auto words = [](const Name& one) {
+    return std::string(one.data(), strnlen(one.data(), one.size()));
+  };
   ThrowInvalidInput("the ranks of this job differ: '{}' on rank 0, '{}' on rank {}",
-                    all.front().data(), other->data(), other - all.begin());
+                    words(all.front()), words(*other), other - all.begin());
 }
 
 // Joins the ranks that the launcher started, for a verb that several can run.

@@ -58,12 +58,12 @@ void InterruptGuard::Install() {
   signal_seen = 0;
   struct sigaction action = {};
   action.sa_handler = Remember;
-  // The handler is taken away as it runs, so that the next signal has its usual effect.
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     // nohup lets the program continue when the terminal closes: SIGHUP then stays ignored.
     const bool nohup = kSignals[i] == SIGHUP && old_[i].sa_handler == SIG_IGN;
+    // The handler is taken away as it runs, so that the next signal has its usual effect.
+    action.sa_flags = kSignals[i] == SIGINT ? static_cast<int>(SA_RESETHAND) : 0;
     if (!nohup) sigaction(kSignals[i], &action, nullptr);
   }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,13 +105,13 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
 // Names the hosts whose ranks compute with fewer threads than others, which wait for them.
 void NoteFewerThreads(const Console& console, Communicator& ranks, int threads) {
   if (ranks.is_alone()) return;
-  const std::vector<std::string> counts = GatherTexts(ranks, std::to_string(threads));
+  std::vector<int> counts(static_cast<std::size_t>(ranks.size()));
+  ranks.Gather(std::as_bytes(std::span(&threads, 1)), std::as_writable_bytes(std::span(counts)));
   const std::vector<std::string> hosts = GatherTexts(ranks, ranks.host());
-  int most = 0;
-  for (const std::string& count : counts) most = std::max(most, std::stoi(count));
+  const int most = *std::max_element(counts.begin(), counts.end());
   std::set<std::string> fewer;
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    if (std::stoi(counts[rank]) < most) {
+    if (counts[rank] < most) {
       fewer.insert(fmt::format("{} ({})", hosts[rank], counts[rank]));
     }
   }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "adapter/expert_stack.h"
 #include "adapter/lora.h"
@@ -147,6 +149,8 @@ std::set<const TensorInfo*> LoraAdapter::ReadLinears(const std::filesystem::path
   }
   ExpertStackReader stacks(peft, decoder_, *memory_);
   std::set<const TensorInfo*> read;
+  std::map<std::string_view, const AdapterModule*> modules;
+  for (const AdapterModule& module : peft.modules) modules.emplace(module.path, &module);
   std::int64_t done = 0;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
@@ -155,19 +159,19 @@ std::set<const TensorInfo*> LoraAdapter::ReadLinears(const std::filesystem::path
         read.insert(stack->a);
         return;
       }
-      const auto module = std::find_if(peft.modules.begin(), peft.modules.end(),
-                                       [&](const AdapterModule& m) { return m.path == lora.path; });
-      if (module == peft.modules.end()) {
+      const auto found = modules.find(lora.path);
+      if (found == modules.end()) {
         ThrowInvalidInput(
             "{}: adapter_config.json targets '{}' but there are no tensors for it; is this an "
             "adapter of another model?",
             dir.string(), lora.path);
       }
-      ReadMatrix(peft, *module->a, *memory_, lora.a);
-      ReadMatrix(peft, *module->b, *memory_, lora.b);
-      if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, *memory_, lora.magnitude);
+      const AdapterModule& module = *found->second;
+      ReadMatrix(peft, *module.a, *memory_, lora.a);
+      ReadMatrix(peft, *module.b, *memory_, lora.b);
+      if (lora.is_dora()) ReadMatrix(peft, *module.magnitude, *memory_, lora.magnitude);
       ToModelOrder(lora);
-      read.insert(module->a);
+      read.insert(module.a);
     });
     if (progress) progress(++done, std::ssize(layers_));
   }

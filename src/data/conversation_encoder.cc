@@ -41,7 +41,7 @@ bool LeavesOpen(const ChatTemplate& chat) {
 
 }  // namespace
 
-ConversationEncoder::ConversationEncoder(const DataOptions& options, bool everything,
+ConversationEncoder::ConversationEncoder(const EncodingOptions& options, bool everything,
                                          const Tokenizer& tokenizer, const ChatTemplate& chat)
     : options_(options), everything_(everything), tokenizer_(tokenizer), chat_(chat) {}
 

@@ -43,12 +43,12 @@ Ids Integers(const OrderedJson& record, const char* key) {
 
 }  // namespace
 
-RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
+RecordEncoder::RecordEncoder(PromptLayout layout, const EncodingOptions& options,
                              const Tokenizer& tokenizer, const ChatTemplate* chat)
     : layout_(std::move(layout)),
       options_(options),
       tokenizer_(tokenizer),
-      chat_source_(chat == nullptr ? "" : chat->source()),
+      chat_(chat),
       vocab_size_(options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size()) {
   const Kind kind = this->layout().kind;
   // Refused here rather than at the first record, which would read like a fault of that record.
@@ -86,7 +86,7 @@ std::string RecordEncoder::key() const {
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
-                     {"chat", chat_source_}};
+                     {"chat", chat_ == nullptr ? "" : chat_->source()}};
   // Not in the keys of before: an index of all records is the same without the option.
   if (options_.bad_records == BadRecords::kDrop) key["bad_records"] = "drop";
   if (!options_.ignore_fields.empty()) key["ignore_fields"] = options_.ignore_fields;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -75,12 +76,12 @@ void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
         "and {}; the tokenizer belongs to another model, or the embedding was not resized",
         spec.pieces.size(), rows, id, spec.pieces[id], what);
   };
+  std::set<std::int64_t> added;
+  for (const AddedToken& token : spec.added_tokens) added.insert(token.id);
   for (std::int64_t id = rows; id < std::ssize(spec.pieces); ++id) {
     const std::string& piece = spec.pieces[id];
     if (piece.empty()) continue;
-    const bool added = std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
-                                   [&](const AddedToken& token) { return token.id == id; });
-    if (!added) refuse(id, "is a piece of ordinary text");
+    if (!added.contains(id)) refuse(id, "is a piece of ordinary text");
     if (tokenizer.bos_id() == id) refuse(id, "is BOS");
     const auto& ends = tokenizer.eos_ids();
     if (std::find(ends.begin(), ends.end(), id) != ends.end()) refuse(id, "is EOS");

@@ -380,6 +380,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("use per_device_train_batch_size and gradient_accumulation_steps",
                       "batch_size"),
     rule::Unsupported("see lr_scheduler_type warmup_stable_decay", "cosine_constant_lr_ratio"),
+    rule::Unsupported("the warm-up is linear", "lr_quadratic_warmup"),
     rule::Unsupported("see embedding_learning_rate", "embedding_lr_scale"),
     rule::Unsupported("steps that are not finite are skipped, and ten in a row end the run",
                       "loss_watchdog_threshold loss_watchdog_patience"),

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/stopwatch.h"
 #include "dist/together.h"
 #include "pass/eval_memory.h"
@@ -66,8 +67,9 @@ std::vector<std::vector<T>> GatherValues(Communicator& communicator, std::span<c
   return all;
 }
 
-// Puts the results of all ranks in their places, each of which its owner has filled.
-void SharePasses(Communicator& communicator, const RankPlace& place,
+// Puts the results of all ranks in their places, each of which its owner has filled. rows: of a
+// pass at most.
+void SharePasses(Communicator& communicator, const RankPlace& place, std::int64_t rows,
                  std::vector<PassResult>& passes) {
   std::vector<PassResult> mine;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
@@ -80,6 +82,9 @@ void SharePasses(Communicator& communicator, const RankPlace& place,
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
     const int owner = OwnerOf(place, p);
     passes[p] = all[owner][counts[owner]++];
+    if (passes[p].tokens < 0 || passes[p].tokens > rows) {
+      ThrowSent(communicator, owner, fmt::format("a pass of {} tokens", passes[p].tokens));
+    }
   }
 }
 
@@ -123,7 +128,8 @@ std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Rank
                                           const Dataset& dataset, bool per_token, Arena& memory,
                                           const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().longest));
+  const std::int64_t rows = EvalRows(dataset.report().longest);
+  const std::vector<PassSamples> groups = GroupSamples(dataset, rows);
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   EvalResult result;
   std::vector<PassResult> passes(groups.size());
@@ -151,7 +157,7 @@ std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Rank
     }
   }
   if (AnyRank(communicator, stopped)) return {};
-  if (place.ranks() > 1) SharePasses(communicator, place, passes);
+  if (place.ranks() > 1) SharePasses(communicator, place, rows, passes);
   if (place.ranks() > 1 && per_token) {
     ShareTokens(communicator, place, passes, result.logprobs);
     ShareTokens(communicator, place, passes, result.token_ids);

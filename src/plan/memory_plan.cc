@@ -172,9 +172,9 @@ std::size_t ParseBytes(const std::string& text) {
       text);
 }
 
-std::int64_t ReadingMemory(const TrainOptions& options) {
-  if (options.max_memory.empty()) return kMaxReadingMemory;
-  return std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)));
+ReadingLimits ReadingLimitsOf(const TrainOptions& options) {
+  if (options.max_memory.empty()) return {};
+  return {std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)))};
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,

@@ -12,6 +12,7 @@
 #include "pass/pass_shape.h"
 #include "qlora/context.h"
 #include "qlora/train_plan.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
@@ -63,8 +64,8 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
 // without a unit.
 std::size_t ParseBytes(const std::string& text);
 
-// The most bytes that a reader of data holds: no more than max_memory.
-std::int64_t ReadingMemory(const TrainOptions& options);
+// What readers of data may take: no more than max_memory.
+ReadingLimits ReadingLimitsOf(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
 // `memory`; "" when it fits. what_fits(limit) names a remedy. sharers: as for MemoryLimit.

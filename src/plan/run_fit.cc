@@ -65,8 +65,8 @@ DiskPlan DiskOf(const TrainOptions& options, const RunStart& start, const RunBas
 std::string CheckResumedOptions(const TrainOptions& options, const RunStart& start,
                                 const RunBase& base, const RunData& data) {
   if (!start.checkpoint) return "";
-  const Json recorded = RecordedOptions(options, base.precision.activation, base.model_fingerprint,
-                                        data.train, data.held_out ? &*data.held_out : nullptr);
+  const Json recorded = RecordedOptions(options, base.recorded, data.train,
+                                        data.held_out ? &*data.held_out : nullptr);
   CheckOptionsOnResume(*start.checkpoint, recorded, /*base_may_change=*/true);
   if (!SplitsStepsAgain(*start.checkpoint, recorded)) return "";
   return "steps are split into other micro-batches than before: a step has the same samples, but "
@@ -107,7 +107,8 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   }
   fit.notes = {WarnOfHighRate(options), WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
-               CheckResumedOptions(options, start, base, data)};
+               CheckResumedOptions(options, start, base, data),
+               start.checkpoint ? NoteUnrecorded(*start.checkpoint) : ""};
   return fit;
 }
 

@@ -20,7 +20,7 @@ FileRole RoleOf(const std::filesystem::path& path, std::string_view pattern = {}
 struct FoundFile {
   std::filesystem::path path;
   std::filesystem::path name;
-  std::string_view reason = {};  // why it is not data; "": it is
+  std::string_view reason = {};  // why it is not read; "": it is data
 };
 
 // Sets the reason of each file that is not data: another extension, a description of the data set,

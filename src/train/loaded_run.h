@@ -34,6 +34,7 @@ struct LoadedRun {
   Communicator& communicator;
   // For training, as many as micro-batches are in flight; the first one evaluates too.
   std::vector<Arena> passes;
+  std::uint64_t weights_hash = 0;    // HashWeights of the base
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
   StepModel model() { return {*decoder, passes, communicator}; }

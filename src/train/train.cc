@@ -13,6 +13,7 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/model_fingerprint.h"
 #include "checkpoint/run_info.h"
 #include "dist/together.h"
 #include "log/run_log.h"
@@ -212,6 +213,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   });
   const std::unique_ptr<LoadedRun> loaded =
       MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
+  loaded->weights_hash = HashWeights(context, plan.run->base.model_dir);
   TrainPosition at =
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
   ShareStart(*loaded);
