@@ -91,11 +91,18 @@ void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + tex
 
 void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
                             std::int64_t total_steps) {
+  steps_ = step;
   line_.Print(fmt::format("resuming from {}: {} of {} steps are done{}", checkpoint, step,
                           total_steps, step == total_steps ? ", nothing is left to train" : ""));
 }
 
+void TrainDisplay::OnMicroBatch(std::int64_t done, std::int64_t total) {
+  if (total == 1 || done == total || !line_.style().live) return;
+  ShowProgress(line_, fmt::format("step {}, micro-batches", steps_ + 1), done, total);
+}
+
 void TrainDisplay::OnStep(const StepReport& report) {
+  steps_ = report.step;
   if (report.skipped) {
     Warn(fmt::format("step {} skipped: a NaN or Inf first in {}", report.step, report.bad_tensor));
   }

@@ -42,6 +42,7 @@ class TrainDisplay : public TrainObserver {
   void OnLoad(std::int64_t done, std::int64_t total) override;
   void OnResume(const std::string& checkpoint, std::int64_t step,
                 std::int64_t total_steps) override;
+  void OnMicroBatch(std::int64_t done, std::int64_t total) override;
   void OnStep(const StepReport& report) override;
   void OnEvalProgress(std::int64_t done, std::int64_t total) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
@@ -65,6 +66,7 @@ class TrainDisplay : public TrainObserver {
   void WatchRanks(const std::vector<RankReport>& ranks);
 
   StatusLine line_;
+  std::int64_t steps_ = 0;  // done
   std::int64_t logging_steps_;
   std::function<bool()> stop_;
   std::function<void()> on_load_;

@@ -172,6 +172,8 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   TrainDisplay display(
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
+  guard.AnswerWith(
+      "\nstopping after this step, with a checkpoint; Ctrl+C again ends now, without one\n");
   display.PrintPlan(plan);
   console.err << FormatRanks(plan.ranks);
   NoteFewerThreads(console, ranks, context.threads());
