@@ -55,6 +55,9 @@ class TrainDisplay : public TrainObserver {
   void PrintPlan(const TrainPlan& plan);
   // Prints the end of the run, in plain text.
   void PrintSummary(const RunSummary& summary);
+  // True when the losses of the last quarter of the steps are well below those of the quarter
+  // before: the run has not learned all that it could.
+  bool StillFalls() const;
   // Returns the folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
   // True while that folder is the one that the run wrote: its name may be of another run by now.
@@ -66,7 +69,8 @@ class TrainDisplay : public TrainObserver {
   void WatchRanks(const std::vector<RankReport>& ranks);
 
   StatusLine line_;
-  std::int64_t steps_ = 0;  // done
+  std::int64_t steps_ = 0;      // done
+  std::vector<double> losses_;  // of the steps of this process
   std::int64_t logging_steps_;
   std::function<bool()> stop_;
   std::function<void()> on_load_;
