@@ -38,6 +38,9 @@ class InterruptGuard {
   bool WaitForInput(int input) const;
   // Forgets the signal and waits for the next.
   void Rearm();
+  // Answers Ctrl+C at once with this text on standard error, where work goes on for a while. The
+  // text must outlive this.
+  void AnswerWith(const char* text);
 
  private:
   void Install();

@@ -173,8 +173,11 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   TrainDisplay display(
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
+  guard.AnswerWith(
+      "\nstopping after this step, with a checkpoint; Ctrl+C again ends now, without one\n");
   display.PrintPlan(plan);
-  console.err << FormatRanks(plan.ranks);
+  console.err << FormatRanks(plan.ranks) << FormatSteps(plan, EstimateSeconds(context, plan))
+              << '\n';
   NoteFewerThreads(console, ranks, context.threads());
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   watch.reset();
@@ -205,6 +208,13 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
+  if (display.StillFalls()) {
+    console.err << fmt::format(
+        "the loss still falls; to go on: {} {}\n", ResumeCommand(options),
+        options.max_steps > 0
+            ? fmt::format("--max_steps {}", 2 * options.max_steps)
+            : fmt::format("--num_train_epochs {:g}", 2 * options.num_train_epochs));
+  }
   return 0;
 }
 

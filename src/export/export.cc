@@ -54,10 +54,13 @@ BaseRecord ChooseBase(const ExportOptions& options, const AdapterSet& adapters) 
   }
   BaseRecord original;
   original.load_in_4bit = false;
-  // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
-  // into the 16-bit weights, it corrects an error that is not there; that is done on request only.
   if (options.merge_base == "original") return original;
-  return trained ? *trained : original;
+  // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
+  // into the 16-bit weights, it corrects an error that is not there. Rounding the sum to few bits
+  // loses more (docs/gguf.md).
+  const GgufFileType* type = FindGgufFileType(options.outtype);
+  const bool rounds = options.format == "gguf" && type != nullptr && BitsOf(*type) < 8;
+  return trained && !rounds ? *trained : original;
 }
 
 // Returns the last part of a path or of org/name@revision.

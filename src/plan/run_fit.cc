@@ -79,6 +79,17 @@ std::string WarnOfHighRate(const TrainOptions& options) {
                      options.learning_rate);
 }
 
+// An adapter learns little in a few steps, and nothing else would say so.
+std::string WarnOfFewSteps(const TrainOptions& options, const RunStart& start,
+                           const BatchStream& stream, std::int64_t steps) {
+  constexpr std::int64_t kFew = 50;
+  if (steps >= kFew || options.max_steps > 0 || start.checkpoint) return "";
+  const std::int64_t of_epoch = StepsOfEpoch(options, stream, 0);
+  const std::int64_t epochs = (kFew + of_epoch - 1) / of_epoch;
+  return fmt::format("{} steps are few for an adapter to learn from: num_train_epochs {} makes {}",
+                     steps, epochs, epochs * of_epoch);
+}
+
 }  // namespace
 
 RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& start,
@@ -107,6 +118,7 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   }
   fit.notes = {WarnOfHighRate(options), WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
+               WarnOfFewSteps(options, start, stream, schedule.total_steps),
                CheckResumedOptions(options, start, base, data),
                start.checkpoint ? NoteUnrecorded(*start.checkpoint) : ""};
   return fit;

@@ -110,9 +110,12 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     const Stopwatch watch;
     const double traffic = loaded.communicator.seconds();
     const StepBatch batch = NextWindow(stream, plan.run->start.place, at);
+    const auto progress = [&](std::int64_t done) {
+      out.log.ShowStepProgress(done, std::ssize(batch.micro_batches));
+    };
     const StepResult result =
-        TrainStep(loaded.model(), plan.run->steps.step, batch, NextUpdate(plan, at), loaded.adapter,
-                  loaded.gradients, loaded.optimizer);
+        TrainStep(loaded.model(progress), plan.run->steps.step, batch, NextUpdate(plan, at),
+                  loaded.adapter, loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
     const double seconds = watch.seconds();
     out.log.WriteStep(
