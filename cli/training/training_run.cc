@@ -208,12 +208,10 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
-  if (display.StillFalls()) {
-    console.err << fmt::format(
-        "the loss still falls; to go on: {} {}\n", ResumeCommand(options),
-        options.max_steps > 0
-            ? fmt::format("--max_steps {}", 2 * options.max_steps)
-            : fmt::format("--num_train_epochs {:g}", 2 * options.num_train_epochs));
+  // Whoever sets max_steps knows how long.
+  if (options.max_steps <= 0 && display.StillFalls()) {
+    console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
+                               ResumeCommand(options), 2 * options.num_train_epochs);
   }
   return 0;
 }

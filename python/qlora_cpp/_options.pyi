@@ -44,6 +44,8 @@ class TrainOptions(TypedDict, total=False):
     prompt_layout: Literal["auto", "chat", "text", "instruction_answer"]
     prompt_template: str
     completion_template: str
+    ignore_fields: Union[Sequence[Any], str]
+    remove_columns: Union[Sequence[Any], str]
     packing: bool
     sample_packing: bool
     shuffle: bool

@@ -54,6 +54,7 @@ std::string Repr(const NF4Tensor& t) {
 
 py::object DequantizeCodes(const py::array& value, const py::object& nf4) {
   CheckIsPlain("value", value);
+  if (py::isinstance<py::array>(nf4)) CheckIsPlain("nf4", py::reinterpret_borrow<py::array>(nf4));
   // numpy keeps the shape of the codes and the dtype of the table, and checks the indices.
   return py::module_::import("numpy").attr("take")(nf4, value);
 }

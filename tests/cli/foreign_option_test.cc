@@ -165,7 +165,7 @@ TEST_F(ForeignOptionTest, WhatIsNotNeededIsNoted) {
   EXPECT_EQ(notes_.size(), 4u);
   Train({"--group_by_length", "true", "--data_seed", "3"});
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("grouping would save nothing"),
-                                  HasSubstr("seed orders the data, too")));
+                                  HasSubstr("seed alone decides the order")));
 }
 
 TEST_F(ForeignOptionTest, IntervalsByEpochAndShare) {

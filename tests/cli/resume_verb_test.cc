@@ -178,7 +178,7 @@ TEST_F(ResumeVerbTest, AnotherModelIsSaidToBeAnother) {
   ASSERT_EQ(Run(TrainWords()).code, 0);
   fs::copy(SourceDir() / "examples/base-1m", scratch_ / "other");
   EXPECT_THAT(Refused({"resume", "out", "--max_steps=3", "--model=other"}),
-              HasSubstr("was made with other options: the weights of model_name_or_path, the "
+              HasSubstr("the weights of model_name_or_path, the "
                         "samples of dataset."));
 }
 

@@ -122,7 +122,7 @@ TEST(GgufLimits, KindsOfLayersThatLlamaCppDoesNotKnow) {
   EXPECT_THAT(Refusal(Config("exaone4", Json::object())), HasSubstr("in models of 64 layers"));
   EXPECT_EQ(Refusal(Config("exaone4", {{"num_hidden_layers", 64}})), "");
   EXPECT_THAT(Refusal(Config("exaone4", {{"num_hidden_layers", 64}, {"sliding_window", nullptr}})),
-              HasSubstr("a sliding_window that is null"));
+              HasSubstr("layer_types without sliding_attention"));
   // The files state no activation.
   EXPECT_THAT(Refusal(Config("llama", {{"hidden_act", "gelu_pytorch_tanh"}})),
               HasSubstr("a hidden_act other than silu"));
