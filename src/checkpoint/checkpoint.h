@@ -16,7 +16,8 @@
 //   checkpoint_folders.h    the checkpoints of a run; retention.h deletes old ones
 //   best_evaluation.h       the checkpoint with the best evaluation so far
 //   file_checksums.h        shows that the files are those that were written
-//   model_fingerprint.h     shows that a base is the one that was trained on
+//   config_text.h           shows that a base computes what it did
+//                           (model/model_fingerprint.h shows that it has the weights)
 #ifndef QLORA_CHECKPOINT_CHECKPOINT_H_
 #define QLORA_CHECKPOINT_CHECKPOINT_H_
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "config/config_text.h"
+#include "checkpoint/config_text.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -225,8 +225,9 @@ std::string DifferencesOnResume(const Json& then, const Json& now) {
   const bool splits_again = HasOtherMicroBatches(then, now);
   for (const auto& [key, value] : now.items()) {
     if (splits_again && IsOfMicroBatches(key)) continue;
-    // Its difference says less than that of the fingerprint.
-    if (key == kModelHash && IsOther(then, now, kModelFingerprint)) continue;
+    // Of another model, that is all.
+    const bool is_of_model = key == kModelHash || key == kModelConfig;
+    if (is_of_model && IsOther(then, now, kModelFingerprint)) continue;
     const Json before = then.contains(key) ? then.at(key) : defaults.value(key, Json());
     const bool is_new = before.is_null() && Has(kLaterKeys, key);
     // The fingerprint decides whether a model at another path is the same model. The path counts

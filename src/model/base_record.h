@@ -26,7 +26,7 @@ struct BaseRecord {
   // empty.
   std::string chat_template = {};
   PromptRecord prompts = {};
-  // In 16 hexadecimal digits (checkpoint/model_fingerprint.h); "" in records of older versions.
+  // In 16 hexadecimal digits (model/model_fingerprint.h); "" in records of older versions.
   std::string model_fingerprint = {};
   // WeightSizes::block_formats of a GGUF file. load_in_4bit is then false: on the checkpoint that
   // the file was made from, the adapter runs on the weights of 16 bits.

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "data/data_options.h"
 #include "pass/decoder.h"
 #include "pass/pass_shape.h"
 #include "qlora/context.h"
 #include "qlora/train_plan.h"
-#include "records/reading_limits.h"
 
 namespace qlora {
 

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "checkpoint/model_fingerprint.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
 #include "io/adapter_source.h"
@@ -14,6 +13,7 @@
 #include "io/peft_config.h"
 #include "model/base_record.h"
 #include "model/gguf_source.h"
+#include "model/model_fingerprint.h"
 
 namespace qlora {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "adapter/lora_init.h"
-#include "checkpoint/model_fingerprint.h"
-#include "config/config_text.h"
+#include "checkpoint/config_text.h"
 #include "hub/hub_cache.h"
 #include "model/checkpoint.h"
+#include "model/model_fingerprint.h"
 #include "model/shared_options.h"
 #include "plan/new_adapter.h"
 #include "plan/stage_plan.h"

@@ -2,6 +2,7 @@
 #include "qlora/train.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,10 +14,10 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
-#include "checkpoint/model_fingerprint.h"
 #include "checkpoint/run_info.h"
 #include "dist/together.h"
 #include "log/run_log.h"
+#include "model/model_fingerprint.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
 #include "step/interval.h"
@@ -138,6 +139,17 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   }
 }
 
+// HashWeights of the base. Each rank reads a part of its copy.
+std::uint64_t HashBase(Context& context, const std::filesystem::path& model_dir) {
+  Communicator& communicator = context.communicator();
+  const std::uint64_t mine = MakeTogether(communicator, [&] {
+    return HashWeights(context, model_dir, communicator.rank(), communicator.size());
+  });
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
+  communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return std::accumulate(all.begin(), all.end(), std::uint64_t{0});
+}
+
 std::size_t LargestOfRanks(Communicator& communicator, std::size_t mine) {
   std::vector<std::size_t> all(static_cast<std::size_t>(communicator.size()));
   communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
@@ -216,7 +228,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   });
   const std::unique_ptr<LoadedRun> loaded =
       MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
-  loaded->weights_hash = HashWeights(context, plan.run->base.model_dir);
+  loaded->weights_hash = HashBase(context, plan.run->base.model_dir);
   TrainPosition at =
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
   ShareStart(*loaded);

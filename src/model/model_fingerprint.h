@@ -1,6 +1,6 @@
 // Tells a model that was moved from another model, and from one that was changed.
-#ifndef QLORA_CHECKPOINT_MODEL_FINGERPRINT_H_
-#define QLORA_CHECKPOINT_MODEL_FINGERPRINT_H_
+#ifndef QLORA_MODEL_MODEL_FINGERPRINT_H_
+#define QLORA_MODEL_MODEL_FINGERPRINT_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -13,10 +13,11 @@ namespace qlora {
 // It does not depend on the names of files. Errors: as OpenSafetensors.
 std::uint64_t ModelFingerprint(const std::filesystem::path& model_dir);
 
-// A hash of the name and all bytes of every tensor. Each rank of the context hashes a part of its
-// copy, so all ranks make the call, and get the same. Errors: as OpenSafetensors.
-std::uint64_t HashWeights(Context& context, const std::filesystem::path& model_dir);
+// A hash of the names and all bytes of every tensor, or of one of `parts` parts of them, of which
+// the sum is the hash of all. Errors: as OpenSafetensors.
+std::uint64_t HashWeights(Context& context, const std::filesystem::path& model_dir, int part = 0,
+                          int parts = 1);
 
 }  // namespace qlora
 
-#endif  // QLORA_CHECKPOINT_MODEL_FINGERPRINT_H_
+#endif  // QLORA_MODEL_MODEL_FINGERPRINT_H_

@@ -1,4 +1,4 @@
-#include "config/config_text.h"
+#include "checkpoint/config_text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

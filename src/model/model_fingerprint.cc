@@ -1,4 +1,4 @@
-#include "checkpoint/model_fingerprint.h"
+#include "model/model_fingerprint.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,6 @@
 #include <numeric>
 #include <vector>
 
-#include "dist/together.h"
 #include "io/tensor_file.h"
 #include "model/checkpoint.h"
 #include "tokenizer/lookup_tables.h"
@@ -56,28 +55,30 @@ std::uint64_t HashPiece(std::span<const std::byte> bytes, std::uint64_t seed) {
   return hash;
 }
 
-// The sum over every size-th piece, from piece `rank` on.
-std::uint64_t HashShare(Context& context, const TensorReader& reader, std::size_t rank,
-                        std::size_t size) {
+}  // namespace
+
+// Pieces are added up, so that it does not matter who has hashed which.
+std::uint64_t HashWeights(Context& context, const std::filesystem::path& model_dir, int part,
+                          int parts) {
+  const std::unique_ptr<TensorReader> reader = OpenStoredTensors(model_dir);
   std::vector<Piece> pieces;
-  std::size_t count = 0;
-  for (const TensorInfo& tensor : reader.tensors()) {
+  int next = 0;
+  for (const TensorInfo& tensor : reader->tensors()) {
     for (std::size_t begin = 0; begin < tensor.bytes(); begin += kPiece) {
-      if (count++ % size == rank) pieces.push_back({&tensor, begin});
+      if (next == part) pieces.push_back({&tensor, begin});
+      next = (next + 1) % parts;
     }
   }
   std::vector<std::uint64_t> hashes(pieces.size());
   context.ParallelFor(std::ssize(pieces), [&](std::int64_t i, int) {
     const auto& [tensor, begin] = pieces[i];
-    const auto bytes = reader.Bytes(*tensor).subspan(begin);
+    const auto bytes = reader->Bytes(*tensor).subspan(begin);
     hashes[i] = HashPiece(bytes.first(std::min(kPiece, bytes.size())),
                           MixBits(HashBytes(tensor->name) ^ begin));
-    reader.Release(*tensor);  // the whole of it, but little is there
+    reader->Release(*tensor);  // the whole of it, but little is there
   });
   return std::accumulate(hashes.begin(), hashes.end(), std::uint64_t{0});
 }
-
-}  // namespace
 
 // Each hash holds the name of its tensor, so that a sum tells which tensors there are and does not
 // depend on their order, which shards and file formats decide.
@@ -86,19 +87,6 @@ std::uint64_t ModelFingerprint(const std::filesystem::path& model_dir) {
   std::uint64_t sum = 0;
   for (const TensorInfo& tensor : reader->tensors()) sum += HashTensor(*reader, tensor);
   return sum;
-}
-
-// Pieces are added up, so that it does not matter who has hashed which.
-std::uint64_t HashWeights(Context& context, const std::filesystem::path& model_dir) {
-  Communicator& communicator = context.communicator();
-  const std::uint64_t mine = MakeTogether(communicator, [&] {
-    return HashShare(context, *OpenStoredTensors(model_dir),
-                     static_cast<std::size_t>(communicator.rank()),
-                     static_cast<std::size_t>(communicator.size()));
-  });
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(communicator.size()));
-  communicator.Gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return std::accumulate(all.begin(), all.end(), std::uint64_t{0});
 }
 
 }  // namespace qlora

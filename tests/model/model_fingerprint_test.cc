@@ -1,11 +1,10 @@
 // The hash of all weights.
-#include "checkpoint/model_fingerprint.h"
+#include "model/model_fingerprint.h"
 
 #include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "base/random.h"
-#include "dist/thread_ranks.h"
 #include "io/test_util.h"
 
 namespace qlora {
@@ -45,13 +44,17 @@ TEST_F(HashWeightsTest, SeesEveryBit) {
   }
 }
 
-TEST_F(HashWeightsTest, IsThatOfAnyThreadsAndRanks) {
+TEST_F(HashWeightsTest, IsThatOfAnyThreadsAndParts) {
   const std::uint64_t hash = Hash();
   EXPECT_EQ(Hash(3), hash);
-  OnRanks(3, [&](Communicator& ranks) {
-    Context context(1, ranks);
-    EXPECT_EQ(HashWeights(context, folder_ / "m"), hash);
-  });
+  Context context(2);
+  for (const int parts : {1, 2, 7}) {
+    std::uint64_t sum = 0;
+    for (int part = 0; part < parts; ++part) {
+      sum += HashWeights(context, folder_ / "m", part, parts);
+    }
+    EXPECT_EQ(sum, hash) << parts;
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // A configuration as text tells one from another.
-#include "config/config_text.h"
+#include "checkpoint/config_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The values of a configuration as text, so that a run can tell that they are those of before.
-#ifndef QLORA_CONFIG_CONFIG_TEXT_H_
-#define QLORA_CONFIG_CONFIG_TEXT_H_
+#ifndef QLORA_CHECKPOINT_CONFIG_TEXT_H_
+#define QLORA_CHECKPOINT_CONFIG_TEXT_H_
 
 #include <string>
 
@@ -19,4 +19,4 @@ std::string DescribeConfigDifference(const std::string& then, const std::string&
 
 }  // namespace qlora
 
-#endif  // QLORA_CONFIG_CONFIG_TEXT_H_
+#endif  // QLORA_CHECKPOINT_CONFIG_TEXT_H_
