@@ -8,7 +8,9 @@
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
+#include "model/model_fingerprint.h"
 #include "qlora/quantize.h"
+#include "tokenizer/lookup_tables.h"
 
 namespace qlora {
 namespace {
@@ -17,10 +19,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kStamp = "qlora_quantized_from.json";
 
-// The source of the checkpoint: the model's files by name, size and time, and the options.
+// What older stamps do not have.
+constexpr const char* kContent = "content";
+
+// The source of the checkpoint: the model's files by name, size and time, what is in them as far as
+// a look tells, and the options.
 OrderedJson SourceOf(const TrainOptions& options) {
-  // Names, sizes and times instead of a hash: reading 15 GB to save the reading of 15 GB gains
-  // nothing.
+  // No hash of all bytes: reading 15 GB to save the reading of 15 GB gains nothing. Sizes and times
+  // may be those of another model; the first bytes of its tensors are not.
   const fs::path model = ResolveModelDir(options.model_name_or_path);
   OrderedJson files = OrderedJson::object();
   for (const auto& entry : fs::directory_iterator(model)) {
@@ -31,6 +37,8 @@ OrderedJson SourceOf(const TrainOptions& options) {
   const QuantizationFields& q = options.quantization;
   return {{"model", fs::canonical(model).string()},
           {"files", files},
+          {kContent, fmt::format("{:016x}", ModelFingerprint(model) ^
+                                                HashBytes(ReadTextFile(model / "config.json")))},
           {"bnb_4bit_quant_type", q.bnb_4bit_quant_type},
           {"bnb_4bit_use_double_quant", q.bnb_4bit_use_double_quant},
           {"bnb_4bit_blocksize", q.bnb_4bit_blocksize},
@@ -51,6 +59,7 @@ void CheckStamp(const fs::path& folder, const OrderedJson& source) {
     // Another model of the same name, or other options: the run would train on a base that was not
     // asked for.
     if (stamp.value(key, Json()) == Json(value)) continue;
+    if (key == kContent && !stamp.contains(key)) continue;
     ThrowInvalidInput(
         "save_quantized: {} was made from something else ({} differs); remove it or give another "
         "folder",
