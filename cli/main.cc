@@ -21,6 +21,8 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/memory_info.h"
+#include "base/printable.h"
 #include "base/spelling.h"
 #include "base/version.h"
 #include "command/command_line.h"
@@ -146,6 +148,17 @@ bool ReadOptions(Verb& verb, const VerbText& text, const std::vector<std::string
   return false;
 }
 
+// A process that is ended for its memory cannot say so itself.
+void NoteSmallMemory(const Console& console) {
+  constexpr std::size_t kLittle = std::size_t{128} << 20;
+  const std::size_t total = TotalBytes();
+  if (total >= kLittle) return;
+  Say(console,
+      fmt::format("note: this process may have {} of memory, by the limit of a cgroup or a "
+                  "container; where it needs more, the system ends it without a word",
+                  FormatBytes(total)));
+}
+
 int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console& console,
             Ranks& ranks) {
   const VerbText text = verb.text();
@@ -155,7 +168,10 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   // A file of options may be wrong, or missing, on one host.
   const bool helps = MakeTogether(
       *ranks.communicator, [&] { return ReadOptions(verb, text, arguments, console, table); });
-  if (!helps) return verb.Run(console);
+  if (!helps) {
+    NoteSmallMemory(console);
+    return verb.Run(console);
+  }
   console.out << VerbHelp(text, table, TextColumns(console.out_style));
   return 0;
 }
