@@ -319,6 +319,19 @@ TEST_F(GgufTest, EveryTruncationIsRefused) {
   }
 }
 
+// Each is found without a walk over the others: with one, this would take minutes.
+TEST_F(GgufTest, ManyKeysAreFound) {
+  GgufMetadata metadata;
+  constexpr std::uint32_t kKeys = 300'000;
+  for (std::uint32_t i = 0; i < kKeys; ++i) metadata.Add(fmt::format("k{}", i), i);
+  for (std::uint32_t i = 0; i < kKeys; ++i) {
+    ASSERT_EQ(*GetGguf<std::uint32_t>(metadata, fmt::format("k{}", i), "a.gguf"), i);
+  }
+  EXPECT_EQ(metadata.Find("k"), nullptr);
+  EXPECT_FALSE(metadata.Add("k7", std::uint32_t{8}));
+  EXPECT_EQ(*GetGguf<std::uint32_t>(metadata, "k7", "a.gguf"), 7U);
+}
+
 TEST_F(GgufTest, WriterRefusesWhatReadersRefuse) {
   const auto refused = [&](const GgufMetadata& metadata, std::vector<TensorInfo> tensors,
                            const std::string& message) {

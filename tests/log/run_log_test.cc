@@ -235,6 +235,45 @@ TEST_F(RunLogTest, APageHasABoundedNumberOfPoints) {
   EXPECT_EQ(record.at("samples").back().at("step"), 8);  // what the run has led to
 }
 
+// The folder may be a stranger's: run_info.json adds what it has to say, and replaces nothing.
+TEST_F(RunLogTest, RunInfoDoesNotReplaceTheLogs) {
+  TrainOptions options = Options("run");
+  options.max_steps = 2;
+  Run(options);
+  const Json record = Json::parse(ReadRunLogs(options.output_dir));
+  ASSERT_TRUE(record.contains("data") && record.contains("memory"));
+  const fs::path file = root_ / "run" / kRunInfo;
+  const Json info = ReadJsonFile(file);
+  const Json values = Json::array({nullptr,
+                                   7,
+                                   "x",
+                                   true,
+                                   Json::array({Json::array({1})}),
+                                   Json::object(),
+                                   {{"files", nullptr}},
+                                   {{"peak", "x"}}});
+  for (const char* key :
+       {"name", "steps", "every", "tokens", "ranks", "evals", "every_eval", "samples", "options",
+        "damaged_lines", "finished", "unknown", "total_steps", "memory", "data", "eval_data"}) {
+    for (const Json& value : values) {
+      Json changed = info;
+      changed[key] = value;
+      WriteTextFile(file, changed.dump());
+      Json expected = record;
+      Json found = Json::parse(ReadRunLogs(options.output_dir));
+      // What run_info.json may say: in its form, or not at all.
+      for (const char* own : {"total_steps", "memory", "data", "eval_data"}) {
+        if (key != std::string(own)) continue;
+        EXPECT_TRUE(!found.contains(own) || found[own] == record[own] || value == 7)
+            << key << value;
+        found.erase(own);
+        expected.erase(own);
+      }
+      EXPECT_EQ(found, expected) << key << ' ' << value;
+    }
+  }
+}
+
 TEST_F(RunLogTest, RunInfoHoldsPlanAndData) {
   const TrainOptions options = Options("run");
   Run(options);
