@@ -50,8 +50,8 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const
       bare_adapter + tokenizer.checkpoint + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
   // Checkpoints by save_steps and the like, of evaluations that may be the best, and of the last
-  // step. While the oldest is not yet removed there is one more than the limit, which the newest and
-  // the best one may exceed.
+  // step. While the oldest is not yet removed there is one more than the limit, which the newest
+  // and the best one may exceed.
   const Interval every = SaveInterval(options, total_steps);
   std::int64_t most = TimesIn(every, total_steps, steps_per_epoch);
   if (options.load_best_model_at_end) {

@@ -218,7 +218,8 @@ void TrainOptions::DeclareRun(OptionTable& table) {
             "checkpoints in an epoch, the last at its end, in place of save_steps; 0: not set");
   table.Add("save_ratio", &save_ratio,
             "fraction of the run between checkpoints, in place of save_steps; 0: not set");
-  table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep, the best one included; 0: all");
+  table.Add("save_total_limit", &save_total_limit,
+            "maximum number of checkpoints to keep, the best one included; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "stop after this many consecutive steps with a NaN or Inf, which are skipped");
   table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
@@ -262,8 +263,8 @@ void TrainOptions::Complete(OptionTable& table) const {
   ApplyAdapter(*this, table);
   if (preset == "qlora-paper") ApplyPaper(table);
   table.Set("preset", "none", "preset");
-  const bool no_warmup = lr_scheduler_type == "constant" ||
-                         (table.Find("warmup_steps")->set && warmup_steps == 0);
+  const bool no_warmup =
+      lr_scheduler_type == "constant" || (table.Find("warmup_steps")->set && warmup_steps == 0);
   if (no_warmup && !table.Find("warmup_ratio")->set) {
     table.Set("warmup_ratio", "0", lr_scheduler_type);
   }
