@@ -16,10 +16,10 @@ struct Interrupted {
   std::string state;  // the files now, and advice; "": no files were changed
 };
 
-// While it lives, the first of these signals sets a flag. A second SIGINT, for which a person presses
-// Ctrl+C again, ends the process at once; further signals of the other kinds, which managers of jobs
-// send again, change nothing: what the first one asked for goes on. A SIGHUP that `nohup` ignores
-// stays ignored. One at a time.
+// While it lives, the first of these signals sets a flag. A second SIGINT, for which a person
+// presses Ctrl+C again, ends the process at once; further signals of the other kinds, which
+// managers of jobs send again, change nothing: what the first one asked for goes on. A SIGHUP that
+// `nohup` ignores stays ignored. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -285,9 +285,9 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
 DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const DataLimits& limits,
                           const std::optional<PromptLayout>& recorded) {
   const bool trains = purpose == DataPurpose::kTraining;
-  DataOptions data = Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits,
-                             recorded, purpose,
-                             {fields.eval_dataset.begin(), fields.eval_dataset.end()});
+  DataOptions data =
+      Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits, recorded,
+              purpose, {fields.eval_dataset.begin(), fields.eval_dataset.end()});
   data.index_folder = fields.dataset_prepared_path;
   return data;
 }

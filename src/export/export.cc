@@ -293,8 +293,8 @@ class Exporter {
     if (!options_.modelfile) return {options_.output};
     const fs::path modelfile = ModelfileOf(options_.output);
     AtomicFile file(modelfile, target_.mode);
-    file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings,
-                         notes_));
+    file.Write(
+        Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings, notes_));
     file.Commit();
     return {options_.output, modelfile.string()};
   }

@@ -19,7 +19,8 @@ constexpr std::string_view kStop = "PARAMETER stop ";
 }  // namespace
 
 bool FitsModelfile(std::string_view text) {
-  return std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == '"' || c == 127; });
+  return std::ranges::none_of(text,
+                              [](unsigned char c) { return c < ' ' || c == '"' || c == 127; });
 }
 
 std::vector<std::string> StopTexts(const Tokenizer& tokenizer) {

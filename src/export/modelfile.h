@@ -22,8 +22,8 @@ bool FitsModelfile(std::string_view text);
 
 // Returns the text of a Modelfile for a GGUF file in the same folder. Without TEMPLATE:
 // Ollama's language of templates is another one than that of chat templates, of which the file
-// holds one. context: positions of the model. notes: receives the stops that are left out because they
-// do not fit.
+// holds one. context: positions of the model. notes: receives the stops that are left out because
+// they do not fit.
 std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
                       std::int64_t context, std::vector<std::string>& notes);
 

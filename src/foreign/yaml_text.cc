@@ -230,8 +230,8 @@ std::string Explained(const YAML::Exception& error, std::string_view text) {
 YAML::Node ParseYaml(const std::string& text, const std::string& file) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 24;
   if (text.size() > kMostBytes) {
-    ThrowInvalidInput("{}: expected a configuration of at most {} bytes, found {}", file, kMostBytes,
-                      text.size());
+    ThrowInvalidInput("{}: expected a configuration of at most {} bytes, found {}", file,
+                      kMostBytes, text.size());
   }
   try {
     WalkOver(text);

@@ -116,7 +116,8 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   if (!options.adapter.empty() && fit.memory.shortage.empty()) {
     DescribeAdapter(options, base.config, HostMemory()).Read(options.adapter);
   }
-  fit.notes = {WarnOfHighRate(options), WarnOfWarmup(options, schedule),
+  fit.notes = {WarnOfHighRate(options),
+               WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
                WarnOfFewSteps(options, start, stream, schedule.total_steps),
                CheckResumedOptions(options, start, base, data),
