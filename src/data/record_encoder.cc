@@ -102,6 +102,7 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
     for (std::int64_t part = 0; part < conversations_->CountParts(conversation); ++part) {
       EncodedConversation encoded = conversations_->Encode(conversation, part, &source);
       samples.push_back(std::move(encoded.encoded));
+      Measure(samples.back());
       text = std::move(encoded.text);
     }
     CheckFields(record, conversation.fields, conversation.unused_fields, text,
@@ -120,11 +121,22 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
                 samples.back().notes);
     // In a conversation the last turn alone decides, which its encoder has looked at.
     samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
-  }
-  for (EncodedRecord& encoded : samples) {
-    CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
+    Measure(samples.back());
   }
   return samples;
+}
+
+// Checks and counts the whole sample before it is cut.
+void RecordEncoder::Measure(EncodedRecord& encoded) const {
+  Sample& sample = encoded.sample;
+  CheckSample(sample, tokenizer_, vocab_size_, encoded.notes);
+  encoded.length = std::ssize(sample.ids);
+  encoded.supervised = CountSupervised(sample);
+  if (encoded.length <= options_.max_length + 1) return;
+  for (Ids* tokens : {&sample.ids, &sample.labels}) {
+    tokens->resize(options_.max_length + 1);
+    tokens->shrink_to_fit();
+  }
 }
 
 Sample RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {

@@ -34,10 +34,10 @@ class RecordEncoder {
   // Everything except the records that the samples depend on, as text: equal keys, equal samples.
   std::string key() const;
 
-  // The samples of a record, one unless each turn of a conversation is a sample: of any length,
-  // perhaps without a trained token. Errors: InvalidInput, without a place, when the record lacks a
-  // field, a token is beyond the vocabulary, BOS is doubled, or a conversation does not train the
-  // token that ends the assistant's turn.
+  // The samples of a record, one unless each turn of a conversation is a sample: measured and cut
+  // to max_length + 1 tokens, perhaps without a trained token. Errors: InvalidInput, without a
+  // place, when the record lacks a field, a token is beyond the vocabulary, BOS is doubled, or a
+  // conversation does not train the token that ends the assistant's turn.
   std::vector<EncodedRecord> EncodeAll(const OrderedJson& record) const;
   // One of these samples again.
   Sample Encode(const OrderedJson& record, std::int64_t part) const;
@@ -53,6 +53,7 @@ class RecordEncoder {
   std::int64_t window_tokens() const;
 
  private:
+  void Measure(EncodedRecord& encoded) const;
   EncodedRecord EncodeFields(const OrderedJson& record) const;
   void CheckFields(const OrderedJson& record, std::span<const std::string> used,
                    std::span<const std::string> unused, std::string_view text,

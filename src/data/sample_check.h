@@ -37,6 +37,10 @@ struct SampleNotes {
 struct EncodedRecord {
   Sample sample;
   SampleNotes notes;
+  // Of the whole sample, of which no more than max_length + 1 tokens are kept: where each turn of a
+  // conversation is a sample, all of them together would grow with its square.
+  std::int64_t length = 0;
+  std::int64_t supervised = 0;
 };
 
 // Errors: InvalidInput, without a place, when a token or label is outside of the vocabulary or BOS

@@ -268,9 +268,7 @@ std::string SampleIndex::Where(std::int64_t record) const {
 
 // Only for the error of a data set without samples, so nothing is kept to find it faster.
 std::int64_t SampleIndex::FirstUntrained() const {
-  const auto is_untrained = [](const EncodedRecord& encoded) {
-    return CountSupervised(encoded.sample) == 0;
-  };
+  const auto is_untrained = [](const EncodedRecord& encoded) { return encoded.supervised == 0; };
   const auto has_untrained = [&](std::int64_t record) {
     try {
       return std::ranges::any_of(EncodeAll(record), is_untrained);
@@ -381,9 +379,9 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
 void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
                             EncodedRecord& encoded) {
   Sample& sample = encoded.sample;
-  const std::int64_t length = std::ssize(sample.ids);
+  const std::int64_t length = encoded.length;
   counts_.longest_record = std::max(counts_.longest_record, length);
-  if (CountSupervised(sample) == 0) {
+  if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
     return;
   }

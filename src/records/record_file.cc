@@ -187,8 +187,7 @@ OrderedJson RecordFile::Read(std::int64_t i) const {
 std::string RecordFile::ReadBytes(std::uint64_t begin, std::uint64_t end) const {
   const auto most = static_cast<std::uint64_t>(limits_.record_bytes());
   std::string bytes = file_.Read(begin, std::min(end - begin, most + 1));
-  // A record of several lines is followed by few blank lines.
-  if (has_lines() && end - begin > most) bytes.resize(std::min(bytes.find('\n'), bytes.size()));
+  if (!has_header() && end - begin > most) bytes.resize(bytes.find_last_not_of(" \t\r\n") + 1);
   if (has_header()) {
     CsvScanner scanner(dialect_.delimiter);
     std::size_t length = 0;

@@ -367,5 +367,28 @@ TEST_F(LossMaskTest, EosBehindAMarkedTurnBelongsToIt) {
   EXPECT_EQ(sample.labels, Join({Masked(1), Bytes("x"), {kEos}}));
 }
 
+// Each turn is a sample with all turns before it, of which no more is kept than may be trained.
+TEST_F(LossMaskTest, SamplesOfTurnsAreCutAtOnce) {
+  OrderedJson messages = OrderedJson::array();
+  constexpr int kTurns = 60;
+  for (int i = 0; i < kTurns; ++i) {
+    messages.push_back({{"role", "user"}, {"content", "x"}});
+    messages.push_back({{"role", "assistant"}, {"content", "y"}});
+  }
+  EncodingOptions options;
+  options.max_length = 20;
+  options.train_turns = TrainTurns::kEach;
+  const RecordEncoder encoder(ChooseLayout(RecordFormat::kMessages, {}, true), options, tokenizer_,
+                              &brackets_);
+  const auto samples = encoder.EncodeAll({{"messages", messages}});
+  ASSERT_EQ(samples.size(), kTurns);
+  for (int i = 0; i < kTurns; ++i) {
+    EXPECT_EQ(samples[i].length, 1 + 6 * (i + 1));  // [x]y</s> and a line end
+    EXPECT_EQ(samples[i].supervised, 2);
+    EXPECT_EQ(samples[i].sample.ids.size(), std::min<std::int64_t>(samples[i].length, 21));
+    EXPECT_LE(samples[i].sample.labels.capacity(), 32U);
+  }
+}
+
 }  // namespace
 }  // namespace qlora
