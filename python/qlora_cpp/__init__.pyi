@@ -50,6 +50,7 @@ class StepReport:
     epoch: float
     loss: float
     grad_norm: float
+    metrics: dict[str, float]
     token_accuracy: float
     learning_rate: float
     tokens: int
@@ -64,6 +65,7 @@ class StepReport:
 
 class EvalReport:
     loss: float
+    metrics: dict[str, float]
     perplexity: float
     token_accuracy: float
     tokens: int

@@ -202,12 +202,24 @@ class Model::Impl {
     Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
     UseNorms();
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
-    EvalResult result = *EvaluateDataset(
-        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), dataset,
+    const Supervised objective;
+    DatasetSums sums = *EvaluateDataset(
+        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), objective, dataset,
         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
           if (progress) progress(done, total);
           return true;
         });
+    const std::vector<double> values = objective.Values(sums.sums, sums.totals);
+    EvalResult result;
+    result.loss = values.front();
+    const std::vector<MetricValue> metrics = MetricsOf(objective, values, false);
+    result.perplexity = ValueOf(metrics, "perplexity");
+    result.token_accuracy = ValueOf(metrics, "token_accuracy");
+    result.tokens = sums.totals.supervised;
+    result.sequences = dataset.size();
+    result.seconds = sums.seconds;
+    result.logprobs = std::move(sums.logprobs);
+    result.token_ids = std::move(sums.token_ids);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }

@@ -32,7 +32,7 @@ RunSteps StepsOf(const TrainOptions& options, const BatchStream& stream, FittedR
   steps.step.max_grad_norm = options.max_grad_norm;
   steps.step.seed = static_cast<std::uint64_t>(options.seed);
   steps.step.neftune_alpha = options.neftune_noise_alpha;
-  steps.step.label_smoothing = options.label_smoothing_factor;
+  steps.step.objective = std::make_shared<Supervised>(options.label_smoothing_factor);
   steps.step.recompute = fitted.needs.recompute;
   steps.needs = std::move(fitted.needs);
   steps.positions = fitted.positions;
