@@ -139,7 +139,7 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
       samples.push_back(dataset.Get(i));
     }
     const Batch batch = MakeBatch(samples);
-    Activations& activations = activations_of.ForRows(batch.rows());
+    Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
     ForwardStage(communicator, place, decoder, inputs, activations);

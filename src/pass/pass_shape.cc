@@ -29,18 +29,22 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
 }
 
 ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                           std::int64_t supervised, const std::vector<Recompute>& recompute) {
+                           std::int64_t supervised, const std::vector<Recompute>& recompute,
+                           std::int64_t unfolded) {
   return {.rows = rows,
           .head_rows = HeadRows(backend, config, supervised),
           .training = true,
-          .recompute = recompute};
+          .recompute = recompute,
+          .unfolded = unfolded};
 }
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows) {
+ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
+                          std::int64_t unfolded) {
   return {.rows = rows,
           .head_rows = HeadRows(backend, config, rows),
           .training = false,
-          .recompute = {}};
+          .recompute = {},
+          .unfolded = unfolded};
 }
 
 }  // namespace qlora

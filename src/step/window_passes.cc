@@ -30,8 +30,9 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const Decoder& decoder = model_.decoder;
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   Pass& pass = At(micro_batch);
-  const ActivationShape shape = TrainShape(model_.backend(), decoder.config(), it.batch.rows(),
-                                           it.batch.supervised(), options_.recompute);
+  const ActivationShape shape =
+      TrainShape(model_.backend(), decoder.config(), it.batch.rows(), it.batch.supervised(),
+                 options_.recompute, it.batch.unfolded_rows());
   pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
                                        decoder.config(), sizes_, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
