@@ -49,12 +49,12 @@ struct Batch {
   std::vector<std::int32_t> ids;  // (N)
   // (N) token that row n must predict, or kIgnoreLabel; the likeliest label of a choice.
   std::vector<std::int32_t> targets;
-  std::vector<std::int32_t> positions;       // (N) 0, 1, ... within each sequence and its prefix
-  std::vector<std::int64_t> sequence_begin;  // (S + 1) first row of each sequence, then N
-  std::vector<std::int64_t> prefix;          // (S) the sequence that it goes on from, or -1;
-                                             // empty: none
-  std::vector<std::int64_t> sample_begin;    // (E + 1) first sequence of each sample, then S
-  std::vector<Choice> choices = {};          // ascending rows
+  std::vector<std::int32_t> positions;          // (N) 0, 1, ... within each sequence and its prefix
+  std::vector<std::int64_t> sequence_begin;     // (S + 1) first row of each sequence, then N
+  std::vector<std::int64_t> prefix = {};        // (S) the sequence that it goes on from, or -1;
+                                                // empty: none
+  std::vector<std::int64_t> sample_begin = {};  // (E + 1) first sequence of each sample, then S
+  std::vector<Choice> choices = {};             // ascending rows
 
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t sequences() const { return static_cast<std::int64_t>(sequence_begin.size()) - 1; }

@@ -26,6 +26,7 @@
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
+#include "objective/supervised.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
 #include "prompt/chat_template.h"

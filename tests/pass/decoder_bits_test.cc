@@ -226,7 +226,9 @@ void ExpectSharedEqualsSeparate(const DecoderConfig& config, Backend& backend, D
     }
     EXPECT_GT(norm, 1e-4);
     EXPECT_LT(std::sqrt(error / norm), tolerance);
-    if (!kept.empty()) EXPECT_EQ(found, kept);
+    if (!kept.empty()) {
+      EXPECT_EQ(found, kept);
+    }
     kept = found;
   }
 }
