@@ -69,7 +69,8 @@ std::optional<EvalReport> Evaluation::MeasureAll() {
   const Dataset& held_out = *plan_.run->data->held_out;
   const Objective& objective = *plan_.run->steps.step.objective;
   EvalReport report;
-  DatasetSums all{std::vector<double>(objective.sums())};
+  DatasetSums all;
+  all.sums.resize(objective.sums());
   std::int64_t before = 0;
   const auto measure = [&](const Dataset& data, const std::string& file) {
     const std::optional<DatasetSums> part = Measure(data, before, held_out.size());

@@ -112,7 +112,7 @@ TEST(Step, RanksGetTheBitsOfOne) {
       EXPECT_EQ(ValueOf(found.result.metrics, "token_accuracy"),
                 ValueOf(expected.result.metrics, "token_accuracy"));
       EXPECT_EQ(found.result.totals.supervised, expected.result.totals.supervised);
-      EXPECT_EQ(found.result.rows, expected.result.rows);
+      EXPECT_EQ(found.result.totals.rows, expected.result.totals.rows);
       EXPECT_EQ(found.parameters, expected.parameters);
     }
   }
