@@ -127,6 +127,7 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
   const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().longest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   DatasetSums result;
+  for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
   std::vector<PassSums> passes(groups.size());
   bool stopped = false;
   for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
@@ -145,7 +146,8 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
     ForwardStage(communicator, place, decoder, inputs, activations);
     if (!place.is_last_stage()) continue;
     passes[p].resize(objective.sums());
-    objective.Run({decoder, batch, inputs, activations, per_token ? &result.logprobs : nullptr},
+    objective.Run({result.totals, decoder, batch, inputs, activations,
+                   per_token ? &result.logprobs : nullptr},
                   nullptr, passes[p]);
     // In the order of rows, as Loss appends the log-probabilities.
     for (const std::int32_t target : batch.targets) {
@@ -162,7 +164,6 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
   for (const PassSums& pass : passes) {  // in this order on any number of ranks
     for (std::int64_t i = 0; i < std::ssize(pass); ++i) result.sums[i] += pass[i];
   }
-  for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
   result.seconds = watch.seconds();
   return result;
 }

@@ -2,6 +2,7 @@
 // loss, and the numbers that a step reports.
 //
 //   supervised.h   -log p of the supervised tokens
+//   decision.h     -log p of an answer among the labels of a question
 //
 // A step and an evaluation run the same objective: a step asks for gradients too. Sums of
 // micro-batches are added in the order of the window on every rank, so that an objective gives the
@@ -34,6 +35,7 @@ struct WindowTotals {
 
 // A micro-batch whose forward pass is done.
 struct ObjectivePass {
+  const WindowTotals& totals;
   const Decoder& decoder;
   const Batch& batch;
   const PassInputs& inputs;

@@ -83,7 +83,7 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   const std::span<double> sums =
       std::span(sums_.values).subspan(it.index * objective.sums(), objective.sums());
-  objective.Run({decoder, it.batch, pass.inputs, pass.activations}, wanted ? &adapter_ : nullptr,
+  objective.Run({window_.totals, decoder, it.batch, pass.inputs, pass.activations}, wanted ? &adapter_ : nullptr,
                 sums);
   pass.has_loss_gradient = wanted && std::isfinite(sums.front());
   if (wanted && !pass.has_loss_gradient) {
