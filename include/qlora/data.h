@@ -38,7 +38,8 @@ struct ReadingFields {
   // How the fields of a record become prompt and completion; both or none.
   std::string prompt_template;
   std::string completion_template;
-  std::vector<GivenRecords> given;  // names that are no files
+  std::vector<std::string> ignore_fields;  // of records: read as if they were not there
+  std::vector<GivenRecords> given;         // names that are no files
 
   void Declare(OptionTable& table);
 };
@@ -49,7 +50,7 @@ struct DataFields {
   std::vector<std::string> dataset;
   // Files to evaluate; without any, and without val_set_size, those that folders of `dataset` hold.
   std::vector<std::string> eval_dataset;
-  double val_set_size = 0;  // held out: below 1 a fraction; from 1 a number of samples
+  double val_set_size = 0;  // held out: below 1 a fraction; from 1 a number of records
   ReadingFields reading;
   bool packing = false;  // fill micro-batches with whole samples up to max_length tokens
   bool shuffle = true;   // visit samples in random order

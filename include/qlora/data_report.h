@@ -24,6 +24,15 @@ struct FileReport {
   std::int64_t samples = 0;  // kept
 };
 
+// Something of the records that the model does not see, does not learn, or sees otherwise than it
+// is written.
+struct DataFinding {
+  std::string what;          // "messages[].thinking: thoughts that the chat template ..."
+  std::int64_t records = 0;  // that have it
+  std::string first;         // "data.jsonl:2"
+  std::string quote;         // the beginning of such a text of the first, or ""
+};
+
 struct DataReport {
   std::vector<FileReport> files;
   std::vector<std::string> notes;           // what was found and not read, in lines for people
@@ -57,15 +66,9 @@ struct DataReport {
   std::int64_t without_eos = 0;        // samples that do not train an end of text at their end
   std::int64_t unlisted_stops = 0;     // turns ended by a special token that is not listed as EOS
   std::int64_t closed_turns = 0;       // last turns that the template leaves open: EOS was appended
-  std::int64_t hidden_calls = 0;       // conversations whose tool calls the template does not show
-  std::int64_t unread = 0;             // conversations with a field that the template never reads
-  std::vector<std::string> unread_fields;  // their names, ascending
-  // Of records: fields that are not used, though it is known what they mean.
-  std::vector<std::string> unused_fields;
-  // Of records: other fields, which are not read.
-  std::vector<std::string> other_fields;
-  // Further parts of records that are left out, and why.
-  std::vector<std::string> left_out;
+  std::int64_t cut_answers = 0;        // cut within an answer: no end of it is trained
+  std::vector<DataFinding> findings;   // texts of records, by what they are
+  std::vector<DataFinding> not_read;   // fields of records that say nothing to the model, by name
   // "thinking as reasoning_content": names given to the template.
   std::vector<std::string> readings;
   std::int64_t own_bos = 0;         // texts that begin with BOS: the tokenizer's is not added

@@ -375,7 +375,7 @@ Inspection InspectData(Context& context, const DataInspection& options, std::int
   json["shown"] = SamplesToJson(data.train, tokenizer, samples);
   std::string text =
       RenderSamples(data.train, tokenizer, samples, color) + RenderTrainingData(report);
-  std::vector<std::string> warnings = WarnOfFields(report.train);
+  std::vector<std::string> warnings = WarnOfFindings(report.train);
   warnings.push_back(WarnOfHeldOutNames(report.train));
   std::erase(warnings, "");
   json["warnings"] = warnings;

@@ -145,6 +145,9 @@ void ReadingFields::Declare(OptionTable& table) {
             "]]A:'; a part in [[ ]] is left out when its field is empty");
   table.Add("completion_template", &completion_template,
             "completion template, filled from the record's fields, such as '{answer}'");
+  table.Add("ignore_fields", &ignore_fields,
+            "fields of records that are read as if they were not there, separated by commas",
+            {"remove_columns"});
 }
 
 void DataFields::Declare(OptionTable& table) {
@@ -160,7 +163,7 @@ void DataFields::Declare(OptionTable& table) {
                 "named valid, validation, dev or eval in the folders of dataset",
                 {"test_datasets", "eval_data"});
   table.Add("val_set_size", &val_set_size,
-            "training samples held out for evaluation: below 1: a fraction; 1 or more: a count",
+            "training records held out for evaluation: below 1: a fraction; 1 or more: a count",
             {"val_size"});
   reading.Declare(table);
   table.Add("packing", &packing,
@@ -248,6 +251,7 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
   data.max_length = ResolveMaxLength(fields, limits);
   data.over_long = ParseOverLong(fields.over_long);
   data.bad_records = ParseBadRecords(fields.bad_records);
+  data.ignore_fields = fields.ignore_fields;
   data.train_on_inputs = fields.train_on_inputs;
   data.assistant_only_loss = fields.assistant_only_loss;
   data.train_turns = ParseTrainTurns(fields.train_turns);

@@ -78,6 +78,7 @@ struct DataOptions {
   std::int64_t max_length = 2048;  // tokens
   OverLong over_long = OverLong::kDrop;
   BadRecords bad_records = BadRecords::kError;
+  std::vector<std::string> ignore_fields;  // of records
   // Texts, completions and last turns that do not end in EOS are given one.
   bool append_eos = true;
 

@@ -213,6 +213,18 @@ Dataset Dataset::Subset(std::span<const std::uint32_t> indices) const {
   return subset;
 }
 
+std::vector<std::uint32_t> Dataset::FirstsOfRecords() const {
+  std::vector<std::uint32_t> firsts;
+  std::optional<std::pair<std::int64_t, std::uint32_t>> last;  // the file and the record
+  for (std::int64_t i = 0; i < size(); ++i) {
+    const auto [source, entry] = At(i);
+    const std::pair place = {source, entry.record};
+    if (last != place) firsts.push_back(static_cast<std::uint32_t>(i));
+    last = place;
+  }
+  return firsts;
+}
+
 std::int64_t Dataset::CountShared(const Dataset& other) const {
   std::unordered_set<std::uint64_t> hashes;
   for (std::int64_t i = 0; i < other.size(); ++i) hashes.insert(other.At(i).entry.hash);

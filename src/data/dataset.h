@@ -102,6 +102,9 @@ class Dataset {
   // Returns some of the samples, by ascending index; the files are shared.
   Dataset Subset(std::span<const std::uint32_t> indices) const;
 
+  // Returns the first sample of each record.
+  std::vector<std::uint32_t> FirstsOfRecords() const;
+
   // Samples that are also in `other`, by their tokens and labels.
   std::int64_t CountShared(const Dataset& other) const;
 

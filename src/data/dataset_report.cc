@@ -11,7 +11,6 @@
 
 #include "base/printable.h"
 #include "io/json.h"
-#include "prompt/known_fields.h"
 #include "records/data_files.h"
 
 namespace qlora {
@@ -24,7 +23,7 @@ struct Remark {
   std::string_view text;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
-constexpr std::array<Remark, 17> kRemarks = {{
+constexpr std::array<Remark, 16> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
     {"truncated", &DataReport::truncated, "samples cut to max_length"},
@@ -47,11 +46,8 @@ constexpr std::array<Remark, 17> kRemarks = {{
     {"closed_turns", &DataReport::closed_turns,
      "conversations whose last turn the chat template leaves open: EOS was appended (append_eos: "
      "false trains them as they are)"},
-    {"hidden_calls", &DataReport::hidden_calls,
-     "conversations with tool calls that the chat template does not show (name a template that "
-     "knows tools)"},
-    {"unread", &DataReport::unread,
-     "conversations with a field that the chat template never reads"},
+    {"cut_answers", &DataReport::cut_answers,
+     "samples cut within an answer, which train it without its end"},
     {"without_bos", &DataReport::without_bos,
      "samples without the BOS that the tokenizer adds to text"},
     {"own_bos", &DataReport::own_bos,
@@ -60,32 +56,44 @@ constexpr std::array<Remark, 17> kRemarks = {{
      "labels that are neither the token itself nor ignored"},
 }};
 
-// Names that are collected when files are opened, each once.
-struct Named {
+// Findings that are collected when files are opened.
+struct Found {
   const char* key;
-  std::vector<std::string> DataReport::*names;
+  std::vector<DataFinding> DataReport::*list;
 };
-constexpr std::array<Named, 5> kNames = {{{"unread_fields", &DataReport::unread_fields},
-                                          {"unused_fields", &DataReport::unused_fields},
-                                          {"other_fields", &DataReport::other_fields},
-                                          {"left_out", &DataReport::left_out},
-                                          {"readings", &DataReport::readings}}};
+constexpr std::array<Found, 2> kFound = {
+    {{"findings", &DataReport::findings}, {"not_read", &DataReport::not_read}}};
 
-// Returns "name (its meaning)" where the meaning is known.
-std::string WithMeaning(const std::string& name) {
-  const KnownField* known = FindKnownField(name);
-  return known == nullptr ? name : fmt::format("{} ({})", name, known->text);
+OrderedJson FindingsToJson(const std::vector<DataFinding>& findings) {
+  OrderedJson list = OrderedJson::array();
+  for (const DataFinding& one : findings) {
+    list.push_back(
+        {{"what", one.what}, {"records", one.records}, {"first", one.first}, {"quote", one.quote}});
+  }
+  return list;
+}
+
+// False for JSON that FindingsToJson has not written.
+bool TakeFindings(const OrderedJson& json, const char* key, std::vector<DataFinding>& findings) {
+  const auto list = json.find(key);
+  if (list == json.end() || !list->is_array()) return false;
+  for (const OrderedJson& one : *list) {
+    const auto text = [&one](const char* name) {
+      return one.is_object() && one.contains(name) && one[name].is_string()
+                 ? one[name].get<std::string>()
+                 : std::string();
+    };
+    const bool is_whole = one.is_object() && one.contains("records") &&
+                          one["records"].is_number_integer() && !text("what").empty();
+    if (!is_whole) return false;
+    findings.push_back({text("what"), one["records"], text("first"), text("quote")});
+  }
+  return true;
 }
 
 // Returns 0 for a whole of 0, not NaN.
 double Percent(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
-}
-
-std::string Joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + WithMeaning(name);
-  return text;
 }
 
 std::string_view Are(std::int64_t count) { return count == 1 ? "is" : "are"; }
@@ -178,7 +186,8 @@ std::string RenderReport(const DataReport& report) {
 OrderedJson CountsToJson(const DataReport& counts) {
   OrderedJson json = {{"longest_record", counts.longest_record}};
   for (const Remark& remark : kRemarks) json[remark.key] = counts.*remark.count;
-  for (const Named& named : kNames) json[named.key] = counts.*named.names;
+  for (const Found& found : kFound) json[found.key] = FindingsToJson(counts.*found.list);
+  json["readings"] = counts.readings;
   json["bad_reasons"] = counts.bad_reasons;
   return json;
 }
@@ -205,8 +214,11 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
     }
     return is_list;
   };
-  for (const Named& named : kNames) whole = whole && take_texts(named.key, counts.*named.names);
-  whole = whole && take_texts("bad_reasons", counts.bad_reasons) &&
+  for (const Found& found : kFound) {
+    whole = whole && TakeFindings(json, found.key, counts.*found.list);
+  }
+  whole = whole && take_texts("readings", counts.readings) &&
+          take_texts("bad_reasons", counts.bad_reasons) &&
           counts.bad_reasons.empty() == (counts.dropped_bad == 0);
   return whole ? std::optional(counts) : std::nullopt;
 }
@@ -214,7 +226,8 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
 void AddCounts(const DataReport& counts, DataReport& report) {
   report.longest_record = std::max(report.longest_record, counts.longest_record);
   for (const Remark& remark : kRemarks) report.*remark.count += counts.*remark.count;
-  for (const Named& named : kNames) AddNames(counts.*named.names, report.*named.names);
+  for (const Found& found : kFound) AddFindings(counts.*found.list, report.*found.list);
+  AddNames(counts.readings, report.readings);
   report.bad_reasons.insert(report.bad_reasons.end(), counts.bad_reasons.begin(),
                             counts.bad_reasons.end());
 }
@@ -225,28 +238,38 @@ void AddNames(const std::vector<std::string>& names, std::vector<std::string>& a
   all.erase(std::unique(all.begin(), all.end()), all.end());
 }
 
-std::string WarnOfUnreadFields(const DataReport& report) {
-  if (report.unread == 0) return {};
-  return fmt::format(
-      "the chat template never reads fields of the data, so that the model does not see them: {} "
-      "(conversations: {}); name a template that reads them with chat_template, or take them out "
-      "of the data",
-      Joined(report.unread_fields), report.unread);
+void AddFindings(const std::vector<DataFinding>& findings, std::vector<DataFinding>& all) {
+  for (const DataFinding& one : findings) {
+    const auto place = std::ranges::lower_bound(all, one.what, {}, &DataFinding::what);
+    if (place != all.end() && place->what == one.what) {
+      place->records += one.records;
+    } else {
+      all.insert(place, one);
+    }
+  }
 }
 
-std::vector<std::string> WarnOfFields(const DataReport& report) {
+std::vector<std::string> WarnOfFindings(const DataReport& report) {
   std::vector<std::string> warnings;
-  if (std::string unread = WarnOfUnreadFields(report); !unread.empty()) {
-    warnings.push_back(std::move(unread));
-  }
-  if (!report.unused_fields.empty()) {
+  for (const DataFinding& one : report.findings) {
+    const std::string quote = one.quote.empty() ? "" : fmt::format(": '{}'", one.quote);
     warnings.push_back(
-        fmt::format("fields of the records are not used: {}", Joined(report.unused_fields)));
-  }
-  if (!report.left_out.empty()) {
-    warnings.push_back(fmt::format("some records hold {}", fmt::join(report.left_out, "; ")));
+        Printable(one.records == 1 ? fmt::format("{} (1 record, {}{})", one.what, one.first, quote)
+                                   : fmt::format("{} ({} records, the first {}{})", one.what,
+                                                 one.records, one.first, quote)));
   }
   return warnings;
+}
+
+std::string DescribeNotRead(const std::vector<DataFinding>& not_read, std::int64_t records) {
+  std::vector<std::string> names;
+  for (const DataFinding& one : not_read) {
+    names.push_back(one.records == records ? one.what
+                    : one.records == 1     ? fmt::format("{} (1 record, {})", one.what, one.first)
+                                           : fmt::format("{} ({} records, the first {})", one.what,
+                                                         one.records, one.first));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string WarnOfHeldOutNames(const DataReport& report) {

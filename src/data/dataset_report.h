@@ -27,15 +27,17 @@ void AddCounts(const DataReport& counts, DataReport& report);
 // Adds names to ascending ones, each once.
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all);
 
-// Returns "conversations hold fields that ...": a warning about unread_fields, or "".
-std::string WarnOfUnreadFields(const DataReport& report);
+// Adds findings to ascending ones; the same of two are counted together.
+void AddFindings(const std::vector<DataFinding>& findings, std::vector<DataFinding>& all);
 
 // Returns a warning about files that are trained on although their names say that they are held
 // out, or "".
 std::string WarnOfHeldOutNames(const DataReport& report);
 
-// Returns all warnings about fields of the data that are not used, and parts that are left out.
-std::vector<std::string> WarnOfFields(const DataReport& report);
+// Returns a warning for each finding.
+std::vector<std::string> WarnOfFindings(const DataReport& report);
+// Returns "id, score (12 records, the first data.jsonl:4)": of `records`, those that have a field.
+std::string DescribeNotRead(const std::vector<DataFinding>& not_read, std::int64_t records);
 
 // Returns "100 records", or "150 samples of 100 records" where records are several samples: what
 // was found in the files. records: how they are called, such as "evaluation records".

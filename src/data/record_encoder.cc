@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
+#include "data/text_audit.h"
 #include "io/json.h"
 #include "prompt/conversation.h"
 #include "prompt/known_fields.h"
@@ -15,7 +17,7 @@ namespace {
 
 // Raised whenever the same record may give another sample than before, so that an index on disk is
 // not taken for the samples of an earlier version.
-constexpr int kEncodingVersion = 8;
+constexpr int kEncodingVersion = 9;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
@@ -87,6 +89,7 @@ std::string RecordEncoder::key() const {
                      {"chat", chat_source_}};
   // Not in the keys of before: an index of all records is the same without the option.
   if (options_.bad_records == BadRecords::kDrop) key["bad_records"] = "drop";
+  if (!options_.ignore_fields.empty()) key["ignore_fields"] = options_.ignore_fields;
   return FormatJson(key);
 }
 
@@ -94,37 +97,74 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
   std::vector<EncodedRecord> samples;
   if (conversations_) {
     const Conversation conversation = layout_.WholeConversation(record);
+    const ConversationEncoder::Source source = {record, layout_};
+    std::string text;  // of the last part, which has all turns
     for (std::int64_t part = 0; part < conversations_->CountParts(conversation); ++part) {
-      samples.push_back(conversations_->Encode(conversation, part, /*remarks=*/true));
-      CheckRecord(record, samples.back());
+      EncodedConversation encoded = conversations_->Encode(conversation, part, &source);
+      samples.push_back(std::move(encoded.encoded));
+      text = std::move(encoded.text);
     }
-    return samples;
+    CheckFields(record, conversation.fields, conversation.unused_fields, text,
+                samples.back().notes);
+  } else {
+    samples.push_back(EncodeFields(record));
+    std::vector<std::string> used;
+    for (const auto& [name, value] : record.items()) {
+      if (layout_.Uses(name)) used.push_back(name);
+    }
+    const bool is_text = layout().kind == Kind::kText;
+    CheckFields(record, used, {},
+                is_text ? layout_.Prompt(record) + '\n' + layout_.Completion(record)
+                : layout().kind == Kind::kWhole ? TextField(record, "text")
+                                                : std::string(),
+                samples.back().notes);
+    // In a conversation the last turn alone decides, which its encoder has looked at.
+    samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
   }
-  samples.push_back(EncodeFields(record));
-  CheckRecord(record, samples.back());
-  // In a conversation the last turn alone decides, which its encoder has looked at.
-  samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
+  for (EncodedRecord& encoded : samples) {
+    CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
+  }
   return samples;
 }
 
 Sample RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {
   if (!conversations_) return EncodeFields(record).sample;
-  return conversations_->Encode(layout_.WholeConversation(record), part, /*remarks=*/false).sample;
+  return conversations_->Encode(layout_.WholeConversation(record), part, nullptr).encoded.sample;
 }
 
-std::set<std::string> RecordEncoder::read_fields() const {
-  return conversations_ ? conversations_->read_fields() : std::set<std::string>();
-}
-
-// A flag of the record that says to train says nothing new.
-void RecordEncoder::CheckRecord(const OrderedJson& record, EncodedRecord& encoded) const {
+// Names the fields that are not used. text: what the model reads and learns of the record. unused:
+// fields of a known name that hold something else. A part of the conversation that is not in the
+// text is refused, unless the user says how to lay the fields out, or the text is not known. A flag
+// of the record that says to train says nothing new.
+void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::string> used,
+                                std::span<const std::string> unused, std::string_view text,
+                                SampleNotes& notes) const {
+  std::vector<std::string> known(used.begin(), used.end());
+  known.insert(known.end(), unused.begin(), unused.end());
+  const bool decides = layout().format == RecordFormat::kTemplate || layout().kind == Kind::kTokens;
+  if (const std::string part = decides ? "" : FindUnusedPart(record, known, text); !part.empty()) {
+    ThrowInvalidInput(
+        "field '{}' reads like {}, and nothing of it is used ({}); {}, or leave the field out with "
+        "ignore_fields: {}",
+        part, FindKnownField(LowerCase(part))->text, DescribeLayout(layout()),
+        IsConversationFormat(layout().format)
+            ? "write it into a message"
+            : "say how to lay the fields out with prompt_template and completion_template",
+        part);
+  }
   for (const auto& [name, value] : record.items()) {
     const bool trains = value == true || value == 1;
-    if (SaysNothing(value) || layout_.Uses(name)) continue;
+    if (SaysNothing(value) || std::ranges::count(used, name) > 0) continue;
     if (IsKnownAs(name, FieldMeaning::kFlag) && trains) continue;
-    encoded.notes.unused_fields.push_back(name);
+    const KnownField* field = FindKnownField(name);
+    const bool is_warned = field != nullptr && field->in_records &&
+                           (!IsPartOfConversation(name) || std::ranges::count(unused, name) > 0);
+    if (is_warned) {
+      notes.findings.push_back({fmt::format("{}: not used: {}", name, field->text)});
+    } else {
+      notes.other_fields.push_back(name);
+    }
   }
-  CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
 }
 
 // By layout, other than of conversations; the checks that all layouts share come after.

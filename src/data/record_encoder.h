@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,9 +42,6 @@ class RecordEncoder {
   // One of these samples again.
   Sample Encode(const OrderedJson& record, std::int64_t part) const;
 
-  // Fields of messages that some record so far has shown in its text.
-  std::set<std::string> read_fields() const;
-
   // The tokens of a long text, without BOS and EOS.
   std::vector<std::int32_t> EncodeRaw(std::string_view text) const;
   // True for tokens of a text that begins with the BOS that the tokenizer adds.
@@ -58,7 +54,9 @@ class RecordEncoder {
 
  private:
   EncodedRecord EncodeFields(const OrderedJson& record) const;
-  void CheckRecord(const OrderedJson& record, EncodedRecord& encoded) const;
+  void CheckFields(const OrderedJson& record, std::span<const std::string> used,
+                   std::span<const std::string> unused, std::string_view text,
+                   SampleNotes& notes) const;
   EncodedRecord EncodeText(const OrderedJson& record) const;
   EncodedRecord EncodeCompletion(const std::string& prompt, const std::string& completion) const;
   EncodedRecord EncodeIds(const OrderedJson& record) const;

@@ -13,6 +13,12 @@
 
 namespace qlora {
 
+// Something of a record that the model does not see, does not learn, or sees otherwise.
+struct TextFinding {
+  std::string what;        // for people; of many records the same
+  std::string quote = {};  // the beginning of the text, or ""
+};
+
 // Remarks about one sample; dataset_report.h has their texts.
 struct SampleNotes {
   bool split_boundary = false;    // a token would span the boundary of trained and masked text
@@ -20,12 +26,9 @@ struct SampleNotes {
   bool without_eos = false;       // the last label is not a token that ends generation
   bool unlisted_stop = false;     // the turn ends in a special token that is not listed as EOS
   bool closed_turn = false;       // the template leaves the last turn open; EOS was appended
-  bool hidden_calls = false;      // the template does not show the tool calls of a turn
-  // Of messages, "tools" and variables of the template: the text of this record does not show them.
-  std::vector<std::string> unread_fields = {};
-  std::vector<std::string> unused_fields = {};  // of the record: the layout does not use them
-  std::vector<std::string> warnings = {};       // other parts of the record that are left out
-  std::vector<std::string> readings = {};       // "thinking as reasoning_content"
+  std::vector<TextFinding> findings = {};      // text_audit.h
+  std::vector<std::string> other_fields = {};  // of the record, which are not read
+  std::vector<std::string> readings = {};      // "thinking as reasoning_content"
   bool own_bos = false;             // the text begins with BOS, and the tokenizer's is not added
   bool without_bos = false;         // the tokenizer would begin text with BOS
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored

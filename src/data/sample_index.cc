@@ -9,7 +9,6 @@
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -17,7 +16,6 @@
 #include "base/printable.h"
 #include "data/format_example.h"
 #include "io/json.h"
-#include "prompt/known_fields.h"
 #include "records/compressed_file.h"
 #include "records/record_error.h"
 #include "tokenizer/lookup_tables.h"
@@ -122,6 +120,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, source.slice, options, tokenizer));
   }
   RecordFile records(file, options.index_folder, options.reading_memory);
+  records.Ignore(options.ignore_fields);
   FileLayout layout = FileLayoutOf(records, source.format, options.layout, chat != nullptr);
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), options, tokenizer, chat,
@@ -179,12 +178,13 @@ void SampleIndex::TakeSlice(const DataSlice& slice, std::int64_t records) {
 // "prompt: question, completion: answer; not read: id".
 void SampleIndex::DescribeFields() {
   fields_ = DescribeFieldNames(names_);
-  std::vector<std::string> unread = counts_.other_fields;
+  std::string unread = DescribeNotRead(counts_.not_read, records());
   const std::int64_t unnamed = records_->unnamed_columns();
-  if (unnamed == 1) unread.push_back("the column without a name");
-  if (unnamed > 1) unread.push_back(fmt::format("the {} columns without a name", unnamed));
+  if (unnamed > 0 && !unread.empty()) unread += ", ";
+  if (unnamed == 1) unread += "the column without a name";
+  if (unnamed > 1) unread += fmt::format("the {} columns without a name", unnamed);
   if (unread.empty()) return;
-  fields_ += fmt::format("{}not read: {}", fields_.empty() ? "" : "; ", fmt::join(unread, ", "));
+  fields_ += fmt::format("{}not read: {}", fields_.empty() ? "" : "; ", unread);
 }
 
 // Takes the entries and counts of an earlier run. False, and no change that matters, when there is
@@ -229,12 +229,12 @@ std::int64_t SampleIndex::found() const {
 
 template <typename Body>
 auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
-  const OrderedJson json = WithNamesOfFormat(records_->Read(record), names_);
+  const OrderedJson read = records_->Read(record);
   const auto place = [&] {
     return names_.empty() ? Where(record)
                           : fmt::format("{} ({})", Where(record), DescribeFieldNames(names_));
   };
-  return NamePlace(place, [&] { return body(json); });
+  return NamePlace(place, [&] { return body(WithNamesOfFormat(read, names_)); });
 }
 
 // Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
@@ -333,16 +333,7 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
       }
     }
   }
-  // A field is read when one record shows it.
-  const std::set<std::string> read = encoder_.read_fields();
-  for (const auto& [names, count] : unread_) {
-    std::vector<std::string> unread = names;
-    std::erase_if(unread, [&read](const std::string& name) { return read.contains(name); });
-    if (unread.empty()) continue;
-    counts_.unread += count;
-    AddNames(unread, counts_.unread_fields);
-  }
-  unread_.clear();
+  counted_.clear();
   CheckBadRecords(options.bad_records);
 }
 
@@ -391,6 +382,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
       ++counts_.dropped_long;
       return;
     }
+    const bool in_answer = sample.labels[max_length_] != kIgnoreLabel;
     Cut(sample, max_length_);
     if (CountSupervised(sample) == 0) {
       ++counts_.dropped_masked;
@@ -398,8 +390,9 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
     }
     ++counts_.truncated;
     counts_.truncated_tokens += length - max_length_;
+    counts_.cut_answers += in_answer && sample.labels.back() != kIgnoreLabel;
   }
-  CountNotes(encoded.notes);
+  CountNotes(encoded.notes, record);
   AddSample(sample, record, part);
 }
 
@@ -411,23 +404,28 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
                 .supervised = static_cast<std::int32_t>(CountSupervised(sample))});
 }
 
-void SampleIndex::CountNotes(const SampleNotes& notes) {
+// Records come in their order, and the samples of one together.
+void SampleIndex::CountFinding(std::vector<DataFinding>& findings, const TextFinding& finding,
+                               std::int64_t record) {
+  const auto [last, is_new] = counted_.try_emplace(finding.what, record);
+  if (is_new) {
+    AddFindings({{finding.what, 1, Where(record), finding.quote}}, findings);
+  } else if (last->second != record) {
+    last->second = record;
+    AddFindings({{finding.what, 1, {}, {}}}, findings);
+  }
+}
+
+void SampleIndex::CountNotes(const SampleNotes& notes, std::int64_t record) {
   counts_.split_boundaries += notes.split_boundary;
   counts_.empty_completions += notes.empty_completion;
   counts_.without_eos += notes.without_eos;
   counts_.unlisted_stops += notes.unlisted_stop;
   counts_.closed_turns += notes.closed_turn;
-  counts_.hidden_calls += notes.hidden_calls;
-  if (!notes.unread_fields.empty()) ++unread_[notes.unread_fields];
-  std::vector<std::string> unused;
-  std::vector<std::string> other;
-  for (const std::string& name : notes.unused_fields) {
-    const KnownField* known = FindKnownField(name);
-    (known != nullptr && known->in_records ? unused : other).push_back(name);
+  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
+  for (const std::string& name : notes.other_fields) {
+    CountFinding(counts_.not_read, {name}, record);
   }
-  if (!unused.empty()) AddNames(unused, counts_.unused_fields);
-  if (!other.empty()) AddNames(other, counts_.other_fields);
-  if (!notes.warnings.empty()) AddNames(notes.warnings, counts_.left_out);
   if (!notes.readings.empty()) AddNames(notes.readings, counts_.readings);
   counts_.own_bos += notes.own_bos;
   counts_.without_bos += notes.without_bos;

@@ -97,9 +97,11 @@ class SampleIndex {
   void CheckBadRecords(BadRecords bad_records);
   void AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
                  EncodedRecord& encoded);
+  void CountFinding(std::vector<DataFinding>& findings, const TextFinding& finding,
+                    std::int64_t record);
   void AddSample(const Sample& sample, std::int64_t record, std::int64_t part = 0);
   void DescribeFields();
-  void CountNotes(const SampleNotes& notes);
+  void CountNotes(const SampleNotes& notes, std::int64_t record);
   std::span<const std::int32_t> WindowTokens(std::int64_t i) const;
   Sample Window(std::int64_t i) const;
   // The samples of a record, of any length; errors name the place.
@@ -118,8 +120,7 @@ class SampleIndex {
   std::int64_t end_ = 0;             // the record behind it
   IndexArray<SampleEntry> entries_;  // ascending records
   DataReport counts_;
-  // Conversations by the fields that their texts do not show, until all records are read.
-  std::map<std::vector<std::string>, std::int64_t> unread_;
+  std::map<std::string, std::int64_t> counted_;  // findings: the last record that has them
 };
 
 }  // namespace qlora

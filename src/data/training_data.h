@@ -16,9 +16,9 @@ struct TrainingData {
   std::optional<Dataset> held_out;
 };
 
-// Holds out val_set_size samples when it is 1 or more, otherwise that fraction of the samples,
-// rounded, at least one. The seed draws them without replacement; both parts keep the order of the
-// files. Errors: InvalidInput when a part would be empty.
+// Holds out val_set_size records when it is 1 or more, otherwise that fraction of the records,
+// rounded, at least one, each with all of its samples. The seed draws them without replacement;
+// both parts keep the order of the files. Errors: InvalidInput when a part would be empty.
 TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed);
 
 // Opens fields.dataset, and holds out fields.eval_dataset or fields.val_set_size of it (drawn by

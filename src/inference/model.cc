@@ -232,7 +232,7 @@ class Model::Impl {
       result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
     };
     warn(WarnOfLength(options.reading, limits));
-    for (const std::string& text : WarnOfFields(report)) warn(text);
+    for (const std::string& text : WarnOfFindings(report)) warn(text);
     warn(WarnOfLostRecords(report));
     const bool as_trained = recorded() && !options.raw && !options.without_adapter;
     if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));

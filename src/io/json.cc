@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 #include <unordered_set>
+#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -25,20 +26,81 @@ std::string ReasonOf(std::string_view text) {
   return std::string(colon == std::string_view::npos ? text : text.substr(colon + 2));
 }
 
+// Builds a value as the library does, but for whole numbers beyond 64 bits, which the library takes
+// for floats.
+class WideBuilder : public OrderedJson::json_sax_t {
+ public:
+  explicit WideBuilder(OrderedJson& value) : places_{&value} { value = nullptr; }
+
+  bool null() override { return Put(nullptr); }
+  bool boolean(bool value) override { return Put(value); }
+  bool number_integer(number_integer_t value) override { return Put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Put(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    const bool is_whole = text.find_first_of(".eE") == text.npos;
+    return Put(is_whole ? WideInteger(text) : OrderedJson(value));
+  }
+  bool string(string_t& value) override { return Put(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return Open(OrderedJson::object()); }
+  bool key(string_t& key) override {
+    key_ = std::move(key);
+    return true;
+  }
+  bool end_object() override { return Close(); }
+  bool start_array(std::size_t) override { return Open(OrderedJson::array()); }
+  bool end_array() override { return Close(); }
+  bool parse_error(std::size_t, const std::string&, const OrderedJson::exception&) override {
+    return false;
+  }
+
+ private:
+  // The place of the next value.
+  OrderedJson& Next() {
+    OrderedJson& place = *places_.back();
+    if (place.is_array()) return place.emplace_back();
+    return place.is_object() ? place[key_] : place;
+  }
+  bool Put(OrderedJson value) {
+    Next() = std::move(value);
+    return true;
+  }
+  bool Open(OrderedJson value) {
+    OrderedJson& place = Next();
+    place = std::move(value);
+    places_.push_back(&place);
+    return true;
+  }
+  bool Close() {
+    places_.pop_back();
+    return true;
+  }
+
+  std::vector<OrderedJson*> places_;  // the value, and what is open within it
+  std::string key_;
+};
+
 struct JsonLimits {
   std::int64_t keys = kNoLimit;  // of one object
   std::int64_t values = kMaxJsonValues;
 };
 
-// Finds the first byte where `text` exceeds a limit, and counts the values up to there. A scan of
-// brackets, commas and colons outside of strings is enough: it can only be wrong about a text that
-// the parser refuses.
+// What a text holds outside of strings, up to the first byte that exceeds a limit.
+struct JsonScan {
+  std::int64_t values = 0;
+  bool may_be_wide = false;  // as many digits in a row as 64 bits may not hold
+};
+
+// Finds the first byte where `text` exceeds a limit. A scan of brackets, commas and colons outside
+// of strings is enough: it can only be wrong about a text that the parser refuses.
 std::optional<JsonDefect> FindExcess(std::string_view text, const JsonLimits& limits,
-                                     std::int64_t& values) {
+                                     JsonScan& scan) {
+  constexpr int kWideDigits = 19;
   // Checked before parsing: a text within the limits can neither exhaust the stack nor take
   // quadratic time.
   std::array<std::int64_t, kMaxJsonDepth> keys = {};  // of each open list or object
   int depth = 0;
+  int digits = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -52,9 +114,13 @@ std::optional<JsonDefect> FindExcess(std::string_view text, const JsonLimits& li
       in_string = true;
       continue;
     }
+    // The parser would take a zero byte for the end of the text.
+    if (c == '\0') return JsonDefect{i, "a zero byte"};
+    digits = c >= '0' && c <= '9' ? digits + 1 : 0;
+    scan.may_be_wide = scan.may_be_wide || digits == kWideDigits;
     // A comma comes before each value but the first of its list or object.
     const bool opens = c == '{' || c == '[';
-    if ((opens || c == ',') && ++values > limits.values) {
+    if ((opens || c == ',') && ++scan.values > limits.values) {
       return JsonDefect{i, fmt::format("more than {} values", limits.values)};
     }
     if (opens) {
@@ -95,11 +161,17 @@ void CheckRoom(std::string_view text, std::int64_t values) {
 
 template <typename Value>
 std::optional<JsonDefect> Parse(std::string_view text, const JsonLimits& limits, Value& value) {
-  std::int64_t values = 0;
-  if (auto excess = FindExcess(text, limits, values)) return excess;
-  CheckRoom(text, values);
+  JsonScan scan;
+  if (auto excess = FindExcess(text, limits, scan)) return excess;
+  CheckRoom(text, scan.values);
   try {
     value = Value::parse(text);
+    if constexpr (std::is_same_v<Value, OrderedJson>) {
+      if (scan.may_be_wide) {
+        WideBuilder builder(value);
+        OrderedJson::sax_parse(text, &builder);
+      }
+    }
   } catch (const typename Value::parse_error& error) {
     // The library counts bytes from 1, and names the end of the text as one byte behind it.
     const std::size_t offset = error.byte == 0 ? 0 : std::min(error.byte - 1, text.size());
@@ -204,6 +276,15 @@ T ScalarAs(const Json& value, std::string_view key, std::string_view where) {
 
 }  // namespace
 
+OrderedJson WideInteger(std::string_view digits) {
+  return OrderedJson::binary({digits.begin(), digits.end()});
+}
+
+std::string DigitsOf(const OrderedJson& value) {
+  if (!value.is_binary()) return {};
+  return {value.get_binary().begin(), value.get_binary().end()};
+}
+
 std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value) {
   return Parse(text, {.keys = kMaxOrderedKeys, .values = kMaxOrderedValues}, value);
 }
@@ -285,6 +366,7 @@ std::string FormatJson(const Json& value, int indent) {
 }
 
 std::string FormatJson(const OrderedJson& value, int indent) {
+  if (value.is_binary()) return DigitsOf(value);
   return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 

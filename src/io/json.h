@@ -28,6 +28,12 @@ inline constexpr std::int64_t kMaxOrderedKeys = 10'000;
 inline constexpr std::int64_t kMaxJsonValues = std::int64_t{1} << 22;
 inline constexpr std::int64_t kMaxOrderedValues = std::int64_t{1} << 20;
 
+// A whole number beyond 64 bits keeps its digits: in an OrderedJson it is a binary value, which
+// JSON has none of.
+OrderedJson WideInteger(std::string_view digits);
+// Returns the digits; "" for other values.
+std::string DigitsOf(const OrderedJson& value);
+
 // The fault of a text, and the byte where it is.
 struct JsonDefect {
   std::size_t offset = 0;

@@ -8,12 +8,29 @@
 namespace qlora::jinja {
 namespace {
 
+bool IsWhole(const Value& value) {
+  return AsInteger(value).has_value() || std::holds_alternative<WideInteger>(value);
+}
+
+std::string DigitsOf(const Value& whole) {
+  const auto* wide = std::get_if<WideInteger>(&whole);
+  return wide != nullptr ? *wide->digits : std::to_string(*AsInteger(whole));
+}
+
+std::partial_ordering OrderDigits(std::string_view a, std::string_view b) {
+  const bool negative = a.starts_with('-');
+  if (negative != b.starts_with('-')) return negative ? -1 <=> 0 : 0 <=> -1;
+  const auto order = a.size() != b.size() ? a.size() <=> b.size() : a.compare(b) <=> 0;
+  return negative ? 0 <=> order : order;
+}
+
 // Compares integers as integers, since a double cannot hold every integer of 64 bits. NaN has no
 // order with any number.
 std::partial_ordering OrderNumbers(const Value& a, const Value& b) {
   const auto left = AsInteger(a);
   const auto right = AsInteger(b);
   if (left && right) return *left <=> *right;
+  if (IsWhole(a) && IsWhole(b)) return OrderDigits(DigitsOf(a), DigitsOf(b));
   return *AsNumber(a) <=> *AsNumber(b);
 }
 

@@ -32,6 +32,11 @@ Value Element(Runtime& runtime, const Value& object, const Value& key) {
     const Value* value = Find(runtime, *dict, key);
     return value == nullptr ? Value() : *value;
   }
+  Namespace* const* space = std::get_if<Namespace*>(&object);
+  if (space != nullptr && AsText(key) != nullptr) {
+    const Value* value = FindName(runtime, (*space)->values, *AsText(key));
+    return value == nullptr ? Value() : *value;
+  }
   const auto index = AsInteger(key);
   if (!index) return Undefined();
   if (AsText(object) != nullptr) return CharacterAt(runtime, object, *index);

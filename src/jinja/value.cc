@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "unicode/unicode.h"
@@ -17,6 +18,9 @@ std::optional<std::int64_t> AsInteger(const Value& value) {
 
 std::optional<double> AsNumber(const Value& value) {
   if (const auto* number = std::get_if<double>(&value)) return *number;
+  if (const auto* wide = std::get_if<WideInteger>(&value)) {
+    return std::strtod(wide->digits->c_str(), nullptr);
+  }
   if (const auto integer = AsInteger(value)) return static_cast<double>(*integer);
   return std::nullopt;
 }
@@ -25,9 +29,9 @@ std::optional<double> AsNumber(const Value& value) {
 // are Jinja's own objects.
 std::string_view TypeName(const Value& value) {
   // In the order of the alternatives of Value, and of List::Kind.
-  constexpr std::array<std::string_view, 11> kNames = {"Undefined", "NoneType", "bool",    "int",
-                                                       "float",     "str",      "list",    "dict",
-                                                       "Namespace", "loop",     "function"};
+  constexpr std::array<std::string_view, 12> kNames = {
+      "Undefined", "NoneType", "bool", "int",       "float", "int",
+      "str",       "list",     "dict", "Namespace", "loop",  "function"};
   constexpr std::array<std::string_view, 5> kListNames = {"list", "tuple", "range", "view",
                                                           "generator"};
   if (const List* list = AsList(value)) return kListNames[list->kind];
@@ -89,11 +93,16 @@ Value TextFromJson(Runtime& runtime, const std::string& text) {
   return runtime.NewText(std::string(ValidUtf8(text, &storage)));
 }
 
+Value Wide(Runtime& runtime, std::string digits) {
+  runtime.Charge(digits.size());
+  return WideInteger{std::make_shared<const std::string>(std::move(digits))};
+}
+
 }  // namespace
 
-// Objects keep the order of their keys, since a template may print them. An integer beyond 64 bits
-// is refused rather than rounded. A hostile record may nest arrays deeply, so each level is
-// counted.
+// Objects keep the order of their keys, since a template may print them. An integer beyond 64 bits,
+// of which io/json.h keeps the digits as a binary value, is not rounded. A hostile record may nest
+// arrays deeply, so each level is counted.
 Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
   const DepthLevel level = runtime.Enter();
@@ -104,9 +113,11 @@ Value FromJson(Runtime& runtime, const nlohmann::ordered_json& json) {
       return json.get<std::int64_t>();
     case Type::number_unsigned: {  // of a parsed integer that is not negative
       const auto number = json.get<std::uint64_t>();
-      if (number > INT64_MAX) Fail("the number {} is too large", number);
+      if (number > INT64_MAX) return Wide(runtime, std::to_string(number));
       return static_cast<std::int64_t>(number);
     }
+    case Type::binary:
+      return Wide(runtime, std::string(json.get_binary().begin(), json.get_binary().end()));
     case Type::number_float:
       return json.get<double>();
     case Type::string:

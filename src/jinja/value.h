@@ -29,6 +29,11 @@ struct Text {
   // (markup.cc).
   bool is_markup = false;
 };
+// A whole number beyond 64 bits, which is printed and compared, and counts as a float to
+// arithmetic.
+struct WideInteger {
+  std::shared_ptr<const std::string> digits;
+};
 struct List;
 struct Dict;
 struct Namespace;
@@ -36,8 +41,8 @@ struct Loop;      // interpreter.h
 struct Callable;  // interpreter.h
 
 // Lists, dicts, namespaces and callables belong to the Runtime, as they may form circles.
-using Value = std::variant<Undefined, None, bool, std::int64_t, double, Text, List*, Dict*,
-                           Namespace*, Loop*, Callable*>;
+using Value = std::variant<Undefined, None, bool, std::int64_t, double, WideInteger, Text, List*,
+                           Dict*, Namespace*, Loop*, Callable*>;
 
 // A sequence, which nothing changes once it is made. The kinds differ in what they allow:
 //

@@ -122,6 +122,8 @@ void AppendRepr(Runtime& runtime, const Value& value, std::string& out) {
     out += *boolean ? "True" : "False";
   } else if (const auto integer = AsInteger(value)) {
     out += std::to_string(*integer);
+  } else if (const auto* wide = std::get_if<WideInteger>(&value)) {
+    runtime.Append(out, *wide->digits);
   } else if (const double* number = std::get_if<double>(&value)) {
     out += std::isnan(*number) ? "nan" : PythonRepr(*number);
   } else if (IsNone(value) || IsUndefined(value)) {

@@ -18,7 +18,7 @@ namespace {
 std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
                                  const std::string& tokenizer_note) {
   std::vector<std::string> notes = {WarnOfLength(fields.reading, data.limits), tokenizer_note};
-  for (std::string& note : WarnOfFields(data.train.report())) notes.push_back(std::move(note));
+  for (std::string& note : WarnOfFindings(data.train.report())) notes.push_back(std::move(note));
   if (!data.train.has_one_layout()) {
     notes.push_back(fmt::format(
         "the data files are laid out in different ways; the layout of most samples is recorded "

@@ -58,6 +58,7 @@ class TurnFinder {
     std::optional<ChatSpan> turn = FindAppended(m);
     if (!turn) {
       turn = FindVaried(m);
+      if (turn) CutBeforeResults(m, *turn);
       all_appended_ = all_appended_ && !turn;
     }
     parts_.ForgetTexts();
@@ -95,6 +96,25 @@ class TurnFinder {
     ChatSpan turn = Closing(m, said->end);
     turn.begin = Opening(m, said->begin);
     return turn;
+  }
+
+  // Ends a turn before the results of its calls, which a template may show among the calls: behind
+  // the special token that begins them.
+  void CutBeforeResults(std::size_t m, ChatSpan& turn) {
+    const OrderedJson& messages = parts_.messages();
+    for (std::size_t k = m + 1; k < messages.size() && messages[k].at("role") != "assistant"; ++k) {
+      const std::optional<TextPlace> result = parts_.PlaceOf(k, parts_.whole());
+      if (!result || result->begin <= turn.begin || result->begin >= turn.end) continue;
+      turn.end = result->begin;
+      const std::string_view before = text_.substr(0, turn.end);
+      std::size_t token_end = turn.begin;
+      for (const std::string& token : special_tokens_) {
+        const std::size_t at = before.rfind(token);
+        if (at != before.npos && at >= turn.begin)
+          token_end = std::max(token_end, at + token.size());
+      }
+      if (token_end > turn.begin) turn.end = token_end;
+    }
   }
 
   // Returns the start of turn m, whose content begins at `said`: behind the text that a prompt puts

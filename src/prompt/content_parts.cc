@@ -1,5 +1,7 @@
 #include "prompt/content_parts.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
@@ -8,6 +10,9 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kTextTypes = "text input_text output_text";
+constexpr std::string_view kOtherTypes =
+    "thinking reasoning redacted_thinking tool_use tool_result image image_url input_image audio "
+    "input_audio audio_url video video_url file document refusal";
 
 // The text of a field of a part, which must be there.
 std::string FieldOf(const OrderedJson& part, const char* key, const std::string& where) {
@@ -24,6 +29,12 @@ std::string TypeOf(const OrderedJson& part) {
   return type->is_string() ? type->get<std::string>() : type->type_name();
 }
 
+bool IsPart(const OrderedJson& value) {
+  if (value.is_string()) return true;
+  const std::string type = TypeOf(value);
+  return value.is_object() && (HasWord(kTextTypes, type) || HasWord(kOtherTypes, type));
+}
+
 OrderedJson CallOf(const OrderedJson& part, const std::string& where) {
   const auto input = part.find("input");
   const bool given = input != part.end() && !input->is_null();
@@ -37,8 +48,8 @@ OrderedJson CallOf(const OrderedJson& part, const std::string& where) {
 
 OrderedJson ResultOf(const OrderedJson& part, const std::string& where) {
   const OrderedJson content = part.contains("content") ? part["content"] : OrderedJson();
-  OrderedJson message = {{"role", "tool"},
-                         {"content", ReadContent(content, where).text.value_or("")}};
+  OrderedJson message = {{"role", "tool"}, {"content", content}};
+  if (!IsData(content)) message["content"] = ReadContent(content, where).text.value_or("");
   if (part.contains("tool_use_id")) message["tool_call_id"] = part["tool_use_id"];
   return message;
 }
@@ -51,10 +62,18 @@ std::string TextOfValue(const OrderedJson& value, std::string_view where, std::s
   ThrowInvalidInput("{}: '{}': expected text, found {}", where, key, value.type_name());
 }
 
+bool IsData(const OrderedJson& content) {
+  if (content.is_object()) return !IsPart(content);
+  return content.is_array() && !std::all_of(content.begin(), content.end(), IsPart);
+}
+
 ContentParts ReadContent(const OrderedJson& content, const std::string& where,
                          std::string_view key) {
   ContentParts parts;
   if (content.is_null()) return parts;
+  if (content.is_object() && IsPart(content)) {
+    return ReadContent(OrderedJson::array({content}), where, key);
+  }
   if (!content.is_array()) {
     parts.text = TextOfValue(content, where, key);
     return parts;

@@ -20,9 +20,13 @@ struct ContentParts {
   bool has_hidden_thoughts = false;            // encrypted ones, which no template shows
 };
 
-// Reads null, text, a number (as JSON writes it), true or false, or a list of parts: OpenAI's
-// text, and Anthropic's text, thinking, redacted_thinking, tool_use and tool_result. `where` names
-// the message, `key` its field. Errors: InvalidInput, naming a part that is no text.
+// True for a value that is neither a text nor parts of a content, but an object or a list of its
+// own: the result of a tool as data.
+bool IsData(const OrderedJson& content);
+
+// Reads null, text, a number (as JSON writes it), true or false, or parts, one or a list:
+// OpenAI's text, and Anthropic's text, thinking, redacted_thinking, tool_use and tool_result.
+// `where` names the message, `key` its field. Errors: InvalidInput, naming a part that is no text.
 ContentParts ReadContent(const OrderedJson& content, const std::string& where,
                          std::string_view key = "content");
 

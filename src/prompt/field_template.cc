@@ -11,10 +11,10 @@ namespace {
 constexpr std::string_view kFlat =
     "templates read the fields of the record itself, none within them: write the text into one";
 
-// Returns the field as text; empty when the field is absent or null.
+// Returns the field as text; empty when the field is absent, null, or an empty list.
 std::string FieldText(const OrderedJson& record, const std::string& name) {
   const auto field = record.find(name);
-  if (field == record.end() || field->is_null()) return {};
+  if (field == record.end() || field->empty()) return {};
   if (field->is_string()) return field->get<std::string>();
   if (field->is_structured()) {
     ThrowInvalidInput("field '{}': expected text, found {}; {}", name, field->type_name(), kFlat);
@@ -104,11 +104,13 @@ std::string FieldTemplate::Render(const OrderedJson& record) const {
         continue;
       }
       const auto field = record.find(piece.text);
-      if (!part.optional && (field == record.end() || field->is_null())) {
+      if (!part.optional && (field == record.end() || field->empty())) {
         const bool nested = piece.text.find_first_of(".[") != std::string::npos;
         ThrowInvalidInput("field '{}' is {}{}{}", piece.text,
-                          field == record.end() ? "missing" : "null", nested ? "; " : "",
-                          nested ? kFlat : "");
+                          field == record.end() ? "missing"
+                          : field->is_null()    ? "null"
+                                                : "an empty list",
+                          nested ? "; " : "", nested ? kFlat : "");
       }
       const std::string value = FieldText(record, piece.text);
       // One rule for three kinds: a field or {?name} needs a value, {!name} needs none.

@@ -22,6 +22,8 @@ constexpr std::string_view kFlag =
     "whether to train, which is a field of messages; take records out of the file, or weigh files";
 constexpr std::string_view kMedia = "pictures, sound or video; only text is trained on";
 constexpr std::string_view kPair = "an answer of a preference pair; only one answer is trained on";
+constexpr std::string_view kPrompt = "text for the model to read";
+constexpr std::string_view kAnswer = "an answer";
 constexpr std::string_view kMask = "which tokens are trained on, for which there must be input_ids";
 
 // Of one meaning, the most usual name first.
@@ -51,8 +53,24 @@ constexpr KnownField kFields[] = {
     {"labels", Meaning::kOther, kMask},
     {"attention_mask", Meaning::kOther, "hidden tokens, for which there must be input_ids"},
     {"position_ids", Meaning::kOther, "positions of tokens, which are counted from 0 here"},
-    {"history", Meaning::kOther, "earlier turns, which only the format alpaca has"},
-    {"documents", Meaning::kOther, "texts to answer from; write them into a message"},
+    {"response", Meaning::kAnswer, kAnswer},
+    {"answer", Meaning::kAnswer, kAnswer},
+    {"completion", Meaning::kAnswer, kAnswer},
+    {"output", Meaning::kAnswer, kAnswer},
+    {"solution", Meaning::kAnswer, kAnswer},
+    {"prompt", Meaning::kPrompt, kPrompt},
+    {"question", Meaning::kPrompt, kPrompt},
+    {"query", Meaning::kPrompt, kPrompt},
+    {"instruction", Meaning::kPrompt, kPrompt},
+    {"input", Meaning::kPrompt, kPrompt},
+    {"context", Meaning::kPrompt, kPrompt},
+    {"history", Meaning::kPrompt, "earlier turns"},
+    {"documents", Meaning::kPrompt, "texts to answer from"},
+    {"messages", Meaning::kPrompt, "a conversation"},
+    {"conversations", Meaning::kPrompt, "a conversation"},
+    {"conversation", Meaning::kPrompt, "a conversation"},
+    {"dialog", Meaning::kPrompt, "a conversation"},
+    {"dialogue", Meaning::kPrompt, "a conversation"},
     {"chosen", Meaning::kOther, kPair},
     {"rejected", Meaning::kOther, kPair},
     {"image", Meaning::kOther, kMedia},
@@ -89,6 +107,14 @@ const KnownField* FindKnownField(std::string_view name) {
 bool IsKnownAs(std::string_view name, FieldMeaning meaning) {
   const KnownField* known = FindKnownField(name);
   return known != nullptr && known->meaning == meaning;
+}
+
+bool IsPartOfConversation(std::string_view name) {
+  const KnownField* known = FindKnownField(LowerCase(name));
+  if (known == nullptr) return false;
+  const Meaning meaning = known->meaning;
+  return meaning == Meaning::kPrompt || meaning == Meaning::kAnswer ||
+         meaning == Meaning::kSystem || meaning == Meaning::kTools || meaning == Meaning::kThoughts;
 }
 
 std::vector<std::string> NamesOf(FieldMeaning meaning) {

@@ -1,8 +1,8 @@
 // The fields that mean something in records and messages, whatever their format, and the roles.
 //
 // The rule of all formats: a field is used, or a warning names it and says what it would mean, or
-// it is refused. Fields that are not in this table are named: in a message as one that the chat
-// template does not read, in a record as one that is not read.
+// it is refused; refused is what reads like a part of the conversation (data/text_audit.h). Fields
+// that are not in this table are named.
 #ifndef QLORA_PROMPT_KNOWN_FIELDS_H_
 #define QLORA_PROMPT_KNOWN_FIELDS_H_
 
@@ -19,6 +19,8 @@ enum class FieldMeaning {
   kTools,      // the tools of a record
   kVariables,  // variables of the chat template, for one record: an object
   kVariable,   // one such variable
+  kPrompt,     // what the model reads, in some formats
+  kAnswer,     // what the model writes, in some formats
   kThoughts,   // what the assistant thought before it spoke
   kFlag,       // whether an answer is trained on
   kCalls,      // calls of tools of a message
@@ -38,6 +40,10 @@ struct KnownField {
 const KnownField* FindKnownField(std::string_view name);
 // True for a field of this meaning; of one meaning, all names are synonyms.
 bool IsKnownAs(std::string_view name, FieldMeaning meaning);
+
+// True for a field, in capitals or not, that reads like a part of the conversation: what the model
+// reads or writes, a system text, tools, thoughts.
+bool IsPartOfConversation(std::string_view name);
 
 // The names of one meaning, the most usual first.
 std::vector<std::string> NamesOf(FieldMeaning meaning);

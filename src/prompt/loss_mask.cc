@@ -52,17 +52,19 @@ void TakeStopToken(const Tokenizer& tokenizer, const Ids& ids, TurnTokens& turn)
   if (!ended && IsStopToken(tokenizer, ids[turn.end])) ++turn.end;
 }
 
-// Ends a turn behind its last stop token if only white space and special tokens follow there: the
-// model never writes them, because generation has ended.
+// Ends a turn behind its last stop token if only white space and special tokens follow there, of
+// several in a row behind the first: the model never writes what follows, because generation has
+// ended.
 void CutBehindStop(const Tokenizer& tokenizer, const Ids& ids, TurnTokens& turn) {
+  bool found = false;
   for (std::int64_t end = turn.end; end > turn.begin; --end) {
     const std::int32_t id = ids[end - 1];
     if (IsStopToken(tokenizer, id)) {
       turn.end = end;
-      return;
+      found = true;
+      continue;
     }
-    const std::string text = tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/true);
-    if (!Trim(text).empty()) return;
+    if (!Trim(tokenizer.Decode({&id, 1}, /*skip_special_tokens=*/!found)).empty()) return;
   }
 }
 

@@ -7,12 +7,15 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "prompt/known_fields.h"
+#include "prompt/turn_reader.h"
 #include "records/record_error.h"
 
 namespace qlora {
 namespace {
 
 using Kind = PromptLayout::Kind;
+
+constexpr const char* kHistory = "history";
 
 // A layout of records with fields, as templates of them, and the name that people read.
 struct FieldLayout {
@@ -78,22 +81,24 @@ PromptLayout FieldsLayout(RecordFormat format, const LayoutRules& rules, bool th
   return layout;
 }
 
-// Adds a list of pairs [question, answer], as the field `history` of Alpaca records has them.
+// Adds a list of pairs [question, answer], as records of prompt and answer have earlier turns.
 void AddHistory(const OrderedJson& record, Conversation& conversation) {
-  const auto history = record.find("history");
-  if (history == record.end() || history->is_null()) return;
+  if (!HasField(record, kHistory)) return;
+  conversation.fields.emplace_back(kHistory);
+  const OrderedJson history = ParsedText(record[kHistory], "field 'history'");
+  if (SaysNothing(history)) return;
   const auto fail = [] {
     ThrowInvalidInput("field 'history': expected a list of pairs [question, answer] of text");
   };
-  if (!history->is_array()) fail();
-  for (const OrderedJson& pair : *history) {
+  if (!history.is_array()) fail();
+  for (std::size_t t = 0; t < history.size(); ++t) {
+    const OrderedJson& pair = history[t];
     const bool is_pair =
         pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
     if (!is_pair) fail();
-    conversation.messages.push_back({{"role", "user"}, {"content", pair[0]}});
-    conversation.messages.push_back({{"role", "assistant"}, {"content", pair[1]}});
-    conversation.trained.insert(conversation.trained.end(), {false, true});
-    conversation.argument_texts.resize(conversation.messages.size());
+    const Conversation::Origin origin = {kHistory, static_cast<std::int64_t>(t)};
+    conversation.Add({{"role", "user"}, {"content", pair[0]}}, false, origin);
+    conversation.Add({{"role", "assistant"}, {"content", pair[1]}}, true, origin);
   }
 }
 
@@ -227,13 +232,6 @@ void RecordLayout::CheckFields(const OrderedJson& record) const {
 
 std::string RecordLayout::Prompt(const OrderedJson& record) const {
   CheckFields(record);
-  if (layout_.format == RecordFormat::kInstruction && HasField(record, "history") &&
-      !record["history"].empty()) {
-    ThrowInvalidInput(
-        "field 'history' is not supported by this layout; give a chat template, or write the "
-        "record as "
-        "messages");
-  }
   return prompt_->Render(record);
 }
 
@@ -275,22 +273,20 @@ Conversation RecordLayout::FieldsAsConversation(const OrderedJson& record, bool 
     return prompt_->Reads(field) || completion_->Reads(field);
   };
   Conversation conversation = BeginConversation(record, is_laid_out);
-  const auto add = [&](const char* role, std::string content, bool trained) {
-    conversation.messages.push_back({{"role", role}, {"content", std::move(content)}});
-    conversation.trained.push_back(trained);
-    conversation.argument_texts.emplace_back();
-  };
-  if (layout_.format == RecordFormat::kInstruction) {
-    RequiredField(record, "instruction");
-    AddHistory(record, conversation);
+  if (layout_.format == RecordFormat::kInstruction) RequiredField(record, "instruction");
+  if (!is_laid_out(kHistory)) AddHistory(record, conversation);
+  for (const auto& [name, value] : record.items()) {
+    if (is_laid_out(name)) conversation.fields.push_back(name);
   }
-  add("user", prompt_->Render(record), false);
+  conversation.Add({{"role", "user"}, {"content", prompt_->Render(record)}}, false, {});
   if (!with_answer) return conversation;
-  add("assistant", Completion(record), true);
+  OrderedJson answer = {{"role", "assistant"}, {"content", Completion(record)}};
   const FoundField thoughts = FindByMeaning(record, FieldMeaning::kThoughts);
   if (thoughts && !is_laid_out(thoughts.name)) {
-    conversation.messages.back()[thoughts.name] = TextField(record, thoughts.name.c_str());
+    answer[thoughts.name] = TextField(record, thoughts.name.c_str());
+    conversation.fields.push_back(thoughts.name);
   }
+  conversation.Add(std::move(answer), true, {});
   return conversation;
 }
 
@@ -329,11 +325,15 @@ bool RecordLayout::Reads(std::string_view field) const {
     if (is_chat && IsKnownAs(field, meaning)) return true;
   }
   if (prompt_) {
-    const bool has_history = is_chat && layout_.format == RecordFormat::kInstruction;
-    return prompt_->Reads(field) || (has_history && field == "history");
+    return prompt_->Reads(field) || (is_chat && field == kHistory);
   }
   if (layout_.format == RecordFormat::kShareGpt) return field == "conversations";
   return field == (layout_.format == RecordFormat::kMessages ? "messages" : "prompt");
+}
+
+bool RecordLayout::Answers(std::string_view field) const {
+  if (layout_.format == RecordFormat::kPromptCompletion && field == "completion") return true;
+  return completion_ && completion_->Reads(field);
 }
 
 bool RecordLayout::Uses(std::string_view field) const {
@@ -349,8 +349,7 @@ bool RecordLayout::Uses(std::string_view field) const {
     case Kind::kText:
       break;
   }
-  const bool is_answer = layout_.format == RecordFormat::kPromptCompletion && field == "completion";
-  return is_answer || Reads(field) || (completion_ && completion_->Reads(field));
+  return Answers(field) || Reads(field);
 }
 
 }  // namespace qlora

@@ -120,6 +120,8 @@ class RecordLayout {
   bool Reads(std::string_view field) const;
   // True when the prompt or the answer does, or the mask of the tokens.
   bool Uses(std::string_view field) const;
+  // True when the answer does.
+  bool Answers(std::string_view field) const;
 
  private:
   void CheckFields(const OrderedJson& record) const;

@@ -1,6 +1,7 @@
 #include "prompt/record_format.h"
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -26,55 +27,54 @@ constexpr FormatName kFormatNames[] = {
     {RecordFormat::kMessages, "messages", "chat openai"},
     {RecordFormat::kInputIds, "input_ids", "tokenized"}};
 
-// Other names of the fields of a format, as public data sets have them; the last form is Dolly's.
-struct OtherNames {
-  RecordFormat format;
-  FieldName required;
-  FieldName answer;
-  FieldName optional = {};
-};
-constexpr OtherNames kOtherNames[] = {
-    {RecordFormat::kPromptCompletion, {"prompt", "prompt"}, {"completion", "response"}},
-    {RecordFormat::kPromptCompletion, {"prompt", "input"}, {"completion", "output"}},
-    {RecordFormat::kPromptCompletion, {"prompt", "question"}, {"completion", "answer"}},
-    {RecordFormat::kInstruction,
-     {"instruction", "instruction"},
-     {"output", "response"},
-     {"input", "context"}}};
+// The names that public data sets give to one field, that of the format first.
+using Names = std::span<const std::string_view>;
+constexpr std::string_view kPromptNames[] = {"prompt", "question", "query", "input"};
+constexpr std::string_view kCompletionNames[] = {"completion", "response", "answer", "output"};
+constexpr std::string_view kInstructionNames[] = {"instruction"};
+constexpr std::string_view kInputNames[] = {"input", "context"};
+constexpr std::string_view kOutputNames[] = {"output", "response", "answer", "completion"};
 
 bool Has(const OrderedJson& record, std::string_view key) {
   return HasField(record, std::string(key).c_str());
 }
 
-// True for a record with one of the two names alone, or with one name that is both.
-bool HasEither(const OrderedJson& record, const FieldName& name) {
-  return name.ours == name.theirs || !Has(record, name.ours) || !Has(record, name.theirs);
-}
-
-bool Fits(const OrderedJson& record, const OtherNames& names) {
-  return Has(record, names.required.theirs) && Has(record, names.answer.theirs) &&
-         HasEither(record, names.required) && HasEither(record, names.answer) &&
-         HasEither(record, names.optional);
-}
-
-// Returns the names that fit the record, of one format or of any (kAuto). Nothing when several do:
-// the record does not tell which of them the user means.
-std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFormat format) {
-  std::optional<DetectedFormat> found;
-  for (const OtherNames& other : kOtherNames) {
-    const bool asked = format == RecordFormat::kAuto || format == other.format;
-    if (!asked || !Fits(record, other)) continue;
-    // A second fit: prompt and response, but question and answer too. A guess would train on the
-    // wrong pair without a word.
+// Returns the one of these names that the record has; nothing when it has none, or several: a guess
+// would train on the wrong text without a word.
+std::optional<FieldName> OnlyName(const OrderedJson& record, Names names) {
+  std::optional<FieldName> found;
+  for (const std::string_view name : names) {
+    if (!Has(record, name)) continue;
     if (found) return std::nullopt;
-    FieldName optional = other.optional;
-    // Both names are ours then: nothing is renamed.
-    if (Has(record, optional.ours)) optional.theirs = optional.ours;
-    found = {other.format, {other.required}};
-    if (!optional.ours.empty()) found->names.push_back(optional);
-    found->names.push_back(other.answer);
+    found = {names.front(), name};
   }
   return found;
+}
+
+// Returns the names that fit the record, of one format or of any (kAuto).
+std::optional<DetectedFormat> FindOtherNames(const OrderedJson& record, RecordFormat format) {
+  const bool has_instruction = Has(record, "instruction");
+  const auto is_asked = [format](RecordFormat one) {
+    return format == RecordFormat::kAuto || format == one;
+  };
+  const auto fit = [&](RecordFormat found, Names prompts, Names answers) {
+    const auto prompt = OnlyName(record, prompts);
+    const auto answer = OnlyName(record, answers);
+    return prompt && answer ? std::optional(DetectedFormat{found, {*prompt, *answer}})
+                            : std::nullopt;
+  };
+  if (is_asked(RecordFormat::kInstruction) && has_instruction) {
+    auto found = fit(RecordFormat::kInstruction, kInstructionNames, kOutputNames);
+    // A question beside the instruction: the record does not tell which of them is meant.
+    const bool asks = Has(record, "prompt") || Has(record, "question") || Has(record, "query");
+    if (!found || (asks && format == RecordFormat::kAuto)) return std::nullopt;
+    // Both names: that of the format is read.
+    const FieldName input = OnlyName(record, kInputNames).value_or(FieldName{"input", "input"});
+    found->names.insert(found->names.begin() + 1, input);
+    return found;
+  }
+  if (!is_asked(RecordFormat::kPromptCompletion)) return std::nullopt;
+  return fit(RecordFormat::kPromptCompletion, kPromptNames, kCompletionNames);
 }
 
 // Returns "question, answer": the keys that a message shows of a record that lacks a field.
@@ -148,6 +148,10 @@ std::optional<DetectedFormat> DetectRecordFormat(const OrderedJson& record, bool
   if (has_template) return found(RecordFormat::kTemplate);
   if (has("messages")) return found(RecordFormat::kMessages);
   if (has("conversations")) return found(RecordFormat::kShareGpt);
+  // A text of this name is none.
+  if (has("conversation") && record["conversation"].is_array()) {
+    return DetectedFormat{RecordFormat::kShareGpt, {{"conversations", "conversation"}}};
+  }
   if (has("prompt") && has("completion")) return found(RecordFormat::kPromptCompletion);
   if (has("instruction") && has("output")) return found(RecordFormat::kInstruction);
   if (has("text")) return found(RecordFormat::kText);
@@ -191,6 +195,12 @@ void ThrowUnknownFormat(const OrderedJson& record) {
 }
 
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names) {
+  // CSV has no other way to hold a list.
+  for (const char* key : {"messages", "conversations"}) {
+    if (!HasField(record, key) || !record[key].is_string()) continue;
+    const std::string text = record[key];
+    record[key] = ParseOrderedJson(text, fmt::format("field '{}'", key));
+  }
   for (const FieldName& name : names) {
     // A null is renamed too, so that it is reported as null and not as missing.
     if (name.ours == name.theirs || !record.contains(name.theirs) || Has(record, name.ours)) {

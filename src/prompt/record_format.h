@@ -18,7 +18,7 @@ enum class RecordFormat {
   kPromptCompletion,  // {"prompt", "completion"}: texts, or lists of messages
   kInstruction,       // {"instruction", "input", "output"}, the form of Alpaca
   kTemplate,          // any fields, laid out by prompt_template and completion_template
-  kShareGpt,          // {"conversations"}
+  kShareGpt,          // {"conversations"}, {"conversation"}
   kMessages,          // {"messages"}
   kInputIds,          // {"input_ids", "labels"}: used as they are
 };
@@ -51,7 +51,8 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 // keys.
 [[noreturn]] void ThrowUnknownFormat(const OrderedJson& record);
 
-// Returns the record with the names of the format.
+// Returns the record with the names of the format, and a list of messages that is written as a text
+// with JSON as a list. Errors: InvalidInput, without a place, for a text that is no JSON.
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
 // Returns "prompt: question, completion: answer": how each field is read.
 std::string DescribeFieldNames(const std::vector<FieldName>& names);

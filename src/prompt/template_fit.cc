@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdint>
 #include <exception>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/text.h"
+#include "io/json.h"
 #include "prompt/calls_as_messages.h"
 #include "prompt/known_fields.h"
+#include "prompt/missing_values.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -146,6 +152,7 @@ OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readi
 }
 
 constexpr std::string_view kTool = "tool";
+constexpr std::string_view kTextArguments = "arguments of tool calls as text";
 
 // True where messages of a role are there, and other contents of theirs are not shown.
 bool HidesRole(OrderedJson messages, std::string_view role, const Render& render) {
@@ -171,79 +178,311 @@ OrderedJson WithRole(OrderedJson messages, std::string_view from, std::string_vi
   return messages;
 }
 
+// Returns the messages with results that are data as JSON; empty when there is no such result.
+OrderedJson WithResultsAsText(OrderedJson messages) {
+  bool has_data = false;
+  for (OrderedJson& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_structured()) continue;
+    *content = PythonJson(*content);
+    has_data = true;
+  }
+  return has_data ? messages : OrderedJson();
+}
+
+// Calls visit(text) for each text, number, true and false of a value, and for each key.
+template <typename Visit>
+void ForEachText(const OrderedJson& value, const Visit& visit) {
+  if (value.is_structured()) {
+    for (const auto& [key, item] : value.items()) {
+      if (value.is_object()) visit(key);
+      ForEachText(item, visit);
+    }
+  } else if (!value.is_null()) {
+    visit(value.is_string() ? value.get<std::string>() : FormatJson(value));
+  }
+}
+
+// True when all texts of results that are data are shown, and not in the way of Python's repr.
+bool ShowsData(const OrderedJson& messages, std::string_view text) {
+  bool shows = true;
+  for (const OrderedJson& message : messages) {
+    const auto content = message.find("content");
+    if (content == message.end() || !content->is_structured()) continue;
+    ForEachText(*content, [&](const std::string& part) {
+      const std::string quoted = FormatJson(OrderedJson(part));
+      const std::string_view inside = std::string_view(quoted).substr(1, quoted.size() - 2);
+      shows = shows && (text.find(part) != text.npos || text.find(inside) != text.npos) &&
+              text.find("'" + part + "': ") == text.npos;
+    });
+  }
+  return shows;
+}
+
+std::int64_t CountPlaces(std::string_view text, std::string_view part) {
+  std::int64_t count = 0;
+  if (part.empty()) return count;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
+// The number of places where the text shows names and arguments of calls.
+std::int64_t CountCalls(const OrderedJson& messages, std::string_view text) {
+  std::int64_t count = 0;
+  for (const OrderedJson& message : messages) {
+    if (!CallsInSilence(message)) continue;
+    for (const OrderedJson& call : message["tool_calls"]) {
+      ForEachText(call.contains("function") ? call["function"] : call,
+                  [&](const std::string& part) { count += CountPlaces(text, part); });
+    }
+  }
+  return count;
+}
+
+// Returns the order of messages in which results of tools follow their calls as the calls do; empty
+// when they do already, or when their ids do not tell.
+std::vector<std::size_t> OrderOfCalls(const OrderedJson& messages) {
+  std::vector<std::size_t> order(messages.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::map<std::string, std::size_t> places;  // of the calls of the last answer, by id
+  const auto place_of = [&](std::size_t m) {
+    const auto id = messages[m].find("tool_call_id");
+    const bool is_result = id != messages[m].end() && id->is_string() &&
+                           RoleOfTemplates(messages[m]["role"].get<std::string>()) == "tool";
+    const auto place = is_result ? places.find(id->get<std::string>()) : places.end();
+    return place == places.end() ? std::optional<std::size_t>() : place->second;
+  };
+  for (std::size_t m = 0; m < messages.size();) {
+    const auto calls = messages[m].find("tool_calls");
+    if (calls != messages[m].end()) {
+      places.clear();
+      for (const OrderedJson& call : *calls) {
+        const auto id = call.find("id");
+        if (id != call.end() && id->is_string()) {
+          places.emplace(id->get<std::string>(), places.size());
+        }
+      }
+    }
+    std::size_t end = m;
+    while (end < messages.size() && place_of(end)) ++end;
+    std::stable_sort(order.begin() + static_cast<std::ptrdiff_t>(m),
+                     order.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](auto a, auto b) { return *place_of(a) < *place_of(b); });
+    m = std::max(end, m + 1);
+  }
+  return std::is_sorted(order.begin(), order.end()) ? std::vector<std::size_t>() : order;
+}
+
+// Returns the messages with the names of the called functions in results that have none: by the id
+// of the call, or by their place behind the calls.
+OrderedJson WithNamesOfResults(OrderedJson messages) {
+  const OrderedJson* calls = nullptr;
+  std::size_t next = 0;
+  for (OrderedJson& message : messages) {
+    if (const auto made = message.find("tool_calls"); made != message.end()) {
+      calls = &*made;
+      next = 0;
+      continue;
+    }
+    if (RoleOfTemplates(message.at("role").get<std::string>()) != kTool || calls == nullptr)
+      continue;
+    const auto id = message.find("tool_call_id");
+    std::size_t place = next++;
+    for (std::size_t c = 0; id != message.end() && c < calls->size(); ++c) {
+      if ((*calls)[c].value("id", OrderedJson()) == *id) place = c;
+    }
+    if (message.contains("name") || place >= calls->size()) continue;
+    const OrderedJson& call = (*calls)[place];
+    const OrderedJson& function = call.contains("function") ? call["function"] : call;
+    if (function.contains("name")) message["name"] = function["name"];
+  }
+  return messages;
+}
+
+// Tries one form after the other, of all that templates ask for in different ways.
+class Fitter {
+ public:
+  Fitter(const Conversation& conversation, std::string_view source, const Render& render)
+      : conversation_(conversation), source_(source), render_(render) {}
+
+  FittedConversation Fit() {
+    FittedConversation start{.messages = conversation_.messages, .output = {}};
+    if (ReadsCallsAsMessages(source_)) {
+      SplitMessages split = CallsAsMessages(conversation_, PythonJson);
+      if (split.messages != start.messages) {
+        start.messages = std::move(split.messages);
+        start.origins = std::move(split.origins);
+        start.readings.push_back("tool calls as messages");
+      }
+    }
+    OfferThoughts(source_, start.messages, start.readings);
+    offered_ = start.readings;
+    std::optional<FittedConversation> fitted = FitResults(start);
+    if (!fitted) fitted = FitNames(start);
+    if (!fitted) std::rethrow_exception(refusal_);
+    FitRoleOfResults(*fitted);
+    FitDicts(*fitted);
+    FitThoughts(*fitted);
+    FitOrder(*fitted);
+    return std::move(*fitted);
+  }
+
+ private:
+  using Fitted = std::optional<FittedConversation>;
+
+  // Renders other messages of the conversation. Nothing when the template refuses them.
+  Fitted Try(const FittedConversation& before, OrderedJson messages,
+             const std::vector<std::string>& readings = {}) {
+    FittedConversation fitted{.messages = std::move(messages),
+                              .output = {},
+                              .origins = before.origins,
+                              .readings = before.readings};
+    fitted.readings.insert(fitted.readings.end(), readings.begin(), readings.end());
+    try {
+      fitted.output = render_(fitted.messages);
+    } catch (const Error&) {
+      if (!refusal_) refusal_ = std::current_exception();
+      return std::nullopt;
+    }
+    return fitted;
+  }
+
+  Fitted FitArguments(const FittedConversation& before, const OrderedJson& messages,
+                      std::vector<std::string> readings = {}) {
+    if (Fitted fitted = Try(before, messages, readings)) return fitted;
+    OrderedJson texts = WithTextArguments(conversation_, messages);
+    if (texts == messages) return std::nullopt;
+    readings.emplace_back(kTextArguments);
+    return Try(before, std::move(texts), readings);
+  }
+
+  Fitted FitRoles(const FittedConversation& before, const OrderedJson& messages) {
+    Fitted fitted = FitArguments(before, messages);
+    if (fitted && SkippedRole(messages, fitted->output.text).empty()) return fitted;
+    std::vector<std::string> readings;
+    const OrderedJson usual = WithUsualRoles(messages, readings);
+    if (readings.empty()) return fitted;
+    Fitted other = FitArguments(before, usual, readings);
+    return other ? std::move(other) : std::move(fitted);
+  }
+
+  // Of the forms of a content that says nothing: one that shows the calls, and nothing else.
+  Fitted FitNoContent(const FittedConversation& before, const OrderedJson& messages) {
+    if (std::none_of(messages.begin(), messages.end(), CallsInSilence)) {
+      return FitRoles(before, messages);
+    }
+    Fitted best;
+    std::int64_t most = 0;
+    for (const NoContent form : {NoContent::kEmpty, NoContent::kNull, NoContent::kAbsent}) {
+      Fitted fitted = FitRoles(before, WithNoContent(messages, form));
+      if (!fitted) continue;
+      const std::string& text = fitted->output.text;
+      const std::int64_t calls = CountCalls(messages, text);
+      if (best && best->output.text == text) break;  // the content makes no difference
+      if (!best || calls > most || (calls == most && text.size() < best->output.text.size())) {
+        best = std::move(fitted);
+        most = calls;
+      }
+    }
+    return best;
+  }
+
+  Fitted FitResults(const FittedConversation& before) {
+    OrderedJson texts = WithResultsAsText(before.messages);
+    if (texts.is_null()) return FitNoContent(before, before.messages);
+    Fitted data = FitNoContent(before, before.messages);
+    if (data && ShowsData(before.messages, data->output.text)) return data;
+    Fitted fitted = FitNoContent(before, texts);
+    if (!fitted) return data;
+    fitted->readings.emplace_back("results of tools as JSON");
+    return fitted;
+  }
+
+  // A template that asks for the name of the function in each result.
+  Fitted FitNames(FittedConversation before) {
+    OrderedJson named = WithNamesOfResults(before.messages);
+    if (named == before.messages) return std::nullopt;
+    before.messages = std::move(named);
+    before.readings.emplace_back("names of functions in the results of their calls");
+    return FitResults(before);
+  }
+
+  // Results of tools that are hidden, under the other names of their role.
+  void FitRoleOfResults(FittedConversation& fitted) {
+    for (const std::string& name : OtherNamesOfRole(kTool)) {
+      if (!NamesField(source_, name)) continue;
+      if (!HidesRole(fitted.messages, kTool, render_)) return;
+      Fitted renamed = FitArguments(fitted, WithRole(fitted.messages, kTool, name),
+                                    {fmt::format("role {} as {}", kTool, name)});
+      if (renamed && !HidesRole(renamed->messages, name, render_)) fitted = std::move(*renamed);
+    }
+  }
+
+  void FitDicts(FittedConversation& fitted) {
+    if (!ShowsDict(conversation_, fitted.messages, fitted.output.text)) return;
+    Fitted texts = Try(fitted, WithTextArguments(conversation_, fitted.messages),
+                       {std::string(kTextArguments)});
+    // Else the dict was a word of the conversation.
+    if (texts && !ShowsDict(conversation_, fitted.messages, texts->output.text)) {
+      fitted = std::move(*texts);
+    }
+  }
+
+  // A template that shows thoughts as fields may leave earlier ones out.
+  void FitThoughts(FittedConversation& fitted) {
+    if (!NamesField(source_, "thinking")) return;
+    if (ShowsThoughts(fitted.messages, fitted.output.text)) return;
+    FittedConversation without = fitted;
+    std::erase_if(without.readings, [&](const std::string& reading) {
+      return std::ranges::count(offered_, reading) > 0;  // no field is read
+    });
+    Fitted parts =
+        Try(without, WithThoughtParts(fitted.messages), {"thoughts as parts of the content"});
+    if (!parts) return;
+    const std::string& text = parts->output.text;
+    const bool prints_parts =
+        text.find("'thinking': ") != text.npos || text.find("\"thinking\": ") != text.npos;
+    if (!prints_parts && ShowsThoughts(fitted.messages, text)) fitted = std::move(*parts);
+  }
+
+  // Results in another order than their calls, where the template does not show to which call each
+  // belongs: it has other ids of the same length in the same text.
+  void FitOrder(FittedConversation& fitted) {
+    const std::vector<std::size_t> order = OrderOfCalls(fitted.messages);
+    if (order.empty()) return;
+    OrderedJson others = fitted.messages;
+    for (OrderedJson& message : others) {
+      const auto id = message.find("tool_call_id");
+      if (id != message.end() && id->is_string())
+        *id = std::string(id->get<std::string>().size(), 'q');
+    }
+    const Fitted shown = Try(fitted, std::move(others));
+    if (!shown || shown->output.text != fitted.output.text) return;
+    OrderedJson messages = OrderedJson::array();
+    FittedConversation before = fitted;
+    for (std::size_t m = 0; m < order.size(); ++m) {
+      messages.push_back(fitted.messages[order[m]]);
+      if (!before.origins.empty()) before.origins[m] = fitted.origins[order[m]];
+    }
+    Fitted ordered =
+        Try(before, std::move(messages), {"results of tools in the order of the calls"});
+    if (ordered) fitted = std::move(*ordered);
+  }
+
+  const Conversation& conversation_;
+  const std::string_view source_;
+  const Render& render_;
+  std::exception_ptr refusal_;        // of the conversation as it is
+  std::vector<std::string> offered_;  // readings of thoughts
+};
+
 }  // namespace
 
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const Render& render) {
-  FittedConversation fitted{.messages = conversation.messages, .output = {}};
-  if (ReadsCallsAsMessages(source)) {
-    SplitMessages split = CallsAsMessages(conversation, PythonJson);
-    if (split.messages != fitted.messages) {
-      fitted.messages = std::move(split.messages);
-      fitted.origins = std::move(split.origins);
-      fitted.readings.push_back("tool calls as messages");
-    }
-  }
-  OfferThoughts(source, fitted.messages, fitted.readings);
-  const std::vector<std::string> offered = fitted.readings;
-  std::exception_ptr refusal;
-  // Renders `messages` in place of what there is. False, and no change, when they are refused.
-  const auto take = [&](OrderedJson messages, const std::vector<std::string>& readings) {
-    try {
-      fitted.output = render(messages);
-    } catch (const Error&) {
-      if (!refusal) refusal = std::current_exception();
-      return false;
-    }
-    fitted.messages = std::move(messages);
-    fitted.readings.insert(fitted.readings.end(), readings.begin(), readings.end());
-    return true;
-  };
-  const std::vector<std::string> as_text = {"arguments of tool calls as text"};
-  const auto fits = [&](const OrderedJson& messages, const std::vector<std::string>& readings) {
-    if (take(messages, readings)) return true;
-    OrderedJson texts = WithTextArguments(conversation, messages);
-    if (texts == messages) return false;
-    std::vector<std::string> both = readings;
-    both.insert(both.end(), as_text.begin(), as_text.end());
-    return take(std::move(texts), both);
-  };
-  bool done = fits(fitted.messages, {});
-  if (!done || !SkippedRole(fitted.messages, fitted.output.text).empty()) {
-    std::vector<std::string> readings;
-    const OrderedJson usual = WithUsualRoles(fitted.messages, readings);
-    if (!readings.empty() && fits(usual, readings)) done = true;
-  }
-  if (!done) std::rethrow_exception(refusal);
-  // Results of tools that are hidden, under the other names of their role.
-  for (const std::string& name : OtherNamesOfRole(kTool)) {
-    if (!NamesField(source, name)) continue;
-    if (!HidesRole(fitted.messages, kTool, render)) break;
-    const FittedConversation before = fitted;
-    const bool taken =
-        fits(WithRole(fitted.messages, kTool, name), {fmt::format("role {} as {}", kTool, name)});
-    if (taken && HidesRole(fitted.messages, name, render)) fitted = before;
-  }
-  if (ShowsDict(conversation, fitted.messages, fitted.output.text)) {
-    const FittedConversation objects = fitted;
-    const bool taken = take(WithTextArguments(conversation, fitted.messages), as_text);
-    // The dict was a word of the conversation.
-    if (taken && ShowsDict(conversation, objects.messages, fitted.output.text)) fitted = objects;
-  }
-  // A template that shows them as fields may leave earlier ones out.
-  if (NamesField(source, "thinking") && !ShowsThoughts(fitted.messages, fitted.output.text)) {
-    const FittedConversation as_fields = fitted;
-    std::erase_if(fitted.readings, [&](const std::string& reading) {
-      return std::ranges::count(offered, reading) > 0;  // no field is read
-    });
-    const bool taken =
-        take(WithThoughtParts(fitted.messages), {"thoughts as parts of the content"});
-    const std::string& text = fitted.output.text;
-    const bool prints_parts =
-        text.find("'thinking': ") != text.npos || text.find("\"thinking\": ") != text.npos;
-    if (!taken || prints_parts || !ShowsThoughts(fitted.messages, text)) return as_fields;
-  }
-  return fitted;
+  return Fitter(conversation, source, render).Fit();
 }
 
 bool HasWholeWord(std::string_view text, std::string_view word) {

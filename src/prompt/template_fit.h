@@ -13,20 +13,24 @@
 namespace qlora {
 
 struct FittedConversation {
-  OrderedJson messages;  // in the order of the conversation
+  OrderedJson messages;  // in the order of the conversation, or of the calls
   JinjaOutput output;    // of these messages
-  // Per message, its number in the conversation; empty: as many, one for one.
+  // Per message, its number in the conversation; empty: the same, but for the order of results.
   std::vector<std::size_t> origins = {};
   std::vector<std::string> readings = {};  // "thinking as reasoning_content"
 };
 
-// Renders a conversation. Where the template, whose text is `source`, reads thoughts under another
-// name than the record has, they are given under that name; where it shows them as parts of the
-// content alone, as such parts. Where it fails with tool-call arguments
-// as objects, or prints them as Python does, they are given as text: that of the record, or JSON.
-// Where it reads calls as messages, they become messages (calls_as_messages.h).
-// Where it refuses or skips a role that other templates know, its messages have the usual role;
-// where it skips results of tools and knows them under another name, they have that.
+// Renders a conversation in a form that the template, whose text is `source`, takes and shows:
+// - of the forms of a content that says nothing beside calls, the one that shows the calls and
+//   nothing else (missing_values.h);
+// - thoughts under the name that it reads, or as parts of the content where it reads these alone;
+// - arguments of calls as text, that of the record or JSON, where it fails with objects, or prints
+//   them as Python does; results of tools that are data as JSON where it does not show them so;
+// - calls as messages (calls_as_messages.h) where it reads them so;
+// - the usual role where it refuses or skips one that other templates know, and another name of the
+//   role of results where it skips them;
+// - results of tools with the names of the called functions where it asks for these, and in the order
+//   of the calls where it shows no ids.
 // Errors: those of `render` for the conversation as it is.
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const std::function<JinjaOutput(const OrderedJson&)>& render);

@@ -4,10 +4,13 @@
 #include <array>
 #include <cctype>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <system_error>
 
 #include "base/text.h"
+#include "io/json.h"
+#include "records/file_bytes.h"
 #include "records/file_format.h"
 
 namespace qlora {
@@ -59,6 +62,19 @@ bool IsDescription(const fs::path& path) {
   return IsIn(kDescriptions, path.filename().string());
 }
 
+bool IsArrow(const fs::path& path) { return DataExtension(path) == ".arrow"; }
+
+// Reports about data are JSON files of one object.
+bool IsOneObject(const fs::path& path) {
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
+  std::error_code error;
+  if (DataExtension(path) != ".json" || path.extension() != ".json") return false;
+  const std::uintmax_t size = fs::file_size(path, error);
+  if (error || size == 0 || size > kMostBytes) return false;
+  OrderedJson value;
+  return !TryParseJson(FileBytes(path).Read(0, size), value) && value.is_object();
+}
+
 bool IsEmptyFile(const fs::path& path) {
   std::error_code error;
   return fs::file_size(path, error) == 0 && !error;
@@ -88,8 +104,12 @@ FileRole RoleOf(const fs::path& path, std::string_view pattern) {
 }
 
 void FindReasons(std::vector<FoundFile>& files, bool all_as_text) {
-  LeaveOut(files, "not data", [](const fs::path& path) { return !HasDataExtension(path); });
+  LeaveOut(files, "not data",
+           [](const fs::path& path) { return !HasDataExtension(path) && !IsArrow(path); });
   LeaveOut(files, "not data", IsDescription);
+  // Alone it is refused, with advice.
+  LeaveOut(files, "not data", IsArrow);
+  LeaveOut(files, "one object, no records", IsOneObject);
   LeaveOut(files, "not data", IsDocument);
   LeaveOut(files, "empty", IsEmptyFile);
   if (all_as_text) return;

@@ -24,7 +24,7 @@ struct FoundFile {
 };
 
 // Sets the reason of each file that is not data: another extension, a description of the data set,
-// a licence or the like, an empty file, and files of a kind that is not that of most (plain text
+// a report of one JSON object, a licence or the like, an empty file, and files of a kind that is not that of most (plain text
 // beside records) unless `all_as_text`.
 void FindReasons(std::vector<FoundFile>& files, bool all_as_text);
 

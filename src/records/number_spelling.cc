@@ -25,10 +25,9 @@ class Speller : public OrderedJson::json_sax_t {
   bool number_float(number_float_t number, const string_t& text) override {
     OrderedJson* place = Place();
     // The last of two fields of one name is in the record; the first may have another value.
-    if (place != nullptr && place->is_number_float() && *place == number &&
-        FormatJson(*place) != text) {
-      *place = text;
-    }
+    if (place == nullptr) return Skip();
+    const bool is_this = place->is_number_float() ? *place == number : DigitsOf(*place) == text;
+    if (is_this && (place->is_binary() || FormatJson(*place) != text)) *place = text;
     return Skip();
   }
   bool string(string_t&) override { return Skip(); }
@@ -82,10 +81,12 @@ class Speller : public OrderedJson::json_sax_t {
   std::vector<Level> open_;
 };
 
+bool IsReplaced(const OrderedJson& value) { return value.is_number_float() || value.is_binary(); }
+
 bool HasNumber(const OrderedJson& message) {
   if (!message.is_object()) return false;
   for (const auto& [key, value] : message.items()) {
-    if (IsContent(key) && value.is_number_float()) return true;
+    if (IsContent(key) && IsReplaced(value)) return true;
   }
   return false;
 }
@@ -93,7 +94,7 @@ bool HasNumber(const OrderedJson& message) {
 // True for a record with a number that KeepSpelling may replace.
 bool MayReplace(const OrderedJson& record) {
   return std::any_of(record.begin(), record.end(), [](const OrderedJson& field) {
-    if (!field.is_array()) return field.is_number_float();
+    if (!field.is_array()) return IsReplaced(field);
     return std::any_of(field.begin(), field.end(), HasNumber);
   });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -9,7 +10,9 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "records/csv.h"
+#include "records/infinite_numbers.h"
 #include "records/json_array.h"
+#include "records/json_lines.h"
 #include "records/number_spelling.h"
 #include "records/record_error.h"
 
@@ -17,9 +20,10 @@ namespace qlora {
 namespace {
 
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
-// Raised whenever rows of CSV are found in another way, so that an index on disk is not taken for
-// that of an earlier version.
+// Raised whenever rows of CSV, or records of JSON Lines, are found in another way, so that an index
+// on disk is not taken for that of an earlier version.
 constexpr int kCsvVersion = 1;
+constexpr int kLinesVersion = 1;
 // Read to tell how a CSV file is written.
 constexpr std::uint64_t kHeadBytes = std::uint64_t{1} << 16;
 
@@ -70,6 +74,7 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
 }
 
 std::string RecordFile::key() const {
+  if (has_lines()) return fmt::format("{}lines {}\n", file_.key(), kLinesVersion);
   if (!has_header()) return file_.key();
   return fmt::format("{}CSV {}, byte {} at {}\n", file_.key(), kCsvVersion,
                      static_cast<int>(static_cast<unsigned char>(dialect_.delimiter)),
@@ -101,12 +106,10 @@ bool RecordFile::IndexIsSound() const {
   return begins.size() > 1 && falls == begins.end() && begins.back() <= file_.size();
 }
 
-// A record begins at the first character of a line that is not blank.
 void RecordFile::IndexLines(std::uint64_t begin) {
-  bool in_record = false;
+  JsonLinesScanner scanner;
   ForEachByte(file_, begin, [&](char c, std::uint64_t offset) {
-    if (!in_record && !IsJsonBlank(c)) begins_.Add(offset);
-    in_record = c != '\n' && (in_record || !IsJsonBlank(c));
+    if (scanner.Step(c)) begins_.Add(offset);
   });
   begins_.Add(file_.size());
 }
@@ -174,23 +177,32 @@ std::uint64_t RecordFile::Begin(std::int64_t i) const { return begins_.values()[
 
 OrderedJson RecordFile::Read(std::int64_t i) const {
   QLORA_DCHECK(i >= 0 && i < size());
-  return has_header() ? ReadRow(Begin(i), Begin(i + 1))
-                      : ReadObject(Begin(i), Begin(i + 1), /*last=*/i + 1 == size());
+  OrderedJson record = has_header() ? ReadRow(Begin(i), Begin(i + 1))
+                                    : ReadObject(Begin(i), Begin(i + 1), /*last=*/i + 1 == size());
+  for (const std::string& field : ignored_) record.erase(field);
+  return record;
 }
 
 // The bytes up to the next record hold more than the record: blank lines, or a comma.
 OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const {
   const std::string bytes = file_.Read(begin, end - begin);
   std::string_view text = bytes;
-  if (has_lines()) {
-    text = text.substr(0, text.find('\n'));
-  } else if (!last) {
-    DropBlanksAtEnd(text);
-    if (text.ends_with(',')) text.remove_suffix(1);
-  }
   DropBlanksAtEnd(text);
+  if (!has_lines() && !last && text.ends_with(',')) {
+    text.remove_suffix(1);
+    DropBlanksAtEnd(text);
+  }
   OrderedJson record;
-  if (const auto defect = TryParseJson(text, record)) {
+  std::optional<JsonDefect> defect = TryParseJson(text, record);
+  std::string finite;
+  if (defect) {
+    finite = WithoutInfinities(text);
+    if (finite != text && !TryParseJson(finite, record)) {
+      defect.reset();
+      text = finite;
+    }
+  }
+  if (defect) {
     ThrowInvalidInput(
         "{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset), defect->reason,
         has_lines() ? "; each line must hold one whole JSON object, or the file must be "

@@ -1,10 +1,14 @@
-// Records of a data file: JSON Lines, a JSON array of objects, CSV with a header row, or Parquet.
+// Records of a data file: JSON Lines (also objects over several lines each), a JSON array of
+// objects, CSV with a header row, or Parquet.
 //
 //   data_files.h    the files that --dataset names: paths, patterns, folders, org/name in the cache
 //   file_format.h   tells the format of a file
 //   file_bytes.h    reads a file by position; gives the line and column of a byte
 //   csv.h           splits rows of CSV
 //   json_array.h    finds the elements of a JSON array
+//   json_lines.h    finds the records of JSON Lines
+//   infinite_numbers.h
+//                   NaN and Infinity, as Python writes them
 //   data_roles.h    which of them are for training, by their names
 //   compressed_file.h, parquet_text.h
 //                   write what gzip, zstd and Parquet hold as text once, in front of this walk
@@ -22,6 +26,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -55,6 +60,9 @@ class RecordFile {
   // The columns of a CSV file without a name in the header row: records do not have them.
   std::int64_t unnamed_columns() const { return unnamed_columns_; }
 
+  // Reads records from now on as if they did not have these fields.
+  void Ignore(std::vector<std::string> fields) { ignored_ = std::move(fields); }
+
   // Returns the byte where record i begins; for i == size(), the end of the last.
   std::uint64_t Begin(std::int64_t i) const;
   // Reads record i as an object; for CSV, column name -> string. May be called by several threads.
@@ -87,6 +95,7 @@ class RecordFile {
   IndexArray<std::uint64_t> begins_;
   std::vector<std::string> columns_;  // names from the header row of a CSV file, or ""
   std::int64_t unnamed_columns_ = 0;
+  std::vector<std::string> ignored_;
 };
 
 }  // namespace qlora

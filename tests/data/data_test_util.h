@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -34,6 +35,7 @@ struct TestTokenizerOptions {
   bool chat = true;                       // <|im_start|> and <|im_end|> are tokens
   std::vector<std::string> special = {};  // further special tokens, from kTestVocab on
   std::string chat_template = {};         // of tokenizer_config.json
+  std::vector<std::string> stops = {};    // of `special`, which generation_config.json lists as EOS
 };
 
 inline std::string ReadFixture(const std::string& name) {
@@ -87,6 +89,13 @@ inline Tokenizer MakeTestTokenizer(TestTokenizerOptions options = {}) {
   nlohmann::json config = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
   if (!options.chat_template.empty()) config["chat_template"] = options.chat_template;
   std::ofstream(folder / "tokenizer_config.json") << config;
+  if (!options.stops.empty()) {
+    nlohmann::json ids = {kEos};
+    for (std::size_t i = 0; i < options.special.size(); ++i) {
+      if (std::ranges::count(options.stops, options.special[i]) > 0) ids.push_back(kTestVocab + i);
+    }
+    std::ofstream(folder / "generation_config.json") << nlohmann::json{{"eos_token_id", ids}};
+  }
   return Tokenizer::Load(folder.path());
 }
 

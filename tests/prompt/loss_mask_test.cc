@@ -161,48 +161,44 @@ TEST_F(LossMaskTest, OpenLastTurnIsGivenEos) {
          Brackets("<s>", "<end>"));
 }
 
-TEST_F(LossMaskTest, ToolCallsThatTheTemplateDropsAreCounted) {
-  const std::string call = R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )"
-                           R"([{"function": {"name": "get_rain", "arguments": {}}}]}]})";
-  EXPECT_EQ(Open(call, brackets_).report().hidden_calls, 1);
-  const ChatTemplate shows(
-      "{% for m in messages %}{% generation %}{{ m.tool_calls | tojson }}</s>{% endgeneration %}"
-      "{% endfor %}",
-      tokenizer_);
-  EXPECT_EQ(Open(call, shows).report().hidden_calls, 0);
-}
-
-TEST_F(LossMaskTest, FieldsThatTheTemplateNeverReadsAreNamed) {
-  const std::string talk =
-      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "x", )"
-      R"("reasoning_content": "y", "tool_calls": [], "refusal": null, "audio": {"id": 1}}]})";
-  const Dataset data = Open(talk + "\n" + OneLine(kTwoTurns), brackets_);
-  EXPECT_EQ(data.report().unread, 1);
-  EXPECT_EQ(data.report().unread_fields, (std::vector<std::string>{"audio", "reasoning_content"}));
-  const std::string warning = WarnOfUnreadFields(data.report());
-  EXPECT_NE(warning.find("audio (pictures"), std::string::npos) << warning;
-  EXPECT_NE(warning.find("reasoning_content (thoughts"), std::string::npos) << warning;
-  EXPECT_EQ(WarnOfUnreadFields(Open(OneLine(kTwoTurns), brackets_).report()), "");
-  const auto counts = CountsFromJson(CountsToJson(data.report()).dump());
-  ASSERT_TRUE(counts);
-  EXPECT_EQ(counts->unread_fields, data.report().unread_fields);
-
-  const auto unread = [&](const std::string& text) {
-    return Open(talk, ChatTemplate(text, tokenizer_)).report().unread_fields;
+TEST_F(LossMaskTest, WhatTheTemplateDoesNotShowIsNamed) {
+  const auto found = [&](const std::string& record, const ChatTemplate& chat) {
+    std::string paths;
+    for (const DataFinding& one : Open(record, chat).report().findings) {
+      paths += one.what.substr(0, one.what.find(':')) + ";";
+    }
+    return paths;
   };
   const std::string end = "</s>{% endgeneration %}{% endfor %}";
   const std::string begin = "{% for m in messages %}{% generation %}";
-  EXPECT_EQ(unread(begin + "{{ m.content ~ m.reasoning_content }}" + end),
-            std::vector<std::string>{"audio"});
-  EXPECT_EQ(unread(begin + "{{ m.content ~ m['reasoning' ~ '_content'] }}" + end),
-            std::vector<std::string>{"audio"});
-  EXPECT_EQ(unread(begin + "{{ m | tojson }}" + end), std::vector<std::string>());
+  const auto with = [&](const std::string& text) {
+    return ChatTemplate(begin + text + end, tokenizer_);
+  };
+  const std::string call = R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )"
+                           R"([{"function": {"name": "get_rain", "arguments": {}}}]}]})";
+  EXPECT_EQ(found(call, brackets_), "messages[].tool_calls[].name;");
+  EXPECT_EQ(found(call, with("{{ m.content }}{{ m.tool_calls | tojson }}")), "");
+
+  const std::string talk =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "x", )"
+      R"("reasoning_content": "y", "tool_calls": [], "refusal": null, "audio": {"id": 1}}]})";
+  EXPECT_EQ(found(talk + "\n" + OneLine(kTwoTurns), brackets_),
+            "messages[].audio;messages[].reasoning_content;");
+  EXPECT_EQ(found(OneLine(kTwoTurns), brackets_), "");
+  const DataReport report = Open(talk, brackets_).report();
+  const auto counts = CountsFromJson(CountsToJson(report).dump());
+  ASSERT_TRUE(counts);
+  EXPECT_EQ(WarnOfFindings(*counts), WarnOfFindings(report));
+
+  EXPECT_EQ(found(talk, with("{{ m.content ~ m.reasoning_content }}")), "messages[].audio;");
+  EXPECT_EQ(found(talk, with("{{ m.content ~ m['reasoning' ~ '_content'] }}")),
+            "messages[].audio;");
+  EXPECT_EQ(found(talk, with("{{ m | tojson }}")), "");
 
   const std::string tools = R"({"tools": [{"name": "f"}], "messages": )"
                             R"([{"role": "assistant", "content": "x"}]})";
-  EXPECT_TRUE(Open(tools, brackets_).report().unread_fields.empty()) << "they are shown";
-  const ChatTemplate ignores(begin + "{{ m.content }}" + end, tokenizer_);
-  EXPECT_EQ(Open(tools, ignores).report().unread_fields, std::vector<std::string>{"tools"});
+  EXPECT_EQ(found(tools, brackets_), "") << "they are shown";
+  EXPECT_EQ(found(tools, with("{{ m.content }}")), "tools;");
 }
 
 TEST_F(LossMaskTest, AlpacaAndPromptsGoThroughTheTemplate) {

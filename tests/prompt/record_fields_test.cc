@@ -120,11 +120,12 @@ TEST_F(RecordFieldsTest, ColumnsOfTablesNeedNotBeTools) {
     for (const char* tools : {R"("hammer, saw")", R"("7")"}) {
       const Dataset data = Open("{" + record + R"(, "functions": )" + tools + "}");
       EXPECT_EQ(Show(data), "u:u;A:[x$]");
-      EXPECT_THAT(data.report().unused_fields, ElementsAre("functions"));
-      EXPECT_THAT(WarnOfFields(data.report()).front(), HasSubstr("functions (descriptions of"));
+      EXPECT_THAT(WarnOfFindings(data.report()),
+                  ElementsAre(HasSubstr("functions: not used: descriptions of")));
     }
-    EXPECT_THAT(Open("{" + record + R"(, "chat_template_kwargs": "none"})").report().unused_fields,
-                ElementsAre("chat_template_kwargs"));
+    EXPECT_THAT(
+        WarnOfFindings(Open("{" + record + R"(, "chat_template_kwargs": "none"})").report()),
+        ElementsAre(HasSubstr("chat_template_kwargs: not used")));
     ExpectRefused([&] { Open("{" + record + R"(, "tools": {"a": 1}})"); }, "expected a list");
   }
   ExpectRefused(
@@ -142,7 +143,7 @@ TEST_F(RecordFieldsTest, ToolsThatATemplateOfTheUserShowsAreNotGivenTwice) {
                       .completion_template = "{a}"};
     const Dataset data = Dataset::Open(options, tokenizer_, &*chat_);
     EXPECT_EQ(Show(data), "u:" + std::string(tools) + " u;A:[x$]");
-    EXPECT_TRUE(WarnOfFields(data.report()).empty());
+    EXPECT_TRUE(WarnOfFindings(data.report()).empty());
   }
 }
 
@@ -159,11 +160,11 @@ TEST_F(RecordFieldsTest, ThoughtsAreGivenUnderTheNameThatTheTemplateReads) {
               ElementsAre("thinking as reasoning_content"));
   const Dataset blind =
       Open(named("thinking"), "{% for m in messages %}{{ m.content ~ eos_token }}{% endfor %}");
-  EXPECT_THAT(WarnOfFields(blind.report()).front(), HasSubstr("thinking (thoughts"));
+  EXPECT_THAT(WarnOfFindings(blind.report()), ElementsAre(HasSubstr("[].thinking: thoughts")));
   // A word of another object does not hide the field of messages.
   const Dataset name = Open(R"({"messages": [{"role": "user", "content": "u", "name": "n"}, )"
                             R"({"role": "assistant", "content": "x"}]})");
-  EXPECT_THAT(name.report().unread_fields, ElementsAre("name"));
+  EXPECT_THAT(WarnOfFindings(name.report()), ElementsAre(HasSubstr("messages[].name: a field")));
 }
 
 TEST_F(RecordFieldsTest, CallsOfAllFormsAreShown) {
@@ -214,10 +215,9 @@ TEST_F(RecordFieldsTest, WhatIsNotUsedIsNamed) {
       R"({"id": 1, "images": ["i"], "train": true, "messages": [{"role": "critic", "content": )"
       R"("c"}, {"role": "assistant", "content": ""}, {"role": "assistant", "content": "x"}]})");
   EXPECT_EQ(data.report().files[0].fields, "not read: id");
-  EXPECT_THAT(data.report().unused_fields, ElementsAre("images"));
-  EXPECT_THAT(data.report().left_out,
-              ElementsAre(HasSubstr("answers without text"), HasSubstr("the role critic")));
-  EXPECT_EQ(WarnOfFields(data.report()).size(), 2U);
+  EXPECT_THAT(WarnOfFindings(data.report()),
+              ElementsAre(HasSubstr("answers without text"), HasSubstr("images: not used"),
+                          HasSubstr("the role critic")));
   // A role that some templates know is read as the usual one where the template skips it.
   EXPECT_EQ(ShowOf(R"({"messages": [{"role": "developer", "content": "d"}, )"
                    R"({"role": "assistant", "content": "x"}]})"),

@@ -7,11 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "io/json.h"
 #include "io/test_util.h"
 #include "test_build.h"
 
 namespace qlora {
 namespace {
+
+using std::literals::string_literals::operator""s;
 
 RecordFile Open(const std::string& name, const std::string& text) {
   return RecordFile(FileBytes::FromMemory(name, text));
@@ -34,6 +37,31 @@ TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
   EXPECT_EQ(file.Where(0), "d.jsonl:1");
   EXPECT_EQ(file.Where(1), "d.jsonl:4");
   EXPECT_EQ(file.Where(3), "d.jsonl:7");
+}
+
+TEST(RecordFileTest, ReadsObjectsOverSeveralLines) {
+  const RecordFile file = Open("d.jsonl",
+                               "{\n  \"text\": \"a {\",\n  \"x\": [\n{}\n]\n}\n"
+                               "{\"text\": \"b\"}\n{\"text\":\n \"c\"}\n");
+  EXPECT_EQ(Texts(file), (Strings{"a {", "b", "c"}));
+  EXPECT_EQ(file.Where(2), "d.jsonl:8");
+  // A broken line takes no other with it.
+  const RecordFile broken =
+      Open("d.jsonl", "{\"text\": [\n{\"text\": \"b\"}\nx\n{\"text\": \"c\"}");
+  ASSERT_EQ(broken.size(), 4);
+  EXPECT_EQ(broken.Read(1).at("text"), "b");
+  EXPECT_EQ(broken.Read(3).at("text"), "c");
+}
+
+TEST(RecordFileTest, ReadsNumbersAsPythonDoes) {
+  const RecordFile file =
+      Open("d.jsonl", R"({"a": NaN, "b": [-Infinity, 1e999, -1e-999, "NaN"], "c": {"d": )"
+                      R"(123456789012345678901234567890}, "text": -9223372036854775809})");
+  const OrderedJson record = file.Read(0);
+  EXPECT_EQ(record["a"], nullptr);
+  EXPECT_EQ(record["b"].dump(), R"([null,null,-0.0,"NaN"])");
+  EXPECT_EQ(DigitsOf(record["c"]["d"]), "123456789012345678901234567890");
+  EXPECT_EQ(record["text"], "-9223372036854775809");
 }
 
 TEST(RecordFileTest, KeepsTheOrderOfKeys) {
@@ -122,7 +150,7 @@ TEST(RecordFileTest, NamesFileLineAndColumnOfMalformedRecords) {
   EXPECT_EQ(lines.Read(2).at("text"), "c");
   ExpectRefused([&] { lines.Read(1); }, "d.jsonl:3:");
   ExpectRefused([] { Open("d.jsonl", "{\"text\": tru}").Read(0); }, "d.jsonl:1:13: malformed JSON");
-  ExpectRefused([] { Open("d.jsonl", "{\n\"text\": 1}").Read(0); }, "one whole JSON object");
+  ExpectRefused([] { Open("d.jsonl", "{\n\"text\": 1").Read(0); }, "one whole JSON object");
   ExpectRefused([] { Open("d.jsonl", "[1]\n").Read(0); }, "expected a JSON object, found a number");
   ExpectRefused([] { Open("d.jsonl", "{}\n\"x\"\n").Read(1); },
                 "d.jsonl:2:1: expected a JSON object, found a string");
@@ -135,7 +163,9 @@ TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
                 "d.jsonl:2:70: malformed JSON: nested more than 64 levels deep");
   EXPECT_NO_THROW(
       Open("d.jsonl", "{\"x\": " + deep.substr(0, 63) + std::string(63, ']') + "}").Read(0));
-  ExpectRefused([] { Open("d.jsonl", "{}\n\n{\"x\": [1, -1e999]}").Read(1); }, "d.jsonl:3:11: ");
+  ExpectRefused([] { Open("d.jsonl", "{}\n{\"x\": 1}\0{\"x\": 2}"s).Read(1); },
+                "d.jsonl:2:9: malformed JSON: a zero byte");
+  ExpectRefused([] { Open("d.json", "[{}, \0 {}]"s).Read(0); }, "a zero byte");
   std::string keys;
   for (int i = 0; i < 100'000; ++i) keys += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 0";
   ExpectRefused([&] { Open("d.json", "[{" + keys + "}]").Read(0); }, "more than 10000 keys");

@@ -72,7 +72,7 @@ constexpr Property kProperties[] = {
     {"even", [](const Value& v) { return NeedInteger(v, "even") % 2 == 0; }},
     {"false", IsBool<false>},
     {"float", Is<double>},
-    {"integer", Is<std::int64_t>},
+    {"integer", [](const Value& v) { return Is<std::int64_t>(v) || Is<WideInteger>(v); }},
     {"iterable", IsIterable},
     {"mapping", Is<Dict*>},
     {"none", Is<None>},

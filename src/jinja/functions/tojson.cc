@@ -41,6 +41,7 @@ std::string JsonScalar(const Value& value) {
   if (IsNone(value)) return "null";
   if (const bool* boolean = std::get_if<bool>(&value)) return *boolean ? "true" : "false";
   if (const auto integer = AsInteger(value)) return std::to_string(*integer);
+  if (const auto* wide = std::get_if<WideInteger>(&value)) return *wide->digits;
   const double* number = std::get_if<double>(&value);
   if (number == nullptr) Fail("tojson: '{}' has no form in JSON", TypeName(value));
   if (std::isnan(*number)) return "NaN";
