@@ -16,7 +16,6 @@ namespace {
 void Append(const Sample& sample, Batch& batch) {
   QLORA_DCHECK(!sample.ids.empty() && sample.ids.size() == sample.labels.size());
   const std::int64_t first = batch.rows();
-  const std::int64_t prefix = sample.branches.empty() ? -1 : batch.sequences();
   const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t of, std::int64_t shift) {
     for (std::int64_t t = begin; t < end; ++t) {
       batch.ids.push_back(sample.ids[t]);
@@ -28,7 +27,8 @@ void Append(const Sample& sample, Batch& batch) {
   };
   const std::int64_t length = std::ssize(sample.ids);
   const std::int64_t shared = sample.branches.empty() ? length : sample.branches.front();
-  add(0, shared, -1, 0);
+  const std::int64_t prefix = shared > 0 ? batch.sequences() : -1;
+  if (shared > 0) add(0, shared, -1, 0);
   for (std::size_t b = 0; b < sample.branches.size(); ++b) {
     const std::int64_t begin = sample.branches[b];
     const bool last = b + 1 == sample.branches.size();
@@ -64,8 +64,16 @@ std::int64_t LongestSequence(const Sample& sample) {
   return sample.branches.front() + longest;
 }
 
+std::int64_t UnfoldedRows(const Sample& sample) {
+  const std::int64_t length = std::ssize(sample.ids);
+  if (sample.branches.empty()) return length;
+  return length + std::ssize(sample.branches) * sample.branches.front();
+}
+
 std::int64_t Batch::prefix_rows(std::int64_t s) const {
-  return prefix.empty() || prefix[s] < 0 ? 0 : sequence_begin[prefix[s] + 1] - sequence_begin[prefix[s]];
+  return prefix.empty() || prefix[s] < 0
+             ? 0
+             : sequence_begin[prefix[s] + 1] - sequence_begin[prefix[s]];
 }
 
 std::int64_t Batch::unfolded_rows() const {

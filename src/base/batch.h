@@ -25,8 +25,8 @@ struct Choice {
 struct Sample {
   std::vector<std::int32_t> ids;     // (T)
   std::vector<std::int32_t> labels;  // (T)
-  // The first token of each branch, ascending; empty: one sequence. Tokens before the first branch
-  // are the prefix of all branches, which see nothing of one another:
+  // The first token of each branch, ascending; empty: one sequence. Tokens before the first branch,
+  // if any, are the prefix of all branches, which see nothing of one another:
   //
   //   ids        p p p | a a | b b b      branches   3 5
   //   positions  0 1 2 | 3 4 | 3 4 5
@@ -41,6 +41,8 @@ struct Sample {
 std::int64_t CountSupervised(const Sample& sample);
 // Tokens of the longest sequence, with its prefix.
 std::int64_t LongestSequence(const Sample& sample);
+// Tokens of all sequences, each with its prefix, and of the prefix.
+std::int64_t UnfoldedRows(const Sample& sample);
 
 // N rows of S sequences. Attention never crosses from one sequence into another, and positions
 // restart, so that a sequence gives the same loss and gradients alone or packed with others. A

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/data_slice.h"
+#include "decision/decision_record.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
 #include "records/data_files.h"
@@ -69,6 +70,19 @@ DataFields WithFoundEvaluation(DataFields fields);
 // Evaluation reads each sample once. Errors: InvalidInput for a source with a weight.
 void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view option);
 
+// How records of questions become prompts (src/decision).
+struct DecisionOptions {
+  std::string decision_template =
+      {};  // plain, chat, a file; "": that of the layout, or by the model
+  DecisionFields fields = {};
+  std::vector<QuestionType> types = {kQuestionTypes.begin(), kQuestionTypes.end()};
+  bool soft_targets = true;
+  bool shuffles_options = false;  // of choices, by seed and record
+  std::uint64_t seed = 0;
+  std::int64_t max_options = 26;
+  bool share_prefix = true;
+};
+
 struct DataOptions {
   std::vector<DataSource> sources;
   // Of the report: what was found and not read, and files that are read although their names say
@@ -89,6 +103,7 @@ struct DataOptions {
   TrainTurns train_turns = TrainTurns::kAll;
 
   LayoutRules layout;  // of records with fields
+  DecisionOptions decision;
 
   // The folder that keeps the index of each file on disk, for this run and later ones; empty: in
   // memory.

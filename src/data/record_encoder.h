@@ -12,6 +12,7 @@
 #include "base/batch.h"
 #include "data/conversation_encoder.h"
 #include "data/data_options.h"
+#include "data/decision_encoder.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
 #include "prompt/chat_template.h"
@@ -42,6 +43,9 @@ class RecordEncoder {
   // One of these samples again.
   Sample Encode(const OrderedJson& record, std::int64_t part) const;
 
+  // Null unless the layout is kDecision.
+  const DecisionEncoder* decisions() const { return decisions_ ? &*decisions_ : nullptr; }
+
   // The tokens of a long text, without BOS and EOS.
   std::vector<std::int32_t> EncodeRaw(std::string_view text) const;
   // True for tokens of a text that begins with the BOS that the tokenizer adds.
@@ -71,6 +75,7 @@ class RecordEncoder {
   std::string chat_source_;  // of the chat template, or ""
   std::int64_t vocab_size_;
   std::optional<ConversationEncoder> conversations_;  // kChat
+  std::optional<DecisionEncoder> decisions_;          // kDecision
 };
 
 }  // namespace qlora

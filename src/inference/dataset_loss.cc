@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024, longest); }
+std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 
 namespace {
 
@@ -124,7 +124,7 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().longest));
+  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().largest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   DatasetSums result;
   for (const PassSamples& group : groups) result.totals.supervised += group.supervised;

@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-// The rows of one pass: many, in whole samples. longest: in tokens.
-std::int64_t EvalRows(std::int64_t longest);
+// The rows of one pass: many, in whole samples. largest: tokens of the largest sample.
+std::int64_t EvalRows(std::int64_t largest);
 
 // Receives the number of samples that are done, between passes, and the number of all samples.
 // Returns false to stop.

@@ -9,6 +9,7 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/stopwatch.h"
+#include "data/batch_stream.h"
 #include "data/dataset.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
@@ -200,7 +201,9 @@ class Model::Impl {
     AgreeOnEvaluation(dataset, options.without_adapter);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
-    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
+    const std::int64_t rows = EvalRows(report.largest);
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows,
+                                     UnfoldedRows(rows, report.unfolding));
     UseNorms();
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
     const Supervised objective;
