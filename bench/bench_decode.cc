@@ -7,13 +7,13 @@
 
 #include "backend/backend_factory.h"
 #include "base/stopwatch.h"
-#include "bench/bench_flops.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
 #include "bench/bench_weights.h"
 #include "inference/cached_sequence.h"
 #include "model/shared_options.h"
 #include "pass/eval_memory.h"
+#include "pass/flops.h"
 #include "pass/sequence_state.h"
 
 namespace qlora::bench {

@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "backend/backend_factory.h"
 #include "base/arena.h"
@@ -52,14 +54,30 @@ void Fill(const MatrixView& m, std::uint64_t seed) {
   }
 }
 
+using Runs = std::vector<std::function<void()>>;
+
+// y(M, N) = x(M, K) W(N, K)^T
+struct Shape {
+  std::int64_t M, N, K;
+  double flops() const { return 2.0 * static_cast<double>(M) * static_cast<double>(N * K); }
+};
+
+// A function that calls another one several times.
+std::function<void()> Repeat(int calls, std::function<void()> run) {
+  return [calls, run = std::move(run)] {
+    for (int i = 0; i < calls; ++i) run();
+  };
+}
+
 // The operands of one shape and number of rows.
 struct Operands {
   MatrixView x, y, dy, dx;  // activations: (M, K), (M, N), (M, N), (M, K)
   MatrixView a, b, u;       // adapter: (R, K), (N, R), (M, R) float32
   MatrixView da, db;        // (R, K), (N, R) float32
 
-  Operands(Carver& carver, DType activation, std::int64_t M, std::int64_t N, std::int64_t K,
-           std::int64_t R) {
+  Operands() = default;
+  Operands(Carver& carver, DType activation, const Shape& shape, std::int64_t R) {
+    const auto [M, N, K] = shape;
     x = carver.Matrix(activation, M, K);
     y = carver.Matrix(activation, M, N);
     // dy apart from y, and dx from x: operands of an op do not overlap.
@@ -71,6 +89,121 @@ struct Operands {
     da = carver.Matrix(DType::kF32, R, K);
     db = carver.Matrix(DType::kF32, N, R);
   }
+};
+
+// The products of one shape, as functions that run them `calls` times.
+class Products {
+ public:
+  Products(Backend& backend, const Shape& shape, DType activation, std::int64_t R, int calls)
+      : backend_(backend), calls_(calls), arena_(BytesOfOperands(activation, shape, R)) {
+    Carver carver(arena_);
+    t_ = Operands(carver, activation, shape, R);
+    for (const MatrixView& m : {t_.x, t_.dy, t_.a, t_.b, t_.u}) Fill(m, 1);
+    backend.Reserve({.rows = shape.M,
+                     .features = std::max(shape.N, shape.K),
+                     .lora_rank = R,
+                     .gradient_rows = shape.M});
+  }
+
+  // weights: copies of one, taken in turn.
+  std::function<void()> Forward(std::span<const WeightView> weights, bool adapter) {
+    return Repeat(calls_, [this, weights, adapter] {
+      const LinearView view = Linear(weights, adapter);
+      const LinearOutput output = {t_.y, adapter ? t_.u : MatrixView()};
+      backend_.Run(ops::Linear{{&view, 1}, t_.x, {&output, 1}, Store::kSet});
+    });
+  }
+
+  std::function<void()> Backward(std::span<const WeightView> weights, bool adapter) {
+    return Repeat(calls_, [this, weights, adapter] {
+      const LinearView view = Linear(weights, adapter);
+      LinearGradient gradient = {.dy = t_.dy, .u = {}, .da_acc = {}, .db_acc = {}};
+      if (adapter) gradient = {.dy = t_.dy, .u = t_.u, .da_acc = t_.da, .db_acc = t_.db};
+      backend_.Run(ops::LinearBackward{{&view, 1}, t_.x, {&gradient, 1}, t_.dx, Store::kSet});
+    });
+  }
+
+ private:
+  static std::size_t BytesOfOperands(DType activation, const Shape& shape, std::int64_t R) {
+    Carver plan;
+    Operands(plan, activation, shape, R);
+    return plan.bytes();
+  }
+
+  LinearView Linear(std::span<const WeightView> weights, bool adapter) {
+    LinearView view;
+    view.weight = weights[next_++ % weights.size()];
+    // Without dropout, whose mask would be timed as well.
+    if (adapter) view.lora = {.a = t_.a, .b = t_.b, .scale = 1, .dropout = 0, .dropout_key = {}};
+    return view;
+  }
+
+  Backend& backend_;
+  int calls_;
+  Arena arena_;
+  Operands t_;
+  std::size_t next_ = 0;
+};
+
+// What limits the products of one shape, measured among them. From kManyRows rows on products are
+// limited by arithmetic, and a dense product of a library shows how much of the peak can be had at
+// this shape; otherwise the lower of peak and bandwidth is the limit.
+class ProductLimits {
+ public:
+  // memory: more than caches hold.
+  ProductLimits(Context& context, const Shape& shape, DType compute,
+                std::span<const std::byte> memory)
+      : context_(context), shape_(shape), compute_(compute), memory_(memory) {
+    if (shape.M < kManyRows) return;
+    // Other targets have float32 products only.
+    if (ActiveSimdTarget() == SimdTarget::kAvx512Bf16) dense_type_ = compute;
+    dense_ = MakeDenseGemm(shape.M, shape.N, shape.K, dense_type_, context.threads());
+    dense_back_ = MakeDenseGemm(shape.M, shape.K, shape.N, dense_type_, context.threads());
+  }
+
+  // Adds the functions whose times Of needs.
+  void AddRuns(int calls, Runs& runs) {
+    first_ = runs.size();
+    calls_ = calls;
+    if (beside_dense()) {
+      runs.push_back(Repeat(calls, [this] { dense_->Run(); }));
+      runs.push_back(Repeat(calls, [this] { dense_back_->Run(); }));
+      // Its threads spin for a while after the last product, on the cores that come next.
+      runs.push_back([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    } else {
+      runs.push_back([this] { ReadAll(context_, memory_); });
+      runs.push_back([this] { peak_flops_ = MultiplyAdd(context_, compute_); });
+    }
+  }
+
+  // The limit of a product, in FLOP/s, and its name. seconds: of all runs. weight_bytes: of W.
+  std::pair<double, std::string> Of(bool forward, std::span<const double> seconds,
+                                    double weight_bytes) const {
+    if (beside_dense()) {
+      return {shape_.flops() * calls_ / seconds[first_ + (forward ? 0 : 1)],
+              fmt::format("oneDNN dense {}, packed", ShortName(dense_type_))};
+    }
+    const double bandwidth = static_cast<double>(memory_.size()) / seconds[first_];
+    const double memory = shape_.flops() * bandwidth / weight_bytes;
+    const double peak = peak_flops_ / seconds[first_ + 1];
+    // The roofline: FLOP/s are at most the peak, and at most FLOPs per byte of the weight times
+    // bandwidth.
+    return {std::min(peak, memory), memory < peak ? "read bandwidth" : "arithmetic peak"};
+  }
+
+ private:
+  bool beside_dense() const { return dense_ != nullptr && dense_back_ != nullptr; }
+
+  Context& context_;
+  Shape shape_;
+  DType compute_;
+  std::span<const std::byte> memory_;
+  DType dense_type_ = DType::kF32;
+  std::unique_ptr<DenseGemm> dense_;       // or null
+  std::unique_ptr<DenseGemm> dense_back_;  // or null
+  std::size_t first_ = 0;                  // of the runs
+  int calls_ = 1;
+  double peak_flops_ = 0;
 };
 
 // Parses positive numbers separated by 'x', as many as `count`.
@@ -144,7 +277,7 @@ class Bench {
               std::span<const WeightView> prepacked, std::vector<BenchRow>* rows) {
     for (const std::int64_t M : rows_) {
       const std::size_t used = M < kManyRows ? weights.size() : 1;
-      RunRows(M, N, K, weights.first(used), prepacked.first(std::min(used, prepacked.size())),
+      RunRows({M, N, K}, weights.first(used), prepacked.first(std::min(used, prepacked.size())),
               rows);
     }
   }
@@ -181,113 +314,46 @@ class Bench {
   };
 
   // prepacked: the same weights, or none.
-  void RunRows(std::int64_t M, std::int64_t N, std::int64_t K, std::span<const WeightView> weights,
+  void RunRows(const Shape& shape, std::span<const WeightView> weights,
                std::span<const WeightView> prepacked, std::vector<BenchRow>* rows) {
-    const std::int64_t R = lora_r_;
-    const DType activation = compute_;
-    Carver plan;
-    Operands(plan, activation, M, N, K, R);
-    Arena arena(plan.bytes());
-    Carver carver(arena);
-    const Operands t(carver, activation, M, N, K, R);
-    for (const MatrixView& m : {t.x, t.dy, t.a, t.b, t.u}) Fill(m, 1);
-    backend_->Reserve({.rows = M, .features = std::max(N, K), .lora_rank = R, .gradient_rows = M});
-
-    const double flops = 2.0 * static_cast<double>(M) * static_cast<double>(N * K);
+    const double flops = shape.flops();
     // Small products are repeated until a timing is long enough for the clock.
     const int calls = std::max(1, static_cast<int>(kFlopsPerTiming * context_.threads() / flops));
-    std::size_t next = 0;
-    const auto linear = [&](std::span<const WeightView> from, bool adapter) {
-      LinearView view;
-      view.weight = from[next++ % from.size()];
-      // Without dropout, whose mask would be timed as well.
-      if (adapter) view.lora = {.a = t.a, .b = t.b, .scale = 1, .dropout = 0, .dropout_key = {}};
-      return view;
-    };
-    const auto repeat = [&](auto run) {
-      return std::function<void()>([=] {
-        for (int i = 0; i < calls; ++i) run();
-      });
-    };
-    const auto forward = [&](std::span<const WeightView> from, bool adapter) {
-      return repeat([&, from, adapter] {
-        const LinearView view = linear(from, adapter);
-        const LinearOutput output = {t.y, adapter ? t.u : MatrixView()};
-        backend_->Run(ops::Linear{{&view, 1}, t.x, {&output, 1}, Store::kSet});
-      });
-    };
-    const auto backward = [&](bool adapter) {
-      return repeat([&, adapter] {
-        const LinearView view = linear(weights, adapter);
-        LinearGradient gradient = {.dy = t.dy, .u = {}, .da_acc = {}, .db_acc = {}};
-        if (adapter) gradient = {.dy = t.dy, .u = t.u, .da_acc = t.da, .db_acc = t.db};
-        backend_->Run(ops::LinearBackward{{&view, 1}, t.x, {&gradient, 1}, t.dx, Store::kSet});
-      });
-    };
+    Products products(*backend_, shape, compute_, lora_r_, calls);
     std::vector<Measured> measured = {{"y = x W^T", true}};
-    std::vector<std::function<void()>> runs = {forward(weights, false), forward(weights, true)};
+    Runs runs = {products.Forward(weights, false), products.Forward(weights, true)};
     if (!prepacked.empty()) {
       measured.push_back({"y = x W^T, prepacked", true});
-      runs.push_back(forward(prepacked, false));
-      runs.push_back(forward(prepacked, true));
+      runs.push_back(products.Forward(prepacked, false));
+      runs.push_back(products.Forward(prepacked, true));
     }
-    if (M >= kTrainedRows) {
+    if (shape.M >= kTrainedRows) {
       measured.push_back({"dx = dy W", false});
-      runs.push_back(backward(false));
-      runs.push_back(backward(true));
+      runs.push_back(products.Backward(weights, false));
+      runs.push_back(products.Backward(weights, true));
     }
     const bool beside_ggml = ggml_ != nullptr && weights[0].form() == WeightForm::kBlocks;
     if (beside_ggml) {
-      std::vector<float> x(static_cast<std::size_t>(M * K));
-      Fill(MakeView(x.data(), M, K), 1);
+      std::vector<float> x(static_cast<std::size_t>(shape.M * shape.K));
+      Fill(MakeView(x.data(), shape.M, shape.K), 1);
       runs.push_back(ggml_->Products(weights[0].blocks, std::ssize(weights), x, calls));
     }
     const std::size_t ggml_run = runs.size() - 1;
-    const std::size_t limits = runs.size();
-    // From here on products are limited by arithmetic, and a dense product of a library shows how
-    // much of the peak can be had at this shape.
-    const bool many = M >= kManyRows;
-    // Other targets have float32 products only.
-    const DType dense_type =
-        ActiveSimdTarget() == SimdTarget::kAvx512Bf16 ? activation : DType::kF32;
-    const auto dense = many ? MakeDenseGemm(M, N, K, dense_type, context_.threads()) : nullptr;
-    const auto dense_back = many ? MakeDenseGemm(M, K, N, dense_type, context_.threads()) : nullptr;
-    double peak_flops = 0;
-    const bool beside_dense = dense != nullptr && dense_back != nullptr;
-    if (beside_dense) {
-      runs.push_back(repeat([&] { dense->Run(); }));
-      runs.push_back(repeat([&] { dense_back->Run(); }));
-      // Its threads spin for a while after the last product, on the cores that come next.
-      runs.push_back([] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
-    } else {
-      runs.push_back([&] { ReadAll(context_, {memory_.data(), memory_.bytes()}); });
-      runs.push_back([&] { peak_flops = MultiplyAdd(context_, compute_); });
-    }
+    ProductLimits limits(context_, shape, compute_, {memory_.data(), memory_.bytes()});
+    limits.AddRuns(calls, runs);
     // Limits and measurements in turn, in one run: a clock that is lowered meets both.
     const std::vector<double> seconds = BestSeconds(repetitions_, runs);
-    const double weight_bytes = static_cast<double>(BytesOf(weights[0]));
     for (std::size_t i = 0; i < measured.size(); ++i) {
       const double plain = seconds[2 * i] / calls;
-      const double adapted = seconds[2 * i + 1] / calls;
       BenchRow row = {.op = fmt::format("{} {}", format_, measured[i].name),
-                      .shape = fmt::format("{}x{}x{}", M, N, K),
-                      .dtype = ShortName(activation),
+                      .shape = fmt::format("{}x{}x{}", shape.M, shape.N, shape.K),
+                      .dtype = ShortName(compute_),
                       .threads = context_.threads(),
                       .seconds = plain,
                       .unit = "GFLOP/s",
                       .limit_kind = {}};
-      if (beside_dense) {
-        row.limit = flops * calls / seconds[limits + (measured[i].forward ? 0 : 1)];
-        row.limit_kind = fmt::format("oneDNN dense {}, packed", ShortName(dense_type));
-      } else {
-        const double bandwidth = static_cast<double>(memory_.bytes()) / seconds[limits];
-        const double memory = flops * bandwidth / weight_bytes;
-        const double peak = peak_flops / seconds[limits + 1];
-        // The roofline: FLOP/s are at most the peak, and at most FLOPs per byte of the weight times
-        // bandwidth.
-        row.limit = std::min(peak, memory);
-        row.limit_kind = memory < peak ? "read bandwidth" : "arithmetic peak";
-      }
+      std::tie(row.limit, row.limit_kind) =
+          limits.Of(measured[i].forward, seconds, static_cast<double>(BytesOf(weights[0])));
       rows->push_back(Finish(row, flops));
       if (beside_ggml && i == 0) {
         BenchRow other = row;
@@ -297,7 +363,7 @@ class Bench {
         rows->push_back(Finish(other, flops));
       }
       row.op += " + adapter";
-      row.seconds = adapted;
+      row.seconds = seconds[2 * i + 1] / calls;
       // The cost of the adapter: the same product without it is the limit.
       row.limit = flops / plain;
       row.limit_kind = "without adapter";

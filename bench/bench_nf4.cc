@@ -61,102 +61,133 @@ struct Operation {
   std::function<void()> run;
 };
 
-void BenchSize(Context& context, const BenchNf4Options& options, std::int64_t size,
-               std::vector<BenchRow>* rows) {
-  const auto n = static_cast<std::size_t>(size * size);
-  Arena memory_f32(n * 4);
-  Arena memory_bf16(n * 2);
-  Arena memory_out(n * 4);
-  const MatrixView w_f32 = {memory_f32.data(), DType::kF32, size, size, size};
-  const MatrixView w_bf16 = {memory_bf16.data(), DType::kBF16, size, size, size};
-  const MatrixView out_f32 = {memory_out.data(), DType::kF32, size, size, size};
-  const MatrixView out_bf16 = {memory_out.data(), DType::kBF16, size, size, size};
-  FillNormal(context, w_f32);
-  FillNormal(context, w_bf16);
-  FillNormal(context, out_f32);
+// The matrices of one size, and the operations on them.
+class SizeBench {
+ public:
+  SizeBench(Context& context, const BenchNf4Options& options, std::int64_t size)
+      : context_(context),
+        options_(options),
+        size_(size),
+        memory_f32_(static_cast<std::size_t>(size * size) * 4),
+        memory_bf16_(static_cast<std::size_t>(size * size) * 2),
+        memory_out_(static_cast<std::size_t>(size * size) * 4),
+        plain_{.block_size = options.block_size, .scale_type = ScaleType::kF32},
+        nested_{.block_size = options.block_size},
+        search_(plain_),
+        storage_(StorageBytes(size, size, plain_)) {
+    search_.scale_search = true;
+    FillNormal(context, w_f32());
+    FillNormal(context, View(memory_bf16_, DType::kBF16));
+    FillNormal(context, View(memory_out_, DType::kF32));
+    q_plain_ = Quantize(context, w_f32(), plain_);
+    q_nested_ = Quantize(context, w_f32(), nested_);
+  }
 
-  const QuantizeOptions plain = {.block_size = options.block_size, .scale_type = ScaleType::kF32};
-  const QuantizeOptions nested = {.block_size = options.block_size};
-  QuantizeOptions search = plain;
-  search.scale_search = true;
-  // Reused: allocating it again would time the pages of the system. `plain` takes the most room.
-  Arena storage(StorageBytes(size, size, plain));
-  const QuantizedMatrix q_plain = Quantize(context, w_f32, plain);
-  const QuantizedMatrix q_nested = Quantize(context, w_f32, nested);
+  void Run(std::vector<BenchRow>* rows) {
+    const std::vector<Operation> operations = Operations();
+    std::vector<double> bytes;
+    std::vector<std::function<void()>> runs = Limits(bytes);
+    for (const Operation& operation : operations) runs.push_back(operation.run);
+    // The search, the last of them, takes longer than all others, and is limited by arithmetic,
+    // which others on the machine disturb less than memory: a few rounds are enough.
+    const std::span<const std::function<void()>> all = runs;
+    std::vector<double> seconds = BestSeconds(options_.repetitions, all.first(all.size() - 1));
+    seconds.push_back(BestSeconds(2, all.last(1)).front());
 
-  const auto values = static_cast<double>(n);
-  std::vector<Operation> operations;
-  for (const QuantizedMatrix* q : {&q_plain, &q_nested}) {
-    const std::string suffix = q == &q_plain ? "" : ", double quantized";
-    for (const MatrixView& out : {out_bf16, out_f32}) {
-      const bool wide = out.dtype == DType::kF32;
-      operations.push_back({"dequantize nf4" + suffix, wide ? "f32" : "bf16",
-                            static_cast<double>(q->bytes()) + values * (wide ? 4 : 2),
-                            wide ? kCopy7 : kCopy4,
-                            [&context, q, out] { Dequantize(context, q->view(), out); }});
+    const std::string shape = fmt::format("{}x{}", size_, size_);
+    const int threads = context_.threads();
+    std::vector<double> bandwidths;
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bandwidths.push_back(bytes[i] / seconds[i] / 1e9);
+      rows->push_back({kBandwidths[i].name, shape, "f32", threads, seconds[i], bandwidths[i],
+                       "GB/s", 0, "", 0});
+    }
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      const Operation& operation = operations[i];
+      const double time = seconds[bytes.size() + i];
+      // Values, not bytes: forms of other sizes can be compared.
+      const double value = values() / time / 1e9;
+      // Values per second at this bandwidth, if nothing but the bytes cost time.
+      const double limit = bandwidths[operation.limit] * values() / operation.bytes;
+      rows->push_back({operation.name, shape, operation.dtype, threads, time, value, "Gelem/s",
+                       limit, fmt::format("{} bandwidth", kBandwidths[operation.limit].name),
+                       value / limit});
     }
   }
-  const auto quantize = [&](const std::string& name, const MatrixView& w,
-                            const QuantizeOptions& how) {
-    const bool wide = w.dtype == DType::kF32;
-    operations.push_back(
-        {name, wide ? "f32" : "bf16", values * (wide ? 4 : 2), kRead,
-         [&context, &storage, &w, &how] { QuantizeInto(context, w, how, BytesOfArena(storage)); }});
-  };
-  quantize("quantize nf4", w_f32, plain);
-  quantize("quantize nf4", w_bf16, plain);
-  quantize("quantize nf4, double quantized", w_f32, nested);
-  quantize("quantize nf4, double quantized", w_bf16, nested);
-  quantize("quantize nf4, scale search", w_f32, search);
 
-  std::vector<std::function<void()>> runs;
-  std::vector<double> bytes;
-  for (const Bandwidth& bandwidth : kBandwidths) {
-    // Reads a part of the memory, so that the written bytes fit.
-    const std::size_t part = n * 4 / std::max<std::size_t>(1, bandwidth.writes) / 64 * 64;
-    const auto from = BytesOfArena(memory_f32).first(part);
-    const auto to = BytesOfArena(memory_out).first(part * bandwidth.writes);
-    bytes.push_back(static_cast<double>(from.size() + to.size()));
-    if (bandwidth.writes == 0) {
-      runs.push_back([&context, from] { ReadAll(context, from); });
-    } else {
-      runs.push_back([&context, from, to] { CopyAll(context, from, to); });
+ private:
+  double values() const { return static_cast<double>(size_ * size_); }
+  MatrixView View(Arena& memory, DType dtype) {
+    return {memory.data(), dtype, size_, size_, size_};
+  }
+  MatrixView w_f32() { return View(memory_f32_, DType::kF32); }
+
+  std::vector<Operation> Operations() {
+    std::vector<Operation> out;
+    for (const QuantizedMatrix* q : {&q_plain_, &q_nested_}) {
+      for (const DType dtype : {DType::kBF16, DType::kF32}) {
+        const bool wide = dtype == DType::kF32;
+        const MatrixView to = View(memory_out_, dtype);
+        out.push_back(
+            {q == &q_plain_ ? "dequantize nf4" : "dequantize nf4, double quantized",
+             ShortName(dtype), static_cast<double>(q->bytes()) + values() * (wide ? 4 : 2),
+             wide ? kCopy7 : kCopy4, [this, q, to] { Dequantize(context_, q->view(), to); }});
+      }
     }
+    const auto quantize = [&](const char* name, const MatrixView& w, const QuantizeOptions& how) {
+      out.push_back({name, ShortName(w.dtype), values() * static_cast<double>(BytesOf(w.dtype, 1)),
+                     kRead,
+                     [this, w, &how] { QuantizeInto(context_, w, how, BytesOfArena(storage_)); }});
+    };
+    const MatrixView w_bf16 = View(memory_bf16_, DType::kBF16);
+    quantize("quantize nf4", w_f32(), plain_);
+    quantize("quantize nf4", w_bf16, plain_);
+    quantize("quantize nf4, double quantized", w_f32(), nested_);
+    quantize("quantize nf4, double quantized", w_bf16, nested_);
+    quantize("quantize nf4, scale search", w_f32(), search_);
+    return out;
   }
-  for (const Operation& operation : operations) runs.push_back(operation.run);
-  // The search, the last of them, takes longer than all others, and is limited by arithmetic, which
-  // others on the machine disturb less than memory: a few rounds are enough.
-  const std::span<const std::function<void()>> all = runs;
-  std::vector<double> seconds = BestSeconds(options.repetitions, all.first(all.size() - 1));
-  seconds.push_back(BestSeconds(2, all.last(1)).front());
 
-  const std::string shape = fmt::format("{}x{}", size, size);
-  const int threads = context.threads();
-  std::vector<double> bandwidths;
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    bandwidths.push_back(bytes[i] / seconds[i] / 1e9);
-    rows->push_back(
-        {kBandwidths[i].name, shape, "f32", threads, seconds[i], bandwidths[i], "GB/s", 0, "", 0});
+  // The functions that measure kBandwidths, and the bytes that each reads and writes.
+  std::vector<std::function<void()>> Limits(std::vector<double>& bytes) {
+    std::vector<std::function<void()>> runs;
+    for (const Bandwidth& bandwidth : kBandwidths) {
+      // Reads a part of the memory, so that the written bytes fit.
+      const std::size_t part =
+          memory_f32_.bytes() / std::max<std::size_t>(1, bandwidth.writes) / 64 * 64;
+      const auto from = BytesOfArena(memory_f32_).first(part);
+      const auto to = BytesOfArena(memory_out_).first(part * bandwidth.writes);
+      bytes.push_back(static_cast<double>(from.size() + to.size()));
+      if (bandwidth.writes == 0) {
+        runs.push_back([this, from] { ReadAll(context_, from); });
+      } else {
+        runs.push_back([this, from, to] { CopyAll(context_, from, to); });
+      }
+    }
+    return runs;
   }
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    const Operation& operation = operations[i];
-    const double time = seconds[bytes.size() + i];
-    // Values, not bytes: forms of other sizes can be compared.
-    const double value = values / time / 1e9;
-    // Values per second at this bandwidth, if nothing but the bytes cost time.
-    const double limit = bandwidths[operation.limit] * values / operation.bytes;
-    rows->push_back({operation.name, shape, operation.dtype, threads, time, value, "Gelem/s", limit,
-                     fmt::format("{} bandwidth", kBandwidths[operation.limit].name),
-                     value / limit});
-  }
-}
+
+  Context& context_;
+  const BenchNf4Options& options_;
+  std::int64_t size_;
+  Arena memory_f32_;
+  Arena memory_bf16_;
+  Arena memory_out_;
+  QuantizeOptions plain_;
+  QuantizeOptions nested_;
+  QuantizeOptions search_;
+  // Reused: allocating it again would time the pages of the system. plain_ takes the most room.
+  Arena storage_;
+  QuantizedMatrix q_plain_;
+  QuantizedMatrix q_nested_;
+};
 
 }  // namespace
 
 std::vector<BenchRow> BenchNf4(Context& context, const BenchNf4Options& options) {
   std::vector<BenchRow> rows;
   // Sizes below and beyond the caches have different limits.
-  for (const std::int64_t size : options.sizes) BenchSize(context, options, size, &rows);
+  for (const std::int64_t size : options.sizes) SizeBench(context, options, size).Run(&rows);
   return rows;
 }
 

@@ -15,11 +15,11 @@
 #include "base/printable.h"
 #include "base/random.h"
 #include "base/stopwatch.h"
-#include "bench/bench_flops.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_weights.h"
 #include "bench/timed_backend.h"
 #include "model/shared_options.h"
+#include "pass/flops.h"
 #include "pass/pass_shape.h"
 #include "plan/memory_plan.h"
 #include "step/step.h"
@@ -101,9 +101,9 @@ class TrainedModel {
     return adapter_;
   }
   std::vector<Arena> Reserve(const DecoderConfig& config, const Precision& precision) {
-    backend_.Reserve(LimitsOf(backend_, config, adapter_, needs_));
+    backend_.Reserve(LimitsOf(config, adapter_, needs_));
     std::vector<Arena> memories;
-    for (const std::size_t bytes : BytesOfPasses(backend_, config, adapter_, precision, needs_)) {
+    for (const std::size_t bytes : BytesOfPasses(config, adapter_, precision, needs_)) {
       memories.emplace_back(bytes, backend_.memory());
     }
     return memories;
@@ -191,11 +191,6 @@ void StepBenchOptions::Declare(OptionTable& table) {
 }
 
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options) {
-  if (options.steps < 1 || options.warmup_steps < 0) {
-    ThrowInvalidInput(
-        "bench step: expected at least 1 for steps and 0 for warmup_steps, found {} and {}",
-        options.steps, options.warmup_steps);
-  }
   const DecoderConfig config = ConfigOf(options.model, options.max_length);
   const BackendFactory::Ptr backends = BackendFactory::ForJob(context, options.model.device);
   const Precision precision = ParsePrecision(options.model.compute_dtype, *backends);

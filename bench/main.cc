@@ -3,11 +3,12 @@
 // limit can be compared between machines, a time cannot.
 #include <unistd.h>
 
+#include <csignal>
 #include <exception>
 #include <iostream>
+#include <new>
 
 #include "base/check.h"
-#include "base/printable.h"
 #include "bench/bench_blocks.h"
 #include "bench/bench_decode.h"
 #include "bench/bench_gemm.h"
@@ -16,9 +17,9 @@
 #include "bench/bench_tokenizer.h"
 #include "command/command_line.h"
 #include "command/common.h"
+#include "command/errors.h"
 #include "command/help.h"
 #include "hub/hub_cache.h"
-#include "io/json.h"
 #include "terminal/text_wrap.h"
 
 namespace qlora {
@@ -71,8 +72,6 @@ class Measurements {
     // After all measurements: a line in between would disturb the next one.
     console.out << (run_.json ? bench::ToJson(rows) : bench::ToText(rows)) << "\n";
   }
-
-  bool json() const { return run_.json; }
 
  private:
   std::vector<bench::BenchRow> Measure(Context& context) {
@@ -133,31 +132,37 @@ class Measurements {
   RunFields run_;
 };
 
-// Returns the exit code.
-int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
+int Dispatch(const std::vector<std::string>& arguments, const Console& console) {
   Measurements bench;
   OptionTable table;
   bench.Declare(table);
+  std::vector<std::string> notes;
+  const bool helps = ParseCommandLine(arguments, bench.text(), table, notes);
+  for (const std::string& note : notes) Say(console, "note: " + note);
+  if (helps) {
+    console.out << VerbHelp(bench.text(), table, TextColumns(console.out_style));
+  } else {
+    bench.Run(console);
+  }
+  return FlushOutput(console, 0);
+}
+
+// Returns the exit code.
+int RunProgram(const std::vector<std::string>& arguments, const Console& console) {
+  const auto report = [&](ErrorCode code, const std::string& message) {
+    const bool is_input = code == ErrorCode::kInvalidInput;
+    PrintFailure(console, static_cast<int>(code), message,
+                 is_input ? "See: qlora-bench --help" : "", AsksForJson(arguments));
+    return static_cast<int>(code);
+  };
   try {
-    std::vector<std::string> notes;
-    const bool helps = ParseCommandLine(arguments, bench.text(), table, notes);
-    for (const std::string& note : notes) Say(console, "note: " + note);
-    if (helps) {
-      console.out << VerbHelp(bench.text(), table, TextColumns(console.out_style));
-    } else {
-      bench.Run(console);
-    }
-    return 0;
+    return Dispatch(arguments, console);
   } catch (const Error& error) {
-    console.err << "error: " << Printable(error.what()) << '\n';
-    if (error.code() == ErrorCode::kInvalidInput) console.err << "See: qlora-bench --help\n";
-    if (bench.json()) {
-      PrintJson(console.out, FailureToJson(static_cast<int>(error.code()), error.what()));
-    }
-    return static_cast<int>(error.code());
+    return report(error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(ErrorCode::kOutOfMemory, "memory ran out");
   } catch (const std::exception& error) {
-    console.err << "error: " << Printable(error.what()) << '\n';
-    return static_cast<int>(ErrorCode::kRuntime);
+    return report(ErrorCode::kRuntime, error.what());
   }
 }
 
@@ -165,6 +170,9 @@ int RunProgram(const std::vector<std::string>& arguments, const Console& console
 }  // namespace qlora
 
 int main(int argc, char** argv) {
+  // A reader that goes away is a failed write.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::ios::sync_with_stdio(false);
   return qlora::RunProgram(
       {argv + 1, argv + argc},
       {std::cout, std::cerr, qlora::StyleOf(STDERR_FILENO), qlora::StyleOf(STDOUT_FILENO)});

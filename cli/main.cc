@@ -2,14 +2,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iostream>
@@ -109,8 +107,12 @@ void CheckIsOneCommand(const VerbText& text, Communicator& communicator) {
       std::find_if(all.begin(), all.end(), [&](const Name& one) { return one != all.front(); });
   if (other == all.end()) return;
   communicator.EndTogether();
+  // Another release may fill all of it.
+  const auto words = [](const Name& one) {
+    return std::string(one.data(), strnlen(one.data(), one.size()));
+  };
   ThrowInvalidInput("the ranks of this job differ: '{}' on rank 0, '{}' on rank {}",
-                    all.front().data(), other->data(), other - all.begin());
+                    words(all.front()), words(*other), other - all.begin());
 }
 
 // Joins the ranks that the launcher started, for a verb that several can run.
@@ -156,18 +158,6 @@ int RunVerb(Verb& verb, const std::vector<std::string>& arguments, const Console
   if (!helps) return verb.Run(console);
   console.out << VerbHelp(text, table, TextColumns(console.out_style));
   return 0;
-}
-
-bool AsksForJson(const std::vector<std::string>& arguments) {
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    // Read by hand, because it is needed for errors of the parser itself.
-    if (word == "--json=true" || word == "json=true") return true;
-    if (word == "--json") {
-      return i + 1 == arguments.size() || ParseBool(arguments[i + 1]).value_or(true);
-    }
-  }
-  return false;
 }
 
 int PrintVersion(const std::vector<std::string>& arguments, const Console& console) {
@@ -228,7 +218,7 @@ class Failure {
     const bool together =
         joined && (ranks_.launched.size == 1 || ranks_.communicator->ends_together());
     if (ranks_.is_root()) {
-      PrintHere(code, message, advice);
+      PrintFailure(console_, code, message, advice, json_);
     } else if (!together || ranks_.launched.is_of_pod) {
       const std::string& host = ranks_.communicator->host();
       std::cerr << fmt::format("rank {} of {}{}: error: {}\n", ranks_.launched.rank,
@@ -259,40 +249,12 @@ class Failure {
  private:
   static constexpr std::string_view kUnchanged = "No files were changed. ";
 
-  void PrintHere(int code, const std::string& message, const std::string& advice) const {
-    constexpr std::string_view kError = "error:";
-    const std::string text =
-        Fitted(console_.style, fmt::format("{} {}", kError, Printable(message)));
-    console_.err << Colored(console_.style, "1;31", kError) << text.substr(kError.size()) << '\n';
-    if (!advice.empty()) Say(console_, advice);
-    if (json_) PrintJson(console_.out, FailureToJson(code, message));
-  }
-
   const Console& console_;
   const Ranks& ranks_;
   std::string verb_;
   bool writes_ = false;
   bool json_ = false;
 };
-
-constexpr int kBrokenPipeExit = 128 + SIGPIPE;  // as shells report other programs
-
-// True when standard output is a pipe that nobody reads any more, as in `qlora ... | head -1`.
-bool ReaderIsGone() {
-  pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
-  return poll(&out, 1, 0) > 0 && (out.revents & POLLERR) != 0;
-}
-
-// Returns the message about standard output after a failed write. The reason may have been
-// overwritten since, so the rest of the output is flushed once more.
-std::string OutputFault(std::ostream& out) {
-  out.clear();
-  errno = 0;
-  out.flush();
-  const int error = errno;
-  constexpr std::string_view kFault = "standard output cannot be written";
-  return error == 0 ? std::string(kFault) : fmt::format("{}: {}", kFault, std::strerror(error));
-}
 
 // Runs the command on this rank. Returns the exit code.
 int RunOnRank(const std::vector<std::string>& arguments, const Console& console, Ranks& ranks) {
@@ -301,12 +263,7 @@ int RunOnRank(const std::vector<std::string>& arguments, const Console& console,
     return failure.Print(code, message, code == ErrorCode::kInvalidInput ? failure.Correct() : "");
   };
   try {
-    const int code = Dispatch(arguments, console, ranks);
-    console.out.flush();
-    if (!console.out && ReaderIsGone()) return kBrokenPipeExit;
-    // Otherwise a full disk behind > file would end with exit code 0.
-    if (!console.out) throw Error(ErrorCode::kRuntime, OutputFault(console.out));
-    return code;
+    return FlushOutput(console, Dispatch(arguments, console, ranks));
   } catch (const ReportedError& error) {
     // The object is on standard output already.
     failure.OnlyText();

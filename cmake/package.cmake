@@ -40,7 +40,7 @@ Open MPI or by srun.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libqlora-dev)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_DEPENDS
-  "libfmt-dev, libhwy-dev, libpcre2-dev, libsnappy-dev, libutf8proc-dev, libzstd-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev")
+  "libfmt-dev, libhwy-dev, libpcre2-dev, libsnappy-dev, libutf8proc-dev, libzstd-dev, libssl-dev, nlohmann-json3-dev, pkg-config, zlib1g-dev")
 set(CPACK_DEBIAN_LIBRARY_DESCRIPTION
 "The static libraries and headers of qlora: NF4, a QLoRA layer, and the library
 behind the program, for find_package(qlora) in CMake.")

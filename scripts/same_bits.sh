@@ -173,7 +173,14 @@ if [ $# -eq 1 ]; then
   [ -e "$base" ] || git worktree add --quiet --force --detach "$base" "$commit"
   git -C "$base" checkout --quiet --detach "$commit"
   need_to_build
-  (cd "$base" && build release qlora >&2)
+  (
+    cd "$base"
+    # What an older commit builds beside the program may need what is not installed.
+    for option in QLORA_DEVELOPER QLORA_CUDA; do
+      ! grep -q "option($option " CMakeLists.txt || configure_options+=("-D$option=OFF")
+    done
+    build release qlora >&2
+  )
   build release qlora >&2
   program=([old]=$base/build/release/bin/qlora [new]=$PWD/build/release/bin/qlora)
 fi

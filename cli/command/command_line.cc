@@ -296,9 +296,22 @@ class Scanner {
     return missing;
   }
 
-  // Required positionals that are missing take the last loose words, and lists the others.
+  // Returns the open positional that need not be given, or "".
+  std::string OpenWord() const {
+    for (const std::string& key : text_.positionals) {
+      if (!IsConfig(key) && !IsGiven(key) && !IsList(table_.Find(key))) return key;
+    }
+    return "";
+  }
+
+  // Required positionals that are missing take the last loose words, and lists the others. A last
+  // word that is no file or folder is the text of an open positional, not another item:
+  // --adapter DIR 'a prompt'.
   void GiveBack() {
-    const std::vector<std::string> missing = MissingWords();
+    std::vector<std::string> missing = MissingWords();
+    if (missing.empty() && !loose_.empty() && !IsPath(loose_.back().word)) {
+      if (const std::string open = OpenWord(); !open.empty()) missing.push_back(open);
+    }
     const std::int64_t items = std::max<std::int64_t>(std::ssize(loose_) - std::ssize(missing), 0);
     for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {
       if (i < items) {

@@ -77,8 +77,16 @@ void ThrowWithJson(const Console& console, const Error& error, const OrderedJson
 }
 
 std::string ReadInput(const std::string& path) {
-  return path == "-" ? std::string(std::istreambuf_iterator<char>(std::cin), {})
-                     : ReadTextFile(path);
+  if (path != "-") return ReadTextFile(path);
+  std::string text;
+  std::string piece(std::size_t{1} << 16, '\0');
+  while (std::cin.read(piece.data(), std::ssize(piece)) || std::cin.gcount() > 0) {
+    text.append(piece, 0, static_cast<std::size_t>(std::cin.gcount()));
+    if (std::ssize(text) > kMaxTextFileBytes) {
+      ThrowInvalidInput("standard input: expected a text of at most {} bytes", kMaxTextFileBytes);
+    }
+  }
+  return text;
 }
 
 void OutputFile::Declare(OptionTable& table, std::string name, std::string alias) {

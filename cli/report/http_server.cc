@@ -31,7 +31,6 @@ constexpr std::chrono::seconds kMaxResponseTime(20);
 constexpr int kAcceptPauseMs = 100;
 // Larger answers are shared. The page without data is smaller.
 constexpr std::size_t kLargeBody = 128 << 10;
-constexpr std::chrono::seconds kShareTime(1);
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 // The values of the header `name`, in lower case without spaces around them.
@@ -127,8 +126,8 @@ std::shared_ptr<const HttpServer::Answer> HttpServer::Answer::Of(HttpResponse re
   return std::make_shared<Answer>(Answer{std::move(head), std::move(response.body)});
 }
 
-HttpServer::HttpServer(std::int64_t port, Handler handler)
-    : handler_(std::move(handler)), listener_(Listen(port)) {
+HttpServer::HttpServer(std::int64_t port, Handler handler, std::chrono::milliseconds share_time)
+    : handler_(std::move(handler)), share_time_(share_time), listener_(Listen(port)) {
   // Above 0, 1 and 2, which may be closed: messages would be written into the socket.
   wake_ = AboveStandardDescriptors(eventfd(0, EFD_CLOEXEC));
   thread_ = std::thread([this] { Serve(); });
@@ -245,7 +244,7 @@ std::shared_ptr<const HttpServer::Answer> HttpServer::AnswerTo(std::string_view 
 
 std::shared_ptr<const HttpServer::Answer> HttpServer::MakeAnswer(std::string_view path) {
   if (large_ != nullptr && path == large_path_) {
-    if (Clock::now() - large_made_ < kShareTime) return large_;
+    if (Clock::now() - large_made_ < share_time_) return large_;
     DropLarge();
   }
   auto answer = Answer::Of(handler_(path));

@@ -25,7 +25,7 @@ void CheckPort(std::int64_t port);
 // Serves 127.0.0.1 from one thread, until it is destroyed, which no client can delay. Whatever a
 // client sends or leaves unread costs at most 128 KiB and a connection for some seconds: the head
 // of a request is limited in bytes and time, a body is not read, and a client too many takes the
-// place of the one that has waited longest. Larger answers are shared: requests of the same second
+// place of the one that has waited longest. Larger answers are shared: requests of `share_time`
 // get one, and whoever has not read it when it is made again is cut off, so that at most two are in
 // memory, while one is made. Requests whose Host header does not name this machine are refused, so
 // that pages of other sites cannot read anything under a name of theirs.
@@ -34,7 +34,8 @@ class HttpServer {
   using Handler = std::function<HttpResponse(std::string_view path)>;
 
   // Errors: InvalidInput when the port cannot be had.
-  HttpServer(std::int64_t port, Handler handler);
+  HttpServer(std::int64_t port, Handler handler,
+             std::chrono::milliseconds share_time = std::chrono::seconds(1));
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -66,6 +67,7 @@ class HttpServer {
   void DropLarge();
 
   Handler handler_;
+  std::chrono::milliseconds share_time_;
   int listener_ = -1;
   int wake_ = -1;  // readable once the server shall end
   std::vector<Client> clients_;

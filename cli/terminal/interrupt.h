@@ -16,8 +16,10 @@ struct Interrupted {
   std::string state;  // the files now, and advice; "": no files were changed
 };
 
-// While it lives, the first of these signals sets a flag, and a second one of the same kind ends
-// the process at once; a SIGHUP that `nohup` ignores stays ignored. One at a time.
+// While it lives, the first of these signals sets a flag. A second SIGINT, for which a person presses
+// Ctrl+C again, ends the process at once; further signals of the other kinds, which managers of jobs
+// send again, change nothing: what the first one asked for goes on. A SIGHUP that `nohup` ignores
+// stays ignored. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -36,6 +38,9 @@ class InterruptGuard {
   bool WaitForInput(int input) const;
   // Forgets the signal and waits for the next.
   void Rearm();
+  // Answers Ctrl+C at once with this text on standard error, where work goes on for a while. The
+  // text must outlive this.
+  void AnswerWith(const char* text);
 
  private:
   void Install();

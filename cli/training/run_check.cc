@@ -15,6 +15,7 @@
 #include "plan/plan_json.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
+#include "qlora/train.h"
 #include "report/http_server.h"
 #include "terminal/terminal.h"
 #include "terminal/text_wrap.h"
@@ -109,12 +110,16 @@ std::string FormatRanks(const RankPlan& plan) {
              FormatBytes(plan.bytes_sent));
 }
 
-std::string FormatPlan(const TrainPlan& plan) {
+std::string FormatSteps(const TrainPlan& plan, double seconds) {
+  return fmt::format("steps: {} (warm-up {}), about {} here", plan.total_steps, plan.warmup_steps,
+                     FormatDuration(seconds));
+}
+
+std::string FormatPlan(const TrainPlan& plan, double seconds) {
   const std::string schedule = FormatNewSchedule(plan);
-  return fmt::format("{}{}\n{}\n{}{}\nsteps: {} (warm-up {})\n{}", RenderTrainingData(plan.data),
-                     FormatLayout(plan), FormatMemory(plan.memory), FormatRanks(plan.ranks),
-                     FormatDisk(plan.disk), plan.total_steps, plan.warmup_steps,
-                     schedule.empty() ? "" : schedule + "\n");
+  return fmt::format("{}{}\n{}\n{}{}\n{}\n{}", RenderTrainingData(plan.data), FormatLayout(plan),
+                     FormatMemory(plan.memory), FormatRanks(plan.ranks), FormatDisk(plan.disk),
+                     FormatSteps(plan, seconds), schedule.empty() ? "" : schedule + "\n");
 }
 
 namespace {
@@ -162,7 +167,10 @@ Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpos
   const TrainPlan plan = PlanTraining(
       context, options, purpose,
       [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); }, world_size);
-  return {FormatPlan(plan), PlanToJson(plan), plan.warnings, [plan] { CheckPlan(plan); }};
+  const double seconds = EstimateSeconds(context, plan);
+  OrderedJson json = PlanToJson(plan);
+  json["estimated_seconds"] = seconds;
+  return {FormatPlan(plan, seconds), std::move(json), plan.warnings, [plan] { CheckPlan(plan); }};
 }
 
 }  // namespace

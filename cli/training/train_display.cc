@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "data/sample_display.h"
 #include "log/rank_times.h"
@@ -95,11 +96,19 @@ void TrainDisplay::Warn(const std::string& text) { line_.Print("warning: " + tex
 
 void TrainDisplay::OnResume(const std::string& checkpoint, std::int64_t step,
                             std::int64_t total_steps) {
+  steps_ = step;
   line_.Print(fmt::format("resuming from {}: {} of {} steps are done{}", checkpoint, step,
                           total_steps, step == total_steps ? ", nothing is left to train" : ""));
 }
 
+void TrainDisplay::OnMicroBatch(std::int64_t done, std::int64_t total) {
+  if (total == 1 || done == total || !line_.style().live) return;
+  ShowProgress(line_, fmt::format("step {}, micro-batches", steps_ + 1), done, total);
+}
+
 void TrainDisplay::OnStep(const StepReport& report) {
+  steps_ = report.step;
+  losses_.push_back(report.loss);
   if (report.skipped) {
     Warn(fmt::format("step {} skipped: a NaN or Inf first in {}", report.step, report.bad_tensor));
   }
@@ -138,6 +147,16 @@ void TrainDisplay::WatchRanks(const std::vector<RankReport>& ranks) {
                   "longest; what helps: packing, a larger global_batch_size, fewer ranks on one "
                   "machine or on a slow network",
                   100 * shares.waiting, kFirst, shares.slowest));
+}
+
+bool TrainDisplay::StillFalls() const {
+  constexpr double kWell = 0.95;
+  const std::int64_t quarter = std::ssize(losses_) / 4;
+  if (quarter < 2) return false;
+  const auto mean = [&](auto end) {
+    return std::accumulate(end - quarter, end, 0.0) / static_cast<double>(quarter);
+  };
+  return mean(losses_.end()) < kWell * mean(losses_.end() - quarter);
 }
 
 void TrainDisplay::OnEvalProgress(std::int64_t done, std::int64_t total) {

@@ -42,6 +42,7 @@ class TrainDisplay : public TrainObserver {
   void OnLoad(std::int64_t done, std::int64_t total) override;
   void OnResume(const std::string& checkpoint, std::int64_t step,
                 std::int64_t total_steps) override;
+  void OnMicroBatch(std::int64_t done, std::int64_t total) override;
   void OnStep(const StepReport& report) override;
   void OnEvalProgress(std::int64_t done, std::int64_t total) override;
   void OnEval(std::int64_t step, const EvalReport& report) override;
@@ -54,6 +55,9 @@ class TrainDisplay : public TrainObserver {
   void PrintPlan(const TrainPlan& plan);
   // Prints the end of the run, in plain text.
   void PrintSummary(const RunSummary& summary);
+  // True when the losses of the last quarter of the steps are well below those of the quarter
+  // before: the run has not learned all that it could.
+  bool StillFalls() const;
   // Returns the folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
   // True while that folder is the one that the run wrote: its name may be of another run by now.
@@ -65,6 +69,8 @@ class TrainDisplay : public TrainObserver {
   void WatchRanks(const std::vector<RankReport>& ranks);
 
   StatusLine line_;
+  std::int64_t steps_ = 0;      // done
+  std::vector<double> losses_;  // of the steps of this process
   std::int64_t logging_steps_;
   std::function<bool()> stop_;
   std::function<void()> on_load_;

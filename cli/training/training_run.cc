@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,13 +105,13 @@ RunSummary TrainWithAdvice(Context& context, const TrainPlan& plan, TrainDisplay
 // Names the hosts whose ranks compute with fewer threads than others, which wait for them.
 void NoteFewerThreads(const Console& console, Communicator& ranks, int threads) {
   if (ranks.is_alone()) return;
-  const std::vector<std::string> counts = GatherTexts(ranks, std::to_string(threads));
+  std::vector<int> counts(static_cast<std::size_t>(ranks.size()));
+  ranks.Gather(std::as_bytes(std::span(&threads, 1)), std::as_writable_bytes(std::span(counts)));
   const std::vector<std::string> hosts = GatherTexts(ranks, ranks.host());
-  int most = 0;
-  for (const std::string& count : counts) most = std::max(most, std::stoi(count));
+  const int most = *std::max_element(counts.begin(), counts.end());
   std::set<std::string> fewer;
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    if (std::stoi(counts[rank]) < most) {
+    if (counts[rank] < most) {
       fewer.insert(fmt::format("{} ({})", hosts[rank], counts[rank]));
     }
   }
@@ -172,8 +173,11 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   TrainDisplay display(
       console.err, console.style, options.logging_steps, [&] { return guard.requested(); },
       [&] { guard.ThrowIfRequested(); });
+  guard.AnswerWith(
+      "\nstopping after this step, with a checkpoint; Ctrl+C again ends now, without one\n");
   display.PrintPlan(plan);
-  console.err << FormatRanks(plan.ranks);
+  console.err << FormatRanks(plan.ranks) << FormatSteps(plan, EstimateSeconds(context, plan))
+              << '\n';
   NoteFewerThreads(console, ranks, context.threads());
   const RunSummary summary = TrainWithAdvice(context, plan, display);
   watch.reset();
@@ -204,6 +208,13 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
+  if (display.StillFalls()) {
+    console.err << fmt::format(
+        "the loss still falls; to go on: {} {}\n", ResumeCommand(options),
+        options.max_steps > 0
+            ? fmt::format("--max_steps {}", 2 * options.max_steps)
+            : fmt::format("--num_train_epochs {:g}", 2 * options.num_train_epochs));
+  }
   return 0;
 }
 

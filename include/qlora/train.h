@@ -99,6 +99,8 @@ class TrainObserver {
   // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
+  // Some micro-batches of the next step are done.
+  virtual void OnMicroBatch(std::int64_t /*done*/, std::int64_t /*total*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}
   // An evaluation is going on; counts samples.
   virtual void OnEvalProgress(std::int64_t /*done*/, std::int64_t /*total*/) {}
@@ -114,6 +116,10 @@ class TrainObserver {
   // Ends the run there as early stopping does, with the result of a finished run.
   virtual bool ShouldFinish() { return false; }
 };
+
+// About how many seconds the steps of a plan take on this machine, without evaluations, checkpoints
+// and loading: measured by a probe of a tenth of a second.
+double EstimateSeconds(Context& context, const TrainPlan& plan);
 
 // Trains as planned and leaves the adapter in output_dir. Errors: as CheckPlan; InvalidInput
 // before anything is written; Runtime afterwards (disk full ...). All ranks of the context train

@@ -61,7 +61,7 @@ struct TrainOptions {
   std::int64_t reduction_groups = 8;   // parts of a step whose gradients are added in a fixed order
   std::int64_t pipeline_stages = 1;    // ranks among which the layers are shared out
   std::string ddp_backend = "auto";    // auto, mpi, tcp
-  double num_train_epochs = 1;
+  double num_train_epochs = 3;
   std::int64_t max_steps = -1;
   std::string optim = "adamw";
   double learning_rate = 2e-4;

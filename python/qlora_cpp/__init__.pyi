@@ -7,7 +7,10 @@ from typing import (
 import numpy as np
 import numpy.typing as npt
 
+from typing_extensions import Unpack
+
 from . import kizzasi as kizzasi, nabla as nabla, qlora_rs as qlora_rs, torchao as torchao
+from ._options import TrainOptions as _TrainOptions
 
 class _Dlpack(Protocol):
     def __dlpack__(self) -> Any: ...
@@ -136,15 +139,20 @@ class Model:
         cls, path: Path, adapter: Union[None, Path, Sequence[Path]] = None, *,
         on_load: Optional[Callable[[int, int], Any]] = None, context: Optional[Context] = None,
         **options: Any) -> Model: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[str], *, chat: Optional[bool] = None, system: Optional[str] = None,
+        on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> list[GenerateReport]: ...
+    @overload
     def generate(
         self, prompt: str, *, chat: Optional[bool] = None, system: Optional[str] = None,
         on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> GenerateReport: ...
     def chat(
-        self, messages: Sequence[Mapping[str, Any]],
+        self, messages: Union[str, Sequence[Mapping[str, Any]]],
         tools: Optional[Sequence[Mapping[str, Any]]] = None, *,
         on_text: Optional[Callable[[str], Any]] = None, **options: Any) -> GenerateReport: ...
     def chat_prompt(
-        self, messages: Sequence[Mapping[str, Any]],
+        self, messages: Union[str, Sequence[Mapping[str, Any]]],
         tools: Optional[Sequence[Mapping[str, Any]]] = None) -> str: ...
     def eval(self, dataset: Dataset, **options: Any) -> EvalResult: ...
     def count_tokens(self, text: str) -> int: ...
@@ -345,10 +353,10 @@ def train(
     on_load: Optional[Callable[[int, int], Any]] = None,
     on_resume: Optional[Callable[[str, int, int], Any]] = None,
     progress: bool = False, save_quantized: Optional[Path] = None,
-    context: Optional[Context] = None, **options: Any) -> TrainSummary: ...
+    context: Optional[Context] = None, **options: Unpack[_TrainOptions]) -> TrainSummary: ...
 def plan(
     model: Path, dataset: Optional[Dataset] = None, *, context: Optional[Context] = None,
-    **options: Any) -> dict[str, Any]: ...
+    **options: Unpack[_TrainOptions]) -> dict[str, Any]: ...
 def export(
     model: Path, output: Path, adapter: Union[None, Path, Sequence[Path]] = None, *,
     context: Optional[Context] = None, **options: Any) -> ExportReport: ...

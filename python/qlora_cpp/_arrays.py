@@ -36,6 +36,9 @@ def array(name, value):
     """The value with consecutive elements, which is copied where they are not."""
     if is_torch(value):
         return value.detach().contiguous()
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name}: expected an array without a mask, found a masked array; pass "
+                        "x.filled(0) or x.data")
     if isinstance(value, np.ndarray):
         return np.require(value, value.dtype.newbyteorder("="), "C")
     if not hasattr(value, "__dlpack__"):

@@ -4,6 +4,27 @@ from . import _core
 from ._records import given
 
 
+# What users of PEFT and transformers call a model for, and what does it here.
+_ELSEWHERE = {
+    "save_pretrained": "train() leaves the adapter in output_dir; export() writes other files",
+    "push_to_hub": "nothing is sent anywhere; the folder of train() is what PEFT pushes",
+    "load_adapter": "write Model.load(path, adapter=folder)",
+    "set_adapter": "write Model.load(path, adapter=folder)",
+    "merge_and_unload": "write export(path, output, adapter=folder)",
+    "merge_adapter": "write export(path, output, adapter=folder)",
+    "print_trainable_parameters": "plan() counts them, and train() reports them",
+    "eval_dataset": "write eval(dataset)",
+    "from_pretrained": "write Model.load(path)",
+    "to": "qlora computes on the CPU",
+    "train": "write qlora_cpp.train(model, dataset)",
+    "config": "inspect(path) tells what a model is",
+}
+
+
+def _conversation(messages):
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
 class Model:
     """A loaded model, with or without an adapter: Model.load("folder", adapter="folder").
 
@@ -29,9 +50,18 @@ class Model:
         settings = {"model_name_or_path": path, "adapter": adapter, **options}
         return cls(_core.LoadedModel(settings, on_load, context))
 
+    def __getattr__(self, name):
+        if name in _ELSEWHERE:
+            raise AttributeError(f"a Model has no {name}: {_ELSEWHERE[name]}")
+        raise AttributeError(f"'Model' object has no attribute '{name}'")
+
+    def __repr__(self):
+        return f"Model(context_length={self.context_length}, prompt_layout={self.prompt_layout!r})"
+
     def generate(self, prompt, *, chat=None, system=None, on_text=None, **options):
         """Answers a prompt, or continues it, and returns a GenerateReport; str() is its text.
 
+        prompt: a text, or a list of texts, which are answered one by one, as a list of reports.
         chat: None: the prompt is laid out as the data that the adapter was trained on
             (prompt_layout says how), or without a recorded layout in the model's chat template if
             there is one; True: as a conversation of one message, which is an error without either;
@@ -44,19 +74,22 @@ class Model:
             ends it too.
         Raises Error: an unknown option, a prompt that fills the context.
         """
+        if isinstance(prompt, (list, tuple)):
+            return [self._loaded.generate(text, system, chat, on_text, options) for text in prompt]
         return self._loaded.generate(prompt, system, chat, on_text, options)
 
     def chat(self, messages, tools=None, *, on_text=None, **options):
-        """The assistant's next turn after messages, a list of {"role": ..., "content": ...}.
+        """The assistant's next turn after messages, a list of {"role": ..., "content": ...}, or the
+        text of one message of the user.
 
         tools: descriptions of tools for the chat template. The rest is as in generate().
         Raises Error: a model without a chat template, a conversation that the template refuses.
         """
-        return self._loaded.chat(messages, tools, on_text, options)
+        return self._loaded.chat(_conversation(messages), tools, on_text, options)
 
     def chat_prompt(self, messages, tools=None):
         """The text that chat() gives to the model."""
-        return self._loaded.chat_prompt(messages, tools)
+        return self._loaded.chat_prompt(_conversation(messages), tools)
 
     def eval(self, dataset, **options):
         """Loss and perplexity over files or records that train() reads: an EvalResult.

@@ -180,7 +180,22 @@ Array::Array(const char* name, const py::object& object, DTypes types) : name_(n
   }
 }
 
+void CheckIsPlain(const std::string& name, const py::array& array) {
+  if (!py::type::of(array).is(py::type::of<py::array>()) &&
+      py::isinstance(array, py::module_::import("numpy.ma").attr("MaskedArray"))) {
+    ThrowInvalidInput(
+        "{}: expected an array without a mask, found a masked array; pass x.filled(0) or x.data",
+        name);
+  }
+  if (!array.dtype().attr("isnative").cast<bool>()) {
+    ThrowInvalidInput(
+        "{}: expected the byte order of this machine, found dtype {}; pass x.astype('{}')", name,
+        std::string(py::str(array.dtype())), std::string(py::str(array.dtype().attr("name"))));
+  }
+}
+
 void Array::ReadNumpy(const py::array& array, DTypes types) {
+  CheckIsPlain(name_, array);
   // Compared by name, which also finds the bfloat16 of ml_dtypes, a type that numpy itself does not
   // have.
   const std::string type = py::str(array.dtype().attr("name"));

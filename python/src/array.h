@@ -68,6 +68,10 @@ class Array {
   py::object owner_;
 };
 
+// Errors (InvalidInput): an array of numpy that is not what its memory shows: with a mask, which says
+// that some values are none, or in the byte order of another machine, as files have it.
+void CheckIsPlain(const std::string& name, const py::array& array);
+
 // Returns the array itself; of float64, a copy that is rounded to float32 (nearest, ties to even),
 // the type that is computed in. Values beyond float32 become Inf.
 Array WithoutFloat64(const char* name, const py::object& object, DTypes types = kFloatTypes);

@@ -53,6 +53,7 @@ std::string Repr(const NF4Tensor& t) {
 }
 
 py::object DequantizeCodes(const py::array& value, const py::object& nf4) {
+  CheckIsPlain("value", value);
   // numpy keeps the shape of the codes and the dtype of the table, and checks the indices.
   return py::module_::import("numpy").attr("take")(nf4, value);
 }

@@ -7,6 +7,7 @@
 
 #include "adapter/lora_values.h"
 #include "base/check.h"
+#include "config/families.h"
 #include "config/gguf_names.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
@@ -72,12 +73,11 @@ class Reader {
           "are not supported",
           values_.name);
     }
-    const GgufArchitecture* expected = FindGgufArchitecture(decoder_.model_type);
+    const std::string_view expected = GgufFamilyOf(decoder_.model_type).architecture;
     const std::string found = text("general.architecture");
-    if (expected == nullptr || found != expected->name) {
+    if (expected.empty() || found != expected) {
       ThrowInvalidInput("{}: is an adapter for models of the architecture '{}', this model is '{}'",
-                        values_.name, found,
-                        expected == nullptr ? decoder_.model_type : std::string(expected->name));
+                        values_.name, found, expected.empty() ? decoder_.model_type : expected);
     }
     alpha_ = file_->Require<float>("adapter.lora.alpha");
     if (!std::isfinite(alpha_)) {
@@ -145,7 +145,7 @@ class Reader {
     const std::int64_t rank = b->shape.empty() ? 0 : b->shape.back();
     const std::int64_t experts = std::ssize(stack.linears);
     const LinearPlace& first = stack.linears.front();
-    // A tensor may hold a part of the rows of one linear (GgufArchitecture::splits_gate_up).
+    // A tensor may hold a part of the rows of one linear (GgufFamily::splits_gate_up).
     const std::int64_t part = rows.order.empty() ? first.out : std::ssize(rows.order);
     // B first: the file then has as many values, which bounds the rank.
     CheckShape(*b, experts * part, rank);

@@ -59,7 +59,26 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
       hidden_(decoder.hidden_size),
       decoder_(decoder),
       tied_(decoder.tie_word_embeddings) {
-  for (const std::string& name : config.modules_to_save) {
+  AddWholeModules();
+  if (peft != nullptr) AddTables(*peft);
+  for (TableChange& change : changes) {
+    modules_.push_back({change.name, vocab_, {}, {}});
+    changes_.push_back(std::move(change));
+  }
+  CheckTables();
+  AddLinears();
+  CheckLinears();
+  // Carvers without memory: the bytes that Layout hands out are the parameters, padding included.
+  Carver plan;
+  Layout(plan, kParameterSlots);
+  count_ = static_cast<std::int64_t>(plan.bytes() / BytesOf(wide, 1));
+  Carver norms;
+  LayoutNorms(norms);
+  norm_bytes_ = norms.bytes();
+}
+
+void LoraAdapter::AddWholeModules() {
+  for (const std::string& name : config_.modules_to_save) {
     if (name != "embed_tokens" && name != "lm_head") {
       ThrowInvalidInput(
           "modules_to_save: '{}' cannot be trained as a whole; expected embed_tokens or lm_head",
@@ -69,82 +88,83 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
     modules_.push_back({weight, vocab_, {}, {}});
   }
-  if (peft != nullptr) AddTables(*peft);
+}
+
+void LoraAdapter::CheckTables() const {
   for (const TrainedModule& module : modules_) {
-    if (decoder.per_layer_size == 0 || module.rows <= decoder.per_layer_vocab) continue;
+    if (decoder_.per_layer_size == 0 || module.rows <= decoder_.per_layer_vocab) continue;
     ThrowInvalidInput(
         "the adapter's '{}' has {} rows, and the model's table of per-layer embeddings {}: a token "
         "without a row there cannot be used",
-        module.name, module.rows, decoder.per_layer_vocab);
-  }
-  for (TableChange& change : changes) {
-    modules_.push_back({change.name, vocab_, {}, {}});
-    changes_.push_back(std::move(change));
+        module.name, module.rows, decoder_.per_layer_vocab);
   }
   // With this key PEFT trains one matrix for both. This program does not. Rows of tokens are those
   // of both in any case.
   const bool has_lora =
       std::ranges::any_of(changes_, [](const TableChange& change) { return change.rank > 0; });
-  if (config.ensure_weight_tying && decoder.tie_word_embeddings &&
-      (has_lora || !config.modules_to_save.empty())) {
+  if (config_.ensure_weight_tying && tied_ && (has_lora || !config_.modules_to_save.empty())) {
     ThrowInvalidInput(
         "ensure_weight_tying is set: {} of a model with tied embeddings are trained and kept apart "
         "from each other here, so this adapter would mean something else",
         has_lora ? "LoRA on embeddings and head" : "modules_to_save");
   }
-  bool has_stacks = false;  // experts that are parameters to PEFT
-  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    layers_.push_back(Combine(LinearPaths(decoder, l), ShapeLinears(decoder, l),
-                              [&](const std::string& path, const LinearShape& shape) {
-                                LoraLinear lora;
-                                lora.path = path;
-                                lora.in = shape.in;
-                                lora.out = shape.out;
-                                if (!IsTargetModule(config, path)) return lora;
-                                if (IsJoinedExpert(decoder, path)) {
-                                  // They are parameters to PEFT, no modules.
-                                  if (config.target_parameters.empty()) return lora;
-                                  lora.shares_a = path.ends_with(".up_proj");
-                                  has_stacks = true;
-                                }
-                                lora.rank = lora.trained_rank = RankOf(config, path);
-                                lora.scale = static_cast<float>(ScaleOf(config, path));
-                                if (!std::isfinite(lora.scale)) {
-                                  ThrowInvalidInput(
-                                      "the scale of '{}', {}, is not finite in float32; look at "
-                                      "lora_alpha",
-                                      path, ScaleOf(config, path));
-                                }
-                                lora.dropout = static_cast<float>(config.lora_dropout);
-                                return lora;
-                              }));
+}
+
+void LoraAdapter::AddLinears() {
+  for (std::int64_t l = 0; l < decoder_.num_hidden_layers; ++l) {
+    layers_.push_back(Combine(
+        LinearPaths(decoder_, l), ShapeLinears(decoder_, l),
+        [&](const std::string& path, const LinearShape& shape) { return LoraOf(path, shape); }));
   }
-  if (decoder.delta_rule.tiled) SetOrders(decoder);
+  if (decoder_.delta_rule.tiled) SetOrders(decoder_);
+}
+
+LoraLinear LoraAdapter::LoraOf(const std::string& path, const LinearShape& shape) const {
+  LoraLinear lora;
+  lora.path = path;
+  lora.in = shape.in;
+  lora.out = shape.out;
+  if (!IsTargetModule(config_, path)) return lora;
+  if (IsJoinedExpert(decoder_, path)) {
+    // They are parameters to PEFT, no modules.
+    if (config_.target_parameters.empty()) return lora;
+    lora.shares_a = path.ends_with(".up_proj");
+  }
+  lora.rank = lora.trained_rank = RankOf(config_, path);
+  lora.scale = static_cast<float>(ScaleOf(config_, path));
+  if (!std::isfinite(lora.scale)) {
+    ThrowInvalidInput("the scale of '{}', {}, is not finite in float32; look at lora_alpha", path,
+                      ScaleOf(config_, path));
+  }
+  lora.dropout = static_cast<float>(config_.lora_dropout);
+  return lora;
+}
+
+void LoraAdapter::CheckLinears() const {
+  bool has_stacks = false;  // experts that are parameters to PEFT
+  for (const PerLinear<LoraLinear>& layer : layers_) {
+    layer.ForEach([&](const LoraLinear& lora) {
+      has_stacks |= lora.rank > 0 && IsJoinedExpert(decoder_, lora.path);
+    });
+  }
   // The names help with a misspelt target_modules.
   if (max_group_rank() == 0 && changes_.empty()) {
     std::string names;
-    for (const std::string& name : DistinctLinearNames(decoder)) names += "\n  " + name;
+    for (const std::string& name : DistinctLinearNames(decoder_)) names += "\n  " + name;
     ThrowInvalidInput("target_modules match no linear of this model; its layers have{}", names);
   }
-  if (has_stacks && config.lora_dropout > 0) {
+  if (has_stacks && config_.lora_dropout > 0) {
     ThrowInvalidInput(
         "lora_dropout is {}, and PEFT has no dropout for target_parameters, which the experts of "
         "this model are; set it to 0, or leave the experts out",
-        config.lora_dropout);
+        config_.lora_dropout);
   }
-  if (config.use_dora && decoder.moe.num_experts > 0) {
+  if (config_.use_dora && decoder_.moe.num_experts > 0) {
     ThrowInvalidInput("use_dora is not supported for models with experts");
   }
-  if (config.use_dora && has_stacks) {
+  if (config_.use_dora && has_stacks) {
     ThrowInvalidInput("use_dora is not supported for experts; leave them out");
   }
-  // Carvers without memory: the bytes that Layout hands out are the parameters, padding included.
-  Carver plan;
-  Layout(plan, kParameterSlots);
-  count_ = static_cast<std::int64_t>(plan.bytes() / BytesOf(wide, 1));
-  Carver norms;
-  LayoutNorms(norms);
-  norm_bytes_ = norms.bytes();
 }
 
 // ---- Memory.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -149,8 +150,23 @@ class LoraAdapter {
   LoraAdapter(const AdapterConfig& config, const DecoderConfig& decoder, Memory& memory, DType wide,
               const Adapter* peft, std::vector<TableChange> changes);
   void Read(const std::filesystem::path& dir, const Adapter& peft, const ProgressFn& progress);
+  // Returns A of each linear that was read, or of the stack of its experts.
+  std::set<const TensorInfo*> ReadLinears(const std::filesystem::path& dir, const Adapter& peft,
+                                          const ProgressFn& progress);
+  void ReadModules(const std::filesystem::path& dir, const Adapter& peft);
+  // Errors: InvalidInput for a tensor that no target has read.
+  void CheckAllRead(const std::filesystem::path& dir, const Adapter& peft,
+                    const std::set<const TensorInfo*>& read) const;
+  // Adds the modules of modules_to_save.
+  void AddWholeModules();
   // Adds the tables that an adapter of PEFT changes in a way that is not trained here.
   void AddTables(const Adapter& peft);
+  // Errors: InvalidInput for tables that do not fit the model, or mean something else to PEFT.
+  void CheckTables() const;
+  void AddLinears();
+  LoraLinear LoraOf(const std::string& path, const LinearShape& shape) const;
+  // Errors: InvalidInput for targets that match nothing, or cannot be adapted as configured.
+  void CheckLinears() const;
   // The matrices of one arena: the parameters, or their gradients.
   struct Slots {
     MatrixView LoraLinear::*a;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "adapter/expert_stack.h"
 #include "adapter/lora.h"
@@ -125,11 +127,19 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
 
 void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir), {}); }
 
+// Every target must have tensors, and every tensor a target: a difference means that the adapter
+// belongs to another model, and would otherwise be silent.
 void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
                        const ProgressFn& progress) {
-  // Every target must have tensors, and every tensor a target: a difference means that the adapter
-  // belongs to another model, and would otherwise be silent.
   Allocate();
+  const std::set<const TensorInfo*> read = ReadLinears(dir, peft, progress);
+  ReadModules(dir, peft);
+  CheckAllRead(dir, peft, read);
+}
+
+std::set<const TensorInfo*> LoraAdapter::ReadLinears(const std::filesystem::path& dir,
+                                                     const Adapter& peft,
+                                                     const ProgressFn& progress) {
   const std::int64_t experts = decoder_.experts().num_experts;
   for (const ExpertStack& stack : peft.stacks) {
     const std::int64_t rows = stack.a->shape.empty() ? 0 : stack.a->shape[0];
@@ -138,32 +148,37 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
                       dir.string(), stack.a->name, experts, rows);
   }
   ExpertStackReader stacks(peft, decoder_, *memory_);
-  std::set<const ExpertStack*> used_stacks;
-  std::set<std::string> used;
+  std::set<const TensorInfo*> read;
+  std::map<std::string_view, const AdapterModule*> modules;
+  for (const AdapterModule& module : peft.modules) modules.emplace(module.path, &module);
   std::int64_t done = 0;
   for (PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](LoraLinear& lora) {
       if (lora.rank == 0) return;
       if (const ExpertStack* stack = stacks.Read(lora)) {
-        used_stacks.insert(stack);
+        read.insert(stack->a);
         return;
       }
-      const auto module = std::find_if(peft.modules.begin(), peft.modules.end(),
-                                       [&](const AdapterModule& m) { return m.path == lora.path; });
-      if (module == peft.modules.end()) {
+      const auto found = modules.find(lora.path);
+      if (found == modules.end()) {
         ThrowInvalidInput(
             "{}: adapter_config.json targets '{}' but there are no tensors for it; is this an "
             "adapter of another model?",
             dir.string(), lora.path);
       }
-      ReadMatrix(peft, *module->a, *memory_, lora.a);
-      ReadMatrix(peft, *module->b, *memory_, lora.b);
-      if (lora.is_dora()) ReadMatrix(peft, *module->magnitude, *memory_, lora.magnitude);
+      const AdapterModule& module = *found->second;
+      ReadMatrix(peft, *module.a, *memory_, lora.a);
+      ReadMatrix(peft, *module.b, *memory_, lora.b);
+      if (lora.is_dora()) ReadMatrix(peft, *module.magnitude, *memory_, lora.magnitude);
       ToModelOrder(lora);
-      used.insert(lora.path);
+      read.insert(module.a);
     });
     if (progress) progress(++done, std::ssize(layers_));
   }
+  return read;
+}
+
+void LoraAdapter::ReadModules(const std::filesystem::path& dir, const Adapter& peft) {
   for (TrainedModule& module : modules_) {
     const auto stored =
         std::find_if(peft.replaced.begin(), peft.replaced.end(),
@@ -179,6 +194,10 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
     }
     ReadMatrix(peft, *stored->tensor, *memory_, module.weight);
   }
+}
+
+void LoraAdapter::CheckAllRead(const std::filesystem::path& dir, const Adapter& peft,
+                               const std::set<const TensorInfo*>& read) const {
   for (const ReplacedWeight& stored : peft.replaced) {
     if (Find(stored.name) != nullptr) continue;
     ThrowInvalidInput(
@@ -193,10 +212,10 @@ void LoraAdapter::Read(const std::filesystem::path& dir, const Adapter& peft,
         dir.string(), path);
   };
   for (const ExpertStack& stack : peft.stacks) {
-    if (!used_stacks.contains(&stack)) refuse_unread(stack.experts + "." + stack.parameter);
+    if (!read.contains(stack.a)) refuse_unread(stack.experts + "." + stack.parameter);
   }
   for (const AdapterModule& module : peft.modules) {
-    if (used.contains(module.path)) continue;
+    if (read.contains(module.a)) continue;
     if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
     if (decoder_.moe.num_experts > 0 && module.path.ends_with(".gate")) {
       ThrowInvalidInput(

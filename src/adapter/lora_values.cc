@@ -99,6 +99,7 @@ AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decode
   config.base_model_name_or_path = adapter.base_model_name_or_path;
   config.revision = adapter.revision;
   config.module_prefix = adapter.module_prefix;
+  config.embedding = decoder.names.embedding;
   config.lora_dropout = adapter.dropout;
   config.use_dora = adapter.use_dora;
   const std::map<std::string, std::int64_t> all = CountNames(decoder);

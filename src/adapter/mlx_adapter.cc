@@ -38,6 +38,11 @@ std::string MlxName(const DecoderConfig& decoder, const LayerTensor& row, std::i
   return fmt::format("{}.switch_mlp.{}", name.substr(0, name.find(".experts.")), part);
 }
 
+// The path of the embedding there.
+std::string EmbeddingOf(const DecoderConfig& decoder) {
+  return fmt::format("model.{}", decoder.names.embedding);
+}
+
 // All modules that may have an adapter: the linears of the layers, then the tables.
 std::vector<LinearStack> AllStacks(const DecoderConfig& decoder) {
   std::vector<LinearStack> stacks;
@@ -51,7 +56,7 @@ std::vector<LinearStack> AllStacks(const DecoderConfig& decoder) {
   const std::int64_t vocab = decoder.vocab_size;
   const std::int64_t hidden = decoder.hidden_size;
   stacks.push_back({kHead, {{kHead, vocab, hidden}}});
-  stacks.push_back({kEmbedding, {{kEmbedding, hidden, vocab}}});
+  stacks.push_back({EmbeddingOf(decoder), {{kEmbedding, hidden, vocab}}});
   return stacks;
 }
 
@@ -145,12 +150,13 @@ class Reader {
                         where_, path, parts.m == nullptr ? "no" : "a",
                         values_.use_dora ? "dora" : "lora");
     }
-    const bool table = path == kEmbedding || path == kHead;
+    const bool embeds = path == EmbeddingOf(decoder_);
+    const bool table = embeds || path == kHead;
     if (table && values_.use_dora) {
       ThrowInvalidInput("{}: module '{}': DoRA on the head or the embeddings is not supported",
                         where_, path);
     }
-    if (path == kEmbedding && decoder_.tie_word_embeddings) {
+    if (embeds && decoder_.tie_word_embeddings) {
       ThrowInvalidInput(
           "{}: module '{}': a LoRA on embeddings that are also the head changes both in mlx-lm, "
           "which adapters cannot say here; merge it with mlx_lm.fuse",

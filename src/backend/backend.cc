@@ -1,7 +1,5 @@
 #include "backend/backend.h"
 
-#include <algorithm>
-
 #include "backend/checker.h"
 #include "base/check.h"
 
@@ -14,10 +12,6 @@ QuantizedView Backend::Quantize(const ConstMatrixView& host, const QuantizeOptio
               static_cast<std::int64_t>(StorageBytes(host.rows, host.cols, options)));
   check.Apart("storage", storage, "the weight", host);
   return DoQuantize(host, options, storage);
-}
-
-std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab) {
-  return std::max<std::int64_t>(64, bytes / (vocab * 4) / 64 * 64);
 }
 
 void RefuseToPrepack() { ThrowRuntime("Prepack: this backend prepacks no weights"); }

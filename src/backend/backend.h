@@ -54,8 +54,6 @@ enum class WeightUse : std::uint8_t {
   kGeneration,  // passes over few rows: copied, in the order that few rows are multiplied in
 };
 
-enum class LayerPart : std::uint8_t { kAttention, kMlp };
-
 // Everything virtual is pure, so that a backend that wraps another one (backend_decorator.h) cannot
 // miss a part of it.
 class Backend {
@@ -97,23 +95,12 @@ class Backend {
   // out: room for PrepackedBytes(q) bytes, which is not 0, aligned to 64.
   virtual void Prepack(const QuantizedView& q, std::byte* out) = 0;
 
-  // The part of a layer whose recomputation in the backward pass costs less time for each byte of
-  // memory that it saves.
-  virtual LayerPart CheapestRecompute() const = 0;
-
-  // Rows of one chunk of the output head, a multiple of 64.
-  virtual std::int64_t HeadChunkRows(std::int64_t vocab) const = 0;
-
  private:
   virtual void DoRun(const Op& op) = 0;
   virtual QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
                                    const MatrixView& storage) = 0;
 };
 
-// HeadChunkRows for a chunk of about `bytes` of float32 logits.
-std::int64_t RowsOfLogits(std::int64_t bytes, std::int64_t vocab);
-// The chunk of backends of the host.
-inline constexpr std::int64_t kHostLogitBytes = std::int64_t{32} << 20;
 // Prepack of a backend whose PrepackedBytes is 0. Errors: Runtime, a bug of the caller.
 [[noreturn]] void RefuseToPrepack();
 

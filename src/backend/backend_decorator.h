@@ -27,10 +27,6 @@ class BackendDecorator : public Backend {
     return inner_.PrepackedBytes(q);
   }
   void Prepack(const QuantizedView& q, std::byte* out) override { inner_.Prepack(q, out); }
-  LayerPart CheapestRecompute() const override { return inner_.CheapestRecompute(); }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return inner_.HeadChunkRows(vocab);
-  }
 
  protected:
   Backend& inner() const { return inner_; }

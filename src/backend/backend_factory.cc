@@ -1,11 +1,7 @@
 #include "backend/backend_factory.h"
 
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "machine/simd_target.h"
 
 namespace qlora {
@@ -26,14 +22,16 @@ class CpuBackends final : public BackendFactory {
 
 }  // namespace
 
-std::vector<std::string> DeviceNames() { return {"auto", "cpu"}; }
+void DeclareDevice(OptionTable& table, std::string* device) {
+  table.Choice("device", device, {"auto", "cpu"}, "compute device: the CPU, also for auto").hint =
+      "qlora computes on the CPU";
+}
 
 BackendFactory::Ptr BackendFactory::Of(const std::string& device) {
-  const std::vector<std::string> names = DeviceNames();
-  if (std::ranges::find(names, device) == names.end()) {
-    ThrowInvalidInput("device expects {}, found '{}'; {}", fmt::join(names, ", "), device,
-                      kWhyOneDevice);
-  }
+  std::string name;
+  OptionTable table;
+  DeclareDevice(table, &name);
+  table.Set("device", device, "options");
   return std::make_shared<CpuBackends>();
 }
 

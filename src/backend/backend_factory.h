@@ -5,26 +5,23 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "backend/backend.h"
 #include "qlora/context.h"
+#include "qlora/options.h"
 
 namespace qlora {
 
-// The names of devices that options offer: "auto", "cpu".
-std::vector<std::string> DeviceNames();
-// Ends the message about another one.
-inline constexpr const char* kWhyOneDevice =
-    "qlora computes on the CPU: its CUDA backend, which no GPU had measured, left after commit "
-    "7b182e9a (CHANGELOG.md)";
+// device: the CPU, by the names "auto" and "cpu".
+void DeclareDevice(OptionTable& table, std::string* device);
 
 // Makes the backends of one device. A job may need several, one for each operand type.
 class BackendFactory {
  public:
   using Ptr = std::shared_ptr<const BackendFactory>;
 
-  // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name.
+  // The factory of a device by its name; "auto" is the CPU. Errors: InvalidInput for another name,
+  // as the option.
   static Ptr Of(const std::string& device);
   // The factory that `context` was given, otherwise the factory of the device. Errors: as Of.
   static Ptr ForJob(const Context& context, const std::string& device);

@@ -26,6 +26,7 @@ namespace qlora {
 enum class Activation : std::uint8_t {
   kSilu,
   kGeluTanh,
+  kGelu,  // by erf
   kSigmoid,
   kIdentity,
   kClampedSwiglu,  // also of `up`; see ops::GatedActivation
@@ -38,7 +39,7 @@ struct SequenceSpan {
   std::int64_t state = 0;  // which state it begins and ends in, where the op is given states
 };
 
-// Taps of a convolution; models have 3 or 4.
+// Taps of a convolution; models have 3 to 7.
 inline constexpr std::int64_t kMostTaps = 64;
 
 struct DeltaRuleShape {

@@ -431,10 +431,6 @@ class ReferenceBackend final : public Backend {
   const void* Adopt(const void* host, std::size_t, WeightUse, Carver&) override { return host; }
   std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
   void Prepack(const QuantizedView&, std::byte*) override { RefuseToPrepack(); }
-  LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return RowsOfLogits(kHostLogitBytes, vocab);
-  }
 
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,

@@ -16,6 +16,7 @@
 #include <numbers>
 #include <numeric>
 #include <span>
+#include <type_traits>
 
 #include "backend/ops.h"
 
@@ -126,6 +127,34 @@ ActivationValue<T> GeluTanh(T x) {
   return {half * x * (T(1) + t), half * (T(1) + t) + half * x * (T(1) - t * t) * z_slope};
 }
 
+// Phi(x) = (1 + erf(x / sqrt(2))) / 2.  With z = x / sqrt(2) and terms of one sign:
+//   erf(z) = 2 / sqrt(pi) e^(-z^2) (z + 2 z^3 / 3 + 2^2 z^5 / (3 5) + 2^3 z^7 / (3 5 7) + ...)
+template <typename T>
+T NormalCdf(T x) {
+  const T z = x / static_cast<T>(std::numbers::sqrt2);
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::erfc(-z) / 2;
+  } else {
+    // Beyond, it is 0 or 1 to double.
+    if (std::abs(std::real(z)) > 6) return std::real(z) > 0 ? T(1) : T(0);
+    T sum = z;
+    T term = z;
+    for (int n = 1; n < 200; ++n) {
+      term *= 2.0 * z * z / (2.0 * n + 1);
+      sum += term;
+    }
+    return (T(1) + 2 * std::numbers::inv_sqrtpi * std::exp(-z * z) * sum) / 2.0;
+  }
+}
+
+// gelu(x) = x Phi(x),  gelu'(x) = Phi(x) + x e^(-x^2 / 2) / sqrt(2 pi)
+template <typename T>
+ActivationValue<T> Gelu(T x) {
+  const T c = static_cast<T>(std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+  const T cdf = NormalCdf(x);
+  return {x * cdf, cdf + x * c * std::exp(-x * x / T(2))};
+}
+
 // sigma(x),  sigma'(x) = sigma(x) (1 - sigma(x))
 template <typename T>
 ActivationValue<T> Sigmoid(T x) {
@@ -140,6 +169,8 @@ ActivationValue<T> Activate(Activation activation, T x) {
       return Silu(x);
     case Activation::kGeluTanh:
       return GeluTanh(x);
+    case Activation::kGelu:
+      return Gelu(x);
     case Activation::kSigmoid:
       return Sigmoid(x);
     case Activation::kIdentity:

@@ -260,6 +260,10 @@ void CheckOptionsOnResume(const fs::path& checkpoint, Json options, bool base_ma
   }
 }
 
+std::string NoteUnrecorded(const fs::path& checkpoint) {
+  return NoteUnrecorded(ReadJsonFile(checkpoint / kTrainerState).value("options", Json::object()));
+}
+
 bool SplitsStepsAgain(const fs::path& checkpoint, const Json& options) {
   const Json state = ReadJsonFile(checkpoint / kTrainerState);
   return HasOtherMicroBatches(state.value("options", Json::object()), options);

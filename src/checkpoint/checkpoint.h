@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 
 #include "adapter/lora.h"
 #include "checkpoint/train_position.h"
@@ -64,6 +65,9 @@ std::filesystem::path CopyCheckpoint(const std::filesystem::path& checkpoint,
 // compared where the samples are the same. Errors: InvalidInput when they differ, naming the keys.
 void CheckOptionsOnResume(const std::filesystem::path& checkpoint, Json options,
                           bool base_may_change = false);
+
+// NoteUnrecorded of the options of the checkpoint.
+std::string NoteUnrecorded(const std::filesystem::path& checkpoint);
 
 // True when the checkpoint's options split the samples of a step into other micro-batches than
 // `options`, those of a run (RecordedOptions).

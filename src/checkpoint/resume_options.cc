@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "config/config_text.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -64,6 +65,8 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
 constexpr const char* kModel = "model_name_or_path";
 constexpr const char* kLayout = "prompt_layout";
 constexpr const char* kModelFingerprint = "model_fingerprint";
+constexpr const char* kModelConfig = "model_config";
+constexpr const char* kModelHash = "model_hash";
 constexpr const char* kDataFingerprint = "dataset_fingerprint";
 constexpr const char* kDataWeights = "dataset_weights";
 constexpr const char* kEvalFingerprint = "eval_fingerprint";
@@ -75,12 +78,14 @@ constexpr const char* kWindow = "gradient_accumulation_steps";
 constexpr const char* kPacking = "packing";
 
 // Keys that older checkpoints do not record, and whose value then is not known.
-constexpr auto kLaterKeys = std::to_array<std::string_view>(
-    {kLayout, kModelFingerprint, kDataWeights, kEvalFingerprint, kTrainTurns});
+constexpr auto kLaterKeys =
+    std::to_array<std::string_view>({kLayout, kModelFingerprint, kModelConfig, kModelHash,
+                                     kDataWeights, kEvalFingerprint, kTrainTurns});
 
 // The content that a fingerprint identifies, in words.
 constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*>>({
     {kModelFingerprint, "the weights of model_name_or_path"},
+    {kModelHash, "the weights of model_name_or_path (some bytes of them)"},
     {kDataFingerprint, "the samples of dataset"},
     {kEvalFingerprint, "the samples for evaluation"},
 });
@@ -131,6 +136,11 @@ std::string DescribeDifference(const std::string& key, const Json& then, const J
   for (const auto& [fingerprint, content] : kContents) {
     if (fingerprint == key) return content;
   }
+  if (key == kModelConfig) {
+    return fmt::format("the configuration of model_name_or_path ({})",
+                       DescribeConfigDifference(then.is_string() ? then.get<std::string>() : "",
+                                                now.get<std::string>()));
+  }
   return fmt::format("{} ({} in the checkpoint, {} now)", key, FormatJson(then), FormatJson(now));
 }
 
@@ -179,17 +189,18 @@ Json OptionsToJson(TrainOptions options) {
   return json;
 }
 
-Json RecordedOptions(const TrainOptions& options, DType compute, std::uint64_t model_fingerprint,
-                     const Dataset& train, const Dataset* held_out) {
+Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, const Dataset& train,
+                     const Dataset* held_out) {
   const Json all = OptionsToJson(options);
   Json recorded = Json::object();
   for (const auto& [name, value] : all.items()) {
     if (!MayChangeOnResume(name)) recorded[name] = value;
   }
-  // "auto" may mean another type on another machine.
-  recorded["compute_dtype"] = compute == DType::kBF16 ? "bfloat16" : "float32";
+  recorded["compute_dtype"] = model.compute == DType::kBF16 ? "bfloat16" : "float32";
   recorded[kModel] = options.model_name_or_path;
-  recorded[kModelFingerprint] = Hex(model_fingerprint);
+  recorded[kModelFingerprint] = Hex(model.fingerprint);
+  recorded[kModelConfig] = model.config;
+  if (model.weights) recorded[kModelHash] = Hex(*model.weights);
   recorded[kDataFingerprint] = Hex(train.fingerprint());
   recorded[kDataWeights] = WeightsOf(train);
   recorded[kEvalFingerprint] = held_out != nullptr ? Hex(held_out->fingerprint()) : "";
@@ -199,8 +210,7 @@ Json RecordedOptions(const TrainOptions& options, DType compute, std::uint64_t m
 void LeaveOutBase(const Json& then, Json& now) {
   const auto data = then.find(kDataFingerprint);
   if (data == then.end() || *data != now.at(kDataFingerprint)) return;
-  now.erase(kModel);
-  now.erase(kModelFingerprint);
+  for (const char* key : {kModel, kModelFingerprint, kModelConfig, kModelHash}) now.erase(key);
 }
 
 std::string DifferencesOnResume(const Json& then, const Json& now) {
@@ -216,11 +226,18 @@ std::string DifferencesOnResume(const Json& then, const Json& now) {
     // only in checkpoints without a fingerprint.
     const bool was_moved = key == kModel && then.contains(kModelFingerprint);
     if (before == value || is_new || was_moved) continue;
-    std::string& list = key == kModelFingerprint ? model : text;
+    std::string& list = key.starts_with("model_") ? model : text;
     if (!list.empty()) list += ", ";
     list += DescribeDifference(key, before, value);
   }
   return model.empty() || text.empty() ? model + text : model + ", " + text;
+}
+
+std::string NoteUnrecorded(const Json& then) {
+  if (then.contains(kModelConfig) && then.contains(kModelHash)) return "";
+  return "the checkpoint is of an earlier release, which recorded the first bytes of each tensor "
+         "alone: whether the configuration and the other bytes of the model are those of before is "
+         "not known";
 }
 
 // Without a record of the layout, the fingerprint of the data tells whether the texts are the same.

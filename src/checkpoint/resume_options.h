@@ -3,6 +3,7 @@
 #define QLORA_CHECKPOINT_RESUME_OPTIONS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -36,11 +37,18 @@ void CountAgain(const Json& then, const Json& now, TrainPosition& at);
 // All options as JSON text values.
 Json OptionsToJson(TrainOptions options);
 
+// What is recorded of the base of a run.
+struct RecordedModel {
+  DType compute = DType::kF32;                // "auto" may mean another type on another machine
+  std::uint64_t fingerprint = 0;              // ModelFingerprint
+  std::string config = {};                    // ConfigText
+  std::optional<std::uint64_t> weights = {};  // HashWeights, as soon as they are read
+};
+
 // The record of a run's checkpoints that a resumed run must share: the options that may not
-// change, with compute_dtype as the type that was chosen, and fingerprints of model and data.
-// held_out: null without evaluation data.
-Json RecordedOptions(const TrainOptions& options, DType compute, std::uint64_t model_fingerprint,
-                     const Dataset& train, const Dataset* held_out);
+// change, and what tells model and data from others. held_out: null without evaluation data.
+Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, const Dataset& train,
+                     const Dataset* held_out);
 
 // Removes the model from the record `now` where the samples are the samples of `then`: the run may
 // yet change its base for another form of the same model. Other samples may be of another model.
@@ -50,6 +58,9 @@ void LeaveOutBase(const Json& then, Json& now);
 // a checkpoint; "" for a run that may resume. Keys that older checkpoints do not record may have
 // any value.
 std::string DifferencesOnResume(const Json& then, const Json& now);
+
+// Says what a record of an earlier release does not tell of the base; "" for others.
+std::string NoteUnrecorded(const Json& then);
 
 // True when the record is of a version that recorded no layouts, and its samples were others.
 bool HasOtherTextsOfOlderVersion(const Json& then, const Json& now);

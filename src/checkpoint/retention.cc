@@ -28,12 +28,14 @@ void DiscardCheckpoint(const fs::path& dir) {
 void RemoveOldCheckpoints(const fs::path& run_dir, std::int64_t keep, std::int64_t newest,
                           std::int64_t spared) {
   std::vector<fs::path> others = ListCheckpoints(run_dir);
+  const std::int64_t all = std::ssize(others);
   // A run that resumed from an older checkpoint may have checkpoints of later steps than `newest`.
   std::erase_if(others, [&](const fs::path& dir) {
     return StepOfCheckpoint(dir) == newest || StepOfCheckpoint(dir) == spared;
   });
-  // `others` has neither `newest` nor `spared`; `newest` counts towards `keep`.
-  for (std::int64_t i = 0; i + keep - 1 < std::ssize(others); ++i) DiscardCheckpoint(others[i]);
+  for (std::int64_t i = 0; i < std::ssize(others) && all - i > keep; ++i) {
+    DiscardCheckpoint(others[i]);
+  }
 }
 
 void RemoveAllCheckpoints(const fs::path& run_dir) {

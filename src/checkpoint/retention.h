@@ -10,8 +10,8 @@ namespace qlora {
 // Removes a checkpoint: renames the folder, so that the checkpoint disappears at once, then removes
 // the files.
 void DiscardCheckpoint(const std::filesystem::path& dir);
-// Removes the oldest checkpoints until `keep` remain, one of which belongs to step `newest`. The
-// checkpoint of step `spared` is kept and not counted.
+// Removes the oldest checkpoints until `keep` remain. Those of the steps `newest` and `spared` are kept
+// in any case, and counted.
 void RemoveOldCheckpoints(const std::filesystem::path& run_dir, std::int64_t keep,
                           std::int64_t newest, std::int64_t spared);
 void RemoveAllCheckpoints(const std::filesystem::path& run_dir);

@@ -25,12 +25,39 @@ Activation ActivationOf(const ConfigKeys& keys, const Family& family) {
   const bool is_gemma1 = family.model_type == "gemma";
   const bool is_old = is_gemma1 && keys.Find("hidden_activation") == nullptr;
   const char* const key = family.gemma && !is_old ? "hidden_activation" : "hidden_act";
-  std::string name = keys.String(key, family.gemma ? "gelu_pytorch_tanh" : "silu");
+  std::string name = keys.String(key, std::string(family.hidden_act));
   if (is_old && name == "gelu") name = "gelu_pytorch_tanh";
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
-  ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu_pytorch_tanh",
+  if (const auto activation = ActivationNamed(name)) return *activation;
+  ThrowInvalidInput("{}: {} '{}' is not supported; supported: silu, gelu, gelu_pytorch_tanh",
                     keys.where(), key, name);
+}
+
+// Refuses other values of keys of which only one is supported.
+void CheckOnly(const ConfigKeys& keys, const Family& family) {
+  const Json only = ParseJson(family.only, "a family");
+  for (const auto& [key, supported] : only.items()) {
+    const Json* value = keys.Find(key.c_str());
+    if (value == nullptr || *value == supported) continue;
+    ThrowInvalidInput("{}: {} {} is not supported; supported: {}", keys.where(), key,
+                      FormatJson(*value), FormatJson(supported));
+  }
+}
+
+// Copies the properties of a family that no key of a file states.
+void ApplyFamily(const Family& family, DecoderConfig& config) {
+  config.architecture = family.architecture;
+  config.qk_norm = family.qk_norm;
+  config.value_norm = config.layer_scalar = family.gemma4;
+  config.one_plus_norm = family.one_plus_norm;
+  config.input_norms = family.input_norms;
+  config.post_norms = family.post_norms;
+  config.fused_qkv = family.fused_qkv;
+  config.fused_gate_up = family.fused_gate_up;
+  config.fused_delta = family.fused_delta;
+  config.names = SpelledNames(family, [](std::string_view) { return false; });
+  config.sinks = family.sinks;
+  config.moe.router_bias = config.moe.is_joined = family.gpt_oss;
+  if (family.gpt_oss) config.mlp_bias = true;
 }
 
 // Reads the numbers of heads and their size. Needs hidden_size.
@@ -101,7 +128,10 @@ void ParseMultipliers(const ConfigKeys& keys, DecoderConfig& config) {
 void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   ParseBiases(keys, family, config);
   ApplyFamily(family, config);
-  config.one_plus_norm = family.one_plus_norm;
+  const std::string gate_key(family.output_gate_key);
+  if (gate_key.empty() || keys.Bool(gate_key.c_str(), false)) {
+    config.output_gate = family.output_gate;
+  }
   // Attention scores are q . k / sqrt(head_dim), in Gemma / sqrt(query_pre_attn_scalar).
   double query_scalar = static_cast<double>(config.head_dim);
   if (family.gemma) {
@@ -125,16 +155,13 @@ void ParseBlocks(const ConfigKeys& keys, const Family& family, DecoderConfig& co
 // The sizes of mixers that are not attention.
 void ParseMixers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (family.mixers == MixerRule::kDeltaRule) {
-    if (!keys.Bool("attn_output_gate", true)) {
-      ThrowInvalidInput("{}: attn_output_gate false is not supported", keys.where());
-    }
     config.delta_rule = {keys.Int("linear_num_value_heads", 32),
                          keys.Int("linear_num_key_heads", 16), keys.Int("linear_key_head_dim", 128),
                          keys.Int("linear_value_head_dim", 128)};
     config.conv_taps = keys.Int("linear_conv_kernel_dim", 4);
   }
   if (family.mixers == MixerRule::kShortConv) {
-    config.conv_taps = keys.Int("conv_L_cache", 3);
+    config.conv_taps = keys.Int("conv_L_cache", family.conv_taps);
     config.conv_bias = keys.Bool("conv_bias", false);
   }
 }
@@ -159,7 +186,7 @@ std::int64_t LfmIntermediateSize(const ConfigKeys& keys) {
 
 std::int64_t IntermediateSize(const ConfigKeys& keys, const Family& family) {
   if (family.moe) return ExpertIntermediateSize(keys, family);
-  if (family.mixers == MixerRule::kShortConv) return LfmIntermediateSize(keys);
+  if (family.lfm2) return LfmIntermediateSize(keys);
   // Granite's hybrids have a shared expert for all tokens, which is their MLP where there are no
   // others.
   return keys.Int(family.model_type == "granitemoehybrid" ? "shared_intermediate_size"
@@ -390,6 +417,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   if (wrapper != nullptr && !NamesTextClass(top)) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
   CheckArchitecture(top, keys);
+  CheckOnly(keys, family);
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);
   config.hidden_size = keys.Int("hidden_size");
@@ -398,15 +426,17 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   ParseHeads(keys, family, config);
   config.max_position_embeddings =
       keys.Int("max_position_embeddings", family.max_position_embeddings);
-  const bool is_lfm2 = family.mixers == MixerRule::kShortConv;
-  const char* const epsilon = is_lfm2 ? "norm_eps" : "rms_norm_eps";
-  config.rms_norm_eps = static_cast<float>(keys.Double(epsilon, family.rms_norm_eps));
+  // LFM3 has both names of the key.
+  const double epsilon =
+      family.lfm2 ? family.rms_norm_eps : keys.Double("rms_norm_eps", family.rms_norm_eps);
+  const bool is_lfm = family.mixers == MixerRule::kShortConv;
+  config.rms_norm_eps = static_cast<float>(is_lfm ? keys.Double("norm_eps", epsilon) : epsilon);
   // A multimodal model may have the key at either level.
   const bool tied_by_default =
       wrapper != nullptr ? wrapper->tie_word_embeddings : family.tie_word_embeddings;
   config.tie_word_embeddings =
       keys.Bool("tie_word_embeddings", top.Bool("tie_word_embeddings", tied_by_default));
-  if (is_lfm2) {
+  if (family.lfm2) {
     config.tie_word_embeddings = keys.Bool("tie_embedding", config.tie_word_embeddings);
   }
   if (family.mixers == MixerRule::kDeltaRule) CheckTied(top, keys);

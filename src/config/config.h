@@ -8,7 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/expert_ops.h"
+#include "backend/recurrent_ops.h"
 #include "base/index_range.h"
 #include "io/json_fwd.h"
 
@@ -95,15 +96,18 @@ enum class OutputGate : std::uint8_t {
   kFull,   // as wide as the output: q_proj has K rows of query, then K of gate for each head
 };
 
-// The names of a layer's modules, which families spell differently. Unused names have no meaning.
+// The names of modules, which families spell differently. Unused names have no meaning.
 struct ModuleNames {
+  std::string_view embedding = "embed_tokens";  // of the model
   std::string_view input_norm = "input_layernorm";
   std::string_view post_attn_norm = "post_attention_layernorm";  // with post_norms
   std::string_view mlp_norm = "post_attention_layernorm";
   std::string_view post_mlp_norm = "post_feedforward_layernorm";  // with post_norms
   std::string_view final_norm = "norm";                           // of the model
+  std::string_view qkv = "self_attn.qkv_proj";                    // with fused_qkv
   std::string_view q_norm = "self_attn.q_norm";
   std::string_view k_norm = "self_attn.k_norm";
+  std::string_view attn_gate = "self_attn.gate_proj";  // with OutputGate::kHeads
   std::string_view o = "self_attn.o_proj";
   std::string_view mlp = "mlp";  // also the module that holds router and experts
   std::string_view gate = "gate_proj";

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <limits>
+
+#include "config/config_rope.h"
 
 namespace qlora {
 namespace {
@@ -82,48 +82,6 @@ std::int64_t HeadDimOfTable(const ConfigKeys& keys, const DecoderConfig& config,
   return head_dim;
 }
 
-// Only the first pairs turn; the others stay. rotary_dim is set.
-void SetTurningPairs(std::int64_t pairs, RopeConfig& rope) {
-  rope.divisors.assign(rope.rotary_dim / 2, std::numeric_limits<double>::infinity());
-  std::fill_n(rope.divisors.begin(), pairs, 1.0);
-}
-
-// parameters: of layers of this type, or null.
-RopeConfig ParseRope(const ConfigKeys& keys, const Json* parameters, bool full,
-                     std::int64_t head_dim) {
-  RopeConfig rope;
-  rope.rotary_dim = head_dim;
-  rope.rope_theta = full ? 1e6 : 1e4;
-  double turning = full ? 0.25 : 1;
-  if (parameters != nullptr) {
-    if (!parameters->is_object()) {
-      ThrowInvalidInput("{}: rope_parameters need an object for each type of layer", keys.where());
-    }
-    const ConfigKeys rotary(*parameters, keys.where() + " (rope_parameters)");
-    const std::string type = rotary.String("rope_type", "default");
-    turning = rotary.Double("partial_rotary_factor", 1);
-    if (type != "proportional" && (type != "default" || turning != 1)) {
-      ThrowInvalidInput(
-          "{}: rope_type '{}' with partial_rotary_factor {} is not supported; supported: default "
-          "without one, proportional",
-          rotary.where(), type, turning);
-    }
-    rope.rope_theta = rotary.Double("rope_theta", 1e4);
-    rope.factor = type == "proportional" ? rotary.Double("factor", 1) : 1;
-    if (!(turning > 0 && turning <= 1) || !(rope.factor > 0 && std::isfinite(rope.factor)) ||
-        !(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
-      ThrowInvalidInput(
-          "{}: rope_theta {}, factor {} and partial_rotary_factor {} are not possible",
-          rotary.where(), rope.rope_theta, rope.factor, turning);
-    }
-    if (rope.factor != 1) rope.type = RopeType::kLinear;
-  }
-  const auto pairs =
-      static_cast<std::int64_t>(turning * static_cast<double>(head_dim) / 2);  // rounded down
-  if (pairs < head_dim / 2) SetTurningPairs(pairs, rope);
-  return rope;
-}
-
 // Gives the last `shared` layers the keys and values of the last layer before them that has their
 // window.
 void ShareKeysAndValues(std::int64_t shared, const std::string& where, DecoderConfig& config) {
@@ -144,7 +102,7 @@ void ShareKeysAndValues(std::int64_t shared, const std::string& where, DecoderCo
 }
 
 // One table for layers that see everything, and one for those with a window.
-void ParseRopes(const ConfigKeys& keys, DecoderConfig& config) {
+void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   const Json* parameters = keys.Find("rope_parameters");
   for (const bool full : {true, false}) {
     const char* const type = full ? "full_attention" : "sliding_attention";
@@ -156,8 +114,9 @@ void ParseRopes(const ConfigKeys& keys, DecoderConfig& config) {
         ThrowInvalidInput("{}: '{}' is missing", types.where(), type);
       }
     }
-    const std::int64_t head_dim = HeadDimOfTable(keys, config, full ? 0 : 1);
-    config.ropes.push_back(ParseRope(keys, of_type, full, head_dim));
+    RopeDefaults usual{1e4, nullptr, 1, HeadDimOfTable(keys, config, full ? 0 : 1)};
+    if (full) usual = {family.rope_theta, nullptr, family.partial_rotary_factor, usual.head_dim};
+    config.ropes.push_back(ParseRope(of_type, usual, keys, family, config));
   }
 }
 
@@ -211,7 +170,7 @@ void ParseGemma4Layers(const ConfigKeys& keys, const Family& family, DecoderConf
       }
     }
   }
-  ParseRopes(keys, config);
+  ParseRopes(keys, family, config);
   ShareKeysAndValues(shared, keys.where(), config);
 }
 

@@ -1,6 +1,7 @@
 #include "config/config_layers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "config/config_rope.h"
@@ -35,25 +36,35 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
   const Json* parameters = keys.Find("rope_parameters");
   const Json* scaling = keys.Find("rope_scaling");
   const Json* full = parameters != nullptr ? parameters : scaling;
-  const Json* sliding = nullptr;
+  const Json* sliding = family.ropes_by_type ? full : nullptr;
   if (full == nullptr && family.query_scale) full = &MinistralRope();
   if (full == nullptr && family.gpt_oss) full = &GptOssRope();
-  if (family.local_rope && parameters != nullptr && parameters->contains("full_attention")) {
-    full = &parameters->at("full_attention");
-    if (parameters->contains("sliding_attention")) sliding = &parameters->at("sliding_attention");
+  const auto has_part = [&](const char* type) {
+    return parameters != nullptr && parameters->contains(type);
+  };
+  if (family.local_rope &&
+      (has_part("full_attention") || (family.ropes_by_type && has_part("sliding_attention")))) {
+    full = FindJson(*parameters, "full_attention", keys.where());
+    sliding = FindJson(*parameters, "sliding_attention", keys.where());
   }
-  if (parameters != nullptr && scaling != nullptr) {
+  if (full != nullptr && parameters != nullptr && scaling != nullptr) {
     CheckOneRopeSetting(*full, *scaling, family, keys.where());
   }
-  const double theta = keys.Double("rope_theta", family.rope_theta);
-  config.ropes.push_back(ParseRope(full, theta, "rope_theta", keys, family, config));
-  if (family.local_rope) {
+  const RopeDefaults usual = {keys.Double("rope_theta", family.rope_theta), "rope_theta",
+                              family.partial_rotary_factor, config.head_dim};
+  config.ropes.push_back(ParseRope(full, usual, keys, family, config));
+  if (!family.local_rope) return;
+  RopeDefaults local = usual;
+  if (family.ropes_by_type) {
+    local = {1e4, nullptr, 1, config.head_dim};
+  } else if (family.gemma) {
     // Gemma's key; without one the layers with a window turn as the others do, but unscaled.
-    const bool has_key = family.gemma;
-    const char* const key = has_key ? "rope_local_base_freq" : "rope_theta";
-    const double local = keys.Double(key, has_key ? 1e4 : config.ropes[0].rope_theta);
-    config.ropes.push_back(ParseRope(sliding, local, key, keys, family, config));
+    local.theta_key = "rope_local_base_freq";
+    local.theta = keys.Double(local.theta_key, 1e4);
+  } else {
+    local.theta = keys.Double("rope_theta", config.ropes[0].rope_theta);
   }
+  config.ropes.push_back(ParseRope(sliding, local, keys, family, config));
 }
 
 // The keys that decide which layers rotate and which have a window.
@@ -65,8 +76,10 @@ class LayerRules {
         window_(keys.IsNull("sliding_window") ? 0
                                               : keys.Int("sliding_window", family.sliding_window)),
         max_window_layers_(keys.Int("max_window_layers", family.max_window_layers)),
-        pattern_(
-            keys.Int("sliding_window_pattern", std::max<std::int64_t>(1, family.window_period))),
+        letters_(family.full_stays ? Letters(keys) : ""),
+        pattern_(letters_.empty() ? keys.Int("sliding_window_pattern",
+                                             std::max<std::int64_t>(1, family.window_period))
+                                  : std::ssize(letters_)),
         no_rope_interval_(
             keys.Int("no_rope_layer_interval", std::max<std::int64_t>(1, family.no_rope_interval))),
         layer_types_(keys.Find("layer_types")),
@@ -89,6 +102,11 @@ class LayerRules {
       ThrowInvalidInput("{}: sliding_window_pattern and no_rope_layer_interval must be 1 or more",
                         where_);
     }
+    if (layer_types_ == nullptr && has_mixers() && family.window == WindowRule::kTypes) {
+      ThrowInvalidInput(
+          "{}: key 'layer_types' is missing, without which layers of a {} are unknown", where_,
+          family.model_type);
+    }
     // One entry for each layer, or the list belongs to another model.
     for (const Json* list : {layer_types_, no_rope_}) {
       if (list != nullptr &&
@@ -99,17 +117,30 @@ class LayerRules {
   }
 
   LayerConfig Layer(std::int64_t l) const {
-    const Mixer mixer = MixerOf(l);
-    if (mixer != Mixer::kAttention) return {.rope = -1, .mixer = mixer};
-    const bool rotates = Rotates(l);
-    const bool sliding = layer_types_ != nullptr && family_.window != WindowRule::kNone
-                             ? IsNamedSliding(l)
-                             : IsSlidingByFamily(l, rotates);
-    const bool own_table = family_.local_rope && sliding;
-    return {.window = sliding && used_ ? window_ : 0, .rope = !rotates ? -1 : own_table ? 1 : 0};
+    const Kind kind = KindOf(l);
+    if (kind.mixer != Mixer::kAttention) return {.rope = -1, .mixer = kind.mixer};
+    const bool stays = family_.full_stays && window_ > 0 && !kind.sliding;
+    const int table = family_.local_rope && kind.sliding ? 1 : 0;
+    return {.window = kind.sliding && used_ ? window_ : 0,
+            .rope = Rotates(l) && !stays ? table : -1};
   }
 
  private:
+  struct Kind {
+    Mixer mixer = Mixer::kAttention;
+    bool sliding = false;
+  };
+
+  // EXAONE 4's spelling of a pattern: "LLLG", of which layers with an L have a window.
+  static std::string Letters(const ConfigKeys& keys) {
+    const Json* pattern = keys.Find("sliding_window_pattern");
+    if (pattern == nullptr || !pattern->is_string()) return "";
+    const auto letters = pattern->get<std::string>();
+    if (!letters.empty() && letters.find_first_not_of("LG") == std::string::npos) return letters;
+    ThrowInvalidInput("{}: sliding_window_pattern is \"{}\", expected letters L and G",
+                      keys.where(), letters);
+  }
+
   static bool AreLayers(const Json* list, std::int64_t layers) {
     if (list == nullptr) return true;
     return list->is_array() && std::ranges::all_of(*list, [layers](const Json& l) {
@@ -117,17 +148,28 @@ class LayerRules {
            });
   }
 
-  Mixer MixerOf(std::int64_t l) const {
-    if (family_.mixers == MixerRule::kAttention) return Mixer::kAttention;
+  bool has_mixers() const { return family_.mixers != MixerRule::kAttention; }
+  bool has_windows() const { return family_.window != WindowRule::kNone; }
+
+  Kind KindOf(std::int64_t l) const {
     const bool is_conv = family_.mixers == MixerRule::kShortConv;
     const Mixer other = is_conv ? Mixer::kShortConv : Mixer::kDeltaRule;
-    if (layer_types_ == nullptr) return AttendsByRule(l, is_conv) ? Mixer::kAttention : other;
+    if (layer_types_ == nullptr || (!has_mixers() && !has_windows())) {
+      const bool attends = !has_mixers() || AttendsByRule(l, is_conv);
+      return attends ? Kind{.sliding = IsSlidingByFamily(l)} : Kind{.mixer = other};
+    }
     const Json& type = (*layer_types_)[l];
-    if (type == "full_attention" || type == "attention") return Mixer::kAttention;
-    if (type == (is_conv ? "conv" : "linear_attention")) return other;
-    if (!is_conv && type == "mamba") return other;  // an older name
-    ThrowInvalidInput("{}: layer type {} is not supported; supported: full_attention, {}", where_,
-                      FormatJson(type), is_conv ? "conv" : "linear_attention");
+    if (type == "full_attention" || (has_mixers() && type == "attention")) return {};
+    if (has_windows() && type == "sliding_attention") {
+      CheckUsed(l);
+      return {.sliding = true};
+    }
+    const std::string name = is_conv ? "conv" : "linear_attention";
+    const bool is_older_name = !is_conv && type == "mamba";
+    if (has_mixers() && (type == name || is_older_name)) return {.mixer = other};
+    ThrowInvalidInput("{}: layer type {} is not supported; supported: full_attention{}{}", where_,
+                      FormatJson(type), has_windows() ? ", sliding_attention" : "",
+                      has_mixers() ? ", " + name : "");
   }
 
   bool AttendsByRule(std::int64_t l, bool is_conv) const {
@@ -144,9 +186,10 @@ class LayerRules {
     return no_rope_ != nullptr ? (*no_rope_)[l] != 0 : (l + 1) % no_rope_interval_ != 0;
   }
 
-  bool IsSlidingByFamily(std::int64_t l, bool rotates) const {
+  bool IsSlidingByFamily(std::int64_t l) const {
     switch (family_.window) {
       case WindowRule::kNone:
+      case WindowRule::kTypes:
         return false;
       case WindowRule::kAll:
       case WindowRule::kAllIfUsed:
@@ -154,34 +197,27 @@ class LayerRules {
       case WindowRule::kUpper:
         return l >= max_window_layers_;
       case WindowRule::kNoRope:
-        return !rotates;
+        return !Rotates(l);
       case WindowRule::kPeriod:
-        return (l + 1) % pattern_ != 0;
+        if (!letters_.empty()) return letters_[l % pattern_] == 'L';
+        return (family_.first_is_full ? l : l + 1) % pattern_ != 0;
     }
     return false;
   }
 
-  bool IsNamedSliding(std::int64_t l) const {
-    const Json& type = (*layer_types_)[l];
-    if (type == "full_attention") return false;
-    if (type != "sliding_attention") {
-      ThrowInvalidInput(
-          "{}: layer type {} is not supported; supported: full_attention, sliding_attention",
-          where_, FormatJson(type));
-    }
-    if (!used_) {
-      ThrowInvalidInput(
-          "{}: layer_types names sliding_attention for layer {}, and use_sliding_window is false; "
-          "correct one of them",
-          where_, l);
-    }
-    return true;
+  void CheckUsed(std::int64_t l) const {
+    if (used_) return;
+    ThrowInvalidInput(
+        "{}: layer_types names sliding_attention for layer {}, and use_sliding_window is false; "
+        "correct one of them",
+        where_, l);
   }
 
   const std::string& where_;
   const Family& family_;
   std::int64_t window_;
   std::int64_t max_window_layers_;
+  std::string letters_;  // L or G of each layer of a period; or empty
   std::int64_t pattern_;
   std::int64_t no_rope_interval_;
   const Json* layer_types_;
@@ -192,8 +228,8 @@ class LayerRules {
   bool used_ = false;  // sliding_window has an effect
 };
 
-}  // namespace
-
+// Adds the table of queries that grow with their position (RopeConfig::query_scale_beta), once the
+// layers are there.
 void AddQueryRope(DecoderConfig& config) {
   if (config.ropes[0].query_scale_beta == 0) return;
   QLORA_DCHECK(config.ropes.size() == 1);
@@ -202,6 +238,31 @@ void AddQueryRope(DecoderConfig& config) {
   config.ropes = {keys, config.ropes[0]};
   for (LayerConfig& layer : config.layers) layer.query_rope = 1;
 }
+
+// Gives each layer the table of its base; of 0, none. Layers of one base share a table.
+void ParseLayerThetas(const ConfigKeys& keys, DecoderConfig& config) {
+  constexpr const char* kKey = "layer_rope_theta";
+  if (keys.Find(kKey) == nullptr) return;
+  const std::vector<double> thetas = keys.Doubles(kKey, config.num_hidden_layers);
+  const RopeConfig usual = config.ropes[0];
+  config.ropes.clear();
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (!(thetas[l] >= 0 && std::isfinite(thetas[l]))) {
+      ThrowInvalidInput("{}: {} has {}, expected bases, or 0 for layers that do not rotate",
+                        keys.where(), kKey, thetas[l]);
+    }
+    config.layers[l].rope = -1;
+    if (thetas[l] == 0) continue;
+    const auto same = std::ranges::find(config.ropes, thetas[l], &RopeConfig::rope_theta);
+    config.layers[l].rope = static_cast<int>(same - config.ropes.begin());
+    if (same != config.ropes.end()) continue;
+    config.ropes.push_back(usual);
+    config.ropes.back().rope_theta = thetas[l];
+  }
+  if (config.ropes.empty()) config.ropes.push_back(usual);
+}
+
+}  // namespace
 
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   ParseRopes(keys, family, config);
@@ -212,6 +273,7 @@ void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& co
   const bool has_local =
       std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.rope == 1; });
   if (!has_local) config.ropes.resize(1);
+  if (family.layer_thetas) ParseLayerThetas(keys, config);
   AddQueryRope(config);
 }
 

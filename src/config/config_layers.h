@@ -13,10 +13,6 @@ namespace qlora {
 // rope_scaling (4).
 void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 
-// Adds the table of queries that grow with their position (RopeConfig::query_scale_beta), once the
-// layers are there.
-void AddQueryRope(DecoderConfig& config);
-
 }  // namespace qlora
 
 #endif  // QLORA_CONFIG_CONFIG_LAYERS_H_

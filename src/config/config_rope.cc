@@ -1,7 +1,9 @@
 // Computes the rotary frequencies that config.json asks for.
 #include "config/config_rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace qlora {
@@ -38,13 +40,46 @@ RopeType RopeTypeOf(const ConfigKeys& keys, const Family& family) {
 }
 
 // Only the first dims of a head rotate in some models.
-std::int64_t RotaryDim(const ConfigKeys& keys, const DecoderConfig& config, double otherwise) {
-  const double partial = keys.Double("partial_rotary_factor", otherwise);
+std::int64_t RotaryDim(const ConfigKeys& keys, const RopeDefaults& usual) {
+  const double partial = keys.Double("partial_rotary_factor", usual.partial);
   if (!(partial > 0 && partial <= 1)) {
     ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1",
                       keys.where(), partial);
   }
-  return static_cast<std::int64_t>(static_cast<double>(config.head_dim) * partial);
+  return static_cast<std::int64_t>(static_cast<double>(usual.head_dim) * partial);
+}
+
+// Of the pairs of the whole head, only the first turn; the others stay.
+void SetTurningPairs(double turning, const std::string& where, RopeConfig& rope) {
+  if (!(turning > 0 && turning <= 1)) {
+    ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1", where,
+                      turning);
+  }
+  const std::int64_t pairs = rope.rotary_dim / 2;
+  const auto turn = static_cast<std::int64_t>(turning * static_cast<double>(rope.rotary_dim) /
+                                              2);  // rounded down
+  if (turn == pairs) return;
+  rope.divisors.assign(pairs, std::numeric_limits<double>::infinity());
+  std::fill_n(rope.divisors.begin(), turn, 1.0);
+}
+
+// The class has no other scaling than a factor.
+void ReadProportional(const ConfigKeys& keys, const Family& family, RopeConfig& rope) {
+  const std::string type = keys.String("rope_type", "default");
+  const double turning = keys.Double("partial_rotary_factor", 1);
+  const bool is_plain =
+      turning == 1 || family.partial_rotation == PartialRotation::kAlwaysFirstPairs;
+  if (type != "proportional" && (type != "default" || !is_plain)) {
+    ThrowInvalidInput(
+        "{}: rope_type '{}' with partial_rotary_factor {} is not supported; supported: default "
+        "without one, proportional",
+        keys.where(), type, turning);
+  }
+  rope.rope_theta = keys.Double("rope_theta", 1e4);
+  rope.factor = type == "proportional" ? keys.Double("factor", 1) : 1;
+  if (!(rope.factor > 0)) ThrowInvalidInput("{}: factor must be positive", keys.where());
+  if (rope.factor != 1) rope.type = RopeType::kLinear;
+  SetTurningPairs(turning, keys.where(), rope);
 }
 
 // Long contexts are read with somewhat larger cos and sin. With L original positions and the
@@ -104,19 +139,34 @@ void ReadQueryScale(const ConfigKeys& keys, const ConfigKeys& model, const Decod
   }
 }
 
+// The same value of one setting in two places of a file, or in one place alone.
+void CheckSame(const ConfigKeys& keys, const ConfigKeys& model, const char* key) {
+  const Json* inner = keys.Find(key);
+  const Json* outer = model.Find(key);
+  if (inner == nullptr || outer == nullptr || *inner == *outer) return;
+  ThrowInvalidInput("{}: {} is {}, and outside of it {}; remove the one that is wrong",
+                    keys.where(), key, FormatJson(*inner), FormatJson(*outer));
+}
+
 // keys: the scaling. model: the whole file.
 void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& family,
-                 const DecoderConfig& config, RopeConfig& rope) {
+                 const RopeDefaults& usual, const DecoderConfig& config, RopeConfig& rope) {
   for (const char* layers : {"full_attention", "sliding_attention"}) {
     if (keys.Find(layers) != nullptr) {
       ThrowInvalidInput("{}: '{}' has separate settings, which {} does not support", keys.where(),
                         layers, family.model_type);
     }
   }
+  CheckSame(keys, model, "partial_rotary_factor");
+  CheckSame(keys, model, "original_max_position_embeddings");
+  if (usual.theta_key != nullptr && keys.Find("rope_theta") != nullptr &&
+      model.Find(usual.theta_key) && keys.Double("rope_theta") != usual.theta) {
+    ThrowInvalidInput("{}: rope_theta is {}, and {} outside of it {}; remove the one that is wrong",
+                      keys.where(), keys.Double("rope_theta"), usual.theta_key, usual.theta);
+  }
   rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
   if (keys.Find("mrope_section") != nullptr) rope.mrope_section = keys.Ints("mrope_section");
-  if (keys.Find("partial_rotary_factor") != nullptr)
-    rope.rotary_dim = RotaryDim(keys, config, family.partial_rotary_factor);
+  if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = RotaryDim(keys, usual);
   if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);
   rope.type = RopeTypeOf(keys, family);
   if (family.query_scale) ReadQueryScale(keys, model, config, rope);
@@ -138,13 +188,29 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
   if (rope.type == RopeType::kYarn) ReadYarn(keys, rope);
 }
 
-// The same value of one setting in two places of a file, or in one place alone.
-void CheckSame(const ConfigKeys& keys, const ConfigKeys& model, const char* key) {
-  const Json* inner = keys.Find(key);
-  const Json* outer = model.Find(key);
-  if (inner == nullptr || outer == nullptr || *inner == *outer) return;
-  ThrowInvalidInput("{}: {} is {}, and outside of it {}; remove the one that is wrong",
-                    keys.where(), key, FormatJson(*inner), FormatJson(*outer));
+// Whatever was stated and computed.
+void CheckRope(const RopeConfig& rope, std::int64_t head_dim, const std::string& where) {
+  if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
+    ThrowInvalidInput("{}: rope_theta is {}, expected a positive number", where, rope.rope_theta);
+  }
+  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > head_dim) {
+    ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", where,
+                      rope.rotary_dim, head_dim);
+  }
+  const auto check = [&](const char* key, double value) {
+    if (std::isfinite(value)) return;
+    ThrowInvalidInput("{}: {} of the rotary embedding is {}, expected a finite number", where, key,
+                      value);
+  };
+  check("factor", rope.factor);
+  check("low_freq_factor", rope.low_freq_factor);
+  check("high_freq_factor", rope.high_freq_factor);
+  check("beta_fast", rope.beta_fast);
+  check("beta_slow", rope.beta_slow);
+  check("attention_factor", rope.attention_factor);
+  check("llama_4_scaling_beta", rope.query_scale_beta);
+  for (const double factor : rope.short_factor) check("short_factor", factor);
+  for (const double factor : rope.long_factor) check("long_factor", factor);
 }
 
 }  // namespace
@@ -168,37 +234,29 @@ void CheckOneRopeSetting(const Json& parameters, const Json& scaling, const Fami
   }
 }
 
-RopeConfig ParseRope(const Json* scaling, double theta, const char* theta_key,
-                     const ConfigKeys& model, const Family& family, const DecoderConfig& config) {
+RopeConfig ParseRope(const Json* scaling, const RopeDefaults& usual, const ConfigKeys& model,
+                     const Family& family, const DecoderConfig& config) {
   RopeConfig rope;
-  rope.rope_theta = theta;
-  rope.rotary_dim = RotaryDim(model, config, family.partial_rotary_factor);
+  const bool of_whole_head = family.partial_rotation != PartialRotation::kFirstDims;
+  rope.rope_theta = usual.theta;
+  rope.rotary_dim = of_whole_head ? usual.head_dim : RotaryDim(model, usual);
   rope.interleaved = family.interleaved_rope;
-  if (scaling != nullptr) {
+  if (scaling == nullptr) {
+    if (of_whole_head) SetTurningPairs(usual.partial, model.where(), rope);
+  } else {
     if (!scaling->is_object()) {
       ThrowInvalidInput("{}: the rope scaling must be an object", model.where());
     }
     const char* const place =
         model.Find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
     const ConfigKeys keys(*scaling, fmt::format("{} ({})", model.where(), place));
-    CheckSame(keys, model, "partial_rotary_factor");
-    CheckSame(keys, model, "original_max_position_embeddings");
-    if (theta_key != nullptr && keys.Find("rope_theta") != nullptr && model.Find(theta_key) &&
-        keys.Double("rope_theta") != theta) {
-      ThrowInvalidInput(
-          "{}: rope_theta is {}, and {} outside of it {}; remove the one that is wrong",
-          keys.where(), keys.Double("rope_theta"), theta_key, theta);
+    if (of_whole_head) {
+      ReadProportional(keys, family, rope);
+    } else {
+      ReadScaling(keys, model, family, usual, config, rope);
     }
-    ReadScaling(keys, model, family, config, rope);
   }
-  if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
-    ThrowInvalidInput("{}: rope_theta is {}, expected a positive number", model.where(),
-                      rope.rope_theta);
-  }
-  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > config.head_dim) {
-    ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", model.where(),
-                      rope.rotary_dim, config.head_dim);
-  }
+  CheckRope(rope, usual.head_dim, model.where());
   return rope;
 }
 

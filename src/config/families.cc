@@ -37,6 +37,36 @@ std::string WhatIsMissing(std::string_view model_type) {
   return "";
 }
 
+// What a name of ModuleNames is the name of.
+struct Role {
+  std::string_view ModuleNames::*name;
+  std::string_view what;
+  bool in_mlp = false;  // behind ModuleNames::mlp
+};
+constexpr auto kRoles = std::to_array<Role>({
+    {&ModuleNames::embedding, "the embedding"},
+    {&ModuleNames::final_norm, "the last norm"},
+    {&ModuleNames::input_norm, "the norm before the mixer of tokens"},
+    {&ModuleNames::post_attn_norm, "the norm behind the mixer of tokens"},
+    {&ModuleNames::mlp_norm, "the norm before the MLP"},
+    {&ModuleNames::post_mlp_norm, "the norm behind the MLP"},
+    {&ModuleNames::qkv, "q, k and v of attention"},
+    {&ModuleNames::q_norm, "the norm of queries"},
+    {&ModuleNames::k_norm, "the norm of keys"},
+    {&ModuleNames::attn_gate, "the gate of attention's output"},
+    {&ModuleNames::o, "the last linear of attention"},
+    {&ModuleNames::mlp, "the MLP"},
+    {&ModuleNames::gate, "the gate of the MLP", true},
+    {&ModuleNames::up, "the second linear of the MLP", true},
+    {&ModuleNames::gate_up, "the first linear of the MLP", true},
+    {&ModuleNames::down, "the last linear of the MLP", true},
+    {&ModuleNames::router, "the router", true},
+});
+
+std::string ModulesOf(const Role& role, std::string_view name, const ModuleNames& chosen) {
+  return role.in_mlp ? fmt::format("{}.{}", chosen.mlp, name) : std::string(name);
+}
+
 }  // namespace
 
 const Wrapper* FindWrapper(std::string_view model_type) {
@@ -59,19 +89,25 @@ const Family& FamilyOf(const std::string& model_type, const std::string& where) 
                     SupportedModelTypes());
 }
 
-void ApplyFamily(const Family& family, DecoderConfig& config) {
-  config.architecture = family.architecture;
-  config.qk_norm = family.qk_norm;
-  config.output_gate = family.output_gate;
-  config.value_norm = config.layer_scalar = family.gemma4;
-  config.input_norms = family.input_norms;
-  config.post_norms = family.post_norms;
-  config.fused_qkv = family.fused_qkv;
-  config.fused_gate_up = family.fused_gate_up;
-  config.fused_delta = family.fused_delta;
-  config.names = family.names;
-  config.sinks = config.moe.router_bias = config.moe.is_joined = family.gpt_oss;
-  if (family.gpt_oss) config.mlp_bias = true;
+const GgufFamily& GgufFamilyOf(std::string_view model_type) {
+  static constexpr GgufFamily kNone;
+  const std::span<const Family> all = AllFamilies();
+  const auto found = std::ranges::find(all, model_type, &Family::model_type);
+  return found == all.end() ? kNone : found->gguf;
+}
+
+const Family* FindFamilyOfArchitecture(std::string_view architecture) {
+  for (const Family& family : AllFamilies()) {
+    if (family.gguf.architecture == architecture && !architecture.empty()) return &family;
+  }
+  return nullptr;
+}
+
+std::optional<Activation> ActivationNamed(std::string_view name) {
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_tanh") return Activation::kGeluTanh;
+  if (name == "gelu") return Activation::kGelu;
+  return std::nullopt;
 }
 
 std::string SupportedModelTypes() {
@@ -81,6 +117,38 @@ std::string SupportedModelTypes() {
     names += family.model_type;
   }
   return names;
+}
+
+bool HasSpellings(const Family& family) {
+  return std::ranges::any_of(kRoles, [&](const Role& role) {
+    return (family.names.*role.name).find(' ') != std::string_view::npos;
+  });
+}
+
+ModuleNames SpelledNames(const Family& family,
+                         const std::function<bool(std::string_view modules)>& has) {
+  ModuleNames names;
+  for (const Role& role : kRoles) {
+    const std::vector<std::string_view> spellings = Words(family.names.*role.name);
+    const auto found = std::ranges::find_if(spellings, [&](std::string_view spelling) {
+      return has(ModulesOf(role, spelling, names));
+    });
+    names.*role.name = found == spellings.end() ? spellings.front() : *found;
+  }
+  return names;
+}
+
+std::string RoleOf(const DecoderConfig& config, std::string_view tensor) {
+  const std::string path = fmt::format(".{}", tensor);
+  for (const Role& role : kRoles) {
+    const std::string_view chosen = config.names.*role.name;
+    const std::string modules = fmt::format(".{}.", ModulesOf(role, chosen, config.names));
+    if (role.name == &ModuleNames::mlp || path.find(modules) == std::string::npos) continue;
+    const std::string_view spellings = FamilyOf(config.model_type, "").names.*role.name;
+    return spellings == chosen ? std::string(role.what)
+                               : fmt::format("{}, one of: {}", role.what, spellings);
+  }
+  return "";
 }
 
 }  // namespace qlora

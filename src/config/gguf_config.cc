@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "config/families.h"
+#include "config/family_table.h"
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_json.h"
 #include "config/gguf_config_rope.h"
@@ -18,15 +19,16 @@ namespace {
 // "llama, qwen2, ...": what general.architecture may be.
 std::string SupportedArchitectures() {
   std::string names;
-  for (const GgufArchitecture& row : GgufArchitectures()) {
-    // Several model types have one architecture; the first row of a name stands for all.
-    if (FindGgufArchitectureNamed(row.name) != &row) continue;
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  for (const Family& family : AllFamilies()) {
+    // Several families have one architecture.
+    if (FindFamilyOfArchitecture(family.gguf.architecture) != &family) continue;
+    names += (names.empty() ? "" : ", ") + std::string(family.gguf.architecture);
   }
   return names;
 }
 
-const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
+// The first family of the architecture.
+const Family& ArchitectureOf(const GgufReader& file) {
   if (const auto* type = file.Get<std::string>("general.type"); type && *type != "model") {
     ThrowInvalidInput("{}: holds a part that is no model by itself (general.type '{}'){}",
                       file.where(), *type,
@@ -40,7 +42,7 @@ const GgufArchitecture& ArchitectureOf(const GgufReader& file) {
         "its language model",
         file.where());
   }
-  if (const GgufArchitecture* row = FindGgufArchitectureNamed(name)) return *row;
+  if (const Family* family = FindFamilyOfArchitecture(name)) return *family;
   ThrowInvalidInput("{}: general.architecture '{}' is not supported; supported: {}", file.where(),
                     name, SupportedArchitectures());
 }
@@ -57,7 +59,7 @@ constexpr auto kSecondFamilies = std::to_array<SecondFamily>({
     {"olmo2", "attention.sliding_window", "olmo3"},
 });
 
-const Family& FamilyOfFile(const GgufKeys& keys, const GgufArchitecture& architecture) {
+const Family& FamilyOfFile(const GgufKeys& keys, const Family& architecture) {
   std::string_view model_type = architecture.model_type;
   for (const SecondFamily& row : kSecondFamilies) {
     if (row.first != model_type || keys.Int(row.key, 0) == 0) continue;
@@ -92,21 +94,20 @@ void NoteYarn(const GgufKeys& keys, DecoderConfig& config) {
 }
 
 void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config) {
-  // A factor of cos and sin beside no scaling or a linear one. Layers of Olmo 3 with a window turn
-  // without it.
-  const bool is_local_plain = family.local_rope && !family.gemma;
+  // A factor of cos and sin beside no scaling or a linear one.
   for (std::int64_t r = 0; r < std::ssize(config.ropes); ++r) {
     RopeConfig& rope = config.ropes[r];
     if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) continue;
-    if (r > 0 && is_local_plain) continue;
+    if (r > 0 && family.gguf.plain_local) continue;
     rope.attention_factor = keys.Positive("rope.scaling.attn_factor", 1);
   }
   RopeConfig& full = config.ropes[0];
-  constexpr const char* kDivisors = "rope_freqs.weight";
-  if (family.gguf.is_llama && !HasFactorLists(keys, family) && keys.file().Find(kDivisors)) {
-    full.divisors = ReadDivisors(keys.file(), kDivisors, full.rotary_dim / 2);
+  if (family.gguf.divisors == GgufDivisors::kNeeded ||
+      (family.gguf.divisors == GgufDivisors::kRead && !HasFactorLists(keys, family) &&
+       keys.file().Find(kGgufDivisors) != nullptr)) {
+    full.divisors = ReadTurns(keys.file(), full.rotary_dim / 2);
   }
-  if (family.gguf.has_local_base) {
+  if (family.gguf.local_base == GgufLocalBase::kOfOthers && !family.local_rope) {
     RopeConfig local = full;
     local.rope_theta = keys.Positive("rope.freq_base_swa", full.rope_theta);
     const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
@@ -115,7 +116,7 @@ void SetRopes(const GgufKeys& keys, const Family& family, DecoderConfig& config)
       for (LayerConfig& layer : config.layers) layer.rope = has_window(layer) ? 1 : 0;
     }
   }
-  if (family.multipliers && !keys.Bool("rope.scaling.finetuned", true)) {
+  if (family.gguf.may_not_rotate && !keys.Bool("rope.scaling.finetuned", true)) {
     for (LayerConfig& layer : config.layers) layer.rope = -1;
   }
 }
@@ -127,13 +128,17 @@ void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderCon
   config.o_bias = biases.o;
   config.mlp_bias = biases.mlp || family.gpt_oss;
   config.one_plus_norm = false;
+  if (family.may_lack_post_norms) {
+    config.post_norms =
+        HasInABlock(keys.file(), {"post_attention_norm.weight", "post_ffw_norm.weight"});
+  }
   // Files of Qwen3-Next have the heads of values of the checkpoint.
   config.delta_rule.tiled = config.delta_rule.heads > 0 && !family.fused_delta;
   if (family.gemma4) return SetGgufGemma4Layers(keys, config);
   SetRopes(keys, family, config);
   if (config.ropes[0].type == RopeType::kYarn && !family.query_scale) NoteYarn(keys, config);
   const std::int64_t window = keys.Int("attention.sliding_window", 0);
-  if (family.window == WindowRule::kPeriod) return;
+  if (family.gguf.windows != GgufWindows::kIgnored) return;
   if (window > 0 && window < config.max_position_embeddings) {
     config.notes.push_back(fmt::format(
         "attention.sliding_window {} is not applied, as in llama.cpp: tokens see all before them",
@@ -143,9 +148,8 @@ void ApplyTensorsAndRules(const GgufKeys& keys, const Family& family, DecoderCon
 
 // ---- Checks of what config.json does not have.
 
-void CheckHeads(const GgufKeys& keys, const GgufArchitecture& architecture,
-                const DecoderConfig& config) {
-  if (architecture.derived_heads &&
+void CheckHeads(const GgufKeys& keys, const Family& family, const DecoderConfig& config) {
+  if (family.gguf.derived_heads &&
       config.num_attention_heads * config.head_dim != config.hidden_size) {
     ThrowInvalidInput("{}: {} heads of {} are not the embedding_length {}, as they are in a {}",
                       keys.where(), config.num_attention_heads, config.head_dim, config.hidden_size,
@@ -163,19 +167,19 @@ void CheckHeads(const GgufKeys& keys, const GgufArchitecture& architecture,
 }  // namespace
 
 DecoderConfig ParseGgufConfig(const GgufReader& file) {
-  const GgufArchitecture& architecture = ArchitectureOf(file);
-  const GgufKeys keys(file, architecture.name);
+  const Family& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.gguf.architecture);
   const Family& family = FamilyOfFile(keys, architecture);
   DecoderConfig config = ParseDecoderConfig(ConfigJsonOfKeys(keys, family), keys.where());
-  CheckHeads(keys, architecture, config);
+  CheckHeads(keys, family, config);
   ApplyTensorsAndRules(keys, family, config);
   CheckLayerSizes(config, keys.where());
   return config;
 }
 
 Json GgufConfigJson(const GgufReader& file) {
-  const GgufArchitecture& architecture = ArchitectureOf(file);
-  const GgufKeys keys(file, architecture.name);
+  const Family& architecture = ArchitectureOf(file);
+  const GgufKeys keys(file, architecture.gguf.architecture);
   return ConfigJsonOfKeys(keys, FamilyOfFile(keys, architecture));
 }
 

@@ -1,15 +1,12 @@
 #include "config/gguf_config_gemma4.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "config/gguf_config_json.h"
 #include "config/gguf_config_rope.h"
-#include "config/gguf_names.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -27,16 +24,6 @@ std::int64_t HeadDim(const GgufKeys& keys, const std::string& end) {
         keys.where(), end, size, end, values, end, rotary);
   }
   return size;
-}
-
-// Divisors of the frequencies of layers that see everything; empty where all turn.
-std::vector<double> Divisors(const GgufReader& file, std::int64_t pairs) {
-  std::vector<double> divisors = ReadDivisors(file, "rope_freqs.weight", pairs);
-  for (double& divisor : divisors) {
-    if (divisor >= kGgufStays) divisor = std::numeric_limits<double>::infinity();
-  }
-  if (std::ranges::count(divisors, 1) == pairs) divisors.clear();
-  return divisors;
 }
 
 // Values are the output of k_proj.
@@ -70,10 +57,6 @@ void AddGgufGemma4Sizes(const GgufKeys& keys, Json& json) {
 }
 
 void AddGgufGemma4Layers(const GgufKeys& keys, Json& json) {
-  if (const std::string type = keys.String("rope.scaling.type", "none"); type != "none") {
-    ThrowInvalidInput("{}: rope.scaling.type '{}' is not supported in a Gemma 4", keys.where(),
-                      type);
-  }
   const std::vector<std::int64_t> pattern = keys.OfBlocks("attention.sliding_window_pattern");
   if (pattern.back() != 0) {
     ThrowInvalidInput(
@@ -89,16 +72,6 @@ void AddGgufGemma4Layers(const GgufKeys& keys, Json& json) {
   }
   const std::int64_t width = keys.OfBlocks("feed_forward_length").back();
   json["use_double_wide_mlp"] = shared > 0 && width == 2 * NumberAt(json, "intermediate_size");
-  const std::int64_t head_dim = NumberAt(json, "global_head_dim");
-  const auto stays = std::ranges::count(Divisors(keys.file(), head_dim / 2),
-                                        std::numeric_limits<double>::infinity());
-  json["rope_parameters"] = {
-      {"full_attention",
-       {{"rope_type", "proportional"},
-        {"partial_rotary_factor", LeastFactor(head_dim - 2 * stays, head_dim)},
-        {"rope_theta", keys.Positive("rope.freq_base")}}},
-      {"sliding_attention",
-       {{"rope_type", "default"}, {"rope_theta", keys.Positive("rope.freq_base_swa")}}}};
 }
 
 void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
@@ -119,7 +92,7 @@ void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
                       keys.where(), layers - first, layers);
   }
   config.layer_scalar = keys.file().Find("blk.0.layer_output_scale.weight") != nullptr;
-  config.ropes[0].divisors = Divisors(keys.file(), config.ropes[0].rotary_dim / 2);
+  config.ropes[0].divisors = ReadTurns(keys.file(), config.ropes[0].rotary_dim / 2);
 }
 
 }  // namespace qlora

@@ -163,10 +163,11 @@ void AddExperts(const GgufKeys& keys, const Family& family, Json& json) {
   json["routed_scaling_factor"] = 1.0;
 }
 
-// LFM2's, whose widths are meant as they are.
-void AddConvolutions(const GgufKeys& keys, Json& json) {
+// Of LFM2 and 3. Widths are meant as they are.
+void AddConvolutions(const GgufKeys& keys, const Family& family, Json& json) {
   json["norm_eps"] = json["rms_norm_eps"];
-  json["conv_bias"] = json["block_auto_adjust_ff_dim"] = false;
+  json["conv_bias"] = false;
+  if (family.lfm2) json["block_auto_adjust_ff_dim"] = false;
   std::vector<bool> is_conv;
   for (const std::int64_t heads : HeadsOrConvolutions(keys)) is_conv.push_back(heads == 0);
   AddLayerTypes(is_conv, "conv", json);
@@ -200,7 +201,7 @@ void AddMultipliers(const GgufKeys& keys, Json& json) {
 
 // Activation, scales and caps.
 void AddScales(const GgufKeys& keys, const Family& family, Json& json) {
-  json["hidden_act"] = family.gemma ? "gelu_pytorch_tanh" : "silu";
+  json["hidden_act"] = std::string(family.hidden_act);
   if (family.gemma) json["hidden_activation"] = json["hidden_act"];
   const auto cap = [&](const char* key, double otherwise) {
     const double value = keys.Double(key, otherwise);
@@ -231,7 +232,8 @@ std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
   constexpr const char* kKey = "attention.sliding_window_pattern";
   const std::vector<std::int64_t> list = keys.List(kKey, keys.blocks());
   if (!list.empty()) return {list.begin(), list.end()};
-  const std::int64_t period = keys.Int(kKey, family.window_period);
+  const bool needs_list = family.window_period == 0;
+  const std::int64_t period = needs_list ? keys.Int(kKey) : keys.Int(kKey, family.window_period);
   std::vector<bool> pattern(keys.blocks());
   for (std::int64_t l = 0; l < keys.blocks(); ++l) {
     pattern[l] = period == 0 || (l + 1) % period != 0;
@@ -239,19 +241,30 @@ std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
   return pattern;
 }
 
-// Layers with a window, and layers that do not rotate.
 void AddWindows(const GgufKeys& keys, const Family& family, Json& json) {
-  if (family.window == WindowRule::kPeriod) {
-    const std::int64_t window = keys.Int("attention.sliding_window", family.gguf.window);
-    std::vector<bool> has_window = WindowPattern(keys, family);
-    if (window == 0) has_window.assign(keys.blocks(), false);
-    AddLayerTypes(has_window, "sliding_attention", json);
-    // transformers needs a window also where no layer has it.
-    json["sliding_window"] = window > 0 ? Json(window) : json["max_position_embeddings"];
-  } else if (family.window != WindowRule::kNone) {
+  const GgufFamily& gguf = family.gguf;
+  if (gguf.windows == GgufWindows::kIgnored) {
+    if (family.window == WindowRule::kNone) return;
     json["sliding_window"] = nullptr;
     if (family.window != WindowRule::kAll) json["use_sliding_window"] = false;
+    return;
   }
+  if (gguf.layers_of_windows != 0 && keys.blocks() != gguf.layers_of_windows) {
+    json["sliding_window"] = nullptr;
+    return AddLayerTypes(std::vector<bool>(keys.blocks()), "", json);
+  }
+  constexpr const char* kWindow = "attention.sliding_window";
+  const bool needs_key = gguf.windows == GgufWindows::kList && gguf.window == 0;
+  const std::int64_t window = needs_key ? keys.Int(kWindow) : keys.Int(kWindow, gguf.window);
+  std::vector<bool> has_window = WindowPattern(keys, family);
+  if (window == 0) has_window.assign(keys.blocks(), false);
+  AddLayerTypes(has_window, "sliding_attention", json);
+  // transformers needs a window also where no layer has it.
+  json["sliding_window"] = window > 0 ? Json(window) : json["max_position_embeddings"];
+}
+
+// SmolLM3's layers that do not rotate.
+void AddRotatingLayers(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.no_rope_interval == 0) return;
   for (std::int64_t l = 0; l < keys.blocks(); ++l) {
     json["no_rope_layers"].push_back((l + 1) % family.no_rope_interval == 0 ? 0 : 1);
@@ -269,29 +282,42 @@ Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family) {
     AddHeads(keys, family, json);
   }
   if (family.moe) AddExperts(keys, family, json);
-  if (HasConvolutions(family)) AddConvolutions(keys, json);
+  if (HasConvolutions(family)) AddConvolutions(keys, family, json);
   AddBiases(keys, family, json);
   AddScales(keys, family, json);
+  AddGgufRope(keys, family, json);
   if (family.gemma4) {
     AddGgufGemma4Layers(keys, json);
   } else {
-    AddGgufRope(keys, family, json);
     AddWindows(keys, family, json);
+    AddRotatingLayers(keys, family, json);
   }
+  if (!family.output_gate_key.empty()) json[std::string(family.output_gate_key)] = true;
   return json;
 }
 
+bool HasInABlock(const GgufReader& file, std::initializer_list<std::string_view> names) {
+  return std::ranges::any_of(file.tensors(), [&](const TensorInfo& tensor) {
+    const std::string_view name = tensor.name;
+    const std::size_t dot = name.starts_with("blk.") ? name.find('.', 4) : name.npos;
+    return dot != name.npos && std::ranges::find(names, name.substr(dot + 1)) != names.end();
+  });
+}
+
 GgufBiases BiasesOf(const GgufReader& file) {
-  const auto has = [&](const char* name) { return file.Find(name) != nullptr; };
-  return {.qkv = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias"),
-          .o = has("blk.0.attn_output.bias"),
-          .mlp = has("blk.0.ffn_up.bias")};
+  return {.qkv = HasInABlock(file, {"attn_q.bias", "attn_qkv.bias"}),
+          .o = HasInABlock(file, {"attn_output.bias"}),
+          .mlp = HasInABlock(file, {"ffn_up.bias"})};
 }
 
 void AddLayerTypes(const std::vector<bool>& is_other, const char* other, Json& json) {
-  Json& types = json["layer_types"] = Json::array();
-  for (std::int64_t l = 0; l < NumberAt(json, "num_hidden_layers"); ++l) {
-    types.push_back(is_other[l] ? other : "full_attention");
+  const std::int64_t layers = NumberAt(json, "num_hidden_layers");
+  if (!json.contains("layer_types")) {
+    json["layer_types"] = std::vector<std::string>(layers, "full_attention");
+  }
+  for (std::int64_t l = 0; l < layers; ++l) {
+    Json& type = json["layer_types"][l];
+    if (is_other[l] && type == "full_attention") type = other;
   }
 }
 

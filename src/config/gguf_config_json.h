@@ -8,6 +8,8 @@
 #define QLORA_CONFIG_GGUF_CONFIG_JSON_H_
 
 #include <cstdint>
+#include <initializer_list>
+#include <string_view>
 #include <vector>
 
 #include "config/families.h"
@@ -20,7 +22,9 @@ namespace qlora {
 // config.json can state is in gguf_config.cc. Errors: as of ParseGgufConfig.
 Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family);
 
-// Which biases a file has: those of its first block.
+// Whether a block, no matter which, has one of these tensors: "attn_q.bias".
+bool HasInABlock(const GgufReader& file, std::initializer_list<std::string_view> names);
+// Which biases a file has.
 struct GgufBiases {
   bool qkv = false;
   bool o = false;
@@ -30,8 +34,8 @@ GgufBiases BiasesOf(const GgufReader& file);
 
 // ---- For the parts of ConfigJsonOfKeys.
 
-// Appends to layer_types `other` for layers of which is_other, for each block, says so, and
-// full_attention for the rest.
+// Makes `other` of those layers in layer_types that are full_attention, as all are at first, and of
+// which is_other says so, which has an entry for each block.
 void AddLayerTypes(const std::vector<bool>& is_other, const char* other, Json& json);
 // A number of `json`.
 std::int64_t NumberAt(const Json& json, const char* key);

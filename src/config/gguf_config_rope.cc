@@ -3,14 +3,46 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "config/gguf_config_json.h"
+#include "config/gguf_names.h"
 #include "io/json.h"
 
 namespace qlora {
 namespace {
+
+// none, linear, yarn or longrope.
+std::string RopeScalingType(const GgufKeys& keys) {
+  std::string type = keys.String("rope.scaling.type", "linear");
+  if (type == "none" || type == "linear" || type == "yarn" || type == "longrope") return type;
+  ThrowInvalidInput(
+      "{}: rope.scaling.type '{}' is not supported; supported: none, linear, yarn, longrope",
+      keys.where(), type);
+}
+
+// The tensor (pairs) that divides the frequencies.
+// stays: infinity is a divisor.
+std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name,
+                                 std::int64_t pairs, bool stays) {
+  const TensorInfo* tensor = file.Find(name);
+  if (tensor == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), name);
+  if (tensor->dtype != DType::kF32 || tensor->elements() != pairs) {
+    ThrowInvalidInput("{}: tensor '{}' must have {} values of F32, found {} of {}",
+                      file.FileOf(*tensor), name, pairs, tensor->elements(), NameOf(tensor->dtype));
+  }
+  std::vector<float> values(pairs);
+  std::memcpy(values.data(), file.Bytes(*tensor).data(), tensor->bytes());
+  for (const float value : values) {
+    if (value > 0 && (stays || std::isfinite(value))) continue;
+    ThrowInvalidInput("{}: tensor '{}' holds {}, expected positive numbers", file.FileOf(*tensor),
+                      name, value);
+  }
+  return {values.begin(), values.end()};
+}
 
 std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
   const std::int64_t length =
@@ -46,7 +78,7 @@ Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
                   {"attention_factor", keys.Positive("rope.scaling.attn_factor", 1)}};
   for (const char* list : {"long", "short"}) {
     std::vector<double> divisors =
-        ReadDivisors(keys.file(), fmt::format("rope_factors_{}.weight", list), pairs);
+        ReadDivisors(keys.file(), fmt::format("rope_factors_{}.weight", list), pairs, false);
     for (double& divisor : divisors) divisor *= factor;  // comes on top
     scaling[fmt::format("{}_factor", list)] = std::move(divisors);
   }
@@ -94,15 +126,51 @@ void AddSections(const GgufKeys& keys, const Family& family, Json& scaling) {
   scaling["mrope_section"] = sections;
 }
 
-}  // namespace
-
-std::string RopeScalingType(const GgufKeys& keys) {
-  std::string type = keys.String("rope.scaling.type", "linear");
-  if (type == "none" || type == "linear" || type == "yarn" || type == "longrope") return type;
-  ThrowInvalidInput(
-      "{}: rope.scaling.type '{}' is not supported; supported: none, linear, yarn, longrope",
-      keys.where(), type);
+// The dims of a head that rotate.
+std::int64_t RotaryDim(const GgufKeys& keys, const Family& family, const char* key,
+                       std::int64_t otherwise, std::int64_t head_dim) {
+  const std::int64_t rotary = keys.Int(key, otherwise);
+  const bool is_part = rotary >= 2 && rotary < head_dim && rotary % 2 == 0;
+  if (rotary == head_dim || (family.gguf.rotates_partly && is_part)) return rotary;
+  ThrowInvalidInput("{}: {} {} of heads of {} is not possible in a {}", keys.where(), key, rotary,
+                    head_dim, family.model_type);
 }
+
+// The least partial_rotary_factor with which as many pairs turn.
+double TurningPart(const std::vector<double>& turns, std::int64_t pairs) {
+  const auto stays = std::ranges::count(turns, std::numeric_limits<double>::infinity());
+  return LeastFactor(2 * (pairs - stays), 2 * pairs);
+}
+
+// Of a family whose kinds of layers have rotary settings of their own.
+void AddRopesByType(const GgufKeys& keys, const Family& family, Json& json) {
+  if (const std::string type = keys.String("rope.scaling.type", "none"); type != "none") {
+    ThrowInvalidInput("{}: rope.scaling.type '{}' is not supported in a {}", keys.where(), type,
+                      family.model_type);
+  }
+  const bool of_whole_head = family.partial_rotation != PartialRotation::kFirstDims;
+  const char* const size = family.gemma4 ? "global_head_dim" : "head_dim";
+  const std::int64_t head_dim = NumberAt(json, size);
+  const double theta = keys.Positive("rope.freq_base", 10000);
+  const bool needs_base = family.gguf.local_base == GgufLocalBase::kNeeded;
+  const std::optional<double> usual = needs_base ? std::nullopt : std::optional(theta);
+  Json full = {{"rope_type", of_whole_head ? "proportional" : "default"}, {"rope_theta", theta}};
+  Json sliding = {{"rope_type", "default"},
+                  {"rope_theta", keys.Positive("rope.freq_base_swa", usual)}};
+  const std::int64_t rotary = RotaryDim(keys, family, "rope.dimension_count", head_dim, head_dim);
+  if (of_whole_head) {
+    full["partial_rotary_factor"] = TurningPart(ReadTurns(keys.file(), rotary / 2), rotary / 2);
+  } else {
+    const char* const key = "rope.dimension_count_swa";
+    const std::int64_t local = RotaryDim(keys, family, key, rotary, head_dim);
+    full["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
+    sliding["partial_rotary_factor"] = LeastFactor(local, head_dim);
+  }
+  json["rope_parameters"] = {{"full_attention", std::move(full)},
+                             {"sliding_attention", std::move(sliding)}};
+}
+
+}  // namespace
 
 bool HasFactorLists(const GgufKeys& keys, const Family& family) {
   const bool is_phi3 = family.gguf.always_reads_factors;
@@ -111,32 +179,19 @@ bool HasFactorLists(const GgufKeys& keys, const Family& family) {
                      keys.file().Find("rope_factors_short.weight") != nullptr);
 }
 
-std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name,
-                                 std::int64_t pairs) {
-  const TensorInfo* tensor = file.Find(name);
-  if (tensor == nullptr) ThrowInvalidInput("{}: tensor '{}' is missing", file.where(), name);
-  if (tensor->dtype != DType::kF32 || tensor->elements() != pairs) {
-    ThrowInvalidInput("{}: tensor '{}' must have {} values of F32, found {} of {}",
-                      file.FileOf(*tensor), name, pairs, tensor->elements(), NameOf(tensor->dtype));
+std::vector<double> ReadTurns(const GgufReader& file, std::int64_t pairs) {
+  std::vector<double> turns = ReadDivisors(file, kGgufDivisors, pairs, true);
+  for (double& divisor : turns) {
+    if (divisor >= kGgufStays) divisor = std::numeric_limits<double>::infinity();
   }
-  std::vector<float> values(pairs);
-  std::memcpy(values.data(), file.Bytes(*tensor).data(), tensor->bytes());
-  for (const float value : values) {
-    if (value > 0 && std::isfinite(value)) continue;
-    ThrowInvalidInput("{}: tensor '{}' holds {}, expected positive numbers", file.FileOf(*tensor),
-                      name, value);
-  }
-  return {values.begin(), values.end()};
+  if (std::ranges::count(turns, 1) == pairs) turns.clear();
+  return turns;
 }
 
 void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
+  if (family.ropes_by_type) return AddRopesByType(keys, family, json);
   const std::int64_t head_dim = NumberAt(json, "head_dim");
-  const std::int64_t rotary = keys.Int("rope.dimension_count", head_dim);
-  const bool is_part = rotary >= 2 && rotary < head_dim && rotary % 2 == 0;
-  if (rotary != head_dim && !(family.gguf.rotates_partly && is_part)) {
-    ThrowInvalidInput("{}: rope.dimension_count {} of heads of {} is not possible in a {}",
-                      keys.where(), rotary, head_dim, family.model_type);
-  }
+  const std::int64_t rotary = RotaryDim(keys, family, "rope.dimension_count", head_dim, head_dim);
   if (rotary != head_dim || family.partial_rotary_factor != 1) {
     json["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
   }
@@ -154,7 +209,7 @@ void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
   // A gpt-oss without a scaling would have one.
   const bool is_usual = scaling == Json{{"rope_type", "default"}} && !family.gpt_oss;
   json["rope_scaling"] = is_usual ? Json(nullptr) : std::move(scaling);
-  if (family.local_rope && family.gemma) {
+  if (family.gguf.local_base == GgufLocalBase::kOf10000) {
     json["rope_local_base_freq"] = keys.Positive("rope.freq_base_swa", 10000);
   }
 }

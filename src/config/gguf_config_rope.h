@@ -16,14 +16,12 @@ namespace qlora {
 // Needs head_dim and the length of the context in `json`.
 void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json);
 
-// none, linear, yarn or longrope.
-std::string RopeScalingType(const GgufKeys& keys);
 // Whether the graph divides the frequencies by one of two lists, of which the length of a text
 // decides.
 bool HasFactorLists(const GgufKeys& keys, const Family& family);
-// The tensor (pairs) that divides the frequencies.
-std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name,
-                                 std::int64_t pairs);
+// The tensor (pairs) that divides the frequencies (kGgufDivisors), with infinity for pairs that do
+// not turn; empty where all divisors are 1.
+std::vector<double> ReadTurns(const GgufReader& file, std::int64_t pairs);
 
 }  // namespace qlora
 

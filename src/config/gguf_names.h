@@ -1,38 +1,16 @@
-// llama.cpp's architectures beside the model types of Hugging Face; tensor_list.h has the names of
-// tensors. What llama.cpp computes otherwise is in gguf_config.h, for files that are read, and
-// export/gguf_limits.h, for files that are written.
+// How GGUF files hold the weights of a decoder otherwise than checkpoints; families.h has
+// llama.cpp's architectures, tensor_list.h the names of tensors. What llama.cpp computes otherwise
+// is in gguf_config.h, for files that are read, and export/gguf_limits.h, for files that are
+// written.
 #ifndef QLORA_CONFIG_GGUF_NAMES_H_
 #define QLORA_CONFIG_GGUF_NAMES_H_
 
 #include <cstdint>
-#include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "config/config.h"
 
 namespace qlora {
-
-struct GgufArchitecture {
-  std::string_view model_type;  // of Hugging Face
-  std::string_view name;        // of llama.cpp: the value of general.architecture
-  // Neighbouring dims of a head rotate together, not dims i and i + K/2 as in the checkpoint. Which
-  // of the two pairings llama.cpp uses is part of its architecture.
-  bool interleaved_rotary;
-  // One linear of the checkpoint holds gate and up, and the file has two tensors.
-  bool splits_gate_up = false;
-  std::string_view mlp_norm = "ffn_norm";
-  std::string_view final_norm = "output_norm";
-  // Its graph has no head size of its own: embedding_length / head_count.
-  bool derived_heads = false;
-};
-
-// Model types of one architecture stand with the one that files without further keys are, first.
-std::span<const GgufArchitecture> GgufArchitectures();
-// Return nullptr when there is none.
-const GgufArchitecture* FindGgufArchitecture(std::string_view model_type);
-const GgufArchitecture* FindGgufArchitectureNamed(std::string_view name);
 
 // How the rows of a linear are written.
 struct LinearRows {
@@ -58,7 +36,8 @@ float GgufScoreFactor(const DecoderConfig& config);
 // all experts, layer after layer, under a key that llama.cpp does not know, lead back.
 inline constexpr const char* kGgufExpertScales = "qlora.expert_scales";
 
-// What divides the frequency of a pair of dims that does not turn (Gemma 4's rope_freqs).
+// The tensor that divides the frequencies, and what it has for a pair of dims that does not turn.
+inline constexpr const char* kGgufDivisors = "rope_freqs.weight";
 inline constexpr float kGgufStays = 1e30F;
 
 }  // namespace qlora

@@ -90,7 +90,7 @@ std::vector<Json> Spellings(const RopeConfig& rope, const DecoderConfig& config,
   const bool is_plain = rope.type == RopeType::kDefault || rope.type == RopeType::kLinear;
   const bool may_be_listed = is_plain || rope.type == RopeType::kLongrope;
   if (!may_be_listed && family.scales_by_lists) return {};
-  if (family.gemma4 || !may_be_listed) return {as_is};
+  if (family.ropes_by_type || !may_be_listed) return {as_is};
   const Json lists = Longrope(rope, config);
   if (family.scales_by_lists) {
     // transformers 4 takes three keys, and computes the factor; a fourth is for transformers 5.
@@ -172,7 +172,7 @@ Json ConfigJsonOf(const GgufReader& file) {
   }
   // The classes of other families rotate whole heads, whatever the key says.
   const bool may_be_partial =
-      family.fused_qkv || family.partial_rotary_factor != 1 || family.gemma4;
+      family.scales_by_lists || family.partial_rotary_factor != 1 || family.ropes_by_type;
   for (const RopeConfig& rope : config.ropes) {
     if (rope.rotary_dim == config.head_dim || may_be_partial) continue;
     Refuse(where, family.model_type,

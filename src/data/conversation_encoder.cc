@@ -22,7 +22,7 @@ bool EndsIn(const OrderedJson& answer, std::string_view text) {
   const OrderedJson& content = answer.at("content");
   if (!content.is_string()) return false;
   constexpr std::string_view kThought = "</think>";
-  std::string_view said = TrimEnd(content.get_ref<const std::string&>());
+  std::string_view said = Trim(content.get_ref<const std::string&>());
   const std::size_t thought = said.rfind(kThought);
   if (thought != said.npos) said = Trim(said.substr(thought + kThought.size()));
   return !said.empty() && TrimEnd(text).ends_with(said);
@@ -41,7 +41,7 @@ bool LeavesOpen(const ChatTemplate& chat) {
 
 }  // namespace
 
-ConversationEncoder::ConversationEncoder(const DataOptions& options, bool everything,
+ConversationEncoder::ConversationEncoder(const EncodingOptions& options, bool everything,
                                          const Tokenizer& tokenizer, const ChatTemplate& chat)
     : options_(options), everything_(everything), tokenizer_(tokenizer), chat_(chat) {}
 

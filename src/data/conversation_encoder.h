@@ -27,7 +27,7 @@ struct EncodedConversation {
 class ConversationEncoder {
  public:
   // everything: train on every token.
-  ConversationEncoder(const DataOptions& options, bool everything, const Tokenizer& tokenizer,
+  ConversationEncoder(const EncodingOptions& options, bool everything, const Tokenizer& tokenizer,
                       const ChatTemplate& chat);
 
   // The number of samples of a conversation: 1, or with train_turns `each` the number of turns that
@@ -52,7 +52,7 @@ class ConversationEncoder {
   std::optional<std::int32_t> SpecialTokenAt(std::string_view text) const;
   std::optional<std::int32_t> EndOfCalls(RenderedConversation& chat, const ChatSpan& span) const;
 
-  const DataOptions& options_;
+  const EncodingOptions& options_;
   const bool everything_;
   const Tokenizer& tokenizer_;
   const ChatTemplate& chat_;

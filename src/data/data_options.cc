@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -226,7 +227,7 @@ namespace {
 // Returns "set: held out for evaluation: valid.jsonl; left out: test.jsonl (test data)", or "".
 // evaluated: the files that are evaluated.
 std::string DescribeFound(const std::string& text, const DataFiles& found,
-                          const std::vector<std::string>& evaluated) {
+                          const std::set<std::string>& evaluated) {
   std::vector<std::string> held_out;
   // By the reason, in the order of the files.
   std::vector<std::pair<std::string_view, std::vector<std::string>>> left_out;
@@ -237,10 +238,8 @@ std::string DescribeFound(const std::string& text, const DataFiles& found,
     place->second.push_back(std::move(name));
   };
   for (const std::filesystem::path& path : found.evaluation) {
-    const bool taken =
-        std::find(evaluated.begin(), evaluated.end(), path.string()) != evaluated.end();
-    taken ? held_out.push_back(path.filename().string())
-          : leave_out("evaluation data", path.filename().string());
+    evaluated.contains(path.string()) ? held_out.push_back(path.filename().string())
+                                      : leave_out("evaluation data", path.filename().string());
   }
   for (const LeftOut& file : found.left_out) leave_out(file.reason, file.name);
   std::string line;
@@ -274,7 +273,7 @@ DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose pur
 // evaluated: as DescribeFound.
 DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>& paths,
                     const DataLimits& limits, const std::optional<PromptLayout>& recorded,
-                    DataPurpose purpose, const std::vector<std::string>& evaluated) {
+                    DataPurpose purpose, const std::set<std::string>& evaluated) {
   DataOptions data;
   const RecordFormat format = ParseRecordFormat(fields.dataset_format);
   for (const std::string& path : paths) {
@@ -313,7 +312,7 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
   // The size of the embedding, not of the tokenizer: models have more rows than there are tokens,
   // and ids of prepared data may use them.
   data.vocab_size = limits.vocab_size;
-  data.reading_memory = limits.reading_memory;
+  data.reading = limits.reading;
   return data;
 }
 
@@ -329,8 +328,9 @@ DataOptions ToDataOptions(const ReadingFields& fields, const std::vector<std::st
 DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const DataLimits& limits,
                           const std::optional<PromptLayout>& recorded) {
   const bool trains = purpose == DataPurpose::kTraining;
-  DataOptions data = Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits,
-                             recorded, purpose, fields.eval_dataset);
+  DataOptions data =
+      Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits, recorded,
+              purpose, {fields.eval_dataset.begin(), fields.eval_dataset.end()});
   // The order of the file means that of its options too.
   if (!fields.shuffle) data.decision.shuffles_options = false;
   data.index_folder = fields.dataset_prepared_path;

@@ -14,7 +14,7 @@
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
 #include "records/data_files.h"
-#include "records/parquet_text.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
@@ -72,8 +72,8 @@ void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view op
 
 // How records of questions become prompts (src/decision).
 struct DecisionOptions {
-  std::string decision_template =
-      {};  // plain, chat, a file; "": that of the layout, or by the model
+  // plain, chat, a file; "": that of the layout, or by the model
+  std::string decision_template = {};
   DecisionFields fields = {};
   std::vector<QuestionType> types = {kQuestionTypes.begin(), kQuestionTypes.end()};
   bool soft_targets = true;
@@ -83,12 +83,8 @@ struct DecisionOptions {
   bool share_prefix = true;
 };
 
-struct DataOptions {
-  std::vector<DataSource> sources;
-  // Of the report: what was found and not read, and files that are read although their names say
-  // that they are held out.
-  std::vector<std::string> notes;
-  std::vector<std::string> named_held_out;
+// What decides the samples of a record. Each file keeps a copy.
+struct EncodingOptions {
   std::int64_t max_length = 2048;  // tokens
   OverLong over_long = OverLong::kDrop;
   BadRecords bad_records = BadRecords::kError;
@@ -105,19 +101,26 @@ struct DataOptions {
   LayoutRules layout;  // of records with fields
   DecisionOptions decision;
 
+  std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
+};
+
+struct DataOptions : EncodingOptions {
+  std::vector<DataSource> sources;
+  // Of the report: what was found and not read, and files that are read although their names say
+  // that they are held out.
+  std::vector<std::string> notes;
+  std::vector<std::string> named_held_out;
   // The folder that keeps the index of each file on disk, for this run and later ones; empty: in
   // memory.
   std::filesystem::path index_folder;
-
-  std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
-  std::int64_t reading_memory = kMaxReadingMemory;  // as the `memory` of RecordFile
+  ReadingLimits reading;
 };
 
 // The model that reads the data, and the memory to do so, as far as data are concerned.
 struct DataLimits {
   std::int64_t vocab_size = 0;               // rows of the embedding
   std::int64_t max_position_embeddings = 0;  // its context, in tokens
-  std::int64_t reading_memory = kMaxReadingMemory;
+  ReadingLimits reading = {};
 };
 
 // Returns max_length, or its default for this model. Errors: InvalidInput when it is negative.

@@ -198,12 +198,21 @@ std::uint64_t Dataset::fingerprint() const {
   return hash;
 }
 
+// Knows of no other file: a data set has as many parts as files.
 Dataset Dataset::OfFile(std::int64_t f) const {
-  std::vector<std::uint32_t> indices;
-  for (std::int64_t i = 0; i < size(); ++i) {
-    if (At(i).source == f) indices.push_back(static_cast<std::uint32_t>(i));
+  Dataset part;
+  part.sources_ = {sources_[f]};
+  part.first_ = {0, first_[f + 1] - first_[f]};
+  if (subset_) {
+    const auto begin = std::lower_bound(subset_->begin(), subset_->end(), first_[f]);
+    const auto end = std::lower_bound(begin, subset_->end(), first_[f + 1]);
+    part.subset_.emplace(begin, end);
+    for (std::uint32_t& index : *part.subset_) index -= static_cast<std::uint32_t>(first_[f]);
   }
-  return Subset(indices);
+  part.report_.max_length = report_.max_length;
+  part.report_.files = {report_.files[f]};
+  part.Summarize();
+  return part;
 }
 
 Dataset Dataset::Subset(std::span<const std::uint32_t> indices) const {

@@ -233,9 +233,12 @@ void AddCounts(const DataReport& counts, DataReport& report) {
 }
 
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all) {
-  all.insert(all.end(), names.begin(), names.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  for (const std::string& name : names) {
+    const auto place = std::lower_bound(all.begin(), all.end(), name);
+    if (place != all.end() && *place == name) continue;
+    if (std::ssize(all) >= kMostNames) return;
+    all.insert(place, name);
+  }
 }
 
 void AddFindings(const std::vector<DataFinding>& findings, std::vector<DataFinding>& all) {
@@ -243,7 +246,7 @@ void AddFindings(const std::vector<DataFinding>& findings, std::vector<DataFindi
     const auto place = std::ranges::lower_bound(all, one.what, {}, &DataFinding::what);
     if (place != all.end() && place->what == one.what) {
       place->records += one.records;
-    } else {
+    } else if (std::ssize(all) < kMostNames) {
       all.insert(place, one);
     }
   }

@@ -24,7 +24,9 @@ OrderedJson CountsToJson(const DataReport& counts);
 std::optional<DataReport> CountsFromJson(const std::string& text);
 // Adds them to a report; of longest_record, takes the maximum.
 void AddCounts(const DataReport& counts, DataReport& report);
-// Adds names to ascending ones, each once.
+// Adds names to ascending ones, each once, until there are kMostNames: each record may have a field
+// of its own.
+inline constexpr std::int64_t kMostNames = 100;
 void AddNames(const std::vector<std::string>& names, std::vector<std::string>& all);
 
 // Adds findings to ascending ones; the same of two are counted together.

@@ -43,12 +43,12 @@ Ids Integers(const OrderedJson& record, const char* key) {
 
 }  // namespace
 
-RecordEncoder::RecordEncoder(PromptLayout layout, const DataOptions& options,
+RecordEncoder::RecordEncoder(PromptLayout layout, const EncodingOptions& options,
                              const Tokenizer& tokenizer, const ChatTemplate* chat)
     : layout_(WithDecisionTemplate(std::move(layout), options.decision, tokenizer, chat)),
       options_(options),
       tokenizer_(tokenizer),
-      chat_source_(chat == nullptr ? "" : chat->source()),
+      chat_(chat),
       vocab_size_(options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size()) {
   const Kind kind = this->layout().kind;
   // Refused here rather than at the first record, which would read like a fault of that record.
@@ -89,7 +89,7 @@ std::string RecordEncoder::key() const {
                      {"eos_ids", tokenizer_.eos_ids()},
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
-                     {"chat", chat_source_}};
+                     {"chat", chat_ == nullptr ? "" : chat_->source()}};
   if (decisions_) {
     const DecisionOptions& o = options_.decision;
     OrderedJson types = OrderedJson::array();
@@ -156,11 +156,13 @@ void RecordEncoder::CheckFields(const OrderedJson& record, std::span<const std::
   known.insert(known.end(), unused.begin(), unused.end());
   const bool decides = layout().format == RecordFormat::kTemplate || layout().kind == Kind::kTokens;
   if (const std::string part = decides ? "" : FindUnusedPart(record, known, text); !part.empty()) {
+    const std::string lower = LowerCase(part);
     ThrowInvalidInput(
-        "field '{}' reads like {}, and nothing of it is used ({}); {}, or leave the field out with "
-        "ignore_fields: {}",
-        part, FindKnownField(LowerCase(part))->text, DescribeLayout(layout()),
-        IsConversationFormat(layout().format)
+        "field '{}' reads like a part of the conversation, and nothing of it is used ({}); {}, or "
+        "leave the field out with ignore_fields: {}",
+        part, DescribeLayout(layout()),
+        lower != part ? fmt::format("write '{}'", lower)
+        : IsConversationFormat(layout().format)
             ? "write it into a message"
             : "say how to lay the fields out with prompt_template and completion_template",
         part);

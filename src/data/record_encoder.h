@@ -27,7 +27,7 @@ class RecordEncoder {
  public:
   // `chat` may be null when the layout is not kChat. Errors: InvalidInput when the tokenizer or the
   // model lacks what the layout needs.
-  RecordEncoder(PromptLayout layout, const DataOptions& options, const Tokenizer& tokenizer,
+  RecordEncoder(PromptLayout layout, const EncodingOptions& options, const Tokenizer& tokenizer,
                 const ChatTemplate* chat);
 
   const PromptLayout& layout() const { return layout_.layout(); }
@@ -70,9 +70,9 @@ class RecordEncoder {
   void AppendEos(std::vector<std::int32_t>& ids) const;
 
   const RecordLayout layout_;
-  const DataOptions options_;
+  const EncodingOptions options_;
   const Tokenizer& tokenizer_;
-  std::string chat_source_;  // of the chat template, or ""
+  const ChatTemplate* chat_;  // null: none
   std::int64_t vocab_size_;
   std::optional<ConversationEncoder> conversations_;  // kChat
   std::optional<DecisionEncoder> decisions_;          // kDecision

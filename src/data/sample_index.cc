@@ -24,7 +24,8 @@
 namespace qlora {
 namespace {
 
-constexpr std::int64_t kBlock = 4096;  // records that are encoded before the results are collected
+// Records that are encoded before the results are collected, at most.
+constexpr std::int64_t kBlock = 4096;
 
 // Hashes every token with its label, in order, then branches and choices.
 std::uint64_t HashSample(const Sample& sample) {
@@ -77,8 +78,9 @@ void ForEach(Context* context, std::int64_t count, const Body& body) {
 }
 
 // Its errors are about options and model, but the user must know which file needs them.
-RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout, const DataOptions& options,
-                          const Tokenizer& tokenizer, const ChatTemplate* chat) {
+RecordEncoder MakeEncoder(const std::string& file, PromptLayout layout,
+                          const EncodingOptions& options, const Tokenizer& tokenizer,
+                          const ChatTemplate* chat) {
   return NamePlace([&] { return file; },
                    [&] { return RecordEncoder(std::move(layout), options, tokenizer, chat); });
 }
@@ -123,14 +125,15 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
     return Open(source, in_memory, tokenizer, chat, context, progress);
   }
   if (progress) progress(0);
-  const FileBytes file = Decompressed(OpenSource(source), options.index_folder);
+  const FileBytes file =
+      Decompressed(OpenSource(source), options.index_folder, {.reading = options.reading});
   const bool detects = source.format == RecordFormat::kAuto;
   const bool is_raw = source.format == RecordFormat::kRaw ||
                       (detects && DetectFileFormat(file) == FileFormat::kPlainText);
   if (is_raw) {
     return std::shared_ptr<SampleIndex>(new SampleIndex(file, source.slice, options, tokenizer));
   }
-  RecordFile records(file, options.index_folder, options.reading_memory);
+  RecordFile records(file, options.index_folder, options.reading);
   records.Ignore(options.ignore_fields);
   FileLayout layout = FileLayoutOf(records, source.format, options.layout, chat != nullptr);
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
@@ -309,6 +312,17 @@ void SampleIndex::AddWindows() {
   entries_.Finish();
 }
 
+// Some records from `begin` on, which together have as many bytes as one may have.
+std::int64_t SampleIndex::BlockAt(std::int64_t begin) const {
+  const auto most = static_cast<std::uint64_t>(records_->limits().record_bytes());
+  std::int64_t count = 1;
+  while (count < kBlock && begin + count < end_ &&
+         records_->Begin(begin + count + 1) - records_->Begin(begin) <= most) {
+    ++count;
+  }
+  return count;
+}
+
 // Encodes a block of records on all threads, then collects the results in the order of the file, so
 // that the index and the first error do not depend on the threads.
 void SampleIndex::AddRecords(const DataOptions& options, Context* context,
@@ -318,13 +332,13 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
     std::vector<EncodedRecord> samples;
   };
   std::vector<Outcome> outcomes;
-  for (std::int64_t begin = begin_; begin < end_; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, end_ - begin);
+  for (std::int64_t begin = begin_, count = 0; begin < end_; begin += count) {
+    count = BlockAt(begin);
     if (progress) {
       progress(static_cast<double>(records_->Begin(begin)) /
                static_cast<double>(records_->file().size()));
     }
-    // One block at a time bounds memory: samples of 4096 records, not of the whole file.
+    // One block at a time bounds memory: the samples of some records, not of the whole file.
     outcomes.assign(count, {});
     ForEach(context, count, [&](std::int64_t i) {
       Outcome& outcome = outcomes[i];
@@ -423,6 +437,8 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
 // Records come in their order, and the samples of one together.
 void SampleIndex::CountFinding(std::vector<DataFinding>& findings, const TextFinding& finding,
                                std::int64_t record) {
+  // Names are fields of strangers' records: some are enough.
+  if (std::ssize(counted_) >= kMostNames && !counted_.contains(finding.what)) return;
   const auto [last, is_new] = counted_.try_emplace(finding.what, record);
   if (is_new) {
     AddFindings({{finding.what, 1, Where(record), finding.quote}}, findings);

@@ -95,6 +95,7 @@ class SampleIndex {
   bool EntriesAreSound() const;
   void AddWindows();
   void AddRecords(const DataOptions& options, Context* context, const ReadingProgress& progress);
+  std::int64_t BlockAt(std::int64_t begin) const;
   void AddBadRecord(const std::exception_ptr& error);
   void CheckBadRecords(BadRecords bad_records);
   void AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,

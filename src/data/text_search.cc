@@ -149,10 +149,15 @@ bool TextSearch::HasOutside(std::string_view part) {
   return HasEssence(*outside_, part);
 }
 
+// The prompt may have begun the text, but not ended it.
 bool TextSearch::HasWithin(std::string_view part, std::size_t turn) const {
   const TextPlace area = AreaOf(turn);
-  const std::string essence = EssenceOf(text_.substr(area.begin, area.end - area.begin));
-  return HasEssence(essence, part);
+  const std::size_t begin = turns_[turn].begin;
+  const std::string before = EssenceOf(text_.substr(area.begin, begin - area.begin));
+  const std::string all = before + EssenceOf(text_.substr(begin, area.end - begin));
+  const std::size_t size = std::max<std::size_t>(EssenceOf(part).size(), 1);
+  return HasEssence(std::string_view(all).substr(before.size() - std::min(before.size(), size - 1)),
+                    part);
 }
 
 bool TextSearch::HasAnywhere(std::string_view part) {

@@ -2,26 +2,39 @@
 
 #include <fmt/ranges.h>
 
+#include <charconv>
+#include <system_error>
+
 #include "base/check.h"
 #include "dist/together.h"
 
 namespace qlora {
 namespace {
 
-// The values of all ranks: one text per rank, the values of a rank after one another.
+// The values of all ranks: one text per rank, the values of a rank after one another, each behind
+// the bytes that it has: "4:adam2:10".
 std::vector<std::vector<std::string>> GatherValues(Communicator& communicator, const Facts& facts) {
   std::string mine;
   for (const auto& [name, value] : facts) mine += fmt::format("{}:{}", value.size(), value);
   std::vector<std::vector<std::string>> all;
   for (const std::string& text : GatherTexts(communicator, mine)) {
-    std::vector<std::string>& values = all.emplace_back();
-    for (std::size_t at = 0; at < text.size();) {
-      const std::size_t colon = text.find(':', at);
-      const std::size_t size = std::stoul(text.substr(at, colon - at));
-      values.push_back(text.substr(colon + 1, size));
+    std::vector<std::string> values;
+    const char* at = text.data();
+    const char* const end = at + text.size();
+    while (at != end) {
+      std::size_t size = 0;
+      const auto [colon, error] = std::from_chars(at, end, size);
+      if (error != std::errc() || colon == end || *colon != ':' ||
+          size > static_cast<std::size_t>(end - colon - 1)) {
+        break;
+      }
+      values.emplace_back(colon + 1, size);
       at = colon + 1 + size;
     }
-    values.resize(facts.size());
+    if (at != end || values.size() != facts.size()) {
+      ThrowSent(communicator, static_cast<int>(all.size()), "no values to compare");
+    }
+    all.push_back(std::move(values));
   }
   return all;
 }

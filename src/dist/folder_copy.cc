@@ -99,6 +99,9 @@ std::shared_ptr<const FolderCopy> ShareFolder(Communicator& communicator, const 
   for (std::size_t begin = 0; begin < names.size();) {
     const std::size_t end = names.find('\n', begin);
     const std::string name = names.substr(begin, end - begin);
+    if (end == names.npos || name.find('/') != name.npos || name == "..") {
+      ThrowSent(communicator, 0, "the name of a file that is none");
+    }
     whole &= BroadcastFile(communicator, fs::path(path) / name,
                            missing ? folder->path() / name : fs::path());
     begin = end + 1;

@@ -88,6 +88,7 @@ Launched ReadLauncher(const Variable& variable) {
             .rank = *rank,
             .size = *world,
             .meeting = {address, port},
+            .key = text("QLORA_MEETING_KEY"),
             .is_of_pod = !is_torchrun};
   }
   alone.problem = fmt::format(
@@ -113,6 +114,7 @@ std::unique_ptr<Communicator> JoinRanks(const Launched& launched,
     say(fmt::format("rank {} of {} meets the others at {}, port {}", launched.rank, launched.size,
                     launched.meeting.host, launched.meeting.port));
     TcpMeeting meeting{launched.meeting, launched.rank, launched.size};
+    meeting.key = launched.key;
     meeting.say = say;
     return StartTcp(meeting);
   }

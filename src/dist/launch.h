@@ -2,7 +2,8 @@
 //
 //   launch.h          reads the variables of mpirun, srun and their like; undoes their binding
 //   mpi_ranks.h       the communicator over MPI; mpi_plugin.h has what the plugin offers
-//   tcp_ranks.h       the communicator over TCP, for torchrun and its like; tcp_socket.h
+//   tcp_ranks.h       the communicator over TCP, for torchrun and its like; tcp_meeting.h connects
+//                     its ranks, which say who they are in tcp_hello.h; tcp_socket.h
 //   together.h        work that all ranks do, with one outcome for all
 //   agreement.h       compares what ranks were given
 //   folder_copy.h     a folder of rank 0 for all
@@ -31,6 +32,7 @@ struct Launched {
   int size = 1;
   std::string problem = {};  // why ranks that were started could not reach each other; "" otherwise
   TcpAddress meeting = {};   // where ranks meet whose launcher brings no engine
+  std::string key = {};      // that such ranks have in QLORA_MEETING_KEY
   // The variables are those of a shell or a pod, in which other commands are those of one process.
   bool is_of_pod = false;
 };

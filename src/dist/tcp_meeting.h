@@ -20,7 +20,8 @@ struct TcpMeeting {
   int size = 1;
   std::chrono::seconds patience{600};  // until all ranks are there
   std::chrono::seconds silence{9};     // of a machine, after which it is gone
-  // Told every 30 s whom this rank waits for.
+  std::string key = {};                // that all ranks of the job have; "": none
+  // Told every 30 s whom this rank waits for, and whom it turns away.
   std::function<void(const std::string&)> say = [](const std::string&) {};
 };
 
@@ -31,10 +32,11 @@ struct TcpLink {
   std::optional<std::uint64_t> ready = {};  // bytes that the other rank waits for, if it does
 };
 
-// The connections of this rank to all others, by rank; none to itself. Who can reach the ports of a
-// rank is trusted: other programs that connect are turned away, but nothing is encrypted. Errors:
-// Runtime when a rank does not come, InvalidInput for a port that is taken and for ranks of another
-// job.
+// The connections of this rank to all others, by rank; none to itself. Other programs, and ranks
+// with another key or of another job, are turned away and the meeting goes on; without a key
+// everybody who can reach the ports of a rank is trusted, and in no case is anything encrypted.
+// Errors: Runtime when a rank does not come, InvalidInput for a port that is taken, for another
+// program in the place of a rank, and for a rank that is turned away (tcp_hello.h).
 std::vector<TcpLink> ConnectRanks(const TcpMeeting& meeting);
 
 }  // namespace qlora

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "dist/together.h"
 
 namespace qlora {
 namespace {
@@ -70,9 +71,10 @@ class Traffic {
     in_read_ += bytes;
     if (in_read_ < sizeof(in_)) return true;
     in_read_ = 0;
-    follows_ = (in_ & kReady) == 0;
-    if (!follows_) ready_ = in_ & ~kReady;
-    return !follows_ || in_ == arriving_.size();
+    const bool is_ready = (in_ & kReady) != 0;
+    if (is_ready) ready_ = in_ & ~kReady;
+    follows_ = !is_ready && in_ == arriving_.size() && arrived_ == 0 && in_ > 0;
+    return is_ready || follows_;
   }
 
  private:
@@ -159,8 +161,7 @@ class TcpRanks final : public Communicator {
     Begin(peer, traffic);
   }
   [[noreturn]] void ThrowUnequal(int peer) const {
-    ThrowRuntime("ranks {} and {} exchange messages of other sizes; this is a defect of qlora",
-                 rank(), peer);
+    ThrowSent(*this, peer, "a message of another size than the one that is expected");
   }
   std::size_t Moved(int peer, ssize_t bytes) const {
     if (bytes >= 0) return static_cast<std::size_t>(bytes);

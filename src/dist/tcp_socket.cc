@@ -177,6 +177,13 @@ bool TcpSocket::ReceiveAll(std::span<std::byte> data, Clock::time_point deadline
   return true;
 }
 
+std::optional<std::size_t> TcpSocket::ReceiveSome(std::span<std::byte> data) const {
+  const ssize_t received = recv(descriptor_, data.data(), data.size(), MSG_DONTWAIT);
+  if (received > 0) return static_cast<std::size_t>(received);
+  if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;
+  return std::nullopt;
+}
+
 bool TcpSocket::IsClosed() const {
   std::byte next;
   const ssize_t received = recv(descriptor_, &next, 1, MSG_PEEK | MSG_DONTWAIT);

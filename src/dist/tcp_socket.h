@@ -47,6 +47,9 @@ class TcpSocket {
   // Sends or receives all bytes. False where the other end has closed, or `deadline` has come.
   bool SendAll(std::span<const std::byte> data) const;
   bool ReceiveAll(std::span<std::byte> data, Clock::time_point deadline) const;
+  // Receives what is there, without waiting. Returns how much; nothing where the other end has
+  // closed.
+  std::optional<std::size_t> ReceiveSome(std::span<std::byte> data) const;
   // True where the other end has closed and nothing is left to receive.
   bool IsClosed() const;
   // From now on calls of the system return at once, bytes leave at once, and calls fail when the

@@ -19,12 +19,17 @@ struct Outcome {
   std::string message;
 };
 
+// One character for the code, then the message.
 std::string ToText(const Outcome& outcome) {
-  return fmt::format("{:4}{}", outcome.code, outcome.message);
+  return static_cast<char>('0' + outcome.code) + outcome.message;
 }
 
-Outcome FromText(const std::string& text) {
-  return {static_cast<std::int32_t>(std::stol(text.substr(0, 4))), text.substr(4)};
+Outcome FromText(const Communicator& communicator, int rank, const std::string& text) {
+  const int code = text.empty() ? -1 : text[0] - '0';
+  if (code < 0 || code > static_cast<int>(ErrorCode::kOutOfMemory)) {
+    ThrowSent(communicator, rank, "no outcome of its work");
+  }
+  return {code, text.substr(1)};
 }
 
 bool IsSame(const Outcome& a, const Outcome& b) {
@@ -36,7 +41,7 @@ bool IsSame(const Outcome& a, const Outcome& b) {
 void ThrowIfFailed(Communicator& communicator, const Outcome& mine) {
   std::vector<Outcome> all;
   for (const std::string& text : GatherTexts(communicator, ToText(mine))) {
-    all.push_back(FromText(text));
+    all.push_back(FromText(communicator, static_cast<int>(all.size()), text));
   }
   const auto failed = std::find_if(all.begin(), all.end(),
                                    [](const Outcome& outcome) { return outcome.code != 0; });
@@ -54,7 +59,20 @@ void ThrowIfFailed(Communicator& communicator, const Outcome& mine) {
                                 failed->message));
 }
 
+// Errors: Runtime for a text that no rank sends.
+void CheckText(const Communicator& communicator, int rank, std::uint64_t bytes) {
+  if (bytes <= kMostTextOfRank) return;
+  ThrowSent(communicator, rank, fmt::format("a text of {} bytes", bytes));
+}
+
 }  // namespace
+
+void ThrowSent(const Communicator& communicator, int rank, std::string_view what) {
+  ThrowRuntime(
+      "rank {} of {} sent {} to rank {}: its release of qlora is another one, or the connection is "
+      "damaged",
+      rank, communicator.size(), what, communicator.rank());
+}
 
 std::vector<std::string> GatherTexts(Communicator& communicator, std::string_view mine) {
   const std::uint64_t size = mine.size();
@@ -63,7 +81,10 @@ std::vector<std::string> GatherTexts(Communicator& communicator, std::string_vie
   const std::vector<Communicator::Bytes> to_each(sizes.size(), std::as_bytes(std::span(mine)));
   std::vector<std::string> texts;
   std::vector<Communicator::MutableBytes> from_each;
-  for (const std::uint64_t bytes : sizes) texts.emplace_back(bytes, ' ');
+  for (const std::uint64_t bytes : sizes) {
+    CheckText(communicator, static_cast<int>(texts.size()), bytes);
+    texts.emplace_back(bytes, ' ');
+  }
   for (std::string& text : texts) from_each.push_back(std::as_writable_bytes(std::span(text)));
   communicator.Exchange(to_each, from_each);
   return texts;
@@ -72,6 +93,7 @@ std::vector<std::string> GatherTexts(Communicator& communicator, std::string_vie
 std::string BroadcastText(Communicator& communicator, std::string_view of_root) {
   std::uint64_t size = of_root.size();
   communicator.Broadcast(std::as_writable_bytes(std::span(&size, 1)), 0);
+  CheckText(communicator, 0, size);
   std::string text = communicator.is_root() ? std::string(of_root) : std::string(size, ' ');
   communicator.Broadcast(std::as_writable_bytes(std::span(text)), 0);
   return text;

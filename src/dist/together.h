@@ -2,6 +2,7 @@
 #ifndef QLORA_DIST_TOGETHER_H_
 #define QLORA_DIST_TOGETHER_H_
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -13,7 +14,14 @@
 
 namespace qlora {
 
-// Returns the texts of all ranks, in their order.
+// A text that moves between ranks, in bytes, at most: names, options, errors, records of adapters.
+inline constexpr std::uint64_t kMostTextOfRank = std::uint64_t{1} << 26;
+
+// What another rank says is no more believed than a file. Errors: Runtime, "rank 3 sent <what>".
+[[noreturn]] void ThrowSent(const Communicator& communicator, int rank, std::string_view what);
+
+// Returns the texts of all ranks, in their order. Errors: Runtime when a rank sends more than
+// kMostTextOfRank; so does BroadcastText.
 std::vector<std::string> GatherTexts(Communicator& communicator, std::string_view mine);
 // Returns the text of rank 0.
 std::string BroadcastText(Communicator& communicator, std::string_view of_root);

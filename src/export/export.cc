@@ -54,10 +54,13 @@ BaseRecord ChooseBase(const ExportOptions& options, const AdapterSet& adapters) 
   }
   BaseRecord original;
   original.load_in_4bit = false;
-  // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
-  // into the 16-bit weights, it corrects an error that is not there; that is done on request only.
   if (options.merge_base == "original") return original;
-  return trained ? *trained : original;
+  // An adapter has learned to correct the error of the 4-bit weights that it was trained on. Merged
+  // into the 16-bit weights, it corrects an error that is not there. Rounding the sum to few bits
+  // loses more (docs/gguf.md).
+  const GgufFileType* type = FindGgufFileType(options.outtype);
+  const bool rounds = options.format == "gguf" && type != nullptr && BitsOf(*type) < 8;
+  return trained && !rounds ? *trained : original;
 }
 
 // Returns the last part of a path or of org/name@revision.
@@ -165,8 +168,7 @@ class Exporter {
     DType type = weights_.embed.dense.dtype;
     if (FindGguf(model_dir_)) {
       const TensorReader& reader = *weights_.reader;
-      type =
-          DenseTypeOf(reader.Find(DecoderPrefix(reader) + "embed_tokens.weight")->dtype, config_);
+      type = DenseTypeOf(reader.Find(EmbeddingName(reader))->dtype, config_);
     }
     return ParseOuttype(type == DType::kBF16 ? "bf16" : "f16");
   }
@@ -291,7 +293,8 @@ class Exporter {
     if (!options_.modelfile) return {options_.output};
     const fs::path modelfile = ModelfileOf(options_.output);
     AtomicFile file(modelfile, target_.mode);
-    file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings));
+    file.Write(Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings,
+                         notes_));
     file.Commit();
     return {options_.output, modelfile.string()};
   }

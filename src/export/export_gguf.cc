@@ -290,7 +290,7 @@ const GgufFileType& ParseOuttype(const std::string& name) {
 void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
                      const ExportTarget& target, const ProgressFn& progress,
                      std::vector<std::string>& notes) {
-  CheckGgufLimits(model.config, GgufArchitectureOf(model.config), model.weights.is_tied());
+  CheckGgufLimits(model.config, model.weights.is_tied());
   GgufMetadata metadata;
   const std::string own_name = NameForTokenizer(model.name, model.tokenizer, notes);
   AddModelMetadata(model.config, own_name, model.file.number, metadata);
@@ -307,7 +307,7 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
 void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
                        const LoraAdapter& adapter, const GgufAdapterBase& base,
                        const ExportTarget& target) {
-  CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
+  CheckGgufLimits(config, config.tie_word_embeddings);
   Memory& memory = adapter.memory();
   const float alpha = AlphaToWrite(adapter.config());
   GgufMetadata metadata;

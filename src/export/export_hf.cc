@@ -58,7 +58,7 @@ LinearsByName NameLinears(const DecoderConfig& config, const DecoderWeights& wei
 // Returns the embeddings or the head under the name of their tensor; nullptr for other tensors.
 const WeightView* TableOf(const std::string& name, const DecoderWeights& weights) {
   const TensorReader& reader = *weights.reader;
-  if (name == DecoderPrefix(reader) + "embed_tokens.weight") return &weights.embed;
+  if (name == EmbeddingName(reader)) return &weights.embed;
   if (name == HeadName(reader)) return &weights.head;
   return nullptr;
 }

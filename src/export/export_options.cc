@@ -38,7 +38,8 @@ void ExportOptions::Declare(OptionTable& table) {
   table.Choice(
       "merge_base", &merge_base, {"auto", "nf4", "original"},
       "weights that the adapter is merged into: nf4: the dequantized 4-bit weights; original: the "
-      "16-bit weights; auto: those that it was trained on");
+      "16-bit weights; auto: those that it was trained on, and for files of fewer than 8 bits the "
+      "16-bit weights, where the model has them");
   table.Choice("verify", &verify, {"auto", "true", "false"},
                "read the output back and compare what it computes with the source; auto: models "
                "below 1 GB");

@@ -150,8 +150,19 @@ void CheckModelfile(const ExportOptions& options) {
         "output {} is the name of the Modelfile itself; choose a name that ends in .gguf",
         options.output);
   }
-  if (!options.overwrite && Exists(modelfile)) {
+  if (!FitsModelfile(fs::path(options.output).filename().string())) {
+    ThrowInvalidInput("output {}: a Modelfile cannot name it; choose a name without quotes",
+                      options.output);
+  }
+  if (!Exists(modelfile)) return;
+  if (!options.overwrite) {
     ThrowInvalidInput("{} exists; give --overwrite to replace it", modelfile.string());
+  }
+  if (!IsModelfileOf(ReadTextFile(modelfile), options.output)) {
+    ThrowInvalidInput(
+        "{} is of another model or was written by hand, and --overwrite replaces nothing else; "
+        "move it, or choose another folder",
+        modelfile.string());
   }
 }
 

@@ -5,8 +5,6 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "config/families.h"
-#include "config/gguf_names.h"
 
 namespace qlora {
 namespace {
@@ -14,37 +12,29 @@ namespace {
 // Below the resolution of the float32 that llama.cpp reads.
 constexpr double kSame = 1e-6;
 
-bool IsOneOf(const std::string& name, std::initializer_list<std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 bool HasUsualYarn(const RopeConfig& rope) {
   return rope.beta_fast == 32 && rope.beta_slow == 1 && rope.truncate && rope.factor >= 1;
 }
 
 class Limits {
  public:
-  Limits(const DecoderConfig& config, const std::string& architecture)
-      : config_(config), family_(FamilyOf(config.model_type, "")), architecture_(architecture) {}
+  explicit Limits(const DecoderConfig& config)
+      : config_(config), family_(FamilyOf(config.model_type, "")) {}
 
   void Check(bool tied) const {
     CheckRopes();
     CheckShapes();
-    CheckBiases();
+    CheckBlocks();
     CheckMixers();
     CheckExperts();
     if (family_.no_rope_interval > 0) CheckRotatingLayers();
-    if (family_.gpt_oss) CheckGptOss(tied);
+    if (family_.gguf.layers_of_windows > 0) CheckLayersOfWindows();
+    if (family_.gpt_oss) CheckGptOss();
     if (family_.gemma4) CheckGemma4();
     if (family_.gguf.is_tied && !tied) {
       Refuse("an output head of its own", "ties the head to the embedding");
     }
-    const bool has_own_base = family_.local_rope && !family_.gemma;
-    if (has_own_base && config_.ropes.back().rope_theta != config_.ropes[0].rope_theta) {
-      Refuse("a rope_theta of the layers with a window",
-             "rotates them with the base of the others");
-    }
-    if (architecture_ == "olmo2" && tied) {
+    if (family_.gguf.needs_head && tied) {
       Refuse("tie_word_embeddings", "expects an output head of its own");
     }
     if (family_.gguf.sections == PositionSections::kRead &&
@@ -64,28 +54,52 @@ class Limits {
     ThrowInvalidInput(
         "GGUF export of {}: {} cannot be written: llama.cpp {} in its architecture {}; export the "
         "model with --format hf instead",
-        config_.model_type, setting, instead, architecture_);
+        config_.model_type, setting, instead, family_.gguf.architecture);
+  }
+
+  // A layer turns by the second table.
+  bool has_local() const {
+    return std::ranges::any_of(config_.layers, [](const LayerConfig& l) { return l.rope == 1; });
   }
 
   void CheckRopes() const {
     const RopeConfig& rope = config_.ropes[0];
-    const bool is_llama = family_.gguf.is_llama;
-    if (rope.type == RopeType::kLlama3 && !is_llama) {
+    const GgufFamily& gguf = family_.gguf;
+    if (rope.type == RopeType::kLlama3 && gguf.divisors != GgufDivisors::kRead) {
       Refuse("rope_type llama3", "reads no factors of frequencies");
     }
-    if (rope.type == RopeType::kLongrope && !is_llama && !family_.scales_by_lists) {
+    if (rope.type == RopeType::kLongrope && !gguf.is_llama && !family_.scales_by_lists) {
       Refuse("rope_type longrope", "reads no factors of frequencies");
     }
-    if (rope.type == RopeType::kYarn && !is_llama) CheckYarn(rope);
-    const bool partial = rope.rotary_dim != config_.head_dim;
-    if (partial && !IsOneOf(architecture_, {"phi3", "gemma2", "gemma3", "gemma4", "glm4", "qwen35",
-                                            "qwen35moe", "qwen3next"})) {
+    if (rope.type == RopeType::kYarn && gguf.divisors != GgufDivisors::kRead) CheckYarn(rope);
+    if (family_.ropes_by_type && rope.type != RopeType::kDefault) {
+      Refuse("a factor of rope_parameters, or another scaling", "has no keys for it");
+    }
+    for (const RopeConfig& one : config_.ropes) {
+      const bool is_partial = one.rotary_dim != config_.head_dim && !config_.value_norm;
+      if (!is_partial || gguf.rotates_partly) continue;
       Refuse("partial_rotary_factor", "rotates whole heads");
     }
-    const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
-                                       [](const LayerConfig& layer) { return layer.rope == 1; });
-    if (has_local && config_.ropes[1].type != RopeType::kDefault) {
+    const bool has_two = family_.local_rope || gguf.local_base != GgufLocalBase::kUnread;
+    for (const LayerConfig& layer : config_.layers) {
+      if (layer.rope > (has_two ? 1 : 0))
+        Refuse("a rope_theta of single layers", "has one for all");
+      const bool may_stay =
+          family_.no_rope_interval > 0 || gguf.may_not_rotate || gguf.layers_of_windows > 0;
+      if (layer.rope >= 0 || may_stay || layer.mixer != Mixer::kAttention) continue;
+      Refuse("layers that do not rotate", "rotates in all layers");
+    }
+    if (!has_local()) return;
+    const RopeConfig& local = config_.ropes[1];
+    if (local.type != RopeType::kDefault) {
       Refuse("a rope scaling of the layers with a window", "leaves their positions unscaled");
+    }
+    if (!local.divisors.empty()) {
+      Refuse("a proportional rope_type of the layers with a window", "turns all of their pairs");
+    }
+    if (gguf.local_base == GgufLocalBase::kUnread && local.rope_theta != rope.rope_theta) {
+      Refuse("a rope_theta of the layers with a window",
+             "rotates them with the base of the others");
     }
   }
 
@@ -99,28 +113,41 @@ class Limits {
                          rope.beta_fast, rope.beta_slow, rope.truncate, rope.factor),
              "computes YaRN with beta_fast 32, beta_slow 1 and truncate true");
     }
-    const bool has_local = std::any_of(config_.layers.begin(), config_.layers.end(),
-                                       [](const LayerConfig& layer) { return layer.rope == 1; });
-    if (has_local && architecture_ != "olmo2" && std::abs(GgufYarnFactor(rope) - 1) > kSame) {
+    const bool reaches_local = has_local() && !family_.gguf.plain_local;
+    if (reaches_local && std::abs(GgufYarnFactor(rope) - 1) > kSame) {
       Refuse(fmt::format("attention_factor {} of yarn", rope.attention_factor),
              "would apply it to the layers with a window too");
     }
   }
 
   void CheckShapes() const {
-    if (FindGgufArchitectureNamed(architecture_)->derived_heads &&
-        config_.layer(0).q_features() != config_.hidden_size) {
+    if (family_.gguf.derived_heads && config_.layer(0).q_features() != config_.hidden_size) {
       Refuse(fmt::format("head_dim {} with {} heads and hidden_size {}", config_.head_dim,
                          config_.num_attention_heads, config_.hidden_size),
              "expects heads of hidden_size / num_attention_heads");
     }
   }
 
-  void CheckBiases() const {
-    if (IsOneOf(architecture_, {"llama", "granite", "mistral3", "gpt-oss"})) return;
-    if (config_.o_bias && architecture_ != "ernie4_5")
+  void CheckBlocks() const {
+    if (config_.o_bias && !family_.gguf.o_bias) {
       Refuse("a bias of o_proj (attention_bias)", "has no such tensor");
-    if (config_.mlp_bias) Refuse("mlp_bias", "has no such tensors");
+    }
+    if (config_.mlp_bias && !family_.gguf.mlp_bias) Refuse("mlp_bias", "has no such tensors");
+    const bool is_usual =
+        family_.gpt_oss || config_.hidden_act == ActivationNamed(family_.hidden_act);
+    if (!is_usual) {
+      Refuse(fmt::format("a hidden_act other than {}", family_.hidden_act), "has no key for it");
+    }
+    const auto has_window = [](const LayerConfig& layer) { return layer.window > 0; };
+    const std::int64_t only = family_.gguf.layers_of_windows;
+    const bool needs_windows =
+        family_.gguf.needs_windows && (only == 0 || only == config_.num_hidden_layers);
+    if (needs_windows && std::ranges::none_of(config_.layers, has_window)) {
+      Refuse("layer_types without sliding_attention", "expects a layer with a window");
+    }
+    if (config_.output_gate != family_.output_gate) {
+      Refuse(fmt::format("{} false", family_.output_gate_key), "expects the gate of attention");
+    }
   }
 
   void CheckMixers() const {
@@ -137,10 +164,6 @@ class Limits {
   void CheckGemma4() const {
     if (config_.qkv_bias) Refuse("attention_bias", "has no such tensors");
     if (config_.final_softcap == 0) Refuse("final_logit_softcapping null", "caps logits at 30");
-    if (config_.ropes[0].type != RopeType::kDefault || !config_.ropes[1].divisors.empty()) {
-      Refuse("a factor of rope_parameters, or a proportional rope_type of the layers with a window",
-             "has no keys for them");
-    }
     if (config_.per_layer_size > 0 && config_.per_layer_vocab != config_.vocab_size) {
       Refuse("vocab_size_per_layer_input other than vocab_size", "has one number for both");
     }
@@ -169,11 +192,23 @@ class Limits {
     if (!config_.moe.expert_bias) Refuse("use_expert_bias false", "expects the biases");
   }
 
-  void CheckGptOss(bool tied) const {
-    if (tied) Refuse("tie_word_embeddings", "expects an output head of its own");
+  void CheckGptOss() const {
     if (!config_.qkv_bias) Refuse("attention_bias false", "expects the biases");
     if (GgufWindowPeriod(config_) != 2) {
       Refuse("layer_types without a window in every second layer", "has one there");
+    }
+  }
+
+  void CheckLayersOfWindows() const {
+    const bool has_windows = config_.num_hidden_layers == family_.gguf.layers_of_windows;
+    for (const LayerConfig& layer : config_.layers) {
+      const bool stays = layer.rope < 0;
+      if (has_windows ? stays == (layer.window == 0) : !stays && layer.window == 0) continue;
+      Refuse(fmt::format("a sliding_window that is {}null in a model of {} layers",
+                         has_windows ? "" : "not ", config_.num_hidden_layers),
+             fmt::format("knows windows, and layers that do not rotate, in models of {} layers "
+                         "alone",
+                         family_.gguf.layers_of_windows));
     }
   }
 
@@ -186,14 +221,11 @@ class Limits {
 
   const DecoderConfig& config_;
   const Family& family_;
-  const std::string& architecture_;
 };
 
 }  // namespace
 
-void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied) {
-  Limits(config, architecture).Check(tied);
-}
+void CheckGgufLimits(const DecoderConfig& config, bool tied) { Limits(config).Check(tied); }
 
 std::string TakeGgufYarn(DecoderConfig& config) {
   RopeConfig& rope = config.ropes[0];
@@ -205,8 +237,9 @@ std::string TakeGgufYarn(DecoderConfig& config) {
          "gpt-oss. The comparison of the written file with the model leaves that difference out";
 }
 
-bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture) {
-  return rope.type == RopeType::kYarn && architecture == "llama" && !HasUsualYarn(rope);
+bool WritesYarnAsFactors(const RopeConfig& rope, const Family& family) {
+  const bool reads_divisors = family.gguf.divisors == GgufDivisors::kRead;
+  return rope.type == RopeType::kYarn && reads_divisors && !HasUsualYarn(rope);
 }
 
 float GgufYarnFactor(const RopeConfig& rope) {

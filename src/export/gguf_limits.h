@@ -6,16 +6,17 @@
 #include <string>
 
 #include "config/config.h"
+#include "config/families.h"
 
 namespace qlora {
 
-// architecture: llama.cpp's. tied: the head is the embedding. Errors: InvalidInput, with the
-// setting and what llama.cpp would compute, where no file makes it compute the same.
-void CheckGgufLimits(const DecoderConfig& config, const std::string& architecture, bool tied);
+// tied: the head is the embedding. Errors: InvalidInput, with the setting and what llama.cpp would
+// compute, where no file makes it compute the same.
+void CheckGgufLimits(const DecoderConfig& config, bool tied);
 
 // YaRN: the divisors of the frequencies are written as a tensor, in place of the parameters that
-// llama.cpp does not read (betas, truncate). Only its llama graph reads such a tensor.
-bool WritesYarnAsFactors(const RopeConfig& rope, const std::string& architecture);
+// llama.cpp does not read (betas, truncate). Only some graphs read such a tensor.
+bool WritesYarnAsFactors(const RopeConfig& rope, const Family& family);
 
 // The factor of cos and sin beside llama.cpp's own for YaRN, 1 + 0.1 ln(factor).
 float GgufYarnFactor(const RopeConfig& rope);

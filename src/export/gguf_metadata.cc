@@ -20,10 +20,7 @@ const Family& FamilyOf(const DecoderConfig& config) {
 
 bool IsGemma4(const DecoderConfig& config) { return FamilyOf(config).gemma4; }
 
-// True when llama.cpp applies sliding windows in this architecture.
-bool HasWindows(const DecoderConfig& config) {
-  return FamilyOf(config).window == WindowRule::kPeriod;
-}
+GgufWindows WindowsOf(const DecoderConfig& config) { return FamilyOf(config).gguf.windows; }
 
 // A number for each layer.
 template <typename Fn>
@@ -35,23 +32,13 @@ std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value
   return values;
 }
 
-// Layers with a window, by a list, and their sizes; layers that share keys and values; the
-// embedding of each layer.
+// Sizes of layers with a window; layers that share keys and values; the embedding of each layer.
 void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
-  std::vector<bool> has_window;
-  std::int64_t window = 0;
-  std::int64_t shared = 0;
-  for (const LayerConfig& layer : config.layers) {
-    has_window.push_back(layer.window > 0);
-    window = std::max(window, layer.window);
-    shared += layer.has_own_kv() ? 0 : 1;
-  }
-  add("attention.sliding_window", U32(window > 0 ? window : config.max_position_embeddings));
-  add("attention.sliding_window_pattern", std::move(has_window));
-  add("attention.shared_kv_layers", U32(shared));
+  const auto is_shared = [](const LayerConfig& layer) { return !layer.has_own_kv(); };
+  add("attention.shared_kv_layers", U32(std::ranges::count_if(config.layers, is_shared)));
   add("embedding_length_per_layer_input", U32(config.per_layer_size));
   if (config.side_moe.num_experts > 0) {
     add("expert_feed_forward_length", U32(config.side_intermediate_size));
@@ -61,35 +48,42 @@ void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetad
   // Whole heads rotate.
   add("attention.key_length_swa", U32(config.ropes[1].rotary_dim));
   add("attention.value_length_swa", U32(config.ropes[1].rotary_dim));
-  add("rope.dimension_count_swa", U32(config.ropes[1].rotary_dim));
 }
 
 // llama.cpp applies a window only where its architecture has one; a context no longer than the
 // window makes the difference vanish.
 std::int64_t ContextLength(const DecoderConfig& config) {
   std::int64_t length = config.max_position_embeddings;
-  if (HasWindows(config)) return length;
+  if (WindowsOf(config) != GgufWindows::kIgnored) return length;
   for (const LayerConfig& layer : config.layers) {
     if (layer.window > 0) length = std::min(length, layer.window);
   }
   return length;
 }
 
-// Gemma and Olmo 3: layers with a window.
 void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  constexpr const char* kWindow = "attention.sliding_window";
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  const Family& family = FamilyOf(config);
   std::int64_t window = 0;
+  std::vector<bool> has_window;
   for (const LayerConfig& layer : config.layers) {
     // A local layer of Gemma 3 that sees everything has other frequencies all the same.
-    window = std::max(window, layer.rope == 1 && layer.window == 0 ? config.max_position_embeddings
-                                                                   : layer.window);
+    const bool is_local = layer.rope == 1 && layer.window == 0;
+    window = std::max(window, is_local ? config.max_position_embeddings : layer.window);
+    has_window.push_back(layer.window > 0);
   }
-  const std::uint32_t period = GgufWindowPeriod(config);
+  const GgufFamily& gguf = family.gguf;
+  if (gguf.layers_of_windows > 0 && config.num_hidden_layers != gguf.layers_of_windows) return;
+  const bool is_list = gguf.windows == GgufWindows::kList;
+  const std::uint32_t period = is_list ? 0 : GgufWindowPeriod(config);
   // Without the key there are no windows, but in Gemma 2, which has 4096 in every second layer.
-  if (window == 0 && FamilyOf(config).gguf.window == 0) return;
-  out.Add(prefix + "attention.sliding_window",
-          U32(window > 0 ? window : config.max_position_embeddings));
-  if (period != FamilyOf(config).window_period) {
-    out.Add(prefix + "attention.sliding_window_pattern", period);
+  if (window == 0 && !is_list && family.gguf.window == 0) return;
+  out.Add(prefix + kWindow, U32(window > 0 ? window : config.max_position_embeddings));
+  if (is_list) {
+    out.Add(prefix + kPattern, std::move(has_window));
+  } else if (period != family.window_period) {
+    out.Add(prefix + kPattern, period);
   }
 }
 
@@ -98,20 +92,31 @@ void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& 
   if (factor != 1) out.Add(prefix + "rope.scaling.attn_factor", static_cast<float>(factor));
 }
 
+// Of layers with a window, which may have a base of their own, and other dims that rotate.
+void AddLocalRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const Family& family = FamilyOf(config);
+  const GgufLocalBase base = family.gguf.local_base;
+  if (config.ropes.size() < 2 || base == GgufLocalBase::kUnread) return;
+  const RopeConfig& rope = config.ropes[0];
+  const RopeConfig& local = config.ropes[1];
+  const double usual = base == GgufLocalBase::kOf10000 ? 1e4 : rope.rope_theta;
+  if (base == GgufLocalBase::kNeeded || local.rope_theta != usual) {
+    out.Add(prefix + "rope.freq_base_swa", static_cast<float>(local.rope_theta));
+  }
+  if (local.rotary_dim != rope.rotary_dim || family.gemma4) {
+    out.Add(prefix + "rope.dimension_count_swa", U32(local.rotary_dim));
+  }
+}
+
 void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   const RopeConfig& rope = config.ropes[0];
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
+  const Family& family = FamilyOf(config);
   add("rope.dimension_count", U32(rope.rotary_dim));
   add("rope.freq_base", static_cast<float>(rope.rope_theta));
-  // The local layers of Gemma have a base of their own; without a key it is 10000 in Gemma 3. Those
-  // of Olmo 3 have the base of the others.
-  const bool has_local = FamilyOf(config).gemma && config.ropes.size() > 1;
-  const double usual = FamilyOf(config).gguf.has_local_base ? rope.rope_theta : 1e4;
-  if (has_local && (config.ropes[1].rope_theta != usual || IsGemma4(config))) {
-    add("rope.freq_base_swa", static_cast<float>(config.ropes[1].rope_theta));
-  }
+  AddLocalRope(config, prefix, out);
   if (!rope.mrope_section.empty() && !config.fused_delta) {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);
@@ -128,11 +133,11 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
       add("rope.scaling.factor", static_cast<float>(rope.factor));
       break;
     case RopeType::kYarn:
-      if (WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
+      if (WritesYarnAsFactors(rope, family)) {
         add("rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
         break;
       }
-      if (FamilyOf(config).query_scale) {
+      if (family.query_scale) {
         add("rope.scaling.yarn_log_multiplier", GgufYarnLogMultiplier(rope));
         add("rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
         add("rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
@@ -157,6 +162,7 @@ void AddMultipliers(const DecoderConfig& config, const std::string& prefix, Gguf
   out.Add(prefix + "embedding_scale", config.embed_scale);
   out.Add(prefix + "residual_scale", config.residual_scale);
   out.Add(prefix + "logit_scale", 1 / config.logit_scale);
+  if (!FamilyOf(config).gguf.may_not_rotate) return;
   out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
 }
 
@@ -204,11 +210,11 @@ std::string GgufArchitectureOf(const DecoderConfig& config) {
         "weights of a token's experts by their sum",
         config.model_type);
   }
-  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
-  if (architecture == nullptr) {
+  const std::string_view architecture = GgufFamilyOf(config.model_type).architecture;
+  if (architecture.empty()) {
     ThrowInvalidInput("GGUF export of model_type '{}' is not supported", config.model_type);
   }
-  return std::string(architecture->name);
+  return std::string(architecture);
 }
 
 void AddModelMetadata(const DecoderConfig& config, const std::string& name, std::uint32_t file_type,
@@ -249,11 +255,8 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
   add("attention.value_length", U32(head_dim));
   add("attention.layer_norm_rms_epsilon", config.rms_norm_eps);
   add("vocab_size", U32(config.vocab_size));
-  if (IsGemma4(config)) {
-    AddGemma4(config, prefix, out);
-  } else if (HasWindows(config)) {
-    AddWindows(config, prefix, out);
-  }
+  if (WindowsOf(config) != GgufWindows::kIgnored) AddWindows(config, prefix, out);
+  if (IsGemma4(config)) AddGemma4(config, prefix, out);
   if (config.attention_softcap > 0) add("attn_logit_softcapping", config.attention_softcap);
   if (config.final_softcap > 0) add("final_logit_softcapping", config.final_softcap);
   if (FamilyOf(config).multipliers) AddMultipliers(config, prefix, out);
@@ -267,36 +270,35 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
 std::vector<RopeFactors> GgufRopeFactors(const DecoderConfig& config) {
   const RopeConfig& rope = config.ropes[0];
   const auto narrow = [](const std::vector<double>& values) {
-    return std::vector<float>(values.begin(), values.end());
+    std::vector<float> out;
+    for (const double value : values) {
+      out.push_back(std::isinf(value) ? kGgufStays : static_cast<float>(value));
+    }
+    return out;
   };
   if (rope.type == RopeType::kLongrope) {
     // Both lists: llama.cpp chooses by the length of the context that it is started with.
     return {{"rope_factors_long.weight", narrow(rope.long_factor)},
             {"rope_factors_short.weight", narrow(rope.short_factor)}};
   }
-  if (IsGemma4(config)) {
-    // Its graph needs the tensor, and has a large number where a pair stays.
-    std::vector<float> divisors(rope.rotary_dim / 2, 1.0F);
-    for (std::size_t i = 0; i < rope.divisors.size(); ++i) {
-      divisors[i] =
-          std::isinf(rope.divisors[i]) ? kGgufStays : static_cast<float>(rope.divisors[i]);
-    }
-    return {{"rope_freqs.weight", std::move(divisors)}};
+  std::vector<double> divisors = rope.divisors;
+  const Family& family = FamilyOf(config);
+  if (rope.type == RopeType::kLlama3 || WritesYarnAsFactors(rope, family)) {
+    RopeConfig plain = rope;
+    plain.type = RopeType::kDefault;
+    plain.divisors.clear();
+    const std::vector<double> unscaled = RopeFrequencies(plain, false);
+    const std::vector<double> scaled = RopeFrequencies(rope, false);
+    // Llama 3.1 and YaRN scale each frequency by another factor; llama.cpp divides frequency i by
+    // rope_freqs[i].
+    divisors.resize(scaled.size());
+    for (std::size_t i = 0; i < scaled.size(); ++i) divisors[i] = unscaled[i] / scaled[i];
   }
-  if (rope.type != RopeType::kLlama3 && !WritesYarnAsFactors(rope, GgufArchitectureOf(config))) {
-    if (rope.divisors.empty()) return {};
-    return {{"rope_freqs.weight", narrow(rope.divisors)}};
+  if (divisors.empty() && family.gguf.divisors == GgufDivisors::kNeeded) {
+    divisors.assign(rope.rotary_dim / 2, 1);
   }
-  RopeConfig plain = rope;
-  plain.type = RopeType::kDefault;
-  plain.divisors.clear();
-  const std::vector<double> unscaled = RopeFrequencies(plain, false);
-  const std::vector<double> scaled = RopeFrequencies(rope, false);
-  std::vector<double> divisors;
-  // Llama 3.1 and YaRN scale each frequency by another factor; llama.cpp divides frequency i by
-  // rope_freqs[i].
-  for (std::size_t i = 0; i < scaled.size(); ++i) divisors.push_back(unscaled[i] / scaled[i]);
-  return {{"rope_freqs.weight", narrow(divisors)}};
+  if (divisors.empty()) return {};
+  return {{kGgufDivisors, narrow(divisors)}};
 }
 
 }  // namespace qlora

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "base/check.h"
 #include "base/text.h"
@@ -75,12 +76,12 @@ void CheckBeyondRows(const Tokenizer& tokenizer, std::int64_t rows) {
         "and {}; the tokenizer belongs to another model, or the embedding was not resized",
         spec.pieces.size(), rows, id, spec.pieces[id], what);
   };
+  std::set<std::int64_t> added;
+  for (const AddedToken& token : spec.added_tokens) added.insert(token.id);
   for (std::int64_t id = rows; id < std::ssize(spec.pieces); ++id) {
     const std::string& piece = spec.pieces[id];
     if (piece.empty()) continue;
-    const bool added = std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
-                                   [&](const AddedToken& token) { return token.id == id; });
-    if (!added) refuse(id, "is a piece of ordinary text");
+    if (!added.contains(id)) refuse(id, "is a piece of ordinary text");
     if (tokenizer.bos_id() == id) refuse(id, "is BOS");
     const auto& ends = tokenizer.eos_ids();
     if (std::find(ends.begin(), ends.end(), id) != ends.end()) refuse(id, "is EOS");
@@ -120,6 +121,104 @@ std::vector<std::int32_t> OtherEnds(const Tokenizer& tokenizer) {
   return ends;
 }
 
+// The tokens of a file, one for each row of the embedding.
+struct Vocabulary {
+  std::vector<std::string> pieces;
+  std::vector<std::int32_t> types;
+};
+
+Vocabulary VocabularyOf(const Tokenizer& tokenizer, std::int64_t rows,
+                        std::vector<std::string>& notes) {
+  Vocabulary out = {tokenizer.spec().pieces, TokenTypes(tokenizer, tokenizer.spec())};
+  if (std::ssize(out.pieces) > rows) {
+    CheckBeyondRows(tokenizer, rows);
+    notes.push_back(fmt::format(
+        "the tokenizer has {} tokens and the embedding {} rows: the added tokens from {} on ('{}') "
+        "are left out",
+        out.pieces.size(), rows, rows, out.pieces[rows]));
+    out.pieces.resize(static_cast<std::size_t>(rows));
+    out.types.resize(out.pieces.size());
+  }
+  for (std::size_t i = 0; i < out.pieces.size(); ++i) {
+    // Distinct texts, because llama.cpp keeps a table from text to id.
+    if (out.pieces[i].empty()) out.pieces[i] = fmt::format("[UNUSED{}]", i);
+  }
+  // llama.cpp takes the size of the vocabulary from this list, and refuses an embedding with more
+  // rows.
+  while (std::ssize(out.pieces) < rows) {  // a padded embedding
+    out.pieces.push_back(fmt::format("[PAD{}]", out.pieces.size()));
+    out.types.push_back(NumberOf(kUnused));
+  }
+  return out;
+}
+
+void AddKey(const std::string& key, GgufValue value, GgufMetadata& out) {
+  out.Add("tokenizer." + key, std::move(value));
+}
+
+// The keys of llama.cpp's tokenizer of this kind. tokens: of the file.
+void AddKind(const TokenizerSpec& spec, const std::string& architecture, std::size_t tokens,
+             GgufMetadata& out, std::vector<std::string>& notes) {
+  switch (spec.kind) {
+    case TokenizerKind::kByteLevelBpe: {
+      AddKey("ggml.model", std::string("gpt2"), out);
+      AddKey("ggml.pre", GgufPreName(spec, notes), out);
+      AddKey("ggml.merges", MergesOf(spec), out);
+      break;
+    }
+    case TokenizerKind::kSentencePieceBpe: {
+      CheckByteTokens(spec);
+      // Merges in the place of scores: of a GGUF file that has it, and of Gemma 4's own tokenizer.
+      if (spec.gguf_pre == "gemma4" || (architecture == "gemma4" && !spec.add_prefix_space)) {
+        AddKey("ggml.model", std::string("gemma4"), out);
+        AddKey("ggml.merges", MergesOf(spec), out);
+        AddKey("ggml.add_space_prefix", false, out);
+        break;
+      }
+      AddKey("ggml.model", std::string("llama"), out);
+      AddKey("ggml.pre", std::string("default"), out);
+      std::vector<float> scores = ScoresOf(spec);
+      scores.resize(tokens, -static_cast<float>(spec.merges.size()));
+      AddKey("ggml.scores", GgufArray(std::move(scores)), out);
+      AddKey("ggml.add_space_prefix", spec.add_prefix_space, out);
+      break;
+    }
+  }
+}
+
+// The ids of special tokens that have a row.
+void AddSpecialIds(const Tokenizer& tokenizer, std::int64_t rows, GgufMetadata& out,
+                   std::vector<std::string>& notes) {
+  const auto add_id = [&](const char* key, std::optional<std::int32_t> id) {
+    if (id && *id < rows) AddKey(key, static_cast<std::uint32_t>(*id), out);
+  };
+  add_id("ggml.bos_token_id", tokenizer.bos_id());
+  add_id("ggml.eos_token_id", tokenizer.eos_id());
+  add_id("ggml.unknown_token_id", tokenizer.unk_id());
+  add_id("ggml.padding_token_id", tokenizer.pad_id());
+  const std::vector<std::int32_t> ends = OtherEnds(tokenizer);
+  if (!ends.empty()) add_id("ggml.eot_token_id", ends[0]);
+  if (ends.size() > 1) add_id("ggml.eom_token_id", ends[1]);
+  if (ends.size() > 2) {
+    notes.push_back(
+        fmt::format("GGUF has keys for EOS and two further ends: llama.cpp does not stop at '{}'",
+                    tokenizer.TokenText(ends[2])));
+  }
+}
+
+void AddChatTemplates(const TokenizerSpec& spec, GgufMetadata& out) {
+  std::vector<std::string> names;
+  for (const ChatTemplateText& chat : spec.chat_templates) {
+    if (chat.name == "default") {
+      AddKey("chat_template", chat.text, out);
+    } else {
+      AddKey("chat_template." + chat.name, chat.text, out);
+      names.push_back(chat.name);
+    }
+  }
+  if (!names.empty()) AddKey("chat_templates", GgufArray(names), out);
+}
+
 }  // namespace
 
 std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer,
@@ -149,85 +248,14 @@ std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer
 void AddTokenizerMetadata(const Tokenizer& tokenizer, const std::string& architecture,
                           std::int64_t rows, GgufMetadata& out, std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
-  std::vector<std::string> pieces = spec.pieces;
-  std::vector<std::int32_t> types = TokenTypes(tokenizer, spec);
-  if (std::ssize(pieces) > rows) {
-    CheckBeyondRows(tokenizer, rows);
-    notes.push_back(fmt::format(
-        "the tokenizer has {} tokens and the embedding {} rows: the added tokens from {} on ('{}') "
-        "are left out",
-        pieces.size(), rows, rows, pieces[rows]));
-    pieces.resize(static_cast<std::size_t>(rows));
-    types.resize(pieces.size());
-  }
-  for (std::size_t i = 0; i < pieces.size(); ++i) {
-    // Distinct texts, because llama.cpp keeps a table from text to id.
-    if (pieces[i].empty()) pieces[i] = fmt::format("[UNUSED{}]", i);
-  }
-  // llama.cpp takes the size of the vocabulary from this list, and refuses an embedding with more
-  // rows.
-  while (static_cast<std::int64_t>(pieces.size()) < rows) {  // a padded embedding
-    pieces.push_back(fmt::format("[PAD{}]", pieces.size()));
-    types.push_back(NumberOf(kUnused));
-  }
-
-  const auto add = [&](const char* key, GgufValue value) {
-    out.Add(std::string("tokenizer.") + key, std::move(value));
-  };
-  switch (spec.kind) {
-    case TokenizerKind::kByteLevelBpe: {
-      add("ggml.model", std::string("gpt2"));
-      add("ggml.pre", GgufPreName(spec, notes));
-      add("ggml.merges", MergesOf(spec));
-      break;
-    }
-    case TokenizerKind::kSentencePieceBpe: {
-      CheckByteTokens(spec);
-      // Merges in the place of scores: of a GGUF file that has it, and of Gemma 4's own tokenizer.
-      if (spec.gguf_pre == "gemma4" || (architecture == "gemma4" && !spec.add_prefix_space)) {
-        add("ggml.model", std::string("gemma4"));
-        add("ggml.merges", MergesOf(spec));
-        add("ggml.add_space_prefix", false);
-        break;
-      }
-      add("ggml.model", std::string("llama"));
-      add("ggml.pre", std::string("default"));
-      std::vector<float> scores = ScoresOf(spec);
-      scores.resize(pieces.size(), -static_cast<float>(spec.merges.size()));
-      add("ggml.scores", GgufArray(std::move(scores)));
-      add("ggml.add_space_prefix", spec.add_prefix_space);
-      break;
-    }
-  }
-  add("ggml.tokens", GgufArray(std::move(pieces)));
-  add("ggml.token_type", GgufArray(std::move(types)));
-  const auto add_id = [&](const char* key, std::optional<std::int32_t> id) {
-    if (id && *id < rows) add(key, static_cast<std::uint32_t>(*id));
-  };
-  add_id("ggml.bos_token_id", tokenizer.bos_id());
-  add_id("ggml.eos_token_id", tokenizer.eos_id());
-  add_id("ggml.unknown_token_id", tokenizer.unk_id());
-  add_id("ggml.padding_token_id", tokenizer.pad_id());
-  const std::vector<std::int32_t> ends = OtherEnds(tokenizer);
-  if (!ends.empty()) add_id("ggml.eot_token_id", ends[0]);
-  if (ends.size() > 1) add_id("ggml.eom_token_id", ends[1]);
-  if (ends.size() > 2) {
-    notes.push_back(
-        fmt::format("GGUF has keys for EOS and two further ends: llama.cpp does not stop at '{}'",
-                    tokenizer.TokenText(ends[2])));
-  }
-  add("ggml.add_bos_token", tokenizer.adds_bos());
-  add("ggml.add_eos_token", tokenizer.adds_eos());
-  std::vector<std::string> names;
-  for (const ChatTemplateText& chat : spec.chat_templates) {
-    if (chat.name == "default") {
-      add("chat_template", chat.text);
-    } else {
-      add(("chat_template." + chat.name).c_str(), chat.text);
-      names.push_back(chat.name);
-    }
-  }
-  if (!names.empty()) add("chat_templates", GgufArray(names));
+  Vocabulary vocabulary = VocabularyOf(tokenizer, rows, notes);
+  AddKind(spec, architecture, vocabulary.pieces.size(), out, notes);
+  AddKey("ggml.tokens", GgufArray(std::move(vocabulary.pieces)), out);
+  AddKey("ggml.token_type", GgufArray(std::move(vocabulary.types)), out);
+  AddSpecialIds(tokenizer, rows, out, notes);
+  AddKey("ggml.add_bos_token", tokenizer.adds_bos(), out);
+  AddKey("ggml.add_eos_token", tokenizer.adds_eos(), out);
+  AddChatTemplates(spec, out);
 }
 
 }  // namespace qlora

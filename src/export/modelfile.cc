@@ -1,8 +1,10 @@
 #include "export/modelfile.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
+#include "io/json.h"
 
 namespace qlora {
 namespace {
@@ -10,34 +12,54 @@ namespace {
 // Memory of keys and values grows with the context; Ollama takes it at once.
 constexpr std::int64_t kMostContext = 8192;
 
-// Ollama's quotes: three of them may hold single ones and line ends.
-std::string Quoted(const std::string& text) {
-  const bool is_plain = text.find_first_of("\"\n") == std::string::npos;
-  return is_plain ? fmt::format("\"{}\"", text) : fmt::format("\"\"\"{}\"\"\"", text);
-}
+constexpr std::string_view kFrom = "FROM ./";
+constexpr std::string_view kContext = "PARAMETER num_ctx ";
+constexpr std::string_view kStop = "PARAMETER stop ";
 
 }  // namespace
 
+bool FitsModelfile(std::string_view text) {
+  return std::ranges::none_of(text, [](unsigned char c) { return c < ' ' || c == '"' || c == 127; });
+}
+
 std::vector<std::string> StopTexts(const Tokenizer& tokenizer) {
+  std::set<std::string_view> added;
+  for (const AddedToken& token : tokenizer.spec().added_tokens) added.insert(token.content);
   std::vector<std::string> texts;
   for (const std::int32_t id : tokenizer.eos_ids()) {
     const std::vector<std::string>& pieces = tokenizer.spec().pieces;
     if (id < 0 || id >= std::ssize(pieces) || pieces[id].empty()) continue;
-    const auto& added = tokenizer.spec().added_tokens;
-    // The spelling of other pieces is not that of their text.
-    const bool is_added = std::ranges::any_of(
-        added, [&](const AddedToken& token) { return token.content == pieces[id]; });
-    if (is_added && std::ranges::count(texts, pieces[id]) == 0) texts.push_back(pieces[id]);
+    // The spelling of other pieces is not that of their text. Each is taken once.
+    if (added.erase(pieces[id]) > 0) texts.push_back(pieces[id]);
   }
   return texts;
 }
 
 std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
-                      std::int64_t context) {
-  std::string text = fmt::format("FROM ./{}\n", gguf.filename().string());
-  text += fmt::format("PARAMETER num_ctx {}\n", std::min(context, kMostContext));
-  for (const std::string& stop : stops) text += fmt::format("PARAMETER stop {}\n", Quoted(stop));
+                      std::int64_t context, std::vector<std::string>& notes) {
+  std::string text = fmt::format("{}{}\n", kFrom, gguf.filename().string());
+  text += fmt::format("{}{}\n", kContext, std::min(context, kMostContext));
+  for (const std::string& stop : stops) {
+    if (FitsModelfile(stop)) {
+      text += fmt::format("{}\"{}\"\n", kStop, stop);
+    } else {
+      notes.push_back(fmt::format(
+          "the Modelfile leaves out the stop {}: its quotes or line ends would end the line",
+          FormatJson(Json(stop))));
+    }
+  }
   return text;
+}
+
+bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf) {
+  const std::string from = fmt::format("{}{}\n", kFrom, gguf.filename().string());
+  if (!text.starts_with(from)) return false;
+  text.remove_prefix(from.size());
+  while (!text.empty()) {
+    if (!text.starts_with(kContext) && !text.starts_with(kStop)) return false;
+    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  }
+  return true;
 }
 
 }  // namespace qlora

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
@@ -15,11 +16,20 @@ namespace qlora {
 // those that other texts may hold too.
 std::vector<std::string> StopTexts(const Tokenizer& tokenizer);
 
+// True for a text that a line of a Modelfile may hold: without quotes, line ends and other control
+// characters, with which a token of the model could write lines of its own.
+bool FitsModelfile(std::string_view text);
+
 // Returns the text of a Modelfile for a GGUF file in the same folder. Without TEMPLATE:
 // Ollama's language of templates is another one than that of chat templates, of which the file
-// holds one. context: positions of the model.
+// holds one. context: positions of the model. notes: receives the stops that are left out because they
+// do not fit.
 std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
-                      std::int64_t context);
+                      std::int64_t context, std::vector<std::string>& notes);
+
+// True for a text that Modelfile() may have given for this GGUF file. A person who has written more
+// into it wants to keep it.
+bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf);
 
 // Where the Modelfile of a GGUF file is: in its folder.
 inline std::filesystem::path ModelfileOf(std::filesystem::path gguf) {

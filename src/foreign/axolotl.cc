@@ -297,7 +297,7 @@ constexpr KeyRule kAxolotlRules[] = {
     // max_memory, adapter, batch_size.
     rule::Same("train_on_inputs val_set_size"),
     rule::Copy("model_name_or_path", "base_model"),
-    rule::Copy("max_memory", "gpu_memory_limit"),
+    rule::NotNeeded("of a GPU; max_memory limits the memory of this machine", "gpu_memory_limit"),
     rule::Copy("adapter", "lora_model_dir"),
     rule::Copy("use_dora", "peft_use_dora"),
     rule::Copy("use_rslora", "peft_use_rslora"),
@@ -380,6 +380,7 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::Unsupported("use per_device_train_batch_size and gradient_accumulation_steps",
                       "batch_size"),
     rule::Unsupported("see lr_scheduler_type warmup_stable_decay", "cosine_constant_lr_ratio"),
+    rule::Unsupported("the warm-up is linear", "lr_quadratic_warmup"),
     rule::Unsupported("see embedding_learning_rate", "embedding_lr_scale"),
     rule::Unsupported("steps that are not finite are skipped, and ten in a row end the run",
                       "loss_watchdog_threshold loss_watchdog_patience"),

@@ -6,7 +6,7 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kOwnTokenizer = "the tokenizer is that of the model";
-constexpr std::string_view kNoPlaces = "the program itself decides where layers are computed";
+constexpr std::string_view kOnCpu = "qlora computes on the CPU";
 constexpr std::string_view kNoEffect = "";
 constexpr std::string_view kChatVerb = "write `qlora chat MODEL`";
 
@@ -111,7 +111,7 @@ constexpr KeyRule kCommandRules[] = {
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
     rule::Custom(MigrateResume, "resume resume_from"),
     // For verbs without an option `device`.
-    rule::Expect("auto,cpu", kNoPlaces, "device"),
+    rule::Expect("auto,cpu", kOnCpu, "device"),
     rule::Expect("lora", "adapters are LoRA; see use_dora", "fine_tune_type"),
     rule::Expect("true", "chat templates are always Jinja", "jinja"),
     rule::Expect("true",
@@ -124,7 +124,7 @@ constexpr KeyRule kCommandRules[] = {
     // Said, not refused: scripts pass such flags along.
     rule::NotNeeded(kNoEffect, "v q verbose quiet"),
     rule::NotNeeded("attention never stores its matrix", "fa"),
-    rule::NotNeeded(kNoPlaces, "ngl gpu_layers n_gpu_layers"),
+    rule::NotNeeded(kOnCpu, "ngl gpu_layers n_gpu_layers"),
     rule::NotNeeded(kRanks, "num_gpus num_processes nproc_per_node"),
     rule::NotNeeded("the verb train trains", "train"),
     rule::NotNeeded("`qlora generate` answers once", "no_cnv no_conversation st single_turn"),

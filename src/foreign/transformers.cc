@@ -24,7 +24,8 @@ void MigrateEvalStrategy(const YAML::Node& value, MigrationTarget& target) {
   }
   // YAML 1.1 reads an unquoted no as false, so either may arrive.
   if (text == "no" || text == "false") {
-    target.NotNeeded("without evaluation data nothing is evaluated");
+    target.NotNeeded(
+        "without evaluation data nothing is evaluated; with them the last step always is");
   } else if (text == "epoch") {
     // transformers then does not read eval_steps.
     if (target.Theirs("eval_steps").empty()) {
@@ -118,6 +119,30 @@ void MigrateTextField(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
+// The schedule of the file; "" where it is not known, as on a command line.
+std::string ScheduleOf(const MigrationTarget& target) {
+  for (const char* key : {"lr_scheduler_type", "lr_scheduler"}) {
+    if (const std::string name = target.Theirs(key); !name.empty()) return LowerCase(name);
+  }
+  return LowerCase(target.ValueOf("lr_scheduler_type"));
+}
+
+// The waves of a cosine: a half is the usual one; whole numbers are restarts of the schedule that
+// has them. Where the schedule is not known, lr_scheduler_cycles is refused for others.
+void MigrateCycles(const YAML::Node& value, MigrationTarget& target) {
+  const std::string text = LowerText(value);
+  const std::string schedule = ScheduleOf(target);
+  const bool is_whole = text.find_first_not_of("0123456789") == std::string::npos;
+  if (text == "0.5") {
+    target.NotNeeded("the cosine falls once");
+  } else if (is_whole && (schedule.empty() || schedule == "cosine_with_restarts")) {
+    if (text == "1") return target.NotNeeded("cosine_with_restarts falls once by default");
+    target.Carry("lr_scheduler_cycles", value);
+  } else {
+    target.Unsupported("restarts are lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts");
+  }
+}
+
 // The parameters of a schedule: a map, or JSON as a text.
 void MigrateScheduleParameters(const YAML::Node& given, MigrationTarget& target) {
   YAML::Node value = given;
@@ -144,22 +169,24 @@ void MigrateScheduleParameters(const YAML::Node& given, MigrationTarget& target)
       target.Carry("min_lr_rate", entry.second);
     } else if (key == "power") {
       target.Carry("lr_scheduler_power", entry.second);
+    } else if (key == "num_decay_steps" && IsOff(entry.second)) {
+      target.Unsupported("without a decay the schedule is lr_scheduler_type constant_with_warmup");
     } else if (key == "num_decay_steps") {
       target.Carry("lr_decay_steps", entry.second);
     } else if (key == "decay_type") {
       target.Carry("lr_decay_type", entry.second);
     } else if (key == "warmup_type" && text == "linear") {
       target.NotNeeded("the warm-up is linear");
-    } else if (key == "num_cycles" && text == "0.5") {
-      target.NotNeeded("the cosine falls once");
-    } else if (key == "num_cycles" &&
-               LowerCase(target.Theirs("lr_scheduler_type")) == "cosine_with_restarts" &&
-               text.find_first_not_of("0123456789") == std::string::npos) {
-      target.Carry("lr_scheduler_cycles", entry.second);
+    } else if (key == "num_cycles") {
+      MigrateCycles(entry.second, target);
     } else if (key == "num_stable_steps") {
       target.Unsupported("the stable part is what warm-up and lr_decay_steps leave of the run");
     } else {
-      target.Unsupported("schedules have no such parameter here");
+      target.Unsupported(fmt::format(
+          "schedules have no parameter {} here; theirs are min_lr, min_lr_rate, "
+          "lr_scheduler_cycles (num_cycles), lr_scheduler_power (power), lr_decay_steps "
+          "(num_decay_steps) and lr_decay_type (decay_type)",
+          key));
     }
   }
 }
@@ -342,7 +369,7 @@ constexpr KeyRule kTransformersRules[] = {
     rule::NotNeeded("data are read as they are needed",
                     "dataset_batch_size dataloader_prefetch_factor"),
     rule::NotNeeded("evaluation has no padding to save", "eval_packing"),
-    rule::NotNeeded("seed orders the data, too", "data_seed"),
+    rule::NotNeeded("seed alone decides the order of the data", "data_seed"),
     rule::NotNeeded("batches are never padded, so grouping would save nothing", "group_by_length"),
     rule::NotNeeded("batches are never padded", "padding_free pad_to_multiple_of pad_token"),
     rule::NotNeeded("other fields are ignored", "remove_unused_columns"),

@@ -33,35 +33,50 @@ bool IsClosed(std::string_view text, char quote) {
   return false;
 }
 
-// Refuses a text that yaml-cpp 0.7 takes for documents without end, all of which begin at one
-// place: a comma at the start.
-class DocumentsAdvance : public YAML::EventHandler {
+// Walks over a text before anything of it is built. Refuses a text of more values than a
+// configuration has, each of which takes 250 bytes, and one that yaml-cpp 0.7 takes for documents
+// without end, all of which begin at one place: a comma at the start.
+class YamlWalk : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (mark.pos <= last_) throw YAML::ParserException(mark, "a value cannot begin here");
     last_ = mark.pos;
   }
   void OnDocumentEnd() override {}
-  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                const std::string&) override {}
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                       YAML::EmitterStyle::value) override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t) override { Count(mark); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { Count(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                const std::string&) override {
+    Count(mark);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
+    Count(mark);
+  }
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
-                  YAML::EmitterStyle::value) override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {
+    Count(mark);
+  }
   void OnMapEnd() override {}
 
  private:
+  static constexpr std::int64_t kMostValues = std::int64_t{1} << 17;
+
+  void Count(const YAML::Mark& mark) {
+    if (++values_ <= kMostValues) return;
+    throw YAML::ParserException(mark, fmt::format("more than {} values", kMostValues));
+  }
+
   int last_ = -1;
+  std::int64_t values_ = 0;
 };
 
-void CheckDocumentsEnd(const std::string& text) {
+void WalkOver(const std::string& text) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
-  DocumentsAdvance advance;
-  while (parser.HandleNextDocument(advance)) {
+  YamlWalk walk;
+  while (parser.HandleNextDocument(walk)) {
   }
 }
 
@@ -213,8 +228,13 @@ std::string Explained(const YAML::Exception& error, std::string_view text) {
 }  // namespace
 
 YAML::Node ParseYaml(const std::string& text, const std::string& file) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 24;
+  if (text.size() > kMostBytes) {
+    ThrowInvalidInput("{}: expected a configuration of at most {} bytes, found {}", file, kMostBytes,
+                      text.size());
+  }
   try {
-    CheckDocumentsEnd(text);
+    WalkOver(text);
     YAML::Node root;
     for (const YAML::Node& document : YAML::LoadAll(text)) {
       // "---" at the end of a file begins a document without content.

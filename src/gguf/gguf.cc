@@ -43,9 +43,15 @@ std::string TypeNameOf(const GgufValue& value) {
                           : fmt::format("array of {}", kValueTypes[array->index()]);
 }
 
+bool GgufMetadata::Add(std::string key, GgufValue value) {
+  const bool is_new = numbers_.emplace(key, entries_.size()).second;
+  entries_.push_back(GgufEntry{std::move(key), std::move(value)});
+  return is_new;
+}
+
 const GgufValue* GgufMetadata::Find(std::string_view key) const {
-  const auto found = std::ranges::find(entries_, key, &GgufEntry::key);
-  return found == entries_.end() ? nullptr : &found->value;
+  const auto found = numbers_.find(key);
+  return found == numbers_.end() ? nullptr : &entries_[found->second].value;
 }
 
 void internal::ThrowGgufType(const std::string& where, std::string_view key, const GgufValue& found,

@@ -8,9 +8,13 @@
 #ifndef QLORA_GGUF_GGUF_H_
 #define QLORA_GGUF_GGUF_H_
 
+#include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/file.h"
 #include "io/mapped_tensors.h"
@@ -37,16 +41,16 @@ struct GgufEntry {
 // The keys of a file in their order.
 class GgufMetadata {
  public:
-  // One call per key: g++ 12 takes exponential time over a braced list of such entries.
-  void Add(std::string key, GgufValue value) {
-    entries_.push_back(GgufEntry{std::move(key), std::move(value)});
-  }
+  // One call per key: g++ 12 takes exponential time over a braced list of such entries. Returns
+  // false when there was such a key, which Find goes on to find.
+  bool Add(std::string key, GgufValue value);
   const std::vector<GgufEntry>& entries() const { return entries_; }
   const GgufValue* Find(std::string_view key) const;  // nullptr when there is no such key
-  bool operator==(const GgufMetadata&) const = default;
+  bool operator==(const GgufMetadata& other) const { return entries_ == other.entries_; }
 
  private:
   std::vector<GgufEntry> entries_;
+  std::map<std::string, std::size_t, std::less<>> numbers_;  // of the entries, by their keys
 };
 
 // "u32", "array of string", ...: the type of a value, for messages.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -187,17 +186,15 @@ void CheckMagic(HeadCursor& head) {
 
 GgufMetadata ReadKeys(HeadCursor& head, std::uint64_t count) {
   GgufMetadata values;
-  std::set<std::string> names;
   for (std::uint64_t i = 0; i < count; ++i) {
     std::string key = head.ReadString();
     if (key.empty()) ThrowInvalidInput("{}: a key has no name", head.where());
     GgufValue value;
     ReadAlternative(head, head.Read<std::uint32_t>(), value);
     // Readers of llama.cpp take the first of two, others the last.
-    if (!names.insert(key).second) {
+    if (!values.Add(key, std::move(value))) {
       ThrowInvalidInput("{}: key '{}' appears twice", head.where(), key);
     }
-    values.Add(std::move(key), std::move(value));
   }
   return values;
 }

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "base/stopwatch.h"
 #include "dist/together.h"
 #include "pass/eval_memory.h"

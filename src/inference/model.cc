@@ -22,7 +22,6 @@
 #include "inference/sampler.h"
 #include "inference/served_prompts.h"
 #include "inference/stop_text.h"
-#include "io/json.h"
 #include "machine/simd_target.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
@@ -30,10 +29,7 @@
 #include "objective/supervised.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
-#include "prompt/conversation.h"
-#include "prompt/prompt_renderer.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/lookup_tables.h"
 #include "tokenizer/tokenizer.h"
@@ -66,7 +62,7 @@ BaseRecord BaseOf(const ModelOptions& options, const AdapterSet& adapters,
 // ---- The model.
 
 // Members are initialized in the order of their declaration, and later ones need earlier ones: the
-// tokenizer before the template, the template before the renderer.
+// tokenizer before the prompts.
 class Model::Impl {
  public:
   Impl(Context& context, const ModelOptions& options, const AdapterSet& adapters,
@@ -78,21 +74,8 @@ class Model::Impl {
         tokenizer_(Tokenizer::Load(dir_, adapters.first())),
         precision_(ParsePrecision(options.compute_dtype, backends)),
         backend_(backends.Make(context, precision_.activation)),
-        trained_(PromptsOf(adapters.first(), dir_)),
-        has_adapter_(!adapters.empty()),
-        template_given_(!options.chat.chat_template.empty()),
-        chat_fields_(ChatFieldsOf(options.chat, trained_)),
-        chat_(LoadChatTemplate(chat_fields_, tokenizer_,
-                               recorded() ? ChatClock::kFixed : ChatClock::kToday)),
-        renderer_(LayoutToServe(recorded(), template_given_, chat_ != nullptr), tokenizer_,
-                  chat_.get()) {
+        prompts_(options.chat, adapters.first(), dir_, tokenizer_) {
     if (!adapters.empty()) adapter_ = LoadAdapters(adapters, config_, backend_->memory(), progress);
-    // Chat models end an answer with the end of a turn, which the tokenizer need not list as an
-    // end.
-    ends_ = tokenizer_.eos_ids();
-    if (const auto end = chat_ ? chat_->turn_end() : std::nullopt; end && !IsEnd(*end)) {
-      ends_.push_back(*end);
-    }
     BaseRecord base = BaseOf(options, adapters, dir_);
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
@@ -159,7 +142,7 @@ class Model::Impl {
       const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
       ids.push_back(token);
       ++report.new_tokens;
-      if (IsEnd(token)) {
+      if (prompts_.IsEnd(token)) {
         report.stopped_at_eos = true;
         report.stop_reason = StopReason::kEos;
         return std::nullopt;
@@ -189,12 +172,13 @@ class Model::Impl {
     // The base's own tables may have fewer rows, or more, than those of the adapter.
     if (options.without_adapter) config.vocab_size = weights_.embed.rows();
     const DataLimits limits{config.vocab_size, config.max_position_embeddings};
-    const bool keeps = !options.raw && !template_given_;
+    const bool keeps = !options.raw && !prompts_.template_given();
+    const std::optional<PromptLayout> recorded = prompts_.recorded();
     const DataOptions data =
-        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded() : std::nullopt,
+        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded : std::nullopt,
                       DataPurpose::kEvaluation);
     CheckUnweighted(data.sources, "dataset");
-    const auto chat = LoadChatTemplate(chat_fields_, tokenizer_, ChatClock::kFixed);
+    const auto chat = LoadChatTemplate(prompts_.chat_fields(), tokenizer_, ChatClock::kFixed);
     Communicator& ranks = context_.communicator();
     const Dataset dataset = MakeTogether(
         ranks, [&] { return Dataset::Open(data, tokenizer_, chat.get(), &context_, reading); });
@@ -229,7 +213,7 @@ class Model::Impl {
     }
     result.data = RenderReport(report);
     result.layout = DescribeLayout(dataset.layout());
-    if (data.layout.recorded == dataset.layout()) result.layout += AsTrained();
+    if (data.layout.recorded == dataset.layout()) result.layout += prompts_.AsTrained();
     const auto warn = [&result](const std::string& text) {
       if (text.empty()) return;
       result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
@@ -237,14 +221,15 @@ class Model::Impl {
     warn(WarnOfLength(options.reading, limits));
     for (const std::string& text : WarnOfFindings(report)) warn(text);
     warn(WarnOfLostRecords(report));
-    const bool as_trained = recorded() && !options.raw && !options.without_adapter;
-    if (as_trained) warn(WarnOfOtherLayout(*recorded(), dataset.layout()));
+    const bool as_trained = recorded && !options.raw && !options.without_adapter;
+    if (as_trained) warn(WarnOfOtherLayout(*recorded, dataset.layout()));
     result.dropped = report.dropped_long;
     result.truncated = report.truncated;
     return result;
   }
 
   const std::filesystem::path& dir() const { return dir_; }
+  const ServedPrompts& prompts() const { return prompts_; }
 
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -268,46 +253,9 @@ class Model::Impl {
     return tokenizer_.Decode(ids, !special_tokens);
   }
 
-  bool has_chat_template() const { return chat_ != nullptr; }
-
-  std::string ChatPrompt(std::string_view messages, std::string_view tools) const {
-    if (chat_ == nullptr) ThrowNoChatTemplate(tokenizer_);
-    const Conversation conversation = ParseConversation(messages, tools);
-    return chat_->Prompt(conversation);
-  }
-
-  std::string prompt_layout() const {
-    const bool trained = recorded() == renderer_.layout();
-    if (!renderer_.has_layout() && !trained) return {};
-    std::string text = DescribeLayout(renderer_.layout());
-    if (trained) text += AsTrained();
-    if (!renderer_.has_layout()) text += "; the prompt is read as it is";
-    return text;
-  }
-
-  PromptText Prompt(std::string_view user, std::string_view system) const {
-    return renderer_.Prompt(user, system);
-  }
-
-  PromptText PromptOfRecord(std::string_view record) const {
-    const OrderedJson json = ParseOrderedJson(record, "record");
-    if (!json.is_object()) {
-      ThrowInvalidInput("record: expected a JSON object with the fields of a record, found '{}'",
-                        record);
-    }
-    return renderer_.PromptOf(json);
-  }
-
-  PromptText PromptOfChat(std::string_view messages, std::string_view tools) const {
-    const Conversation conversation = ParseConversation(messages, tools);
-    return renderer_.Conversation(conversation.messages, conversation.tools);
-  }
-
-  bool has_turns() const { return renderer_.has_layout(); }
-
   std::vector<std::string> stop_tokens() const {
     std::vector<std::string> texts;
-    for (const std::int32_t id : ends_) texts.push_back(tokenizer_.TokenText(id));
+    for (const std::int32_t id : prompts_.ends()) texts.push_back(tokenizer_.TokenText(id));
     return texts;
   }
 
@@ -332,21 +280,6 @@ class Model::Impl {
                          hash(adapter_->memory(), values.data, BytesOf(values.dtype, values.cols)));
     }
     AgreeOn(context_.communicator(), facts);
-  }
-
-  // The layout of the training, where one is recorded.
-  std::optional<PromptLayout> recorded() const {
-    return trained_ ? trained_->layout : std::nullopt;
-  }
-  const char* AsTrained() const {
-    return has_adapter_ ? ", as in training" : ", as the merged adapter was trained";
-  }
-
-  // `messages` and `tools`: JSON arrays as a record of a data set has them; tools may be "".
-  static Conversation ParseConversation(std::string_view messages, std::string_view tools) {
-    OrderedJson record = {{"messages", ParseOrderedJson(messages, "messages")}};
-    if (!tools.empty()) record["tools"] = ParseOrderedJson(tools, "tools");
-    return ConversationOfMessages(record);
   }
 
   void AddNotes(const ModelOptions& options, const AdapterSet& adapters) {
@@ -374,10 +307,6 @@ class Model::Impl {
     has_norms_ = true;
   }
 
-  bool IsEnd(std::int32_t token) const {
-    return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
-  }
-
   // Refuses what no pass can be run on, before memory is taken.
   void CheckPrompt(const std::vector<std::int32_t>& ids, const GenerateOptions& options) const {
     if (ids.empty()) ThrowInvalidInput("the prompt is empty and this model has no BOS token");
@@ -403,13 +332,7 @@ class Model::Impl {
   Tokenizer tokenizer_;
   Precision precision_;
   std::unique_ptr<Backend> backend_;
-  std::optional<PromptRecord> trained_;
-  bool has_adapter_;     // without one, trained_ is of an adapter that was merged into the model
-  bool template_given_;  // the user names a chat template
-  ChatFields chat_fields_;
-  std::unique_ptr<ChatTemplate> chat_;
-  PromptRenderer renderer_;
-  std::vector<std::int32_t> ends_;  // tokens that end an answer
+  ServedPrompts prompts_;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::optional<GenerationMemory> memory_;
@@ -478,27 +401,27 @@ std::string Model::Detokenize(std::span<const std::int32_t> ids, bool special_to
   return impl_->Detokenize(ids, special_tokens);
 }
 
-bool Model::has_chat_template() const { return impl_->has_chat_template(); }
+bool Model::has_chat_template() const { return impl_->prompts().chat() != nullptr; }
 
 std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
-  return impl_->ChatPrompt(messages, tools);
+  return impl_->prompts().ChatPrompt(messages, tools);
 }
 
-std::string Model::prompt_layout() const { return impl_->prompt_layout(); }
+std::string Model::prompt_layout() const { return impl_->prompts().Describe(); }
 
 PromptText Model::Prompt(std::string_view user, std::string_view system) const {
-  return impl_->Prompt(user, system);
+  return impl_->prompts().Prompt(user, system);
 }
 
 PromptText Model::PromptOfRecord(std::string_view record) const {
-  return impl_->PromptOfRecord(record);
+  return impl_->prompts().OfRecord(record);
 }
 
 PromptText Model::PromptOfChat(std::string_view messages, std::string_view tools) const {
-  return impl_->PromptOfChat(messages, tools);
+  return impl_->prompts().OfChat(messages, tools);
 }
 
-bool Model::has_turns() const { return impl_->has_turns(); }
+bool Model::has_turns() const { return impl_->prompts().has_turns(); }
 
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
 

@@ -2,28 +2,65 @@
 #ifndef QLORA_INFERENCE_SERVED_PROMPTS_H_
 #define QLORA_INFERENCE_SERVED_PROMPTS_H_
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/prompt_record.h"
+#include "prompt/prompt_renderer.h"
 #include "qlora/chat.h"
+#include "qlora/prompt.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
-// The prompts that the adapter was trained on, or without an adapter those of one that was merged
-// into the model. Nothing where no adapter of this program was trained.
-std::optional<PromptRecord> PromptsOf(const std::string& adapter,
-                                      const std::filesystem::path& model_dir);
+class ServedPrompts {
+ public:
+  // adapter: "" for the model alone, which may hold a merged one. given: what the user says of chat
+  // templates. tokenizer must outlive this.
+  ServedPrompts(const ChatFields& given, const std::string& adapter,
+                const std::filesystem::path& model_dir, const Tokenizer& tokenizer);
 
-// The layout of prompts that are typed: the one of the training, unless the user names a chat
-// template or nothing is known.
-PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
-                           bool has_chat_template);
+  // The layout of the training; nothing where no adapter of this program was trained.
+  std::optional<PromptLayout> recorded() const;
+  bool template_given() const { return template_given_; }
+  // The template, its variables and its date: those that the user gives, else those of the
+  // training.
+  const ChatFields& chat_fields() const { return chat_fields_; }
+  const ChatTemplate* chat() const { return chat_.get(); }
 
-// The template, its variables and its date: those that the user gives, else those of the training.
-ChatFields ChatFieldsOf(ChatFields given, const std::optional<PromptRecord>& trained);
+  // For the user: the layout of prompts that are typed, or "".
+  std::string Describe() const;
+  // Ends the description of a layout that is the recorded one.
+  const char* AsTrained() const;
+  bool has_turns() const { return renderer_.has_layout(); }
+  PromptText Prompt(std::string_view user, std::string_view system) const;
+  // JSON: a record of a data set, or its `messages` and `tools` ("": none). Errors: InvalidInput.
+  PromptText OfRecord(std::string_view record) const;
+  PromptText OfChat(std::string_view messages, std::string_view tools) const;
+  // As OfChat, as text, by the chat template, whatever the layout is.
+  std::string ChatPrompt(std::string_view messages, std::string_view tools) const;
+
+  // Tokens that end an answer.
+  const std::vector<std::int32_t>& ends() const { return ends_; }
+  bool IsEnd(std::int32_t token) const;
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::optional<PromptRecord> trained_;
+  bool has_adapter_;     // without one, trained_ is of an adapter that was merged into the model
+  bool template_given_;  // the user names a chat template
+  ChatFields chat_fields_;
+  std::unique_ptr<ChatTemplate> chat_;
+  PromptRenderer renderer_;
+  std::vector<std::int32_t> ends_;
+};
 
 }  // namespace qlora
 

@@ -1,5 +1,7 @@
 #include "io/checkpoint_names.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -9,7 +11,6 @@
 namespace qlora {
 namespace {
 
-constexpr std::string_view kEmbedding = "embed_tokens.weight";
 constexpr std::string_view kHead = "lm_head.weight";
 
 // In order of precedence. The first three are IsUsualPrefix; the empty one is of a model that was
@@ -25,7 +26,7 @@ bool IsDecoderPart(std::string_view rest) {
     return rest.size() > 7 && rest[7] >= '0' && rest[7] <= '9';
   }
   for (const std::string_view part :
-       {"embed_tokens", "norm", "embedding_norm", "embed_tokens_per_layer",
+       {"embed_tokens", "embedding", "norm", "embedding_norm", "embed_tokens_per_layer",
         "per_layer_model_projection", "per_layer_projection_norm"}) {
     if (rest == part || (rest.starts_with(part) && rest[part.size()] == '.')) return true;
   }
@@ -41,6 +42,10 @@ std::optional<std::string> Before(const std::string& name, std::string_view end)
 }
 
 }  // namespace
+
+bool IsEmbedding(std::string_view name) {
+  return std::ranges::find(kEmbeddingNames, name) != std::end(kEmbeddingNames);
+}
 
 std::string WithoutWrappers(std::string_view name) {
   std::string rest(name);
@@ -75,8 +80,12 @@ bool IsUsualPrefix(std::string_view prefix) {
 
 std::optional<std::string> DecoderPrefixOf(const std::vector<std::string>& names) {
   std::set<std::string> found;
-  for (const std::string& name : names) {
-    if (auto prefix = Before(name, kEmbedding)) found.insert(*std::move(prefix));
+  for (const std::string_view embedding : kEmbeddingNames) {
+    if (!found.empty()) break;
+    for (const std::string& name : names) {
+      auto prefix = Before(name, fmt::format("{}.weight", embedding));
+      if (prefix) found.insert(*std::move(prefix));
+    }
   }
   for (const std::string_view prefix : kPrefixes) {
     if (const auto it = found.find(std::string(prefix)); it != found.end()) return *it;

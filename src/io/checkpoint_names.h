@@ -12,6 +12,12 @@
 
 namespace qlora {
 
+// What models call their embedding, the usual name first.
+inline constexpr std::string_view kEmbeddingNames[] = {"embed_tokens", "embedding"};
+
+// True for such a name.
+bool IsEmbedding(std::string_view name);
+
 // Returns the name without the words of wrappers: "module." (DistributedDataParallel) and
 // "base_model.model." (PEFT) in front, "_orig_mod." (torch.compile) and those of FSDP anywhere.
 std::string WithoutWrappers(std::string_view name);
@@ -31,7 +37,7 @@ std::optional<DecoderName> SplitDecoderName(std::string_view name);
 bool IsUsualPrefix(std::string_view prefix);
 
 // Returns the prefix of the decoder among the names of a checkpoint without wrappers; nothing where
-// no name ends with "embed_tokens.weight". With several decoders (of drafts, of encoders) a known
+// no name is that of an embedding. With several decoders (of drafts, of encoders) a known
 // prefix comes first.
 std::optional<std::string> DecoderPrefixOf(const std::vector<std::string>& names);
 

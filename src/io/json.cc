@@ -285,8 +285,9 @@ std::string DigitsOf(const OrderedJson& value) {
   return {value.get_binary().begin(), value.get_binary().end()};
 }
 
-std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value) {
-  return Parse(text, {.keys = kMaxOrderedKeys, .values = kMaxOrderedValues}, value);
+std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value,
+                                       std::int64_t max_values) {
+  return Parse(text, {.keys = kMaxOrderedKeys, .values = max_values}, value);
 }
 
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view where,

@@ -42,7 +42,8 @@ struct JsonDefect {
 
 // Parses `text` into `value`. Returns the defect, with `value` unspecified, of a text that is not
 // JSON, exceeds a limit above, or holds a number that no double can hold.
-std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value);
+std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value,
+                                       std::int64_t max_values = kMaxOrderedValues);
 std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins: as Python's json

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,13 +45,14 @@ class Mxfp4Blocks : public TensorReader {
  public:
   explicit Mxfp4Blocks(std::unique_ptr<TensorReader> stored)
       : stored_(std::move(stored)), unread_(stored_->unread()) {
-    std::vector<std::string> hidden;
+    std::set<std::string, std::less<>> hidden;
     for (const TensorInfo& tensor : stored_->tensors()) {
       if (!IsBlocks(tensor)) continue;
       const std::string name = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
-      hidden.push_back(name + "_scales");
-      const TensorInfo* scales = stored_->Find(hidden.back());
-      if (const std::string reason = Misfit(tensor, scales, hidden.back()); !reason.empty()) {
+      const std::string of_scales = name + "_scales";
+      hidden.insert(of_scales);
+      const TensorInfo* scales = stored_->Find(of_scales);
+      if (const std::string reason = Misfit(tensor, scales, of_scales); !reason.empty()) {
         unread_.push_back({tensor.name, reason});
         continue;
       }
@@ -60,7 +63,7 @@ class Mxfp4Blocks : public TensorReader {
       }
     }
     for (const TensorInfo& tensor : stored_->tensors()) {
-      if (!IsBlocks(tensor) && std::ranges::find(hidden, tensor.name) == hidden.end()) Add(tensor);
+      if (!IsBlocks(tensor) && !hidden.contains(tensor.name)) Add(tensor);
     }
   }
 

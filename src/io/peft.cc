@@ -100,9 +100,10 @@ bool IsOfEncoder(std::string_view path) {
 }
 
 // The path (or name) of a module as that of a text model. Sets the prefix of the adapter by the
-// first name of its decoder. Errors: InvalidInput for a second spelling in the same file.
+// first name of its decoder, and the name of its embedding. Errors: InvalidInput for a second
+// spelling in the same file.
 std::string CanonicalPath(const std::string& path, const std::string& where,
-                          std::optional<std::string>& prefix) {
+                          std::optional<std::string>& prefix, std::string& embedding) {
   for (const std::string_view head : {"lm_head", "lm_head.weight"}) {
     if (path == head || path.ends_with("." + std::string(head))) return std::string(head);
   }
@@ -114,7 +115,10 @@ std::string CanonicalPath(const std::string& path, const std::string& where,
         "{}: names of modules begin with '{}' and with '{}'; expected the modules of one model",
         where, *prefix, split->prefix);
   }
-  return "model." + std::string(split->rest);
+  const std::string_view first = split->rest.substr(0, split->rest.find('.'));
+  if (!IsEmbedding(first)) return "model." + std::string(split->rest);
+  embedding = first;
+  return std::string(kEmbeddingPath).append(split->rest.substr(first.size()));
 }
 
 void SetOnce(const TensorInfo*& slot, const TensorInfo& tensor, const std::string& where) {
@@ -373,7 +377,7 @@ Adapter OpenAdapter(const fs::path& directory) {
       ThrowInvalidInput("{}: tensor '{}': expected F32, F16 or BF16, found {}", where, tensor.name,
                         NameOf(tensor.dtype));
     }
-    const std::string path = CanonicalPath(name.path, where, prefix);
+    const std::string path = CanonicalPath(name.path, where, prefix, adapter.config.embedding);
     if (name.part == Part::kReplaced || name.part == Part::kTokenRows) {
       auto& list = name.part == Part::kReplaced ? replaced : token_rows;
       SetOnce(list[path], tensor, where);
@@ -460,6 +464,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   // Reads the text back: an adapter that this program could not load is refused now.
   AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
   stored.module_prefix = config.module_prefix;
+  stored.embedding = config.embedding;
   struct Item {
     std::string name;
     ConstMatrixView matrix;

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "io/adapter_source.h"
+#include "io/checkpoint_names.h"
 #include "io/json.h"
 #include "io/pattern.h"
 
@@ -306,7 +307,11 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   config.lora_dropout = JsonGetOr<double>(json, "lora_dropout", defaults.lora_dropout, where);
   config.target_modules = SelectionOf(json, "target_modules", where);
   config.exclude_modules = SelectionOf(json, "exclude_modules", where);
-  config.modules_to_save = ListOf<std::string>(json, "modules_to_save", where);
+  for (const std::string& name : ListOf<std::string>(json, "modules_to_save", where)) {
+    const bool embeds = IsEmbedding(name);
+    if (embeds) config.embedding = name;
+    config.modules_to_save.push_back(embeds ? "embed_tokens" : name);
+  }
   config.ensure_weight_tying = JsonGetOr<bool>(json, "ensure_weight_tying", false, where);
   config.fan_in_fan_out = JsonGetOr<bool>(json, "fan_in_fan_out", false, where);
   config.use_rslora = JsonGetOr<bool>(json, "use_rslora", false, where);
@@ -340,6 +345,8 @@ std::string BaseOfAdapter(const std::filesystem::path& directory) {
 std::string FormatAdapterConfig(const AdapterConfig& config) {
   Json ranks = Json::object();
   for (const auto& [pattern, r] : config.rank_pattern) ranks[pattern] = r;
+  std::vector<std::string> saved = config.modules_to_save;
+  std::ranges::replace(saved, "embed_tokens", config.embedding);
   Json alphas = Json::object();
   for (const auto& [pattern, alpha] : config.alpha_pattern) alphas[pattern] = Number(alpha);
   Json json = {{"peft_type", "LORA"},
@@ -351,7 +358,7 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
                {"lora_alpha", Number(config.lora_alpha)},
                {"lora_dropout", config.lora_dropout},
                {"target_modules", SelectionJson(config.target_modules)},
-               {"modules_to_save", NullOr(config.modules_to_save)},
+               {"modules_to_save", NullOr(saved)},
                {"bias", "none"},
                {"fan_in_fan_out", config.fan_in_fan_out},
                {"init_lora_weights", true},
@@ -379,7 +386,8 @@ std::string FormatAdapterConfig(const AdapterConfig& config) {
 std::string SpelledPath(const AdapterConfig& config, std::string_view module) {
   constexpr std::string_view kModel = "model.";
   if (module.starts_with(kModel)) {
-    return config.module_prefix + std::string(module.substr(kModel.size()));
+    const std::string_view rest = module.substr(kModel.size());
+    return config.module_prefix + (IsEmbedding(rest) ? config.embedding : std::string(rest));
   }
   // The first generation of multimodal classes holds a whole language model, head included.
   const bool inside = config.module_prefix == "language_model.model.";

@@ -46,6 +46,8 @@ struct AdapterConfig {
   // on decides ("model.language_model." in multimodal models). Not a key of the file: names of
   // tensors tell it. `module` below begins with "model." (or is "lm_head") whatever it is.
   std::string module_prefix = "model.";
+  // What the class calls its embedding, "embed_tokens" here and in modules_to_save.
+  std::string embedding = "embed_tokens";
 };
 
 // The path of a module of this program ("model.layers.0.mlp.up_proj", "lm_head") as the adapter

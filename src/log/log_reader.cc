@@ -221,6 +221,35 @@ Json ObjectIn(const fs::path& file) {
   return object;
 }
 
+// The values that readers take from run_info.json, each with the parts that they rely on.
+Json FormsOfInfo() {
+  const Json data = {{"samples", 0},
+                     {"tokens", 0},
+                     {"trained_tokens", 0},
+                     {"shortest", 0},
+                     {"longest", 0},
+                     {"max_length", 0},
+                     {"files", Json::array({Json{{"path", ""}}})},
+                     {"histogram", {{"bucket_width", 0}, {"counts", Json::array({0})}}}};
+  return {{"total_steps", 0}, {"memory", {{"peak", 0}}}, {"data", data}, {"eval_data", data}};
+}
+
+// True for a value of the kind of `form`, with all parts of it. The folder may be a stranger's.
+bool HasForm(const Json& value, const Json& form) {
+  if (form.is_object()) {
+    for (const auto& [key, part] : form.items()) {
+      if (!value.is_object() || !value.contains(key) || !HasForm(value[key], part)) return false;
+    }
+    return true;
+  }
+  if (form.is_array()) {
+    return value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& item) {
+             return HasForm(item, form.front());
+           });
+  }
+  return form.is_number() ? value.is_number() : value.type() == form.type();
+}
+
 fs::path LogPath(const fs::path& dir, const char* name) {
   return dir / (std::string(name) + ".jsonl");
 }
@@ -274,12 +303,15 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"total_steps", lines},
                  {"damaged_lines", damaged}};
   record["options"] = ObjectIn(dir / kTrainConfig);
-  Json info = ObjectIn(dir / kRunInfo);
+  const Json info = ObjectIn(dir / kRunInfo);
   // The adapter of a finished run stays in the folder while the run is trained further.
   record["finished"] =
       info.contains(kStartFolder) ? info.contains(kFinishedStep) : HoldsAdapter(dir);
-  info.erase(kStartFolder);  // a path of this machine is not for readers of a page
-  record.update(info);
+  const Json forms = FormsOfInfo();
+  for (const auto& [key, form] : forms.items()) {
+    const auto value = info.find(key);
+    if (value != info.end() && HasForm(*value, form)) record[key] = *value;
+  }
   return FormatJson(record);
 }
 

@@ -31,7 +31,7 @@ inline constexpr std::int64_t kMaxSampleBytes = std::int64_t{4} << 20;
 //              which has room for its texts up to half of kMaxSampleBytes
 //   samples_left_out   the number of the other lines
 //   options    train_config.json
-//   total_steps, memory, data, eval_data   of run_info.json, if it exists
+//   total_steps, memory, data, eval_data   of run_info.json, where it has them in their forms
 //   damaged_lines   lines of the logs that are not JSON objects, which are left out
 //   finished   true when the run has ended and its adapter is saved
 // Errors: InvalidInput when the folder holds no run, or when its train_log.jsonl has no line that

@@ -142,6 +142,10 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   if (is_root_) observer_.OnStep(report);
 }
 
+void RunLog::ShowStepProgress(std::int64_t done, std::int64_t total) {
+  if (is_root_) observer_.OnMicroBatch(done, total);
+}
+
 void RunLog::ShowEvalProgress(std::int64_t done, std::int64_t total) {
   if (is_root_) observer_.OnEvalProgress(done, total);
 }

@@ -33,6 +33,7 @@ class RunLog {
   void WriteStep(const TrainPosition& at, const StepResult& result, double epochs, double seconds,
                  std::vector<RankReport> ranks);
   // For the observer alone.
+  void ShowStepProgress(std::int64_t done, std::int64_t total);
   void ShowEvalProgress(std::int64_t done, std::int64_t total);
   void WriteEval(std::int64_t step, const EvalReport& report);
   void WriteSample(const SampleReport& report);

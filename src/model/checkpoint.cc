@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "config/families.h"
 #include "config/gguf_config.h"
 #include "io/bnb.h"
 #include "io/checkpoint_names.h"
@@ -84,13 +85,20 @@ class Renaming {
   bool renames_ = false;
 };
 
-// The prefix of the decoder among renamed tensors.
+// The embedding among renamed tensors.
+struct EmbeddingPlace {
+  std::string prefix;  // of the decoder
+  std::string name;
+};
 template <typename Has>
-std::string PrefixAmong(const Has& has) {
-  for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
-    if (has(std::string(prefix) + "embed_tokens.weight")) return prefix;
+EmbeddingPlace EmbeddingAmong(const Has& has) {
+  for (const std::string_view embedding : kEmbeddingNames) {
+    for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
+      const std::string name = fmt::format("{}{}.weight", prefix, embedding);
+      if (has(name)) return {prefix, name};
+    }
   }
-  return "model.";  // named in the message about the missing tensor
+  return {"model.", "model.embed_tokens.weight"};  // named in the message about the missing tensor
 }
 
 // ---- Weights that are stored in another cut.
@@ -101,15 +109,21 @@ class Cutter {
   Cutter(const DecoderConfig& config, std::vector<TensorView>& views)
       : config_(config), views_(views) {
     for (std::size_t i = 0; i < views.size(); ++i) numbers_.emplace(views[i].info.name, i);
-    prefix_ = PrefixAmong([&](const std::string& name) { return numbers_.count(name) > 0; });
+    prefix_ =
+        EmbeddingAmong([&](const std::string& name) { return numbers_.count(name) > 0; }).prefix;
   }
 
   // Returns false where nothing was to be cut or joined.
   bool Run() {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-      const PerLinear<std::string> names = LinearNames(config_, l);
-      const PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
+      PerLinear<std::string> names = LinearNames(config_, l);
+      PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
       layer_ = fmt::format("{}layers.{}.", prefix_, l);
+      if (config_.output_gate == OutputGate::kHeads) {
+        // The gate is apart in either form.
+        names.qkv.pop_back();
+        shapes.qkv.pop_back();
+      }
       if (config_.fused_qkv) {
         Join(names.qkv[0], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
       } else {
@@ -298,6 +312,21 @@ class Cutter {
   std::set<std::size_t> removed_;
 };
 
+// ---- Spellings.
+
+// Sets the names that this checkpoint has of those that its family may have.
+void ChooseSpellings(const TensorReader& stored, DecoderConfig& config) {
+  const auto has = [&](std::string_view modules) {
+    return std::ranges::any_of(stored.tensors(), [&](const TensorInfo& tensor) {
+      return ("." + tensor.name).find(fmt::format(".{}.", modules)) != std::string::npos;
+    });
+  };
+  const Family& family = FamilyOf(config.model_type, "");
+  config.names = SpelledNames(family, has);
+  if (!family.may_lack_post_norms) return;
+  config.post_norms = has(config.names.post_attn_norm) || has(config.names.post_mlp_norm);
+}
+
 // ---- The head.
 
 // Rows [first, first + count) of a table as float32.
@@ -350,11 +379,11 @@ std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_
     views.push_back(std::move(view));
   }
   if (config.moe.is_joined) {
-    CutJoinedExperts(config, PrefixAmong([&](const std::string& name) {
-                       return std::ranges::any_of(
-                           views, [&](const TensorView& view) { return view.info.name == name; });
-                     }),
-                     views);
+    const auto place = EmbeddingAmong([&](const std::string& name) {
+      return std::ranges::any_of(views,
+                                 [&](const TensorView& view) { return view.info.name == name; });
+    });
+    CutJoinedExperts(config, place.prefix, views);
     is_changed = true;
   }
   is_changed = Cutter(config, views).Run() || is_changed;
@@ -366,7 +395,13 @@ std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_
 }
 
 std::string DecoderPrefix(const TensorReader& reader) {
-  return PrefixAmong([&](const std::string& name) { return reader.Find(name) != nullptr; });
+  const auto has = [&](const std::string& name) { return reader.Find(name) != nullptr; };
+  return EmbeddingAmong(has).prefix;
+}
+
+std::string EmbeddingName(const TensorReader& reader) {
+  const auto has = [&](const std::string& name) { return reader.Find(name) != nullptr; };
+  return EmbeddingAmong(has).name;
 }
 
 std::string HeadName(const TensorReader& reader) {
@@ -377,7 +412,7 @@ std::string HeadName(const TensorReader& reader) {
 
 bool HoldsOwnHead(const TensorReader& reader) {
   const TensorInfo* head = reader.Find(HeadName(reader));
-  const TensorInfo* embedding = reader.Find(DecoderPrefix(reader) + "embed_tokens.weight");
+  const TensorInfo* embedding = reader.Find(EmbeddingName(reader));
   if (head == nullptr || embedding == nullptr) return false;
   // An embedding is never in 4 bits.
   if (HasQuantState(reader, head->name)) return true;
@@ -393,14 +428,17 @@ DecoderConfig LoadDecoderConfig(const std::filesystem::path& model_dir) {
   if (const auto gguf = FindGguf(model_dir)) return ParseGgufConfig(*OpenGguf(*gguf));
   const std::filesystem::path path = model_dir / "config.json";
   DecoderConfig config = ParseDecoderConfig(ReadJsonFile(path), path.string());
-  if (!config.tie_word_embeddings || !HoldsModel(model_dir)) return config;
+  const bool has_spellings = HasSpellings(FamilyOf(config.model_type, ""));
+  const bool is_tied = config.tie_word_embeddings;
+  if ((!is_tied && !has_spellings) || !HoldsModel(model_dir)) return config;
   try {
-    config.has_own_head = HoldsOwnHead(*OpenCheckpoint(model_dir, config));
+    if (has_spellings) ChooseSpellings(*OpenStoredTensors(model_dir), config);
+    config.has_own_head = is_tied && HoldsOwnHead(*OpenCheckpoint(model_dir, config));
   } catch (const Error& error) {
     // A checkpoint that cannot be opened is reported by whoever needs the weights.
     if (error.code() != ErrorCode::kInvalidInput) throw;
   }
-  config.tie_word_embeddings = !config.has_own_head;
+  config.tie_word_embeddings = is_tied && !config.has_own_head;
   return config;
 }
 

@@ -42,6 +42,8 @@ std::unique_ptr<TensorReader> OpenStoredTensors(const std::filesystem::path& mod
 std::string HeadName(const TensorReader& reader);
 // "model.", or what a multimodal checkpoint has instead.
 std::string DecoderPrefix(const TensorReader& reader);
+// Name of the embedding: "model.embed_tokens.weight".
+std::string EmbeddingName(const TensorReader& reader);
 
 // True when the checkpoint holds an output head with other values than the embedding: the model is
 // not tied then, whatever config.json says. Reads both matrices.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "config/families.h"
 #include "io/checkpoint_names.h"
 #include "io/mxfp4.h"
 #include "model/checkpoint.h"
@@ -35,7 +36,7 @@ class NoFiles : public TensorReader {
 // True if the checkpoint has linears in blocks. Its embedding and head may be in blocks without
 // that, and norms and biases never are.
 bool HoldsBlocks(const TensorReader& reader) {
-  const std::string embedding = DecoderPrefix(reader) + "embed_tokens.weight";
+  const std::string embedding = EmbeddingName(reader);
   const std::string head = HeadName(reader);
   return std::ranges::any_of(reader.tensors(), [&](const TensorInfo& tensor) {
     return tensor.dtype.is_blocks() && tensor.name != embedding && tensor.name != head;
@@ -67,13 +68,15 @@ std::string ShapeText(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-CheckpointTensors::CheckpointTensors(const TensorReader& reader)
-    : reader_(reader),
+CheckpointTensors::CheckpointTensors(const TensorReader& reader, const DecoderConfig& config)
+    : config_(config),
+      reader_(reader),
       prefix_(DecoderPrefix(reader)),
       is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader)) {}
 
 CheckpointTensors::CheckpointTensors(const DecoderConfig& config)
-    : no_files_(std::make_unique<NoFiles>()),
+    : config_(config),
+      no_files_(std::make_unique<NoFiles>()),
       reader_(*no_files_),
       prefix_(DecoderPrefix(reader_)),
       is_quantized_(config.moe.is_joined),
@@ -138,21 +141,41 @@ void CheckpointTensors::ThrowMissing(const std::string& name,
       ThrowInvalidInput("{}; the model needs it", tensor.reason);
     }
   }
-  const auto& tensors = reader_.tensors();
+  const std::string role = RoleOf(config_, name);
   ThrowInvalidInput(
-      "tensor '{}' is missing from the checkpoint, expected with shape {}; is config.json of "
+      "tensor '{}'{} is missing from the checkpoint, expected with shape {}; is config.json of "
       "the same model, and the download complete?{}",
-      name, ShapeText(shape),
-      tensors.empty() ? "" : fmt::format(" A tensor that it has: '{}'", tensors.front().name));
+      name, role.empty() ? "" : fmt::format(" ({})", role), ShapeText(shape), Neighbours(name));
 }
 
-std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) const {
-  std::vector<std::string> notes = config.notes;
-  if (config.has_own_head) {
-    notes.push_back(fmt::format(
-        "config.json says tie_word_embeddings, but '{}' of the checkpoint differs from "
-        "'{}embed_tokens.weight': the head of the checkpoint is used, as transformers 5 does",
-        HeadName(reader_), prefix_));
+std::string CheckpointTensors::Neighbours(const std::string& name) const {
+  const auto& tensors = reader_.tensors();
+  const std::size_t layers = name.find("layers.");
+  const std::size_t end =
+      layers == std::string::npos ? std::string::npos : name.find('.', layers + 7);
+  std::vector<std::string> near;
+  for (const TensorInfo& tensor : tensors) {
+    const bool is_near =
+        end != std::string::npos && tensor.name.starts_with(name.substr(0, end + 1));
+    if (is_near) near.push_back(tensor.name.substr(end + 1));
+  }
+  constexpr std::size_t kMost = 24;
+  const std::size_t more = near.size() > kMost ? near.size() - kMost : 0;
+  near.resize(near.size() - more);
+  if (!near.empty()) {
+    return fmt::format(" Tensors of {} that it has: {}{}", name.substr(0, end),
+                       fmt::join(near, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+  }
+  return tensors.empty() ? "" : fmt::format(" A tensor that it has: '{}'", tensors.front().name);
+}
+
+std::vector<std::string> CheckpointTensors::Notes() const {
+  std::vector<std::string> notes = config_.notes;
+  if (config_.has_own_head) {
+    notes.push_back(
+        fmt::format("config.json says tie_word_embeddings, but '{}' of the checkpoint differs from "
+                    "'{}': the head of the checkpoint is used, as transformers 5 does",
+                    HeadName(reader_), EmbeddingName(reader_)));
   }
   std::vector<std::string> unused;
   for (const TensorInfo& tensor : reader_.tensors()) {
@@ -162,11 +185,17 @@ std::vector<std::string> CheckpointTensors::Notes(const DecoderConfig& config) c
     // The frequencies of old Llama checkpoints follow from config.json, and published files of
     // Gemma 4 hold keys and values of layers that attend to others'.
     if (!used && !tensor.name.ends_with("rotary_emb.inv_freq") &&
-        !IsOfSharedKv(tensor.name, config)) {
+        !IsOfSharedKv(tensor.name, config_)) {
       unused.push_back(tensor.name);
     }
   }
   if (!unused.empty()) {
+    if (HasSpellings(FamilyOf(config_.model_type, ""))) {
+      ThrowInvalidInput(
+          "{}: tensor '{}' is none of a {} that is known here; without it, the model "
+          "would be another one",
+          reader_.FileOf(*reader_.Find(unused.front())), unused.front(), config_.model_type);
+    }
     const std::size_t shown = std::min<std::size_t>(unused.size(), 3);
     notes.push_back(fmt::format(
         "the model does not use {} tensors of the checkpoint: {}{}", unused.size(),

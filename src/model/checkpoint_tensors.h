@@ -21,8 +21,8 @@ class CheckpointTensors {
  public:
   using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
 
-  // reader: of OpenCheckpoint; must outlive this.
-  explicit CheckpointTensors(const TensorReader& reader);
+  // reader: of OpenCheckpoint; must outlive this, as must config.
+  CheckpointTensors(const TensorReader& reader, const DecoderConfig& config);
   // For plans without files: every tensor exists, in the shape that is asked for and in bfloat16,
   // the type of almost all checkpoints, but experts of gpt-oss in MXFP4.
   explicit CheckpointTensors(const DecoderConfig& config);
@@ -45,13 +45,18 @@ class CheckpointTensors {
   std::int64_t parameters() const { return parameters_; }
   // Remarks on tensors that were not asked for or cannot be read, and on a head that config.json
   // denies.
-  std::vector<std::string> Notes(const DecoderConfig& config) const;
+  // Errors: InvalidInput for such a tensor of a family whose names are uncertain: it may be one
+  // that this program misses.
+  std::vector<std::string> Notes() const;
 
  private:
   [[noreturn]] void ThrowMissing(const std::string& name,
                                  const std::vector<std::int64_t>& shape) const;
+  // Names of the tensors in the same layer, or at the same place outside of layers; "" without.
+  std::string Neighbours(const std::string& name) const;
   void Count(const std::string& name, std::int64_t values);
 
+  const DecoderConfig& config_;
   std::unique_ptr<TensorReader> no_files_;
   const TensorReader& reader_;
   std::string prefix_;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "config/families.h"
 #include "config/gguf_keys.h"
 #include "model/tensor_list.h"
 #include "model/tensor_views.h"
@@ -140,8 +141,7 @@ class Builder {
     }
   }
 
-  // One piece after the other. Pieces of different types become F32, but those of Phi-3 are
-  // refused.
+  // One piece after the other. Pieces of different types become F32.
   void Weight(const LayerTensor& row, std::int64_t l, const GgufSpelling& spelling, std::int64_t e,
               const std::string& name) {
     const auto [rows, cols] = row.shape;
@@ -153,10 +153,6 @@ class Builder {
           row.group == LinearGroup::kSideRouter ? 1 : ScaleOf(piece.tensor, e, row.matrices());
       if (spelling.size() > 1 && scale != 1) {
         ThrowInvalidInput("{}: tensor '{}' is a part of one weight of a {} and needs no scale",
-                          file_.FileOf(tensor), piece.tensor, config_.model_type);
-      }
-      if (config_.fused_qkv && tensor.dtype != view.pieces[0].source->dtype) {
-        ThrowInvalidInput("{}: tensor '{}': q, k and v of a {} are one weight and need one type",
                           file_.FileOf(tensor), piece.tensor, config_.model_type);
       }
       view.factor = scale;
@@ -212,11 +208,12 @@ class Builder {
   void CheckAllRead() const {
     const RopeConfig& rope = config_.ropes[0];
     const std::int64_t blocks = BlockCount();
+    const bool has_divisors = GgufFamilyOf(config_.model_type).divisors != GgufDivisors::kUnread &&
+                              rope.type != RopeType::kLongrope;
     for (const TensorInfo& tensor : file_.tensors()) {
       const std::string& name = tensor.name;
       if (read_.contains(name)) continue;
-      const bool has_divisors = !rope.divisors.empty() || config_.value_norm;  // Gemma 4
-      if (name == "rope_freqs.weight" && has_divisors) continue;
+      if (name == kGgufDivisors && has_divisors) continue;
       const std::int64_t block = BlockOf(name);
       if (IsUnreadKv(config_, block, name)) continue;
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;

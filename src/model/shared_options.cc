@@ -25,11 +25,6 @@ void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std
             {"svd_rank"});
 }
 
-void DeclareDevice(OptionTable& table, std::string* device) {
-  table.Choice("device", device, DeviceNames(), "compute device: the CPU, also for auto").hint =
-      kWhyOneDevice;
-}
-
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype) {
   table.Choice("compute_dtype", compute_dtype, {"auto", "float32", "bfloat16"},
                "element type of matrix products; auto: bfloat16 where that is fastest",

@@ -16,8 +16,6 @@ void DeclareModelPath(OptionTable& table, std::string* model_name_or_path);
 // adapter and adapter_rank; use: "to apply", which ends the help of the first.
 void DeclareAdapters(OptionTable& table, std::vector<std::string>* adapters, std::int64_t* rank,
                      const std::string& use);
-// device: see BackendFactory::Of.
-void DeclareDevice(OptionTable& table, std::string* device);
 // compute_dtype: see ParsePrecision.
 void DeclareComputeType(OptionTable& table, std::string* compute_dtype);
 

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <utility>
+
+#include "config/families.h"
 
 namespace qlora {
 namespace {
@@ -31,7 +34,7 @@ class Lister {
         sizes_(sizes),
         l_(layer),
         d_(config.hidden_size),
-        architecture_(FindGgufArchitecture(config.model_type)) {}
+        gguf_(GgufFamilyOf(config.model_type)) {}
 
   std::vector<LayerTensor> Run() {
     const bool attends = sizes_.mixer == Mixer::kAttention;
@@ -43,11 +46,10 @@ class Lister {
       Norm(of_.post_attn_norm, "post_attention_norm", d_, At<&LayerWeights::post_attn_norm>());
     }
     if (c_.input_norms) {
-      Norm(of_.mlp_norm, architecture_ == nullptr ? "ffn_norm" : architecture_->mlp_norm, d_,
-           At<&LayerWeights::mlp_norm>());
+      Norm(of_.mlp_norm, gguf_.mlp_norm, d_, At<&LayerWeights::mlp_norm>());
     }
     if (c_.has_experts(l_)) Router();
-    if (c_.sinks) {
+    if (c_.sinks && attends) {
       Vector("self_attn.sinks", "attn_sinks.weight", sizes_.num_attention_heads,
              At<&LayerWeights::sinks>());
     }
@@ -119,8 +121,8 @@ class Lister {
     const bool bias = c_.qkv_bias;
     const float scale = GgufScoreFactor(c_);
     if (c_.fused_qkv) {
-      LayerTensor& row = Linear(LinearGroup::kQkv, "self_attn.qkv_proj", "attn_qkv",
-                                {sizes_.qkv_features(), d_}, bias);
+      LayerTensor& row =
+          Linear(LinearGroup::kQkv, of_.qkv, "attn_qkv", {sizes_.qkv_features(), d_}, bias);
       row.gguf.push_back({Whole(Block("attn_q"), q)[0], Whole(Block("attn_k"), kv)[0],
                           Whole(Block("attn_v"), kv)[0]});
     } else {
@@ -129,17 +131,18 @@ class Lister {
       if (c_.model_type == "gemma2") row.gguf_factor = scale;
       const bool has_k = sizes_.has_own_kv();
       if (has_k) Linear(LinearGroup::kQkv, "self_attn.k_proj", "attn_k", {kv, d_}, bias);
-      if (architecture_ != nullptr && architecture_->interleaved_rotary) {
+      if (gguf_.interleaved_rotary) {
         for (std::size_t i = first; i < rows_.size(); ++i) rows_[i].order = TensorOrder::kRotary;
       }
       if (has_k && !sizes_.k_is_v) {
         Linear(LinearGroup::kQkv, "self_attn.v_proj", "attn_v", {kv, d_}, bias);
       }
       Joins(first, "attn_qkv");
-      if (c_.output_gate == OutputGate::kHeads) {
-        Linear(LinearGroup::kQkv, "self_attn.gate_proj", "attn_gate",
-               {sizes_.num_attention_heads, d_}, bias);
-      }
+    }
+    if (c_.output_gate == OutputGate::kHeads) {
+      // Checkpoints have a bias in all linears of attention or in none, GGUF files none of a gate.
+      const LinearShape shape{sizes_.num_attention_heads, d_};
+      Linear(LinearGroup::kQkv, of_.attn_gate, "attn_gate", shape, bias && c_.o_bias);
     }
     if (c_.qk_norm != QkNorm::kNone) {
       Norm(of_.q_norm, "attn_q_norm", c_.q_norm_size(l_), At<&LayerWeights::q_norm>()).gguf_factor =
@@ -236,7 +239,7 @@ class Lister {
       // Gate and up in one matrix are called ffn_up.
       LayerTensor& row =
           Linear(LinearGroup::kGateUp, mlp(of_.gate_up), "ffn_up", {2 * f, d_}, bias);
-      if (architecture_ != nullptr && architecture_->splits_gate_up) {
+      if (gguf_.splits_gate_up) {
         row.gguf = {{Whole(Block("ffn_gate"), f)[0], Whole(Block("ffn_up"), f)[0]}};
       }
     }
@@ -339,7 +342,7 @@ class Lister {
   LayerConfig sizes_;
   std::int64_t l_;
   std::int64_t d_;
-  const GgufArchitecture* architecture_;
+  const GgufFamily& gguf_;
   std::vector<LayerTensor> rows_;
 };
 
@@ -439,19 +442,26 @@ std::vector<DecoderTensor> DecoderTensors(const DecoderConfig& config) {
     return row;
   };
   const LinearShape table{config.vocab_size, config.hidden_size};
-  const GgufArchitecture* architecture = FindGgufArchitecture(config.model_type);
-  add(TensorKind::kTable, "embed_tokens", "token_embd", table).table = &DecoderWeights::embed;
-  add(TensorKind::kNorm, config.names.final_norm,
-      architecture == nullptr ? "output_norm" : architecture->final_norm, {1, config.hidden_size})
-      .vector = &DecoderWeights::final_norm;
+  const GgufFamily& family = GgufFamilyOf(config.model_type);
+  add(TensorKind::kTable, config.names.embedding, "token_embd", table).table =
+      &DecoderWeights::embed;
+  const auto add_vector = [&](DecoderTensor& row, auto vector, auto scaled, double scale) {
+    row.vector = vector;
+    row.scaled = scaled;
+    row.scale = scale;
+  };
+  add_vector(
+      add(TensorKind::kNorm, config.names.final_norm, family.final_norm, {1, config.hidden_size}),
+      &DecoderWeights::final_norm, &DecoderWeights::head_norm, config.logit_scale);
   add(TensorKind::kTable, "lm_head", "output", table).table = &DecoderWeights::head;
   if (config.per_layer_size > 0) {
     add(TensorKind::kTable, "embed_tokens_per_layer", "per_layer_token_embd",
         {config.per_layer_vocab, config.per_layer_features()})
         .table = &DecoderWeights::per_layer_embed;
-    add(TensorKind::kVector, "per_layer_projection_norm", "per_layer_proj_norm",
-        {1, config.per_layer_size})
-        .vector = &DecoderWeights::per_layer_norm;
+    add_vector(add(TensorKind::kVector, "per_layer_projection_norm", "per_layer_proj_norm",
+                   {1, config.per_layer_size}),
+               &DecoderWeights::per_layer_norm, &DecoderWeights::per_layer_half,
+               std::numbers::sqrt2 / 2);
   }
   return rows;
 }

@@ -98,6 +98,8 @@ bool IsUnreadKv(const DecoderConfig& config, std::int64_t layer, std::string_vie
 struct DecoderTensor : ListedTensor {
   WeightView DecoderWeights::*table = nullptr;  // of kTable
   ConstMatrixView DecoderWeights::*vector = nullptr;
+  ConstMatrixView DecoderWeights::*scaled = nullptr;  // the vector times `scale`, for passes
+  double scale = 1;
 
   bool is_head() const { return table == &DecoderWeights::head; }
 };

@@ -20,6 +20,13 @@ WeightView WeightPlacement::Place(const WeightView& host, WeightUse use) {
   return placed;
 }
 
+WeightView WeightPlacement::PlaceRows(const WeightView& host) {
+  const std::size_t mapped_before = mapped_;
+  const WeightView placed = Place(host, WeightUse::kTraining);
+  mapped_ = mapped_before;
+  return placed;
+}
+
 WeightView WeightPlacement::PlaceFourBit(QuantizedView host) {
   const bool prepacks = generates() && backend_.PrepackedBytes(host) > 0;
   const std::size_t mapped_before = mapped_;

@@ -19,6 +19,9 @@ class WeightPlacement {
   // Places host values, which stay where they are as long as the weight, for `use`. A dense weight
   // whose rows are misaligned is copied.
   WeightView Place(const WeightView& host, WeightUse use);
+  // Places a weight whose rows are looked up: pages that are used in place do not count as mapped,
+  // because they are given back after each use.
+  WeightView PlaceRows(const WeightView& host);
   // Copies host values that go away.
   WeightView Copy(const WeightView& host) { return Place(host, WeightUse::kGeneration); }
   // Places a weight of stored 4 bits, with the copy in the order of the backend.

@@ -72,7 +72,7 @@ WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
   }
   const void* const data = reader_.Bytes(tensor).data();
   const WeightView host = HostView(tensor, data, rows, cols);
-  // Its pages are given back as it is read, and come back as its rows are used.
+  // Its pages are given back as it is read.
   const std::int64_t piece = std::max<std::int64_t>(1, 16 * kPieceValues / cols);
   for (std::int64_t row = 0; read() && row < rows; row += piece) {
     const std::int64_t count = std::min(piece, rows - row);
@@ -80,7 +80,7 @@ WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
     if (bad >= 0) ThrowNotFinite(tensor, row * cols + bad);
     reader_.Release(tensor);
   }
-  return IsHost(backend_.memory()) && IsAligned(host) ? host : place_->Copy(host);
+  return place_->PlaceRows(host);
 }
 
 WeightView WeightReader::Table(const std::string& name, std::int64_t rows, WeightUse use) {

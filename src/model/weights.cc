@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -24,58 +23,51 @@ class Loader : public WeightReader {
     Begin(carver, read);
     const IndexRange here = config_.layers_here();
     out.layers.clear();
-    // A tied head is the embedding itself, in the file and in memory.
-    const bool tied = config_.tie_word_embeddings;
-    if (config_.has_embedding() || (tied && config_.has_head())) Embedding(out);
-    if (config_.has_head()) FinalNorms(out);
-    if (config_.has_head()) out.head = tied ? out.embed : Head();
-    if (config_.per_layer_size > 0) PerLayerEmbedding(out);
+    for (const DecoderTensor& row : DecoderTensors(config_)) {
+      row.vector != nullptr ? ReadVector(row, out) : ReadTable(row, out);
+    }
     out.layers.resize(config_.num_hidden_layers);
     for (std::int64_t l = here.begin; l < here.end; ++l) out.layers[l] = Layer(l);
-    out.sizes = {carver.bytes(),
-                 place_->mapped(),
-                 stored_4bit_,
-                 tensors_.parameters(),
-                 {block_formats_.begin(), block_formats_.end()},
-                 // A stage leaves the tensors of others alone.
-                 here.size() == config_.num_hidden_layers ? tensors_.Notes(config_)
-                                                          : std::vector<std::string>{}};
+    out.sizes = {
+        carver.bytes(),
+        place_->mapped(),
+        stored_4bit_,
+        tensors_.parameters(),
+        {block_formats_.begin(), block_formats_.end()},
+        // A stage leaves the tensors of others alone.
+        here.size() == config_.num_hidden_layers ? tensors_.Notes() : std::vector<std::string>{}};
   }
 
  private:
-  void FinalNorms(DecoderWeights& out) {
-    const std::string final_norm =
-        fmt::format("{}{}.weight", tensors_.prefix(), config_.names.final_norm);
-    out.final_norm = Norm(final_norm, config_.hidden_size);
-    out.head_norm = config_.logit_scale == 1
-                        ? out.final_norm
-                        : Norm(final_norm, config_.hidden_size, config_.logit_scale);
-  }
-
-  void Embedding(DecoderWeights& out) {
+  void ReadTable(const DecoderTensor& row, DecoderWeights& out) {
+    const auto tensor = [&]() -> const TensorInfo& {
+      return tensors_.Get(tensors_.prefix() + row.name, {row.shape.out, row.shape.in});
+    };
+    // A tied head is the embedding itself, in the file and in memory.
     const bool tied = config_.tie_word_embeddings;
-    const TensorInfo& tensor = tensors_.Get(tensors_.prefix() + "embed_tokens.weight",
-                                            {config_.vocab_size, config_.hidden_size});
-    out.embed = Table(tensor, config_.vocab_size, tied ? options_.use : WeightUse::kTraining);
+    if (row.is_head()) {
+      if (config_.has_head()) out.head = tied ? out.embed : Head();
+    } else if (row.table == &DecoderWeights::per_layer_embed) {
+      out.per_layer_embed = RowsInFile(tensor(), row.shape.out, row.shape.in);
+    } else if (config_.has_embedding() || (tied && config_.has_head())) {
+      out.embed = Table(tensor(), row.shape.out, tied ? options_.use : WeightUse::kTraining);
+    }
   }
 
-  void PerLayerEmbedding(DecoderWeights& out) {
-    const std::int64_t rows = config_.per_layer_vocab;
-    const std::int64_t cols = config_.per_layer_features();
-    const TensorInfo& tensor =
-        tensors_.Get(tensors_.prefix() + "embed_tokens_per_layer.weight", {rows, cols});
-    out.per_layer_embed = RowsInFile(tensor, rows, cols);
-    const std::int64_t size = config_.per_layer_size;
-    const TensorInfo& norm =
-        tensors_.Get(tensors_.prefix() + "per_layer_projection_norm.weight", {size});
-    out.per_layer_norm = Wide(norm, 1, size, 0, 1);
-    out.per_layer_half = Wide(norm, 1, size, 0, std::numbers::sqrt2 / 2);
+  void ReadVector(const DecoderTensor& row, DecoderWeights& out) {
+    const bool is_norm = row.kind == TensorKind::kNorm;
+    if (is_norm && !config_.has_head()) return;
+    const std::int64_t size = row.shape.in;
+    const TensorInfo& tensor = tensors_.Get(tensors_.prefix() + row.name, {size});
+    const auto read = [&](double scale) {
+      return Wide(tensor, 1, size, is_norm ? NormShift() : 0, scale);
+    };
+    out.*row.vector = read(1);
+    out.*row.scaled = row.scale == 1 ? out.*row.vector : read(row.scale);
   }
 
   // Gemma stores w - 1; 1 is added here, so that the ops know one form of norm.
-  ConstMatrixView Norm(const std::string& name, std::int64_t size, double factor = 1) {
-    return Wide(name, size, config_.one_plus_norm ? 1 : 0, factor);
-  }
+  double NormShift() const { return config_.one_plus_norm ? 1 : 0; }
 
   // -exp(A_log), which a GGUF file holds in the place of A_log.
   ConstMatrixView Rate(const std::string& name, std::int64_t heads) {
@@ -102,7 +94,7 @@ class Loader : public WeightReader {
     const auto [rows, cols] = row.shape;
     switch (row.kind) {
       case TensorKind::kNorm:
-        return Norm(name, cols);
+        return Wide(name, cols, NormShift());
       case TensorKind::kRate:
         return Rate(name, cols);
       case TensorKind::kScalar:
@@ -167,7 +159,7 @@ WeightSizes Plan(Context& context, Backend& backend, const DecoderConfig& config
 WeightSizes PlanWeights(Context& context, Backend& backend, const std::filesystem::path& model_dir,
                         const DecoderConfig& config, const LoadOptions& options) {
   const std::unique_ptr<TensorReader> reader = OpenCheckpoint(model_dir, config);
-  CheckpointTensors tensors(*reader);
+  CheckpointTensors tensors(*reader, config);
   return Plan(context, backend, config, options, tensors);
 }
 
@@ -182,7 +174,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
                            const LoadOptions& options) {
   DecoderWeights weights;
   weights.reader = OpenCheckpoint(model_dir, config);
-  CheckpointTensors tensors(*weights.reader);
+  CheckpointTensors tensors(*weights.reader, config);
   Loader loader(context, backend, config, options, tensors);
   Carver plan;
   loader.Run(plan, false, weights);

@@ -150,6 +150,12 @@ AdapterSizes::AdapterSizes(const DecoderConfig& config, const Adapters& adapters
   }
 }
 
+std::int64_t HeadRows(const DecoderConfig& config, std::int64_t rows) {
+  if (!config.has_head()) return 0;
+  constexpr std::int64_t kLogits = std::int64_t{8} << 20;
+  return std::min(rows, std::max<std::int64_t>(64, kLogits / config.vocab_size / 64 * 64));
+}
+
 // ---- The layout of a pass.
 
 // Which buffers a layer has to itself, and which it shares with all layers that recompute the part:

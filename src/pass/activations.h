@@ -2,7 +2,6 @@
 #ifndef QLORA_PASS_ACTIVATIONS_H_
 #define QLORA_PASS_ACTIVATIONS_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -98,13 +97,9 @@ struct ActivationShape {
   std::int64_t unfolded = 0;         // M: Batch::unfolded_rows
 };
 
-// Rows of one chunk of the output head for a pass with `rows` supervised rows; none where another
-// stage has the head.
-inline std::int64_t HeadRows(const Backend& backend, const DecoderConfig& config,
-                             std::int64_t rows) {
-  if (!config.has_head()) return 0;
-  return std::min(rows, backend.HeadChunkRows(config.vocab_size));
-}
+// Rows of one chunk of the output head for a pass with `rows` supervised rows: about 32 MiB of
+// float32 logits, a multiple of 64 rows. None where another stage has the head.
+std::int64_t HeadRows(const DecoderConfig& config, std::int64_t rows);
 
 // What buffers depend on in the adapters that passes may use. Found once for many passes, because
 // it walks the list of tensors.

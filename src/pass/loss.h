@@ -38,8 +38,7 @@ struct LogitGradient {
 };
 // For losses of a few logits: calls visit(m, logits) for each head row m in order, with its V
 // logits. trained: where not null, the gradients that visit returns go on as in LossAndGradient.
-using VisitLogits =
-    std::function<LogitGradient(std::int64_t row, std::span<const double> logits)>;
+using VisitLogits = std::function<LogitGradient(std::int64_t row, std::span<const double> logits)>;
 void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                    LoraAdapter* trained, const VisitLogits& visit);
 

@@ -28,20 +28,18 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
   return limits;
 }
 
-ActivationShape TrainShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                           std::int64_t supervised, const std::vector<Recompute>& recompute,
-                           std::int64_t unfolded) {
+ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::int64_t supervised,
+                           const std::vector<Recompute>& recompute, std::int64_t unfolded) {
   return {.rows = rows,
-          .head_rows = HeadRows(backend, config, supervised),
+          .head_rows = HeadRows(config, supervised),
           .training = true,
           .recompute = recompute,
           .unfolded = unfolded};
 }
 
-ActivationShape EvalShape(const Backend& backend, const DecoderConfig& config, std::int64_t rows,
-                          std::int64_t unfolded) {
+ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows, std::int64_t unfolded) {
   return {.rows = rows,
-          .head_rows = HeadRows(backend, config, rows),
+          .head_rows = HeadRows(config, rows),
           .training = false,
           .recompute = {},
           .unfolded = unfolded};

@@ -26,10 +26,6 @@ void CheckSchedule(const TrainOptions& o) {
   if (o.min_lr > o.learning_rate) {
     ThrowInvalidInput("min_lr {} is above learning_rate {}", o.min_lr, o.learning_rate);
   }
-  if (ParseSchedulerType(o.lr_scheduler_type) == SchedulerType::kCosineWithMinLr && o.min_lr == 0 &&
-      o.min_lr_rate == 0) {
-    ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
-  }
 }
 
 }  // namespace

@@ -50,16 +50,18 @@ DiskPlan PlanDisk(const TrainOptions& options, const LoraAdapter& adapter, const
       bare_adapter + tokenizer.checkpoint + Optimizer::StateBytes(optimizer, adapter) + kSmallFiles;
 
   // Checkpoints by save_steps and the like, of evaluations that may be the best, and of the last
-  // step. While the oldest is not yet removed there is one more than the limit, and the best one is
-  // kept in addition.
+  // step. While the oldest is not yet removed there is one more than the limit, which the newest and
+  // the best one may exceed.
   const Interval every = SaveInterval(options, total_steps);
   std::int64_t most = TimesIn(every, total_steps, steps_per_epoch);
   if (options.load_best_model_at_end) {
     most += TimesIn(EvalInterval(options, total_steps), total_steps, steps_per_epoch);
   }
   if (every.steps == 0 || total_steps % every.steps != 0) ++most;
-  const std::int64_t best = options.load_best_model_at_end ? 1 : 0;
-  if (options.save_total_limit > 0) most = std::min(most, options.save_total_limit + 1 + best);
+  const std::int64_t least = options.load_best_model_at_end ? 2 : 1;
+  if (options.save_total_limit > 0) {
+    most = std::min(most, std::max(options.save_total_limit, least) + 1);
+  }
   // Checkpoints that exist occupy space that `free` does not count, and are replaced by new ones up
   // to the limit. At least one more is written.
   const std::int64_t there = std::ssize(ListCheckpoints(options.output_dir));

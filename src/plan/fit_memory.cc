@@ -80,7 +80,7 @@ std::vector<Recompute> LeastRecompute(const RunParts& run) {
 // The choice of recomputation for each layer, with which the run fits into `limit` bytes if it can.
 std::vector<Recompute> RecomputeOf(const RunParts& run, ActivationNeeds needs, std::size_t limit) {
   if (!ChoosesRecompute(run)) return LeastRecompute(run);
-  return ChooseRecompute(run.config.num_hidden_layers, run.backend.CheapestRecompute(), limit,
+  return ChooseRecompute(run.config.num_hidden_layers, limit,
                          [&](const std::vector<Recompute>& recompute) {
                            needs.recompute = recompute;
                            return PlanFor(run, needs).peak();

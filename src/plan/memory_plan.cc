@@ -17,21 +17,19 @@ namespace {
 constexpr std::size_t kLaterPages = std::size_t{2} << 20;
 
 // The memory of a training pass.
-std::size_t TrainBytes(const Backend& backend, const DecoderConfig& config,
-                       const LoraAdapter& adapter, const Precision& precision,
-                       const ActivationNeeds& needs) {
+std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const Precision& precision, const ActivationNeeds& needs) {
   return BytesOfPass(config, {&adapter}, precision,
-                     TrainShape(backend, config, needs.train_rows, needs.train_rows,
-                                needs.recompute, needs.train_unfolded));
+                     TrainShape(config, needs.train_rows, needs.train_rows, needs.recompute,
+                                needs.train_unfolded));
 }
 
 // The memory of an evaluation or of samples; 0 bytes for a run that has neither.
-std::size_t EvalBytes(const Backend& backend, const DecoderConfig& config,
-                      const LoraAdapter& adapter, const Precision& precision,
-                      const ActivationNeeds& needs) {
+std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
+                      const Precision& precision, const ActivationNeeds& needs) {
   if (needs.eval_rows == 0) return 0;
   return BytesOfPass(config, {&adapter}, precision,
-                     EvalShape(backend, config, needs.eval_rows, needs.eval_unfolded));
+                     EvalShape(config, needs.eval_rows, needs.eval_unfolded));
 }
 
 // The part that a person should look at first when a plan does not fit.
@@ -43,19 +41,18 @@ const MemoryPart& LargestPart(const MemoryPlan& plan) {
 
 // ---- Limits and passes.
 
-BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
-                       const LoraAdapter& adapter, const ActivationNeeds& needs) {
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, {&adapter}, rows, HeadRows(backend, config, rows),
+  return LimitsOf(config, {&adapter}, rows, HeadRows(config, rows),
                   std::max(needs.train_rows, needs.train_unfolded), needs.train_length);
 }
 
-std::vector<std::size_t> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                                       const LoraAdapter& adapter, const Precision& precision,
-                                       const ActivationNeeds& needs) {
-  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
+std::vector<std::size_t> BytesOfPasses(const DecoderConfig& config, const LoraAdapter& adapter,
+                                       const Precision& precision, const ActivationNeeds& needs) {
+  const std::size_t train = TrainBytes(config, adapter, precision, needs);
   std::vector<std::size_t> all(static_cast<std::size_t>(needs.in_flight), train);
-  all[0] = std::max(train, EvalBytes(backend, config, adapter, precision, needs));
+  all[0] = std::max(train, EvalBytes(config, adapter, precision, needs));
   return all;
 }
 
@@ -63,8 +60,8 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes) {
-  const std::size_t train = TrainBytes(backend, config, adapter, precision, needs);
-  const std::size_t eval = EvalBytes(backend, config, adapter, precision, needs);
+  const std::size_t train = TrainBytes(config, adapter, precision, needs);
+  const std::size_t eval = EvalBytes(config, adapter, precision, needs);
   MemoryPlan plan;
   // The bytes that the process holds now, with the data: they were read before the plan is made.
   plan.Add({"program and data", backend.memory().Held() + kLaterPages});
@@ -78,7 +75,7 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   plan.parts.push_back({"activations", std::max(train, eval) + behind});
   plan.train_peak += train + behind;
   plan.eval_peak += eval + behind;
-  plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(backend, config, adapter, needs))});
+  plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))});
   return plan;
 }
 
@@ -87,12 +84,10 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
 // Raises the levels one layer at a time, each level over all layers before the next, and stops at
 // the first choice that fits. O(levels x layers) plans, each of which only adds sizes.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, std::size_t limit,
+    std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes) {
   std::vector<Recompute> levels(layers, Recompute::kNone);
-  const Recompute first =
-      cheapest == LayerPart::kAttention ? Recompute::kAttention : Recompute::kMlp;
-  for (const Recompute level : {first, Recompute::kLayer}) {
+  for (const Recompute level : {Recompute::kAttention, Recompute::kLayer}) {
     for (Recompute& layer : levels) {
       if (bytes(levels) <= limit) return levels;
       layer = level;
@@ -179,9 +174,9 @@ std::size_t ParseBytes(const std::string& text) {
       text);
 }
 
-std::int64_t ReadingMemory(const TrainOptions& options) {
-  if (options.max_memory.empty()) return kMaxReadingMemory;
-  return std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)));
+ReadingLimits ReadingLimitsOf(const TrainOptions& options) {
+  if (options.max_memory.empty()) return {};
+  return {std::min(kMaxReadingMemory, static_cast<std::int64_t>(ParseBytes(options.max_memory)))};
 }
 
 std::string MemoryShortage(const MemoryPlan& plan, const std::string& max_memory,

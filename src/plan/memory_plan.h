@@ -12,6 +12,7 @@
 #include "pass/pass_shape.h"
 #include "qlora/context.h"
 #include "qlora/train_plan.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
@@ -27,24 +28,23 @@ struct ActivationNeeds {
 };
 
 // The largest operands of a run, for Backend::Reserve.
-BackendLimits LimitsOf(const Backend& backend, const DecoderConfig& config,
-                       const LoraAdapter& adapter, const ActivationNeeds& needs);
+BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
+                       const ActivationNeeds& needs);
 
 // The memory of each of the passes of a run that are in flight; the first one also evaluates.
-std::vector<std::size_t> BytesOfPasses(const Backend& backend, const DecoderConfig& config,
-                                       const LoraAdapter& adapter, const Precision& precision,
-                                       const ActivationNeeds& needs);
+std::vector<std::size_t> BytesOfPasses(const DecoderConfig& config, const LoraAdapter& adapter,
+                                       const Precision& precision, const ActivationNeeds& needs);
 
 MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
                       const LoraAdapter& adapter, const Precision& precision,
                       const WeightSizes& weights, const ActivationNeeds& needs,
                       std::size_t optimizer_bytes);
 
-// The fastest choice that fits: as few layers as possible recompute their `cheapest` part, then
-// whole layers. `bytes` gives the peak for the levels of all layers. If nothing fits, the result is
-// kLayer for all layers.
+// The fastest choice that fits: as few layers as possible recompute their attention, which costs
+// less time for each byte that it saves than their MLP, then whole layers. `bytes` gives the peak
+// for the levels of all layers. If nothing fits, the result is kLayer for all layers.
 std::vector<Recompute> ChooseRecompute(
-    std::int64_t layers, LayerPart cheapest, std::size_t limit,
+    std::int64_t layers, std::size_t limit,
     const std::function<std::size_t(const std::vector<Recompute>&)>& bytes);
 
 // "none", "attention", "mlp", "layer".
@@ -66,8 +66,8 @@ std::size_t MemoryLimit(const std::string& max_memory, double spare, const Memor
 // without a unit.
 std::size_t ParseBytes(const std::string& text);
 
-// The most bytes that a reader of data holds: no more than max_memory.
-std::int64_t ReadingMemory(const TrainOptions& options);
+// What readers of data may take: no more than max_memory.
+ReadingLimits ReadingLimitsOf(const TrainOptions& options);
 
 // The error of CheckPlan when the plan exceeds max_memory ("": no limit) or the free bytes of
 // `memory`; "" when it fits. what_fits(limit) names a remedy. sharers: as for MemoryLimit.

@@ -278,6 +278,7 @@ AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig
   CheckTrainable(adapter, directory, decoder.joins_experts());
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
+  config.embedding = decoder.names.embedding;
   return AgreeOnLinears(config, adapter.config, decoder) ? config : adapter.config;
 }
 
@@ -316,6 +317,7 @@ AdapterConfig ToAdapterConfig(const TrainOptions& options, const DecoderConfig& 
   CheckNames(config, decoder);
   CheckTied(config, decoder);
   config.module_prefix = decoder.module_prefix;
+  config.embedding = decoder.names.embedding;
   CheckExpertParameters(config, decoder);
   return config;
 }

@@ -12,11 +12,12 @@ BaseRecord RecordedBase(const PreparedRun& run) {
   return record;
 }
 
-Json RecordedOptions(const TrainPlan& plan) {
+Json RecordedOptions(const TrainPlan& plan, std::optional<std::uint64_t> weights) {
   const PreparedRun& run = *plan.run;
   const std::optional<Dataset>& held_out = run.data->held_out;
-  return RecordedOptions(plan.options, run.base.precision.activation, run.base.model_fingerprint,
-                         run.data->train, held_out ? &*held_out : nullptr);
+  RecordedModel model = run.base.recorded;
+  model.weights = weights;
+  return RecordedOptions(plan.options, model, run.data->train, held_out ? &*held_out : nullptr);
 }
 
 }  // namespace qlora

@@ -20,7 +20,9 @@
 #ifndef QLORA_PLAN_PREPARED_RUN_H_
 #define QLORA_PLAN_PREPARED_RUN_H_
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "io/json_fwd.h"
 #include "model/base_record.h"
@@ -42,8 +44,9 @@ struct PreparedRun {
 // What the adapter of the run records of its base and its prompts.
 BaseRecord RecordedBase(const PreparedRun& run);
 
-// The options and fingerprints that a checkpoint of the run records.
-Json RecordedOptions(const TrainPlan& plan);
+// The options and fingerprints that a checkpoint of the run records. weights: HashWeights, as soon
+// as it is known.
+Json RecordedOptions(const TrainPlan& plan, std::optional<std::uint64_t> weights = {});
 
 }  // namespace qlora
 

@@ -7,6 +7,7 @@
 
 #include "adapter/lora_init.h"
 #include "checkpoint/model_fingerprint.h"
+#include "config/config_text.h"
 #include "hub/hub_cache.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
@@ -38,13 +39,14 @@ RunBase PlanBase(Context& context, const TrainOptions& options, const RunStart& 
     notes.push_back(NoteIdle4bit(weights));
   }
   notes.push_back(WarnOfRanks(adapter));
+  RecordedModel recorded{precision.activation, fingerprint, ConfigText(config)};
   return {.model_dir = model_dir,
           .config = std::move(config),
           .stages = std::move(stages),
           .precision = precision,
           .record = std::move(record),
           .load = std::move(load),
-          .model_fingerprint = fingerprint,
+          .recorded = std::move(recorded),
           .weights = std::move(weights),
           .adapter = std::move(adapter),
           .notes = std::move(notes)};

@@ -10,6 +10,7 @@
 
 #include "adapter/lora.h"
 #include "base/index_range.h"
+#include "checkpoint/resume_options.h"
 #include "config/config.h"
 #include "model/base_record.h"
 #include "model/weights.h"
@@ -26,7 +27,7 @@ struct RunBase {
   Precision precision;
   BaseRecord record;  // without the prompts of the data
   LoadOptions load;
-  std::uint64_t model_fingerprint = 0;
+  RecordedModel recorded;  // without the hash of the weights
   WeightSizes weights;
   LoraAdapter adapter;             // for its sizes; LoadRun makes the adapter that is trained
   std::vector<std::string> notes;  // some may be ""

@@ -90,8 +90,8 @@ DiskPlan DiskOf(const TrainOptions& options, const RunStart& start, const RunBas
 std::string CheckResumedOptions(const TrainOptions& options, const RunStart& start,
                                 const RunBase& base, const RunData& data) {
   if (!start.checkpoint) return "";
-  const Json recorded = RecordedOptions(options, base.precision.activation, base.model_fingerprint,
-                                        data.train, data.held_out ? &*data.held_out : nullptr);
+  const Json recorded = RecordedOptions(options, base.recorded, data.train,
+                                        data.held_out ? &*data.held_out : nullptr);
   CheckOptionsOnResume(*start.checkpoint, recorded, /*base_may_change=*/true);
   if (!SplitsStepsAgain(*start.checkpoint, recorded)) return "";
   return "steps are split into other micro-batches than before: a step has the same samples, but "
@@ -102,6 +102,17 @@ std::string WarnOfHighRate(const TrainOptions& options) {
   if (options.learning_rate < kHighRate) return "";
   return fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
                      options.learning_rate);
+}
+
+// An adapter learns little in a few steps, and nothing else would say so.
+std::string WarnOfFewSteps(const TrainOptions& options, const RunStart& start,
+                           const BatchStream& stream, std::int64_t steps) {
+  constexpr std::int64_t kFew = 50;
+  if (steps >= kFew || options.max_steps > 0 || start.checkpoint) return "";
+  const std::int64_t of_epoch = StepsOfEpoch(options, stream, 0);
+  const std::int64_t epochs = (kFew + of_epoch - 1) / of_epoch;
+  return fmt::format("{} steps are few for an adapter to learn from: num_train_epochs {} makes {}",
+                     steps, epochs, epochs * of_epoch);
 }
 
 }  // namespace
@@ -133,7 +144,9 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   }
   fit.notes = {WarnOfHighRate(options), WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
-               CheckResumedOptions(options, start, base, data)};
+               WarnOfFewSteps(options, start, stream, schedule.total_steps),
+               CheckResumedOptions(options, start, base, data),
+               start.checkpoint ? NoteUnrecorded(*start.checkpoint) : ""};
   return fit;
 }
 

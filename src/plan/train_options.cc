@@ -116,9 +116,11 @@ void TrainOptions::DeclareBatches(OptionTable& table) {
   table.Add("pipeline_stages", &pipeline_stages,
             "number of ranks that share out the layers of a model larger than one machine; other "
             "ranks are further replicas");
-  table.Choice("ddp_backend", &ddp_backend, {"auto", "mpi", "tcp"},
-               "how ranks reach each other, which their launcher decides; mpi, tcp: ranks of the "
-               "other kind are refused");
+  table
+      .Choice("ddp_backend", &ddp_backend, {"auto", "mpi", "tcp"},
+              "how ranks reach each other, which their launcher decides; mpi, tcp: ranks of the "
+              "other kind are refused")
+      .hint = "qlora computes on the CPU, whose ranks meet over mpi or tcp";
   table.Add("num_train_epochs", &num_train_epochs, "number of passes over the data",
             {"num_epochs", "epochs"});
   table.Add("max_steps", &max_steps,
@@ -156,7 +158,8 @@ void TrainOptions::DeclareOptimizer(OptionTable& table) {
   table.Add("warmup_ratio", &warmup_ratio,
             "fraction of steps spent warming up the learning rate from 0");
   table.Add("warmup_steps", &warmup_steps,
-            "steps spent warming up the learning rate; overrides warmup_ratio when positive");
+            "steps spent warming up the learning rate; they override warmup_ratio, and 0 alone "
+            "means none");
   table.Add("weight_decay", &weight_decay,
             "weight decay, decoupled as in AdamW; with optim sgd it is part of the gradient");
   table.Add("adam_beta1", &adam_beta1, "decay rate of the first moment of the optimizer");
@@ -224,7 +227,7 @@ void TrainOptions::DeclareRun(OptionTable& table) {
             "checkpoints in an epoch, the last at its end, in place of save_steps; 0: not set");
   table.Add("save_ratio", &save_ratio,
             "fraction of the run between checkpoints, in place of save_steps; 0: not set");
-  table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep; 0: all");
+  table.Add("save_total_limit", &save_total_limit, "maximum number of checkpoints to keep, the best one included; 0: all");
   table.Add("max_skipped_steps", &max_skipped_steps,
             "stop after this many consecutive steps with a NaN or Inf, which are skipped");
   table.AddPath("resume_from_checkpoint", &resume_from_checkpoint,
@@ -268,8 +271,14 @@ void TrainOptions::Complete(OptionTable& table) const {
   ApplyAdapter(*this, table);
   if (preset == "qlora-paper") ApplyPaper(table);
   table.Set("preset", "none", "preset");
-  if (lr_scheduler_type == "constant" && !table.Find("warmup_ratio")->set) {
-    table.Set("warmup_ratio", "0", "constant");
+  const bool no_warmup = lr_scheduler_type == "constant" ||
+                         (table.Find("warmup_steps")->set && warmup_steps == 0);
+  if (no_warmup && !table.Find("warmup_ratio")->set) {
+    table.Set("warmup_ratio", "0", lr_scheduler_type);
+  }
+  const bool has_end = table.Find("min_lr")->set || table.Find("min_lr_rate")->set;
+  if (lr_scheduler_type == "cosine_with_min_lr" && !has_end) {
+    ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
   }
   CheckRanges(*this);
   TrainOptions found = *this;

@@ -111,7 +111,7 @@ TrainPlan Plan(Context& context, TrainOptions options, RunStart start,
                std::shared_ptr<const RunData> data, const ProgressFn& reading) {
   RunBase base = PlanBase(context, options, start);
   const DataLimits limits{base.config.vocab_size, base.config.max_position_embeddings,
-                          ReadingMemory(options)};
+                          ReadingLimitsOf(options)};
   data = data == nullptr ? OpenRunData(context, options, base.model_dir, limits, reading)
                          : SameData(std::move(data), limits, base);
   RunFit fit = FitRun(context, options, start, base, *data);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "prompt/known_fields.h"
 
 namespace qlora {
 namespace {
@@ -102,7 +103,10 @@ class TurnFinder {
   // the special token that begins them.
   void CutBeforeResults(std::size_t m, ChatSpan& turn) {
     const OrderedJson& messages = parts_.messages();
-    for (std::size_t k = m + 1; k < messages.size() && messages[k].at("role") != "assistant"; ++k) {
+    const auto is_result = [&](std::size_t k) {
+      return RoleOfTemplates(messages[k].at("role").get_ref<const std::string&>()) == "tool";
+    };
+    for (std::size_t k = m + 1; k < messages.size() && is_result(k); ++k) {
       const std::optional<TextPlace> result = parts_.PlaceOf(k, parts_.whole());
       if (!result || result->begin <= turn.begin || result->begin >= turn.end) continue;
       turn.end = result->begin;
@@ -158,10 +162,24 @@ class TurnFinder {
     const std::string_view token = SpecialTokenAt(rest.substr(next));
     const ChatSpan with_token = {0, said + next + token.size()};
     if (!token.empty() && missing.find(token) != missing.npos) return with_token;
+    // Templates may write more of a call, such as its id, once others follow.
+    const std::size_t at = BeforeNext(m, said + common).find(Trim(missing));
+    if (Trim(missing).size() > 1 && at != missing.npos) {
+      return {0, said + common + at + Trim(missing).size()};
+    }
     if (!TrimEnd(rest.substr(0, common)).empty()) return {0, said + common};
     const bool replaced = !token.empty() && !SpecialTokenAt(missing).empty();
     if (token.empty() || replaced) return {0, said, m, /*open_end=*/replaced};
     return with_token;
+  }
+
+  // Returns the text from `said` to the content of the next message that is shown.
+  std::string_view BeforeNext(std::size_t m, std::size_t said) {
+    for (std::size_t k = m + 1; k < parts_.messages().size(); ++k) {
+      const std::optional<TextPlace> next = parts_.PlaceOf(k, parts_.whole());
+      if (next && next->begin >= said) return text_.substr(said, next->begin - said);
+    }
+    return text_.substr(said);
   }
 
   // Returns the special token that `text` begins with, or "".

@@ -44,12 +44,20 @@ std::vector<std::int64_t> TokensBefore(const Tokenizer& tokenizer, std::string_v
   return counts;
 }
 
-// Moves the end of a turn behind a stop token that follows, unless the turn ends in one already.
+// Moves the end of a turn behind a stop token that follows, perhaps behind white space, unless the
+// turn ends in one already.
 void TakeStopToken(const Tokenizer& tokenizer, const Ids& ids, TurnTokens& turn) {
-  if (turn.begin == turn.end || turn.end == std::ssize(ids)) return;
+  if (turn.begin == turn.end) return;
   const std::int32_t last = ids[turn.end - 1];
-  const bool ended = IsStopToken(tokenizer, last) || tokenizer.IsSpecial(last);
-  if (!ended && IsStopToken(tokenizer, ids[turn.end])) ++turn.end;
+  if (IsStopToken(tokenizer, last) || tokenizer.IsSpecial(last)) return;
+  for (std::int64_t t = turn.end; t < std::ssize(ids); ++t) {
+    if (IsStopToken(tokenizer, ids[t])) {
+      turn.end = t + 1;
+      return;
+    }
+    const std::string text = tokenizer.Decode({&ids[t], 1}, /*skip_special_tokens=*/false);
+    if (!Trim(text).empty()) return;
+  }
 }
 
 // Ends a turn behind its last stop token if only white space and special tokens follow there, of

@@ -24,9 +24,10 @@ struct LossMask {
   bool split_boundary = false;    // a token crosses the bound of a turn; the turn has the token
 };
 
-// Returns the tokens of `spans` of `text`; `ids` encodes the whole text. A stop token right behind
-// a span belongs to the turn, since a template may mark the content alone as the assistant's. White
-// space and special tokens behind the turn's last stop token do not.
+// Returns the tokens of `spans` of `text`; `ids` encodes the whole text. A stop token behind a
+// span, or behind white space there, belongs to the turn, since a template may mark the content
+// alone as the assistant's. White space and special tokens behind the turn's last stop token do
+// not.
 //
 //   text    <s>[INST]Hi[/INST]Hello</s>[INST]Bye[/INST]
 //   spans                     |-------|

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/json.h"
 #include "prompt/known_fields.h"
-#include "prompt/turn_reader.h"
 #include "records/record_error.h"
 
 namespace qlora {
@@ -86,11 +86,15 @@ PromptLayout FieldsLayout(RecordFormat format, const LayoutRules& rules, bool th
 void AddHistory(const OrderedJson& record, Conversation& conversation) {
   if (!HasField(record, kHistory)) return;
   conversation.fields.emplace_back(kHistory);
-  const OrderedJson history = ParsedText(record[kHistory], "field 'history'");
-  if (SaysNothing(history)) return;
   const auto fail = [] {
     ThrowInvalidInput("field 'history': expected a list of pairs [question, answer] of text");
   };
+  OrderedJson history = record[kHistory];
+  if (history.is_string()) {
+    const std::string text = history;
+    if (!Trim(text).empty() && TryParseJson(text, history)) fail();
+  }
+  if (SaysNothing(history)) return;
   if (!history.is_array()) fail();
   for (std::size_t t = 0; t < history.size(); ++t) {
     const OrderedJson& pair = history[t];

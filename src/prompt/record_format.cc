@@ -199,8 +199,9 @@ OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& 
   // CSV has no other way to hold a list.
   for (const char* key : {"messages", "conversations"}) {
     if (!HasField(record, key) || !record[key].is_string()) continue;
-    const std::string text = record[key];
-    record[key] = ParseOrderedJson(text, fmt::format("field '{}'", key));
+    OrderedJson list;
+    const bool is_json = !TryParseJson(record[key].get_ref<const std::string&>(), list);
+    if (is_json && list.is_array()) record[key] = std::move(list);
   }
   for (const FieldName& name : names) {
     // A null is renamed too, so that it is reported as null and not as missing.

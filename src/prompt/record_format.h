@@ -53,7 +53,7 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 [[noreturn]] void ThrowUnknownFormat(const OrderedJson& record);
 
 // Returns the record with the names of the format, and a list of messages that is written as a text
-// with JSON as a list. Errors: InvalidInput, without a place, for a text that is no JSON.
+// with JSON as a list.
 OrderedJson WithNamesOfFormat(OrderedJson record, const std::vector<FieldName>& names);
 // Returns "prompt: question, completion: answer": how each field is read.
 std::string DescribeFieldNames(const std::vector<FieldName>& names);

@@ -1,17 +1,17 @@
 #include "prompt/template_fit.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
 #include "prompt/calls_as_messages.h"
@@ -317,11 +317,14 @@ class Fitter {
         start.readings.push_back("tool calls as messages");
       }
     }
+    const FittedConversation written = start;
     OfferThoughts(source_, start.messages, start.readings);
     offered_ = start.readings;
-    std::optional<FittedConversation> fitted = FitResults(start);
+    Fitted fitted = FitResults(start);
     if (!fitted) fitted = FitNames(start);
-    if (!fitted) std::rethrow_exception(refusal_);
+    // gpt-oss takes no thoughts beside a content and calls.
+    if (!fitted && start.messages != written.messages) fitted = FitResults(written);
+    if (!fitted) ThrowRefusal(start.messages);
     FitRoleOfResults(*fitted);
     FitDicts(*fitted);
     FitThoughts(*fitted);
@@ -331,6 +334,24 @@ class Fitter {
 
  private:
   using Fitted = std::optional<FittedConversation>;
+
+  // Throws the refusal of the conversation as it is, with the first message of which it comes.
+  [[noreturn]] void ThrowRefusal(const OrderedJson& messages) const {
+    for (std::size_t m = 0; m < messages.size(); ++m) {
+      const OrderedJson first(OrderedJson::array_t(messages.begin(), messages.begin() + m + 1));
+      try {
+        render_(first);
+      } catch (const Error& error) {
+        if (error.what() != *refusal_) continue;
+        std::vector<std::string> fields;
+        for (const auto& item : messages[m].items()) fields.push_back(item.key());
+        ThrowInvalidInput("{}; at messages[{}], which has {}, in a conversation {} tools",
+                          *refusal_, m, fmt::join(fields, ", "),
+                          conversation_.tools.is_null() ? "without" : "with");
+      }
+    }
+    ThrowInvalidInput("{}", *refusal_);
+  }
 
   // Renders other messages of the conversation. Nothing when the template refuses them.
   Fitted Try(const FittedConversation& before, OrderedJson messages,
@@ -342,8 +363,8 @@ class Fitter {
     fitted.readings.insert(fitted.readings.end(), readings.begin(), readings.end());
     try {
       fitted.output = render_(fitted.messages);
-    } catch (const Error&) {
-      if (!refusal_) refusal_ = std::current_exception();
+    } catch (const Error& error) {
+      if (!refusal_) refusal_ = error.what();
       return std::nullopt;
     }
     return fitted;
@@ -474,8 +495,8 @@ class Fitter {
   const Conversation& conversation_;
   const std::string_view source_;
   const Render& render_;
-  std::exception_ptr refusal_;        // of the conversation as it is
-  std::vector<std::string> offered_;  // readings of thoughts
+  std::optional<std::string> refusal_;  // of the conversation as it is
+  std::vector<std::string> offered_;    // readings of thoughts
 };
 
 }  // namespace

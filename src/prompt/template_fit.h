@@ -29,7 +29,8 @@ struct FittedConversation {
 // - calls as messages (calls_as_messages.h) where it reads them so;
 // - the usual role where it refuses or skips one that other templates know, and another name of the
 //   role of results where it skips them;
-// - results of tools with the names of the called functions where it asks for these, and in the order
+// - results of tools with the names of the called functions where it asks for these, and in the
+// order
 //   of the calls where it shows no ids.
 // Errors: those of `render` for the conversation as it is.
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,

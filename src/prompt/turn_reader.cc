@@ -217,13 +217,14 @@ void TurnReader::ReadCalls(OrderedJson& calls) {
     // inner object alone.
     OrderedJson& function = call.contains("function") ? call["function"] : call;
     if (!function.is_object()) ThrowInvalidInput("{}: a tool call is not an object", where_);
-    if (!function.contains("name")) ThrowInvalidInput("{}: a tool call has no name", where_);
     std::string& text = arguments_.emplace_back();
     OrderedJson& arguments = function["arguments"];
-    if (!arguments.is_string()) continue;
-    text = arguments.get<std::string>();
-    arguments = ParsedText(text, where_ + ": tool-call arguments");
+    if (arguments.is_string()) {
+      text = arguments.get<std::string>();
+      arguments = ParsedText(text, where_ + ": tool-call arguments");
+    }
     if (arguments.is_null()) arguments = OrderedJson::object();
+    if (!function.contains("name")) ThrowInvalidInput("{}: a tool call has no name", where_);
   }
 }
 

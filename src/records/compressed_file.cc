@@ -2,6 +2,7 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <memory>
@@ -25,7 +26,10 @@ constexpr std::string_view kZstdMagic = "\x28\xB5\x2F\xFD";
 class Decompression {
  public:
   Decompression(const FileBytes& file, const ContentLimits& limits, const TextSink& sink)
-      : file_(file), most_(std::max(limits.bytes, limits.growth * file.size())), sink_(sink) {}
+      : file_(file),
+        most_(std::max(limits.bytes, limits.growth * file.size())),
+        reading_(limits.reading),
+        sink_(sink) {}
 
   void Gzip();
   void Zstd();
@@ -56,6 +60,7 @@ class Decompression {
 
   const FileBytes& file_;
   const std::uint64_t most_;
+  const ReadingLimits reading_;
   const TextSink& sink_;
   std::uint64_t at_ = 0;
   std::uint64_t written_ = 0;
@@ -102,6 +107,7 @@ void Decompression::Zstd() {
   const std::unique_ptr<ZSTD_DStream, decltype(&ZSTD_freeDStream)> stream(ZSTD_createDStream(),
                                                                           &ZSTD_freeDStream);
   if (stream == nullptr) throw std::bad_alloc();
+  ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, reading_.zstd_window_log());
   std::size_t left = 0;  // 0 at the end of a frame
   for (std::string_view piece = Next(); !piece.empty(); piece = Next()) {
     ZSTD_inBuffer in{piece.data(), piece.size(), 0};
@@ -109,6 +115,13 @@ void Decompression::Zstd() {
     while (in.pos < in.size || full) {
       ZSTD_outBuffer out{out_.data(), out_.size(), 0};
       left = ZSTD_decompressStream(stream.get(), &out, &in);
+      if (ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge) {
+        ThrowInvalidInput(
+            "{}: the file refers farther back (zstd --long) than the 2^{} bytes that may be kept "
+            "here; decompress it first{}",
+            file_.name(), reading_.zstd_window_log(),
+            reading_.memory < kMaxReadingMemory ? ", or raise max_memory" : "");
+      }
       if (ZSTD_isError(left)) ThrowDamaged(ZSTD_getErrorName(left));
       Write(out.pos);
       full = left != 0 && out.pos == out.size;

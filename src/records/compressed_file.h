@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "records/file_bytes.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
@@ -15,12 +16,14 @@ namespace qlora {
 struct ContentLimits {
   std::uint64_t bytes = std::uint64_t{256} << 20;
   std::uint64_t growth = 100;
+  ReadingLimits reading = {};
 };
 
 // Returns the content of a file that begins as gzip or zstd does, written once as MakeText
 // (derived_text.h) does, under the name of the file; any other file as it is. Memory does not grow
-// with the file. Errors: InvalidInput for a file that is damaged, cut, or beyond the limits;
-// Runtime when the content cannot be written.
+// with the file. Errors: InvalidInput for a file that is damaged, cut, or beyond the limits, such
+// as one of zstd that refers farther back than may be kept; Runtime when the content cannot be
+// written.
 FileBytes Decompressed(const FileBytes& file, const std::filesystem::path& folder,
                        const ContentLimits& limits = {});
 

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <map>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -23,19 +24,32 @@ namespace fs = std::filesystem;
 bool IsHidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
 // Lists the files of a folder and of the folders in it, `depth` levels deep; hidden ones are none.
+// Links to folders are not followed: they lead out of the folder that the user named, or into it
+// once more. What is not listed for data has a reason.
 void ListFiles(const fs::path& root, const fs::path& folder, int depth,
                std::vector<FoundFile>& files) {
   std::error_code error;
+  const auto add = [&](const fs::path& path, std::string_view reason) {
+    files.push_back({path, path.lexically_relative(root), reason});
+  };
   for (const auto& entry : fs::directory_iterator(folder, error)) {
     const fs::path& path = entry.path();
+    std::error_code ignored;
     if (IsHidden(path)) continue;
-    if (entry.is_directory(error)) {
-      if (depth > 0) ListFiles(root, path, depth - 1, files);
-    } else if (entry.is_regular_file(error) || entry.is_symlink(error)) {
+    if (entry.is_directory(ignored)) {
+      if (depth == 0) continue;
+      if (entry.is_symlink(ignored)) {
+        add(path, "a link to a folder");
+      } else {
+        ListFiles(root, path, depth - 1, files);
+      }
+    } else {
       // A link to nothing is listed: reading it is an error, leaving it out would be silent.
-      files.push_back({path, path.lexically_relative(root)});
+      const bool is_file = entry.is_regular_file(ignored) || !entry.exists(ignored);
+      add(path, is_file ? "" : "not a regular file");
     }
   }
+  if (error) add(folder, "cannot be opened");
 }
 
 // The levels of folders that data sets of the hub have, and a little more.
@@ -48,8 +62,9 @@ void Sort(std::vector<FoundFile>& files) {
 }
 
 bool HasData(const std::vector<FoundFile>& files) {
-  return std::any_of(files.begin(), files.end(),
-                     [](const FoundFile& file) { return HasDataExtension(file.path); });
+  return std::any_of(files.begin(), files.end(), [](const FoundFile& file) {
+    return file.reason.empty() && HasDataExtension(file.path);
+  });
 }
 
 // The files for the purpose, by their roles. pattern: the part of the user's pattern in which names
@@ -102,16 +117,11 @@ void NoteFolder(const fs::path& folder, DataFiles& found) {
 // Several patterns mean several subsets of the data, or the same data in several formats: only the
 // user can choose.
 void RefuseSeveralKinds(const fs::path& name, const std::vector<fs::path>& files) {
-  std::vector<std::string> patterns;
+  std::set<std::string> patterns;
   for (const fs::path& path : files) {
-    std::string pattern =
-        "'" + (path.parent_path() / ("*" + path.extension().string())).string() + "'";
-    if (std::find(patterns.begin(), patterns.end(), pattern) == patterns.end()) {
-      patterns.push_back(std::move(pattern));
-    }
+    patterns.insert("'" + (path.parent_path() / ("*" + path.extension().string())).string() + "'");
   }
   if (patterns.size() <= 1) return;
-  std::sort(patterns.begin(), patterns.end());
   ThrowInvalidInput("{}: the data set has several kinds of training files; name one: --dataset {}",
                     name.string(), fmt::join(patterns, " or --dataset "));
 }
@@ -125,8 +135,14 @@ DataFiles FilesIn(const fs::path& folder, const DataSearch& search) {
     ListFiles(folder, folder, kDepth, listed);
   }
   if (!HasData(listed)) {
-    ThrowInvalidInput("{}: the folder holds no data file ({}; also .gz and .zst of these)",
-                      folder.string(), fmt::join(kDataExtensions, ", "));
+    Sort(listed);
+    const auto other = std::find_if(listed.begin(), listed.end(),
+                                    [](const FoundFile& file) { return !file.reason.empty(); });
+    ThrowInvalidInput("{}: the folder holds no data file ({}; also .gz and .zst of these){}",
+                      folder.string(), fmt::join(kDataExtensions, ", "),
+                      other == listed.end() ? ""
+                                            : fmt::format("; not read: {} ({})",
+                                                          other->name.string(), other->reason));
   }
   DataFiles found = Divide(std::move(listed), search, "");
   if (found.files.empty()) {

@@ -36,7 +36,7 @@ struct DataSearch {
 // Returns one file, which need not exist; the data files of a folder; the files that match a
 // pattern with *, ? or [...]; or, for org/name[@revision], the files of a data set in the Hugging
 // Face cache. A file or folder of exactly that name wins. Folders inside a folder are searched when
-// it has no data files itself.
+// it has no data files itself; links to folders are not followed.
 //
 // Files are divided by the words of their names (data_roles.h): for training, those for evaluation
 // and for tests are not read; for evaluation, those for evaluation are read, else those for tests,

@@ -20,12 +20,12 @@ FileRole RoleOf(const std::filesystem::path& path, std::string_view pattern = {}
 struct FoundFile {
   std::filesystem::path path;
   std::filesystem::path name;
-  std::string_view reason = {};  // why it is not data; "": it is
+  std::string_view reason = {};  // why it is not read; "": it is data
 };
 
 // Sets the reason of each file that is not data: another extension, a description of the data set,
-// a report of one JSON object, a licence or the like, an empty file, and files of a kind that is not that of most (plain text
-// beside records) unless `all_as_text`.
+// a report of one JSON object, a licence or the like, an empty file, and files of a kind that is
+// not that of most (plain text beside records) unless `all_as_text`.
 void FindReasons(std::vector<FoundFile>& files, bool all_as_text);
 
 }  // namespace qlora

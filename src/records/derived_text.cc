@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -23,7 +24,11 @@ FileBytes WriteUnnamed(const FileBytes& file, const std::function<void(const Tex
   if (error) ThrowRuntime("{}: no folder for temporary files: {}", file.name(), error.message());
   std::string path = (folder / "qlora-rows-XXXXXX").string();
   const int fd = ::mkostemp(path.data(), O_CLOEXEC);
-  if (fd < 0) ThrowRuntime("{}: cannot be created: {}", path, std::strerror(errno));
+  if (fd < 0) {
+    const bool is_many = errno == EMFILE || errno == ENFILE;
+    ThrowRuntime("{}: cannot be created: {}{}", path, std::strerror(errno),
+                 is_many ? " (see ulimit -n, or set dataset_prepared_path)" : "");
+  }
   // Without a name the file ends with its last descriptor, even if the program is killed.
   ::unlink(path.c_str());
   try {
@@ -42,7 +47,7 @@ FileBytes WriteUnnamed(const FileBytes& file, const std::function<void(const Tex
     ::close(fd);
     throw;
   }
-  return FileBytes::MadeOf(file, fd);
+  return FileBytes::MadeOf(file, file.key(), fd);
 }
 
 }  // namespace
@@ -52,11 +57,11 @@ FileBytes MakeText(const FileBytes& file, std::string_view what,
                    const std::function<void(const TextSink&)>& write) {
   if (folder.empty()) return WriteUnnamed(file, write);
   const std::string name = std::filesystem::path(file.name()).filename().string();
-  const std::string key = fmt::format("{}: {}", what, file.key());
+  std::string key =
+      fmt::format("{}: {} bytes with the hash {:016x}\n", what, file.size(), file.HashOfContent());
   std::filesystem::path path = IndexPlace::In(folder, name, key).path;
   path.replace_extension(".jsonl");
   std::error_code ignored;
-  // The key holds size and time of the file, so an existing text is the text of it.
   if (!std::filesystem::is_regular_file(path, ignored)) {
     // The file gets its name only when complete: a run that is stopped, or one at the same time,
     // never leaves half of the text for a later run.
@@ -66,7 +71,7 @@ FileBytes MakeText(const FileBytes& file, std::string_view what,
   }
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) ThrowRuntime("{}: cannot be opened: {}", path.string(), std::strerror(errno));
-  return FileBytes::MadeOf(file, fd);
+  return FileBytes::MadeOf(file, std::move(key), fd, path);
 }
 
 }  // namespace qlora

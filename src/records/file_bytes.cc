@@ -1,41 +1,96 @@
 #include "records/file_bytes.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "base/spelling.h"
+#include "tokenizer/lookup_tables.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
 
-constexpr std::uint64_t kChunk = std::uint64_t{1}
-                                 << 20;  // bytes of one read, when lines are counted
+constexpr std::uint64_t kChunk = std::uint64_t{1} << 20;  // bytes of one read of a whole file
 
 std::int64_t Nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+std::int64_t CountLines(std::string_view text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+// True for a descriptor in the upper half of those that a process may have.
+bool IsScarce(int fd) {
+  rlimit limit = {};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(fd) >= limit.rlim_cur / 2;
+}
+
 }  // namespace
 
-// Shared by the copies of a FileBytes; closes with the last one.
-struct FileBytes::Descriptor {
-  explicit Descriptor(int number) : fd(number) {}
-  ~Descriptor() { ::close(fd); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+// The open file that copies of a FileBytes share. A file with a path is closed between two reads
+// when the process has many: so a folder may have more files than a process may keep open.
+class FileBytes::Opened {
+ public:
+  Opened(int fd, const std::filesystem::path& path) : fd_(fd) {
+    if (path.empty() || !IsScarce(fd)) return;
+    path_ = std::filesystem::absolute(path);
+    ::close(std::exchange(fd_, -1));
+  }
+  ~Opened() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
 
-  const int fd;
+  // Calls body(fd); fd is -1 where the file cannot be opened again.
+  template <typename Body>
+  auto With(const Body& body) const {
+    if (fd_ >= 0) return body(fd_);
+    const Opened again(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), {});
+    return body(again.fd_);
+  }
+
+ private:
+  int fd_;
+  std::filesystem::path path_;  // of a file that is opened for each read
 };
 
-FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
+// Counts line feeds. What is counted once is kept for every 16 KiB, so that the places of many
+// records take no more than one walk through the file.
+class FileBytes::Lines {
+ public:
+  std::int64_t Before(const FileBytes& file, std::uint64_t offset) {
+    const std::lock_guard lock(mutex_);
+    while (before_.size() * kPart <= offset) {
+      before_.push_back(before_.back() +
+                        CountLines(file.Read((before_.size() - 1) * kPart, kPart)));
+    }
+    const std::uint64_t part = offset / kPart;
+    return before_[part] + CountLines(file.Read(part * kPart, offset % kPart));
+  }
+
+ private:
+  static constexpr std::uint64_t kPart = std::uint64_t{1} << 14;
+
+  std::mutex mutex_;
+  std::vector<std::int64_t> before_ = {0};  // line feeds before byte i * kPart
+};
+
+FileBytes::FileBytes() : lines_(std::make_shared<Lines>()) {}
+
+FileBytes::FileBytes(const std::filesystem::path& path) : FileBytes() {
+  name_ = path.string();
   // Without O_NONBLOCK, opening a pipe waits until another program writes to it. Regular files, the
   // only ones that are accepted, do not know the flag.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -54,37 +109,30 @@ FileBytes::FileBytes(const std::filesystem::path& path) : name_(path.string()) {
     }
     ThrowInvalidInput("{}: cannot open the data file: {}{}", name_, std::strerror(problem), advice);
   }
-  Adopt(fd);
-  MakeKey();
+  Adopt(fd, path);
 }
 
 FileBytes FileBytes::FromDescriptor(std::string name, int descriptor) {
   FileBytes file;
   file.name_ = std::move(name);
-  file.Adopt(descriptor);
-  file.MakeKey();
+  file.Adopt(descriptor, {});
   return file;
 }
 
-FileBytes FileBytes::MadeOf(const FileBytes& source, int descriptor) {
+FileBytes FileBytes::MadeOf(const FileBytes& source, std::string key, int descriptor,
+                            const std::filesystem::path& path) {
   FileBytes file;
   file.name_ = source.name_;
-  file.key_ = source.key_;
-  file.Adopt(descriptor);
+  file.Adopt(descriptor, path);
+  file.key_ = std::move(key);
   return file;
 }
 
-// A file that was written again has another time of change, even if its size is the same.
-void FileBytes::MakeKey() {
-  key_ = fmt::format("records of {}, {} bytes of {}\n", std::filesystem::absolute(name_).string(),
-                     size_, modified_);
-}
-
-void FileBytes::Adopt(int descriptor) {
-  // First of all, so that the descriptor is closed when a check below throws.
-  descriptor_ = std::make_shared<const Descriptor>(descriptor);
+void FileBytes::Adopt(int descriptor, const std::filesystem::path& path) {
+  // Before all checks, so that the descriptor is closed when one throws.
+  opened_ = std::make_shared<const Opened>(descriptor, path);
   struct stat status;
-  if (::fstat(descriptor, &status) != 0) {
+  if (opened_->With([&](int fd) { return ::fstat(fd, &status); }) != 0) {
     ThrowInvalidInput("{}: cannot examine the data file: {}", name_, std::strerror(errno));
   }
   if (S_ISDIR(status.st_mode)) {
@@ -95,6 +143,10 @@ void FileBytes::Adopt(int descriptor) {
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
   modified_ = Nanoseconds(status.st_mtim);
+  inode_ = status.st_ino;
+  key_ = fmt::format("records of {}, {} bytes of {}, inode {} of {}\n",
+                     std::filesystem::absolute(name_).string(), size_, modified_, inode_,
+                     Nanoseconds(status.st_ctim));
 }
 
 FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
@@ -102,16 +154,23 @@ FileBytes FileBytes::FromMemory(std::string name, std::string bytes) {
   file.name_ = std::move(name);
   file.size_ = bytes.size();
   file.bytes_ = std::make_shared<const std::string>(std::move(bytes));
-  file.MakeKey();
+  file.key_ = fmt::format("records of {}, {} bytes\n", file.name_, file.size_);
   return file;
 }
 
 // Size and time tell most changes; a sample that differs all the same is found by its hash.
 void FileBytes::CheckUnchanged() const {
   if (bytes_ != nullptr) return;
+  opened_->With([this](int fd) { CheckUnchanged(fd); });
+}
+
+void FileBytes::CheckUnchanged(int fd) const {
+  if (fd < 0) {
+    ThrowInvalidInput("{}: cannot open the data file again: {}", name_, std::strerror(errno));
+  }
   struct stat status;
-  if (::fstat(descriptor_->fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
-      static_cast<std::uint64_t>(status.st_size) != size_) {
+  if (::fstat(fd, &status) != 0 || Nanoseconds(status.st_mtim) != modified_ ||
+      status.st_ino != inode_ || static_cast<std::uint64_t>(status.st_size) != size_) {
     ThrowInvalidInput("{}: the file was changed while it was in use; start again", name_);
   }
 }
@@ -121,22 +180,44 @@ std::string FileBytes::Read(std::uint64_t begin, std::uint64_t count) const {
   // Callers read fixed pieces; the last one is short.
   count = std::min(count, size_ - begin);
   if (bytes_ != nullptr) return bytes_->substr(begin, count);
-  CheckUnchanged();
   std::string bytes(count, '\0');
-  std::uint64_t done = 0;
-  while (done < count) {  // pread may return less than it was asked for
-    // pread has no position: threads read one descriptor at the same time.
-    const ssize_t got = ::pread(descriptor_->fd, bytes.data() + done, count - done,
-                                static_cast<off_t>(begin + done));
-    // A signal that the program handles may interrupt a read of a network file system.
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      ThrowRuntime("{}: cannot read byte {}: {}", name_, begin + done,
-                   got == 0 ? "the file ends there" : std::strerror(errno));
+  opened_->With([&](int fd) {
+    CheckUnchanged(fd);
+    std::uint64_t done = 0;
+    while (done < count) {  // pread may return less than it was asked for
+      // pread has no position: threads read one descriptor at the same time.
+      const ssize_t got =
+          ::pread(fd, bytes.data() + done, count - done, static_cast<off_t>(begin + done));
+      // A signal that the program handles may interrupt a read of a network file system.
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) {
+        ThrowRuntime("{}: cannot read byte {}: {}", name_, begin + done,
+                     got == 0 ? "the file ends there" : std::strerror(errno));
+      }
+      done += static_cast<std::uint64_t>(got);
     }
-    done += static_cast<std::uint64_t>(got);
-  }
+  });
   return bytes;
+}
+
+std::uint64_t FileBytes::HashOfContent() const {
+  std::uint64_t hash = size_;
+  for (std::uint64_t at = 0; at < size_; at += kChunk) {
+    hash = MixBits(hash ^ HashBytes(Read(at, kChunk)));
+  }
+  return hash;
+}
+
+std::uint64_t FileBytes::FirstNotOf(std::string_view blanks) const {
+  const bool marked = Read(0, kByteOrderMark.size()) == kByteOrderMark;
+  std::uint64_t at = marked ? kByteOrderMark.size() : 0;
+  for (std::uint64_t part = 256; at < size_; part = kChunk) {  // seldom are there many
+    const std::string bytes = Read(at, part);
+    const std::size_t first = bytes.find_first_not_of(blanks);
+    if (first != std::string::npos) return at + first;
+    at += bytes.size();
+  }
+  return size_;
 }
 
 void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
@@ -152,22 +233,16 @@ void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
   }
 }
 
-// Lines are counted only for an error, so nothing is kept to count them faster.
 std::int64_t FileBytes::LineAt(std::uint64_t offset) const {
-  std::int64_t line = 1;
-  for (std::uint64_t at = 0; at < offset; at += kChunk) {
-    const std::string chunk = Read(at, std::min(kChunk, offset - at));
-    line += std::count(chunk.begin(), chunk.end(), '\n');
-  }
-  return line;
+  return lines_->Before(*this, offset) + 1;
 }
 
+// Backwards: lines are short, files are long.
 std::int64_t FileBytes::ColumnAt(std::uint64_t offset) const {
-  std::uint64_t end = offset;  // backwards: lines are short, files are long
-  while (end > 0) {
-    const std::uint64_t begin = end - std::min(end, kChunk);
-    const std::string chunk = Read(begin, end - begin);
-    const std::size_t newline = chunk.rfind('\n');
+  std::uint64_t part = 256;
+  for (std::uint64_t end = offset; end > 0; part = std::min(2 * part, kChunk)) {
+    const std::uint64_t begin = end - std::min(end, part);
+    const std::size_t newline = Read(begin, end - begin).rfind('\n');
     if (newline != std::string::npos) {
       return static_cast<std::int64_t>(offset - (begin + newline));
     }

@@ -11,7 +11,7 @@
 namespace qlora {
 namespace {
 
-constexpr std::uint64_t kHeadBytes = 4096;  // read to find the first character of a text
+constexpr std::uint64_t kHeadBytes = 4096;  // read to tell files of other programs
 
 // A file of another program, known by its extension or its first bytes.
 struct Foreign {
@@ -88,23 +88,18 @@ FileFormat DetectFileFormat(const FileBytes& file) {
   if (extension == ".csv" || extension == ".tsv") return FileFormat::kCsv;
   if (extension == ".txt") return FileFormat::kPlainText;
 
-  std::string_view text = head;
-  // Windows programs put the mark before UTF-8; JSON does not allow for it.
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  const auto first = std::find_if_not(text.begin(), text.end(), IsJsonBlank);
-  if (first == text.end()) {
-    ThrowInvalidInput("{}: the data file is empty", file.name());
-  }
-  if (*first == '[') return FileFormat::kJsonArray;
+  const std::string first = file.Read(file.FirstNotOf(" \t\r\n"), 1);
+  if (first.empty()) ThrowInvalidInput("{}: the data file is empty", file.name());
+  if (first == "[") return FileFormat::kJsonArray;
   // A .jsonl file whose first line is not an object is still read as lines: the error then names
   // the line.
-  if (*first == '{' || extension == ".jsonl" || extension == ".ndjson") {
+  if (first == "{" || extension == ".jsonl" || extension == ".ndjson") {
     return FileFormat::kJsonLines;
   }
   ThrowInvalidInput(
       "{}: expected JSON Lines, a JSON array, CSV (.csv, .tsv), Parquet or plain text (.txt), "
       "found a file that begins with '{}'",
-      file.name(), std::string_view(&*first, 1));
+      file.name(), first);
 }
 
 }  // namespace qlora

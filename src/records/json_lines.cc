@@ -15,13 +15,9 @@ bool JsonLinesScanner::Step(char c) {
     escaped_ = false;
     return false;
   }
-  const bool begins = !in_record_ || (is_first && c == '{' && !is_brace_);
-  if (begins) {
-    *this = {};
-    in_record_ = true;
-    at_line_start_ = false;
-  }
-  if (in_first_line_) is_brace_ = begins && c == '{';
+  const bool begins = !in_record_ || (is_first && c == '{');
+  if (begins) depth_ = 0;
+  in_record_ = true;
   StepWithin(c);
   return begins;
 }
@@ -31,7 +27,6 @@ void JsonLinesScanner::EndLine() {
   in_string_ = false;
   escaped_ = false;
   at_line_start_ = true;
-  in_first_line_ = false;
   in_record_ = in_record_ && depth_ > 0;
 }
 

@@ -9,8 +9,7 @@ namespace qlora {
 // Finds the records of JSON Lines one byte at a time, by brackets and quotes alone: what is not
 // valid JSON is found when it is parsed. A record ends with its line, or with the line where its
 // brackets are closed, as in an object that is indented over several lines. A broken line takes no
-// other with it: a line that begins with '{' begins a record, unless the one before consists of
-// '{' alone on its first line.
+// other with it, because a line that begins with '{' begins a record in any case.
 class JsonLinesScanner {
  public:
   // Takes the next byte. True when a record begins with it.
@@ -24,8 +23,6 @@ class JsonLinesScanner {
   bool in_string_ = false;
   bool escaped_ = false;       // the byte before was a backslash that escapes
   bool at_line_start_ = true;  // no byte of the line was taken
-  bool in_first_line_ = true;  // of the record
-  bool is_brace_ = false;      // the first line of the record is '{' alone
   std::int64_t depth_ = 0;     // brackets that are open
 };
 

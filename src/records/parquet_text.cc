@@ -6,13 +6,13 @@
 namespace qlora {
 
 FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& folder,
-                        std::int64_t memory) {
+                        const ReadingLimits& limits) {
   const parquet::Source source = {
       .name = file.name(), .size = file.size(), .read = [&file](auto begin, auto count) {
         return file.Read(begin, count);
       }};
   return MakeText(file, "rows as lines", folder, [&](const TextSink& write) {
-    parquet::WriteJsonLines(source, write, {.memory = memory});
+    parquet::WriteJsonLines(source, write, {.memory = limits.memory});
   });
 }
 

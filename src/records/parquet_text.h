@@ -3,21 +3,18 @@
 #ifndef QLORA_RECORDS_PARQUET_TEXT_H_
 #define QLORA_RECORDS_PARQUET_TEXT_H_
 
-#include <cstdint>
 #include <filesystem>
 
 #include "records/file_bytes.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
-// The most bytes that the reader of a Parquet file holds, unless less is allowed.
-inline constexpr std::int64_t kMaxReadingMemory = std::int64_t{1} << 30;
-
 // Returns the rows as lines, under the name of `file`: line 17 is row 17. `folder`: as MakeText
-// (derived_text.h). memory: the most bytes of pages, dictionaries and a row at a time. Errors:
+// (derived_text.h). Pages, dictionaries and a row at a time take limits.memory at most. Errors:
 // InvalidInput as parquet.h; Runtime when the lines cannot be written.
 FileBytes ParquetAsText(const FileBytes& file, const std::filesystem::path& folder,
-                        std::int64_t memory);
+                        const ReadingLimits& limits = {});
 
 }  // namespace qlora
 

@@ -14,6 +14,7 @@
 #include "records/json_array.h"
 #include "records/json_lines.h"
 #include "records/number_spelling.h"
+#include "records/parquet_text.h"
 #include "records/record_error.h"
 
 namespace qlora {
@@ -44,8 +45,8 @@ void DropBlanksAtEnd(std::string_view& text) {
 }  // namespace
 
 RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder,
-                       std::int64_t memory)
-    : file_(std::move(file)), file_format_(DetectFileFormat(file_)) {
+                       const ReadingLimits& limits)
+    : file_(std::move(file)), limits_(limits), file_format_(DetectFileFormat(file_)) {
   if (file_format_ == FileFormat::kPlainText) {
     ThrowInvalidInput(
         "{}: expected records, found plain text, which is trained as one text; leave "
@@ -53,7 +54,7 @@ RecordFile::RecordFile(FileBytes file, const std::filesystem::path& index_folder
         ".jsonl file",
         file_.name());
   }
-  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, memory);
+  if (file_format_ == FileFormat::kParquet) file_ = ParquetAsText(file_, index_folder, limits);
   if (has_header()) FindDialect();
   const std::string name = std::filesystem::path(file_.name()).filename().string();
   const IndexPlace place = IndexPlace::In(index_folder, name, key());
@@ -82,11 +83,9 @@ std::string RecordFile::key() const {
 }
 
 void RecordFile::FindDialect() {
-  const std::string head = file_.Read(0, kHeadBytes);
-  const std::size_t mark = head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-  dialect_ =
-      DetectCsvDialect(std::string_view(head).substr(mark), DataExtension(file_.name()) == ".tsv");
-  dialect_.begin += mark;
+  const std::uint64_t begin = file_.FirstNotOf("\r\n");
+  dialect_ = DetectCsvDialect(file_.Read(begin, kHeadBytes), DataExtension(file_.name()) == ".tsv");
+  dialect_.begin += begin;
 }
 
 // Reads the file once from end to end.
@@ -183,9 +182,31 @@ OrderedJson RecordFile::Read(std::int64_t i) const {
   return record;
 }
 
-// The bytes up to the next record hold more than the record: blank lines, or a comma.
+// The bytes up to the next record hold more than the record: blank lines, which may be many, blank
+// rows, or a comma.
+std::string RecordFile::ReadBytes(std::uint64_t begin, std::uint64_t end) const {
+  const auto most = static_cast<std::uint64_t>(limits_.record_bytes());
+  std::string bytes = file_.Read(begin, std::min(end - begin, most + 1));
+  // A record of several lines is followed by few blank lines.
+  if (has_lines() && end - begin > most) bytes.resize(std::min(bytes.find('\n'), bytes.size()));
+  if (has_header()) {
+    CsvScanner scanner(dialect_.delimiter);
+    std::size_t length = 0;
+    while (length < bytes.size() && !scanner.Step(bytes[length])) ++length;
+    bytes.resize(length);
+  }
+  if (bytes.size() > most) {
+    ThrowInvalidInput(
+        "{}: the record has more than {} bytes, the most that one may have here; split it into "
+        "several{}",
+        file_.LineOf(begin), most,
+        limits_.memory < kMaxReadingMemory ? ", or raise max_memory, of which it is a 64th" : "");
+  }
+  return bytes;
+}
+
 OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const {
-  const std::string bytes = file_.Read(begin, end - begin);
+  const std::string bytes = ReadBytes(begin, end);
   std::string_view text = bytes;
   DropBlanksAtEnd(text);
   if (!has_lines() && !last && text.ends_with(',')) {
@@ -193,11 +214,11 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
     DropBlanksAtEnd(text);
   }
   OrderedJson record;
-  std::optional<JsonDefect> defect = TryParseJson(text, record);
+  std::optional<JsonDefect> defect = TryParseJson(text, record, limits_.record_values());
   std::string finite;
   if (defect) {
     finite = WithoutInfinities(text);
-    if (finite != text && !TryParseJson(finite, record)) {
+    if (finite != text && !TryParseJson(finite, record, limits_.record_values())) {
       defect.reset();
       text = finite;
     }
@@ -234,12 +255,7 @@ OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
 }
 
 std::vector<std::string> RecordFile::ParseFields(std::uint64_t begin, std::uint64_t end) const {
-  std::string text = file_.Read(begin, end - begin);
-  // Blank rows may follow the record.
-  CsvScanner scanner(dialect_.delimiter);
-  std::size_t length = 0;
-  while (length < text.size() && !scanner.Step(text[length])) ++length;
-  text.resize(length);
+  const std::string text = ReadBytes(begin, end);
   file_.CheckUtf8(begin, text);
   return NamePlace([&] { return file_.LineOf(begin); },
                    [&] { return ParseCsvRecord(text, dialect_.delimiter); });

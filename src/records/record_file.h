@@ -4,6 +4,8 @@
 //   data_files.h    the files that --dataset names: paths, patterns, folders, org/name in the cache
 //   file_format.h   tells the format of a file
 //   file_bytes.h    reads a file by position; gives the line and column of a byte
+//   reading_limits.h
+//                   the memory that a record, a page of Parquet or a window of zstd may take
 //   csv.h           splits rows of CSV
 //   json_array.h    finds the elements of a JSON array
 //   json_lines.h    finds the records of JSON Lines
@@ -34,7 +36,7 @@
 #include "records/file_bytes.h"
 #include "records/file_format.h"
 #include "records/index_array.h"
-#include "records/parquet_text.h"
+#include "records/reading_limits.h"
 
 namespace qlora {
 
@@ -44,13 +46,13 @@ namespace qlora {
 // order mark is tolerated. Keys keep the order of the file, since a chat template may print them.
 class RecordFile {
  public:
-  // memory: the most bytes of pages, dictionaries and a row of a Parquet file.
   // Errors: InvalidInput with file, line and column when the records cannot be told apart; Runtime
   // when the index cannot be written.
   explicit RecordFile(FileBytes file, const std::filesystem::path& index_folder = {},
-                      std::int64_t memory = kMaxReadingMemory);
+                      const ReadingLimits& limits = {});
 
   const FileBytes& file() const { return file_; }
+  const ReadingLimits& limits() const { return limits_; }
   FileFormat file_format() const { return file_format_; }
   // Names the records: path, size and time of the last change of the file when it was opened, and
   // for CSV how its rows are found.
@@ -66,7 +68,8 @@ class RecordFile {
   // Returns the byte where record i begins; for i == size(), the end of the last.
   std::uint64_t Begin(std::int64_t i) const;
   // Reads record i as an object; for CSV, column name -> string. May be called by several threads.
-  // Errors: InvalidInput with file, line and column when the record is malformed or not an object.
+  // Errors: InvalidInput with file, line and column when the record is malformed, not an object, or
+  // beyond the limits.
   OrderedJson Read(std::int64_t i) const;
 
   // Returns "data.jsonl:17" for the line where record i begins. Reads the file up to there.
@@ -84,11 +87,13 @@ class RecordFile {
   void IndexRows(std::uint64_t begin);
   void ReadColumns();
   void FindDialect();
+  std::string ReadBytes(std::uint64_t begin, std::uint64_t end) const;
   OrderedJson ReadObject(std::uint64_t begin, std::uint64_t end, bool last) const;
   OrderedJson ReadRow(std::uint64_t begin, std::uint64_t end) const;
   std::vector<std::string> ParseFields(std::uint64_t begin, std::uint64_t end) const;
 
   FileBytes file_;  // of a Parquet file its rows as JSON Lines
+  ReadingLimits limits_;
   FileFormat file_format_;
   CsvDialect dialect_;
   // Byte offsets: the header row of CSV, every record, the end of the last record. Ascending.

@@ -59,12 +59,15 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
   const WindowSplit window = place.split.WithMicroBatches(batch.count);
   // Backward passes are in the order of micro-batches.
   std::int64_t leaf = window.LeavesOf(place.replica()).begin;
+  std::int64_t done = 0;
+  if (model.progress) model.progress(done);
   WindowPasses passes(model, place, options, batch, adapter, sums);
   passes.Run(
       [&](std::int64_t m) {
         if (m == window.MicroBatchesOf(leaf).begin) adapter.ZeroGradients();
       },
       [&](std::int64_t m) {
+        if (model.progress) model.progress(++done);
         if (m + 1 < window.MicroBatchesOf(leaf).end) return;
         tree.AddLeaf(model.backend(), window, leaf++, adapter.gradients());
       });

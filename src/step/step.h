@@ -15,6 +15,7 @@
 #define QLORA_STEP_STEP_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -73,6 +74,8 @@ struct StepModel {
   const Decoder& decoder;
   std::vector<Arena>& memories;  // one for each micro-batch that is on its way through stages
   Communicator& communicator;
+  // Where given, receives how many of the window's micro-batches this rank has done.
+  std::function<void(std::int64_t done)> progress = {};
 
   Backend& backend() const { return decoder.backend(); }
 };

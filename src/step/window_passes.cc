@@ -30,9 +30,8 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const Decoder& decoder = model_.decoder;
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   Pass& pass = At(micro_batch);
-  const ActivationShape shape =
-      TrainShape(model_.backend(), decoder.config(), it.batch.rows(), it.batch.supervised(),
-                 options_.recompute, it.batch.unfolded_rows());
+  const ActivationShape shape = TrainShape(decoder.config(), it.batch.rows(), it.batch.supervised(),
+                                           options_.recompute, it.batch.unfolded_rows());
   pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
                                        decoder.config(), sizes_, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
@@ -83,8 +82,8 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   const std::span<double> sums =
       std::span(sums_.values).subspan(it.index * objective.sums(), objective.sums());
-  objective.Run({window_.totals, decoder, it.batch, pass.inputs, pass.activations}, wanted ? &adapter_ : nullptr,
-                sums);
+  objective.Run({window_.totals, decoder, it.batch, pass.inputs, pass.activations},
+                wanted ? &adapter_ : nullptr, sums);
   pass.has_loss_gradient = wanted && std::isfinite(sums.front());
   if (wanted && !pass.has_loss_gradient) {
     sums_.bad_tensor =

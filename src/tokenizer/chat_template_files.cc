@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -81,11 +82,11 @@ std::vector<ChatTemplateText> WithAdapterTemplates(std::vector<ChatTemplateText>
   std::move(of_model.begin(), of_model.end(), std::back_inserter(in_order));
   // The first template of a name counts.
   std::vector<ChatTemplateText> templates;
+  std::set<std::string> names;
   for (ChatTemplateText& added : in_order) {
-    const bool known = std::any_of(templates.begin(), templates.end(),
-                                   [&](const ChatTemplateText& t) { return t.name == added.name; });
     // The template of an adapter serves conversations with tools too.
-    if (known || (from_adapter && added.name == kToolTemplate)) continue;
+    if (from_adapter && added.name == kToolTemplate) continue;
+    if (!names.insert(added.name).second) continue;
     templates.push_back(std::move(added));
   }
   std::stable_partition(templates.begin(), templates.end(),

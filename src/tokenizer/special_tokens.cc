@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tokenizer/adapter_files.h"
@@ -85,14 +87,14 @@ std::vector<DeclaredToken> ReadDeclaredTokens(const std::filesystem::path& model
       declared.push_back(std::move(token));
     }
   } else {
+    std::set<std::string_view> special;
+    for (const DeclaredToken& n : named) special.insert(n.token.content);
     for (const std::string& text : added.Root().Keys()) {
       DeclaredToken token;
       token.where = added.Root()[text].where();
       token.token.id = added.Root()[text].Id();
       token.token.content = text;
-      token.token.special = std::any_of(named.begin(), named.end(), [&](const DeclaredToken& n) {
-        return n.token.content == text;
-      });
+      token.token.special = special.contains(text);
       token.token.normalized = !token.token.special;
       declared.push_back(std::move(token));
     }

@@ -101,13 +101,13 @@ void CheckpointSaver::Write(const TrainPosition& at) {
       !std::filesystem::equivalent(best_.parent_path(), run_dir)) {
     best_ = CopyCheckpoint(best_, run_dir);
   }
-  const std::filesystem::path dir =
-      SaveCheckpoint(run_dir, loaded_.adapter, RecordedBase(*plan_.run), loaded_.optimizer, at,
-                     plan_.total_steps, RecordedOptions(plan_), [&](const auto& unfinished) {
-                       // The tokenizer of the base is at hand; one that came with an adapter goes
-                       // along.
-                       if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
-                     });
+  const std::filesystem::path dir = SaveCheckpoint(
+      run_dir, loaded_.adapter, RecordedBase(*plan_.run), loaded_.optimizer, at, plan_.total_steps,
+      RecordedOptions(plan_, loaded_.weights_hash), [&](const auto& unfinished) {
+        // The tokenizer of the base is at hand; one that came with an adapter goes
+        // along.
+        if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
+      });
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
   if (plan_.options.save_total_limit > 0) {

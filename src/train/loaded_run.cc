@@ -60,12 +60,11 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory());
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
-  backend->Reserve(LimitsOf(*backend, base.config, adapter, steps.needs));
+  backend->Reserve(LimitsOf(base.config, adapter, steps.needs));
   GradientTree gradients(backend->memory(), run.start.place, PartsOfStages(adapter, base.stages),
                          adapter.gradients());
   std::vector<Arena> passes;
-  for (const std::size_t bytes :
-       BytesOfPasses(*backend, base.config, adapter, base.precision, steps.needs)) {
+  for (const std::size_t bytes : BytesOfPasses(base.config, adapter, base.precision, steps.needs)) {
     passes.emplace_back(bytes, backend->memory());
   }
   DecoderWeights weights =
@@ -76,7 +75,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   // The decoder refers to its parts, which therefore have their final place before it is made.
   auto loaded = std::make_unique<LoadedRun>(
       LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-                std::move(optimizer), context.communicator(), std::move(passes), nullptr});
+                std::move(optimizer), context.communicator(), std::move(passes), 0, nullptr});
   loaded->decoder = std::make_unique<Decoder>(*loaded->backend, base.config, loaded->weights,
                                               base.precision, steps.positions);
   return loaded;
@@ -89,8 +88,8 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
   // Resuming needs no initial values. A continued adapter was read by MakeAdapter. A new one may
   // take its values from the weights; that is computed in float32, whatever the run computes in.
   if (run.start.checkpoint) {
-    at = LoadCheckpoint(*run.start.checkpoint, RecordedOptions(plan), loaded.adapter,
-                        loaded.optimizer);
+    at = LoadCheckpoint(*run.start.checkpoint, RecordedOptions(plan, loaded.weights_hash),
+                        loaded.adapter, loaded.optimizer);
     CheckFits(at, plan);
   } else if (plan.options.adapter.empty()) {
     const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);

@@ -11,7 +11,9 @@
 #ifndef QLORA_TRAIN_LOADED_RUN_H_
 #define QLORA_TRAIN_LOADED_RUN_H_
 
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/train_position.h"
@@ -34,9 +36,12 @@ struct LoadedRun {
   Communicator& communicator;
   // For training, as many as micro-batches are in flight; the first one evaluates too.
   std::vector<Arena> passes;
+  std::uint64_t weights_hash = 0;    // HashWeights of the base
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
-  StepModel model() { return {*decoder, passes, communicator}; }
+  StepModel model(std::function<void(std::int64_t done)> progress) {
+    return {*decoder, passes, communicator, std::move(progress)};
+  }
 };
 
 // Loads the weights and allocates everything else. Reports to observer.OnLoad.

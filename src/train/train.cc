@@ -13,6 +13,7 @@
 #include "base/memory_info.h"
 #include "base/stopwatch.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "checkpoint/model_fingerprint.h"
 #include "checkpoint/run_info.h"
 #include "dist/together.h"
 #include "log/run_log.h"
@@ -109,9 +110,12 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     const Stopwatch watch;
     const double traffic = loaded.communicator.seconds();
     const StepBatch batch = NextWindow(stream, plan.run->start.place, at);
+    const auto progress = [&](std::int64_t done) {
+      out.log.ShowStepProgress(done, std::ssize(batch.micro_batches));
+    };
     const StepResult result =
-        TrainStep(loaded.model(), plan.run->steps.step, batch, NextUpdate(plan, at), loaded.adapter,
-                  loaded.gradients, loaded.optimizer);
+        TrainStep(loaded.model(progress), plan.run->steps.step, batch, NextUpdate(plan, at),
+                  loaded.adapter, loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
     const double seconds = watch.seconds();
     out.log.WriteStep(
@@ -212,6 +216,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
   });
   const std::unique_ptr<LoadedRun> loaded =
       MakeTogether(communicator, [&] { return LoadRun(context, plan, observer); });
+  loaded->weights_hash = HashWeights(context, plan.run->base.model_dir);
   TrainPosition at =
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
   ShareStart(*loaded);

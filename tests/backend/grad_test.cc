@@ -201,8 +201,9 @@ TEST_F(GradTest, AttentionSinks) {
 }
 
 TEST_F(GradTest, GatedActivation) {
-  for (const Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kSigmoid,
-                               Activation::kIdentity, Activation::kClampedSwiglu}) {
+  for (const Activation act :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kSigmoid,
+        Activation::kIdentity, Activation::kClampedSwiglu}) {
     for (const double deviation : {0.1, 1.0, 5.0}) {
       const Matrix gate = Normal(3, 21, deviation);
       // Of a size that clamps bite.

@@ -25,7 +25,7 @@ inline Matrix GateValues(Random& random, DType type, const RowsShape& s) {
 TEST_P(OpTest, GatedActivation) {
   std::uint64_t seed = 1300;
   for (const RowsShape& s : RowsShapes()) {
-    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu}) {
       for (const int aliased : {0, 1, 2}) {  // y apart, y = gate, y = up
         Random random(++seed);
         Matrix gate = GateValues(random, activation(), s);
@@ -52,7 +52,7 @@ TEST_P(OpTest, GatedActivation) {
 TEST_P(OpTest, GatedActivationBackward) {
   std::uint64_t seed = 1400;
   for (const RowsShape& s : RowsShapes()) {
-    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh}) {
+    for (const Activation act : {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu}) {
       for (const int aliased : {0, 1, 2}) {  // apart; d_gate = gate, d_up = up; d_up = dy
         Random random(++seed);
         Matrix gate = GateValues(random, activation(), s);

@@ -235,6 +235,9 @@ TEST_F(ReferenceBackendTest, GatedActivationKnownValues) {
   backend_->Run(ops::GatedActivation{Activation::kGeluTanh, gate.view(), up.view(), y.view()});
   const double t = std::tanh(std::sqrt(2 / std::numbers::pi) * 1.044715);
   ExpectValues(y, {{0, 1 + t, -0.5 * (1 - t)}});
+  backend_->Run(ops::GatedActivation{Activation::kGelu, gate.view(), up.view(), y.view()});
+  const double phi = 0.8413447460685429;  // of a normal number below 1
+  ExpectValues(y, {{0, 2 * phi, -(1 - phi)}});
 }
 
 TEST_F(ReferenceBackendTest, CrossEntropyOfEqualLogitsIsLogV) {

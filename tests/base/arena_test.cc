@@ -1,7 +1,6 @@
 #include "base/arena.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "qlora/error.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 namespace {
@@ -37,8 +37,8 @@ TEST(Arena, MovesItsMapping) {
 }
 
 TEST(Arena, AFileBackedArenaLeavesNoFileBehind) {
-  std::string directory = std::filesystem::temp_directory_path() / "qlora-arena-XXXXXX";
-  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  const TemporaryFolder folder;
+  const std::string directory = folder.path();
   {
     Arena arena(1 << 20, directory);
     arena.data()[(1 << 20) - 1] = std::byte{1};
@@ -46,7 +46,6 @@ TEST(Arena, AFileBackedArenaLeavesNoFileBehind) {
     EXPECT_TRUE(std::filesystem::is_empty(directory));
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory));
-  std::filesystem::remove(directory);
 }
 
 TEST(Arena, SaysWhatCannotBeReserved) {

@@ -6,14 +6,17 @@
 
 #include <csignal>
 
+#include "temporary_folder.h"
+
 namespace qlora {
 namespace {
 
 namespace fs = std::filesystem;
 
 TEST(FolderLock, HoldsAFolderUntilItsProcessEnds) {
-  std::string name = (fs::temp_directory_path() / "qlora-lock-XXXXXX").string();
-  ASSERT_NE(mkdtemp(name.data()), nullptr);
+  const TemporaryFolder folder;
+  const std::string name = folder / "held";
+  fs::create_directory(name);
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
@@ -42,10 +45,8 @@ TEST(FolderLock, HoldsAFolderUntilItsProcessEnds) {
   EXPECT_FALSE(lock.IsAt(name));
   fs::create_directory(name);
   EXPECT_FALSE(lock.IsAt(name)) << "another folder";
-  fs::remove(name + "-renamed");
   close(ready[0]);
   close(ready[1]);
-  fs::remove(name);
 }
 
 }  // namespace

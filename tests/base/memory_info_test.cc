@@ -8,6 +8,7 @@
 #include <fstream>
 #include <vector>
 
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -21,19 +22,16 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 class MemoryInfoTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "qlora-memory-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
     Write("proc/meminfo", "MemTotal:  1000 kB\nMemFree: 1 kB\nMemAvailable:   600 kB\n");
   }
-  void TearDown() override { fs::remove_all(root_); }
 
   void Write(const fs::path& path, std::string_view text) {
     fs::create_directories((root_ / path).parent_path());
     std::ofstream(root_ / path) << text;
   }
 
-  fs::path root_;
+  TemporaryFolder folder_;
+  fs::path root_ = folder_.path();
 };
 
 TEST_F(MemoryInfoTest, TakesTheMachineWhereNoCgroupLimits) {

@@ -12,8 +12,9 @@ namespace qlora {
 
 class BenchTest : public ScratchTest {
  protected:
+  static fs::path Program() { return QloraBinary().replace_filename("qlora-bench"); }
   Outcome Run(const std::vector<std::string>& words) const {
-    return RunProgram(QloraBinary().replace_filename("qlora-bench"), scratch_, words);
+    return RunProgram(Program(), scratch_, words);
   }
   // Runs a measurement that must succeed, and returns the object that it prints.
   nlohmann::json RunJson(std::vector<std::string> words) const {

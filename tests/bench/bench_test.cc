@@ -83,6 +83,26 @@ TEST_F(BenchTest, RefusesAFolderWithoutGgml) {
   EXPECT_THAT(error, HasSubstr("'absent'"));
 }
 
+TEST_F(BenchTest, PrintsErrorsAsJson) {
+  for (const Words& words : {Words{"step", "--nonsense", "--json"},
+                             Words{"step", "--json", "--steps=0"}, Words{"json=true"}}) {
+    const Outcome outcome = Run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    const nlohmann::json object = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(object.at("exit_code"), 2);
+    EXPECT_THAT(outcome.err, HasSubstr(object.at("error").get<std::string>()));
+  }
+  EXPECT_THAT(Refused({"step", "--steps=0"}), HasSubstr("error: steps expects a number from 1"));
+}
+
+TEST_F(BenchTest, FailsWhereItsOutputIsLost) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "this system has no /dev/full";
+  const Outcome outcome =
+      RunProgram("sh", scratch_, {"-c", Program().string() + " --help > /dev/full"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("standard output cannot be written"));
+}
+
 TEST_F(BenchTest, SaysHowItIsCalled) {
   const Outcome help = Run({"--help"});
   EXPECT_EQ(help.code, 0);

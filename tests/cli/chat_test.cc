@@ -138,14 +138,8 @@ TEST_F(ChatTest, CtrlCStopsTheAnswerAndKeepsTheConversation) {
   const nlohmann::json record = nlohmann::json::parse(ReadAll(scratch_ / "talk.jsonl"));
   EXPECT_THAT(record.at("text").get<std::string>(), ::testing::StartsWith("Once\n"));
   terminal.WaitFor("\n> ");
-  // Another signal ends the session; again and again, because one may come before the read that it
-  // is to end.
-  const std::jthread signals([child = terminal.child()](const std::stop_token& end) {
-    for (; !end.stop_requested(); std::this_thread::sleep_for(std::chrono::milliseconds(100))) {
-      kill(child, SIGTERM);
-    }
-  });
-  EXPECT_THAT(terminal.End(), ::testing::AnyOf(130, 128 + SIGTERM));
+  // Another signal ends the session.
+  EXPECT_THAT(terminal.EndBy(SIGTERM), ::testing::AnyOf(130, 128 + SIGTERM));
 }
 
 }  // namespace

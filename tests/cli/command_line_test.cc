@@ -312,6 +312,16 @@ TEST_F(CommandLineTest, WordsThatARequiredOptionNeedsAreNotOfTheList) {
   EXPECT_EQ(model_, "my-model");
 }
 
+TEST_F(CommandLineTest, ATextBehindAListIsTheOpenArgument) {
+  const Words positionals = {"model_name_or_path", "dataset_format"};
+  Parse({"m", "--dataset", "a", "a text"}, positionals);
+  EXPECT_THAT(dataset_, ElementsAre("a"));
+  EXPECT_EQ(format_, "a text");
+  const std::string file = Write("b", "");
+  Parse({"m", "--dataset", "a", file}, positionals);
+  EXPECT_THAT(dataset_, ElementsAre("a", file));
+}
+
 TEST_F(CommandLineTest, AConfigurationIsNotOfTheList) {
   const std::string yaml = Write("run.yaml", "max_steps: 3\n");
   Parse({"--dataset", "a", "b", yaml}, {"config"});

@@ -58,6 +58,17 @@ TEST(Interrupt, NohupStaysInForce) {
   std::signal(SIGHUP, before);
 }
 
+// A manager of jobs that asks again wants what it asked for, not the end of it.
+TEST(Interrupt, OtherSignalsMayComeAgain) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGUSR1}) {
+    InterruptGuard guard;
+    for (int i = 0; i < 5; ++i) raise(signal);
+    EXPECT_EQ(guard.signal(), signal);
+    raise(SIGINT);  // the first press of Ctrl+C
+    EXPECT_TRUE(guard.requested());
+  }
+}
+
 TEST(InterruptDeathTest, TheSecondSignalEndsTheProcess) {
   EXPECT_EXIT(
       {

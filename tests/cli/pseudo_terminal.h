@@ -63,7 +63,22 @@ class PseudoTerminal {
   void Type(const std::string& keys) const {
     EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys));
   }
-  pid_t child() const { return child_; }
+
+  // Ends the program by a signal, sent again and again, because one may come before the read that
+  // it is to end. A program that has ended keeps its id until End waits for it. Returns as End.
+  int EndBy(int signal) {
+    const auto has_ended = [&] {
+      siginfo_t state = {};
+      waitid(P_PID, static_cast<id_t>(child_), &state, WEXITED | WNOHANG | WNOWAIT);
+      return state.si_pid == child_;
+    };
+    pollfd ready = {terminal_, POLLIN, 0};
+    while (!has_ended()) {
+      kill(child_, signal);
+      if (poll(&ready, 1, 100) > 0) Read();
+    }
+    return End();
+  }
 
   // The exit code, once the program has ended; 128 + signal when a signal ended it. `rest` is what
   // was shown until then.

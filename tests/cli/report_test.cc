@@ -186,33 +186,47 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
   EXPECT_EQ(StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")), 405);
 }
 
+// A server whose answers are large.
+struct LargeServer {
+  explicit LargeServer(std::chrono::milliseconds share_time)
+      : server(
+            port,
+            [this](std::string_view) -> HttpResponse { return ++made, HttpResponse{.body = body}; },
+            share_time) {}
+  // A connection that asks for an answer and does not read it.
+  int Ask() const {
+    const int fd = Connect(port);
+    const std::string request = "GET /data.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    send(fd, request.data(), request.size(), MSG_NOSIGNAL);
+    return fd;
+  }
+
+  const FreePort port;
+  const std::string body = std::string(std::size_t{16} << 20, 'x');
+  std::atomic<int> made = 0;
+  const HttpServer server;
+};
+
 // However many clients leave it unread, a large answer is in memory once.
 TEST_F(ReportTest, LargeAnswersAreShared) {
-  const FreePort port;
-  const std::string body(std::size_t{16} << 20, 'x');
-  std::atomic<int> made = 0;
-  const HttpServer server(port, [&](std::string_view) -> HttpResponse {
-    ++made;
-    return {.body = body};
-  });
-  const std::string request = "GET /data.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+  const LargeServer large(std::chrono::hours(1));
   std::vector<int> unread;
-  for (int i = 0; i < 4; ++i) {
-    unread.push_back(Connect(port));
-    send(unread.back(), request.data(), request.size(), MSG_NOSIGNAL);
-  }
-  EXPECT_EQ(BodyOf(Get(port, "/data.json")).size(), body.size());
-  EXPECT_LE(made, 2);  // 2 on a machine so slow that a second passes
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  EXPECT_EQ(BodyOf(Get(port, "/data.json")).size(), body.size());
-  // The old answer ended.
-  for (const int fd : unread) {
-    std::size_t got = 0;
-    char bytes[4096];
-    for (ssize_t count; (count = recv(fd, bytes, sizeof(bytes), 0)) > 0;) got += count;
-    EXPECT_LT(got, body.size());
-    close(fd);
-  }
+  for (int i = 0; i < 4; ++i) unread.push_back(large.Ask());
+  EXPECT_EQ(BodyOf(Get(large.port, "/data.json")).size(), large.body.size());
+  EXPECT_EQ(large.made, 1);
+  for (const int fd : unread) close(fd);
+}
+
+TEST_F(ReportTest, ALargeAnswerThatIsMadeAgainEndsTheOldOne) {
+  const LargeServer large(std::chrono::milliseconds(0));
+  const int unread = large.Ask();
+  while (large.made == 0) std::this_thread::yield();
+  EXPECT_EQ(BodyOf(Get(large.port, "/data.json")).size(), large.body.size());
+  std::size_t got = 0;
+  char bytes[4096];
+  for (ssize_t count; (count = recv(unread, bytes, sizeof(bytes), 0)) > 0;) got += count;
+  EXPECT_LT(got, large.body.size());
+  close(unread);
 }
 
 // Clients that send or read nothing do not lock others out, nor do they keep the server from

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "qlora/error.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -30,25 +31,12 @@ namespace fs = std::filesystem;
 
 class ScratchTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "qlora-cli-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    scratch_ = name;
-  }
-  void TearDown() override {
-    // A folder that a test made read-only.
-    for (const auto& entry : fs::recursive_directory_iterator(scratch_)) {
-      if (entry.is_directory()) fs::permissions(entry.path(), fs::perms::owner_all);
-    }
-    fs::remove_all(scratch_);
-  }
-
   fs::path Write(const std::string& name, std::string_view text) const {
-    std::ofstream(scratch_ / name, std::ios::binary) << text;
-    return scratch_ / name;
+    return folder_.Write(name, text);
   }
 
-  fs::path scratch_;
+  TemporaryFolder folder_;
+  fs::path scratch_ = folder_.path();
 };
 
 inline std::string ReadAll(const fs::path& path) {

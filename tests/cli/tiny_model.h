@@ -42,7 +42,6 @@ struct SafetensorsParts {
 class TinyModelTest : public ScratchTest {
  protected:
   void SetUp() override {
-    ScratchTest::SetUp();
     fs::create_directory(scratch_ / "model");
     for (const char* name :
          {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {

@@ -115,8 +115,12 @@ TEST_F(ValidateTest, OtherDevicesAreRefusedWithTheReason) {
   for (const char* device : {"cuda", "cuda:0", "mps"}) {
     const std::string refusal = Refused(TrainWords({std::string("--device=") + device}));
     EXPECT_THAT(refusal, AllOf(HasSubstr("device expects one of auto, cpu"),
-                               HasSubstr("qlora computes on the CPU"), HasSubstr("7b182e9a")));
+                               HasSubstr("found '" + std::string(device) +
+                                         "'; qlora computes on the CPU\n")));
   }
+  EXPECT_THAT(
+      Refused(TrainWords({"--ddp_backend=nccl"})),
+      HasSubstr("found 'nccl'; qlora computes on the CPU, whose ranks meet over mpi or tcp"));
   EXPECT_EQ(Harmless({"validate", "base.yaml", "--device=cpu"}).code, 0);
 }
 

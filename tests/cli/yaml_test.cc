@@ -80,5 +80,24 @@ TEST_F(YamlTest, ScalarsOfAllKinds) {
   EXPECT_THAT(ErrorOf("lora_r: 4\n  lora_alpha: 8\n"), HasSubstr("run.yaml:2"));
 }
 
+// A configuration has some hundred values; megabytes of them would take hundreds of bytes each.
+TEST_F(YamlTest, ValuesAreCounted) {
+  const auto list = [](const std::string& begin, const std::string& item, const std::string& end,
+                       int count) {
+    std::string text = begin;
+    for (int i = 0; i < count; ++i) text += item;
+    return text + end;
+  };
+  const int many = 200'000;
+  for (const std::string& yaml :
+       {list("dataset: [", "a,", "]\n", many), list("", "- a\n", "", many),
+        list("dataset: [", "[],", "]\n", many), list("x: &a 1\ny: [", "*a,", "]\n", many),
+        list("dataset:\n", "- ~\n", "", many), list("dataset: {", "? a, ", "}\n", many)}) {
+    EXPECT_THAT(ErrorOf(yaml), HasSubstr("more than 131072 values")) << yaml.substr(0, 20);
+  }
+  EXPECT_EQ(Read(list("exclude_modules: [", "q_proj,", "]\n", 10'000)).exclude_modules.size(),
+            10'000U);
+}
+
 }  // namespace
 }  // namespace qlora

@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "model/checkpoint.h"
 #include "qlora/error.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 
@@ -19,15 +20,6 @@ namespace fs = std::filesystem;
 
 class ConfigTest : public testing::Test {
  protected:
-  ConfigTest()
-      : dir_(fs::path(testing::TempDir()) /
-             ("qlora-config-" +
-              std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  ~ConfigTest() override { fs::remove_all(dir_); }
-
   DecoderConfig Load(const Json& json) const {
     WriteTextFile(dir_ / "config.json", json.dump());
     return LoadDecoderConfig(dir_);
@@ -49,7 +41,8 @@ class ConfigTest : public testing::Test {
             {"num_hidden_layers", 6},   {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
   }
 
-  fs::path dir_;
+  TemporaryFolder folder_;
+  fs::path dir_ = folder_.path();
 };
 
 }  // namespace qlora

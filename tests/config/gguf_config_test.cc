@@ -80,8 +80,8 @@ TEST(GgufConfig, TypesAreChecked) {
 
 TEST(GgufConfig, RefusesWhatIsNoSupportedModel) {
   ExpectConfigRefused(GgufModel("rwkv7"),
-                      "general.architecture 'rwkv7' is not supported; supported: llama, smollm3, "
-                      "qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3");
+                      "general.architecture 'rwkv7' is not supported; supported: llama, qwen2, "
+                      "qwen3, gemma2, gemma3, phi3, smollm3, qwen3moe");
   ExpectConfigRefused(GgufModel("clip"), "holds an image encoder");
   for (const char* type : {"adapter", "imatrix", "mmproj", "vocab"}) {
     GgufModel model("llama");

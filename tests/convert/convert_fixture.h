@@ -13,6 +13,7 @@
 #include "qlora/model.h"
 #include "qlora/model_options.h"
 #include "qlora/quantize.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -23,16 +24,6 @@ inline const fs::path kGolden = SourceDir() / "tests" / "golden";
 
 class ConvertTest : public testing::Test {
  protected:
-  ConvertTest()
-      : root_(fs::path(testing::TempDir()) /
-              ("qlora-convert-" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))),
-        context_(2) {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  ~ConvertTest() override { fs::remove_all(root_); }
-
   QuantizeReport Quantize(const fs::path& from, const std::string& to, bool inverse = false) {
     QuantizeCheckpointOptions options;
     options.model_name_or_path = from;
@@ -74,8 +65,9 @@ class ConvertTest : public testing::Test {
     return Model::Load(context_, options).Evaluate(eval).loss;
   }
 
-  fs::path root_;
-  Context context_;
+  TemporaryFolder folder_;
+  fs::path root_ = folder_.path();
+  Context context_{2};
 };
 
 }  // namespace qlora

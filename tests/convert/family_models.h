@@ -57,6 +57,12 @@ inline std::vector<Json> FamilyConfigs() {
                                        {"shared_intermediate_size", 24},
                                        {"layer_types", attention},
                                        {"residual_multiplier", 0.4}}),
+      SmallConfig("granite_swa", {{"sliding_window", 6},
+                                  {"tie_word_embeddings", false},
+                                  {"embedding_multiplier", 3.0},
+                                  {"attention_multiplier", 0.2},
+                                  {"residual_multiplier", 0.4},
+                                  {"logits_scaling", 3.0}}),
       SmallConfig("ministral3", {{"head_dim", 8}, {"rope_parameters", yarn}}),
       SmallConfig("olmo2", Json::object()),
       SmallConfig(
@@ -64,6 +70,8 @@ inline std::vector<Json> FamilyConfigs() {
           {{"sliding_window", 6},
            {"rope_scaling",
             {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}}}}),
+      SmallConfig("exaone4", {{"sliding_window", nullptr},
+                              {"layer_types", std::vector<std::string>(4, "full_attention")}}),
       SmallConfig("hunyuan_v1_dense",
                   {{"rope_scaling", {{"type", "dynamic"}, {"alpha", 100.0}, {"factor", 1.0}}}}),
       SmallConfig("ernie4_5", {{"head_dim", 8}}),
@@ -142,6 +150,27 @@ inline std::vector<Json> FamilyConfigs() {
       SmallConfig("lfm2", {{"norm_eps", 1e-5},
                            {"block_auto_adjust_ff_dim", false},
                            {"layer_types", {"conv", "full_attention", "conv", "conv"}}}),
+      SmallConfig(
+          "lfm3",
+          {{"norm_eps", 1e-5},
+           {"head_dim", 8},
+           {"sliding_window", 6},
+           {"layer_types", {"conv", "full_attention", "sliding_attention", "conv"}},
+           {"rope_parameters",
+            {{"full_attention",
+              {{"rope_type", "default"}, {"rope_theta", 1e6}, {"partial_rotary_factor", 0.5}}},
+             {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}}),
+      SmallConfig(
+          "spark2_5",
+          {{"head_dim", 12},
+           {"hidden_act", "gelu"},
+           {"headwise_attn_output_gate", true},
+           {"sliding_window", 6},
+           {"layer_types",
+            {"sliding_attention", "sliding_attention", "full_attention", "sliding_attention"}},
+           {"rope_parameters",
+            {{"full_attention", {{"rope_theta", 5e6}, {"partial_rotary_factor", 0.5}}},
+             {"sliding_attention", {{"rope_theta", 1e4}, {"partial_rotary_factor", 1.0}}}}}}),
       SmallConfig("lfm2_moe", {{"norm_eps", 1e-5},
                                {"num_experts", 5},
                                {"num_experts_per_tok", 2},
@@ -171,7 +200,7 @@ inline void WriteFamilyModel(const fs::path& dir, const Json& json) {
   const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
     infos.push_back({name, DType::kF32, std::move(shape)});
   };
-  add("model.embed_tokens.weight", {c.vocab_size, d});
+  add("model." + std::string(c.names.embedding) + ".weight", {c.vocab_size, d});
   add("model." + std::string(c.names.final_norm) + ".weight", {d});
   if (!c.tie_word_embeddings) add("lm_head.weight", {c.vocab_size, d});
   if (c.per_layer_size > 0) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/gguf_names.h"
 #include "convert/config_json.h"
 #include "convert/family_models.h"
 #include "convert/gguf_rewrite.h"
@@ -168,21 +167,23 @@ TEST_F(GgufToHfTest, SharedFilesComeBack) {
     if (entry.path().extension() != ".gguf") continue;
     const std::string name = entry.path().stem().string();
     SCOPED_TRACE(name);
-    const auto architecture = OpenGguf(entry.path())->Require<std::string>("general.architecture");
-    if (FindGgufArchitectureNamed(architecture) == nullptr) continue;  // not read
     EXPECT_LT(WriteHf(entry.path(), name).max_logprob_difference, 1e-6);
     EXPECT_TRUE(WriteHf(entry.path(), name + "-f16", "f16").verified);
     const Tokenizer stored = Tokenizer::Load(entry.path());
     const Tokenizer written = Tokenizer::Load(root_ / name);
     const Json golden = ReadJsonFile(fs::path(entry.path()).replace_extension(".json"));
-    for (const Json& pair : golden.at("tokenized with special tokens")) {
+    // Some were recorded without reading special tokens, which then are letters.
+    const bool reads_special = golden.contains("tokenized with special tokens");
+    for (const Json& pair : golden.at(reads_special ? "tokenized with special tokens"
+                                                    : "tokenized without special tokens")) {
       const auto text = pair.at(0).get<std::string>();
+      if (!reads_special && text.find("s>") != std::string::npos) continue;
       EXPECT_EQ(written.Encode(text, false), pair.at(1).get<std::vector<std::int32_t>>()) << text;
     }
     EXPECT_EQ(written.eos_ids(), stored.eos_ids());
     ++count;
   }
-  EXPECT_GE(count, 4);
+  EXPECT_GE(count, 6);
 }
 
 TEST_F(GgufToHfTest, SixteenBitsAreThoseOfTheCheckpoint) {

@@ -1,7 +1,6 @@
 // Models, exports and calibration on a backend whose memory the host cannot touch: the same results
 // as on the CPU backend.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
@@ -21,6 +20,7 @@
 #include "qlora/train.h"
 #include "qlora/train_options.h"
 #include "qlora/train_plan.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -33,16 +33,6 @@ const fs::path kData = kGoldenModels / "train-20" / "data.jsonl";
 
 class GuardedConvertTest : public testing::Test {
  protected:
-  GuardedConvertTest()
-      : root_(fs::path(testing::TempDir()) /
-              ("qlora-guarded-" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + "-" +
-               std::to_string(getpid()))) {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  ~GuardedConvertTest() override { fs::remove_all(root_); }
-
   static std::set<std::string> Families() {
     std::set<std::string> families;
     for (const auto& entry : fs::directory_iterator(kGoldenModels)) {
@@ -147,7 +137,8 @@ class GuardedConvertTest : public testing::Test {
     }
   }
 
-  fs::path root_;
+  TemporaryFolder folder_;
+  fs::path root_ = folder_.path();
 };
 
 TEST_F(GuardedConvertTest, ModelsOfEveryFamily) {

@@ -1,6 +1,8 @@
 // Records that cannot be read or laid out.
 #include <gmock/gmock.h>
 
+#include <fstream>
+
 #include "data/data_test_util.h"
 #include "prompt/chat_template_load.h"
 
@@ -102,6 +104,35 @@ TEST_F(BadRecordsTest, NoRecordAtAllIsAnError) {
   ExpectRefused(
       [&] { Open(Dropping("d.jsonl", "{\"input_ids\": [\"a\"]}\n{\"input_ids\": [5]}\n")); },
       "the first at ");
+}
+
+// The bytes that this process has read by system calls so far; -1 where that is not counted.
+std::int64_t BytesRead() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  std::int64_t bytes = -1;
+  io >> name >> bytes;
+  return bytes;
+}
+
+// Many bad records behind many good ones: ten times the file is read ten times as far, not a
+// hundred times.
+TEST_F(BadRecordsTest, ManyTakeNoWalkEach) {
+  if (BytesRead() < 0) GTEST_SKIP() << "this system does not count what is read";
+  const auto read_for = [&](int count) {
+    std::string lines;
+    for (int i = 0; i < 4 * count; ++i)
+      lines += R"({"text": "xyxyxyxyxyxyxyxyxyxyxyxy"})"
+               "\n";
+    for (int i = 0; i < count; ++i) lines += i % 2 == 0 ? "{\"text\": \"\"}\n" : "{\n";
+    const DataOptions options = Dropping("d.jsonl", lines);
+    const std::int64_t before = BytesRead();
+    EXPECT_EQ(Open(options).report().dropped_bad, count);
+    return BytesRead() - before;
+  };
+  const std::int64_t few = read_for(500);
+  // A place is counted within 16 KiB, which the smaller file does not fill.
+  EXPECT_LT(read_for(5000), 10 * few + 5000 * (std::int64_t{1} << 14));
 }
 
 }  // namespace

@@ -190,7 +190,7 @@ TEST_F(DatasetTest, FieldsThatTellNoFormatComeWithAdvice) {
          "are in lower case: write question in place of Question");
   Refuse(R"({"type": "text_only", "instances": [{"text": "a"}]})",
          "write the list 'instances' alone");
-  Refuse("{\n\"text\": \"a\"\n}", "or the file must be an array of objects");
+  Refuse("{\n\"text\": \"a\"\n", "or the file must be an array of objects");
   Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": null, \"answer\": \"b\"}\n",
          "d.jsonl:2 (prompt: question, completion: answer): field 'prompt': expected text, found "
          "null");
@@ -232,7 +232,8 @@ TEST_F(DatasetTest, RecordsOfDollyAreAlpacas) {
 TEST_F(DatasetTest, NamesThatDoNotTellAreRefused) {
   Refuse(R"({"question": "a", "answer": "b", "input": "c", "output": "d"})", "cannot tell");
   Refuse(R"({"question": "a", "answer": "b", "prompt": "c"})", "cannot tell");
-  Refuse(R"({"instruction": "a", "context": "b", "input": "c", "response": "d"})", "cannot tell");
+  Refuse(R"({"instruction": "a", "context": "b", "input": "c", "response": "d"})",
+         "field 'context' reads like a part of the conversation");
   Refuse(R"({"prompt": "a", "response": "b", "chosen": "c", "rejected": "d"})", "preference");
   Refuse("{\"question\": \"a\", \"answer\": \"b\"}\n{\"question\": \"a\", \"answer\": []}\n",
          "d.jsonl:2 (prompt: question, completion: answer): field 'completion': expected text");

@@ -18,7 +18,8 @@ namespace qlora {
 struct Mark {
   std::string word;
   std::string path;     // that a finding about it begins with: "messages[].content"
-  bool learnt = false;  // written by the assistant, and not masked
+  bool is_answer = false;  // written by the assistant
+  bool learnt = false;     // and not masked
 };
 
 struct MadeRecord {
@@ -81,7 +82,7 @@ class RecordGenerator {
   std::string Word(const std::string& path, bool learnt = false) {
     std::string word =
         "zq" + std::to_string(random_() % 900'000 + 100'000) + "x" + std::to_string(numbers_++);
-    made_.marks.push_back({word, path, learnt});
+    made_.marks.push_back({word, path, learnt || answers_, learnt});
     return word;
   }
   std::string Text(const std::string& path, bool learnt = false) {
@@ -168,6 +169,7 @@ class RecordGenerator {
     const std::string value = by_from ? "value" : "content";
     OrderedJson turn = {{by_from ? "from" : "role", by_from ? "gpt" : "assistant"}};
     if (!made_.is_plain && !by_from && Chance(20)) turn["role"] = "Assistant";
+    answers_ = true;
     const bool calls = may_call && Chance(2);
     const bool says = !calls || Chance(3);
     const std::string path = list + "[].";
@@ -205,6 +207,7 @@ class RecordGenerator {
       turn[Of<std::string>({"weight", "train", "loss"})] =
           Chance(2) ? OrderedJson(0) : OrderedJson(false);
     turns.push_back(turn);
+    answers_ = false;
     if (!made_.is_plain) std::shuffle(ids.begin(), ids.end(), random_);
     for (const std::string& id : ids) AddResult(turns, path, value, by_from, id);
   }
@@ -319,7 +322,8 @@ class RecordGenerator {
     if (Chance(20)) {
       const std::string name =
           Of<std::string>({"context", "history", "System", "response", "query"});
-      if (!made_.record.contains(name)) made_.record[name] = Text(name);
+      // A response is the answer of messages that have none.
+      if (!made_.record.contains(name)) made_.record[name] = Text(name, name == "response");
     }
     if (Chance(20)) made_.record["images"] = {Word("images")};
   }
@@ -328,6 +332,7 @@ class RecordGenerator {
   MadeRecord made_;
   int numbers_ = 0;
   int ids_ = 0;
+  bool answers_ = false;  // what is made now is the assistant's
 };
 
 }  // namespace qlora

@@ -12,6 +12,7 @@
 #include <regex>
 #include <set>
 
+#include "base/text.h"
 #include "data/data_test_util.h"
 #include "data/record_encoder.h"
 #include "io/json.h"
@@ -44,6 +45,7 @@ Subject SubjectOf(const fs::path& path) {
   for (auto match = std::sregex_iterator(text.begin(), text.end(), token);
        match != std::sregex_iterator(); ++match) {
     tokens.insert(match->str());
+    tokens.insert(ReplaceAll(match->str(), "{}", ":opensource"));  // as a template fills it in
   }
   // Tokens that templates put together of the name of a role.
   for (const char* role : {"user", "assistant", "system", "observation"}) {
@@ -101,10 +103,11 @@ std::string TrainedText(const Sample& sample, const Tokenizer& tokenizer) {
 
 bool IsNamed(const SampleNotes& notes, const Mark& mark) {
   for (const TextFinding& one : notes.findings) {
+    const bool is_answer = one.what.find(" of the role assistant") != one.what.npos;
+    const bool is_other = !is_answer && one.what.find(" of the role ") != one.what.npos;
+    if (mark.is_answer ? is_other : is_answer) continue;
     if (one.what.starts_with(mark.path)) return true;
     if (mark.learnt && one.what.starts_with("earlier answers whose thoughts")) return true;
-    // The text of parts has a longer path.
-    if (one.what.starts_with(mark.path.substr(0, mark.path.find(" of ")))) return true;
   }
   return std::ranges::count(notes.other_fields, mark.path) > 0;
 }
@@ -144,6 +147,7 @@ class RecordGeneratorTest : public testing::Test {
 
   void Check(const MadeRecord& made, const Subject& subject) {
     const std::optional<EncodedRecord> encoded = Encode(made.record, subject);
+    Write(made, subject);
     if (!encoded) return;
     ++encoded_;
     const std::string text = subject.tokenizer->Decode(encoded->sample.ids, false);
@@ -171,25 +175,23 @@ class RecordGeneratorTest : public testing::Test {
     if (has_none && !subject.says_none) {
       fail("shows nothing of", {.word = "null", .path = "a record"});
     }
-    Write(made, subject);
   }
 
   // The renderings of a record, for comparison with Jinja.
   void Write(const MadeRecord& made, const Subject& subject) {
     if (!out_.is_open() || !made.is_plain || !made.record.contains("messages")) return;
-    const OrderedJson tools = made.record.contains("tools") ? made.record["tools"] : OrderedJson();
+    OrderedJson line = {{"template", subject.name},
+                        {"messages", made.record["messages"]},
+                        {"tools", made.record.value("tools", OrderedJson())}};
     try {
       const RenderedConversation chat =
-          subject.chat->Render(ConversationOfMessages(made.record).messages, tools);
-      out_ << OrderedJson({{"template", subject.name},
-                           {"messages", made.record["messages"]},
-                           {"tools", tools},
-                           {"readings", chat.readings()},
-                           {"text", chat.text()}})
-                  .dump()
-           << "\n";
-    } catch (const Error&) {
+          subject.chat->Render(ConversationOfMessages(made.record).messages, line["tools"]);
+      line["readings"] = chat.readings();
+      line["text"] = chat.text();
+    } catch (const Error& error) {
+      line["error"] = error.what();
     }
+    out_ << line.dump() << "\n";
   }
 
   std::map<std::string, std::string> names_;  // of fields, theirs to ours

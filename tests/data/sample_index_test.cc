@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -133,6 +135,56 @@ TEST_F(SampleIndexTest, RefusedDataLeavesNoIndexOfSamples) {
   ExpectRefused([&] { Open(options_); }, "e.csv:3: field 'text' is empty");
   EXPECT_EQ(Files().size(), 3U);
   ExpectRefused([&] { Open(options_); }, "e.csv:3: field 'text' is empty");
+}
+
+// Bytes of the heap in use, where the C library counts them; 0 under sanitizers.
+std::size_t HeapBytes() { return mallinfo2().uordblks; }
+
+// What a file takes does not grow with the number of others.
+TEST_F(SampleIndexTest, MemoryGrowsWithTheNumberOfFiles) {
+  DataOptions options;
+  for (int i = 0; i < 400; ++i) {
+    options.sources.push_back(data_.Write("f" + std::to_string(i) + ".jsonl", R"({"text": "xy"})"));
+  }
+  const auto bytes_of = [&](std::size_t files) {
+    DataOptions some = options;
+    some.sources.resize(files);
+    const std::size_t before = HeapBytes();
+    const Dataset data = Open(some);
+    std::vector<Dataset> parts;  // as an evaluation by files holds them
+    for (std::size_t f = 0; f < files; ++f) {
+      parts.push_back(data.OfFile(static_cast<std::int64_t>(f)));
+      EXPECT_EQ(parts.back().size(), 1);
+    }
+    return HeapBytes() - before;
+  };
+  bytes_of(400);  // what is allocated once
+  const std::size_t few = bytes_of(40);
+  if (few == 0) GTEST_SKIP() << "the C library does not count";
+  EXPECT_LT(bytes_of(400), 12 * few);
+}
+
+// The records of a file have places, of which each is counted from the one before.
+TEST_F(SampleIndexTest, PartsHaveThePlacesOfTheirFile) {
+  const Dataset data = Open(options_);
+  const std::vector<OrderPart> parts = data.parts();
+  std::int64_t first = 0;
+  for (std::int64_t f = 0; f < std::ssize(parts); ++f) {
+    const Dataset part = data.OfFile(f);
+    ASSERT_EQ(part.size(), parts[f].samples);
+    EXPECT_EQ(part.report().files.size(), 1U);
+    for (std::int64_t i = 0; i < part.size(); ++i) {
+      EXPECT_EQ(part.Where(i), data.Where(first + i));
+      EXPECT_EQ(part.Get(i).ids, data.Get(first + i).ids);
+    }
+    first += part.size();
+  }
+  const std::vector<std::uint32_t> some = {1, 5, static_cast<std::uint32_t>(data.size() - 1)};
+  const Dataset subset = data.Subset(some);
+  EXPECT_EQ(subset.OfFile(0).size(), 2);
+  EXPECT_EQ(subset.OfFile(0).Where(1), data.Where(5));
+  EXPECT_EQ(subset.OfFile(1).size(), 0);
+  EXPECT_EQ(subset.OfFile(2).Get(0).ids, data.Get(data.size() - 1).ids);
 }
 
 }  // namespace

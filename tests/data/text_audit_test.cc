@@ -216,7 +216,7 @@ TEST_F(TextAuditTest, APartOfTheConversationIsUsedOrRefused) {
         [&] {
           open(R"({"text": "a story of ropes", ")" + std::string(field) + R"(": "of masts"})");
         },
-        std::string("field '") + field + "' reads like");
+        std::string("field '") + field + "' reads like a part of the conversation");
   }
   // A copy of what is used says nothing new.
   const std::string talk = R"("messages": [{"role": "user", "content": "How many ropes?"},

@@ -11,6 +11,7 @@
 #include "dist/agreement.h"
 #include "dist/folder_copy.h"
 #include "dist/thread_ranks.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 namespace {
@@ -101,9 +102,9 @@ TEST(AgreeOn, GoesOnWhereAllIsTheSame) {
 // Ranks of one disk read the folder itself; a rank with another folder of that name gets a copy.
 TEST(ShareFolder, CopiesWhereTheFolderIsAnother) {
   namespace fs = std::filesystem;
-  const fs::path root = fs::path(::testing::TempDir()) / "folder_copy_test" / "checkpoint-3";
-  const fs::path other =
-      fs::path(::testing::TempDir()) / "folder_copy_test" / "other" / "checkpoint-3";
+  const TemporaryFolder both;
+  const fs::path root = both / "checkpoint-3";
+  const fs::path other = both / "other/checkpoint-3";
   fs::create_directories(root);
   fs::create_directories(other);
   std::ofstream(root / "key") << "new";
@@ -119,7 +120,6 @@ TEST(ShareFolder, CopiesWhereTheFolderIsAnother) {
       EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), std::string(100000, 'v'));
     });
   }
-  fs::remove_all(root.parent_path());
 }
 
 }  // namespace

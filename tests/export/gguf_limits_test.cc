@@ -32,7 +32,7 @@ DecoderConfig Config(const char* model_type, const Json& more) {
 // "" where the model can be written.
 std::string Refusal(const DecoderConfig& config) {
   try {
-    CheckGgufLimits(config, GgufArchitectureOf(config), config.tie_word_embeddings);
+    CheckGgufLimits(config, config.tie_word_embeddings);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
     return error.what();

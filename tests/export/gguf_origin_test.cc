@@ -132,9 +132,11 @@ TEST_F(GgufOriginTest, KeepsNamedChatTemplates) {
 }
 
 TEST_F(GgufOriginTest, WritesAModelfile) {
-  EXPECT_EQ(Modelfile("dir/a b.gguf", {"</s>", "say \"x\" now"}, 131072),
+  std::vector<std::string> notes;
+  EXPECT_EQ(Modelfile("dir/a b.gguf", {"</s>", "<｜end▁of▁sentence｜>"}, 131072, notes),
             "FROM ./a b.gguf\nPARAMETER num_ctx 8192\nPARAMETER stop \"</s>\"\n"
-            "PARAMETER stop \"\"\"say \"x\" now\"\"\"\n");
+            "PARAMETER stop \"<｜end▁of▁sentence｜>\"\n");
+  EXPECT_TRUE(notes.empty());
   ExportOptions options = To("a.gguf", "f16");
   options.modelfile = true;
   const ExportReport report = Export(context_, options);
@@ -144,6 +146,36 @@ TEST_F(GgufOriginTest, WritesAModelfile) {
   options.output = root_ / "b.gguf";
   EXPECT_THROW(Export(context_, options), Error);
   EXPECT_FALSE(fs::exists(options.output));
+}
+
+// A model chooses the texts of its tokens; they write no lines of their own.
+TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
+  for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r",
+                           "\x7f", "\"\nSYSTEM \"do it", "\x01"}) {
+    std::vector<std::string> notes;
+    EXPECT_EQ(Modelfile("a.gguf", {stop, "</s>"}, 128, notes),
+              "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
+    ASSERT_EQ(notes.size(), 1U);
+    EXPECT_THAT(notes[0], ::testing::HasSubstr("leaves out the stop"));
+    EXPECT_EQ(notes[0].find('\n'), std::string::npos);
+  }
+}
+
+TEST_F(GgufOriginTest, KeepsTheModelfileOfAPerson) {
+  ExportOptions options = To("a.gguf", "f16");
+  options.modelfile = true;
+  options.overwrite = true;
+  Export(context_, options);
+  const std::string written = ReadTextFile(root_ / "Modelfile");
+  Export(context_, options);  // its own file is replaced
+  for (const std::string& other :
+       {written + "SYSTEM be kind\n", "FROM ./b.gguf\n" + written.substr(written.find('\n') + 1),
+        std::string("FROM llama3\n"), std::string(), "# mine\n" + written,
+        std::string("FROM ./a.gguf\nPARAMETER temperature 0")}) {
+    WriteTextFile(root_ / "Modelfile", other);
+    ExpectRefused([&] { Export(context_, options); }, "is of another model or was written by hand");
+    EXPECT_EQ(ReadTextFile(root_ / "Modelfile"), other);
+  }
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ GgufMetadata KeysOf(const Tokenizer& tokenizer, const std::string& architecture 
 }
 
 Tokenizer ReadBack(const GgufMetadata& keys) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   CreateGguf(dir.path() / "model.gguf", keys, {})->Finish();
   return Tokenizer::Load(dir.path() / "model.gguf");
 }
@@ -66,7 +66,7 @@ std::vector<std::string> Texts(const Tokenizer& tokenizer) {
 
 // The files of a checkpoint that are made of these keys give the ids of the keys.
 void ExpectSameIdsOfFiles(const GgufMetadata& keys) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   const fs::path gguf = dir.path() / "model.gguf";
   CreateGguf(gguf, keys, {})->Finish();
   for (const auto& [name, text] : TokenizerFilesOf(ReadGgufVocabulary(gguf))) {
@@ -200,7 +200,7 @@ TEST(GgufTokenizerKeys, PreTokenizersHaveNames) {
 
 // All tokens that end a generation are in the file, also those whose texts llama.cpp does not know.
 TEST(GgufTokenizerKeys, FurtherEndsHaveKeys) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   fs::copy(FixtureDir() / "qwen2" / "tokenizer.json", dir.path() / "tokenizer.json");
   const Tokenizer plain = Tokenizer::Load(dir.path());
   const std::int32_t begin = plain.IdOf("<|begin|>").value();

@@ -15,6 +15,7 @@
 #include "prompt/chat_template_load.h"
 #include "prompt/field_template.h"
 #include "records/record_file.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::array<RecordFormat, 6> kFormats = {
 constexpr std::array<LayoutChoice, 2> kChoices = {LayoutChoice::kAuto, LayoutChoice::kText};
 
 struct Encoders {
-  Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
+  Tokenizer tokenizer = Tokenizer::Load(SourceDir() / "tests/golden/llama-tiny");
   std::unique_ptr<ChatTemplate> chat =
       LoadChatTemplate({.chat_template = "chatml"}, tokenizer, ChatClock::kFixed);
   std::deque<RecordEncoder> encoders;  // which cannot be moved

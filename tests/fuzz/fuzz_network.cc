@@ -1,6 +1,6 @@
-// Fuzzes all input from a network: requests to the dashboard, and answers of a hub. The first byte
-// chooses. All connections stay on this machine: every request of the client goes to the server
-// here, which poses as its proxy.
+// Fuzzes all input from a network: requests to the dashboard, answers of a hub, and what ranks say
+// to each other. The first byte chooses. All connections stay on this machine: every request of the
+// client goes to the server here, which poses as its proxy.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -10,6 +10,10 @@
 #include <thread>
 
 #include "base/printable.h"
+#include "dist/agreement.h"
+#include "dist/lying_rank.h"
+#include "dist/tcp_hello.h"
+#include "dist/together.h"
 #include "fuzz_util.h"
 #include "pull/hub_api.h"
 #include "report/http_server.h"
@@ -197,6 +201,55 @@ void CheckParts(std::string_view text) {
   Require(WaitOf(head) >= 0);
 }
 
+// ---- Ranks over TCP.
+
+// The beginning of the input as a T; moves `input` behind it.
+template <typename T>
+T Take(std::string_view& input) {
+  T value;
+  std::memset(static_cast<void*>(&value), 0, sizeof(value));
+  std::memcpy(static_cast<void*>(&value), input.data(), std::min(sizeof(value), input.size()));
+  input.remove_prefix(std::min(sizeof(value), input.size()));
+  return value;
+}
+
+// Any error is one that tells; everything else ends the run.
+template <typename Body>
+void AttackRank(const Body& body) {
+  try {
+    body();
+  } catch (const Error&) {
+  }
+}
+
+void CheckRanks(std::string_view input) {
+  const TcpAddress at{"first", 29500};
+  const Hello hello = MakeHello({4, 2}, 40000);
+  std::string_view rest = input;
+  const auto answer = Take<Answer>(rest);
+  AttackRank([&] {
+    CheckAnswer(answer, "", hello, at, 0);
+    std::abort();  // nobody guesses a proof
+  });
+  // The same with the right proof.
+  AttackRank([&] {
+    CheckAnswer(MakeAnswer(answer.id, "", hello, answer.refusal), "", hello, at, 0);
+    Require(answer.id.size == 4 && answer.id.rank == 0 && answer.refusal == Refusal::kNone);
+  });
+  Require(!IsProof(answer.proof, "key", hello, answer));
+  AttackRank([&] {
+    const TcpAddress place = AddressOf(Take<Place>(rest), 1, at);
+    Require(place.host.size() < 64 && place.port > 0 && place.port < 65536);
+  });
+  for (const int rank : {0, 1}) {
+    LyingRank ranks{std::string(input), rank};
+    AttackRank([&] { Require(GatherTexts(ranks, "mine").size() == 2); });
+    AttackRank([&] { BroadcastText(ranks, "text"); });
+    AttackRank([&] { AgreeOn(ranks, {{"seed", "1"}, {"optim", "adamw"}}); });
+    AttackRank([&] { Together(ranks, [] {}); });
+  }
+}
+
 }  // namespace
 }  // namespace qlora
 
@@ -204,7 +257,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace qlora;
   if (size == 0) return 0;
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
-  constexpr void (*kReaders[])(std::string_view) = {CheckRequest, CheckHub, CheckParts};
-  kReaders[data[0] % 3](input);
+  constexpr void (*kReaders[])(std::string_view) = {CheckRequest, CheckHub, CheckParts, CheckRanks};
+  kReaders[data[0] % 4](input);
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "qlora/linear.h"
 #include "report/report_page.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 const FuzzFolder& Checkpoint() {
   static const FuzzFolder folder;
   static const bool filled = [] {
-    const fs::path adapter = QLORA_SOURCE_DIR "/tests/golden/llama-tiny/adapter";
+    const fs::path adapter = SourceDir() / "tests/golden/llama-tiny/adapter";
     for (const auto& entry : fs::directory_iterator(adapter)) {
       fs::copy(entry.path(), folder.path() / entry.path().filename());
     }
@@ -68,7 +69,7 @@ void CheckLogs(std::string_view input) {
 // Entries and text of an index that belongs to a data file: taken, or made again.
 void CheckIndex(std::string_view input) {
   static const FuzzFolder folder;
-  static const Tokenizer tokenizer = Tokenizer::Load(QLORA_SOURCE_DIR "/tests/golden/llama-tiny");
+  static const Tokenizer tokenizer = Tokenizer::Load(SourceDir() / "tests/golden/llama-tiny");
   static const DataSource source{
       .path = folder.Put("d.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"abc\"}\n{\"text\":\"x y\"}\n")};
   static const DataOptions options = [] {

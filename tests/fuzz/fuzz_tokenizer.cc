@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "fuzz_util.h"
+#include "test_build.h"
 #include "tokenizer/tokenizer.h"
 #include "unicode/unicode.h"
 
@@ -38,7 +39,7 @@ void CheckText(const Tokenizer& tokenizer, std::string_view text) {
 void CheckFixtures(std::string_view text) {
   static const std::array<Tokenizer, 6> kTokenizers = [] {
     const auto load = [](const char* name) {
-      return Tokenizer::Load(std::string(QLORA_SOURCE_DIR "/tests/fixtures/") + name);
+      return Tokenizer::Load(SourceDir() / "tests/fixtures" / name);
     };
     return std::array<Tokenizer, 6>{load("llama3"), load("o200k"),   load("splits"),
                                     load("gemma"),  load("falcon3"), load("unknown")};

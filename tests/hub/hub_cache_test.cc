@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "bound_by_permissions.h"
 #include "qlora/error.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 namespace {
@@ -22,11 +23,7 @@ using testing::HasSubstr;
 // A cache with org/tiny: main is commit abc, and there is a commit def.
 class HubTest : public testing::Test {
  protected:
-  HubTest()
-      : cache_(fs::path(testing::TempDir()) /
-               ("qlora-hub-" +
-                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
-    fs::remove_all(cache_);
+  HubTest() {
     for (const char* commit : {"abc", "def"}) {
       fs::create_directories(Snapshot(commit));
       WriteTextFile(Snapshot(commit) / "config.json", "{}");
@@ -36,10 +33,7 @@ class HubTest : public testing::Test {
     WriteTextFile(cache_ / "models--org--tiny/refs/main", "abc\n");
     setenv("HF_HUB_CACHE", cache_.c_str(), 1);
   }
-  ~HubTest() override {
-    unsetenv("HF_HUB_CACHE");
-    fs::remove_all(cache_);
-  }
+  ~HubTest() override { unsetenv("HF_HUB_CACHE"); }
 
   fs::path Snapshot(const std::string& commit) const {
     return cache_ / "models--org--tiny/snapshots" / commit;
@@ -55,7 +49,8 @@ class HubTest : public testing::Test {
     return "";
   }
 
-  fs::path cache_;
+  TemporaryFolder folder_;
+  fs::path cache_ = folder_.path();
 };
 
 TEST_F(HubTest, NamesResolveToSnapshots) {

@@ -270,15 +270,14 @@ std::string NameOfFamily(const testing::TestParamInfo<const char*>& info) {
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, FamilyGolden,
-                         testing::Values("granite/dense", "granite/hybrid-nope",
-                                         "granite/hybrid-rope", "ministral3/wrapped",
-                                         "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
-                                         "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5",
-                                         "qwen3_5-wrapped", "qwen3_5_moe", "qwen3_next", "lfm2",
-                                         "lfm2_moe", "gemma4/e2b", "gemma4/31b", "gemma4/26b-a4b",
-                                         "gpt_oss/bf16", "gpt_oss/mxfp4"),
-                         NameOfFamily);
+INSTANTIATE_TEST_SUITE_P(
+    All, FamilyGolden,
+    testing::Values("granite/dense", "granite/hybrid-nope", "granite/hybrid-rope",
+                    "ministral3/wrapped", "ministral3/fp8", "hunyuan/dense", "ernie4_5/dense",
+                    "seed_oss/dense", "glm4/dense", "falcon3/llama", "qwen3_5", "qwen3_5-wrapped",
+                    "qwen3_5_moe", "qwen3_next", "lfm2", "lfm2_moe", "lfm3", "lfm3-narrow",
+                    "gemma4/e2b", "gemma4/31b", "gemma4/26b-a4b", "gpt_oss/bf16", "gpt_oss/mxfp4"),
+    NameOfFamily);
 
 }  // namespace
 }  // namespace qlora

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "qlora/error.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -33,28 +34,6 @@ void ExpectRefused(const Body& body, const std::string& part) {
   EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << error.what();
   EXPECT_THAT(error.what(), ::testing::HasSubstr(part));
 }
-
-// A folder that is removed at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "qlora-test-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "cannot create " << name;
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-  std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 template <typename T>
 std::span<const std::byte> BytesOfVector(const T& values) {

@@ -15,6 +15,7 @@
 #include "io/safetensors_writer.h"
 #include "model/stored_places.h"
 #include "qlora/error.h"
+#include "temporary_folder.h"
 
 namespace qlora {
 namespace {
@@ -41,15 +42,6 @@ Stored Counting(std::vector<std::int64_t> shape, float first) {
 
 class CheckpointTest : public testing::Test {
  protected:
-  CheckpointTest()
-      : dir_(fs::path(testing::TempDir()) /
-             ("qlora-checkpoint-" +
-              std::string(testing::UnitTest::GetInstance()->current_test_info()->name()))) {
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  ~CheckpointTest() override { fs::remove_all(dir_); }
-
   static Json Config(const char* model_type) {
     return {{"model_type", model_type},
             {"vocab_size", 6},
@@ -95,7 +87,8 @@ class CheckpointTest : public testing::Test {
     return values;
   }
 
-  fs::path dir_;
+  TemporaryFolder folder_;
+  fs::path dir_ = folder_.path();
 };
 
 TEST_F(CheckpointTest, NamesGetThePrefixOfTransformers) {

@@ -97,7 +97,8 @@ TEST_F(JoinedExpertsTest, AMissingExpertIsToldByTheReasonOfItsParameter) {
                {{{experts + "down_proj_blocks", DType::kU8, {4, 8, 1, 16}},
                  std::vector<std::byte>(4 * 8 * 16)}});
   const auto reader = WithMxfp4Blocks(OpenSafetensors(dir_ / "model.safetensors"));
-  CheckpointTensors tensors(*reader);
+  const DecoderConfig config = ParseDecoderConfig(Minimal("gpt_oss"), "config.json");
+  CheckpointTensors tensors(*reader, config);
   const auto reason = [&](const std::string& name) {
     try {
       tensors.Get(name, {8, 32});

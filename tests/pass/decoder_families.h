@@ -97,6 +97,29 @@ inline std::vector<Family> Families() {
     c.output_gate = OutputGate::kHeads;
     c.post_norms = true;
   });
+  // As Spark: layers with a window rotate whole heads, the others a part of them.
+  add("GatedHeadsBesidePackedRows", [](DecoderConfig& c) {
+    c.fused_qkv = true;
+    c.qkv_bias = true;
+    c.output_gate = OutputGate::kHeads;
+    c.hidden_act = Activation::kGelu;
+    c.ropes.push_back(c.ropes[0]);
+    c.ropes[0].rotary_dim = 4;
+    c.ropes[1].rope_theta = 100;
+    c.layers[0] = {4, 1};
+  });
+  // As LFM3: of a head that sees everything, only the first pairs turn.
+  add("GatedHeadsAndConvolutions", [](DecoderConfig& c) {
+    c.qk_norm = QkNorm::kHeads;
+    c.output_gate = OutputGate::kHeads;
+    c.post_norms = true;
+    c.conv_taps = 7;
+    c.num_hidden_layers = 3;
+    c.ropes.push_back(c.ropes[0]);
+    c.ropes[0].divisors = {1, HUGE_VAL, HUGE_VAL};
+    c.ropes[1].rope_theta = 100;
+    c.layers = {{.rope = -1, .mixer = Mixer::kShortConv}, {}, {.window = 4, .rope = 1}};
+  });
   const auto delta_rule = [](DecoderConfig& c) {
     c.qk_norm = QkNorm::kHeads;
     c.output_gate = OutputGate::kFull;

@@ -20,24 +20,17 @@ std::size_t KeptBytes(const std::vector<Recompute>& levels) {
 
 TEST(ChooseRecompute, TakesTheLeastThatFits) {
   using enum Recompute;
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 400, KeptBytes),
-            (std::vector{kNone, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 399, KeptBytes),
-            (std::vector{kAttention, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 280, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, 400, KeptBytes), (std::vector{kNone, kNone, kNone, kNone}));
+  EXPECT_EQ(ChooseRecompute(4, 399, KeptBytes), (std::vector{kAttention, kNone, kNone, kNone}));
+  EXPECT_EQ(ChooseRecompute(4, 280, KeptBytes),
             (std::vector{kAttention, kAttention, kAttention, kAttention}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 279, KeptBytes),
+  EXPECT_EQ(ChooseRecompute(4, 279, KeptBytes),
             (std::vector{kLayer, kAttention, kAttention, kAttention}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, 399, KeptBytes),
-            (std::vector{kMlp, kNone, kNone, kNone}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kAttention, 40, KeptBytes),
-            (std::vector{kLayer, kLayer, kLayer, kLayer}));
-  EXPECT_EQ(ChooseRecompute(4, LayerPart::kMlp, 40, KeptBytes),
-            (std::vector{kLayer, kLayer, kLayer, kLayer}));
+  EXPECT_EQ(ChooseRecompute(4, 40, KeptBytes), (std::vector{kLayer, kLayer, kLayer, kLayer}));
 }
 
 TEST(ChooseRecompute, GivesTheSmallestWhenNothingFits) {
-  const std::vector<Recompute> levels = ChooseRecompute(3, LayerPart::kAttention, 1, KeptBytes);
+  const std::vector<Recompute> levels = ChooseRecompute(3, 1, KeptBytes);
   EXPECT_EQ(levels, std::vector<Recompute>(3, Recompute::kLayer));
 }
 

@@ -108,7 +108,9 @@ TEST_F(ChatTemplateTest, RendersAsJinja2) {
     const OrderedJson tools = conversation.contains("tools") ? cases.at("tools") : OrderedJson();
     const ChatTemplate chat = Fixture(name);
     // The conversations of these two are fitted to them: by a text of the prompt, by names.
-    const bool raw = conversation.contains("raw") || name == "channels" || name == "harmony";
+    // So are calls without a content, of which a template would print None.
+    const bool raw = conversation.contains("raw") || name == "channels" || name == "harmony" ||
+                     conversation.at("name") == "tool_calls_two";
     const auto render = [&] {
       if (raw) return RenderRaw(name, conversation, tools);
       return messages.back().at("role") == "assistant" ? chat.Render(messages, tools).text()

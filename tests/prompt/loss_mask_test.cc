@@ -164,7 +164,8 @@ TEST_F(LossMaskTest, OpenLastTurnIsGivenEos) {
 TEST_F(LossMaskTest, WhatTheTemplateDoesNotShowIsNamed) {
   const auto found = [&](const std::string& record, const ChatTemplate& chat) {
     std::string paths;
-    for (const DataFinding& one : Open(record, chat).report().findings) {
+    const Dataset data = Open(record, chat);
+    for (const DataFinding& one : data.report().findings) {
       paths += one.what.substr(0, one.what.find(':')) + ";";
     }
     return paths;
@@ -259,11 +260,11 @@ TEST_F(LossMaskTest, ShareGptBecomesMessages) {
                         {"role": "user", "content": "u"}]})"));
   EXPECT_EQ(chat.messages, OrderedJson::parse(R"([
       {"role": "system", "content": "S"}, {"role": "user", "content": "h"},
-      {"role": "assistant", "content": "", "tool_calls": [
+      {"role": "assistant", "content": null, "tool_calls": [
           {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}]},
       {"role": "tool", "content": "o"}, {"role": "assistant", "content": "g"},
       {"role": "user", "content": "u"}])"));
-  EXPECT_EQ(chat.tools, OrderedJson::parse(R"([{"name": "f"}])"));
+  EXPECT_EQ(chat.tools, OrderedJson::parse(R"([{"type": "function", "function": {"name": "f"}}])"));
   EXPECT_EQ(chat.trained, (std::vector<bool>{false, false, true, false, true, false}));
 
   const Dataset data =

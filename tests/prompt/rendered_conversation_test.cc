@@ -44,8 +44,9 @@ constexpr const char* kTools = R"([{"type": "function", "function": {"name": "ge
 TEST_F(RenderedConversationTest, TakesFewRenderings) {
   EXPECT_EQ(Cost("chatml", kThreeTurns), 6) << "two for each turn, one of which is the text";
   EXPECT_EQ(Cost("generation", kThreeTurns), 1) << "the template marks the turns";
-  EXPECT_EQ(Cost("qwen2", kCalls, kTools), 5) << "one more asks whether results are shown";
-  EXPECT_EQ(Cost("llama3", kCalls, kTools), 5);
+  EXPECT_EQ(Cost("qwen2", kCalls, kTools), 6) << "one more asks whether results are shown, and one "
+                                                 "whether a content that says nothing is";
+  EXPECT_EQ(Cost("llama3", kCalls, kTools), 6);
   EXPECT_EQ(Cost("reasoning", kThoughts), 12) << "the first answer is shown in another way";
 }
 

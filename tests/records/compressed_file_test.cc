@@ -68,6 +68,30 @@ TEST(CompressedFileTest, RefusesDamageCutsAndBombs) {
   ExpectRefused([&] { ContentOf(Gzip("{}") + "rest"); }, "damaged");
 }
 
+// What a file of zstd refers back to is kept, so the memory for reading bounds it.
+TEST(CompressedFileTest, WindowsOfZstdHaveALimit) {
+  const std::string lines = ManyLines() + ManyLines();
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(),
+                                                                     &ZSTD_freeCCtx);
+  for (const int log : {18, 19, 20, 27, 28}) {
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_windowLog, log);
+    ZSTD_CCtx_setParameter(context.get(), ZSTD_c_contentSizeFlag, 0);
+    std::string bytes(ZSTD_compressBound(lines.size()), '\0');
+    // Without the size of the content the frame needs the whole window.
+    ZSTD_outBuffer out{bytes.data(), bytes.size(), 0};
+    ZSTD_inBuffer in{lines.data(), lines.size(), 0};
+    ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue);
+    ASSERT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0U);
+    bytes.resize(out.pos);
+    const auto content = [&] { return ContentOf(bytes, {.reading = {std::int64_t{4} << 20}}); };
+    if (log <= 20) {
+      EXPECT_EQ(content(), lines) << log;
+    } else {
+      ExpectRefused(content, "refers farther back (zstd --long) than the 2^20 bytes");
+    }
+  }
+}
+
 TEST(CompressedFileTest, FormatsAreThoseOfTheContent) {
   const TemporaryFolder folder;
   const auto open = [&](const std::string& name, const std::string& bytes,

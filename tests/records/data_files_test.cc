@@ -1,6 +1,8 @@
 // Data sets of a hub, folders and patterns.
 #include "records/data_files.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <fstream>
 
@@ -207,6 +209,34 @@ TEST_F(FolderDataTest, StandardInputIsNoFile) {
 TEST_F(FolderDataTest, ListsOfNamesAreShort) {
   EXPECT_EQ(ListOfNames({"a", "b", "c", "d"}), "a, b, c, d");
   EXPECT_EQ(ListOfNames({"a", "b", "c", "d", "e"}), "a, b, c and 2 more");
+}
+
+// Links to the folder itself, to one above it, and to one beside it.
+TEST_F(FolderDataTest, LinksToFoldersAreNotFollowed) {
+  Put("all/deep/a.jsonl");
+  Put("all/deep/b.jsonl");
+  Put("secret.jsonl");
+  Put("beside/c.jsonl");
+  for (int i = 0; i < 30; ++i) {
+    fs::create_symlink(i % 2 == 0 ? "." : "..", folder_ / ("all/link" + std::to_string(i)));
+  }
+  fs::create_symlink("../beside", folder_ / "all/beside");
+  const DataFiles found = Find("all");
+  EXPECT_EQ(NamesOf(found.files), (Names{"all/deep/a.jsonl", "all/deep/b.jsonl"}));
+  EXPECT_EQ(found.left_out.size(), 31U);
+  EXPECT_EQ(LeftOutOf(found).front(), "beside: a link to a folder");
+  // The folder itself may be named by a link, and files may be links.
+  fs::create_symlink("all", folder_ / "named");
+  fs::create_symlink("../../secret.jsonl", folder_ / "all/deep/c.jsonl");
+  EXPECT_EQ(Find("named").files.size(), 3U);
+}
+
+TEST_F(FolderDataTest, WhatIsNoFileIsSaid) {
+  ASSERT_EQ(mkfifo((folder_ / "pipe.jsonl").c_str(), 0600), 0);
+  ExpectRefused([&] { Find(); }, "holds no data file");
+  ExpectRefused([&] { Find(); }, "not read: pipe.jsonl (not a regular file)");
+  Put("a.jsonl");
+  EXPECT_EQ(LeftOutOf(Find()), Names{"pipe.jsonl: not a regular file"});
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST(RecordFileTest, ReadsJsonLinesWithBomCrlfAndBlankLines) {
 
 TEST(RecordFileTest, ReadsObjectsOverSeveralLines) {
   const RecordFile file = Open("d.jsonl",
-                               "{\n  \"text\": \"a {\",\n  \"x\": [\n{}\n]\n}\n"
+                               "{\n  \"text\": \"a {\",\n  \"x\": [\n {}\n]\n}\n"
                                "{\"text\": \"b\"}\n{\"text\":\n \"c\"}\n");
   EXPECT_EQ(Texts(file), (Strings{"a {", "b", "c"}));
   EXPECT_EQ(file.Where(2), "d.jsonl:8");
@@ -165,7 +165,7 @@ TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
       Open("d.jsonl", "{\"x\": " + deep.substr(0, 63) + std::string(63, ']') + "}").Read(0));
   ExpectRefused([] { Open("d.jsonl", "{}\n{\"x\": 1}\0{\"x\": 2}"s).Read(1); },
                 "d.jsonl:2:9: malformed JSON: a zero byte");
-  ExpectRefused([] { Open("d.json", "[{}, \0 {}]"s).Read(0); }, "a zero byte");
+  ExpectRefused([] { Open("d.json", "[{}, \0 {}]"s).Read(1); }, "a zero byte");
   std::string keys;
   for (int i = 0; i < 100'000; ++i) keys += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": 0";
   ExpectRefused([&] { Open("d.json", "[{" + keys + "}]").Read(0); }, "more than 10000 keys");
@@ -181,6 +181,47 @@ TEST(RecordFileTest, ReadsTablesOfManyColumns) {
   const RecordFile file = Open("d.csv", names + "\n" + row + "\n" + row + "\n");
   EXPECT_EQ(Texts(file), (Strings{"x", "x"}));
   EXPECT_EQ(file.Read(1).size(), 60'001U);
+}
+
+// A line, a row and an element have the same limits, and those behind them are read.
+TEST(RecordFileTest, RecordsHaveALimit) {
+  const ReadingLimits limits{64 * 1000};
+  const auto open = [&](const std::string& name, const std::string& text) {
+    return RecordFile(FileBytes::FromMemory(name, text), {}, limits);
+  };
+  const auto text = [](std::size_t size) { return std::string(size, 'x'); };
+  const auto check = [&](const RecordFile& file) {
+    ASSERT_EQ(file.size(), 3);
+    EXPECT_EQ(file.Read(0).at("text"), "a");
+    ExpectRefused([&] { file.Read(1); }, "the record has more than 1000 bytes");
+    ExpectRefused([&] { file.Read(1); }, "raise max_memory, of which it is a 64th");
+    EXPECT_EQ(file.Read(2).at("text"), text(980));
+  };
+  const auto line = [&](std::size_t size) { return R"({"text":")" + text(size) + "\"}"; };
+  check(open("d.jsonl", R"({"text":"a"})"
+                        "\n" +
+                            line(2000) + "\n" + line(980) + "\n"));
+  check(open("d.json", R"([{"text":"a"},)" + line(2000) + "," + line(980) + "]"));
+  check(open("d.csv", "text\na\n" + text(2000) + "\n" + text(980) + "\n"));
+  check(open("d.csv", "text\na\n\"" + std::string(2000, '\n') + "\"\n" + text(980) + "\n"));
+  // Values count, too: each takes more than its bytes.
+  std::string many = R"({"text":"a","ids":[0)";
+  for (int i = 0; i < 300; ++i) many += ",0";
+  ExpectRefused([&] { open("d.jsonl", many + "]}").Read(0); }, "more than 250 values");
+  // Blank lines and rows behind a record are none of it.
+  EXPECT_EQ(open("d.jsonl", line(10) + std::string(5000, '\n')).Read(0).at("text"), text(10));
+  EXPECT_EQ(open("d.csv", "text\na" + std::string(5000, '\n') + "b").Read(0).at("text"), "a");
+}
+
+// Megabytes of blank lines may come first, in each form.
+TEST(RecordFileTest, BlankLinesMayComeFirst) {
+  for (const std::string& blank : {std::string(1 << 21, '\n'), std::string(5000, '\n')}) {
+    EXPECT_EQ(Texts(Open("d.jsonl", blank + R"({"text": "a"})")), Strings{"a"});
+    EXPECT_EQ(Texts(Open("d.json", blank + R"([{"text": "a"}])")), Strings{"a"});
+    EXPECT_EQ(Texts(Open("d.csv", blank + "text;more\na;b\n")), Strings{"a"});
+    EXPECT_EQ(Texts(Open("d.csv", "\xEF\xBB\xBF" + blank + "text;more\na;b\n")), Strings{"a"});
+    ExpectRefused([&] { Open("d.jsonl", blank); }, "the data file is empty");
+  }
 }
 
 TEST(RecordFileTest, RefusesArraysThatDoNotEnd) {

@@ -32,7 +32,7 @@ json WithBos() {
 }
 
 Tokenizer LoadWith(const json& tokenizer, const std::map<std::string, json>& files) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   dir.Write("tokenizer.json", tokenizer.dump());
   for (const auto& [name, content] : files) dir.Write(name, content.dump());
   return Tokenizer::Load(dir.path());

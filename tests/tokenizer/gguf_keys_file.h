@@ -63,7 +63,7 @@ inline void WriteKeys(const KeysToWrite& keys, const std::string& name,
 
 inline Tokenizer LoadGguf(const KeysToWrite& keys, const std::string& name = "model",
                           const std::filesystem::path& adapter = {}) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   WriteKeys(keys, name, dir.path() / "model.gguf");
   return Tokenizer::Load(dir.path() / "model.gguf", adapter);
 }

@@ -29,7 +29,7 @@ struct Both {
     EXPECT_EQ(written->Encode(text), stored->Encode(text)) << "'" << text << "'";
   }
 
-  ScratchDir dir;
+  TemporaryFolder dir;
   std::optional<Tokenizer> stored;
   std::optional<Tokenizer> written;
 };

@@ -1,5 +1,6 @@
 // Texts to tokens with tokenizers of GGUF files. Expected values are llama.cpp's (v0.5.0), which
 // tests/interop/gguf_tokens.mjs asks about random texts; here stand the rules one by one.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -217,10 +218,13 @@ TEST(GgufTokenizer, SharedModelsTokenizeAsInLlamaCpp) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;
     const auto golden = nlohmann::json::parse(ReadTextFile(entry.path()));
-    if (!golden.contains("tokenized with special tokens")) continue;  // tokens of a prompt alone
     const Tokenizer tokenizer = Tokenizer::Load(folder / golden["model"].get<std::string>());
-    for (const auto& pair : golden["tokenized with special tokens"]) {
+    // Some were recorded without reading special tokens, which then are letters.
+    const bool reads_special = golden.contains("tokenized with special tokens");
+    for (const auto& pair :
+         golden[fmt::format("tokenized {} special tokens", reads_special ? "with" : "without")]) {
       const auto text = pair[0].get<std::string>();
+      if (!reads_special && text.find("s>") != std::string::npos) continue;
       EXPECT_EQ(tokenizer.Encode(text, false), pair[1].get<std::vector<std::int32_t>>())
           << entry.path() << ": " << text;
       ++texts;

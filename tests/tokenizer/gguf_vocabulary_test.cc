@@ -108,7 +108,7 @@ TEST(GgufVocabulary, ReadsChatTemplates) {
   EXPECT_EQ(LoadGguf(named).spec().chat_templates.at(0).text, "plain");
   EXPECT_EQ(LoadGguf(named).spec().chat_templates.size(), 2u);
 
-  const ScratchDir adapter;
+  const TemporaryFolder adapter;
   adapter.Write("adapter/chat_template.jinja", "own");
   const auto own = LoadGguf(keys, "model", adapter.path() / "adapter").spec().chat_templates;
   ASSERT_EQ(own.size(), 1u);
@@ -116,7 +116,7 @@ TEST(GgufVocabulary, ReadsChatTemplates) {
 }
 
 TEST(GgufVocabulary, AdaptersMayHaveTheirOwnTokenizer) {
-  const ScratchDir adapter;
+  const TemporaryFolder adapter;
   adapter.Write("own/tokenizer.json", ReadFixture("gpt2/tokenizer.json").dump());
   KeysToWrite keys = Bytes();
   const Tokenizer own = LoadGguf(keys, "model", adapter.path() / "own");
@@ -143,7 +143,7 @@ TEST(GgufVocabulary, RefusesKindsByName) {
   }
   EXPECT_THAT(RefusalOf(Bytes("kimi-k2")),
               AllOf(HasSubstr("kimi-k2"), HasSubstr("llama-bpe"), HasSubstr("give")));
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   CreateGguf(dir.path() / "empty.gguf", GgufMetadata(), {})->Finish();
   try {
     Tokenizer::Load(dir.path() / "empty.gguf");
@@ -227,7 +227,7 @@ TEST(GgufVocabulary, SurvivesDamagedMetadata) {
   keys.Add("<|im_end|>", kUserType);
   keys.Set("chat_template", std::string("{{ messages }}"));
   keys.Set("ggml.eot_token_id", std::uint32_t{5});
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   const fs::path path = dir.path() / "model.gguf";
   GgufMetadata metadata;
   metadata.Add("tokenizer.ggml.model", keys.model);

@@ -217,7 +217,7 @@ TEST(TokenizerLoad, ManyAddedTokens) {
 // Deep values in the wrong place: refused before anything recurses over them.
 TEST(TokenizerLoad, RefusesDeepFiles) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   for (const std::string& text :
        {deep, "{\"normalizer\": " + deep + "}", "{\"model\": {\"vocab\": " + deep + "}}",
         "{\"model\": {\"merges\": " + deep + "}}", "{\"added_tokens\": " + deep + "}"}) {
@@ -236,7 +236,7 @@ TEST(TokenizerLoad, RefusesDeepFiles) {
 }
 
 TEST(TokenizerLoad, RefusesWhatIsNoTokenizer) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   EXPECT_THROW(Tokenizer::Load(dir.path()), Error);
   for (const char* text :
        {"", "{", "[]", "null", "{\"model\": {\"vocab\": {\"a\": 0", "\xFF\xFE"}) {
@@ -251,7 +251,7 @@ TEST(TokenizerLoad, RefusesWhatIsNoTokenizer) {
 }
 
 TEST(TokenizerLoad, RefusesDuplicates) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   for (const char* text :
        {R"({"model": {"type": "BPE", "vocab": {"a": 0, "a": 1}, "merges": []}})",
         R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "vocab": {"b": 1}}})",
@@ -279,7 +279,7 @@ json WithSpecials() {
 }
 
 TEST(TokenizerLoad, FindsRolesInTheSiblingFiles) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   dir.Write("tokenizer.json", WithSpecials().dump());
   const auto load = [&] { return Tokenizer::Load(dir.path()); };
   EXPECT_EQ(load().bos_id(), std::nullopt);
@@ -322,7 +322,7 @@ TEST(TokenizerLoad, TellsWhatThePostProcessorAdds) {
 }
 
 TEST(TokenizerLoad, ReadsChatTemplates) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   dir.Write("tokenizer.json", Small().dump());
   const auto names = [&] {
     std::vector<std::string> all;

@@ -3,7 +3,6 @@
 #define QLORA_TESTS_TOKENIZER_TOKENIZER_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -12,32 +11,13 @@
 #include <string>
 
 #include "base/random.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
 
 inline std::filesystem::path FixtureDir() { return SourceDir() / "tests/fixtures"; }
-
-// A folder that is removed after the test.
-class ScratchDir {
- public:
-  ScratchDir() {
-    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = std::filesystem::temp_directory_path() /
-            ("qlora-" + std::to_string(getpid()) + "-" + test->name());
-    std::filesystem::create_directories(path_);
-  }
-  ~ScratchDir() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  void Write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline nlohmann::json ReadFixture(const std::string& name) {
   std::ifstream file(FixtureDir() / name);
@@ -46,7 +26,7 @@ inline nlohmann::json ReadFixture(const std::string& name) {
 
 // The tokenizer of this tokenizer.json.
 inline Tokenizer LoadJson(const nlohmann::json& tokenizer) {
-  const ScratchDir dir;
+  const TemporaryFolder dir;
   dir.Write("tokenizer.json", tokenizer.dump());
   return Tokenizer::Load(dir.path());
 }

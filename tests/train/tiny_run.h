@@ -3,7 +3,6 @@
 #define QLORA_TESTS_TRAIN_TINY_RUN_H_
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -15,6 +14,7 @@
 #include "io/json.h"
 #include "qlora/error.h"
 #include "qlora/train.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -57,18 +57,6 @@ class StopAfter : public TrainObserver {
 // A folder of its own for each test, removed afterwards.
 class TinyRunTest : public testing::Test {
  protected:
-  TinyRunTest()
-      : root_(
-            fs::path(testing::TempDir()) /
-            ("qlora-" +
-             std::string(testing::UnitTest::GetInstance()->current_test_info()->test_suite_name()) +
-             "-" + testing::UnitTest::GetInstance()->current_test_info()->name() + "-" +
-             std::to_string(getpid()))) {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-  }
-  ~TinyRunTest() override { fs::remove_all(root_); }
-
   static void ExpectRefused(const TrainOptions& options, const std::string& why,
                             ErrorCode code = ErrorCode::kInvalidInput) {
     try {
@@ -116,7 +104,8 @@ class TinyRunTest : public testing::Test {
     return steps;
   }
 
-  fs::path root_;
+  TemporaryFolder folder_;
+  fs::path root_ = folder_.path();
 };
 
 }  // namespace qlora

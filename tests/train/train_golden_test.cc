@@ -6,6 +6,7 @@
 
 #include "io/json.h"
 #include "qlora/train.h"
+#include "temporary_folder.h"
 #include "test_build.h"
 
 namespace qlora {
@@ -44,8 +45,8 @@ class TrainGoldenTest : public testing::TestWithParam<bool> {};
 
 TEST_P(TrainGoldenTest, TwentySteps) {
   const bool four_bit = GetParam();
-  const fs::path dir =
-      fs::path(testing::TempDir()) / (four_bit ? "qlora-golden-nf4" : "qlora-golden-dense");
+  const TemporaryFolder folder;
+  const fs::path dir = folder / "run";
   Context context(2);
   TrainObserver observer;
   Train(context, PlanTraining(context, GoldenOptions(four_bit, dir)), observer);
@@ -66,7 +67,6 @@ TEST_P(TrainGoldenTest, TwentySteps) {
     EXPECT_NEAR(value(found, "grad_norm"), value(expected, "grad_norm"),
                 1e-4 * value(expected, "grad_norm"));
   }
-  fs::remove_all(dir);
 }
 
 INSTANTIATE_TEST_SUITE_P(Bases, TrainGoldenTest, testing::Bool(),

@@ -8,6 +8,8 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include <iterator>
+
 #include "backend/cpu/lanes-inl.h"
 #include "backend/recurrent_ops.h"
 
@@ -37,6 +39,29 @@ HWY_INLINE Sigmoids<D> Sigmoid(D d, hn::Vec<D> z) {
   return {sigmoid, hn::Mul(e, sigmoid)};
 }
 
+// x Phi(x) and its slope Phi(x) + x phi(x), where phi = e^(-x^2 / 2) / sqrt(2 pi) is the normal
+// density and Phi its integral. With t = |x|, Phi(-t) = e^(-t^2 / 2) r(t) has a smooth r, which is
+// s = 1 / (1 + 0.4 t) times a polynomial in s: of degree 9, fitted for the least relative error
+// over t < 14, it errs by 3e-9 of r.
+template <class D>
+HWY_INLINE Activated<D> Gelu(D d, hn::Vec<D> x) {
+  constexpr float kFit[] = {0.0320988297f, -0.176181003f, 0.380799234f,  -0.371991366f,
+                            0.117761344f,  -0.025898926f, 0.0910065472f, 0.13320981f,
+                            0.159619242f,  0.159576297f};
+  const auto one = hn::Set(d, 1.0f);
+  const auto t = hn::Abs(x);
+  // Beyond 13, Phi is 0 or 1 to float32.
+  const auto half_square = hn::Min(hn::Mul(hn::Mul(hn::Set(d, 0.5f), t), t), hn::Set(d, 87.0f));
+  const auto e = hn::Exp(d, hn::Neg(half_square));
+  const auto s = hn::Div(one, hn::MulAdd(hn::Set(d, 0.4f), t, one));
+  auto r = hn::Set(d, kFit[0]);
+  for (std::size_t i = 1; i < std::size(kFit); ++i) r = hn::MulAdd(r, s, hn::Set(d, kFit[i]));
+  const auto tail = hn::Mul(hn::Mul(e, s), r);
+  const auto cdf = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
+  const auto density = hn::Mul(hn::Set(d, 0.3989422804f), e);
+  return {hn::Mul(x, cdf), hn::MulAdd(x, density, cdf)};
+}
+
 // Two activations are x sigmoid(z(x)): silu has z = x, and gelu by tanh has
 // z = 2 sqrt(2 / pi) (x + 0.044715 x^3), because (1 + tanh(z / 2)) / 2 = sigmoid(z). The slope is
 //   sigmoid(z) + x sigmoid(z) (1 - sigmoid(z)) z'(x)
@@ -44,6 +69,7 @@ template <class D>
 HWY_INLINE Activated<D> Activate(D d, Activation activation, hn::Vec<D> x) {
   const auto one = hn::Set(d, 1.0f);
   if (activation == Activation::kIdentity) return {x, one};
+  if (activation == Activation::kGelu) return Gelu(d, x);
   auto z = x;
   auto z_slope = one;
   if (activation == Activation::kGeluTanh) {

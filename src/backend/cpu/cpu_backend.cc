@@ -66,11 +66,6 @@ class CpuBackend final : public Backend {
     cpu::Prepack(machine_, q, out);
   }
 
-  LayerPart CheapestRecompute() const override { return LayerPart::kAttention; }
-  std::int64_t HeadChunkRows(std::int64_t vocab) const override {
-    return RowsOfLogits(kHostLogitBytes, vocab);
-  }
-
  private:
   QuantizedView DoQuantize(const ConstMatrixView& host, const QuantizeOptions& options,
                            const MatrixView& storage) override {

@@ -151,15 +151,17 @@ void AttentionMixer::BindLinears() {
     qkv_.Add({y, context_.u().qkv[qkv_.size()]});
     d_qkv_.Add(d_y);
   };
+  const bool has_q_gate = config_.output_gate == OutputGate::kFull;
   if (config_.fused_qkv) {
     copies_k_v_ = context_.state != nullptr;
-    return add(a_.qkv, s_.d_qkv);
-  }
-  const bool has_q_gate = config_.output_gate == OutputGate::kFull;
-  add(has_q_gate ? a_.q_gate : has_qk_norm() ? a_.q_pre : a_.q, has_q_gate ? s_.d_q_gate : s_.d_q);
-  if (sizes_.has_own_kv()) {
-    add(has_qk_norm() ? a_.k_pre : k_, s_.d_k);
-    if (!sizes_.k_is_v) add(config_.value_norm ? a_.v_pre : v_, s_.d_v);
+    add(a_.qkv, s_.d_qkv);
+  } else {
+    add(has_q_gate      ? a_.q_gate
+        : has_qk_norm() ? a_.q_pre
+                        : a_.q,
+        has_q_gate ? s_.d_q_gate : s_.d_q);
+    if (sizes_.has_own_kv()) add(has_qk_norm() ? a_.k_pre : k_, s_.d_k);
+    if (sizes_.has_own_kv() && !sizes_.k_is_v) add(config_.value_norm ? a_.v_pre : v_, s_.d_v);
   }
   if (config_.output_gate == OutputGate::kHeads) add(a_.gate, a_.gate);
 }

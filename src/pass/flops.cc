@@ -1,8 +1,8 @@
-#include "bench/bench_flops.h"
+#include "pass/flops.h"
 
 #include "model/linear_shapes.h"
 
-namespace qlora::bench {
+namespace qlora {
 namespace {
 
 double Parameters(const LinearShape& shape) { return static_cast<double>(shape.out * shape.in); }
@@ -139,4 +139,4 @@ double LinearBytesOfToken(const DecoderConfig& config, const DecoderWeights& wei
   return bytes;
 }
 
-}  // namespace qlora::bench
+}  // namespace qlora

@@ -1,7 +1,7 @@
 // The arithmetic that passes of a model need, with any kernels. docs/performance.md has the
 // formula.
-#ifndef QLORA_BENCH_BENCH_FLOPS_H_
-#define QLORA_BENCH_BENCH_FLOPS_H_
+#ifndef QLORA_PASS_FLOPS_H_
+#define QLORA_PASS_FLOPS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "model/weights.h"
 #include "pass/activations.h"
 
-namespace qlora::bench {
+namespace qlora {
 
 // FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised,
 // including recomputation.
@@ -24,6 +24,6 @@ double PrefillFlops(const DecoderConfig& config, std::int64_t rows);
 // Bytes of the linears of all layers that one token passes.
 double LinearBytesOfToken(const DecoderConfig& config, const DecoderWeights& weights);
 
-}  // namespace qlora::bench
+}  // namespace qlora
 
-#endif  // QLORA_BENCH_BENCH_FLOPS_H_
+#endif  // QLORA_PASS_FLOPS_H_

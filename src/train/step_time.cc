@@ -1,0 +1,73 @@
+// How long a run takes on this machine: the arithmetic of its steps over the rate of products, which
+// a short probe measures.
+#include <algorithm>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/matrix.h"
+#include "base/stopwatch.h"
+#include "pass/flops.h"
+#include "pass/pass_shape.h"
+#include "plan/prepared_run.h"
+#include "qlora/train.h"
+
+namespace qlora {
+namespace {
+
+// A step takes this much longer than its arithmetic at the rate of products: norms, attention, the
+// optimizer (docs/performance.md has shares of some models).
+constexpr double kBesidesProducts = 1.25;
+
+// FLOP/s of a product like those of the model, of `rows` rows.
+double MeasureProducts(Backend& backend, const DecoderConfig& config, const Precision& precision,
+                       std::int64_t rows) {
+  constexpr double kSeconds = 0.1;
+  const std::int64_t in = std::min<std::int64_t>(config.hidden_size, 2048);
+  const std::int64_t out = std::min<std::int64_t>(config.intermediate_size, 4096);
+  backend.Reserve({.rows = rows, .features = std::max(in, out)});
+  Carver sizes;
+  const auto carve = [&](Carver& carver) {
+    return std::vector{carver.Matrix(DType::kBF16, out, in),
+                       carver.Matrix(precision.activation, rows, in),
+                       carver.Matrix(precision.activation, rows, out)};
+  };
+  carve(sizes);
+  Arena memory(sizes.bytes(), backend.memory());
+  Carver carver(memory);
+  const std::vector<MatrixView> views = carve(carver);
+  for (const MatrixView& view : views) backend.Run(ops::Zero{view});
+  const LinearView linear{WeightView(ConstMatrixView(views[0])), {}, {}};
+  const LinearOutput y{views[2], {}};
+  const Stopwatch watch;
+  double products = 0;
+  do {
+    backend.Run(ops::Linear{{&linear, 1}, views[1], {&y, 1}});
+    ++products;
+  } while (watch.seconds() < kSeconds);
+  return 2 * products * static_cast<double>(rows * in * out) / watch.seconds();
+}
+
+}  // namespace
+
+double EstimateSeconds(Context& context, const TrainPlan& plan) {
+  const PreparedRun& run = *plan.run;
+  const Dataset& train = run.data->train;
+  const BatchStream stream(train, run.data->stream);
+  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
+  const std::int64_t length = train.report().tokens / std::max<std::int64_t>(train.size(), 1);
+  double flops = 0;  // of one token
+  for (const Recompute level : recompute) {
+    flops += StepFlops(run.base.config, run.base.adapter, 1, length, level);
+  }
+  flops /= static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
+  const double tokens = static_cast<double>(train.report().tokens) /
+                        static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
+                        static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
+  const std::unique_ptr<Backend> backend =
+      run.start.backends->Make(context, run.base.precision.activation);
+  const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);
+  const double rate = MeasureProducts(*backend, run.base.config, run.base.precision, rows);
+  return kBesidesProducts * tokens * flops / (rate * plan.ranks.ranks);
+}
+
+}  // namespace qlora
