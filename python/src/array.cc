@@ -181,8 +181,9 @@ Array::Array(const char* name, const py::object& object, DTypes types) : name_(n
 }
 
 void CheckIsPlain(const std::string& name, const py::array& array) {
-  if (!py::type::of(array).is(py::type::of<py::array>()) &&
-      py::isinstance(array, py::module_::import("numpy.ma").attr("MaskedArray"))) {
+  const py::module_ numpy = py::module_::import("numpy");
+  if (!py::type::handle_of(array).is(numpy.attr("ndarray")) &&
+      py::isinstance(array, numpy.attr("ma").attr("MaskedArray"))) {
     ThrowInvalidInput(
         "{}: expected an array without a mask, found a masked array; pass x.filled(0) or x.data",
         name);

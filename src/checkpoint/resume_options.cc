@@ -144,6 +144,11 @@ std::string DescribeDifference(const std::string& key, const Json& then, const J
   return fmt::format("{} ({} in the checkpoint, {} now)", key, FormatJson(then), FormatJson(now));
 }
 
+// True when both records have the key, with two values.
+bool IsOther(const Json& then, const Json& now, const char* key) {
+  return then.contains(key) && now.contains(key) && then.at(key) != now.at(key);
+}
+
 }  // namespace
 
 bool MayChangeOnResume(std::string_view option) { return Has(kFreeOptions, option); }
@@ -220,6 +225,8 @@ std::string DifferencesOnResume(const Json& then, const Json& now) {
   const bool splits_again = HasOtherMicroBatches(then, now);
   for (const auto& [key, value] : now.items()) {
     if (splits_again && IsOfMicroBatches(key)) continue;
+    // Its difference says less than that of the fingerprint.
+    if (key == kModelHash && IsOther(then, now, kModelFingerprint)) continue;
     const Json before = then.contains(key) ? then.at(key) : defaults.value(key, Json());
     const bool is_new = before.is_null() && Has(kLaterKeys, key);
     // The fingerprint decides whether a model at another path is the same model. The path counts

@@ -227,13 +227,21 @@ void AddScales(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.multipliers) AddMultipliers(keys, json);
 }
 
+// Whether the keys of windows must be there, the pattern as a list.
+bool NeedsWindowKeys(const GgufFamily& gguf) {
+  return gguf.windows == GgufWindows::kList && gguf.window == 0;
+}
+
 // The blocks with a window: by a list, or all but the last of each period.
 std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
   constexpr const char* kKey = "attention.sliding_window_pattern";
   const std::vector<std::int64_t> list = keys.List(kKey, keys.blocks());
   if (!list.empty()) return {list.begin(), list.end()};
-  const bool needs_list = family.window_period == 0;
-  const std::int64_t period = needs_list ? keys.Int(kKey) : keys.Int(kKey, family.window_period);
+  if (NeedsWindowKeys(family.gguf)) {
+    ThrowInvalidInput("{}: key '{}.{}': expected a list with a bool for each of {} blocks",
+                      keys.where(), family.gguf.architecture, kKey, keys.blocks());
+  }
+  const std::int64_t period = keys.Int(kKey, family.window_period);
   std::vector<bool> pattern(keys.blocks());
   for (std::int64_t l = 0; l < keys.blocks(); ++l) {
     pattern[l] = period == 0 || (l + 1) % period != 0;
@@ -254,8 +262,8 @@ void AddWindows(const GgufKeys& keys, const Family& family, Json& json) {
     return AddLayerTypes(std::vector<bool>(keys.blocks()), "", json);
   }
   constexpr const char* kWindow = "attention.sliding_window";
-  const bool needs_key = gguf.windows == GgufWindows::kList && gguf.window == 0;
-  const std::int64_t window = needs_key ? keys.Int(kWindow) : keys.Int(kWindow, gguf.window);
+  const std::int64_t window =
+      NeedsWindowKeys(gguf) ? keys.Int(kWindow) : keys.Int(kWindow, gguf.window);
   std::vector<bool> has_window = WindowPattern(keys, family);
   if (window == 0) has_window.assign(keys.blocks(), false);
   AddLayerTypes(has_window, "sliding_attention", json);

@@ -150,6 +150,7 @@ const char* UnstatedIn(const DecoderConfig& stated, const DecoderConfig& wanted)
   if (stated.qkv_bias != wanted.qkv_bias) return "a bias of q, k and v (attn_q.bias)";
   if (stated.o_bias != wanted.o_bias) return "a bias of o (attn_output.bias)";
   if (stated.mlp_bias != wanted.mlp_bias) return "a bias of the MLP (ffn_up.bias)";
+  if (stated.post_norms != wanted.post_norms) return "blocks without norms behind them";
   return "the sizes of its layers, or the layers that share keys and values";
 }
 

@@ -1,7 +1,12 @@
 // Keys of transformers' TrainingArguments, TRL's SFTConfig, PEFT's LoraConfig and
 // BitsAndBytesConfig.
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "base/text.h"
 #include "foreign/rules.h"
@@ -139,55 +144,69 @@ void MigrateCycles(const YAML::Node& value, MigrationTarget& target) {
     if (text == "1") return target.NotNeeded("cosine_with_restarts falls once by default");
     target.Carry("lr_scheduler_cycles", value);
   } else {
-    target.Unsupported("restarts are lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts");
+    target.Unsupported(
+        "restarts are lr_scheduler_cycles of lr_scheduler_type cosine_with_restarts");
   }
 }
 
-// The parameters of a schedule: a map, or JSON as a text.
+// The parameters of schedules, with our options.
+constexpr std::pair<std::string_view, const char*> kScheduleParameters[] = {
+    {"min_lr", "min_lr"},
+    {"lr_end", "min_lr"},
+    {"min_lr_rate", "min_lr_rate"},
+    {"min_lr_ratio", "min_lr_rate"},
+    {"power", "lr_scheduler_power"},
+    {"num_cycles", "lr_scheduler_cycles"},
+    {"num_decay_steps", "lr_decay_steps"},
+    {"decay_type", "lr_decay_type"},
+    {"warmup_type", ""},
+    {"num_stable_steps", ""},
+};
+
+void MigrateScheduleParameter(const std::string& key, const YAML::Node& value,
+                              MigrationTarget& target) {
+  const auto* const known =
+      std::find_if(std::begin(kScheduleParameters), std::end(kScheduleParameters),
+                   [&](const auto& entry) { return entry.first == key; });
+  if (known == std::end(kScheduleParameters)) {
+    target.Unsupported(fmt::format(
+        "schedules have no parameter {} here; theirs are min_lr, min_lr_rate, lr_scheduler_cycles "
+        "(num_cycles), lr_scheduler_power (power), lr_decay_steps (num_decay_steps) and "
+        "lr_decay_type (decay_type)",
+        key));
+  } else if (IsNone(value)) {
+    target.NotNeeded("empty: the default");
+  } else if (key == "num_cycles") {
+    MigrateCycles(value, target);
+  } else if (key == "num_decay_steps" && IsOff(value)) {
+    target.Unsupported("without a decay the schedule is lr_scheduler_type constant_with_warmup");
+  } else if (key == "warmup_type") {
+    LowerText(value) == "linear" ? target.NotNeeded("the warm-up is linear")
+                                 : target.Unsupported("the warm-up is linear");
+  } else if (key == "num_stable_steps") {
+    target.Unsupported("the stable part is what warm-up and lr_decay_steps leave of the run");
+  } else {
+    target.Carry(known->second, value);
+  }
+}
+
+// A map, or JSON as a text.
 void MigrateScheduleParameters(const YAML::Node& given, MigrationTarget& target) {
   YAML::Node value = given;
   if (given.IsScalar()) {
     try {
       value = YAML::Load(given.Scalar());
     } catch (const YAML::Exception&) {
-      return target.Unsupported("expected a map");
+      return target.Unsupported("expected a map, such as {num_cycles: 4}");
     }
   }
   if (value.IsNull()) return target.NotNeeded("empty: the default");
-  if (!value.IsMap()) return target.Unsupported("expected a map");
+  if (!value.IsMap()) return target.Unsupported("expected a map, such as {num_cycles: 4}");
   if (value.size() == 0) target.NotNeeded("empty: the default");
   for (const auto& entry : value) {
     const std::string key = TextOf(entry.first);
-    const std::string text = LowerText(entry.second);
-    const bool is_null = IsNone(entry.second);
     target.Part("lr_scheduler_kwargs." + key, entry.second);
-    if (is_null) {
-      target.NotNeeded("empty: the default");
-    } else if (key == "min_lr" || key == "lr_end") {
-      target.Carry("min_lr", entry.second);
-    } else if (key == "min_lr_rate" || key == "min_lr_ratio") {
-      target.Carry("min_lr_rate", entry.second);
-    } else if (key == "power") {
-      target.Carry("lr_scheduler_power", entry.second);
-    } else if (key == "num_decay_steps" && IsOff(entry.second)) {
-      target.Unsupported("without a decay the schedule is lr_scheduler_type constant_with_warmup");
-    } else if (key == "num_decay_steps") {
-      target.Carry("lr_decay_steps", entry.second);
-    } else if (key == "decay_type") {
-      target.Carry("lr_decay_type", entry.second);
-    } else if (key == "warmup_type" && text == "linear") {
-      target.NotNeeded("the warm-up is linear");
-    } else if (key == "num_cycles") {
-      MigrateCycles(entry.second, target);
-    } else if (key == "num_stable_steps") {
-      target.Unsupported("the stable part is what warm-up and lr_decay_steps leave of the run");
-    } else {
-      target.Unsupported(fmt::format(
-          "schedules have no parameter {} here; theirs are min_lr, min_lr_rate, "
-          "lr_scheduler_cycles (num_cycles), lr_scheduler_power (power), lr_decay_steps "
-          "(num_decay_steps) and lr_decay_type (decay_type)",
-          key));
-    }
+    MigrateScheduleParameter(key, entry.second, target);
   }
 }
 

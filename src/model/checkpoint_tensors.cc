@@ -33,13 +33,16 @@ class NoFiles : public TensorReader {
   StringMap metadata_;
 };
 
-// True if the checkpoint has linears in blocks. Its embedding and head may be in blocks without
-// that, and norms and biases never are.
-bool HoldsBlocks(const TensorReader& reader) {
-  const std::string embedding = EmbeddingName(reader);
-  const std::string head = HeadName(reader);
+// True if the checkpoint has linears in blocks. Its tables may be in blocks without that, and norms
+// and biases never are.
+bool HoldsBlocks(const TensorReader& reader, const DecoderConfig& config) {
+  const std::string prefix = DecoderPrefix(reader);
+  std::set<std::string> tables;
+  for (const DecoderTensor& row : DecoderTensors(config)) {
+    tables.insert(row.is_head() ? HeadName(reader) : prefix + row.name);
+  }
   return std::ranges::any_of(reader.tensors(), [&](const TensorInfo& tensor) {
-    return tensor.dtype.is_blocks() && tensor.name != embedding && tensor.name != head;
+    return tensor.dtype.is_blocks() && !tables.contains(tensor.name);
   });
 }
 
@@ -72,7 +75,7 @@ CheckpointTensors::CheckpointTensors(const TensorReader& reader, const DecoderCo
     : config_(config),
       reader_(reader),
       prefix_(DecoderPrefix(reader)),
-      is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader)) {}
+      is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader, config)) {}
 
 CheckpointTensors::CheckpointTensors(const DecoderConfig& config)
     : config_(config),

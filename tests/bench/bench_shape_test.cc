@@ -6,9 +6,9 @@
 #include <map>
 #include <string>
 
-#include "bench/bench_flops.h"
 #include "bench/bench_model.h"
 #include "bench/bench_program.h"
+#include "pass/flops.h"
 
 namespace qlora {
 namespace {

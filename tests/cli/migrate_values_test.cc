@@ -125,6 +125,26 @@ TEST_F(MigrateValuesTest, StrategiesAndSchedules) {
   for (const char* line : {"lr_decay_steps: 10", "min_lr_rate: 0.1", "lr_decay_type: linear"}) {
     EXPECT_THAT(decays, HasSubstr(line));
   }
+  // The schedule has another name in each trainer.
+  const std::string cycles = "_with_restarts\nlr_scheduler_kwargs: {num_cycles: 3}\n";
+  for (const auto& [from, begin] :
+       {std::pair("axolotl", "base_model: m\nlr_scheduler: cosine"),
+        std::pair("trl", "use_peft: true\nlr_scheduler_type: cosine"),
+        std::pair("llama-factory", "stage: sft\nlr_scheduler_type: cosine")}) {
+    EXPECT_THAT(Yaml(begin + cycles, from), HasSubstr("lr_scheduler_cycles: 3\n"));
+    EXPECT_EQ(FateOf(begin + std::string("\nlr_scheduler_kwargs: {num_cycles: 3}\n"), from,
+                     "lr_scheduler_kwargs.num_cycles"),
+              Fate::kUnsupported);
+    for (const char* other : {"num_cycle: 3", "'num_cycles:3': null", "num_decay_steps: 0"}) {
+      const std::string yaml = fmt::format("{}\nlr_scheduler_kwargs: {{{}}}\n", begin, other);
+      const auto keys = Migrate(yaml, "their.yaml", from).keys;
+      EXPECT_TRUE(std::ranges::any_of(keys, [](const MigratedKey& key) {
+        return key.key.starts_with("lr_scheduler_kwargs") && key.fate == Fate::kUnsupported;
+      })) << yaml;
+    }
+  }
+  EXPECT_EQ(FateOf("base_model: m\nlr_quadratic_warmup: true\n", "axolotl", "lr_quadratic_warmup"),
+            Fate::kUnsupported);
   EXPECT_EQ(FateOf("base_model: m\nspecial_tokens: {pad_token: x, eos_token: y}\n", "axolotl",
                    "special_tokens.pad_token"),
             Fate::kNotNeeded);

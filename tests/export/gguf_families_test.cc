@@ -16,6 +16,7 @@
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"
+#include "model/checkpoint_tensors.h"
 #include "qlora/model.h"
 
 namespace qlora {
@@ -347,6 +348,24 @@ TEST_F(GgufFamiliesTest, KeysThatNoLayerReadsAreLeftOut) {
     tensors.push_back({{"blk.4.attn_k.bias", DType::kF32, {16}}, std::vector<std::byte>(64)});
   });
   EXPECT_THROW(LossOf(file, "", "false"), Error);
+}
+
+// Its linears can be quantized as they are loaded.
+TEST_F(GgufFamiliesTest, ATableOfLayersInBlocksMakesNoQuantizedModel) {
+  const std::vector<Json> families = FamilyConfigs();
+  Json gemma4 = *std::ranges::find_if(
+      families, [](const Json& json) { return json.at("model_type") == "gemma4_text"; });
+  gemma4["hidden_size_per_layer_input"] = 16;
+  const fs::path file = WriteGguf(WriteModel(gemma4));
+  RewriteGguf(file, {}, [](std::vector<RewrittenTensor>& tensors) {
+    for (RewrittenTensor& tensor : tensors) {
+      if (tensor.info.name != "per_layer_token_embd.weight") continue;
+      tensor.info.dtype = BlockFormat::kQ8_0;
+      tensor.bytes.assign(tensor.info.bytes(), std::byte{0});
+    }
+  });
+  const DecoderConfig config = LoadDecoderConfig(file);
+  EXPECT_FALSE(CheckpointTensors(*OpenCheckpoint(file, config), config).is_quantized());
 }
 
 TEST_F(GgufFamiliesTest, ACapOfLogitsIsPositive) {

@@ -83,6 +83,51 @@ TEST(GgufLimits, OfGemma4) {
               HasSubstr("a factor of rope_parameters"));
 }
 
+TEST(GgufLimits, KindsOfLayersThatLlamaCppDoesNotKnow) {
+  const auto layers = [](const std::vector<std::string>& types, const Json& more) {
+    Json json = {{"layer_types", types}, {"vocab_size", 32}};
+    json.update(more);
+    return json;
+  };
+  const std::string full = "full_attention";
+  const std::string sliding = "sliding_attention";
+  const std::vector<std::string> mixed = {"conv", full, sliding, full};
+  EXPECT_EQ(Refusal(Config("lfm3", layers(mixed, Json::object()))), "");
+  EXPECT_THAT(Refusal(Config("lfm3", layers({"conv", full, full, full}, Json::object()))),
+              HasSubstr("layer_types without sliding_attention"));
+  const Json partial = {
+      {"rope_parameters",
+       {{full, {{"rope_theta", 1e6}}},
+        {sliding, {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}}}}};
+  EXPECT_THAT(Refusal(Config("lfm3", layers(mixed, partial))),
+              HasSubstr("a proportional rope_type of the layers with a window"));
+  const Json gate = {{"headwise_attn_output_gate", true}};
+  const std::vector<std::string> windows = {sliding, full, full, full};
+  EXPECT_EQ(Refusal(Config("spark2_5", layers(windows, gate))), "");
+  EXPECT_THAT(Refusal(Config("spark2_5", layers(windows, Json::object()))),
+              HasSubstr("headwise_attn_output_gate false"));
+  EXPECT_THAT(Refusal(Config("spark2_5", gate)), HasSubstr("layer_types without"));
+  Json biased = gate;
+  biased["attention_bias"] = true;
+  EXPECT_THAT(Refusal(Config("spark2_5", layers(windows, biased))), HasSubstr("a bias of o_proj"));
+  EXPECT_EQ(Refusal(Config("granite_swa", {{"mlp_bias", true}, {"attention_bias", true}})), "");
+  EXPECT_EQ(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 5.0, 5.0}}})), "");
+  EXPECT_THAT(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 6.0, 5.0}}})),
+              HasSubstr("a rope_theta of single layers"));
+  EXPECT_THAT(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 0.0, 5.0}}})),
+              HasSubstr("layers that do not rotate"));
+  const Json no_window = {{"sliding_window", nullptr},
+                          {"layer_types", std::vector<std::string>(4, full)}};
+  EXPECT_EQ(Refusal(Config("exaone4", no_window)), "");
+  EXPECT_THAT(Refusal(Config("exaone4", Json::object())), HasSubstr("in models of 64 layers"));
+  EXPECT_EQ(Refusal(Config("exaone4", {{"num_hidden_layers", 64}})), "");
+  EXPECT_THAT(Refusal(Config("exaone4", {{"num_hidden_layers", 64}, {"sliding_window", nullptr}})),
+              HasSubstr("a sliding_window that is null"));
+  // The files state no activation.
+  EXPECT_THAT(Refusal(Config("llama", {{"hidden_act", "gelu_pytorch_tanh"}})),
+              HasSubstr("a hidden_act other than silu"));
+}
+
 TEST(GgufLimits, LayersWithoutExpertsAreRefused) {
   Json json = {{"num_experts", 4},
                {"num_experts_per_tok", 2},

@@ -63,6 +63,59 @@ TEST_F(ResumeTest, WithOtherMicroBatchesOfTheSameSteps) {
   }
 }
 
+// A base whose values or bytes are others computes something else. What nobody reads may change.
+TEST_F(ResumeTest, NoticesAChangedBase) {
+  const fs::path model = root_ / "model";
+  fs::copy(kGolden / "llama-tiny", model);
+  const std::string config = ReadTextFile(model / "config.json");
+  const std::string weights = ReadTextFile(model / "model.safetensors");
+  TrainOptions options = Options("run");
+  options.model_name_or_path = model;
+  Run(options, 4);
+  options.resume_from_checkpoint = "auto";
+  const auto with = [&](const char* key, const Json& value) {
+    Json changed = Json::parse(config);
+    changed[key] = value;
+    WriteTextFile(model / "config.json", changed.dump());
+  };
+  with("rope_theta", 20000.0);
+  ExpectRefused(options, "the configuration of model_name_or_path (rope)");
+  with("rms_norm_eps", 1e-3);
+  ExpectRefused(options, "the configuration of model_name_or_path (rms_norm_eps ");
+  with("rope_scaling", {{"rope_type", "linear"}, {"factor", 2.0}});
+  ExpectRefused(options, "(rope)");
+  with("transformers_version", "5.0");
+  std::string changed = weights;
+  changed[changed.size() / 2] = static_cast<char>(changed[changed.size() / 2] ^ 1);
+  WriteTextFile(model / "model.safetensors", changed);
+  ExpectRefused(options, "the weights of model_name_or_path");
+  WriteTextFile(model / "model.safetensors", weights);
+  Run(options);
+}
+
+// A record of an earlier release tells less, which a warning says.
+TEST_F(ResumeTest, SaysWhatAnEarlierReleaseDidNotRecord) {
+  TrainOptions options = Options("run");
+  Run(options, 4);
+  options.resume_from_checkpoint = "auto";
+  const auto warns = [&] {
+    Context context(1);
+    const std::vector<std::string> warnings = PlanTraining(context, options).warnings;
+    return std::any_of(warnings.begin(), warnings.end(), [](const std::string& text) {
+      return text.find("of an earlier release") != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(warns());
+  const fs::path state = root_ / "run" / "checkpoint-4" / "trainer_state.json";
+  Json json = Json::parse(ReadTextFile(state));
+  ASSERT_EQ(json["options"].erase("model_config"), 1u);
+  ASSERT_EQ(json["options"].erase("model_hash"), 1u);
+  json.erase(kStateChecksum);
+  WriteTextFile(state, json.dump());
+  EXPECT_TRUE(warns());
+  Run(options);
+}
+
 TEST_F(ResumeTest, ACheckpointWithoutANewOptionHasItsDefault) {
   TrainOptions options = Options("run");
   Run(options, 4);
