@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "records/record_error.h"
 
 namespace qlora {
 namespace {
@@ -26,6 +27,7 @@ constexpr std::string_view kBody =
 constexpr std::string_view kStateWord = "QLORASTATE";
 constexpr std::string_view kInstructionsWord = "QLORAINSTRUCTIONS";
 constexpr std::string_view kLabelWord = "QLORALABEL";
+constexpr std::string_view kAnswerWord = "QLORAANSWER";
 
 struct Thought {
   std::string_view open;
@@ -38,6 +40,7 @@ constexpr Thought kThoughts[] = {
     {"<seed:think>", "</seed:think>"},
     {"<|START_THINKING|>", "<|END_THINKING|>"},
     {"<|channel>thought", "<channel|>"},
+    {"<|open|>think<|sep|>", "<|close|>think<|sep|>"},
 };
 
 // Returns the thought that is open at the end of a prompt, or null: its tag is not closed, and no
@@ -112,6 +115,22 @@ Decision ProbeOf(QuestionType type, OrderedJson state, OrderedJson instructions)
   return {.state = std::move(state), .questions = {std::move(question)}};
 }
 
+// Returns what a chat template puts between its prompt and an answer, if it does: the name of the
+// channel that an answer has, or the end of a thought.
+std::string BeforeAnswer(const ChatTemplate& chat, OrderedJson messages,
+                         const std::string& prompt) {
+  messages.push_back({{"role", "assistant"}, {"content", kAnswerWord}});
+  try {
+    const std::string text = chat.Run(messages, {}, TurnPrompt::kNone).text;
+    const std::size_t at = text.find(kAnswerWord);
+    if (!text.starts_with(prompt) || at == std::string::npos || at < prompt.size()) return "";
+    const std::string between = text.substr(prompt.size(), at - prompt.size());
+    return Trim(between).empty() ? "" : between;  // no text has a space alone before a letter
+  } catch (const Error&) {
+    return "";  // the template refuses such a conversation
+  }
+}
+
 std::vector<std::string> SpecialTexts(const Tokenizer& tokenizer) {
   std::vector<std::string> texts;
   for (const AddedToken& token : tokenizer.spec().added_tokens) {
@@ -184,12 +203,13 @@ std::string PlainDecisionText() { return std::string(kBody) + "\n\n"; }
 
 std::string ChatDecisionText(const ChatTemplate& chat) {
   const OrderedJson messages = {{{"role", "user"}, {"content", kStateWord}}};
-  const std::string text = chat.Run(messages, {}, TurnPrompt::kWithoutThoughts).text;
+  const std::string prompt = chat.Run(messages, {}, TurnPrompt::kWithoutThoughts).text;
+  const std::string text = prompt + BeforeAnswer(chat, messages, prompt);
   const std::size_t at = text.find(kStateWord);
   if (at == std::string::npos || text.find(kStateWord, at + 1) != std::string::npos) {
     ThrowInvalidInput(
-        "decision_template chat: the chat template does not show the user's message once; give a "
-        "Jinja file, or decision_template plain");
+        "the chat template does not show the user's message once; give a Jinja file, or "
+        "decision_template plain");
   }
   std::string behind = text.substr(at + kStateWord.size());
   if (const Thought* thought = OpenThought(text, chat.special_tokens())) {
@@ -210,7 +230,8 @@ DecisionTemplate LoadDecisionTemplate(const std::string& choice, const DecisionT
           "decision_template chat: this model has no chat template; expected plain, "
           "or a Jinja file");
     }
-    text = ChatDecisionText(*chat);
+    text =
+        NamePlace([] { return "decision_template chat"; }, [&] { return ChatDecisionText(*chat); });
   } else if (std::filesystem::is_regular_file(name)) {
     text = ReadTextFile(name);
   } else {

@@ -43,7 +43,7 @@ struct JinjaLimits {
 
 // Whose rules make text of values. As in llama.cpp, {{ x }} writes nothing of None and of a dict,
 // and of a list its items one behind the other; ~ joins None as nothing; floats have six decimals
-// at most; default(x) replaces None, too; and the length of a text is in bytes.
+// at most; default(x) replaces None, too; the length of a text is in bytes; only ASCII has cases.
 enum class JinjaDialect : std::uint8_t { kPython, kLlamaCpp };
 
 struct JinjaOptions {

@@ -225,6 +225,7 @@ TEST(DecisionPromptsTest, ChatIsTheUsersMessage) {
       {"qwen3", "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
       {"deepseek", "<s><|User|>", "<|Assistant|><think>\n\n</think>\n\n"},
       {"llama2", "<s>[INST] ", " [/INST]"},
+      {"channels", "<s><|turn>user\n", "<turn|>\n<|turn>model\n<|channel>thought\n<channel|>"},
   };
   const std::string body = "Once.\nWho?\nA. cat: it says meow\nB. dog\nC. cow\nAnswer:";
   for (const ChatCase& c : cases) {

@@ -51,7 +51,7 @@ TEST(JinjaTest, RendersAsLlamaCppWhereAsked) {
     const JinjaOptions options = {.limits = {}, .now = {}, .dialect = JinjaDialect::kLlamaCpp};
     EXPECT_EQ(JinjaTemplate(before + text).Render(list, options).text, rendering.at("text"));
   }
-  EXPECT_EQ(count, 79);
+  EXPECT_EQ(count, 82);
 }
 
 TEST(JinjaTest, ErrorsNameLineAndColumn) {
