@@ -90,7 +90,7 @@ class TrainedModel {
   double Step(std::int64_t s, const Batch& batch) {
     const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
     return TrainStep({decoder_, memories_, communicator_}, step_,
-                     {{{0, batch}}, 1, s, batch.supervised(), batch.rows()}, update, adapter_,
+                     {{{0, batch}}, 1, s, {batch.supervised(), batch.rows()}}, update, adapter_,
                      tree_, optimizer_)
         .loss;
   }

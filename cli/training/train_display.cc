@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "data/sample_display.h"
@@ -30,6 +31,9 @@ std::string ShortStep(const StepReport& r) {
   return fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  {:.0f} tok/s", r.step, r.total_steps,
                      r.loss, r.learning_rate, r.tokens_per_second);
 }
+
+// Digits behind the point that a metric is shown with.
+int DigitsOf(double value) { return std::abs(value) < 1 ? 4 : 3; }
 
 }  // namespace
 
@@ -166,15 +170,19 @@ void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
   }
   const char* best = report.best ? " best" : "";
   if (line_.style().live) {
-    line_.Print(fmt::format("eval step {}  loss {:.4f}  perplexity {:.3f}  accuracy {:.4f}{}", step,
-                            report.loss, report.perplexity, report.token_accuracy, best));
+    std::string line = fmt::format("eval step {}  loss {:.4f}", step, report.loss);
+    for (const MetricValue& metric : report.metrics) {
+      line += fmt::format("  {} {:.{}f}", metric.name, metric.value, DigitsOf(metric.value));
+    }
+    line_.Print(line + best);
     return;
   }
-  line_.Print(
-      fmt::format("eval step={} eval_loss={:.4f} perplexity={:.3f} token_accuracy={:.4f} tokens={} "
-                  "seconds={:.1f}{}",
-                  step, report.loss, report.perplexity, report.token_accuracy, report.tokens,
-                  report.seconds, best));
+  std::string line = fmt::format("eval step={} eval_loss={:.4f}", step, report.loss);
+  for (const MetricValue& metric : report.metrics) {
+    line += fmt::format(" {}={:.{}f}", metric.name, metric.value, DigitsOf(metric.value));
+  }
+  line_.Print(line +
+              fmt::format(" tokens={} seconds={:.1f}{}", report.tokens, report.seconds, best));
 }
 
 void TrainDisplay::OnSample(const SampleReport& report) {

@@ -22,6 +22,23 @@ struct GivenRecords {
 inline constexpr std::string_view kGivenDataset = "records";
 inline constexpr std::string_view kGivenEvalDataset = "eval_records";
 
+// How records of questions become prompts with labels (src/decision/question.h).
+struct DecisionReading {
+  std::string decision_template;  // plain, chat, a Jinja file; "": chat if the model has a template
+  std::vector<std::string> question_types = {"noul", "choice", "score"};
+  bool soft_targets = true;           // false: the most likely option
+  std::string option_order = "auto";  // given, shuffle; auto: shuffle in training, given elsewhere
+  std::int64_t max_options = 26;      // of a question in training
+  bool share_prefix = true;           // compute what the questions of a record share once
+  // Tables of texts with labels.
+  std::string text_column = "text";
+  std::string label_column = "label";
+  std::vector<std::string> label_names;
+  std::string instructions;
+
+  void Declare(OptionTable& table);
+};
+
 // How records become samples. Help texts and aliases of the keys: src/data/data_options.cc.
 struct ReadingFields {
   std::string dataset_format = "auto";  // auto: by the fields of the first record
@@ -40,6 +57,7 @@ struct ReadingFields {
   std::string completion_template;
   std::vector<std::string> ignore_fields;  // of records: read as if they were not there
   std::vector<GivenRecords> given;         // names that are no files
+  DecisionReading decision;
 
   void Declare(OptionTable& table);
 };

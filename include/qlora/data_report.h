@@ -43,7 +43,10 @@ struct DataReport {
   std::int64_t tokens = 0;
   std::int64_t supervised = 0;  // tokens trained on
   std::int32_t shortest = 0;    // tokens
-  std::int32_t longest = 0;
+  std::int32_t longest = 0;     // tokens of the longest sequence
+  std::int32_t largest = 0;     // tokens of the largest sample, which may be several sequences
+  // Most rows of sequences that are written with their prefixes, for each row; 1 without prefixes.
+  double unfolding = 1;
   std::int64_t duplicates = 0;  // samples equal to an earlier one
 
   // Bucket b counts the samples of b*width+1 ... (b+1)*width tokens.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "qlora/context.h"
+#include "qlora/metrics.h"
 #include "qlora/shape_plan.h"
 #include "qlora/train_plan.h"
 
@@ -25,9 +26,9 @@ struct StepReport {
   std::int64_t step = 0;  // 1 for the first optimizer step
   std::int64_t total_steps = 0;
   double epoch = 0;
-  double loss = 0;            // mean over the supervised tokens of the step
-  double grad_norm = 0;       // before clipping
-  double token_accuracy = 0;  // fraction of supervised tokens that were the model's first choice
+  double loss = 0;                   // mean over what the step trains on
+  double grad_norm = 0;              // before clipping
+  std::vector<MetricValue> metrics;  // of the objective, besides the loss
   double learning_rate = 0;
   std::int64_t tokens = 0;       // supervised tokens of the step
   double tokens_per_second = 0;  // all tokens read, supervised or not
@@ -44,10 +45,9 @@ struct StepReport {
 };
 
 struct EvalReport {
-  double loss = 0;  // mean over supervised tokens
-  double perplexity = 0;
-  double token_accuracy = 0;
-  std::int64_t tokens = 0;
+  double loss = 0;                        // mean over what is trained on
+  std::vector<MetricValue> metrics = {};  // of the objective, besides the loss
+  std::int64_t tokens = 0;                // supervised tokens
   double seconds = 0;
   bool best = false;  // the best of the run so far, by metric_for_best_model
   // Of each file of eval_dataset, where there are several.

@@ -48,6 +48,9 @@ struct TrainOptions {
   std::string init_lora_weights = "default";
   double neftune_noise_alpha = 0;
   double label_smoothing_factor = 0;
+  std::string objective = "auto";  // sft, decision; auto: by the records
+  double brier_weight = 0;         // of the objective decision
+  double ordinal_weight = 0;       // likewise, of score questions
 
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;

@@ -53,6 +53,7 @@ class StepReport:
     epoch: float
     loss: float
     grad_norm: float
+    metrics: dict[str, float]
     token_accuracy: float
     learning_rate: float
     tokens: int
@@ -67,6 +68,7 @@ class StepReport:
 
 class EvalReport:
     loss: float
+    metrics: dict[str, float]
     perplexity: float
     token_accuracy: float
     tokens: int

@@ -150,8 +150,7 @@ void BindTrainReports(py::module_& module) {
       .Add("epoch", &StepReport::epoch, "Epochs that are done, with a fraction.")
       .Add("loss", &StepReport::loss, "Mean over the supervised tokens of the step.")
       .Add("grad_norm", &StepReport::grad_norm, "Norm of the gradient before clipping.")
-      .Add("token_accuracy", &StepReport::token_accuracy,
-           "Fraction of supervised tokens that were the model's first choice.")
+      .AddMetrics()
       .Add("learning_rate", &StepReport::learning_rate, "Learning rate of the step.")
       .Add("tokens", &StepReport::tokens, "Supervised tokens of the step.")
       .Add("tokens_per_second", &StepReport::tokens_per_second, "All tokens, supervised or not.")
@@ -163,9 +162,7 @@ void BindTrainReports(py::module_& module) {
       .Add("bad_tensor", &StepReport::bad_tensor, "Tensor of the first NaN or Inf; else empty.");
   ReportClass<EvalReport>(module, "EvalReport", "One evaluation, as on_eval receives it.")
       .Add("loss", &EvalReport::loss, "Mean over the supervised tokens.")
-      .Add("perplexity", &EvalReport::perplexity, "exp(loss)")
-      .Add("token_accuracy", &EvalReport::token_accuracy,
-           "Fraction of supervised tokens that were the model's first choice.")
+      .AddMetrics()
       .Add("tokens", &EvalReport::tokens, "Supervised tokens.")
       .Add("seconds", &EvalReport::seconds, "Time of the evaluation.")
       .Add("best", &EvalReport::best, "True for the best evaluation so far.");

@@ -43,9 +43,30 @@ class ReportClass {
     return *this;
   }
 
+  // Metrics of the objective: as the dict `metrics`, and each as an attribute.
+  ReportClass& AddMetrics() {
+    class_.def_property_readonly(
+        "metrics", [](const Report& report) { return MetricsOf(report); },
+        "What the objective reports beside the loss, by name.");
+    class_.def("__getattr__", [](const Report& report, const std::string& name) {
+      for (const MetricValue& metric : report.metrics) {
+        if (metric.name == name) return metric.value;
+      }
+      throw pybind11::attribute_error("no field or metric '" + name + "'");
+    });
+    class_.attr("_fields").attr("append")("metrics");
+    return *this;
+  }
+
   pybind11::class_<Report>& python_class() { return class_; }
 
  private:
+  static pybind11::dict MetricsOf(const Report& report) {
+    pybind11::dict metrics;
+    for (const MetricValue& metric : report.metrics) metrics[metric.name.c_str()] = metric.value;
+    return metrics;
+  }
+
   static pybind11::dict Values(const pybind11::object& self) {
     pybind11::dict values;
     for (const pybind11::handle& name : self.attr("_fields")) {

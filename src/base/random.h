@@ -24,6 +24,8 @@ enum class RandomPlace : std::uint64_t {
   kNeftune = 5,
   kTest = 6,
   kVerify = 7,
+  kOptionOrder = 8,
+  kBootstrap = 9,
 };
 constexpr RandomKey MakeKey(std::uint64_t seed, RandomPlace place, std::uint64_t detail = 0) {
   return {seed, (static_cast<std::uint64_t>(place) << 48) ^ detail};

@@ -17,7 +17,7 @@ void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
   micro_step = batch.first_micro_batch + batch.count;
   epoch = next.epoch;
   epoch_batch = next.position;
-  tokens += batch.supervised;
+  tokens += batch.totals.supervised;
   skipped_in_a_row = result.applied ? 0 : skipped_in_a_row + 1;
   skipped_steps += result.applied ? 0 : 1;
   // Losses that are not finite would stay in the means for ever.

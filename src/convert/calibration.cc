@@ -77,7 +77,7 @@ Calibration Calibrate(Context& context, Backend& backend, const std::filesystem:
     sums.Add(layer, group, x);
   };
 
-  const std::int64_t most_rows = EvalRows(dataset.report().longest);
+  const std::int64_t most_rows = EvalRows(dataset.report().largest);
   Arena memory = ReserveEvaluation(decoder, {}, most_rows);
   EvalMemory passes(decoder, {}, memory);
   Calibration result;

@@ -1,6 +1,7 @@
 #include "data/batch_stream.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -47,9 +48,10 @@ BatchStream::EpochPlan BatchStream::PlanEpoch(std::int64_t epoch) const {
   return plan;
 }
 
-// Rows of a full micro-batch.
+// Rows of a full micro-batch; a sample of several sequences may need more.
 std::int64_t BatchStream::capacity() const {
-  return options_.per_device_train_batch_size * options_.max_length;
+  const std::int64_t rows = options_.per_device_train_batch_size * options_.max_length;
+  return std::max<std::int64_t>(rows, dataset_.report().largest);
 }
 
 // Without packing every epoch has the same number; with packing it depends on which samples meet.
@@ -75,7 +77,7 @@ std::int64_t BatchStream::MaxRows() const {
   const std::int64_t count = options_.per_device_train_batch_size;
   const std::vector<OrderPart> parts = dataset_.parts();
   if (std::any_of(parts.begin(), parts.end(), [](const OrderPart& p) { return p.weight > 1; })) {
-    return count * dataset_.report().longest;
+    return count * dataset_.report().largest;
   }
   // Else the longest samples may meet in one, each of them once.
   std::vector<std::int32_t> lengths;
@@ -83,6 +85,11 @@ std::int64_t BatchStream::MaxRows() const {
   const std::int64_t taken = std::min(count, dataset_.size());
   std::partial_sort(lengths.begin(), lengths.begin() + taken, lengths.end(), std::greater<>());
   return std::accumulate(lengths.begin(), lengths.begin() + taken, std::int64_t{0});
+}
+
+std::int64_t UnfoldedRows(std::int64_t rows, double unfolding) {
+  if (unfolding == 1) return 0;
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) * unfolding));
 }
 
 //   epoch   | m0 | m1 | m2 | m3 | m4 |      micro-batches

@@ -86,6 +86,10 @@ class BatchStream {
   EpochPlan plan_;  // of cursor_.epoch
 };
 
+// The most unfolded rows (Batch) of so many rows of data with this DataReport::unfolding; 0 without
+// prefixes.
+std::int64_t UnfoldedRows(std::int64_t rows, double unfolding);
+
 }  // namespace qlora
 
 #endif  // QLORA_DATA_BATCH_STREAM_H_

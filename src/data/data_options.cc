@@ -151,6 +151,27 @@ void ReadingFields::Declare(OptionTable& table) {
             {"remove_columns"});
 }
 
+void DecisionReading::Declare(OptionTable& table) {
+  table.Section("Decisions");
+  table.AddPath("decision_template", &decision_template,
+                "prompts of questions: plain, chat (the model's chat template), or a Jinja file; "
+                "default: chat if the model has a chat template, else plain");
+  table.Add("question_types", &question_types,
+            "types of questions that are read; others are left out");
+  table.Add("soft_targets", &soft_targets,
+            "read answers with probabilities as they are; false: as the most likely option");
+  table.Choice("option_order", &option_order, {"auto", "given", "shuffle"},
+               "order of the options of a choice; auto: shuffle in training, given elsewhere");
+  table.Add("max_options", &max_options,
+            "options of a question in training, at most; others than the answer are left out");
+  table.Add("share_prefix", &share_prefix,
+            "compute the tokens that the questions of a record begin with once");
+  table.Add("text_column", &text_column, "field with the text, of tables of texts and labels");
+  table.Add("label_column", &label_column, "field with the label");
+  table.Add("label_names", &label_names, "names of the labels 0, 1 ...");
+  table.Add("instructions", &instructions, "the question that the label answers");
+}
+
 void DataFields::Declare(OptionTable& table) {
   table.Section("Data");
   table.AddPath(
@@ -178,6 +199,7 @@ void DataFields::Declare(OptionTable& table) {
       "folder for the index of the data, so that later runs start sooner and data may be larger "
       "than memory; default: index in memory");
   chat.Declare(table);
+  reading.decision.Declare(table);
 }
 
 std::int64_t ResolveMaxLength(const ReadingFields& fields, const DataLimits& limits) {
@@ -228,6 +250,26 @@ std::string DescribeFound(const std::string& text, const DataFiles& found,
   return line.empty() ? "" : Printable(text + ": " + line.substr(2));
 }
 
+DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose purpose) {
+  constexpr std::int64_t kMostLabels = 26;
+  if (fields.max_options < 2 || fields.max_options > kMostLabels) {
+    ThrowInvalidInput("max_options: expected 2 to {}, found {}", kMostLabels, fields.max_options);
+  }
+  const bool trains = purpose == DataPurpose::kTraining;
+  return {.decision_template = fields.decision_template,
+          .fields = {.text_column = fields.text_column,
+                     .label_column = fields.label_column,
+                     .label_names = fields.label_names,
+                     .instructions = fields.instructions},
+          .types = ParseQuestionTypes(fmt::format("{}", fmt::join(fields.question_types, ",")),
+                                      "question_types"),
+          .soft_targets = fields.soft_targets,
+          .shuffles_options =
+              fields.option_order == "shuffle" || (fields.option_order == "auto" && trains),
+          .max_options = trains ? fields.max_options : kMostLabels,
+          .share_prefix = fields.share_prefix};
+}
+
 // evaluated: as DescribeFound.
 DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>& paths,
                     const DataLimits& limits, const std::optional<PromptLayout>& recorded,
@@ -262,6 +304,7 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
         fields.train_on_inputs ? "train_on_inputs" : "assistant_only_loss false");
   }
   data.append_eos = fields.append_eos;
+  data.decision = ToDecisionOptions(fields.decision, purpose);
   data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
                  .prompt_template = fields.prompt_template,
                  .completion_template = fields.completion_template,
@@ -288,6 +331,8 @@ DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const D
   DataOptions data =
       Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits, recorded,
               purpose, {fields.eval_dataset.begin(), fields.eval_dataset.end()});
+  // The order of the file means that of its options too.
+  if (!fields.shuffle) data.decision.shuffles_options = false;
   data.index_folder = fields.dataset_prepared_path;
   return data;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/data_slice.h"
+#include "decision/decision_record.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
 #include "records/data_files.h"
@@ -69,6 +70,19 @@ DataFields WithFoundEvaluation(DataFields fields);
 // Evaluation reads each sample once. Errors: InvalidInput for a source with a weight.
 void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view option);
 
+// How records of questions become prompts (src/decision).
+struct DecisionOptions {
+  // plain, chat, a file; "": that of the layout, or by the model
+  std::string decision_template = {};
+  DecisionFields fields = {};
+  std::vector<QuestionType> types = {kQuestionTypes.begin(), kQuestionTypes.end()};
+  bool soft_targets = true;
+  bool shuffles_options = false;  // of choices, by seed and record
+  std::uint64_t seed = 0;
+  std::int64_t max_options = 26;
+  bool share_prefix = true;
+};
+
 // What decides the samples of a record. Each file keeps a copy.
 struct EncodingOptions {
   std::int64_t max_length = 2048;  // tokens
@@ -85,6 +99,7 @@ struct EncodingOptions {
   TrainTurns train_turns = TrainTurns::kAll;
 
   LayoutRules layout;  // of records with fields
+  DecisionOptions decision;
 
   std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
 };

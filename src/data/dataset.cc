@@ -125,6 +125,8 @@ void Dataset::Summarize() {
   hashes.reserve(size());
   report_.samples = size();
   report_.tokens = report_.supervised = 0;
+  report_.longest = 0;
+  report_.unfolding = 1;
   for (FileReport& file : report_.files) file.samples = 0;
   for (std::int64_t i = 0; i < size(); ++i) {
     const auto [source, entry] = At(i);
@@ -133,11 +135,14 @@ void Dataset::Summarize() {
     ++report_.files[source].samples;
     lengths.push_back(entry.length);
     hashes.push_back(entry.hash);
+    report_.longest = std::max(report_.longest, entry.longest);
+    report_.unfolding = std::max(
+        report_.unfolding, static_cast<double>(entry.unfolded) / static_cast<double>(entry.length));
   }
   // Equal hashes count as equal samples: among 10^6 that differ, two collide with probability 3e-8.
   const auto [shortest, longest] = std::minmax_element(lengths.begin(), lengths.end());
   report_.shortest = lengths.empty() ? 0 : *shortest;
-  report_.longest = lengths.empty() ? 0 : *longest;
+  report_.largest = lengths.empty() ? 0 : *longest;
   CountLengths(lengths, kHistogramBuckets, report_);
   // Sorting 8 bytes a sample takes a fraction of the memory of a hash set.
   std::sort(hashes.begin(), hashes.end());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "decision/decision_record.h"
 #include "prompt/field_template.h"
 #include "records/record_error.h"
 
@@ -42,6 +43,9 @@ FormatExample FindFormatExample(const RecordFile& records, RecordFormat format,
     if (!record) continue;
     if (!first) first = i;
     ++tried;
+    const bool asks = detects ? rules.prompt_template.empty() && LooksLikeDecision(*record)
+                              : format == RecordFormat::kDecision;
+    if (asks) return {std::move(*record), {RecordFormat::kDecision, {}}};
     auto detected = detects ? DetectRecordFormat(*record, HasTemplateFor(*record, rules))
                             : DetectFieldNames(*record, format);
     if (detected) return {std::move(*record), std::move(*detected)};

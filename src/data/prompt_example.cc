@@ -127,12 +127,20 @@ PromptExample OfTokens(const Dataset& dataset, std::int64_t i, const Tokenizer& 
   return {.prompt = tokenizer.Decode(prompt, /*skip_special_tokens=*/false), .raw = true};
 }
 
+// Returns the prompt of the first question, as text with its special tokens.
+PromptExample OfDecision(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
+  const Sample sample = dataset.Get(i);
+  const std::int64_t end = sample.choices.front().row + 1;
+  return {.prompt = tokenizer.Decode(std::span(sample.ids).first(end), false), .raw = true};
+}
+
 // Returns the prompt of sample i in the form that `generate` takes.
 PromptExample ExampleOf(const Dataset& dataset, std::int64_t i, const Tokenizer& tokenizer) {
   const RecordLayout layout(dataset.LayoutOf(i));
   const Kind kind = layout.layout().kind;
   if (kind == Kind::kTokens) return OfTokens(dataset, i, tokenizer);
   if (kind == Kind::kWhole) return OfText(dataset, i, tokenizer);
+  if (kind == Kind::kDecision) return OfDecision(dataset, i, tokenizer);
   const OrderedJson record = dataset.ReadRecord(i).value();
   if (!layout.layout().prompt_template.empty()) {
     if (const auto typed = TypedFields(record, layout); typed && IsTyped(*typed)) return *typed;

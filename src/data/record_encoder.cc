@@ -45,7 +45,7 @@ Ids Integers(const OrderedJson& record, const char* key) {
 
 RecordEncoder::RecordEncoder(PromptLayout layout, const EncodingOptions& options,
                              const Tokenizer& tokenizer, const ChatTemplate* chat)
-    : layout_(std::move(layout)),
+    : layout_(WithDecisionTemplate(std::move(layout), options.decision, tokenizer, chat)),
       options_(options),
       tokenizer_(tokenizer),
       chat_(chat),
@@ -63,6 +63,9 @@ RecordEncoder::RecordEncoder(PromptLayout layout, const EncodingOptions& options
         options.train_on_inputs ||
         (!options.assistant_only_loss && IsConversationFormat(this->layout().format));
     conversations_.emplace(options_, everything, tokenizer, *chat);
+  }
+  if (kind == Kind::kDecision) {
+    decisions_.emplace(this->layout().prompt_template, options_.decision, tokenizer);
   }
   const bool appends = kind == Kind::kText || this->layout().format == RecordFormat::kText;
   if (appends && options.append_eos && !tokenizer.eos_id().has_value()) {
@@ -87,6 +90,15 @@ std::string RecordEncoder::key() const {
                      {"around", tokenizer_.Encode("", /*add_special_tokens=*/true)},
                      {"tokenizer", tokenizer_.spec().hash},
                      {"chat", chat_ == nullptr ? "" : chat_->source()}};
+  if (decisions_) {
+    const DecisionOptions& o = options_.decision;
+    OrderedJson types = OrderedJson::array();
+    for (const QuestionType type : o.types) types.push_back(NameOf(type));
+    key["decision"] = {
+        std::move(types),     o.soft_targets,       o.shuffles_options,   o.seed,
+        o.max_options,        o.share_prefix,       o.fields.text_column, o.fields.label_column,
+        o.fields.label_names, o.fields.instructions};
+  }
   // Not in the keys of before: an index of all records is the same without the option.
   if (options_.bad_records == BadRecords::kDrop) key["bad_records"] = "drop";
   if (!options_.ignore_fields.empty()) key["ignore_fields"] = options_.ignore_fields;
@@ -120,8 +132,16 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
                                                 : std::string(),
                 samples.back().notes);
     // In a conversation the last turn alone decides, which its encoder has looked at.
+<<<<<<< ours
+    samples.back().notes.without_eos =
+        !decisions_ && !TrainsStop(samples.back().sample, tokenizer_);
+  }
+  for (EncodedRecord& encoded : samples) {
+    CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
+=======
     samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
     Measure(samples.back());
+>>>>>>> theirs
   }
   return samples;
 }
@@ -188,6 +208,8 @@ EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
       return EncodeCompletion(layout_.Prompt(record), layout_.Completion(record));
     case Kind::kTokens:
       return EncodeIds(record);
+    case Kind::kDecision:
+      return decisions_->Encode(record);
     case Kind::kChat:
     case Kind::kWhole:
       break;

@@ -12,6 +12,7 @@
 #include "base/batch.h"
 #include "data/conversation_encoder.h"
 #include "data/data_options.h"
+#include "data/decision_encoder.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
 #include "prompt/chat_template.h"
@@ -41,6 +42,9 @@ class RecordEncoder {
   std::vector<EncodedRecord> EncodeAll(const OrderedJson& record) const;
   // One of these samples again.
   Sample Encode(const OrderedJson& record, std::int64_t part) const;
+
+  // Null unless the layout is kDecision.
+  const DecisionEncoder* decisions() const { return decisions_ ? &*decisions_ : nullptr; }
 
   // The tokens of a long text, without BOS and EOS.
   std::vector<std::int32_t> EncodeRaw(std::string_view text) const;
@@ -72,6 +76,7 @@ class RecordEncoder {
   const ChatTemplate* chat_;  // null: none
   std::int64_t vocab_size_;
   std::optional<ConversationEncoder> conversations_;  // kChat
+  std::optional<DecisionEncoder> decisions_;          // kDecision
 };
 
 }  // namespace qlora

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -26,7 +27,7 @@ namespace {
 // Records that are encoded before the results are collected, at most.
 constexpr std::int64_t kBlock = 4096;
 
-// Hashes every token with its label, in order.
+// Hashes every token with its label, in order, then branches and choices.
 std::uint64_t HashSample(const Sample& sample) {
   std::uint64_t hash = MixBits(sample.ids.size());
   for (std::size_t t = 0; t < sample.ids.size(); ++t) {
@@ -34,6 +35,16 @@ std::uint64_t HashSample(const Sample& sample) {
     const std::uint64_t both = std::uint64_t{static_cast<std::uint32_t>(sample.ids[t])} << 32 |
                                static_cast<std::uint32_t>(sample.labels[t]);
     hash = MixBits(hash ^ both);
+  }
+  const auto add = [&hash](std::int64_t value) {
+    hash = MixBits(hash ^ static_cast<std::uint64_t>(value));
+  };
+  for (const std::int64_t branch : sample.branches) add(branch);
+  for (const Choice& choice : sample.choices) {
+    add(choice.row);
+    add(choice.kind);
+    for (const std::int32_t label : choice.labels) add(label);
+    for (const double target : choice.targets) add(std::bit_cast<std::int64_t>(target));
   }
   return hash;
 }
@@ -211,8 +222,9 @@ bool SampleIndex::EntriesAreSound() const {
   for (const SampleEntry& entry : entries()) {
     const bool follows =
         entry.record >= next || (std::int64_t{entry.record} + 1 == next && entry.part >= next_part);
-    const bool sound = follows && entry.record < end_ && entry.length <= max_length_ &&
-                       entry.supervised > 0 && entry.supervised < entry.length;
+    const bool sound = follows && entry.record < end_ && entry.longest <= max_length_ &&
+                       entry.longest <= entry.length && entry.length <= entry.unfolded &&
+                       entry.supervised > 0 && entry.supervised <= entry.length;
     if (!sound) return false;
     next = std::int64_t{entry.record} + 1;
     next_part = std::int64_t{entry.part} + 1;
@@ -246,7 +258,7 @@ Sample SampleIndex::Read(const SampleEntry& entry) const {
   if (!records_) return Window(entry.record);
   Sample sample = WithRecord(
       entry.record, [&](const OrderedJson& json) { return encoder_.Encode(json, entry.part); });
-  if (std::ssize(sample.ids) > max_length_) Cut(sample, max_length_);
+  if (LongestSequence(sample) > max_length_) Cut(sample, max_length_);
   if (HashSample(sample) != entry.hash || std::ssize(sample.ids) != entry.length ||
       CountSupervised(sample) != entry.supervised) {
     ThrowInvalidInput(
@@ -379,7 +391,11 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
 void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
                             EncodedRecord& encoded) {
   Sample& sample = encoded.sample;
+<<<<<<< ours
+  const std::int64_t length = LongestSequence(sample);
+=======
   const std::int64_t length = encoded.length;
+>>>>>>> theirs
   counts_.longest_record = std::max(counts_.longest_record, length);
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
@@ -390,7 +406,9 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
       ThrowInvalidInput("{}: the sample has {} tokens and max_length is {}", Where(record), length,
                         max_length_);
     }
-    if (over_long == OverLong::kDrop) {
+    // A question without its end is another question, and branches end apart.
+    const bool can_be_cut = sample.branches.empty() && sample.choices.empty();
+    if (over_long == OverLong::kDrop || !can_be_cut) {
       ++counts_.dropped_long;
       return;
     }
@@ -413,7 +431,9 @@ void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int6
                 .record = static_cast<std::uint32_t>(record),
                 .part = static_cast<std::uint32_t>(part),
                 .length = static_cast<std::int32_t>(sample.ids.size()),
-                .supervised = static_cast<std::int32_t>(CountSupervised(sample))});
+                .supervised = static_cast<std::int32_t>(CountSupervised(sample)),
+                .longest = static_cast<std::int32_t>(LongestSequence(sample)),
+                .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample))});
 }
 
 // Records come in their order, and the samples of one together.

@@ -33,6 +33,8 @@ struct SampleEntry {
   std::uint32_t part;
   std::int32_t length;      // tokens
   std::int32_t supervised;  // tokens that are trained on
+  std::int32_t longest;     // tokens of the longest sequence, with its prefix
+  std::int32_t unfolded;    // UnfoldedRows
 };
 
 using ReadingProgress = std::function<void(double share)>;

@@ -66,8 +66,9 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
   }
   const DataFields all = WithFoundEvaluation(fields);
   const auto open = [&](DataPurpose purpose) {
-    return Dataset::Open(ToDataOptions(all, purpose, limits, recorded), tokenizer, chat, context,
-                         progress);
+    DataOptions options = ToDataOptions(all, purpose, limits, recorded);
+    options.decision.seed = seed;
+    return Dataset::Open(options, tokenizer, chat, context, progress);
   };
   // The split draws among the samples that were kept, so that its size is exact.
   TrainingData data{open(DataPurpose::kTraining), std::nullopt};

@@ -1,7 +1,6 @@
 #include "inference/dataset_loss.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <vector>
 
@@ -9,11 +8,10 @@
 #include "base/stopwatch.h"
 #include "dist/together.h"
 #include "pass/eval_memory.h"
-#include "pass/loss.h"
 
 namespace qlora {
 
-std::int64_t EvalRows(std::int64_t longest) { return std::max<std::int64_t>(1024, longest); }
+std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 
 namespace {
 
@@ -21,13 +19,11 @@ namespace {
 struct PassSamples {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::int64_t supervised = 0;  // tokens
 };
 
-struct PassResult {
-  double loss = 0;
-  std::int64_t hits = 0;
-  std::int64_t tokens = 0;
-};
+// The sums of a pass; empty on ranks that have not computed it.
+using PassSums = std::vector<double>;
 
 // Whole samples are collected until the next one would exceed `rows`. Each pass has about the same
 // size, whatever the lengths are, and the samples of a pass are separate sequences: grouping does
@@ -37,11 +33,12 @@ std::vector<PassSamples> GroupSamples(const Dataset& dataset, std::int64_t rows)
   std::int64_t filled = 0;
   for (std::int64_t i = 0; i < dataset.size(); ++i) {
     if (passes.empty() || filled + dataset.length(i) > rows) {
-      passes.push_back({i, i});
+      passes.push_back({i, i, 0});
       filled = 0;
     }
     filled += dataset.length(i);
     passes.back().end = i + 1;
+    passes.back().supervised += dataset.supervised(i);
   }
   return passes;
 }
@@ -67,34 +64,33 @@ std::vector<std::vector<T>> GatherValues(Communicator& communicator, std::span<c
   return all;
 }
 
-// Puts the results of all ranks in their places, each of which its owner has filled. rows: of a
-// pass at most.
-void SharePasses(Communicator& communicator, const RankPlace& place, std::int64_t rows,
-                 std::vector<PassResult>& passes) {
-  std::vector<PassResult> mine;
+// Puts the results of all ranks in their places, each of which its owner has filled.
+void SharePasses(Communicator& communicator, const RankPlace& place, std::int64_t width,
+                 std::vector<PassSums>& passes) {
+  std::vector<double> mine;
   std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
-    ++counts[OwnerOf(place, p)];
-    if (OwnerOf(place, p) == place.rank) mine.push_back(passes[p]);
+    counts[OwnerOf(place, p)] += width;
+    if (OwnerOf(place, p) == place.rank)
+      mine.insert(mine.end(), passes[p].begin(), passes[p].end());
   }
-  const auto all = GatherValues<PassResult>(communicator, mine, counts);
+  const auto all = GatherValues<double>(communicator, mine, counts);
   std::fill(counts.begin(), counts.end(), 0);
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
     const int owner = OwnerOf(place, p);
-    passes[p] = all[owner][counts[owner]++];
-    if (passes[p].tokens < 0 || passes[p].tokens > rows) {
-      ThrowSent(communicator, owner, fmt::format("a pass of {} tokens", passes[p].tokens));
-    }
+    const auto begin = all[owner].begin() + counts[owner];
+    passes[p].assign(begin, begin + width);
+    counts[owner] += width;
   }
 }
 
 // The values of supervised tokens in the order of passes. mine: of the passes of this rank.
 template <typename T>
 void ShareTokens(Communicator& communicator, const RankPlace& place,
-                 std::span<const PassResult> passes, std::vector<T>& mine) {
+                 std::span<const PassSamples> passes, std::vector<T>& mine) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
-    counts[OwnerOf(place, p)] += passes[p].tokens;
+    counts[OwnerOf(place, p)] += passes[p].supervised;
   }
   const auto all = GatherValues<T>(communicator, mine, counts);
   std::fill(counts.begin(), counts.end(), 0);
@@ -102,8 +98,8 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
   for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
     const int owner = OwnerOf(place, p);
     const auto begin = all[owner].begin() + counts[owner];
-    mine.insert(mine.end(), begin, begin + passes[p].tokens);
-    counts[owner] += passes[p].tokens;
+    mine.insert(mine.end(), begin, begin + passes[p].supervised);
+    counts[owner] += passes[p].supervised;
   }
 }
 
@@ -123,16 +119,17 @@ void ForwardStage(Communicator& communicator, const RankPlace& place, const Deco
 
 }  // namespace
 
-std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const RankPlace& place,
-                                          const Decoder& decoder, const LoraAdapter* adapter,
-                                          const Dataset& dataset, bool per_token, Arena& memory,
-                                          const EvalProgress& progress) {
+std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
+                                           const Decoder& decoder, const LoraAdapter* adapter,
+                                           const Objective& objective, const Dataset& dataset,
+                                           bool per_token, Arena& memory,
+                                           const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::int64_t rows = EvalRows(dataset.report().longest);
-  const std::vector<PassSamples> groups = GroupSamples(dataset, rows);
+  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().largest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
-  EvalResult result;
-  std::vector<PassResult> passes(groups.size());
+  DatasetSums result;
+  for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
+  std::vector<PassSums> passes(groups.size());
   bool stopped = false;
   for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
     if (ReplicaOf(place, p) != place.replica()) continue;
@@ -144,35 +141,30 @@ std::optional<EvalResult> EvaluateDataset(Communicator& communicator, const Rank
       samples.push_back(dataset.Get(i));
     }
     const Batch batch = MakeBatch(samples);
-    Activations& activations = activations_of.ForRows(batch.rows());
+    Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
     ForwardStage(communicator, place, decoder, inputs, activations);
     if (!place.is_last_stage()) continue;
-    const LossSum sum = Loss(decoder, inputs, activations, per_token ? &result.logprobs : nullptr);
-    passes[p] = {sum.loss, sum.hits, batch.supervised()};
+    passes[p].resize(objective.sums());
+    objective.Run({result.totals, decoder, batch, inputs, activations,
+                   per_token ? &result.logprobs : nullptr},
+                  nullptr, passes[p]);
     // In the order of rows, as Loss appends the log-probabilities.
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
     }
   }
   if (AnyRank(communicator, stopped)) return {};
-  if (place.ranks() > 1) SharePasses(communicator, place, rows, passes);
+  if (place.ranks() > 1) SharePasses(communicator, place, objective.sums(), passes);
   if (place.ranks() > 1 && per_token) {
-    ShareTokens(communicator, place, passes, result.logprobs);
-    ShareTokens(communicator, place, passes, result.token_ids);
+    ShareTokens(communicator, place, groups, result.logprobs);
+    ShareTokens(communicator, place, groups, result.token_ids);
   }
-  PassResult sum;
-  for (const PassResult& pass : passes) {  // in this order on any number of ranks
-    sum.loss += pass.loss;
-    sum.hits += pass.hits;
-    sum.tokens += pass.tokens;
+  result.sums.resize(objective.sums());
+  for (const PassSums& pass : passes) {  // in this order on any number of ranks
+    for (std::int64_t i = 0; i < std::ssize(pass); ++i) result.sums[i] += pass[i];
   }
-  result.tokens = sum.tokens;
-  result.sequences = dataset.size();
-  result.loss = sum.loss / static_cast<double>(result.tokens);
-  result.token_accuracy = static_cast<double>(sum.hits) / static_cast<double>(result.tokens);
-  result.perplexity = std::exp(result.loss);
   result.seconds = watch.seconds();
   return result;
 }

@@ -9,6 +9,7 @@
 #include "backend/backend_factory.h"
 #include "base/check.h"
 #include "base/stopwatch.h"
+#include "data/batch_stream.h"
 #include "data/dataset.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
@@ -25,6 +26,7 @@
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
+#include "objective/supervised.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
 #include "prompt/chat_template_load.h"
@@ -183,15 +185,29 @@ class Model::Impl {
     AgreeOnEvaluation(dataset, options.without_adapter);
     const DataReport& report = dataset.report();
     const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
-    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), EvalRows(report.longest));
+    const std::int64_t rows = EvalRows(report.largest);
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows,
+                                     UnfoldedRows(rows, report.unfolding));
     UseNorms();
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
-    EvalResult result = *EvaluateDataset(
-        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), dataset,
+    const Supervised objective;
+    DatasetSums sums = *EvaluateDataset(
+        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), objective, dataset,
         options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
           if (progress) progress(done, total);
           return true;
         });
+    const std::vector<double> values = objective.Values(sums.sums, sums.totals);
+    EvalResult result;
+    result.loss = values.front();
+    const std::vector<MetricValue> metrics = MetricsOf(objective, values, false);
+    result.perplexity = ValueOf(metrics, "perplexity");
+    result.token_accuracy = ValueOf(metrics, "token_accuracy");
+    result.tokens = sums.totals.supervised;
+    result.sequences = dataset.size();
+    result.seconds = sums.seconds;
+    result.logprobs = std::move(sums.logprobs);
+    result.token_ids = std::move(sums.token_ids);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }

@@ -48,6 +48,7 @@ void EvalOptions::Declare(OptionTable& table) {
   table.AddPath("dataset", &dataset, "files to evaluate, separated by commas",
                 {"datasets", "data"});
   reading.Declare(table);
+  reading.decision.Declare(table);
   table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
 }

@@ -33,7 +33,9 @@ ChatFields ChatFieldsOf(ChatFields given, const std::optional<PromptRecord>& tra
 // template or nothing is known.
 PromptLayout LayoutToServe(const std::optional<PromptLayout>& recorded, bool template_given,
                            bool has_chat_template) {
-  const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens;
+  // Token ids tell nothing of prompts, and decisions are no texts that go on.
+  const bool known = recorded && recorded->kind != PromptLayout::Kind::kTokens &&
+                     recorded->kind != PromptLayout::Kind::kDecision;
   const bool possible = known && (recorded->kind != PromptLayout::Kind::kChat || has_chat_template);
   if (possible && !template_given) return *recorded;
   if (!has_chat_template) return {.kind = PromptLayout::Kind::kWhole};

@@ -236,6 +236,11 @@ class DuplicateFinder : public Json::json_sax_t {
   std::vector<std::unordered_set<std::string>> open_;
 };
 
+void RefuseDuplicates(std::string_view text, std::string_view where) {
+  DuplicateFinder finder(where);
+  Json::sax_parse(text, &finder);
+}
+
 // Returns the name of the kind of values that T can hold; nothing when `value` is one of them.
 template <typename T>
 const char* OtherKind(const Json& value) {
@@ -285,9 +290,11 @@ std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value
   return Parse(text, {.keys = kMaxOrderedKeys, .values = max_values}, value);
 }
 
-OrderedJson ParseOrderedJson(std::string_view text, std::string_view where) {
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view where,
+                             DuplicateKeys duplicates) {
   OrderedJson value;
   if (const auto defect = TryParseJson(text, value)) ThrowDefect(text, where, *defect);
+  if (duplicates == DuplicateKeys::kRefuse) RefuseDuplicates(text, where);
   return value;
 }
 
@@ -299,10 +306,7 @@ Json ParseJson(std::string_view text, std::string_view where, DuplicateKeys dupl
   Json value;
   if (const auto defect = TryParseJson(text, value)) ThrowDefect(text, where, *defect);
   // A second pass, but only over headers and configurations, which decide how data are read.
-  if (duplicates == DuplicateKeys::kRefuse) {
-    DuplicateFinder finder(where);
-    Json::sax_parse(text, &finder);
-  }
+  if (duplicates == DuplicateKeys::kRefuse) RefuseDuplicates(text, where);
   return value;
 }
 

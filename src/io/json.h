@@ -49,7 +49,8 @@ std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins: as Python's json
 
 // All functions from here on throw InvalidInput.
-OrderedJson ParseOrderedJson(std::string_view text, std::string_view where);
+OrderedJson ParseOrderedJson(std::string_view text, std::string_view where,
+                             DuplicateKeys duplicates = DuplicateKeys::kLastWins);
 Json ParseJson(std::string_view text, std::string_view where,
                DuplicateKeys duplicates = DuplicateKeys::kLastWins);
 Json ReadJsonFile(const std::filesystem::path& path);

@@ -121,9 +121,10 @@ Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
     }
     return result;
   }
-  std::string text = Str(runtime_, left);
+  const auto is_nothing = [&](const Value& v) { return IsNone(v) && runtime_.is_llama_cpp(); };
+  std::string text = is_nothing(left) ? "" : Str(runtime_, left);
   const std::size_t offset = text.size();
-  AppendStr(runtime_, right, text);
+  if (!is_nothing(right)) AppendStr(runtime_, right, text);
   const Value result = runtime_.NewText(std::move(text));
   JoinMarks(runtime_, left, right, offset, result);
   return result;

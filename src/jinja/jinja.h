@@ -23,6 +23,7 @@
 #define QLORA_JINJA_JINJA_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -40,9 +41,15 @@ struct JinjaLimits {
   int depth = 500;                            // nested calls, statements and operators
 };
 
+// Whose rules make text of values. As in llama.cpp, {{ x }} writes nothing of None and of a dict,
+// and of a list its items one behind the other; ~ joins None as nothing; floats have six decimals
+// at most; default(x) replaces None, too; the length of a text is in bytes; only ASCII has cases.
+enum class JinjaDialect : std::uint8_t { kPython, kLlamaCpp };
+
 struct JinjaOptions {
   JinjaLimits limits;
   std::optional<std::tm> now;  // the time that strftime_now shows; none: the local time
+  JinjaDialect dialect = JinjaDialect::kPython;
 };
 
 struct JinjaVariable {

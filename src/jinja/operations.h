@@ -69,8 +69,9 @@ Value Item(Runtime& runtime, const Value& object, const Value& key);
 Value Slice(Runtime& runtime, const Value& object, const Value& begin, const Value& end,
             const Value& step);
 
-// value_text.cc: str(value) and repr(value).
+// value_text.cc: str(value) and repr(value), and what {{ value }} writes.
 std::string Str(Runtime& runtime, const Value& value);
+void AppendOutput(Runtime& runtime, const Value& value, std::string& out);
 void AppendStr(Runtime& runtime, const Value& value, std::string& out);
 void AppendRepr(Runtime& runtime, const Value& value, std::string& out);
 

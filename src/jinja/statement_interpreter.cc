@@ -121,7 +121,7 @@ void Interpreter::Write(const Value& value) {
   } else if (HasMarks(runtime_, value)) {  // a list that is shown
     marks_->lost = true;
   }
-  AppendStr(runtime_, value, *out_);
+  AppendOutput(runtime_, value, *out_);
   runtime_.CheckOutput(out_->size());
 }
 

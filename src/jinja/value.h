@@ -97,9 +97,13 @@ struct Callable {
 // The objects of one rendering, and the budget that pays for them.
 class Runtime : public WorkBudget {
  public:
-  explicit Runtime(const JinjaOptions& options) : WorkBudget(options.limits), now_(options.now) {}
+  explicit Runtime(const JinjaOptions& options)
+      : WorkBudget(options.limits),
+        now_(options.now),
+        is_llama_cpp_(options.dialect == JinjaDialect::kLlamaCpp) {}
 
   const std::optional<std::tm>& now() const { return now_; }
+  bool is_llama_cpp() const { return is_llama_cpp_; }
   TextMarks& marks() { return marks_; }
 
   Value NewText(std::string text, bool is_markup = false) {
@@ -123,6 +127,7 @@ class Runtime : public WorkBudget {
 
  private:
   const std::optional<std::tm> now_;
+  const bool is_llama_cpp_;
   TextMarks marks_;
   std::tuple<std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Callable>>
       objects_;  // a deque leaves its elements where they are

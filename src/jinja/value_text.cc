@@ -5,6 +5,7 @@
 //   None, true   None      True
 //   undefined    (empty)   Undefined
 //   ['a', 1.0]             ['a', 1.0]
+#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <cmath>
@@ -69,6 +70,16 @@ void AppendDict(Runtime& runtime, const Dict& dict, std::string& out) {
   out += '}';
 }
 
+// "0.3", "1.0": six decimals without zeros at the end.
+std::string ShortDecimals(double number) {
+  std::string text = fmt::format("{:f}", number);
+  const std::size_t last = text.find_last_not_of('0');
+  if (last != std::string::npos && text.find('.') != std::string::npos) {
+    text.resize(last + (text[last] == '.' ? 2 : 1));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string Str(Runtime& runtime, const Value& value) {
@@ -80,8 +91,22 @@ std::string Str(Runtime& runtime, const Value& value) {
 void AppendStr(Runtime& runtime, const Value& value, std::string& out) {
   if (const std::string* text = AsText(value)) {
     runtime.Append(out, *text);
+  } else if (const double* number = std::get_if<double>(&value);
+             number != nullptr && runtime.is_llama_cpp()) {
+    runtime.Append(out, ShortDecimals(*number));
   } else if (!IsUndefined(value)) {
     AppendRepr(runtime, value, out);
+  }
+}
+
+void AppendOutput(Runtime& runtime, const Value& value, std::string& out) {
+  if (!runtime.is_llama_cpp()) return AppendStr(runtime, value, out);
+  const DepthLevel level = runtime.Enter();
+  runtime.Charge(WorkBudget::kStepWork);
+  if (const List* list = AsList(value)) {
+    for (const Value& item : list->items) AppendOutput(runtime, item, out);
+  } else if (AsDict(value) == nullptr && !IsNone(value)) {
+    AppendStr(runtime, value, out);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,7 +25,7 @@ enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 // The values of one entry in the order of the columns; the first is "step". An object holds values
 // that differ from run to run, by their names; it is no column. An array, as of ranks, is in JSON
 // Lines alone.
-using LogFields = std::vector<std::pair<const char*, Json>>;
+using LogFields = std::vector<std::pair<std::string, Json>>;
 
 // The logs of one format.
 class LogSink {

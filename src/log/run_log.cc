@@ -63,14 +63,14 @@ LogFields FieldsOf(const StepReport& r) {
                       {"epoch", r.epoch},
                       {"loss", r.loss},
                       {"grad_norm", r.grad_norm},
-                      {"learning_rate", r.learning_rate},
-                      {"token_accuracy", r.token_accuracy},
-                      {"tokens", r.tokens},
-                      {"tokens_per_second", r.tokens_per_second},
-                      {"memory", r.memory_bytes},
-                      {"elapsed", r.elapsed_seconds},
-                      {"skipped", r.skipped},
-                      {"spike", r.spike}};
+                      {"learning_rate", r.learning_rate}};
+  for (const MetricValue& metric : r.metrics) fields.push_back({metric.name, metric.value});
+  fields.insert(fields.end(), {{"tokens", r.tokens},
+                               {"tokens_per_second", r.tokens_per_second},
+                               {"memory", r.memory_bytes},
+                               {"elapsed", r.elapsed_seconds},
+                               {"skipped", r.skipped},
+                               {"spike", r.spike}});
   if (r.ranks.empty()) return fields;
   Json ranks = Json::array();
   for (const RankReport& rank : r.ranks) {
@@ -113,10 +113,10 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.epoch = epochs;
   report.loss = result.loss;
   report.grad_norm = result.grad_norm;
-  report.token_accuracy = static_cast<double>(result.hits) / static_cast<double>(result.supervised);
+  report.metrics = result.metrics;
   report.learning_rate = result.learning_rate;
-  report.tokens = result.supervised;
-  report.tokens_per_second = static_cast<double>(result.rows) / seconds;
+  report.tokens = result.totals.supervised;
+  report.tokens_per_second = static_cast<double>(result.totals.rows) / seconds;
   report.memory_bytes = ResidentBytes();
   for (const RankReport& rank : ranks) {
     report.memory_bytes = std::max(report.memory_bytes, rank.memory_bytes);
@@ -151,13 +151,12 @@ void RunLog::ShowEvalProgress(std::int64_t done, std::int64_t total) {
 }
 
 void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
-  LogFields fields = {{"step", step},
-                      {"eval_loss", r.loss},
-                      {"eval_perplexity", r.perplexity},
-                      {"eval_token_accuracy", r.token_accuracy},
-                      {"eval_best", r.best},
-                      {"eval_tokens", r.tokens},
-                      {"eval_runtime", r.seconds}};
+  LogFields fields = {{"step", step}, {"eval_loss", r.loss}};
+  for (const MetricValue& metric : r.metrics) {
+    fields.push_back({"eval_" + metric.name, metric.value});
+  }
+  fields.insert(fields.end(),
+                {{"eval_best", r.best}, {"eval_tokens", r.tokens}, {"eval_runtime", r.seconds}});
   if (!r.files.empty()) {
     Json files = Json::object();
     for (const EvalReport::File& file : r.files) files["eval_" + file.name + "_loss"] = file.loss;

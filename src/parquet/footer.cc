@@ -139,6 +139,14 @@ Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
           footer.row_groups.push_back(ReadRowGroup(reader, footer.root.leaves, data_end));
         });
         return true;
+      case 5:
+        reader.ListOfStructs(field, [&] {
+          auto& [key, value] = footer.metadata.emplace_back();
+          reader.Struct([&](const ThriftField& part) {
+            return reader.Read(part, {{1, &key}, {2, &value}});
+          });
+        });
+        return true;
       case 8:
         ThrowInvalidInput("the file is encrypted");
       default:

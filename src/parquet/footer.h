@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "parquet/schema.h"
@@ -34,6 +35,8 @@ struct RowGroup {
 struct Footer {
   Node root;
   std::vector<RowGroup> row_groups;
+  // What writers add, such as "huggingface": the features of a data set as JSON.
+  std::vector<std::pair<std::string, std::string>> metadata;
 };
 
 // Errors: InvalidInput, without the file's name, for a file that is not Parquet, is encrypted, or

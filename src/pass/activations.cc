@@ -31,6 +31,7 @@ class Layout {
   void Inputs(InputBuffers& out) {
     const std::int64_t per_layer = c_.per_layer_size > 0 ? 1 : 0;
     out.indices = carver_.Matrix(DType::kI32, 3 + std::ssize(c_.ropes) + per_layer, n_);
+    if (shape_.unfolded > 0) out.unfolded = carver_.Matrix(DType::kI32, 2, shape_.unfolded);
     if (!shape_.training) return;
     out.row_scale = Wide(1, n_);
     out.noise = Wide(1, n_);
@@ -118,7 +119,7 @@ class LayerLayout : public Layout {
 
  private:
   LayerCarver CarverOf(Carver& carver) const {
-    return LayerCarver(carver, c_, precision_, l_, n_, shape_.training);
+    return LayerCarver(carver, c_, precision_, l_, n_, shape_.training, shape_.unfolded);
   }
 
   std::int64_t l_;

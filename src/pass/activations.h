@@ -52,6 +52,9 @@ struct InputBuffers {
   // (3 and one per rotary table, N) int32: ids, rows of the tables, head rows, targets; one more
   // for rows of the table of per-layer embeddings. They are uploaded at once.
   MatrixView indices;
+  // (2, M) int32: the rows of M unfolded rows, and the first unfolded row of each row, N at most;
+  // empty without branches.
+  MatrixView unfolded;
   // Training only.
   MatrixView row_scale;  // (1, N) wide: the factor of the loss of each supervised row
   MatrixView noise;      // (1, N) wide: NEFTune's magnitude of each row
@@ -91,6 +94,7 @@ struct ActivationShape {
   std::int64_t head_rows = 0;        // C
   bool training = false;             // with the buffers of the backward pass
   std::vector<Recompute> recompute;  // L, read when training
+  std::int64_t unfolded = 0;         // M: Batch::unfolded_rows
 };
 
 // Rows of one chunk of the output head for a pass with `rows` supervised rows: about 32 MiB of

@@ -8,8 +8,10 @@
 
 namespace qlora {
 
-// Memory for passes without gradients over at most `rows` rows. Their workspace is reserved.
-Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
+// Memory for passes without gradients over at most `rows` rows, and `unfolded` of
+// Batch::unfolded_rows. Their workspace is reserved.
+Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows,
+                        std::int64_t unfolded = 0);
 
 // Passes without gradients, in memory that the caller owns.
 class EvalMemory {
@@ -20,7 +22,7 @@ class EvalMemory {
 
   // Lays the activations out for a batch of `rows` rows. Errors: Runtime when the memory is too
   // small.
-  Activations& ForRows(std::int64_t rows);
+  Activations& ForRows(std::int64_t rows, std::int64_t unfolded = 0);
 
  private:
   const Decoder& decoder_;

@@ -4,6 +4,7 @@
 #include "pass/loss.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -103,6 +104,41 @@ MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t
                            Columns(activations.head_rstd, 0, count)});
   MultiplyHeads(decoder, inputs, begin, norm, logits);
   return logits;
+}
+
+void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                   LoraAdapter* trained, const VisitLogits& visit) {
+  Backend& backend = decoder.backend();
+  Memory& memory = backend.memory();
+  if (trained != nullptr) {
+    CheckTrained(inputs, *trained);
+    backend.Run(ops::Zero{activations.dx});
+  }
+  const double softcap = decoder.config().final_softcap;
+  const std::int64_t chunk = activations.logits.rows;
+  for (std::int64_t begin = 0; begin < inputs.head_rows.size; begin += chunk) {
+    const std::int64_t count = std::min(chunk, inputs.head_rows.size - begin);
+    const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
+    for (std::int64_t m = 0; m < count; ++m) {
+      const MatrixView row = Rows(logits, m, 1);
+      std::vector<double> values = DownloadReal(memory, row);
+      if (softcap > 0) {
+        for (double& value : values) value = softcap * std::tanh(value / softcap);
+      }
+      const LogitGradient gradient = visit(begin + m, values);
+      if (trained == nullptr) continue;
+      backend.Run(ops::Zero{row});
+      for (std::size_t i = 0; i < gradient.columns.size(); ++i) {
+        const std::int32_t column = gradient.columns[i];
+        const double slope = softcap > 0 ? 1 - std::pow(values[column] / softcap, 2) : 1;
+        const auto value = static_cast<float>(gradient.values[i] * slope);
+        UploadWide(memory, {&value, 1}, Columns(row, column, 1));
+      }
+    }
+    if (trained != nullptr) {
+      LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
+    }
+  }
 }
 
 LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& activations,

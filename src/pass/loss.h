@@ -3,6 +3,8 @@
 #define QLORA_PASS_LOSS_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "pass/decoder.h"
@@ -28,6 +30,17 @@ LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 // the loss, as ops::CrossEntropy has it.
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained, double label_smoothing = 0);
+
+// The gradient of a loss with respect to the logits of a row: values at some columns, 0 elsewhere.
+struct LogitGradient {
+  std::vector<std::int32_t> columns;
+  std::vector<double> values;
+};
+// For losses of a few logits: calls visit(m, logits) for each head row m in order, with its V
+// logits. trained: where not null, the gradients that visit returns go on as in LossAndGradient.
+using VisitLogits = std::function<LogitGradient(std::int64_t row, std::span<const double> logits)>;
+void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
+                   LoraAdapter* trained, const VisitLogits& visit);
 
 }  // namespace qlora
 

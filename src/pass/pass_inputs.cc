@@ -1,5 +1,6 @@
 #include "pass/pass_inputs.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
@@ -108,6 +109,55 @@ std::vector<IndexView> AddRopeRows(const Decoder& decoder, std::span<const std::
   return views;
 }
 
+// Every sequence attends to its prefix and itself. Returns the lengths of all sequences, a prefix
+// as long as the longest sequence that goes on from it.
+std::vector<std::int64_t> AddSequences(const Batch& batch, PassInputs& inputs) {
+  std::vector<std::int64_t> lengths;
+  std::int64_t first = 0;  // unfolded row
+  for (std::int64_t s = 0; s < batch.sequences(); ++s) {
+    const std::int64_t begin = batch.sequence_begin[s];
+    const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
+    const std::int64_t all = batch.prefix_rows(s) + rows;
+    inputs.spans.push_back({begin, rows, first, all});
+    inputs.parts.push_back({first, all});
+    first += all;
+    lengths.push_back(all);
+    if (batch.prefix_rows(s) == 0) continue;
+    std::int64_t& shared = lengths[batch.prefix[s]];
+    shared = std::max(shared, all);
+  }
+  return lengths;
+}
+
+// The rows of sequences with prefixes, each written whole.
+void Unfold(Memory& memory, const Batch& batch, const InputBuffers& buffers, PassInputs& inputs) {
+  const std::int64_t count = batch.unfolded_rows();
+  if (buffers.unfolded.cols != count) {
+    ThrowRuntime("a pass over {} unfolded rows: the activations are laid out for {}", count,
+                 buffers.unfolded.cols);
+  }
+  std::vector<std::int32_t> unfolded;
+  std::vector<std::int32_t> folded(batch.rows());
+  for (std::int64_t s = 0; s < batch.sequences(); ++s) {
+    const auto add = [&](std::int64_t sequence) {
+      for (std::int64_t n = batch.sequence_begin[sequence]; n < batch.sequence_begin[sequence + 1];
+           ++n) {
+        if (sequence == s) folded[n] = static_cast<std::int32_t>(unfolded.size());
+        unfolded.push_back(static_cast<std::int32_t>(n));
+      }
+    };
+    if (batch.prefix_rows(s) > 0) add(batch.prefix[s]);
+    add(s);
+  }
+  const auto upload = [&](const std::vector<std::int32_t>& values, std::int64_t row) {
+    const MatrixView place = Rows(buffers.unfolded, row, 1);
+    memory.Upload(values.data(), place.data, values.size() * sizeof(std::int32_t));
+    return IndexView{static_cast<const std::int32_t*>(place.data), std::ssize(values)};
+  };
+  inputs.unfolded = upload(unfolded, 0);
+  inputs.folded = upload(folded, 1);
+}
+
 }  // namespace
 
 void CheckTrained(const PassInputs& inputs, const LoraAdapter& trained) {
@@ -136,15 +186,8 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
     ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
                  inputs.adapters.size());
   }
-  // Every sequence attends to itself alone: its span has the same rows of queries and of keys.
-  std::vector<std::int64_t> lengths;
-  for (std::size_t s = 0; s + 1 < batch.sequence_begin.size(); ++s) {
-    const std::int64_t begin = batch.sequence_begin[s];
-    const std::int64_t rows = batch.sequence_begin[s + 1] - begin;
-    inputs.spans.push_back({begin, rows, begin, rows});
-    inputs.parts.push_back({begin, rows});
-    lengths.push_back(rows);
-  }
+  const std::vector<std::int64_t> lengths = AddSequences(batch, inputs);
+  if (batch.unfolded_rows() > 0) Unfold(memory, batch, buffers, inputs);
   inputs.dropout = options.dropout;
   Indices indices(buffers.indices);
   AddIds(decoder, batch.ids, indices, inputs);

@@ -36,7 +36,11 @@ struct PassInputs {
   std::int64_t rows = 0;              // N
   std::vector<AdapterRows> adapters;  // cover the N rows in order
   std::vector<AttentionSpan> spans;   // one per sequence
-  std::vector<SequenceSpan> parts;    // the same rows, for mixers with a state
+  std::vector<SequenceSpan> parts;    // the same rows of keys, for mixers with a state
+  // Where sequences share a prefix, mixers read keys and values, or the inputs of a recurrence, of
+  // M unfolded rows, in which each sequence is whole.
+  IndexView unfolded;  // (M) the row of each unfolded row; empty: no prefixes, and M is N
+  IndexView folded;    // (N) the unfolded row of each row
   DropoutState dropout;
   IndexView ids;            // (N) rows of the token embedding
   IndexView per_layer_ids;  // (N) the same of the table of per-layer embeddings, where there is one
@@ -46,6 +50,8 @@ struct PassInputs {
   IndexView targets;                 // (M) of the supervised rows; empty without
   ConstMatrixView row_scale;         // (1, M) wide: factors of their losses; empty: no gradients
   ConstMatrixView noise;             // (1, N) wide: NEFTune's magnitudes; empty: none
+
+  bool unfolds() const { return unfolded.size > 0; }
 };
 
 struct PassOptions {

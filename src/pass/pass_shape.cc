@@ -29,15 +29,20 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
 }
 
 ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::int64_t supervised,
-                           const std::vector<Recompute>& recompute) {
+                           const std::vector<Recompute>& recompute, std::int64_t unfolded) {
   return {.rows = rows,
           .head_rows = HeadRows(config, supervised),
           .training = true,
-          .recompute = recompute};
+          .recompute = recompute,
+          .unfolded = unfolded};
 }
 
-ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows) {
-  return {.rows = rows, .head_rows = HeadRows(config, rows), .training = false, .recompute = {}};
+ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows, std::int64_t unfolded) {
+  return {.rows = rows,
+          .head_rows = HeadRows(config, rows),
+          .training = false,
+          .recompute = {},
+          .unfolded = unfolded};
 }
 
 }  // namespace qlora

@@ -20,12 +20,13 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
                        std::int64_t gradient_length = 0);
 
 // The shape of training passes over `rows` rows, of which `supervised` are. recompute: of each
-// layer.
+// layer. unfolded: Batch::unfolded_rows.
 ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::int64_t supervised,
-                           const std::vector<Recompute>& recompute);
+                           const std::vector<Recompute>& recompute, std::int64_t unfolded = 0);
 
 // The shape of passes without gradients over `rows` rows, each of which may be supervised.
-ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows);
+ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows,
+                          std::int64_t unfolded = 0);
 
 }  // namespace qlora
 

@@ -28,9 +28,17 @@ std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
 
 // Rows of the largest pass of an evaluation or of samples.
 std::int64_t EvalRowsOf(const RunParts& run, std::int64_t max_length) {
-  const std::int64_t longest = std::min(run.data.held_out_longest, max_length);
-  const std::int64_t held_out = longest > 0 ? EvalRows(longest) : 0;
+  const DataExtent& data = run.data;
+  const bool is_whole = data.held_out_largest > data.held_out_longest;
+  const std::int64_t largest =
+      is_whole ? data.held_out_largest : std::min(data.held_out_longest, max_length);
+  const std::int64_t held_out = largest > 0 ? EvalRows(largest) : 0;
   return std::max(held_out, run.prompts.rows);
+}
+
+void AddUnfolded(const DataExtent& data, ActivationNeeds& needs) {
+  needs.train_unfolded = UnfoldedRows(needs.train_rows, data.unfolding);
+  needs.eval_unfolded = UnfoldedRows(needs.eval_rows, data.held_out_unfolding);
 }
 
 std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
@@ -119,9 +127,13 @@ Sizes SizesOf(const RunParts& run) {
 MemoryPlan PlanFor(const RunParts& run, ActivationNeeds needs, const Sizes& sizes) {
   StreamOptions stream = run.data.stream;
   stream.per_device_train_batch_size = sizes.batch_size;
-  needs.train_rows = std::min(run.data.max_rows(stream), sizes.batch_size * sizes.max_length);
+  needs.train_rows = run.data.max_rows(stream);
+  if (run.data.unfolding == 1) {
+    needs.train_rows = std::min(needs.train_rows, sizes.batch_size * sizes.max_length);
+  }
   needs.train_length = std::min(needs.train_length, sizes.max_length);
   needs.eval_rows = EvalRowsOf(run, sizes.max_length);
+  AddUnfolded(run.data, needs);
   needs.recompute = sizes.recomputes ? AllLayers(run, Recompute::kLayer) : LeastRecompute(run);
   OptimizerType optimizer = ParseOptimizer(sizes.optim);
   optimizer.momentum = OptimizerOf(run.options).momentum;
@@ -209,6 +221,9 @@ std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::siz
 DataExtent ExtentOf(const RunData& data) {
   return {.longest = data.train.report().longest,
           .held_out_longest = data.held_out ? data.held_out->report().longest : 0,
+          .held_out_largest = data.held_out ? data.held_out->report().largest : 0,
+          .unfolding = data.train.report().unfolding,
+          .held_out_unfolding = data.held_out ? data.held_out->report().unfolding : 1,
           .stream = data.stream,
           .max_rows = [&data](const StreamOptions& stream) {
             return BatchStream(data.train, stream).MaxRows();
@@ -224,6 +239,7 @@ FittedRun FitMemory(const RunParts& run) {
                   .eval_rows = EvalRowsOf(run, max_length),
                   .in_flight = run.place.in_flight(),
                   .recompute = {}};
+  AddUnfolded(run.data, fitted.needs);
   const Memory& memory = run.backend.memory();
   const int sharers = run.place.of_host;
   const std::size_t limit = MemoryLimit(run.options.max_memory, kSpareMemory, memory, sharers);

@@ -24,6 +24,10 @@ namespace qlora {
 struct DataExtent {
   std::int64_t longest = 0;           // tokens of the longest sample that is trained on
   std::int64_t held_out_longest = 0;  // 0: nothing is held out
+  // DataReport::largest and unfolding of samples of several sequences, which no max_length cuts.
+  std::int64_t held_out_largest = 0;
+  double unfolding = 1;
+  double held_out_unfolding = 1;
   StreamOptions stream;
   // Rows of the largest micro-batch with these options of the stream.
   std::function<std::int64_t(const StreamOptions&)> max_rows;

@@ -20,14 +20,16 @@ constexpr std::size_t kLaterPages = std::size_t{2} << 20;
 std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                        const Precision& precision, const ActivationNeeds& needs) {
   return BytesOfPass(config, {&adapter}, precision,
-                     TrainShape(config, needs.train_rows, needs.train_rows, needs.recompute));
+                     TrainShape(config, needs.train_rows, needs.train_rows, needs.recompute,
+                                needs.train_unfolded));
 }
 
 // The memory of an evaluation or of samples; 0 bytes for a run that has neither.
 std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                       const Precision& precision, const ActivationNeeds& needs) {
   if (needs.eval_rows == 0) return 0;
-  return BytesOfPass(config, {&adapter}, precision, EvalShape(config, needs.eval_rows));
+  return BytesOfPass(config, {&adapter}, precision,
+                     EvalShape(config, needs.eval_rows, needs.eval_unfolded));
 }
 
 // The part that a person should look at first when a plan does not fit.
@@ -42,8 +44,8 @@ const MemoryPart& LargestPart(const MemoryPlan& plan) {
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
                        const ActivationNeeds& needs) {
   const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
-  return LimitsOf(config, {&adapter}, rows, HeadRows(config, rows), needs.train_rows,
-                  needs.train_length);
+  return LimitsOf(config, {&adapter}, rows, HeadRows(config, rows),
+                  std::max(needs.train_rows, needs.train_unfolded), needs.train_length);
 }
 
 std::vector<std::size_t> BytesOfPasses(const DecoderConfig& config, const LoraAdapter& adapter,

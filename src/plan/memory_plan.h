@@ -23,6 +23,8 @@ struct ActivationNeeds {
   std::int64_t eval_rows = 0;     // 0: no evaluation
   std::int64_t in_flight = 1;     // micro-batches whose activations a stage keeps at a time
   std::vector<Recompute> recompute;
+  std::int64_t train_unfolded = 0;  // Batch::unfolded_rows of the largest micro-batch
+  std::int64_t eval_unfolded = 0;
 };
 
 // The largest operands of a run, for Backend::Reserve.

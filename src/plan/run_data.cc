@@ -40,7 +40,9 @@ std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
 std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
                                            const std::filesystem::path& model_dir,
                                            const DataLimits& limits, const ProgressFn& reading) {
-  const DataFields& fields = options.data;
+  DataFields fields = options.data;
+  const bool asks = options.objective == "decision" && fields.reading.dataset_format == "auto";
+  if (asks) fields.reading.dataset_format = "decision";
   const auto seed = static_cast<std::uint64_t>(options.seed);
   auto data = std::make_shared<RunData>(
       RunData{.tokenizer = Tokenizer::Load(model_dir, options.adapter), .limits = limits});

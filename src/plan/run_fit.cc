@@ -10,6 +10,8 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/resume_point.h"
 #include "io/json.h"
+#include "objective/decision.h"
+#include "objective/supervised.h"
 #include "plan/disk_plan.h"
 #include "plan/fit_memory.h"
 #include "plan/new_adapter.h"
@@ -25,14 +27,37 @@ constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 25;
 
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
-RunSteps StepsOf(const TrainOptions& options, const BatchStream& stream, FittedRun fitted) {
+// Errors: InvalidInput for options that the objective of these records does not use.
+std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const Dataset& train) {
+  const bool decides = train.layout().kind == PromptLayout::Kind::kDecision;
+  if (!decides && (options.brier_weight != 0 || options.ordinal_weight != 0)) {
+    ThrowInvalidInput(
+        "brier_weight and ordinal_weight are weights of the objective decision, and the records "
+        "ask no questions; leave them out");
+  }
+  if (!decides) return std::make_shared<Supervised>(options.label_smoothing_factor);
+  if (options.objective == "sft") {
+    ThrowInvalidInput(
+        "objective: the records are questions with answers, expected decision or auto");
+  }
+  if (options.data.reading.train_on_inputs) {
+    ThrowInvalidInput("train_on_inputs: the objective decision trains answers alone; leave it out");
+  }
+  const DecisionLossOptions loss{options.label_smoothing_factor, options.brier_weight,
+                                 options.ordinal_weight};
+  CheckLossOptions(loss);
+  return std::make_shared<DecisionObjective>(loss);
+}
+
+RunSteps StepsOf(const TrainOptions& options, const BatchStream& stream, FittedRun fitted,
+                 std::shared_ptr<const Objective> objective) {
   RunSteps steps;
   steps.schedule = ScheduleOf(options, stream);
   steps.step.rates = GroupRatesOf(options);
   steps.step.max_grad_norm = options.max_grad_norm;
   steps.step.seed = static_cast<std::uint64_t>(options.seed);
   steps.step.neftune_alpha = options.neftune_noise_alpha;
-  steps.step.label_smoothing = options.label_smoothing_factor;
+  steps.step.objective = std::move(objective);
   steps.step.recompute = fitted.needs.recompute;
   steps.needs = std::move(fitted.needs);
   steps.positions = fitted.positions;
@@ -105,7 +130,8 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.memory = std::move(fitted.plan);
   fit.ranks = PlanRanks(start.place, base.stages, base.adapter, base.config,
                         fitted.needs.train_rows, base.precision.wide);
-  fit.steps = StepsOf(options, stream, std::move(fitted));
+  fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, data.train));
+  MetricNamed(*fit.steps.step.objective, options.metric_for_best_model);
   const Schedule& schedule = fit.steps.schedule;
   CheckRandomNumbers(options, schedule.total_steps);
   if (start.checkpoint) {

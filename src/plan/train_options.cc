@@ -87,7 +87,15 @@ void TrainOptions::DeclareAdapter(OptionTable& table) {
             {"noisy_embedding_alpha"});
   table.Add("label_smoothing_factor", &label_smoothing_factor,
             "label smoothing: the share of the target's probability that training spreads over all "
-            "tokens; 0: none. Evaluation has none");
+            "tokens, or over the options of a question; 0: none. Evaluation has none",
+            {"label_smoothing"});
+  table.Choice("objective", &objective, {"auto", "sft", "decision"},
+               "what is trained: sft: texts and answers; decision: probabilities of answers to "
+               "typed questions; auto: decision for records of questions, else sft");
+  table.Add("brier_weight", &brier_weight,
+            "objective decision: weight of the Brier score beside the cross-entropy");
+  table.Add("ordinal_weight", &ordinal_weight,
+            "objective decision: weight of the distance from the right level of score questions");
   table.Add("use_rslora", &use_rslora, "rsLoRA: scale the LoRA update by lora_alpha / sqrt(lora_r)",
             {"peft_use_rslora"});
 }
@@ -185,7 +193,8 @@ void TrainOptions::DeclareEvaluation(OptionTable& table) {
   table.Add("eval_ratio", &eval_ratio,
             "fraction of the run between evaluations, in place of eval_steps; 0: not set");
   table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
-  table.Choice("metric_for_best_model", &metric_for_best_model, {"loss", "token_accuracy"},
+  table.Choice("metric_for_best_model", &metric_for_best_model,
+               {"loss", "token_accuracy", "accuracy", "brier"},
                "metric that decides which evaluation is the best");
   table.Add("load_best_model_at_end", &load_best_model_at_end,
             "keep the checkpoint of the best evaluation, and end the run with its adapter");

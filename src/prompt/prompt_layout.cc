@@ -43,11 +43,12 @@ constexpr FieldLayout kAsTheyAre = {"prompt and completion as they are", "{promp
 constexpr FieldLayout kAlpacaMessages = {
     "", "[[{instruction}]][[{?instruction}{?input}\n]][[{input}]]", "{output}"};
 
-constexpr std::array<std::pair<std::string_view, Kind>, 4> kKindNames = {{
+constexpr std::array<std::pair<std::string_view, Kind>, 5> kKindNames = {{
     {"chat", Kind::kChat},
     {"text", Kind::kText},
     {"whole", Kind::kWhole},
     {"tokens", Kind::kTokens},
+    {"decision", Kind::kDecision},
 }};
 constexpr std::array<std::pair<std::string_view, LayoutChoice>, 4> kChoiceNames = {{
     {"auto", LayoutChoice::kAuto},
@@ -143,6 +144,10 @@ PromptLayout ChooseLayout(RecordFormat format, const LayoutRules& rules, bool ha
     return {.kind = Kind::kWhole, .format = format};
   }
   if (format == RecordFormat::kInputIds) return {.kind = Kind::kTokens, .format = format};
+  if (format == RecordFormat::kDecision) {
+    const bool is_recorded = rules.recorded && rules.recorded->kind == Kind::kDecision;
+    return is_recorded ? *rules.recorded : PromptLayout{.kind = Kind::kDecision, .format = format};
+  }
   if (!has_chat_template && rules.choice == LayoutChoice::kChat) {
     ThrowInvalidInput(
         "prompt_layout chat needs a chat template and the model has none; name one with "
@@ -173,6 +178,8 @@ std::string DescribeLayout(const PromptLayout& layout) {
       return "text as it is";
     case Kind::kTokens:
       return "token ids";
+    case Kind::kDecision:
+      return "the decision template";
     case Kind::kText:
       break;
   }
@@ -223,7 +230,7 @@ PromptLayout LayoutFromJson(const OrderedJson& json, const std::string& where) {
 }
 
 RecordLayout::RecordLayout(PromptLayout layout) : layout_(std::move(layout)) {
-  if (layout_.prompt_template.empty()) return;
+  if (layout_.prompt_template.empty() || layout_.kind == Kind::kDecision) return;
   prompt_.emplace(layout_.prompt_template, "prompt_template");
   completion_.emplace(layout_.completion_template, "completion_template");
 }
@@ -347,6 +354,8 @@ bool RecordLayout::Uses(std::string_view field) const {
              field == "loss_mask" || IsKnownAs(field, FieldMeaning::kMask);
     case Kind::kWhole:
       return field == "text";
+    case Kind::kDecision:
+      return true;
     case Kind::kChat:
       if (prompt_ && IsKnownAs(field, FieldMeaning::kThoughts)) return true;
       break;

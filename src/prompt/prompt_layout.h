@@ -32,15 +32,17 @@ namespace qlora {
 // A value; two records of one layout and one format get texts by the same rule.
 struct PromptLayout {
   enum class Kind {
-    kChat,    // messages, through a chat template
-    kText,    // a prompt and an answer, one behind the other
-    kWhole,   // a text to continue; there is no prompt
-    kTokens,  // token ids; nothing is known about their text
+    kChat,      // messages, through a chat template
+    kText,      // a prompt and an answer, one behind the other
+    kWhole,     // a text to continue; there is no prompt
+    kTokens,    // token ids; nothing is known about their text
+    kDecision,  // a state and questions, through a decision template (decision/)
   };
   Kind kind = Kind::kWhole;
   RecordFormat format = RecordFormat::kText;
   // kText, and kChat of records that are not conversations: prompt and answer made of the fields of
   // a record (field_template.h). kChat: the contents of the user's and the assistant's messages.
+  // kDecision: the first is the Jinja template of decisions.
   std::string prompt_template = {};
   std::string completion_template = {};
 

@@ -61,6 +61,7 @@ PromptText PromptRenderer::PromptOf(const OrderedJson& record) const {
       return {.text = layout_.Prompt(record)};
     case Kind::kWhole:
     case Kind::kTokens:
+    case Kind::kDecision:
       break;
   }
   ThrowInvalidInput("the prompt layout is {}, which takes no record; give the prompt as text",

@@ -25,7 +25,8 @@ constexpr FormatName kFormatNames[] = {
     {RecordFormat::kTemplate, "template"},
     {RecordFormat::kShareGpt, "sharegpt"},
     {RecordFormat::kMessages, "messages", "chat openai"},
-    {RecordFormat::kInputIds, "input_ids", "tokenized"}};
+    {RecordFormat::kInputIds, "input_ids", "tokenized"},
+    {RecordFormat::kDecision, "decision"}};
 
 // The names that public data sets give to one field, that of the format first.
 using Names = std::span<const std::string_view>;
@@ -134,7 +135,7 @@ RecordFormat ParseRecordFormat(std::string_view name) {
   }
   ThrowInvalidInput(
       "dataset_format: expected auto, raw, text, prompt_completion, alpaca, template, sharegpt, "
-      "messages or input_ids, found '{}'",
+      "messages, input_ids or decision, found '{}'",
       name);
 }
 

@@ -21,6 +21,7 @@ enum class RecordFormat {
   kShareGpt,          // {"conversations"}, {"conversation"}
   kMessages,          // {"messages"}
   kInputIds,          // {"input_ids", "labels"}: used as they are
+  kDecision,          // {"state", "questions", "answers"} and others: decision/decision_record.h
 };
 std::string_view RecordFormatName(RecordFormat format);
 // True when every record is a conversation.

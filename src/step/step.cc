@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -13,26 +12,25 @@
 namespace qlora {
 namespace {
 
-// The part of `values` (one per micro-batch) that a replica has computed.
-template <typename T>
-std::span<T> OfReplica(std::vector<T>& values, const WindowSplit& window, int replica) {
+// The sums of the micro-batches that a replica has computed.
+std::span<double> OfReplica(WindowSums& sums, const WindowSplit& window, int replica) {
   const IndexRange mine = window.MicroBatchesOfReplica(replica);
-  return std::span(values).subspan(mine.begin, mine.size());
+  const std::int64_t width = std::ssize(sums.values) / window.micro_batches;
+  return std::span(sums.values).subspan(mine.begin * width, mine.size() * width);
 }
 
-// Gives every rank the values that the last stage of each replica has computed.
-template <typename T>
+// Gives every rank the sums that the last stage of each replica has computed.
 void ShareValues(Communicator& communicator, const RankPlace& place, const WindowSplit& window,
-                 std::vector<T>& values) {
+                 WindowSums& sums) {
   const int last = place.stages - 1;
   std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(place.ranks()));
   std::vector<Communicator::MutableBytes> from_each(to_each.size());
   for (int replica = 0; replica < window.replicas; ++replica) {
     from_each[place.RankOf(replica, last)] =
-        std::as_writable_bytes(OfReplica(values, window, replica));
+        std::as_writable_bytes(OfReplica(sums, window, replica));
   }
   if (place.stage() == last) {
-    to_each.assign(to_each.size(), std::as_bytes(OfReplica(values, window, place.replica())));
+    to_each.assign(to_each.size(), std::as_bytes(OfReplica(sums, window, place.replica())));
     from_each[place.rank] = {};  // in its place already
   }
   communicator.Exchange(to_each, from_each);
@@ -41,11 +39,10 @@ void ShareValues(Communicator& communicator, const RankPlace& place, const Windo
 void ShareSums(Communicator& communicator, const RankPlace& place, const WindowSplit& window,
                WindowSums& sums) {
   if (place.ranks() == 1) return;
-  ShareValues(communicator, place, window, sums.losses);
-  ShareValues(communicator, place, window, sums.hits);
-  // Every rank has the same losses here, so that all of them look for the tensor, or none.
-  const auto finite = [](double loss) { return std::isfinite(loss); };
-  if (std::all_of(sums.losses.begin(), sums.losses.end(), finite)) return;
+  ShareValues(communicator, place, window, sums);
+  // Every rank has the same sums here, so that all of them look for the tensor, or none.
+  const auto finite = [](double value) { return std::isfinite(value); };
+  if (std::all_of(sums.values.begin(), sums.values.end(), finite)) return;
   for (std::string& tensor : GatherTexts(communicator, sums.bad_tensor)) {
     if (tensor.empty()) continue;
     sums.bad_tensor = std::move(tensor);
@@ -55,11 +52,9 @@ void ShareSums(Communicator& communicator, const RankPlace& place, const WindowS
 
 }  // namespace
 
-double MeanOver(std::int64_t supervised) { return 1.0 / static_cast<double>(supervised); }
-
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                         LoraAdapter& adapter, GradientTree& tree) {
-  WindowSums sums{std::vector<double>(batch.count), std::vector<std::int64_t>(batch.count)};
+  WindowSums sums{std::vector<double>(batch.count * options.objective->sums())};
   const RankPlace& place = tree.place();
   const WindowSplit window = place.split.WithMicroBatches(batch.count);
   // Backward passes are in the order of micro-batches.
@@ -87,15 +82,18 @@ StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
                           LoraAdapter& adapter, Optimizer& optimizer) {
   Backend& backend = model.backend();
   StepResult result;
-  result.supervised = batch.supervised;
-  result.rows = batch.rows;
+  result.totals = batch.totals;
   // In the order of micro-batches, whoever ran them.
-  const double loss = std::accumulate(sums.losses.begin(), sums.losses.end(), 0.0);
-  result.hits = std::accumulate(sums.hits.begin(), sums.hits.end(), std::int64_t{0});
-  result.loss = loss * MeanOver(batch.supervised);
+  std::vector<double> total(options.objective->sums());
+  for (std::int64_t i = 0; i < std::ssize(sums.values); ++i) {
+    total[i % std::ssize(total)] += sums.values[i];
+  }
+  const std::vector<double> values = options.objective->Values(total, batch.totals);
+  result.loss = values.front();
+  result.metrics = MetricsOf(*options.objective, values, true);
   result.learning_rate = update.learning_rate;
   // A window with a bad loss has no gradient; its NaN or Inf is reported as the norm.
-  if (!std::isfinite(loss)) {
+  if (!std::isfinite(total.front())) {
     result.grad_norm = result.loss;
     result.bad_tensor = sums.bad_tensor;
     return result;

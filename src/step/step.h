@@ -3,7 +3,7 @@
 //
 // A step has two halves: AddGradients, after which the ranks that share a window have its gradient
 // and sums, and ApplyGradients, which each of them runs alike. The split does not change the bits:
-// gradients are added in a fixed tree (gradient_tree.h), losses in the order of micro-batches, and
+// gradients are added in a fixed tree (gradient_tree.h), sums in the order of micro-batches, and
 // no rank leaves a step early.
 //
 //   window_passes.h   forward and backward passes in that order
@@ -16,10 +16,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/batch.h"
+#include "objective/supervised.h"
 #include "pass/decoder.h"
 #include "step/gradient_tree.h"
 #include "step/optimizer.h"
@@ -32,7 +34,7 @@ struct StepOptions {
   double max_grad_norm = 0;  // 0: no clipping
   std::uint64_t seed = 0;    // seed of dropout and of NEFTune's noise
   double neftune_alpha = 0;
-  double label_smoothing = 0;
+  std::shared_ptr<const Objective> objective = std::make_shared<Supervised>();
   std::vector<Recompute> recompute;  // (L)
 };
 
@@ -47,23 +49,20 @@ struct StepBatch {
   std::vector<MicroBatch> micro_batches = {};
   std::int64_t count = 0;              // micro-batches of the window
   std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
-  std::int64_t supervised = 0;         // supervised tokens of the window
-  std::int64_t rows = 0;               // all tokens of the window
+  WindowTotals totals = {};
 };
 
 // The results of the micro-batches of a window, besides their gradients.
 struct WindowSums {
-  std::vector<double> losses;      // (count) of each micro-batch, summed over its supervised tokens
-  std::vector<std::int64_t> hits;  // (count) supervised tokens that were the model's first choice
+  std::vector<double> values;   // (count, S) of each micro-batch, S = Objective::sums
   std::string bad_tensor = {};  // where the first NaN or Inf of a forward pass of a rank appeared
 };
 
 struct StepResult {
-  double loss = 0;              // mean over the supervised tokens of the window
-  double grad_norm = 0;         // before clipping
-  std::int64_t supervised = 0;  // supervised tokens of the window
-  std::int64_t hits = 0;        // supervised tokens that were the model's first choice
-  std::int64_t rows = 0;        // all tokens of the window
+  double loss = 0;                   // of the window
+  std::vector<MetricValue> metrics;  // those of the objective that steps report, besides the loss
+  double grad_norm = 0;              // before clipping
+  WindowTotals totals;
   double learning_rate = 0;
   bool applied = false;    // false: loss or gradient was not finite, nothing was updated
   std::string bad_tensor;  // then: where the NaN or Inf appeared first
@@ -81,10 +80,7 @@ struct StepModel {
   Backend& backend() const { return decoder.backend(); }
 };
 
-// The factor of the losses of a window in their mean.
-double MeanOver(std::int64_t supervised);
-
-// Leaves the gradient of the mean loss of `batch` in `adapter`, added in the order of `tree`, and
+// Leaves the gradient of the loss of `batch` in `adapter`, added in the order of `tree`, and
 // returns its sums, on every rank. A NaN or Inf ends no rank early. Missing micro-batches add
 // zeros.
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
@@ -96,8 +92,8 @@ StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
                           LoraAdapter& adapter, Optimizer& optimizer);
 
 // Runs both halves: runs the micro-batches of `batch` through the model and updates `adapter`, its
-// gradients, which are added up in `tree`, and `optimizer`. The loss is summed over the window and
-// divided by its supervised tokens, so that the split into micro-batches does not matter.
+// gradients, which are added up in `tree`, and `optimizer`. The split of a window into
+// micro-batches does not matter.
 StepResult TrainStep(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                      const UpdateArgs& update, LoraAdapter& adapter, GradientTree& tree,
                      Optimizer& optimizer);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "dist/together.h"
-#include "pass/loss.h"
 #include "pass/pass_shape.h"
 #include "step/non_finite.h"
 
@@ -31,8 +30,8 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const Decoder& decoder = model_.decoder;
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   Pass& pass = At(micro_batch);
-  const ActivationShape shape =
-      TrainShape(decoder.config(), it.batch.rows(), it.batch.supervised(), options_.recompute);
+  const ActivationShape shape = TrainShape(decoder.config(), it.batch.rows(), it.batch.supervised(),
+                                           options_.recompute, it.batch.unfolded_rows());
   pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
                                        decoder.config(), sizes_, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
@@ -40,10 +39,7 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const DropoutState dropout{true, options_.seed,
                              static_cast<std::uint64_t>(window_.first_micro_batch + it.index),
                              options_.neftune_alpha};
-  // The gradient of the mean loss over the window, not of a mean of means: micro-batches with more
-  // supervised tokens weigh more.
-  const std::vector<float> row_scale(it.batch.supervised(),
-                                     static_cast<float>(MeanOver(window_.supervised)));
+  const std::vector<float> row_scale = options_.objective->RowScale(it.batch, window_.totals);
   pass.inputs =
       PrepareInputs(decoder, it.batch, {ForAllRows(&adapter_, it.batch.rows()), dropout, row_scale},
                     pass.activations);
@@ -80,16 +76,15 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
     message_ = {place_.rank + 1, pass.activations.x_out};
     return;
   }
-  // After a NaN or Inf the window has no use for gradients, and only losses are computed, without
-  // label smoothing.
+  // After a NaN or Inf the window has no use for gradients, and only losses are computed.
   const bool wanted = sums_.bad_tensor.empty();
-  const LossSum sum = wanted ? LossAndGradient(decoder, pass.inputs, pass.activations, adapter_,
-                                               options_.label_smoothing)
-                             : Loss(decoder, pass.inputs, pass.activations);
-  const std::int64_t index = window_.micro_batches[micro_batch].index;
-  sums_.losses[index] = sum.loss;
-  sums_.hits[index] = sum.hits;
-  pass.has_loss_gradient = wanted && std::isfinite(sum.loss);
+  const Objective& objective = *options_.objective;
+  const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
+  const std::span<double> sums =
+      std::span(sums_.values).subspan(it.index * objective.sums(), objective.sums());
+  objective.Run({window_.totals, decoder, it.batch, pass.inputs, pass.activations},
+                wanted ? &adapter_ : nullptr, sums);
+  pass.has_loss_gradient = wanted && std::isfinite(sums.front());
   if (wanted && !pass.has_loss_gradient) {
     sums_.bad_tensor =
         FirstBadActivation(model_.backend(), decoder.config().layers_here(), pass.activations);

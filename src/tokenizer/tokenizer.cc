@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/text.h"
 #include "tokenizer/tokenizer_impl.h"
 #include "unicode/unicode.h"
 
@@ -65,49 +66,54 @@ void Tokenizer::Impl::EncodeWord(std::string_view word, Workspace& workspace,
 }
 
 // From the second search for added tokens on.
-void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
+void Tokenizer::Impl::EncodeNormalized(std::string_view text, bool at_start, Reading& reading,
                                        std::vector<std::int32_t>* out) const {
   const PreTokenizer::WordSink on_word = [&](std::string_view word) {
-    EncodeWord(word, workspace, out);
+    EncodeWord(word, reading.workspace, out);
   };
-  added_normalized_.Split(
-      text,
-      [&](std::string_view piece, std::int64_t begin) {
-        pre_tokenizer_.Split({piece, at_start && begin == 0}, on_word);
-      },
-      [out](std::int32_t id) { out->push_back(id); });
+  const auto on_text = [&](std::string_view piece, std::int64_t begin) {
+    std::string unmarked;
+    if (!reading.mark.empty()) {
+      unmarked = ReplaceAll(std::string(piece), reading.mark, "");
+      piece = unmarked;
+    }
+    reading.stages.pre_tokenizer.Split({piece, at_start && begin == 0}, on_word);
+  };
+  added_normalized_.Split(text, on_text, [out](std::int32_t id) { out->push_back(id); });
 }
 
-void Tokenizer::Impl::EncodeText(std::string_view text, bool at_start, Workspace& workspace,
+void Tokenizer::Impl::EncodeText(std::string_view text, bool at_start, Reading& reading,
                                  std::vector<std::int32_t>* out) const {
-  if (normalizer_.IsIdentity()) {
-    EncodeNormalized(text, at_start, workspace, out);
+  if (reading.stages.normalizer.IsIdentity()) {
+    EncodeNormalized(text, at_start, reading, out);
     return;
   }
   NormalizedText normalized = {std::string(text), at_start};
-  normalizer_.Apply(&normalized);
-  EncodeNormalized(normalized.text, normalized.at_start, workspace, out);
+  reading.stages.normalizer.Apply(&normalized);
+  EncodeNormalized(normalized.text, normalized.at_start, reading, out);
 }
 
 // The stages in the order of the drawing in tokenizer.h.
-void Tokenizer::Impl::Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
-                             std::vector<std::int32_t>* out) const {
-  if (add_special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
+void Tokenizer::Impl::Encode(std::string_view text, const EncodeOptions& options,
+                             Workspace& workspace, std::vector<std::int32_t>* out) const {
+  const bool bare = !options.prefix_space && bare_stages_.has_value();
+  Reading reading = {bare ? *bare_stages_ : stages_, options.mark, workspace};
+  if (options.special_tokens) out->insert(out->end(), post.before.begin(), post.before.end());
   std::string storage;  // of the repaired text, when it is ill-formed
   const std::string_view valid = ValidUtf8(text, &storage);
   const auto on_token = [out](std::int32_t id) { out->push_back(id); };
   if (partition_) {
     partition_->Split(
-        valid, [&](std::string_view piece) { EncodeText(piece, false, workspace, out); }, on_token);
+        valid, [&](std::string_view piece) { EncodeText(piece, false, reading, out); }, on_token);
   } else {
     added_.Split(
         valid,
         [&](std::string_view piece, std::int64_t begin) {
-          EncodeText(piece, begin == 0, workspace, out);
+          EncodeText(piece, begin == 0, reading, out);
         },
         on_token);
   }
-  if (add_special_tokens) out->insert(out->end(), post.after.begin(), post.after.end());
+  if (options.special_tokens) out->insert(out->end(), post.after.begin(), post.after.end());
 }
 
 std::optional<std::string_view> Tokenizer::Impl::DecoderText(std::int32_t id,
@@ -142,10 +148,15 @@ Tokenizer Tokenizer::Load(const std::filesystem::path& model_dir,
 }
 
 std::vector<std::int32_t> Tokenizer::Encode(std::string_view text, bool add_special_tokens) const {
+  return Encode(text, EncodeOptions{.special_tokens = add_special_tokens});
+}
+
+std::vector<std::int32_t> Tokenizer::Encode(std::string_view text,
+                                            const EncodeOptions& options) const {
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 4 + 8);  // English has some four bytes a token
   Impl::Lease workspace(*impl_);
-  impl_->Encode(text, add_special_tokens, *workspace, &ids);
+  impl_->Encode(text, options, *workspace, &ids);
   return ids;
 }
 
@@ -162,7 +173,7 @@ std::vector<std::vector<std::int32_t>> Tokenizer::EncodeBatch(
       Impl::Lease workspace(*impl_);
       for (std::int64_t i = index * group; i < std::min((index + 1) * group, count); ++i) {
         results[i].reserve(texts[i].size() / 4 + 8);
-        impl_->Encode(texts[i], add_special_tokens, *workspace, &results[i]);
+        impl_->Encode(texts[i], {.special_tokens = add_special_tokens}, *workspace, &results[i]);
       }
     } catch (...) {
       errors[worker] = std::current_exception();

@@ -71,6 +71,15 @@ enum class TemplateUse {
   kShow,  // in a file for other programs
 };
 
+// How a text is read that brings its own special tokens and spaces.
+struct EncodeOptions {
+  bool special_tokens = true;  // with the tokens that the post-processor puts around the text
+  bool prefix_space = true;  // false: no space, or its stand-in, is put before any part of the text
+  // A character that is dropped when added tokens have been looked for: with it inside, the
+  // spelling of a token is text. "": none.
+  std::string_view mark = {};
+};
+
 class Tokenizer {
  public:
   // Reads tokenizer.json and, where present, tokenizer_config.json, special_tokens_map.json,
@@ -101,6 +110,7 @@ class Tokenizer {
   // add_special_tokens: with the tokens that the post-processor puts around the text (BOS, EOS).
   // May be called by several threads at once.
   std::vector<std::int32_t> Encode(std::string_view text, bool add_special_tokens = true) const;
+  std::vector<std::int32_t> Encode(std::string_view text, const EncodeOptions& options) const;
 
   // Encode of each text, on the threads of the context.
   std::vector<std::vector<std::int32_t>> EncodeBatch(Context& context,

@@ -51,7 +51,33 @@ AddedToken ParseAddedToken(const JsonValue& item) {
   return token;
 }
 
+// Returns a normalizer or pre-tokenizer without what puts a space before a text.
+nlohmann::json WithoutPrefix(nlohmann::json stage) {
+  if (!stage.is_object()) return stage;
+  for (const char* steps : {"normalizers", "pretokenizers"}) {
+    if (!stage.contains(steps)) continue;
+    nlohmann::json kept = nlohmann::json::array();
+    for (const nlohmann::json& step : stage[steps]) {
+      if (nlohmann::json bare = WithoutPrefix(step); !bare.is_null()) kept.push_back(bare);
+    }
+    stage[steps] = kept;
+  }
+  const std::string type = stage.value("type", "");
+  if (type == "Prepend") return nullptr;
+  if (type == "ByteLevel" || type == "Metaspace") stage["add_prefix_space"] = false;
+  if (type == "Metaspace") stage["prepend_scheme"] = "never";
+  return stage;
+}
+
 }  // namespace
+
+void Tokenizer::Impl::LoadBareStages(const std::string& where) {
+  if (!spec.add_prefix_space) return;
+  const nlohmann::json normalizer = WithoutPrefix(nlohmann::json::parse(spec.normalizer));
+  const nlohmann::json pre_tokenizer = WithoutPrefix(nlohmann::json::parse(spec.pre_tokenizer));
+  bare_stages_.emplace(Stages{Normalizer::Parse(JsonValue(&normalizer, where)),
+                              PreTokenizer::Parse(JsonValue(&pre_tokenizer, where))});
+}
 
 // The stages first, because they tell how the model's pieces are to be read; then model and added
 // tokens; then the parts that refer to their ids.
@@ -64,13 +90,15 @@ Tokenizer::Impl::Impl(const std::filesystem::path& model_dir,
   if (const JsonValue version = root["version"]; !version.IsNull() && version.String() != "1.0") {
     version.Fail("\"1.0\"");
   }
-  normalizer_ = Normalizer::Parse(root["normalizer"]);
-  pre_tokenizer_ = PreTokenizer::Parse(root["pre_tokenizer"]);
+  stages_.normalizer = Normalizer::Parse(root["normalizer"]);
+  stages_.pre_tokenizer = PreTokenizer::Parse(root["pre_tokenizer"]);
   post = PostProcessor::Parse(root["post_processor"]);
   decoder = TokenDecoder::Parse(root["decoder"]);
   spec.normalizer = root["normalizer"].Dump();
   spec.pre_tokenizer = root["pre_tokenizer"].Dump();
-  spec.add_prefix_space = pre_tokenizer_.adds_prefix_space() || normalizer_.prepends();
+  spec.add_prefix_space =
+      stages_.pre_tokenizer.adds_prefix_space() || stages_.normalizer.prepends();
+  LoadBareStages(json.file);
 
   LoadModel(json);
   // Before roles and templates, which name tokens by their texts.
@@ -151,7 +179,7 @@ void Tokenizer::Impl::LoadModel(const TokenizerJson& json) {
 
   BpeConfig config = ParseBpeConfig(model);
   config.pieces = &json.vocab;
-  config.byte_level = pre_tokenizer_.byte_level();
+  config.byte_level = stages_.pre_tokenizer.byte_level();
   spec.kind = config.byte_level ? TokenizerKind::kByteLevelBpe : TokenizerKind::kSentencePieceBpe;
   spec.hash = json.hash;
   spec.byte_fallback = config.byte_fallback;
@@ -245,7 +273,7 @@ void Tokenizer::Impl::AddDeclared(const DeclaredToken& declared, std::set<std::s
 // A token with `normalized` is looked for in its normalized form: " x" as "\u2581x", say.
 void Tokenizer::Impl::AddToMatcher(const AddedToken& token, const std::string& where) {
   NormalizedText text = {token.content};
-  if (token.normalized) normalizer_.Apply(&text);
+  if (token.normalized) stages_.normalizer.Apply(&text);
   if (text.text != token.content) decoder_texts_.emplace_back(token.id, text.text);
   if (std::ssize(text.text) > AddedTokenMatcher::kMaxTokenBytes) {
     ThrowInvalidInput("{}.content: expected at most {} bytes", where,

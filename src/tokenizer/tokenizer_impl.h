@@ -118,7 +118,7 @@ class Tokenizer::Impl {
     std::unique_ptr<Workspace> workspace_;
   };
 
-  void Encode(std::string_view text, bool add_special_tokens, Workspace& workspace,
+  void Encode(std::string_view text, const EncodeOptions& options, Workspace& workspace,
               std::vector<std::int32_t>* ids) const;
   // The text that the decoder receives for a token; nothing for ids without a token.
   std::optional<std::string_view> DecoderText(std::int32_t id, bool skip_special_tokens) const;
@@ -149,18 +149,31 @@ class Tokenizer::Impl {
   void LoadGgufModel(const GgufVocabulary& vocabulary);
   void LoadGgufSpecials(const GgufVocabulary& vocabulary);
 
+  // How one text is read.
+  struct Stages {
+    Normalizer normalizer;
+    PreTokenizer pre_tokenizer;
+  };
+  struct Reading {
+    const Stages& stages;
+    std::string_view mark;
+    Workspace& workspace;
+  };
+  // Makes bare_stages_ of the JSON text of the stages. where: the file.
+  void LoadBareStages(const std::string& where);
+
   // A text between added tokens.
-  void EncodeText(std::string_view text, bool at_start, Workspace& workspace,
+  void EncodeText(std::string_view text, bool at_start, Reading& reading,
                   std::vector<std::int32_t>* ids) const;
-  void EncodeNormalized(std::string_view text, bool at_start, Workspace& workspace,
+  void EncodeNormalized(std::string_view text, bool at_start, Reading& reading,
                         std::vector<std::int32_t>* ids) const;
   void EncodeWord(std::string_view word, Workspace& workspace,
                   std::vector<std::int32_t>* ids) const;
   void EncodePart(std::string_view part, Workspace& workspace,
                   std::vector<std::int32_t>* ids) const;
 
-  Normalizer normalizer_;
-  PreTokenizer pre_tokenizer_;
+  Stages stages_;
+  std::optional<Stages> bare_stages_;  // without the space in front; none: there is none anyway
   std::optional<Bpe> model_;
   std::optional<SpecialPartition> partition_;  // of GGUF files, in place of the next two
   AddedTokenMatcher added_;                    // looked for in the user's text

@@ -1,11 +1,9 @@
 #include "train/evaluation.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <set>
 
-#include "inference/dataset_loss.h"
 #include "plan/prepared_run.h"
 
 namespace qlora {
@@ -53,50 +51,50 @@ Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop
 
 // Runs in the arena of training's activations, which hold nothing between steps. Stopping is asked
 // for at every progress report; an evaluation that was stopped has no result.
-std::optional<EvalResult> Evaluation::Measure(const Dataset& data, std::int64_t before,
-                                              std::int64_t all) {
-  const std::optional<EvalResult> result = EvaluateDataset(
-      loaded_.communicator, plan_.run->start.place, *loaded_.decoder, &loaded_.adapter, data, false,
-      loaded_.passes.front(), [&](std::int64_t done, std::int64_t /*total*/) {
-        log_.ShowEvalProgress(before + done, all);
-        return !stop_.AskHere();
-      });
+std::optional<DatasetSums> Evaluation::Measure(const Dataset& data, std::int64_t before,
+                                               std::int64_t all) {
+  const std::optional<DatasetSums> result =
+      EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+                      &loaded_.adapter, *plan_.run->steps.step.objective, data, false,
+                      loaded_.passes.front(), [&](std::int64_t done, std::int64_t /*total*/) {
+                        log_.ShowEvalProgress(before + done, all);
+                        return !stop_.AskHere();
+                      });
   if (!result) stop_.Ask();  // so that all ranks know
   return result;
 }
 
-// The loss of several files is that of all their tokens together.
+// Several files are measured as one: their sums are added.
 std::optional<EvalReport> Evaluation::MeasureAll() {
   const Dataset& held_out = *plan_.run->data->held_out;
+  const Objective& objective = *plan_.run->steps.step.objective;
   EvalReport report;
-  const auto take = [&report](const EvalResult& result) {
-    const double tokens = static_cast<double>(result.tokens);
-    report.loss += result.loss * tokens;
-    report.token_accuracy += result.token_accuracy * tokens;
-    report.tokens += result.tokens;
-    report.seconds += result.seconds;
-  };
-  if (parts_.empty()) {
-    const std::optional<EvalResult> result = Measure(held_out, 0, held_out.size());
-    if (!result) return {};
-    report.loss = result->loss;
-    report.perplexity = result->perplexity;
-    report.token_accuracy = result->token_accuracy;
-    report.tokens = result->tokens;
-    report.seconds = result->seconds;
-    return report;
-  }
+  DatasetSums all;
+  all.sums.resize(objective.sums());
   std::int64_t before = 0;
+  const auto measure = [&](const Dataset& data, const std::string& file) {
+    const std::optional<DatasetSums> part = Measure(data, before, held_out.size());
+    if (!part) return false;
+    before += data.size();
+    for (std::int64_t i = 0; i < std::ssize(all.sums); ++i) all.sums[i] += part->sums[i];
+    all.totals.supervised += part->totals.supervised;
+    all.totals.rows += part->totals.rows;
+    all.seconds += part->seconds;
+    if (!file.empty()) {
+      report.files.push_back(
+          {file, objective.Values(part->sums, part->totals).front(), part->totals.supervised});
+    }
+    return true;
+  };
+  if (parts_.empty() && !measure(held_out, "")) return {};
   for (const Part& part : parts_) {
-    const std::optional<EvalResult> result = Measure(part.data, before, held_out.size());
-    if (!result) return {};
-    take(*result);
-    before += part.data.size();
-    report.files.push_back({part.name, result->loss, result->tokens});
+    if (!measure(part.data, part.name)) return {};
   }
-  report.loss /= static_cast<double>(report.tokens);
-  report.token_accuracy /= static_cast<double>(report.tokens);
-  report.perplexity = std::exp(report.loss);
+  const std::vector<double> values = objective.Values(all.sums, all.totals);
+  report.loss = values.front();
+  report.metrics = MetricsOf(objective, values, false);
+  report.tokens = all.totals.supervised;
+  report.seconds = all.seconds;
   return report;
 }
 
@@ -107,8 +105,10 @@ bool Evaluation::Run(TrainPosition& at) {
   at.eval_due = false;
   EvalReport& report = *measured;
   if (at.step > 0) {  // the untrained model is not a candidate
-    const bool accuracy = plan_.options.metric_for_best_model == "token_accuracy";
-    report.best = at.best.Add(at.step, accuracy ? report.token_accuracy : report.loss, accuracy,
+    const std::string& name = plan_.options.metric_for_best_model;
+    const Metric& metric = MetricNamed(*plan_.run->steps.step.objective, name);
+    const double value = name == "loss" ? report.loss : ValueOf(report.metrics, name);
+    report.best = at.best.Add(at.step, value, metric.higher_is_better,
                               plan_.options.early_stopping_threshold);
   }
   log_.WriteEval(at.step, report);

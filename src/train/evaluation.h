@@ -9,8 +9,8 @@
 
 #include "checkpoint/train_position.h"
 #include "data/dataset.h"
+#include "inference/dataset_loss.h"
 #include "log/run_log.h"
-#include "qlora/model.h"
 #include "qlora/train.h"
 #include "step/interval.h"
 #include "train/loaded_run.h"
@@ -40,7 +40,7 @@ class Evaluation {
   };
 
   // before, all: samples, for the progress. Nothing when the run is to stop.
-  std::optional<EvalResult> Measure(const Dataset& data, std::int64_t before, std::int64_t all);
+  std::optional<DatasetSums> Measure(const Dataset& data, std::int64_t before, std::int64_t all);
   std::optional<EvalReport> MeasureAll();
 
   const TrainPlan& plan_;

@@ -56,7 +56,7 @@ struct RunOutputs {
 StepBatch NextWindow(BatchStream& stream, const RankPlace& place, const TrainPosition& at) {
   const WindowPlan window = stream.PlanWindow(place.split.micro_batches);
   StepBatch batch{
-      {}, std::ssize(window.micro_batches), at.micro_step, window.supervised, window.rows};
+      {}, std::ssize(window.micro_batches), at.micro_step, {window.supervised, window.rows}};
   const IndexRange mine =
       place.split.WithMicroBatches(batch.count).MicroBatchesOfReplica(place.replica());
   for (std::int64_t m = mine.begin; m < mine.end; ++m) {

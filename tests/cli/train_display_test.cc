@@ -65,12 +65,16 @@ TEST(TrainDisplayTest, RedrawsOneLineOnATerminalBelowTheLoggedSteps) {
     EXPECT_EQ(display.last_checkpoint(), "out/checkpoint-10");
     display.OnEvalProgress(3, 12);
     EXPECT_THAT(out.str(), HasSubstr("evaluating [======> "));
-    display.OnEval(10, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .best = true});
+    display.OnEval(10, {.loss = 1.5,
+                        .metrics = {{"perplexity", 4.4817}, {"token_accuracy", 0}},
+                        .tokens = 100,
+                        .best = true});
     display.OnStep(Report(10));
   }
   EXPECT_THAT(out.str(), HasSubstr("checkpoint out/checkpoint-10\n"));
-  EXPECT_THAT(out.str(), HasSubstr("eval step 10  loss 1.5000  perplexity 4.482  accuracy 0.0000\n"
-                                   "  best\n"));
+  EXPECT_THAT(out.str(),
+              HasSubstr("eval step 10  loss 1.5000  perplexity 4.482  token_accuracy 0.0000\n"
+                        "  best\n"));
   EXPECT_THAT(out.str(), ::testing::EndsWith("\r\033[K"));
   // No text is wider than the terminal.
   std::string shown = out.str();
@@ -152,7 +156,10 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   plan.parts = {{"weights", std::size_t{1} << 30}, {"optimizer", 1000}};
   plan.train_peak = std::size_t{2} << 30;
   EXPECT_THAT(FormatMemory(plan), HasSubstr("  weights      1.00 GiB\n  optimizer      1000 B\n"));
-  display.OnEval(5, {.loss = 1.5, .perplexity = 4.4817, .tokens = 100, .seconds = 2});
+  display.OnEval(5, {.loss = 1.5,
+                     .metrics = {{"perplexity", 4.4817}, {"token_accuracy", 0}},
+                     .tokens = 100,
+                     .seconds = 2});
   EXPECT_THAT(
       out.str(),
       HasSubstr("eval step=5 eval_loss=1.5000 perplexity=4.482 token_accuracy=0.0000 tokens=100"));

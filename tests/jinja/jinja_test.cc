@@ -28,6 +28,32 @@ TEST(JinjaTest, RendersAsJinja2) {
   EXPECT_EQ(count, 74);
 }
 
+// The expected texts are those of llama.cpp b12211.
+TEST(JinjaTest, RendersAsLlamaCppWhereAsked) {
+  const Json variables = Json::parse(
+      R"({"state": {"o": {"a": 1, "b": "x"}, "l": ["a", 1, null, true, {"x": "y"}, ["b", 2.5]]},
+          "id": "q", "type": "noul", "instructions": "Is it?",
+          "options": [{"key": "false", "description": null, "label": "A"},
+                      {"key": "true", "description": "yes it is", "label": "B"}],
+          "questions": [{"id": "q", "type": "noul", "instructions": "Is it?", "options": [
+                      {"key": "false", "description": null, "label": "A"},
+                      {"key": "true", "description": "yes it is", "label": "B"}]}]})");
+  std::vector<JinjaVariable> list;
+  for (const auto& [name, value] : variables.items()) list.push_back({name, &value});
+  const std::string before =
+      "{% set n = none %}{% set t = true %}{% set l = state.l %}{% set o = state.o %}";
+  std::ifstream file(SourceDir() / "tests/jinja/llama_cpp_renderings.jsonl");
+  int count = 0;
+  for (std::string line; std::getline(file, line); ++count) {
+    const Json rendering = Json::parse(line);
+    const auto text = rendering.at("template").get<std::string>();
+    SCOPED_TRACE(text);
+    const JinjaOptions options = {.limits = {}, .now = {}, .dialect = JinjaDialect::kLlamaCpp};
+    EXPECT_EQ(JinjaTemplate(before + text).Render(list, options).text, rendering.at("text"));
+  }
+  EXPECT_EQ(count, 82);
+}
+
 TEST(JinjaTest, ErrorsNameLineAndColumn) {
   Refuse("{{ missing.attribute }}", "chat_template:1:11: 'missing' is undefined");
   Refuse("{{ {}['content'] + 'x' }}", "chat_template:1:18: 'content' is undefined");

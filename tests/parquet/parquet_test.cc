@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/test_util.h"
+#include "parquet/thrift_struct.h"
 #include "test_build.h"
 
 namespace qlora::parquet {
@@ -170,53 +171,6 @@ TEST(ParquetTest, ErrorsNameRowColumnAndPage) {
   const Error error = ErrorOf([&] { LinesOfBytes(bytes); });
   EXPECT_THAT(error.what(), HasSubstr("x.parquet: row group 1"));
   EXPECT_THAT(error.what(), HasSubstr("row 3: column 'text', page 2: index 3"));
-}
-
-// A struct of Thrift's compact protocol: each field is the distance from the field before and a
-// type, in one byte, and a value.
-class ThriftStruct {
- public:
-  ThriftStruct& Int(int id, std::int64_t value, int type = 5) {
-    Begin(id, type);
-    bytes_ += Varint(static_cast<std::uint64_t>(value) * 2);  // zigzag
-    return *this;
-  }
-  ThriftStruct& Text(int id, const std::string& text) {
-    Begin(id, 8);
-    bytes_ += Varint(text.size()) + text;
-    return *this;
-  }
-  ThriftStruct& Struct(int id, const ThriftStruct& value) {
-    Begin(id, 12);
-    bytes_ += value.bytes();
-    return *this;
-  }
-  ThriftStruct& List(int id, const std::vector<ThriftStruct>& values) {
-    Begin(id, 9);
-    bytes_ += static_cast<char>(values.size() << 4 | 12);
-    for (const ThriftStruct& value : values) bytes_ += value.bytes();
-    return *this;
-  }
-  std::string bytes() const { return bytes_ + '\0'; }
-
-  static std::string Varint(std::uint64_t value) {
-    std::string bytes;
-    for (; value >= 0x80; value >>= 7) bytes += static_cast<char>(value | 0x80);
-    return bytes + static_cast<char>(value);
-  }
-
- private:
-  void Begin(int id, int type) {
-    bytes_ += static_cast<char>((id - last_) << 4 | type);
-    last_ = id;
-  }
-
-  std::string bytes_;
-  int last_ = 0;
-};
-
-std::string Fixed32(std::uint32_t value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
 // One row with a list of `elements` zeros in each of `columns` columns, which share one chunk. Runs

@@ -154,6 +154,98 @@ TEST_P(DecoderBitsTest, PackedEqualsSeparate) {
                                     rows * double{std::numeric_limits<float>::epsilon()});
 }
 
+// Branches of one prefix: in one pass that computes the prefix once, and each behind a prefix of
+// its own.
+struct SharedPrefix {
+  Sample together;
+  std::vector<Sample> apart;
+};
+
+SharedPrefix RandomBranches(const DecoderConfig& config, int prefix, const std::vector<int>& rows,
+                            std::uint64_t seed) {
+  std::uint64_t draw = 0;
+  const auto token = [&] {
+    return static_cast<std::int32_t>(RandomBelow(MakeKey(seed, RandomPlace::kTest), draw++,
+                                                 static_cast<std::uint64_t>(config.vocab_size)));
+  };
+  SharedPrefix sample;
+  for (int t = 0; t < prefix; ++t) sample.together.ids.push_back(token());
+  sample.together.labels.assign(prefix, kIgnoreLabel);
+  const Sample shared = sample.together;
+  for (const int count : rows) {
+    Sample one = shared;
+    sample.together.branches.push_back(std::ssize(sample.together.ids));
+    for (int t = 0; t < count; ++t) {
+      const std::int32_t id = token();
+      for (Sample* of : {&one, &sample.together}) {
+        of->ids.push_back(id);
+        of->labels.push_back(t == 0 ? kIgnoreLabel : id);
+      }
+    }
+    sample.apart.push_back(std::move(one));
+  }
+  return sample;
+}
+
+// The loss and the gradients (P) of a batch.
+template <typename T>
+std::pair<double, std::vector<double>> GradientsOf(const Decoder& decoder, LoraAdapter& adapter,
+                                                   const Batch& batch, Recompute recompute) {
+  Runner runner(decoder, &adapter, batch, recompute);
+  const double loss = runner.LossAndGradients();
+  const MatrixView flat = adapter.gradients();
+  return {loss, std::vector<double>(flat.Row<T>(0), flat.Row<T>(0) + flat.cols)};
+}
+
+template <typename T>
+void ExpectSharedEqualsSeparate(const DecoderConfig& config, Backend& backend, DType dtype,
+                                double tolerance) {
+  const RandomWeights weights(config, dtype, 13);
+  LoraAdapter adapter = RandomAdapter(config, 2, dtype, 8);
+  const Decoder decoder(backend, config, weights.get(), {dtype, dtype}, 32);
+  const SharedPrefix first = RandomBranches(config, 7, {3, 5, 2}, 5);
+  const SharedPrefix second = RandomBranches(config, 1, {4, 2}, 6);
+  std::vector<Sample> apart = first.apart;
+  apart.insert(apart.end(), second.apart.begin(), second.apart.end());
+  const Batch separate = MakeBatch(apart);
+  const Batch shared = MakeBatch(std::vector<Sample>{first.together, second.together});
+  EXPECT_EQ(shared.supervised(), separate.supervised());
+  EXPECT_LT(shared.rows(), separate.rows());
+  backend.Reserve(LimitsOf(config, {&adapter}, separate.rows(), separate.rows(),
+                           shared.unfolded_rows(), shared.unfolded_rows()));
+  const auto [loss, gradients] = GradientsOf<T>(decoder, adapter, separate, Recompute::kLayer);
+  std::vector<double> kept;
+  for (const Recompute recompute : {Recompute::kLayer, Recompute::kNone}) {
+    const auto [found_loss, found] = GradientsOf<T>(decoder, adapter, shared, recompute);
+    EXPECT_NEAR(found_loss, loss, tolerance * loss);
+    double error = 0;
+    double norm = 0;
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      error += std::pow(found[i] - gradients[i], 2);
+      norm += std::pow(gradients[i], 2);
+    }
+    EXPECT_GT(norm, 1e-4);
+    EXPECT_LT(std::sqrt(error / norm), tolerance);
+    if (!kept.empty()) {
+      EXPECT_EQ(found, kept);
+    }
+    kept = found;
+  }
+}
+
+// The bound is that of PackedEqualsSeparate for the rows of here.
+TEST_P(DecoderBitsTest, ASharedPrefixEqualsSeparateSequences) {
+  const DecoderConfig& config = GetParam().config;
+  const double scores = config.attention_scale * std::sqrt(static_cast<double>(config.head_dim));
+  const double layers = static_cast<double>(config.num_hidden_layers) / 2;
+  const double rows = 100 * std::max(1.0, scores) * layers;
+  ExpectSharedEqualsSeparate<double>(config, *MakeReferenceBackend(), DType::kF64,
+                                     rows * std::numeric_limits<double>::epsilon());
+  Context context(2);
+  ExpectSharedEqualsSeparate<float>(config, *MakeCpuBackend(context, DType::kF32), DType::kF32,
+                                    rows * double{std::numeric_limits<float>::epsilon()});
+}
+
 INSTANTIATE_TEST_SUITE_P(All, DecoderBitsTest, testing::ValuesIn(Families()),
                          [](const auto& family) { return family.param.name; });
 

@@ -250,7 +250,8 @@ class Runner {
          std::int64_t head_rows = 7)
       : decoder_(decoder), adapter_(adapter), batch_(batch) {
     const auto layers = static_cast<std::size_t>(decoder.config().num_hidden_layers);
-    shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute)};
+    shape_ = {batch.rows(), head_rows, true, std::vector<Recompute>(layers, recompute),
+              batch.unfolded_rows()};
     const AdapterSizes adapters(decoder.config(), AdaptersOf(adapter));
     Carver plan;
     LayoutActivations(plan, decoder.config(), adapters, decoder.precision(), shape_);

@@ -164,12 +164,13 @@ TEST_F(EvaluationTest, AccuracyIsTheShareOfFirstChoices) {
   const RunSummary summary = Train(options, evals);
   double best = 0;
   for (const auto& [step, report] : evals.found) {
-    const double hits = report.token_accuracy * static_cast<double>(report.tokens);
+    const double hits =
+        ValueOf(report.metrics, "token_accuracy") * static_cast<double>(report.tokens);
     EXPECT_NEAR(hits, std::round(hits), 1e-9);
-    if (step > 0) best = std::max(best, report.token_accuracy);
+    if (step > 0) best = std::max(best, ValueOf(report.metrics, "token_accuracy"));
   }
-  EXPECT_EQ(evals.found.at(summary.best_step).token_accuracy, best);
-  EXPECT_GT(best, evals.found.at(0).token_accuracy);
+  EXPECT_EQ(ValueOf(evals.found.at(summary.best_step).metrics, "token_accuracy"), best);
+  EXPECT_GT(best, ValueOf(evals.found.at(0).metrics, "token_accuracy"));
 }
 
 // Asks to stop in the middle of the second evaluation.

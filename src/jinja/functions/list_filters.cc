@@ -206,7 +206,8 @@ Value ListOf(Call& call) {
 
 Value LengthOf(Call& call) {
   call.Take({});
-  return Length(call.runtime, call.self);
+  const std::string* text = call.runtime.is_llama_cpp() ? AsText(call.self) : nullptr;
+  return text != nullptr ? std::ssize(*text) : Length(call.runtime, call.self);
 }
 
 // Removes the first positional argument; filters that call others pass the rest on.

@@ -330,7 +330,9 @@ Value MapCharacters(Call& call, Map map) {
   std::string out;
   for (const char* p = text.data(); p != text.data() + text.size();) {
     const bool is_first = p == text.data();
-    map(NextCharacter(p), is_first, out);
+    const char32_t c = NextCharacter(p);
+    // Only ASCII has cases in llama.cpp.
+    c >= 0x80 && call.runtime.is_llama_cpp() ? AppendUtf8(c, &out) : map(c, is_first, out);
   }
   return call.runtime.NewTextLike(call.self, std::move(out));
 }

@@ -152,7 +152,9 @@ Value FormatFilter(Call& call) {
 // Replaces undefined values; with boolean=true all false ones.
 Value Default(Call& call) {
   const BoundArguments args = call.Take({"default_value", "boolean"});
-  const bool is_missing = args.Flag(1) ? !Truth(call.self) : IsUndefined(call.self);
+  const bool is_undefined =
+      IsUndefined(call.self) || (IsNone(call.self) && call.runtime.is_llama_cpp());
+  const bool is_missing = args.Flag(1) ? !Truth(call.self) : is_undefined;
   if (!is_missing) return call.self;
   return args.Has(0) ? args[0] : call.runtime.NewText("");
 }

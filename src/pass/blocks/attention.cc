@@ -1,6 +1,7 @@
 #include "pass/blocks/attention.h"
 
 #include "base/matrix.h"
+#include "pass/blocks/unfold.h"
 #include "pass/linear_group.h"
 
 namespace qlora {
@@ -50,6 +51,13 @@ void AttentionMixer::LayoutScratch(LayerCarver& c, Activations& a) {
   if (c.training) s.d_attn = c.LastInputGradient(c.rows, q);
   const OutputGate gate = c.config.output_gate;
   if (gate != OutputGate::kNone) s.gated = c.Act(c.rows, q);
+  if (c.unfolded > 0) {
+    const std::int64_t kv = c.sizes.kv_features();
+    for (MatrixView* matrix : {&s.k, &s.v}) *matrix = c.Act(c.unfolded, kv);
+    if (c.training) {
+      for (MatrixView* matrix : {&s.d_all_k, &s.d_all_v}) *matrix = c.Act(c.unfolded, kv);
+    }
+  }
   if (!c.training) return;
   LayoutQkv(c, s.d_qkv, s.d_q, s.d_k, s.d_v);
   if (gate == OutputGate::kFull) s.d_q_gate = c.Act(c.rows, 2 * q);
@@ -104,8 +112,10 @@ AttentionMixer::AttentionMixer(const LayerContext& context, Activations& a)
 }
 
 void AttentionMixer::BindKeys() {
-  k_ = all_k_ = owner_.k;
-  v_ = all_v_ = owner_.v;
+  k_ = owner_.k;
+  v_ = owner_.v;
+  all_k_ = WholeOf(context_, k_, s_.k);
+  all_v_ = WholeOf(context_, v_, s_.v);
   if (context_.state == nullptr) return;
   // With a state, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
   // row 0 on.
@@ -165,6 +175,7 @@ void AttentionMixer::Forward(const BlockInput& in, const MatrixView& x_out) {
   // 4. q, k = RoPE(q, k)
   NormAndRotate();
   // 5. attn = softmax(q k^T) v [* sigmoid(gate)]
+  UnfoldKeys();
   context_.Run(
       ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
   if (config_.sinks) context_.Run(ops::AttentionSinks{w_.sinks, a_.lse, a_.attn});
@@ -179,8 +190,13 @@ void AttentionMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
   o_.Backward(mixed_, s_.d_attn, trained);
   // 5
   GateBackward();
-  context_.Run(ops::AttentionBackward{shape_, context_.inputs.spans, s_.d_attn, a_.q, k_, v_,
-                                      a_.attn, a_.lse, s_.d_q, s_.d_k, s_.d_v});
+  UnfoldKeys();
+  const MatrixView d_all_k = WholeOf(context_, s_.d_k, s_.d_all_k);
+  const MatrixView d_all_v = WholeOf(context_, s_.d_v, s_.d_all_v);
+  context_.Run(ops::AttentionBackward{shape_, context_.inputs.spans, s_.d_attn, a_.q, all_k_,
+                                      all_v_, a_.attn, a_.lse, s_.d_q, d_all_k, d_all_v});
+  Fold(context_, d_all_k, s_.d_k);
+  Fold(context_, d_all_v, s_.d_v);
   ShareGradients();
   // 4, 3
   NormAndRotateBackward();
@@ -254,6 +270,11 @@ void AttentionMixer::Rotate(const MatrixView& q, const MatrixView& k, bool inver
 void AttentionMixer::RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse) {
   context_.Run(ops::Rope{context_.inputs.rope_rows[rope], context_.decoder.ropes().table(rope),
                          heads, inverse, x});
+}
+
+void AttentionMixer::UnfoldKeys() {
+  Unfold(context_, k_, all_k_);
+  Unfold(context_, v_, all_v_);
 }
 
 // mixed = attn * sigmoid(gate)

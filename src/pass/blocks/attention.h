@@ -18,6 +18,9 @@ class AttentionMixer {
   // In memory that all layers share.
   struct Scratch {
     MatrixView gated;  // (N, H*K) act: `attn` times sigmoid(gate); empty without gates
+    // Keys and values of M unfolded rows; empty without prefixes.
+    MatrixView k, v;              // (M, G*K) act
+    MatrixView d_all_k, d_all_v;  // (M, G*K) act: backward only
     // Backward only.
     MatrixView d_attn;    // (N, H*K) act: gradient of `attn`, or of `gated`, then of `attn`
     MatrixView d_qkv;     // (N, (H+2G)K) act: only where the family fuses q, k and v
@@ -87,6 +90,7 @@ class AttentionMixer {
   void NormHeadsBackward();
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
   void RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse);
+  void UnfoldKeys();
   void Gate();
   void GateBackward();
   // Adds the gradients of keys and values to those of the layer that they are of, or takes those

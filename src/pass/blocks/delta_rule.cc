@@ -2,6 +2,7 @@
 #include "pass/blocks/delta_rule.h"
 
 #include "base/matrix.h"
+#include "pass/blocks/unfold.h"
 #include "pass/linear_group.h"
 
 namespace qlora {
@@ -65,11 +66,19 @@ void DeltaRuleMixer::LayoutScratch(LayerCarver& c, Activations& a) {
     s.qkvz = c.Act(c.rows, channels + values);
     s.ba = c.Act(c.rows, 2 * heads);
   }
-  if (!c.training) return;
-  s.d_gated = c.Act(c.rows, values);
-  s.d_conv = c.Act(c.rows, channels);
-  s.d_b = c.Act(c.rows, heads);
-  s.d_a = c.Act(c.rows, heads);
+  if (c.training) {
+    s.d_gated = c.Act(c.rows, values);
+    s.d_conv = c.Act(c.rows, channels);
+    s.d_b = c.Act(c.rows, heads);
+    s.d_a = c.Act(c.rows, heads);
+  }
+  Scratch::Whole& w = s.whole;
+  w = {a.qkv, s.conv, a.a, a.b, a.o, s.norm, s.d_conv, s.d_b, s.d_a};
+  if (c.unfolded == 0) return;
+  for (MatrixView* matrix :
+       {&w.qkv, &w.conv, &w.a, &w.b, &w.o, &w.d_o, &w.d_conv, &w.d_b, &w.d_a}) {
+    if (!matrix->empty()) *matrix = c.Act(c.unfolded, matrix->cols);
+  }
 }
 
 DeltaRuleMixer::State DeltaRuleMixer::LayoutState(LayerCarver& c) {
@@ -104,10 +113,13 @@ void DeltaRuleMixer::Forward(const BlockInput& in, const MatrixView& x_out) {
   // 3. q, k, v = silu(conv(qkv))
   Convolve();
   // 4. o = delta rule(q, k, v, a, b)
-  const DeltaInputs inputs(s_.conv, shape_);
+  Unfold(context_, a_.a, s_.whole.a);
+  Unfold(context_, a_.b, s_.whole.b);
+  const DeltaInputs inputs(s_.whole.conv, shape_);
   context_.Run(ops::GatedDeltaRule{shape_, context_.inputs.parts, inputs.q, inputs.k, inputs.v,
-                                   a_.a, a_.b, w_.delta_rule.rate, w_.delta_rule.dt_bias, a_.o,
-                                   state_.delta});
+                                   s_.whole.a, s_.whole.b, w_.delta_rule.rate,
+                                   w_.delta_rule.dt_bias, s_.whole.o, state_.delta});
+  TakeOwn(context_, s_.whole.o, a_.o);
   // 5. gated = RMSNorm of each head of o * silu(z)
   GateOutput();
   // 6. x_out = x + [RMSNorm](gated Wo^T)
@@ -127,15 +139,22 @@ void DeltaRuleMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
   context_.Run(ops::RmsNormBackward{norm, Reshape(a_.o, head), w_.delta_rule.norm, a_.o_rstd, norm,
                                     Store::kSet});
   // 4
-  const DeltaInputs inputs(s_.conv, shape_);
-  const DeltaInputs d_inputs(s_.d_conv, shape_);
-  context_.Run(ops::GatedDeltaRuleBackward{shape_, context_.inputs.parts, s_.norm, inputs.q,
-                                           inputs.k, inputs.v, a_.a, a_.b, w_.delta_rule.rate,
+  const Scratch::Whole& whole = s_.whole;
+  Unfold(context_, a_.a, whole.a);
+  Unfold(context_, a_.b, whole.b);
+  GiveOwn(context_, s_.norm, whole.d_o);
+  const DeltaInputs inputs(whole.conv, shape_);
+  const DeltaInputs d_inputs(whole.d_conv, shape_);
+  context_.Run(ops::GatedDeltaRuleBackward{shape_, context_.inputs.parts, whole.d_o, inputs.q,
+                                           inputs.k, inputs.v, whole.a, whole.b, w_.delta_rule.rate,
                                            w_.delta_rule.dt_bias, d_inputs.q, d_inputs.k,
-                                           d_inputs.v, s_.d_a, s_.d_b});
+                                           d_inputs.v, whole.d_a, whole.d_b});
+  Fold(context_, whole.d_a, s_.d_a);
+  Fold(context_, whole.d_b, s_.d_b);
   // 3. The gradient of qkv takes the place of q, k and v.
-  context_.Run(ops::CausalConvBackward{Activation::kSilu, context_.inputs.parts, s_.d_conv, a_.qkv,
-                                       w_.conv.weight, w_.conv.bias, s_.conv});
+  context_.Run(ops::CausalConvBackward{Activation::kSilu, context_.inputs.parts, whole.d_conv,
+                                       whole.qkv, w_.conv.weight, w_.conv.bias, whole.conv});
+  Fold(context_, whole.conv, s_.conv);
   // 2, 1
   if (config_.fused_delta) {
     ForEachPart(shape_, s_, s_.conv, a_.z, s_.d_b, s_.d_a,
@@ -161,8 +180,9 @@ void DeltaRuleMixer::Project() {
 }
 
 void DeltaRuleMixer::Convolve() {
-  context_.Run(ops::CausalConv{Activation::kSilu, context_.inputs.parts, a_.qkv, w_.conv.weight,
-                               w_.conv.bias, s_.conv, state_.window});
+  Unfold(context_, a_.qkv, s_.whole.qkv);
+  context_.Run(ops::CausalConv{Activation::kSilu, context_.inputs.parts, s_.whole.qkv,
+                               w_.conv.weight, w_.conv.bias, s_.whole.conv, state_.window});
 }
 
 void DeltaRuleMixer::GateOutput() {

@@ -29,6 +29,16 @@ class DeltaRuleMixer {
     MatrixView d_conv;   // (N, C) act
     MatrixView d_b;      // (N, H) act
     MatrixView d_a;      // (N, H) act
+    // What the convolution and the rule read and write: the matrices of N rows themselves, or of M
+    // unfolded rows.
+    struct Whole {
+      MatrixView qkv, conv;  // (M, C) act
+      MatrixView a, b;       // (M, H) act
+      MatrixView o;          // (M, H*V) act
+      MatrixView d_o;        // (M, H*V) act
+      MatrixView d_conv;     // (M, C) act
+      MatrixView d_b, d_a;   // (M, H) act
+    } whole;
   };
   struct Activations {
     using Block = DeltaRuleMixer;

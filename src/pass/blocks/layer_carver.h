@@ -18,11 +18,12 @@ class LayerCarver {
  public:
   // Everything must outlive this.
   LayerCarver(Carver& carver, const DecoderConfig& decoder, const Precision& precision,
-              std::int64_t l, std::int64_t n, bool with_gradients)
+              std::int64_t l, std::int64_t n, bool with_gradients, std::int64_t m = 0)
       : config(decoder),
         sizes(decoder.layer(l)),
         layer(l),
         rows(n),
+        unfolded(m),
         training(with_gradients),
         carver_(carver),
         precision_(precision) {}
@@ -49,8 +50,9 @@ class LayerCarver {
   const DecoderConfig& config;
   const LayerConfig sizes;
   const std::int64_t layer;
-  const std::int64_t rows;  // N of a pass, or the positions that a state has room for
-  const bool training;      // with the buffers of the backward pass
+  const std::int64_t rows;      // N of a pass, or the positions that a state has room for
+  const std::int64_t unfolded;  // M: rows of all sequences with their prefixes; 0: none has one
+  const bool training;          // with the buffers of the backward pass
 
  private:
   Carver& carver_;

@@ -1,6 +1,7 @@
 #include "pass/blocks/short_conv.h"
 
 #include "base/matrix.h"
+#include "pass/blocks/unfold.h"
 #include "pass/linear_group.h"
 
 namespace qlora {
@@ -29,6 +30,11 @@ void ShortConvMixer::LayoutScratch(LayerCarver& c, Activations& a) {
   s.bx = c.Act(c.rows, d);
   s.conv = c.Act(c.rows, d);
   s.gated = c.Act(c.rows, d);
+  if (c.unfolded > 0) {
+    s.all_bx = c.Act(c.unfolded, d);
+    s.all_conv = c.Act(c.unfolded, d);
+    if (c.training) s.d_all_conv = c.Act(c.unfolded, d);
+  }
   if (!c.training) return;
   s.d_gated = c.Act(c.rows, d);
   s.d_in = c.Act(c.rows, 3 * d);
@@ -63,8 +69,12 @@ void ShortConvMixer::Convolve() {
   // 3. bx = b * x
   context_.Run(ops::GatedActivation{Activation::kIdentity, in.b, in.x, s_.bx});
   // 4. conv = the convolution of bx
-  context_.Run(ops::CausalConv{Activation::kIdentity, context_.inputs.parts, s_.bx, w_.conv.weight,
-                               w_.conv.bias, s_.conv, state_.window});
+  const MatrixView bx = WholeOf(context_, s_.bx, s_.all_bx);
+  const MatrixView conv = WholeOf(context_, s_.conv, s_.all_conv);
+  Unfold(context_, s_.bx, bx);
+  context_.Run(ops::CausalConv{Activation::kIdentity, context_.inputs.parts, bx, w_.conv.weight,
+                               w_.conv.bias, conv, state_.window});
+  TakeOwn(context_, conv, s_.conv);
   // 5. gated = c * conv
   context_.Run(ops::GatedActivation{Activation::kIdentity, in.c, s_.conv, s_.gated});
 }
@@ -79,8 +89,13 @@ void ShortConvMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
   context_.Run(ops::GatedActivationBackward{Activation::kIdentity, s_.d_gated, inputs.c, s_.conv,
                                             d_inputs.c, s_.d_gated});
   // 4. The gradient of bx takes the place of conv: bx is an operand.
-  context_.Run(ops::CausalConvBackward{Activation::kIdentity, context_.inputs.parts, s_.d_gated,
-                                       s_.bx, w_.conv.weight, w_.conv.bias, s_.conv});
+  const MatrixView bx = WholeOf(context_, s_.bx, s_.all_bx);
+  const MatrixView d_conv = WholeOf(context_, s_.d_gated, s_.d_all_conv);
+  const MatrixView d_bx = WholeOf(context_, s_.conv, s_.all_conv);
+  GiveOwn(context_, s_.d_gated, d_conv);
+  context_.Run(ops::CausalConvBackward{Activation::kIdentity, context_.inputs.parts, d_conv, bx,
+                                       w_.conv.weight, w_.conv.bias, d_bx});
+  Fold(context_, d_bx, s_.conv);
   // 3
   context_.Run(ops::GatedActivationBackward{Activation::kIdentity, s_.conv, inputs.b, inputs.x,
                                             d_inputs.b, d_inputs.x});

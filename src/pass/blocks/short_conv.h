@@ -17,6 +17,8 @@ class ShortConvMixer {
     MatrixView bx;     // (N, D) act: b * x
     MatrixView conv;   // (N, D) act: of bx; the backward pass leaves the gradient of bx here
     MatrixView gated;  // (N, D) act: c * conv, the input of the last linear
+    // The same of M unfolded rows; empty without prefixes.
+    MatrixView all_bx, all_conv, d_all_conv;  // (M, D) act
     // Backward only.
     MatrixView d_gated;  // (N, D) act; then the gradient of conv
     MatrixView d_in;     // (N, 3*D) act

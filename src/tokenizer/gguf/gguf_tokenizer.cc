@@ -75,13 +75,15 @@ Tokenizer::Impl::Impl(GgufVocabulary vocabulary) {
   spec.hash = HashOf(vocabulary);
   const nlohmann::json normalizer = NormalizerOf(vocabulary);
   const nlohmann::json pre_tokenizer = PreTokenizerOf(vocabulary);
-  normalizer_ = Normalizer::Parse(JsonValue(&normalizer, where));
-  pre_tokenizer_ = PreTokenizer::Parse(JsonValue(&pre_tokenizer, where + ": tokenizer.ggml.pre"));
+  stages_.normalizer = Normalizer::Parse(JsonValue(&normalizer, where));
+  stages_.pre_tokenizer =
+      PreTokenizer::Parse(JsonValue(&pre_tokenizer, where + ": tokenizer.ggml.pre"));
   decoder = TokenDecoder::OfBytes(vocabulary.add_space_prefix);
   spec.normalizer = normalizer.dump();
   spec.pre_tokenizer = pre_tokenizer.dump();
   spec.gguf_pre = vocabulary.pre;
   spec.add_prefix_space = vocabulary.add_space_prefix;
+  LoadBareStages(where);
   spec.ignore_merges = vocabulary.pre_tokenizer.ignore_merges;
   spec.byte_fallback = vocabulary.kind == TokenizerKind::kSentencePieceBpe;
 

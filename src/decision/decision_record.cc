@@ -1,0 +1,330 @@
+#include "decision/decision_record.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <unordered_set>
+#include <utility>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+// The names of one field, the usual one first.
+using Names = std::array<const char*, 4>;
+constexpr Names kStateNames = {"state", "input"};
+constexpr Names kAnswersNames = {"answers", "gold", "expected", "labels"};
+constexpr Names kAnswerNames = {"answer", "gold", "expected", "label"};
+constexpr Names kKeyNames = {"answerKey", "answer"};
+
+// A field under one of its names.
+struct Named {
+  const char* name = nullptr;
+  const OrderedJson* value = nullptr;  // null: the record has none
+
+  explicit operator bool() const { return value != nullptr; }
+};
+
+Named FindNamed(const OrderedJson& record, const Names& names) {
+  for (const char* name : names) {
+    if (name == nullptr) break;
+    if (const OrderedJson* value = FindField(record, name)) return {name, value};
+  }
+  return {};
+}
+
+bool IsJsonText(const OrderedJson& value) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  return text.starts_with('{') || text.starts_with('[');
+}
+
+// Questions and answers are objects or lists: a text can only be their JSON.
+OrderedJson Unpacked(const OrderedJson& value, const std::string& where) {
+  if (!IsJsonText(value)) return value;
+  return ParseOrderedJson(value.get_ref<const std::string&>(), where, DuplicateKeys::kRefuse);
+}
+
+OrderedJson ReadState(const OrderedJson& state, Notices& notices) {
+  OrderedJson parsed;
+  if (!IsJsonText(state) || TryParseJson(state.get_ref<const std::string&>(), parsed)) return state;
+  notices.push_back(kNoticeStateText);
+  return parsed;
+}
+
+// One object, or a list of objects with types.
+bool AreQuestions(const OrderedJson& value) {
+  if (IsJsonText(value)) return true;
+  if (value.is_object()) return !value.empty() && value.front().is_object();
+  return value.is_array() && !value.empty() && value.front().is_object() &&
+         value.front().contains("type");
+}
+
+void AddQuestion(DecisionRecord& record, Question question, const OrderedJson* answer,
+                 const std::string& where) {
+  record.targets.push_back(
+      answer == nullptr ? std::nullopt : ReadTarget(question, *answer, where, record.notices));
+  record.decision.questions.push_back(std::move(question));
+}
+
+// The id of question `i` of a list.
+std::string IdInList(const OrderedJson& question, std::size_t i) {
+  const OrderedJson* name = question.is_object() ? FindField(question, "name") : nullptr;
+  return name != nullptr && name->is_string() ? name->get<std::string>() : std::to_string(i);
+}
+
+void CheckAnswersAreOfQuestions(const DecisionRecord& record, const Named& answers,
+                                const OrderedJson& values) {
+  std::unordered_set<std::string_view> ids;
+  for (const Question& question : record.decision.questions) ids.insert(question.id);
+  for (const auto& [id, answer] : values.items()) {
+    if (ids.contains(id)) continue;
+    ThrowInvalidInput("{}: '{}' is not among the questions", answers.name, id);
+  }
+}
+
+// The answers, which are an object or a list as the questions are; null without any.
+OrderedJson ReadAnswers(const Named& answers, const OrderedJson& questions) {
+  if (!answers) return nullptr;
+  OrderedJson values = Unpacked(*answers.value, answers.name);
+  const bool in_order = values.is_array() && questions.is_array();
+  if (!values.is_object() && !in_order) {
+    ThrowInvalidInput("{}: expected an object with an answer for each question, found {}",
+                      answers.name, ShortJson(values));
+  }
+  if (in_order && values.size() != questions.size()) {
+    ThrowInvalidInput("{}: expected {} answers, one for each question, found {}", answers.name,
+                      questions.size(), values.size());
+  }
+  return values;
+}
+
+DecisionRecord ReadQuestions(const OrderedJson& record) {
+  DecisionRecord out;
+  const Named state = FindNamed(record, kStateNames);
+  if (!state)
+    ThrowInvalidInput("state: missing; it is the text or the object that is decided about");
+  out.decision.state = ReadState(*state.value, out.notices);
+  const OrderedJson questions = Unpacked(*FindField(record, "questions"), "questions");
+  if (!questions.is_structured() || questions.empty()) {
+    ThrowInvalidInput("questions: expected an object of questions, found {}", ShortJson(questions));
+  }
+  const Named answers = FindNamed(record, kAnswersNames);
+  const OrderedJson values = ReadAnswers(answers, questions);
+  std::unordered_set<std::string> ids;
+  std::size_t i = 0;
+  for (const auto& [key, question] : questions.items()) {
+    const std::string id = questions.is_object() ? key : IdInList(question, i);
+    if (!ids.insert(id).second) ThrowInvalidInput("questions: '{}' appears twice", id);
+    const OrderedJson* answer = values.is_array()    ? &values[i]
+                                : values.is_object() ? FindField(values, id)
+                                                     : nullptr;
+    const std::string place = fmt::format("{}.{}", answers ? answers.name : "answers", id);
+    AddQuestion(out, ReadQuestion(question, id, "questions." + id, {}), answer, place);
+    ++i;
+  }
+  if (values.is_object()) CheckAnswersAreOfQuestions(out, answers, values);
+  return out;
+}
+
+DecisionRecord ReadOneQuestion(const OrderedJson& record) {
+  DecisionRecord out;
+  out.decision.state = ReadState(*FindField(record, "state"), out.notices);
+  OrderedJson fields = record;
+  for (const char* packed : {"criteria", "choices", "levels"}) {
+    if (fields.contains(packed)) fields[packed] = Unpacked(fields[packed], packed);
+  }
+  const OrderedJson* name = FindField(record, "name");
+  std::string id = name != nullptr && name->is_string() ? name->get<std::string>() : "question";
+  const Named answer = FindNamed(record, kAnswerNames);
+  AddQuestion(out, ReadQuestion(fields, std::move(id), "question", {}), answer.value,
+              answer ? answer.name : "");
+  return out;
+}
+
+// The whole number that a value is, or states as text; nothing otherwise.
+std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    return number == static_cast<double>(static_cast<std::int32_t>(number))
+               ? std::optional(static_cast<std::int64_t>(number))
+               : std::nullopt;
+  }
+  if (!value.is_string()) return std::nullopt;
+  const auto& text = value.get_ref<const std::string&>();
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
+                                                                  : std::nullopt;
+}
+
+// A question whose options are texts, of which each is its own key.
+Question ChoiceOf(std::string id, const OrderedJson& instructions, const OrderedJson& keys,
+                  const std::string& where) {
+  const OrderedJson question = {
+      {"type", "choice"}, {"instructions", instructions}, {"criteria", keys}};
+  return ReadQuestion(question, std::move(id), where, {});
+}
+
+// Returns the key of the option that an answer names by its key or its number; other answers as
+// they are. Numbers below 0 say that nobody knows.
+OrderedJson KeyOfIndex(const Question& question, const OrderedJson& answer,
+                       const std::string& where) {
+  if (answer.is_string() && FindOption(question, answer.get<std::string>()) >= 0) return answer;
+  const auto index = IndexOf(answer);
+  if (!index || *index == -1) return answer;
+  if (*index < 0 || *index >= std::ssize(question.options)) {
+    ThrowInvalidInput("{}: label {} is not among the {} names: {}", where, *index,
+                      question.options.size(), ListOfOptions(question));
+  }
+  return question.options[*index].key;
+}
+
+DecisionRecord ReadClassification(const OrderedJson& record, const DecisionFields& fields) {
+  if (fields.instructions.empty()) {
+    ThrowInvalidInput(
+        "instructions: missing; texts with labels need one question that is asked about every "
+        "text, "
+        "such as \"What is this text about?\"");
+  }
+  if (fields.label_names.empty()) {
+    ThrowInvalidInput(
+        "label_names: missing, and no description of the data set has names for column '{}'; list "
+        "them in the order of their numbers",
+        fields.label_column);
+  }
+  DecisionRecord out;
+  const OrderedJson* text = FindField(record, fields.text_column);
+  out.decision.state = *text;
+  Question question = ChoiceOf(fields.label_column, fields.instructions,
+                               OrderedJson(fields.label_names), "label_names");
+  for (DecisionOption& option : question.options) {
+    const std::string words = ReplaceAll(ReplaceAll(option.key, "_", " "), "/", " ");
+    if (words != option.key) option.description = words;
+  }
+  const OrderedJson* label = FindField(record, fields.label_column);
+  const OrderedJson key =
+      label == nullptr ? OrderedJson(nullptr) : KeyOfIndex(question, *label, fields.label_column);
+  AddQuestion(out, std::move(question), &key, fields.label_column);
+  return out;
+}
+
+// The number of the choice that a key of ARC ("B", "2") or a letter of MMLU names.
+OrderedJson KeyOfChoice(const Question& question, const OrderedJson* labels,
+                        const OrderedJson& answer, const char* where) {
+  if (labels != nullptr && labels->is_array()) {
+    const auto found = std::find(labels->begin(), labels->end(), answer);
+    const auto place = static_cast<std::size_t>(found - labels->begin());
+    if (place < question.options.size()) return question.options[place].key;
+  }
+  const std::string text = answer.is_string() ? answer.get<std::string>() : "";
+  const bool is_letter = text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z';
+  if (is_letter && FindOption(question, text) < 0 && text[0] - 'A' < std::ssize(question.options)) {
+    return question.options[text[0] - 'A'].key;
+  }
+  return KeyOfIndex(question, answer, where);
+}
+
+DecisionRecord ReadMultipleChoice(const OrderedJson& record, const DecisionFields& fields) {
+  DecisionRecord out;
+  out.decision.state = *FindField(record, "question");
+  const OrderedJson choices = Unpacked(*FindField(record, "choices"), "choices");
+  const OrderedJson* texts = choices.is_object() ? FindField(choices, "text") : &choices;
+  if (texts == nullptr || !texts->is_array()) {
+    ThrowInvalidInput(
+        "choices: expected a list, or an object with lists 'text' and 'label', found {}",
+        ShortJson(choices));
+  }
+  const std::string instructions =
+      fields.instructions.empty() ? "Which answer is right?" : fields.instructions;
+  Question question = ChoiceOf("answer", instructions, *texts, "choices");
+  const Named answer = FindNamed(record, kKeyNames);
+  const OrderedJson key =
+      answer ? KeyOfChoice(question, choices.is_object() ? FindField(choices, "label") : nullptr,
+                           *answer.value, answer.name)
+             : OrderedJson(nullptr);
+  AddQuestion(out, std::move(question), &key, answer ? answer.name : "");
+  return out;
+}
+
+std::string NamesOfFields(const OrderedJson& record) {
+  std::string names;
+  for (const auto& [name, value] : record.items()) names += (names.empty() ? "" : ", ") + name;
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+bool LooksLikeDecision(const OrderedJson& record) {
+  const auto has = [&](const char* name) { return FindField(record, name) != nullptr; };
+  const OrderedJson* questions = FindField(record, "questions");
+  if (questions != nullptr && FindNamed(record, kStateNames) && AreQuestions(*questions))
+    return true;
+  return has("state") && has("type") && has("instructions");
+}
+
+std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
+                                               const DecisionFields& fields) {
+  const auto has = [&](const std::string& name) { return FindField(record, name) != nullptr; };
+  const OrderedJson* questions = FindField(record, "questions");
+  if (questions != nullptr && (AreQuestions(*questions) || questions->is_structured())) {
+    return DecisionForm::kQuestions;
+  }
+  if (has("state") && has("type")) return DecisionForm::kOneQuestion;
+  if (has("question") && has("choices")) return DecisionForm::kMultipleChoice;
+  if (has(fields.text_column) && record.contains(fields.label_column)) {
+    return DecisionForm::kClassification;
+  }
+  return std::nullopt;
+}
+
+std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields) {
+  const auto form = DetectDecisionForm(record, fields);
+  const auto in_field = [](const Named& field) {
+    return field ? fmt::format("in '{}'", field.name) : "missing";
+  };
+  if (form == DecisionForm::kQuestions) {
+    return fmt::format("questions about a state, answers {}",
+                       in_field(FindNamed(record, kAnswersNames)));
+  }
+  if (form == DecisionForm::kOneQuestion) {
+    return fmt::format("one question about a state in each record, its answer {}",
+                       in_field(FindNamed(record, kAnswerNames)));
+  }
+  if (form == DecisionForm::kMultipleChoice) {
+    return fmt::format("questions with choices, the right one {}",
+                       in_field(FindNamed(record, kKeyNames)));
+  }
+  if (form == DecisionForm::kClassification) {
+    return fmt::format("texts in '{}' with labels in '{}'", fields.text_column,
+                       fields.label_column);
+  }
+  return "no decisions";
+}
+
+DecisionRecord ReadDecisionRecord(const OrderedJson& record, const DecisionFields& fields) {
+  const auto form = DetectDecisionForm(record, fields);
+  if (!form) {
+    ThrowInvalidInput(
+        "this is no decision: expected the fields state and questions, or state, type, "
+        "instructions and answer, or question, choices and answer, or {} and {}; found: {}",
+        fields.text_column, fields.label_column, NamesOfFields(record));
+  }
+  switch (*form) {
+    case DecisionForm::kQuestions:
+      return ReadQuestions(record);
+    case DecisionForm::kOneQuestion:
+      return ReadOneQuestion(record);
+    case DecisionForm::kMultipleChoice:
+      return ReadMultipleChoice(record, fields);
+    case DecisionForm::kClassification:
+      break;
+  }
+  return ReadClassification(record, fields);
+}
+
+}  // namespace qlora
