@@ -54,7 +54,6 @@ class StepReport:
     loss: float
     grad_norm: float
     metrics: dict[str, float]
-    token_accuracy: float
     learning_rate: float
     tokens: int
     tokens_per_second: float
@@ -64,16 +63,16 @@ class StepReport:
     skipped: bool
     spike: bool
     bad_tensor: str
+    def __getattr__(self, name: str) -> float: ...
     def _asdict(self) -> dict[str, Any]: ...
 
 class EvalReport:
     loss: float
     metrics: dict[str, float]
-    perplexity: float
-    token_accuracy: float
     tokens: int
     seconds: float
     best: bool
+    def __getattr__(self, name: str) -> float: ...
     def _asdict(self) -> dict[str, Any]: ...
 
 class SampleReport:

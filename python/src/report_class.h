@@ -8,6 +8,7 @@
 #include <string>
 
 #include "keywords.h"
+#include "qlora/metrics.h"
 
 namespace qlora::python {
 

@@ -132,16 +132,9 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
                                                 : std::string(),
                 samples.back().notes);
     // In a conversation the last turn alone decides, which its encoder has looked at.
-<<<<<<< ours
     samples.back().notes.without_eos =
         !decisions_ && !TrainsStop(samples.back().sample, tokenizer_);
-  }
-  for (EncodedRecord& encoded : samples) {
-    CheckSample(encoded.sample, tokenizer_, vocab_size_, encoded.notes);
-=======
-    samples.back().notes.without_eos = !TrainsStop(samples.back().sample, tokenizer_);
     Measure(samples.back());
->>>>>>> theirs
   }
   return samples;
 }
@@ -150,7 +143,7 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
 void RecordEncoder::Measure(EncodedRecord& encoded) const {
   Sample& sample = encoded.sample;
   CheckSample(sample, tokenizer_, vocab_size_, encoded.notes);
-  encoded.length = std::ssize(sample.ids);
+  encoded.length = LongestSequence(sample);
   encoded.supervised = CountSupervised(sample);
   if (encoded.length <= options_.max_length + 1) return;
   for (Ids* tokens : {&sample.ids, &sample.labels}) {

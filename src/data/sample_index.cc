@@ -223,8 +223,8 @@ bool SampleIndex::EntriesAreSound() const {
     const bool follows =
         entry.record >= next || (std::int64_t{entry.record} + 1 == next && entry.part >= next_part);
     const bool sound = follows && entry.record < end_ && entry.longest <= max_length_ &&
-                       entry.longest <= entry.length && entry.length <= entry.unfolded &&
-                       entry.supervised > 0 && entry.supervised <= entry.length;
+                       entry.longest <= entry.length && entry.supervised > 0 &&
+                       entry.supervised <= entry.length;
     if (!sound) return false;
     next = std::int64_t{entry.record} + 1;
     next_part = std::int64_t{entry.part} + 1;
@@ -391,11 +391,7 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
 void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong over_long,
                             EncodedRecord& encoded) {
   Sample& sample = encoded.sample;
-<<<<<<< ours
-  const std::int64_t length = LongestSequence(sample);
-=======
   const std::int64_t length = encoded.length;
->>>>>>> theirs
   counts_.longest_record = std::max(counts_.longest_record, length);
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;

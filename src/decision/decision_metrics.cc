@@ -223,7 +223,9 @@ struct RecordSums {
 Interval Middle95(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    const auto place =
+        static_cast<std::int64_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+    return values[place];
   };
   return {at(0.025), at(0.975)};
 }

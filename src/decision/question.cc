@@ -156,8 +156,15 @@ void CheckCount(const Question& question, const std::string& where, std::int64_t
 }  // namespace
 
 std::string_view NameOf(QuestionType type) {
-  constexpr std::array<std::string_view, 3> kNames = {"noul", "choice", "score"};
-  return kNames[static_cast<std::size_t>(type)];
+  switch (type) {
+    case QuestionType::kNoul:
+      return "noul";
+    case QuestionType::kChoice:
+      return "choice";
+    case QuestionType::kScore:
+      return "score";
+  }
+  return "";
 }
 
 std::optional<QuestionType> FindQuestionType(std::string_view name) {
