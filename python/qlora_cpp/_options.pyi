@@ -53,6 +53,16 @@ class TrainOptions(TypedDict, total=False):
     chat_template: str
     chat_template_kwargs: str
     chat_template_date: str
+    decision_template: str
+    question_types: Union[Sequence[Any], str]
+    soft_targets: bool
+    option_order: Literal["auto", "given", "shuffle"]
+    max_options: int
+    share_prefix: bool
+    text_column: str
+    label_column: str
+    label_names: Union[Sequence[Any], str]
+    instructions: str
     adapter: str
     lora_model_dir: str
     lora_r: int
@@ -79,6 +89,10 @@ class TrainOptions(TypedDict, total=False):
     neftune_noise_alpha: Union[float, str]
     noisy_embedding_alpha: Union[float, str]
     label_smoothing_factor: Union[float, str]
+    label_smoothing: Union[float, str]
+    objective: Literal["auto", "sft", "decision"]
+    brier_weight: Union[float, str]
+    ordinal_weight: Union[float, str]
     use_rslora: bool
     peft_use_rslora: bool
     per_device_train_batch_size: int
@@ -129,7 +143,7 @@ class TrainOptions(TypedDict, total=False):
     evals_per_epoch: int
     eval_ratio: Union[float, str]
     eval_on_start: bool
-    metric_for_best_model: Literal["loss", "token_accuracy"]
+    metric_for_best_model: Literal["loss", "token_accuracy", "accuracy", "brier"]
     load_best_model_at_end: bool
     early_stopping_patience: int
     early_stopping_threshold: Union[float, str]

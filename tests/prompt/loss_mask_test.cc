@@ -370,8 +370,8 @@ TEST_F(LossMaskTest, EosBehindAMarkedTurnBelongsToIt) {
 // Each turn is a sample with all turns before it, of which no more is kept than may be trained.
 TEST_F(LossMaskTest, SamplesOfTurnsAreCutAtOnce) {
   OrderedJson messages = OrderedJson::array();
-  constexpr int kTurns = 60;
-  for (int i = 0; i < kTurns; ++i) {
+  constexpr int kManyTurns = 60;
+  for (int i = 0; i < kManyTurns; ++i) {
     messages.push_back({{"role", "user"}, {"content", "x"}});
     messages.push_back({{"role", "assistant"}, {"content", "y"}});
   }
@@ -381,8 +381,8 @@ TEST_F(LossMaskTest, SamplesOfTurnsAreCutAtOnce) {
   const RecordEncoder encoder(ChooseLayout(RecordFormat::kMessages, {}, true), options, tokenizer_,
                               &brackets_);
   const auto samples = encoder.EncodeAll({{"messages", messages}});
-  ASSERT_EQ(samples.size(), kTurns);
-  for (int i = 0; i < kTurns; ++i) {
+  ASSERT_EQ(samples.size(), kManyTurns);
+  for (int i = 0; i < kManyTurns; ++i) {
     EXPECT_EQ(samples[i].length, 1 + 6 * (i + 1));  // [x]y</s> and a line end
     EXPECT_EQ(samples[i].supervised, 2);
     EXPECT_EQ(samples[i].sample.ids.size(), std::min<std::int64_t>(samples[i].length, 21));
