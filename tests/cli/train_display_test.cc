@@ -74,7 +74,7 @@ TEST(TrainDisplayTest, RedrawsOneLineOnATerminalBelowTheLoggedSteps) {
   EXPECT_THAT(out.str(), HasSubstr("checkpoint out/checkpoint-10\n"));
   EXPECT_THAT(
       out.str(),
-      HasSubstr("eval step 10  loss 1.5000  perplexity 4.482  token_accuracy 0.0000 best\n"));
+      HasSubstr("eval step 10  loss 1.5000  perplexity 4.482  token_accuracy\n  0.0000 best\n"));
   EXPECT_THAT(out.str(), ::testing::EndsWith("\r\033[K"));
   // No text is wider than the terminal.
   std::string shown = out.str();
