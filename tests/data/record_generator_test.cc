@@ -122,6 +122,7 @@ class RecordGeneratorTest : public testing::Test {
       const OrderedJson record = WithNamesOfFormat(written, detected->names);
       const bool is_conversation = record.contains("prompt") && record["prompt"].is_array();
       DataOptions options;
+      options.max_length = 1 << 20;  // nothing is cut
       const RecordEncoder encoder(ChooseLayout(detected->format, {}, true, is_conversation),
                                   options, *subject.tokenizer, subject.chat.get());
       names_.clear();
