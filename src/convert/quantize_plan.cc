@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "convert/config_json.h"
 #include "convert/gguf_base.h"
 #include "hub/hub_cache.h"

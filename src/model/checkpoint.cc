@@ -15,6 +15,7 @@
 #include "io/float_encoding.h"
 #include "io/fp8.h"
 #include "io/gguf_path.h"
+#include "io/json.h"
 #include "io/mxfp4.h"
 #include "io/safetensors.h"
 #include "model/gguf_checkpoint.h"

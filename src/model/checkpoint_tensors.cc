@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/matrix.h"
 #include "config/families.h"
 #include "io/checkpoint_names.h"
 #include "io/mxfp4.h"

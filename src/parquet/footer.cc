@@ -141,9 +141,9 @@ Footer ParseFooter(std::string_view bytes, std::uint64_t data_end) {
         return true;
       case 5:
         reader.ListOfStructs(field, [&] {
-          auto& [key, value] = footer.metadata.emplace_back();
+          auto& pair = footer.metadata.emplace_back();
           reader.Struct([&](const ThriftField& part) {
-            return reader.Read(part, {{1, &key}, {2, &value}});
+            return reader.Read(part, {{1, &pair.first}, {2, &pair.second}});
           });
         });
         return true;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/ops.h"
 #include "config/config.h"
 #include "data/data_options.h"
 #include "prompt/chat_template.h"

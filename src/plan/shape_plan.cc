@@ -1,4 +1,6 @@
 // PlanShape: the memory and disk space of a run on a model whose shape alone is known.
+#include "qlora/shape_plan.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>

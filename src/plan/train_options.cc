@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "adapter/lora_init.h"
+#include "base/check.h"
 #include "data/data_options.h"
 #include "log/run_log.h"
 #include "model/shared_options.h"
