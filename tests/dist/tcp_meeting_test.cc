@@ -128,8 +128,10 @@ TEST(TcpMeeting, PlacesAreCutAndChecked) {
 }
 
 TEST(TcpMeeting, AKeyKeepsOthersOut) {
-  for (const auto& [first, second] :
+  for (const auto& keys :
        {std::pair("secret", "secrets"), std::pair("", "secret"), std::pair("secret", "")}) {
+    const char* const first = keys.first;
+    const char* const second = keys.second;
     const FreePort port;
     std::string message;
     std::string said;
