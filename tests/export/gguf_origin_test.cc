@@ -8,6 +8,7 @@
 #include "convert/model_card.h"
 #include "export/modelfile.h"
 #include "io/json.h"
+#include "io/test_util.h"
 #include "model/base_record.h"
 #include "qlora/error.h"
 
