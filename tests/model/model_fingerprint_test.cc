@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "base/file.h"
 #include "base/random.h"
 #include "io/test_util.h"
