@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "config/config_moe.h"
 #include "config/config_rope.h"
 
 namespace qlora {
@@ -124,7 +125,7 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
 
 void ParseGemma4(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (keys.Bool("enable_moe_block", false)) {
-    config.side_moe = {keys.Int("num_experts"), keys.Int("top_k_experts"), true};
+    config.side_moe = {NumberOfExperts(keys, "num_experts", 0), keys.Int("top_k_experts"), true};
     config.side_intermediate_size = keys.Int("moe_intermediate_size");
     if (config.side_moe.num_experts < 1) {
       ThrowInvalidInput("{}: num_experts must be positive", keys.where());

@@ -190,6 +190,12 @@ class Exporter {
   void CheckAdapterOnly() const {
     if (!adapter_) ThrowInvalidInput("--format {} needs --adapter", options_.format);
     if (writes_values()) return;
+    if (adapter_->replaced() != nullptr) {
+      ThrowInvalidInput(
+          "{} brings '{}', which is not written in a GGUF adapter; merge it into the model: "
+          "--format gguf",
+          fmt::join(options_.adapter, ","), adapter_->replaced()->begin()->first);
+    }
     if (!adapter_->modules().empty()) {
       ThrowInvalidInput(
           "{} changes '{}', which a GGUF adapter cannot hold; merge it into the model: --format "
@@ -209,6 +215,7 @@ class Exporter {
                           const BaseRecord& base) {
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress_;
+    if (adapter_) load.replaced = adapter_->replaced();
     return LoadWeights(context_, backend_, dir, config, load);
   }
 

@@ -79,6 +79,7 @@ class Model::Impl {
     BaseRecord base = BaseOf(options, adapters, dir_);
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
+    if (adapter_) load.replaced = adapter_->replaced();
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       // Copies in the order that generation reads fastest, where they take less than half of what
@@ -167,6 +168,12 @@ class Model::Impl {
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress,
                       const std::function<void(std::int64_t, std::int64_t)>& reading) {
+    if (options.without_adapter && adapter_ && adapter_->replaced() != nullptr) {
+      ThrowInvalidInput(
+          "the adapter brings '{}', which takes the place of the model's when it is loaded; "
+          "evaluate the base without --adapter",
+          adapter_->replaced()->begin()->first);
+    }
     memory_->Free();  // an evaluation has memory of its own
     DecoderConfig config = config_;
     // The base's own tables may have fewer rows, or more, than those of the adapter.

@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "adapter/fitted_adapter.h"
 #include "adapter/lora_init.h"
 #include "base/check.h"
 #include "io/peft.h"
@@ -274,8 +275,15 @@ bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const Decode
 // Names of modules fit every class. Where paths or expressions, also those of patterns and
 // exclusions, fit the adapter's own class alone, it keeps its paths.
 AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
-  const Adapter adapter = OpenAdapter(directory);
+  const Adapter adapter = OpenAdapterFor(directory, decoder);
   CheckTrainable(adapter, directory, decoder.joins_experts());
+  for (const AdapterModule& module : adapter.modules) {
+    if (!IsReplaceable(decoder, module.path + ".weight")) continue;
+    ThrowInvalidInput(
+        "{}: the adapter has a LoRA on the router '{}', which is read but not trained further; "
+        "merge it first (qlora export MODEL NEW --adapter {} --format hf)",
+        directory, module.path, directory);
+  }
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
   config.embedding = decoder.names.embedding;
