@@ -58,6 +58,7 @@ std::vector<Json> Models() {
       {"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}};
   Json delta = experts;
   delta.update({{"shared_expert_intermediate_size", 8},
+                {"partial_rotary_factor", 0.5},
                 {"layer_types", {"linear_attention", "full_attention"}},
                 {"linear_num_key_heads", 2},
                 {"linear_num_value_heads", 4},
@@ -296,8 +297,8 @@ class Writer {
       const std::int64_t rank = halves ? 2 * rank_ : rank_;
       const double alpha = halves ? 2 * alpha_ : alpha_;
       if (halves) {
-        ranks_[R"(.*\.gate_up_proj)"] = rank;
-        alphas_[R"(.*\.gate_up_proj)"] = alpha;
+        ranks_[R"(.*\.experts\.gate_up_proj)"] = rank;
+        alphas_[R"(.*\.experts\.gate_up_proj)"] = alpha;
       }
       const char* const parameter = down ? "down_proj" : "gate_up_proj";
       if (l == config_.num_hidden_layers - 1) {
@@ -428,8 +429,8 @@ void Compare(const Json& model, unsigned seed) {
     adapter.Save(again);
     ExpectChanges(LoraAdapter::Load(again, config, HostMemory()), writer.changes());
     if (!NeedsParameters(config)) return;
-    for (const TensorInfo& tensor :
-         OpenSafetensors(again / "adapter_model.safetensors")->tensors()) {
+    const auto written = OpenSafetensors(again / "adapter_model.safetensors");
+    for (const TensorInfo& tensor : written->tensors()) {
       const bool is_alone = tensor.name.find(".experts.0.") != std::string::npos;
       EXPECT_TRUE(!is_alone || !HaveEqualExperts(adapter.config(), config)) << tensor.name;
     }

@@ -61,6 +61,7 @@ std::vector<Json> Models() {
       {"num_experts", 3}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 12}};
   Json delta = experts;
   delta.update({{"shared_expert_intermediate_size", 8},
+                {"partial_rotary_factor", 0.5},
                 {"layer_types", {"linear_attention", "full_attention"}},
                 {"linear_num_key_heads", 2},
                 {"linear_num_value_heads", 4},
