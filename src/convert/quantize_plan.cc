@@ -217,6 +217,12 @@ Json QuantizePlan::ConfigJson() const {
   // Weights that were copied keep the configuration that describes them.
   const bool is_copied = config.contains("quantization_config") &&
                          !IsFp8Config(config["quantization_config"], "quantization_config");
+  if (is_copied && reader_->shows_decoded_4bit()) {
+    // Tables and routers that were in 4 bits are written as they are read.
+    Json& skipped = config["quantization_config"]["llm_int8_skip_modules"];
+    if (!skipped.is_array()) skipped = Json::array();
+    for (const std::string& module : SkippedModules()) skipped.push_back(module);
+  }
   if (!is_copied) {
     config["quantization_config"] = FormatBnbConfig(
         {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, SkippedModules()});

@@ -72,6 +72,11 @@ std::vector<RecutLinear> RecutLinears(const DecoderConfig& config, std::int64_t 
 }
 
 std::string RouterSpelled(const DecoderConfig& config, std::string name) {
+  // Mixtral's block in transformers 5.
+  constexpr std::string_view kMlp = ".mlp.gate";
+  if (config.names.mlp == "block_sparse_moe" && name.ends_with(kMlp)) {
+    name.replace(name.size() - kMlp.size(), kMlp.size(), ".block_sparse_moe.gate");
+  }
   if (!config.moe.is_joined) return name;
   return ReplaceAll(std::move(name), ".router.linear", ".router");
 }

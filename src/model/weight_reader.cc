@@ -66,10 +66,8 @@ const std::string& WeightReader::StoredName(const TensorInfo& tensor) const {
 
 WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
                                     std::int64_t cols) {
-  if (reader_.IsCopied(tensor)) {
-    ThrowInvalidInput("{}: '{}' must be stored as plain values or blocks", reader_.FileOf(tensor),
-                      StoredName(tensor));
-  }
+  // Decoded, the table has no place in the file.
+  if (reader_.IsCopied(tensor)) return AsStored(tensor, rows, cols, WeightUse::kTraining);
   const void* const data = reader_.Bytes(tensor).data();
   const WeightView host = HostView(tensor, data, rows, cols);
   // Its pages are given back as it is read.

@@ -45,7 +45,8 @@ class WeightReader {
   // (rows, D).
   WeightView Table(const std::string& name, std::int64_t rows, WeightUse use);
   WeightView Table(const TensorInfo& tensor, std::int64_t rows, WeightUse use);
-  // A matrix (rows, cols) that is only read row by row, in place where that is possible.
+  // A matrix (rows, cols) that is only read row by row, in place unless the file has it in 4 or 8
+  // bits.
   WeightView RowsInFile(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols);
   // A head that is not tied.
   WeightView Head();
