@@ -216,6 +216,7 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
                             summary.ranks.size(), shares.computing, shares.waiting,
                             shares.slowest));
   }
+  for (const std::string& note : summary.temperatures) line_.Print(note);
   if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");
   if (summary.skipped_steps > 0) {
     line_.Print(fmt::format("skipped_steps={} (NaN or Inf)", summary.skipped_steps));

@@ -86,6 +86,8 @@ struct RunSummary {
   // for a run of one process.
   std::vector<RankReport> ranks;
   std::string adapter_dir;
+  // Of decisions with calibration data: the temperature of each type of question, for people.
+  std::vector<std::string> temperatures = {};
 };
 
 // The events of a run. Called in the thread that called Train, between steps. Of several ranks,

@@ -1,6 +1,7 @@
 #include "train/checkpoint_saver.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "checkpoint/checkpoint.h"
@@ -8,7 +9,10 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/run_info.h"
+#include "data/data_options.h"
+#include "decision/decision_file.h"
 #include "dist/agreement.h"
+#include "inference/asked_questions.h"
 #include "io/json.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
@@ -107,6 +111,7 @@ void CheckpointSaver::Write(const TrainPosition& at) {
         // The tokenizer of the base is at hand; one that came with an adapter goes
         // along.
         if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
+        WriteDecisions(unfinished);
       });
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
@@ -115,6 +120,41 @@ void CheckpointSaver::Write(const TrainPosition& at) {
                          KeepsBest() ? at.best.step : -1);
   }
   observer_.OnCheckpoint(dir.string());
+}
+
+void CheckpointSaver::WriteDecisions(const std::filesystem::path& dir,
+                                     const Temperatures& temperatures,
+                                     const std::string& fitted_on) const {
+  const PromptLayout& layout = *plan_.run->data->recorded.record.layout;
+  if (layout.kind != PromptLayout::Kind::kDecision) return;
+  const DecisionTokenizer tokenizer(plan_.run->data->tokenizer);
+  WriteDecisionFile(dir, {.decision_template = layout.prompt_template,
+                          .temperatures = temperatures,
+                          .labels = tokenizer.LabelTexts(),
+                          .fitted_on = fitted_on});
+}
+
+std::vector<std::string> CheckpointSaver::Calibrate() {
+  const RunData& data = *plan_.run->data;
+  if (!data.calibration) return {};
+  DecisionOptions options =
+      ToDataOptions(plan_.options.data, DataPurpose::kEvaluation, data.limits).decision;
+  const DecisionEncoder encoder(data.calibration->layout().prompt_template, options,
+                                data.tokenizer);
+  AskedQuestions asked(encoder);
+  AskAll(*data.calibration, encoder, asked);
+  const DatasetSums sums = *asked.Run(loaded_.communicator, plan_.run->start.place,
+                                      *loaded_.decoder, &loaded_.adapter, loaded_.passes.front());
+  const std::vector<FittedTemperature> fitted = FitTemperatures(asked.Answers(sums, {}).rows);
+  const DataFields& fields = plan_.options.data;
+  WriteDecisions(plan_.options.output_dir, ToUse(fitted),
+                 fields.calibration_dataset.empty()
+                     ? fmt::format("calibration_size {} of {}", fields.calibration_size,
+                                   fmt::join(fields.dataset, ", "))
+                     : fmt::format("{}", fmt::join(fields.calibration_dataset, ", ")));
+  std::vector<std::string> notes;
+  for (const FittedTemperature& one : fitted) notes.push_back("temperature of " + Describe(one));
+  return notes;
 }
 
 void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {
@@ -129,6 +169,7 @@ void CheckpointSaver::SaveResult(const TrainPosition& at) {
   loaded_.adapter.Save(run_dir);
   SaveBaseRecord(run_dir, RecordedBase(*plan_.run));
   CopyTokenizer(run_dir);
+  WriteDecisions(run_dir);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   loaded_.adapter.Read(best_);
