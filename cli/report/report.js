@@ -247,6 +247,42 @@ function drawCurves(runs) {
   }
 }
 
+// The share of right answers by their probability, before and after temperature.
+function reliabilityPlot(lines) {
+  const at = (v) => 10 + 220 * v;
+  const svg = make('svg', {viewBox: '0 0 300 260', class: 'plot', role: 'img',
+                           'aria-label': 'Share of right answers by their probability', style: 'height:260px'});
+  svg.append(make('path', {d: `M${at(0) + 30} ${240 - at(0)}L${at(1) + 30} ${240 - at(1)}`, stroke: 'currentColor',
+                           'stroke-dasharray': '4 4', opacity: 0.5, fill: 'none'}));
+  for (const v of [0, 0.5, 1]) {
+    svg.append(make('text', {x: at(v) + 30, y: 252, 'text-anchor': 'middle', 'font-size': 11, fill: 'currentColor'}, String(v)),
+               make('text', {x: 32, y: 244 - at(v), 'text-anchor': 'end', 'font-size': 11, fill: 'currentColor'}, String(v)));
+  }
+  lines.forEach(({bins}, i) => {
+    const points = bins.map((b) => [at(b.confidence) + 30, 240 - at(b.accuracy)]);
+    svg.append(make('path', {d: `M${points.map((p) => p.join(' ')).join('L')}`, stroke: colorOf(i), fill: 'none',
+                             'stroke-width': 2, 'stroke-dasharray': dashOf(i)}),
+               ...points.map(([x, y]) => make('path', {d: markPath(i, x, y, 4), style: `fill:${colorOf(i)}`})));
+  });
+  return svg;
+}
+function drawReliability(runs) {
+  const cards = runs.filter((run) => run.decision).flatMap((run) => Object.keys(run.decision).map((type) => {
+    const before = run.decision_before_temperature && run.decision_before_temperature[type];
+    const parts = [['after temperature', run.decision[type]], ['before', before]].filter(([, metrics]) => metrics);
+    if (parts.length === 1) parts[0][0] = 'answers';
+    const heads = ['', 'Accuracy', 'Log loss', 'Brier', 'ECE'];
+    return make('div', {class: 'card'},
+      text('h3', runs.length > 1 ? `${run.name}: ${type}` : type),
+      reliabilityPlot(parts.map(([, metrics]) => ({bins: metrics.reliability}))),
+      make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((h) => text('th', h, {scope: 'col'})))),
+        make('tbody', {}, ...parts.map(([name, m], i) => make('tr', {}, make('td', {}, sign(i), ` ${name}`),
+          ...[m.accuracy, m.log_loss, m.brier, m.ece].map((v) => text('td', Number.isFinite(v) ? v.toFixed(4) : '–')))))));
+  }));
+  byId('reliability-section').hidden = cards.length === 0;
+  byId('reliability').replaceChildren(make('div', {class: 'pair'}, ...cards));
+}
+
 // How the ranks of runs on several spend a step.
 function drawRanks(runs) {
   const heads = ['Rank', 'Computing', 'Waiting', 'Memory', ''];
@@ -364,6 +400,7 @@ function update() {
     [drawSummary, runs.map((r) => [r.name, r.steps, r.evals, r.total_steps])],
     [drawLegend, runs.map((r) => r.name)],
     [drawCurves, runs.map((r) => [r.name, r.steps, r.evals])],
+    [drawReliability, runs.map((r) => [r.name, r.decision, r.decision_before_temperature])],
     [drawRanks, runs.map((r) => [r.name, r.ranks])],
     [drawSamples, runs.map((r) => r.samples)],
     [drawData, runs.map((r) => [r.data, r.eval_data])],

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "io/json.h"
 
 namespace qlora {
@@ -33,7 +34,7 @@ std::string Row(const char* name, const OrderedJson& columns, const CellOf& cell
     is_empty = is_empty && text.empty();
     row += fmt::format("{:>14}", text);
   }
-  return is_empty ? "" : row + '\n';
+  return is_empty ? "" : std::string(TrimEnd(row)) + '\n';
 }
 
 }  // namespace

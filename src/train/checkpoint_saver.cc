@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/resume_options.h"
@@ -13,13 +14,28 @@
 #include "decision/decision_file.h"
 #include "dist/agreement.h"
 #include "inference/asked_questions.h"
+#include "inference/decision_evaluation.h"
 #include "io/json.h"
+#include "log/log_files.h"
 #include "plan/prepared_run.h"
 #include "plan/run_folder.h"
+#include "qlora/model_options.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
+namespace {
+
+// The data of temperatures, for decision.json.
+std::string CalibrationName(const DataFields& fields) {
+  if (!fields.calibration_dataset.empty()) {
+    return fmt::format("{}", fmt::join(fields.calibration_dataset, ", "));
+  }
+  return fmt::format("calibration_size {} of {}", fields.calibration_size,
+                     fmt::join(fields.dataset, ", "));
+}
+
+}  // namespace
 
 void CheckAdaptersAgree(LoadedRun& loaded) {
   if (loaded.communicator.is_alone()) return;
@@ -134,27 +150,43 @@ void CheckpointSaver::WriteDecisions(const std::filesystem::path& dir,
                           .fitted_on = fitted_on});
 }
 
-std::vector<std::string> CheckpointSaver::Calibrate() {
+DecisionFinish CheckpointSaver::FinishDecisions() {
   const RunData& data = *plan_.run->data;
-  if (!data.calibration) return {};
-  DecisionOptions options =
+  const bool decides = data.recorded.record.layout->kind == PromptLayout::Kind::kDecision;
+  if (!decides || !loaded_.communicator.is_alone()) return {};
+  DecisionFinish finish;
+  Temperatures temperatures;
+  const DecisionOptions options =
       ToDataOptions(plan_.options.data, DataPurpose::kEvaluation, data.limits).decision;
-  const DecisionEncoder encoder(data.calibration->layout().prompt_template, options,
-                                data.tokenizer);
-  AskedQuestions asked(encoder);
-  AskAll(*data.calibration, encoder, asked);
-  const DatasetSums sums = *asked.Run(loaded_.communicator, plan_.run->start.place,
-                                      *loaded_.decoder, &loaded_.adapter, loaded_.passes.front());
-  const std::vector<FittedTemperature> fitted = FitTemperatures(asked.Answers(sums, {}).rows);
-  const DataFields& fields = plan_.options.data;
-  WriteDecisions(plan_.options.output_dir, ToUse(fitted),
-                 fields.calibration_dataset.empty()
-                     ? fmt::format("calibration_size {} of {}", fields.calibration_size,
-                                   fmt::join(fields.dataset, ", "))
-                     : fmt::format("{}", fmt::join(fields.calibration_dataset, ", ")));
-  std::vector<std::string> notes;
-  for (const FittedTemperature& one : fitted) notes.push_back("temperature of " + Describe(one));
-  return notes;
+  const auto ask = [&](const Dataset& dataset, const auto& take) {
+    const DecisionEncoder encoder(dataset.layout().prompt_template, options, data.tokenizer);
+    AskedQuestions asked(encoder);
+    AskAll(dataset, encoder, asked);
+    take(asked, *asked.Run(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+                           &loaded_.adapter, loaded_.passes.front()));
+  };
+  if (data.calibration) {
+    ask(*data.calibration, [&](const AskedQuestions& asked, const DatasetSums& sums) {
+      const std::vector<FittedTemperature> fitted = FitTemperatures(asked.Answers(sums, {}).rows);
+      temperatures = ToUse(fitted);
+      for (const FittedTemperature& one : fitted) {
+        finish.notes.push_back("temperature of " + Describe(one));
+      }
+    });
+    WriteDecisions(plan_.options.output_dir, temperatures, CalibrationName(plan_.options.data));
+  }
+  if (!data.held_out || !data.held_out->has_one_layout()) return finish;
+  ask(*data.held_out, [&](const AskedQuestions& asked, const DatasetSums& sums) {
+    finish.result = JudgeDecisions(asked, sums, temperatures, EvalOptions().ece_bins);
+  });
+  OrderedJson json = {{"decision", ParseOrderedJson(finish.result->metrics, "metrics")}};
+  if (!finish.result->metrics_before.empty()) {
+    json["decision_before_temperature"] =
+        ParseOrderedJson(finish.result->metrics_before, "metrics");
+  }
+  WriteTextFile(std::filesystem::path(plan_.options.output_dir) / kDecisionMetrics,
+                FormatJson(json, 2) + '\n');
+  return finish;
 }
 
 void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {

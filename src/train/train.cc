@@ -194,16 +194,16 @@ RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, loaded, out, at);
   // The mark that the run is complete comes last, after everything that it vouches for.
-  std::vector<std::string> temperatures;
+  DecisionFinish decisions;
   if (writes && !out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
-    temperatures = out.checkpoints.Calibrate();
+    decisions = out.checkpoints.FinishDecisions();
     WriteModelCard(plan, at, out.log.mean_loss());
     out.samples.Write(at);
     WriteRunInfo(plan, at.step);
   }
   RunSummary summary = Summarize(plan, loaded, out, first_step, at);
-  summary.temperatures = std::move(temperatures);
+  summary.decisions = std::move(decisions);
   return summary;
 }
 

@@ -22,8 +22,8 @@ class DecisionCommandTest : public TinyModelTest {
     }
     fs::copy(golden / "qwen3" / "adapter_mixed", scratch_ / "adapter");
     Write("base.yaml",
-          "model: model\ndataset: train.jsonl\noutput_dir: out\nmax_steps: 2\nlora_r: 4\n"
-          "compute_dtype: float32\nthreads: 1\n");
+          "model: model\ndataset: train.jsonl\nadapter: adapter\noutput_dir: out\nmax_steps: 2\n"
+          "decision_template: plain\ncompute_dtype: float32\nthreads: 1\n");
   }
 
   // The message of a training whose only record is this.
@@ -131,7 +131,7 @@ TEST_F(DecisionCommandTest, WrongOptionsAreRefused) {
   refused({"eval", "eval.jsonl"}, "missing");
   Write("no-state.jinja", "{% for o in options %}{{ o.label }}{% endfor %}\n\n");
   refused(TrainWords({"--decision-template", "no-state.jinja"}), "leaves out the state");
-  Write("inside.jinja", "{{ state }}{% for o in options %}{{ o.label }}{% endfor %}x");
+  Write("inside.jinja", "{{ state | tojson }}{% for o in options %}{{ o.label }}{% endfor %}x");
   refused(TrainWords({"--decision-template", "inside.jinja"}), "is not a token of its own");
   Write("request.json", R"({"state": "s", "questions": {"q": {"type": "rank"}}})");
   refused({"decide", "model", "--request", "request.json"}, "questions.q.type");
