@@ -161,8 +161,8 @@ byId('charts').append(...Object.values(charts).map((chart) => chart.node));
 
 // What steps and evaluations have besides the metrics of what is trained.
 const fixedSteps = ['step', 'epoch', 'loss', 'grad_norm', 'learning_rate', 'tokens', 'tokens_per_second', 'memory',
-  'elapsed', 'skipped', 'spike', 'ranks'];
-const fixedEvals = ['loss', 'perplexity', 'best', 'tokens', 'runtime'];
+  'elapsed', 'skipped', 'spike', 'ranks', 'questions'];
+const fixedEvals = ['loss', 'perplexity', 'best', 'tokens', 'runtime', 'questions'];
 
 // The metrics of a run, each with a chart: token_accuracy, brier ...
 function metricsOf(run) {

@@ -110,8 +110,8 @@ DecisionAnswers AskedQuestions::Answers(const DatasetSums& sums,
   if (all_orders_ && choices > 0) {
     answers.flip = static_cast<double>(flipped) / static_cast<double>(choices);
   }
-  const std::vector<double> values = DecisionObjective().Values(sums.sums, sums.totals);
-  answers.label_mass = values.back();
+  // Loss, accuracy, Brier score, label mass.
+  answers.label_mass = DecisionObjective().Values(sums.sums, sums.totals)[3];
   answers.seconds = sums.seconds;
   return answers;
 }

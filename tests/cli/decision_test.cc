@@ -5,8 +5,6 @@
 namespace qlora {
 namespace {
 
-using nlohmann::json;
-
 // The folder of a test holds a model as `model`, and records of questions.
 class DecisionCommandTest : public TinyModelTest {
  protected:
@@ -41,9 +39,9 @@ class DecisionCommandTest : public TinyModelTest {
 
 TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   RunJson(TrainWords());
-  const json file = json::parse(ReadAll(scratch_ / "out/decision.json"));
+  const nlohmann::json file = nlohmann::json::parse(ReadAll(scratch_ / "out/decision.json"));
   EXPECT_EQ(file["type"], "nimble");
-  EXPECT_EQ(file["temperature"], json::object());
+  EXPECT_EQ(file["temperature"], nlohmann::json::object());
   EXPECT_EQ(file["labels"].size(), 26u);
 
   const std::vector<std::string> eval = {"eval", "model", "eval.jsonl", "--adapter", "out"};
@@ -51,16 +49,17 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
   };
-  const json before = RunJson(with(eval, {"--predictions", "predictions.jsonl"}));
+  const nlohmann::json before = RunJson(with(eval, {"--predictions", "predictions.jsonl"}));
   EXPECT_EQ(before["decision"]["all"]["n"], 32);
   EXPECT_FALSE(before.contains("decision_before_temperature"));
   // The same metrics of the file, without the model.
-  const json again = RunJson({"eval", "--from-predictions", "predictions.jsonl"});
+  const nlohmann::json again = RunJson({"eval", "--from-predictions", "predictions.jsonl"});
   EXPECT_EQ(again["decision"], before["decision"]);
 
-  const json fitted = RunJson({"calibrate", "model", "calibration.jsonl", "--adapter", "out"});
+  const nlohmann::json fitted =
+      RunJson({"calibrate", "model", "calibration.jsonl", "--adapter", "out"});
   EXPECT_EQ(fitted["temperature"].size(), 3u);
-  const json after = RunJson(eval);
+  const nlohmann::json after = RunJson(eval);
   EXPECT_EQ(after["temperature"], fitted["temperature"]);
   EXPECT_EQ(after["decision_before_temperature"], before["decision"]);
   EXPECT_EQ(after["decision"]["all"]["accuracy"], before["decision"]["all"]["accuracy"]);
@@ -68,7 +67,8 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
   Write("request.json",
         R"({"state": "It was a cat.", "questions": {"who": {"type": "choice",
             "instructions": "Who is it?", "criteria": {"cat": null, "dog": "it barks"}}}})");
-  const json answer = RunJson({"decide", "model", "--adapter", "out", "--request", "request.json"});
+  const nlohmann::json answer =
+      RunJson({"decide", "model", "--adapter", "out", "--request", "request.json"});
   EXPECT_EQ(answer["answers"]["who"]["probabilities"].size(), 2u);
   const Outcome text = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
   EXPECT_EQ(text.code, 0);
@@ -76,13 +76,14 @@ TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
 }
 
 TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
-  const json trained = RunJson(TrainWords({"--calibration-dataset", "calibration.jsonl"}));
-  const json file = json::parse(ReadAll(scratch_ / "out/decision.json"));
+  const nlohmann::json trained =
+      RunJson(TrainWords({"--calibration-dataset", "calibration.jsonl"}));
+  const nlohmann::json file = nlohmann::json::parse(ReadAll(scratch_ / "out/decision.json"));
   EXPECT_EQ(file["temperature"].size(), 3u);
   EXPECT_EQ(file["fitted_on"], "calibration.jsonl");
   // As a command of its own would fit them.
-  const json fitted = RunJson({"calibrate", "model", "calibration.jsonl", "--adapter", "out",
-                               "--compute-dtype", "float32"});
+  const nlohmann::json fitted = RunJson({"calibrate", "model", "calibration.jsonl", "--adapter",
+                                         "out", "--compute-dtype", "float32"});
   for (const auto& [type, temperature] : file["temperature"].items()) {
     EXPECT_NEAR(fitted["temperature"][type].get<double>(), temperature.get<double>(),
                 1e-4 * temperature.get<double>());
