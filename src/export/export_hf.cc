@@ -287,6 +287,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   // The record of an adapter that was merged earlier does not apply to the prompts of this adapter.
   if (model.adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
   if (prompts.record) SavePromptRecord(dir.path(), *prompts.record);
+  RemoveFile(dir.path() / kDecisionFile);
+  if (prompts.decision) WriteDecisionFile(dir.path(), *prompts.decision);
   return dir.Commit();
 }
 
