@@ -353,7 +353,10 @@ class Fitter {
     const std::int64_t experts = decoder_.experts().num_experts;
     if (experts < 1 || stack.a->shape.size() != 2 || stack.b->shape.size() != 2) return false;
     const auto place = PlaceInDecoder(stack.experts);
-    if (!place || !decoder_.has_experts(place->layer)) return false;
+    if (!place || place->layer >= decoder_.num_hidden_layers ||
+        !decoder_.has_experts(place->layer)) {
+      return false;
+    }
     const std::int64_t f = decoder_.layer(place->layer).intermediate_size;
     const std::int64_t in = HasHalves(stack) ? decoder_.hidden_size : f;
     const std::int64_t out = HasHalves(stack) ? 2 * f : decoder_.hidden_size;

@@ -383,7 +383,7 @@ void CheckBnbConfig(const Json& json, std::string_view where) {
       "of this model",
       where,
       is_mlx ? "the weights were quantized by mlx-lm, in a form of its own"
-             : fmt::format("quant_method '{}'{} is not supported", method, QuantizedBy(method)));
+             : fmt::format("quant_method '{}' is not supported{}", method, QuantizedBy(method)));
 }
 
 }  // namespace qlora

@@ -159,7 +159,7 @@ TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
   EXPECT_THAT(Reason({weight, Floats(kScale, DType::kF32, {1, 4}, {1, 2, 3, 4})}),
               HasSubstr("has shape [1, 4]"));
   EXPECT_THAT(Reason({weight, Codes({}, {1}, DType::kI8, kScale)}), HasSubstr("is I8, expected"));
-  EXPECT_THAT(Reason({Codes({1, 1, 1}, {kOne}), Floats(kScale, DType::kF32, {}, {1})}),
+  EXPECT_THAT(Reason({Codes({1}, {kOne}), Floats(kScale, DType::kF32, {}, {1})}),
               HasSubstr("expected a matrix"));
 }
 
