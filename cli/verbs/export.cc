@@ -6,12 +6,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/text.h"
 #include "checkpoint/run_info.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "hub/hub_adapter.h"
+#include "hub/hub_cache.h"
 #include "io/adapter_source.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
@@ -147,10 +151,29 @@ class ExportVerb : public Verb {
       console.err << "to try it: "
                   << GenerateCommand(options_.output, "", ExampleOf(options_.adapter)) << '\n';
     }
+    if (report.format.starts_with("gguf")) {
+      console.err << "to run it: " << RunCommand(report) << '\n';
+    }
     return 0;
   }
 
  private:
+  // With Ollama where there is a Modelfile, otherwise with llama.cpp.
+  std::string RunCommand(const ExportReport& report) const {
+    namespace fs = std::filesystem;
+    if (options_.modelfile) {
+      const std::string name = ShellQuote(LowerCase(fs::path(options_.output).stem().string()));
+      return fmt::format("ollama create {} -f {} && ollama run {}", name,
+                         ShellQuote(report.files.back()), name);
+    }
+    if (report.format == "gguf") return "llama-cli -m " + ShellQuote(options_.output);
+    // The adapter of a checkpoint goes with a GGUF file of it.
+    const auto base = FindGguf(ResolveModelDir(options_.model_name_or_path));
+    return fmt::format("llama-cli -m {} --lora {}",
+                       base ? ShellQuote(base->string()) : "MODEL.gguf",
+                       ShellQuote(options_.output));
+  }
+
   void SayVerified(const VerifyReport& report, const std::string& outtype,
                    const Console& console) const {
     Say(console,

@@ -126,6 +126,8 @@ class LoraAdapter {
   // After Load, or with changes of tables: adds what the adapter changes in the tables to copies of
   // the base's. The weights are as for InitializeModules.
   void FoldTables(const DecoderWeights& weights);
+  // The changes of tables that FoldTables is to make.
+  const std::vector<TableChange>& changes() const { return changes_; }
   // Rows of the tables that passes with this adapter read: V, or those of a resized vocabulary.
   std::int64_t vocab_size() const { return modules_.empty() ? vocab_ : modules_.front().rows; }
   const DecoderConfig& decoder() const { return decoder_; }

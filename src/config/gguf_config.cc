@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "config/families.h"
 #include "config/family_table.h"
+#include "config/gguf_checked_keys.h"
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_json.h"
 #include "config/gguf_config_rope.h"
@@ -45,6 +46,30 @@ const Family& ArchitectureOf(const GgufReader& file) {
   if (const Family* family = FindFamilyOfArchitecture(name)) return *family;
   ThrowInvalidInput("{}: general.architecture '{}' is not supported; supported: {}", file.where(),
                     name, SupportedArchitectures());
+}
+
+// What Ollama's own converter writes, whose files llama.cpp does not read either: an encoder of
+// images or sounds in the same file, and of Qwen3.5 other keys and names.
+void CheckNotOfOllama(const GgufKeys& keys) {
+  std::string sign;
+  for (const TensorInfo& tensor : keys.file().tensors()) {
+    for (const std::string_view begin : {"v.", "a.", "mm.", "mtp."}) {
+      if (tensor.name.starts_with(begin)) sign = fmt::format("tensor '{}'", tensor.name);
+    }
+    if (tensor.name.starts_with("blk.") && tensor.name.ends_with(".ssm_dt")) {
+      sign = fmt::format("tensor '{}' without .bias", tensor.name);
+    }
+    if (!sign.empty()) break;
+  }
+  if (const auto* sections = keys.Unchecked<GgufArray>("rope.dimension_sections")) {
+    const auto* numbers = std::get_if<std::vector<std::int32_t>>(sections);
+    if (numbers != nullptr && numbers->size() == 3) sign = "rope.dimension_sections of 3 numbers";
+  }
+  if (sign.empty()) return;
+  ThrowInvalidInput(
+      "{}: is a file of Ollama's own converter ({}), which llama.cpp does not read; give the GGUF "
+      "file of the language model alone that others converted, or its checkpoint",
+      keys.where(), sign);
 }
 
 // Several families are one architecture: a number tells the second one.
@@ -169,9 +194,11 @@ void CheckHeads(const GgufKeys& keys, const Family& family, const DecoderConfig&
 DecoderConfig ParseGgufConfig(const GgufReader& file) {
   const Family& architecture = ArchitectureOf(file);
   const GgufKeys keys(file, architecture.gguf.architecture);
+  CheckNotOfOllama(keys);
   const Family& family = FamilyOfFile(keys, architecture);
   DecoderConfig config = ParseDecoderConfig(ConfigJsonOfKeys(keys, family), keys.where());
   CheckHeads(keys, family, config);
+  CheckGgufKeys(keys, family, config);
   ApplyTensorsAndRules(keys, family, config);
   CheckLayerSizes(config, keys.where());
   return config;

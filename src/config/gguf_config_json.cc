@@ -9,43 +9,13 @@
 #include "base/check.h"
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_rope.h"
+#include "config/gguf_numbers.h"
 #include "io/json.h"
 
 namespace qlora {
 namespace {
 
-// A number that is the same under both names, in the families for which `counts` says so.
-struct SameNumber {
-  const char* gguf;
-  const char* config;
-  bool (*counts)(const Family&) = [](const Family&) { return true; };
-  std::optional<std::int64_t> otherwise = {};  // without the key
-};
-bool HasDeltaRules(const Family& family) { return family.mixers == MixerRule::kDeltaRule; }
 bool HasConvolutions(const Family& family) { return family.mixers == MixerRule::kShortConv; }
-bool HasDenseLayers(const Family& family) { return HasConvolutions(family) && family.moe; }
-bool IsGemma4(const Family& family) { return family.gemma4; }
-constexpr SameNumber kNumbers[] = {
-    {"context_length", "max_position_embeddings"},
-    {"embedding_length", "hidden_size"},
-    {"ssm.conv_kernel", "linear_conv_kernel_dim", HasDeltaRules},
-    {"ssm.time_step_rank", "linear_num_value_heads", HasDeltaRules},
-    {"ssm.group_count", "linear_num_key_heads", HasDeltaRules},
-    {"ssm.state_size", "linear_key_head_dim", HasDeltaRules},
-    {"ssm.state_size", "linear_value_head_dim", HasDeltaRules},
-    {"full_attention_interval", "full_attention_interval", HasDeltaRules, 4},
-    {"shortconv.l_cache", "conv_L_cache", HasConvolutions},
-    {"leading_dense_block_count", "num_dense_layers", HasDenseLayers, 0},
-    {"attention.sliding_window", "sliding_window", IsGemma4},
-    {"attention.shared_kv_layers", "num_kv_shared_layers", IsGemma4, 0},
-    {"embedding_length_per_layer_input", "hidden_size_per_layer_input", IsGemma4, 0},
-};
-// Granite's.
-constexpr std::pair<const char*, const char*> kMultipliers[] = {
-    {"attention.scale", "attention_multiplier"},
-    {"embedding_scale", "embedding_multiplier"},
-    {"residual_scale", "residual_multiplier"},
-    {"logit_scale", "logits_scaling"}};
 
 // The embedding has a row for each token, which llama.cpp demands.
 std::int64_t VocabularySize(const GgufReader& file) {
@@ -80,7 +50,7 @@ void AddSizes(const GgufKeys& keys, const Family& family, Json& json) {
         keys.where(), drafts, family.model_type);
   }
   json["num_hidden_layers"] = blocks - drafts;
-  for (const SameNumber& row : kNumbers) {
+  for (const GgufNumber& row : GgufNumbers()) {
     if (!row.counts(family)) continue;
     json[row.config] = row.otherwise ? keys.Int(row.gguf, *row.otherwise) : keys.Int(row.gguf);
   }
@@ -187,7 +157,7 @@ void AddBiases(const GgufKeys& keys, const Family& family, Json& json) {
 // Granite's. A multiplier of 0 is none.
 void AddMultipliers(const GgufKeys& keys, Json& json) {
   keys.Double("logit_scale");  // must be there
-  for (const auto& [gguf, config] : kMultipliers) {
+  for (const auto& [gguf, config, written] : GgufMultipliers()) {
     const double value = keys.Double(gguf, 0);
     if (!(value >= 0 && value <= 1e6)) {
       ThrowInvalidInput("{}: {} is {}, expected a positive number", keys.where(), gguf, value);

@@ -1,9 +1,14 @@
 #include "data/lost_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/printable.h"
 #include "prompt/prompt_layout.h"
@@ -15,13 +20,28 @@ namespace {
 constexpr std::int64_t kRecords = 16;
 constexpr std::size_t kMostBytes = 4096;  // of one text
 
-// Without white space, each character in one form.
-std::string Essence(std::string_view text) {
+// A text without white space, each character in one form.
+struct SpacedText {
+  std::string text;
+  std::vector<std::size_t> gaps;  // places in it where white space stood between two words
+};
+
+SpacedText SpacedTextOf(std::string_view text) {
   const std::string normal = Normalize(text, NormalForm::kNfc);
-  std::string out;
+  SpacedText out;
+  bool in_word = false;
+  bool gap = false;
   for (const char* p = normal.data(); p < normal.data() + normal.size();) {
     const char* const begin = p;
-    if (!IsWhitespace(NextCharacter(p))) out.append(begin, p);
+    const char32_t c = NextCharacter(p);
+    if (IsWhitespace(c)) {
+      gap = in_word;
+      continue;
+    }
+    if (gap && IsWordCharacter(c)) out.gaps.push_back(out.text.size());
+    gap = false;
+    in_word = IsWordCharacter(c);
+    out.text.append(begin, p);
   }
   return out;
 }
@@ -33,15 +53,34 @@ std::string_view Start(std::string_view text, std::size_t most) {
   return text.substr(0, most);
 }
 
+// The last `most` bytes, whole characters.
+std::string_view End(std::string_view text, std::size_t most) {
+  std::size_t begin = text.size() - std::min(most, text.size());
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return text.substr(begin);
+}
+
+// The words around the first gap of `before` that `after` lacks; "" where it has all.
+std::string LostGap(const SpacedText& before, const SpacedText& after) {
+  for (const std::size_t gap : before.gaps) {
+    if (std::ranges::binary_search(after.gaps, gap)) continue;
+    const std::string_view text = before.text;
+    return fmt::format("{} {}", End(text.substr(0, gap), 8), Start(text.substr(gap), 8));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string LostText(const Tokenizer& tokenizer, std::string_view text) {
   std::string storage;
   const std::string_view valid = ValidUtf8(Start(text, kMostBytes), &storage);
-  const std::string before = Essence(valid);
+  const SpacedText all = SpacedTextOf(valid);
   const std::vector<std::int32_t> ids = tokenizer.Encode(valid, /*add_special_tokens=*/false);
-  const std::string after = Essence(tokenizer.Decode(ids, /*skip_special_tokens=*/false));
-  if (before == after) return {};
+  const SpacedText found = SpacedTextOf(tokenizer.Decode(ids, /*skip_special_tokens=*/false));
+  if (all.text == found.text) return LostGap(all, found);
+  const std::string& before = all.text;
+  const std::string& after = found.text;
   std::size_t at = static_cast<std::size_t>(
       std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first -
       before.begin());
@@ -72,7 +111,11 @@ std::string WarnOfLostText(const Dataset& dataset, const Tokenizer& tokenizer) {
   }
   if (lost.empty()) return {};
   return "the tokenizer loses text of the data: encoded and decoded again, '" + Printable(lost) +
-         "' does not come back; is tokenizer.json complete, and made for these data?";
+         "' does not come back; is tokenizer.json complete, and made for these data?" +
+         (lost.find(' ') == std::string::npos
+              ? ""
+              : " A tokenizer of bytes that was saved as one of SentencePiece loses the spaces: "
+                "take the tokenizer.json of the original model");
 }
 
 }  // namespace qlora

@@ -11,8 +11,8 @@
 namespace qlora {
 
 // Returns the first place of `text` that is lost or changed between ids and back, as a few
-// characters; "" where the text comes back. White space and canonical forms of characters (NFC) do
-// not count: many tokenizers change them on purpose.
+// characters, or as two words whose space is lost; "" where the text comes back. Other white space
+// and canonical forms of characters (NFC) do not count: many tokenizers change them on purpose.
 std::string LostText(const Tokenizer& tokenizer, std::string_view text);
 
 // Returns a warning where the first records hold text that the tokenizer loses, or "".

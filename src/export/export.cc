@@ -23,6 +23,7 @@
 #include "export/export_adapter.h"
 #include "export/export_checks.h"
 #include "export/export_gguf.h"
+#include "export/export_gguf_adapter.h"
 #include "export/export_hf.h"
 #include "export/export_output.h"
 #include "export/gguf_decision_keys.h"
@@ -30,6 +31,7 @@
 #include "export/gguf_mix.h"
 #include "export/imatrix.h"
 #include "export/modelfile.h"
+#include "export/ollama_template.h"
 #include "gguf/gguf.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -112,6 +114,7 @@ class Exporter {
     } else {
       adapter_ = LoadAdapters(adapters, config_, backend.memory(), progress_);
     }
+    table_changes_ = adapter_->changes();
   }
 
   ExportReport Run() {
@@ -152,6 +155,10 @@ class Exporter {
 
  private:
   bool adapter_only() const { return options_.format.ends_with("-adapter"); }
+  // The tensors of a GGUF file keep their types, whatever general.file_type says.
+  bool keeps_types() const {
+    return options_.outtype == "auto" && options_.format == "gguf" && FindGguf(model_dir_);
+  }
   // Adapters of PEFT and mlx-lm are written from their values.
   bool writes_values() const { return adapter_only() && options_.format != "gguf-adapter"; }
   LoraAdapter* adapter() { return adapter_ ? &*adapter_ : nullptr; }
@@ -160,7 +167,8 @@ class Exporter {
   const GgufFileType& ChooseFileType() const {
     if (options_.outtype != "auto") return ParseOuttype(options_.outtype);
     if (adapter_only()) return ParseOuttype(writes_values() ? "f32" : "f16");
-    if (!fs::is_directory(model_dir_) && options_.format == "gguf") {
+    if (keeps_types()) {
+      // A label: its tensors may have any types.
       const GgufMetadata metadata = ReadGgufMetadata(model_dir_);
       const GgufValue* number = metadata.Find("general.file_type");
       const auto* stored = number == nullptr ? nullptr : std::get_if<std::uint32_t>(number);
@@ -194,24 +202,8 @@ class Exporter {
   void CheckAdapterOnly() const {
     if (!adapter_) ThrowInvalidInput("--format {} needs --adapter", options_.format);
     if (writes_values()) return;
-    if (adapter_->replaced() != nullptr) {
-      ThrowInvalidInput(
-          "{} brings '{}', which is not written in a GGUF adapter; merge it into the model: "
-          "--format gguf",
-          fmt::join(options_.adapter, ","), adapter_->replaced()->begin()->first);
-    }
-    if (!adapter_->modules().empty()) {
-      ThrowInvalidInput(
-          "{} changes '{}', which a GGUF adapter cannot hold; merge it into the model: --format "
-          "gguf",
-          fmt::join(options_.adapter, ","), adapter_->modules().front().name);
-    }
-    if (adapter_->config().use_dora) {
-      ThrowInvalidInput(
-          "{} is a DoRA adapter, which a GGUF adapter cannot hold; merge it into the model: "
-          "--format gguf",
-          fmt::join(options_.adapter, ","));
-    }
+    CheckGgufAdapter(config_, *adapter_, table_changes_,
+                     fmt::format("{}", fmt::join(options_.adapter, ",")));
     if (const auto gguf = FindGguf(model_dir_)) CheckFitsGguf(*gguf, config_, *adapter_);
   }
 
@@ -283,9 +275,10 @@ class Exporter {
             "the adapter was trained to decide, and llama.cpp reads template and temperatures from "
             "the file of the model: write one of the base with --decision-template, or merge");
       }
-      ExportGgufAdapter(context_, config_, weights_, *adapter_,
+      ExportGgufAdapter(context_, config_, weights_, *adapter_, table_changes_,
                         {name, source.repository, Fingerprint()}, target_);
-      return {options_.output};
+      return options_.modelfile ? WithModelfile(LoadTokenizer())
+                                : std::vector<std::string>{options_.output};
     }
     const std::optional<ImportanceMatrix> importance = Importance();
     const Tokenizer tokenizer = LoadTokenizer();
@@ -295,30 +288,53 @@ class Exporter {
           "the file puts no space before texts (tokenizer.ggml.add_space_prefix false), as prompts "
           "of decisions need; text that it writes may begin otherwise than the model's");
     }
-    ExportGgufModel(context_, backend_.memory(),
-                    {.config = config_,
-                     .tokenizer = tokenizer,
-                     .weights = weights_,
-                     .adapter = adapter(),
-                     .merged_before = HoldsMergedWeights(model_dir_),
-                     .name = name,
-                     .repository = source.repository,
-                     .folder = model_dir_,
-                     .file = *file_type_,
-                     .importance = importance ? &*importance : nullptr,
-                     .importance_file = options_.imatrix,
-                     .check = [&](const auto& kept) { CheckKept(kept, report); },
-                     .decision = decision()},
-                    target_, progress_, notes_);
+    std::unique_ptr<GgufReader> stored;
+    if (const auto gguf = FindGguf(model_dir_)) stored = OpenGguf(*gguf);
+    target_.outtype = ExportGgufModel(context_, backend_.memory(),
+                                      {.config = config_,
+                                       .tokenizer = tokenizer,
+                                       .weights = weights_,
+                                       .adapter = adapter(),
+                                       .merged_before = HoldsMergedWeights(model_dir_),
+                                       .name = name,
+                                       .repository = source.repository,
+                                       .folder = model_dir_,
+                                       .file = *file_type_,
+                                       .importance = importance ? &*importance : nullptr,
+                                       .importance_file = options_.imatrix,
+                                       .check = [&](const auto& kept) { CheckKept(kept, report); },
+                                       .decision = decision(),
+                                       .stored = stored.get(),
+                                       .keeps_types = keeps_types()},
+                                      target_, progress_, notes_);
     // Beside the model alone: an export that is refused changes no file.
     if (!options_.write_imatrix.empty()) {
       WriteImatrix(*importance, options_.write_imatrix, target_.mode);
     }
+    return WithModelfile(tokenizer);
+  }
+
+  // The files that were written, after a Modelfile that was asked for.
+  std::vector<std::string> WithModelfile(const Tokenizer& tokenizer) {
     if (!options_.modelfile) return {options_.output};
+    OllamaTemplate chat = OllamaTemplateOf(tokenizer);
+    notes_.insert(notes_.end(), chat.notes.begin(), chat.notes.end());
+    OllamaModel model{.gguf = options_.output,
+                      .stops = StopTexts(tokenizer),
+                      .context = config_.max_position_embeddings,
+                      .chat_template = std::move(chat.text)};
+    // A stop ends the turn already where a BOS follows it.
+    const bool stops = std::ranges::any_of(
+        model.stops, [&](const std::string& stop) { return chat.turn_end.starts_with(stop); });
+    if (!chat.turn_end.empty() && !stops) model.stops.push_back(chat.turn_end);
+    if (adapter_only()) {
+      model.gguf = *FindGguf(model_dir_);
+      model.adapter = options_.output;
+    }
     const fs::path modelfile = ModelfileOf(options_.output);
+    const fs::path folder = fs::absolute(modelfile).parent_path();
     AtomicFile file(modelfile, target_.mode);
-    file.Write(
-        Modelfile(options_.output, StopTexts(tokenizer), config_.max_position_embeddings, notes_));
+    file.Write(Modelfile(model, folder, notes_));
     file.Commit();
     return {options_.output, modelfile.string()};
   }
@@ -362,7 +378,7 @@ class Exporter {
     if (all.share() >= kWarnBelow) return;
     const std::string found =
         fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights",
-                    file_type_->name, 100 * all.share());
+                    keeps_types() ? "the types of the file" : file_type_->name, 100 * all.share());
     const std::string advice = AdviceFor(report.merge_base);
     if (!(all.share() >= kRefuseBelow) && !options_.force) {
       ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options_.output, found,
@@ -509,6 +525,7 @@ class Exporter {
   const GgufFileType* file_type_ = nullptr;
   AdapterValues values_;  // of writes_values()
   std::optional<LoraAdapter> adapter_;
+  std::vector<TableChange> table_changes_;  // of the adapter
   DecoderWeights weights_;
   std::string verify_text_;
   std::optional<DecisionSource> decision_;

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/matrix.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "config/gguf_names.h"
 #include "convert/merged_linear.h"
@@ -16,6 +20,7 @@
 #include "export/gguf_metadata.h"
 #include "export/gguf_origin.h"
 #include "export/gguf_plan.h"
+#include "export/gguf_stored.h"
 #include "export/gguf_tokenizer_keys.h"
 #include "model/base_record.h"
 #include "model/tensor_list.h"
@@ -24,13 +29,14 @@
 namespace qlora {
 namespace {
 
-// Puts the columns of `count` rows into another order: column order[i] becomes column i.
-void MoveColumns(const std::vector<std::int64_t>& order, std::int64_t count, float* rows) {
-  std::vector<float> row(order.size());
-  for (std::int64_t r = 0; r < count; ++r, rows += order.size()) {
-    for (std::size_t i = 0; i < order.size(); ++i) row[i] = rows[order[i]];
-    std::copy(row.begin(), row.end(), rows);
+// "'a', 'b', 'c' and 4 more".
+std::string SomeOf(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i) {
+    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
   }
+  return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
 }
 
 class ModelPlan {
@@ -43,6 +49,7 @@ class ModelPlan {
         adapter_(model.adapter),
         file_(model.file),
         importance_(model.importance),
+        stored_(model.stored),
         mix_{.architecture = GgufArchitectureOf(config_),
              .layers = config_.num_hidden_layers,
              .heads = config_.num_attention_heads,
@@ -60,8 +67,9 @@ class ModelPlan {
       } else if (!row.is_head() || !weights_.is_tied()) {
         const WeightView& table = weights_.*row.table;
         const bool in_host = row.table == &DecoderWeights::per_layer_embed;
-        Weigh(Table(name, table, TypeOf(name, table.cols()), in_host ? HostMemory() : memory_),
-              row.is_head());
+        GgufTensor& tensor =
+            Table(name, table, TypeOf(name, table.cols()), in_host ? HostMemory() : memory_);
+        if (ChangesTable(row) || !Keep(tensor)) Weigh(tensor, row.is_head());
       }
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
@@ -71,7 +79,175 @@ class ModelPlan {
     return plan_;
   }
 
+  // As Build, with the tensors of the file in their order and their types: those of which the
+  // adapter changes nothing are copied, whatever they are. notes: types that are not written.
+  const GgufPlan& BuildAsStored(std::vector<std::string>& notes) {
+    ChangedTensors changed(*stored_);
+    for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+      changed.AddLayer(l, LayerTensors(config_, l),
+                       [&](const LayerTensor& row) { return Changes(row, l); });
+    }
+    std::vector<bool> done(changed.size());
+    for (const TensorInfo& tensor : stored_->tensors()) {
+      const std::vector<std::size_t> linears = changed.InPlaceOf(tensor.name);
+      for (const std::size_t i : linears) {
+        if (!done[i]) Rewrite(changed[i]);
+        done[i] = true;
+      }
+      if (linears.empty() && !RewriteTable(tensor)) plan_.Copy(tensor, {stored_->Bytes(tensor)});
+    }
+    AddUntiedHead();
+    NoteOtherTypes(notes);
+    return plan_;
+  }
+
+  // Errors: InvalidInput where the importance matrix has data of no tensor that is rounded. notes:
+  // what it lacks, and what it has of no tensor.
+  void CheckImportance(std::vector<std::string>& notes) const {
+    if (importance_ == nullptr) return;
+    const std::int64_t lacking = std::ssize(unweighed_);
+    if (weighed_ == 0 && lacking == 0) {
+      notes.push_back("the importance matrix has no effect: no tensor of the layers is rounded");
+    } else if (weighed_ == 0) {
+      const auto& entries = importance_->entries;
+      ThrowInvalidInput(
+          "the importance matrix has data of none of the {} that are rounded ({}){}; it is of "
+          "another model, or of another program: give one of this model",
+          Counted(lacking, "tensor"), SomeOf(unweighed_),
+          entries.empty() ? "" : fmt::format("; its first entry is '{}'", entries.begin()->first));
+    } else if (lacking > 0) {
+      notes.push_back(fmt::format(
+          "the importance matrix has no data of {} of {} that are rounded, whose columns count "
+          "alike: {}",
+          lacking, Counted(weighed_ + lacking, "tensor"), SomeOf(unweighed_)));
+    }
+    std::set<std::string_view> written;
+    for (const GgufTensor& tensor : plan_.tensors()) written.insert(tensor.info.name);
+    std::vector<std::string> unused;
+    for (const auto& [name, entry] : importance_->entries) {
+      if (!written.contains(name)) unused.push_back(name);
+    }
+    if (unused.empty()) return;
+    notes.push_back(
+        fmt::format("the importance matrix has data that no tensor of the file has, "
+                    "and that are not used: {}",
+                    SomeOf(unused)));
+  }
+
+  // Of the values that are rounded, the type of the fewest bits; F32 where all are copied.
+  TensorType CoarsestType() const {
+    TensorType coarsest = DType::kF32;
+    for (const GgufTensor& tensor : plan_.tensors()) {
+      const TensorType& type = tensor.info.dtype;
+      if (tensor.stored.empty() &&
+          BytesOf(type, kMaxBlockValues) < BytesOf(coarsest, kMaxBlockValues)) {
+        coarsest = type;
+      }
+    }
+    return coarsest;
+  }
+
  private:
+  // Whether the adapter changes values of a linear.
+  bool Changes(const LayerTensor& row, std::int64_t l) const {
+    if (adapter_ == nullptr) return false;
+    return std::ranges::any_of(StackOf(adapter_->layers()[l], row),
+                               [](const LoraLinear* lora) { return lora->rank > 0; });
+  }
+  bool ChangesTable(const DecoderTensor& row) const {
+    if (adapter_ == nullptr || row.table == &DecoderWeights::per_layer_embed) return false;
+    return (row.is_head() ? adapter_->head() : adapter_->embedding()) != nullptr;
+  }
+
+  // What is rounded once is not rounded again: a tensor with the values of the file keeps the bytes
+  // that it has there in this type.
+  bool Keep(GgufTensor& tensor) const {
+    const TensorInfo* stored = stored_ == nullptr ? nullptr : stored_->Find(tensor.info.name);
+    if (stored == nullptr || stored->dtype != tensor.info.dtype ||
+        stored->shape != tensor.info.shape ||
+        stored_->Find(StemOf(tensor.info.name) + ".scale") != nullptr) {
+      return false;
+    }
+    tensor.stored = {stored_->Bytes(*stored)};
+    return true;
+  }
+
+  TensorType StoredType(const GgufSpelling& spelling) const {
+    TensorType most = stored_->Find(spelling[0].tensor)->dtype;
+    for (const GgufPiece& piece : spelling) {
+      const TensorType type = stored_->Find(piece.tensor)->dtype;
+      if (BytesOf(type, kMaxBlockValues) > BytesOf(most, kMaxBlockValues)) most = type;
+    }
+    return WritableType(most);
+  }
+
+  void Rewrite(const ChangedLinear& linear) {
+    const auto& [l, row, spelling, changes] = linear;
+    const TensorType type = StoredType(spelling);
+    for (const std::string& tensor : GgufTensorsOf(row)) {
+      if (linear.is_recut()) LinearBias(row, l, tensor);
+      if (changes || !CopyRows(linear)) Weigh(AddLinear(row, l, tensor, type), true);
+    }
+  }
+
+  // The rows of a linear out of a tensor of several; false where they are not there as they are.
+  bool CopyRows(const ChangedLinear& linear) {
+    const LayerTensor& row = linear.row;
+    if (linear.stored.size() > 1 || row.gguf[0].size() > 1) return false;
+    const GgufPiece& piece = linear.stored[0];
+    if (stored_->Find(StemOf(piece.tensor) + ".scale") != nullptr) return false;
+    const TensorInfo& tensor = *stored_->Find(piece.tensor);
+    const std::size_t size = BytesOf(tensor.dtype, row.shape.in);
+    std::vector<std::span<const std::byte>> parts;
+    for (std::int64_t e = 0; e < row.matrices(); ++e) {
+      parts.push_back(
+          stored_->Bytes(tensor).subspan((e * piece.of + piece.first) * size, piece.rows * size));
+    }
+    TensorInfo info{row.gguf[0][0].tensor, tensor.dtype, {row.shape.out, row.shape.in}};
+    if (row.experts > 1) info.shape.insert(info.shape.begin(), row.experts);
+    plan_.Copy(std::move(info), std::move(parts));
+    return true;
+  }
+
+  // False where the tensor is no table that the adapter changes.
+  bool RewriteTable(const TensorInfo& tensor) {
+    for (const DecoderTensor& row : DecoderTensors(config_)) {
+      if (row.table == nullptr || !ChangesTable(row)) continue;
+      const std::string& name = row.gguf[0][0].tensor;
+      if (row.is_head() && tensor.name == StemOf(name) + ".scale") return true;
+      if (tensor.name != name) continue;
+      Table(name, weights_.*row.table, WritableType(tensor.dtype), memory_);
+      return true;
+    }
+    return false;
+  }
+
+  // A file has no head where it is tied, which an adapter of one of the two tables changes.
+  void AddUntiedHead() {
+    constexpr const char* kHead = "output.weight";
+    if (weights_.is_tied() || stored_->Find(kHead) != nullptr) return;
+    const TensorInfo& table = *stored_->Find("token_embd.weight");
+    if (adapter_->head() != nullptr) {
+      Table(kHead, weights_.head, WritableType(table.dtype), memory_);
+    } else {
+      plan_.Copy({kHead, table.dtype, table.shape}, {stored_->Bytes(table)});
+    }
+  }
+
+  void NoteOtherTypes(std::vector<std::string>& notes) const {
+    std::map<std::string, std::int64_t> counts;
+    for (const GgufTensor& tensor : plan_.tensors()) {
+      const TensorInfo* stored = stored_->Find(tensor.info.name);
+      if (stored == nullptr || stored->dtype == tensor.info.dtype) continue;
+      ++counts[fmt::format("{} instead of {}", NameOf(tensor.info.dtype), NameOf(stored->dtype))];
+    }
+    for (const auto& [types, count] : counts) {
+      notes.push_back(
+          fmt::format("{} that the adapter changes {} {}, which is read and not written",
+                      Counted(count, "tensor"), count == 1 ? "is" : "are", types));
+    }
+  }
+
   // llama.cpp counts the heads of keys in all layers but those of short convolutions.
   bool HasHeadsOfKeys(std::int64_t l) const { return config_.layers[l].mixer != Mixer::kShortConv; }
 
@@ -88,13 +264,15 @@ class ModelPlan {
     return GgufTensorType(file_, mix_, name, cols);
   }
 
-  // Gives the tensor that was added last its importance. multiplies: false for a table, of which
-  // rows are looked up.
-  void Weigh(GgufTensor& tensor, bool multiplies) const {
+  // Gives a tensor that is rounded its importance. multiplies: false for a table, of which rows are
+  // looked up.
+  void Weigh(GgufTensor& tensor, bool multiplies) {
     if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
     const std::string& name = tensor.info.name;
-    const auto found = importance_->entries.find(name);
-    if (found == importance_->entries.end()) {
+    const std::vector<float>* weights = importance_->Find(name);
+    if (weights == nullptr) {
+      // llama.cpp's files have none of the head, and none of the embedding.
+      if (name.starts_with("blk.")) unweighed_.push_back(name);
       if (!file_.needs_importance || !multiplies || tensor.info.dtype != file_.base) return;
       ThrowInvalidInput(
           "the importance matrix has no '{}', which {} needs: make one of this model, or choose "
@@ -103,14 +281,14 @@ class ModelPlan {
     }
     const std::int64_t cols = tensor.info.shape.back();
     const std::int64_t matrices = tensor.info.shape.size() > 2 ? tensor.info.shape[0] : 1;
-    const std::vector<float>& weights = found->second.mean_squares;
-    if (std::ssize(weights) == matrices * cols) {
-      tensor.importance = weights;
+    if (std::ssize(*weights) == matrices * cols) {
+      tensor.importance = *weights;
+      ++weighed_;
     } else if (multiplies) {
       ThrowInvalidInput(
           "the importance matrix has {} values for '{}', where the model has {} matrices of {} "
           "columns; it is of another model",
-          weights.size(), name, matrices, cols);
+          weights->size(), name, matrices, cols);
     }
   }
 
@@ -141,23 +319,38 @@ class ModelPlan {
     return *merged_;
   }
 
-  // Adds the linears that share one tensor.
   void Linears(const LayerTensor& row, std::int64_t l, const std::string& weight) {
+    LinearBias(row, l, weight);
+    GgufTensor& tensor = AddLinear(row, l, weight, TypeOf(weight, row.shape.in));
+    if (Changes(row, l) || !Keep(tensor)) Weigh(tensor, true);
+  }
+
+  // The source row of each row of a tensor.
+  static std::vector<std::int64_t> OrderOf(const LinearRows& rows, const LayerTensor& row) {
+    if (!rows.order.empty()) return rows.order;
+    std::vector<std::int64_t> order(row.shape.out);
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    return order;
+  }
+
+  void LinearBias(const LayerTensor& row, std::int64_t l, const std::string& weight) {
+    const std::vector<const FrozenLinear*> stack = StackOf(weights_.layers[l].linears, row);
+    if (stack[0]->bias.empty()) return;
+    const LinearRows rows = GgufRowsOf(config_, l, row, weight);
+    Biases(StemOf(weight) + ".bias", stack, OrderOf(rows, row), rows.factor);
+  }
+
+  // Adds the linears that share one tensor.
+  GgufTensor& AddLinear(const LayerTensor& row, std::int64_t l, const std::string& weight,
+                        TensorType type) {
     const LinearRows rows = GgufRowsOf(config_, l, row, weight);
     const std::vector<const FrozenLinear*> stack = StackOf(weights_.layers[l].linears, row);
     std::vector<const LoraLinear*> loras;
     if (adapter_ != nullptr) loras = StackOf(adapter_->layers()[l], row);
-    std::vector<std::int64_t> order = rows.order;
+    const std::vector<std::int64_t> order = OrderOf(rows, row);
     const float factor = rows.factor;
-    const FrozenLinear& first_linear = *stack[0];
-    if (order.empty()) {
-      // order[i] is the row of the checkpoint that becomes row i of the file.
-      order.resize(first_linear.weight.rows());
-      std::iota(order.begin(), order.end(), std::int64_t{0});
-    }
-    if (!first_linear.bias.empty()) Biases(StemOf(weight) + ".bias", stack, order, factor);
     const std::int64_t out_rows = std::ssize(order);
-    const std::int64_t cols = first_linear.weight.cols();
+    const std::int64_t cols = row.shape.in;
     std::vector<GgufRows> merged;
     std::vector<GgufRows> unchanged;
     bool changes = false;
@@ -182,11 +375,11 @@ class ModelPlan {
     // choose another expert.
     const bool is_vector = row.group == LinearGroup::kSharedIn && out_rows == 1;
     const bool is_router = row.group == LinearGroup::kSideRouter;
-    const TensorType type = is_vector || is_router ? TensorType(DType::kF32) : TypeOf(weight, cols);
+    if (is_vector || is_router) type = DType::kF32;
     GgufTensor& tensor = plan_.Stack(weight, type, out_rows, cols, std::move(merged));
     if (is_vector) tensor.info.shape = {cols};
     if (changes) tensor.unchanged = StackedRows(out_rows, cols, std::move(unchanged));
-    Weigh(tensor, true);
+    return tensor;
   }
 
   // A vector, or the rows of all experts.
@@ -254,30 +447,14 @@ class ModelPlan {
   const LoraAdapter* adapter_;
   const GgufFileType& file_;
   const ImportanceMatrix* importance_;
+  const GgufReader* stored_;
   GgufMixModel mix_;
+  std::int64_t weighed_ = 0;            // tensors that are rounded with their importance
+  std::vector<std::string> unweighed_;  // those of the layers that are rounded without
   const FrozenLinear* current_ = nullptr;
   std::optional<MergedLinear> merged_;
   GgufPlan plan_;
 };
-
-// The numbers of the experts of all layers (kGgufExpertScales); empty without.
-std::vector<float> ExpertScales(Memory& memory, const DecoderWeights& weights) {
-  std::vector<float> scales;
-  for (const LayerWeights& layer : weights.layers) {
-    if (layer.side.expert_scale.empty()) continue;
-    const std::vector<double> values = DownloadReal(memory, layer.side.expert_scale);
-    scales.insert(scales.end(), values.begin(), values.end());
-  }
-  return scales;
-}
-
-// The alpha of a file, for which alpha / r is the scale of most modules. llama.cpp takes the scale
-// 1 for an alpha of 0.
-float AlphaToWrite(const AdapterConfig& config) {
-  const double root = config.use_rslora ? std::sqrt(static_cast<double>(config.r)) : 1;
-  const auto alpha = static_cast<float>(config.lora_alpha * root);
-  return alpha == 0 ? 1 : alpha;
-}
 
 }  // namespace
 
@@ -288,10 +465,10 @@ const GgufFileType& ParseOuttype(const std::string& name) {
   ThrowInvalidInput("outtype expects one of {}, found '{}'", fmt::join(names, ", "), name);
 }
 
-void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
-                     const ExportTarget& target, const ProgressFn& progress,
-                     std::vector<std::string>& notes) {
-  CheckGgufLimits(model.config, model.weights.is_tied());
+namespace {
+
+// The keys of a model that is written by its configuration.
+GgufMetadata KeysOf(const GgufModelSource& model, std::vector<std::string>& notes) {
   GgufMetadata metadata;
   const std::string own_name = NameForTokenizer(model.name, model.tokenizer, notes);
   AddModelMetadata(model.config, own_name, model.file.number, metadata);
@@ -304,94 +481,72 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   AddTokenizerMetadata(model.tokenizer, architecture, model.config.vocab_size, prefix_space,
                        metadata, notes);
   if (model.decision != nullptr) AddDecisionMetadata(*model.decision, architecture, metadata);
-  ModelPlan plan(context, memory, model);
-  plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
+  return metadata;
 }
 
-void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
-                       const LoraAdapter& adapter, const GgufAdapterBase& base,
-                       const ExportTarget& target) {
-  CheckGgufLimits(config, config.tie_word_embeddings);
-  Memory& memory = adapter.memory();
-  const float alpha = AlphaToWrite(adapter.config());
-  GgufMetadata metadata;
-  metadata.Add("general.architecture", GgufArchitectureOf(config));
-  metadata.Add("general.type", std::string("adapter"));
-  metadata.Add("general.name", base.name);
-  AddBaseModel(base.name, base.repository, metadata);
-  if (!base.fingerprint.empty()) metadata.Add(kBaseFingerprintKey, base.fingerprint);
-  metadata.Add("adapter.type", std::string("lora"));
-  metadata.Add("adapter.lora.alpha", alpha);
-  const std::vector<float> expert_scales = ExpertScales(memory, weights);
-  const bool scales = std::ranges::any_of(adapter.layers(), [](const PerLinear<LoraLinear>& layer) {
-    return !layer.side_out.empty() && layer.side_out.front().rank > 0;
-  });
-  if (scales) metadata.Add(kGgufExpertScales, expert_scales);
-  GgufPlan plan;
-  // factors: of B of each linear of the stack, or empty.
-  const auto add = [&](const std::string& tensor, const std::vector<const LoraLinear*>& stack,
-                       const LinearRows& linear_rows, std::span<const float> factors) {
-    const LoraLinear& lora = *stack[0];
-    std::vector<GgufRows> as;
-    std::vector<GgufRows> bs;
-    for (const LoraLinear* expert : stack) {
-      // One tensor (E, R, in) has one R.
-      if (expert->rank != lora.rank) {
-        ThrowInvalidInput(
-            "the adapters of '{}' have rank {} and of '{}' rank {}; an adapter GGUF needs one rank "
-            "for all experts: merge the adapter instead (--format gguf)",
-            lora.path, lora.rank, expert->path, expert->rank);
-      }
-      as.push_back([&memory, a = expert->a, columns = linear_rows.columns](
-                       std::int64_t first, std::int64_t count, float* out) {
-        // Columns of A are inputs, like columns of W.
-        memory.Download(a.Row<float>(first), out, BytesOf(DType::kF32, count * a.cols));
-        if (!columns.empty()) MoveColumns(columns, count, out);
-      });
-      // llama.cpp computes alpha / rank * B A; B takes up the difference from the trained scale.
-      const auto rank = static_cast<float>(expert->rank);
-      const double rest =
-          alpha / rank == expert->scale ? 1 : double{expert->scale} * double{rank} / double{alpha};
-      const double scale = factors.empty() ? 1 : double{factors[bs.size()]};
-      const double factor = double{linear_rows.factor} * rest * scale;
-      bs.push_back([&memory, b = expert->b, order = linear_rows.order, factor](
-                       std::int64_t first, std::int64_t count, float* out) {
-        const std::vector<float> values = Download<float>(memory, b);
-        for (std::int64_t r = 0; r < count; ++r) {
-          // Rows of B are outputs, like rows of W.
-          const std::int64_t source = order.empty() ? first + r : order[first + r];
-          const float* row = values.data() + source * b.cols;
-          std::transform(row, row + b.cols, out + r * b.cols, [factor](float value) {
-            return static_cast<float>(factor * double{value});
-          });
-        }
-      });
-    }
-    // The adapter does not name this linear.
-    if (lora.rank == 0) return;
-    plan.Stack(tensor + ".lora_a", target.outtype, lora.rank, lora.in, std::move(as));
-    const std::int64_t out = linear_rows.order.empty() ? lora.out : std::ssize(linear_rows.order);
-    plan.Stack(tensor + ".lora_b", target.outtype, out, lora.rank, std::move(bs));
-  };
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    const PerLinear<LoraLinear>& loras = adapter.layers()[l];
-    for (const LoraLinear& lora : loras.per_layer_model) {
-      if (lora.rank == 0) continue;
-      ThrowInvalidInput(
-          "the adapter of '{}' cannot be used from an adapter GGUF: llama.cpp ignores it; merge it "
-          "into the model (--format gguf)",
-          lora.path);
-    }
-    ForEachGgufLinear(config, l, [&](const LayerTensor& row, const std::string& tensor) {
-      const std::vector<const LoraLinear*> stack = StackOf(loras, row);
-      std::span<const float> factors;
-      if (row.group == LinearGroup::kSideOut) {
-        factors = std::span(expert_scales).subspan(l * stack.size(), stack.size());
-      }
-      add(tensor, stack, GgufRowsOf(config, l, row, tensor), factors);
-    });
+// The keys of the file, with what the adapter changes: the origin, and keys of the tokenizer that
+// are others with it.
+GgufMetadata KeysAsStored(const GgufModelSource& model, std::vector<std::string>& notes) {
+  const GgufMetadata& stored = model.stored->values();
+  GgufMetadata changes;
+  std::vector<std::string> gone;
+  if (model.adapter == nullptr && model.decision == nullptr) {
+    return KeysAsStored(stored, changes, gone);
   }
-  plan.Write(context, target.path, target.mode, metadata, {});
+  if (model.adapter != nullptr) {
+    AddBaseModel(model.name, model.repository, changes);
+    changes.Add(kMergedWeightsKey, true);
+  }
+  const std::string architecture = GgufArchitectureOf(model.config);
+  const std::int64_t rows = model.stored->Find("token_embd.weight")->shape[0];
+  if (model.config.vocab_size != rows) {
+    changes.Add(architecture + ".vocab_size", static_cast<std::uint32_t>(model.config.vocab_size));
+  }
+  GgufMetadata before;
+  GgufMetadata after;
+  std::vector<std::string> ignored;
+  const Tokenizer own = Tokenizer::Load(model.folder, {}, TemplateUse::kShow);
+  AddTokenizerMetadata(own, architecture, rows, WritesPrefixSpace(own, nullptr), before, ignored);
+  AddTokenizerMetadata(model.tokenizer, architecture, model.config.vocab_size,
+                       WritesPrefixSpace(model.tokenizer, model.decision), after, notes);
+  if (model.decision != nullptr) AddDecisionMetadata(*model.decision, architecture, changes);
+  for (const GgufEntry& entry : after.entries()) {
+    const GgufValue* value = before.Find(entry.key);
+    if (value == nullptr || !(*value == entry.value)) changes.Add(entry.key, entry.value);
+  }
+  for (const GgufEntry& entry : before.entries()) {
+    if (after.Find(entry.key) == nullptr) gone.push_back(entry.key);
+  }
+  for (const GgufEntry& entry : stored.entries()) {
+    const bool of_base = model.adapter != nullptr && entry.key.starts_with("general.base_model.");
+    if (of_base && changes.Find(entry.key) == nullptr) gone.push_back(entry.key);
+  }
+  return KeysAsStored(stored, changes, gone);
+}
+
+}  // namespace
+
+TensorType ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
+                           const ExportTarget& target, const ProgressFn& progress,
+                           std::vector<std::string>& notes) {
+  // What nobody changes is as right as it was.
+  if (!model.keeps_types || model.adapter != nullptr) {
+    CheckGgufLimits(model.config, model.weights.is_tied());
+  }
+  if (!model.keeps_types) {
+    const GgufMetadata metadata = KeysOf(model, notes);
+    ModelPlan plan(context, memory, model);
+    const GgufPlan& tensors = plan.Build();
+    plan.CheckImportance(notes);
+    tensors.Write(context, target.path, target.mode, metadata, progress, model.check);
+    return model.file.base;
+  }
+  const GgufMetadata metadata = KeysAsStored(model, notes);
+  ModelPlan plan(context, memory, model);
+  const GgufPlan& tensors = plan.BuildAsStored(notes);
+  plan.CheckImportance(notes);
+  tensors.Write(context, target.path, target.mode, metadata, progress, model.check);
+  return plan.CoarsestType();
 }
 
 void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,

@@ -1,4 +1,4 @@
-// GGUF files for llama.cpp: a whole model, or an adapter alone.
+// Models as GGUF files for llama.cpp.
 #ifndef QLORA_EXPORT_EXPORT_GGUF_H_
 #define QLORA_EXPORT_EXPORT_GGUF_H_
 
@@ -37,27 +37,17 @@ struct GgufModelSource {
   std::string importance_file = {};              // its name
   GgufPlan::Check check = {};                    // of what rounding leaves of the adapter
   const DecisionSource* decision = nullptr;      // for a model that decides; or null
+  const GgufReader* stored = nullptr;  // the GGUF file that the model is read from; or null
+  bool keeps_types = false;            // of the stored tensors, in place of those of `file`
 };
 
 // Writes a model. memory: of weights and adapter. notes: receives what the file lacks or has
-// otherwise, for the user. Errors: InvalidInput for a model that llama.cpp would compute otherwise,
+// otherwise, for the user. Returns the type of the fewest bits to which values are rounded; F32
+// where all are copied. Errors: InvalidInput for a model that llama.cpp would compute otherwise,
 // naming the setting, and for an importance matrix of another model.
-void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
-                     const ExportTarget& target, const ProgressFn& progress,
-                     std::vector<std::string>& notes);
-
-// The base of an adapter, as its file names it. "": not known.
-struct GgufAdapterBase {
-  std::string name;
-  std::string repository;   // org/name
-  std::string fingerprint;  // TrainedFingerprint
-};
-
-// Writes the adapter. All scaling is folded in, so that llama.cpp's alpha / rank gives the trained
-// scale, with rsLoRA and with ranks and alphas that differ.
-void ExportGgufAdapter(Context& context, const DecoderConfig& config, const DecoderWeights& weights,
-                       const LoraAdapter& adapter, const GgufAdapterBase& base,
-                       const ExportTarget& target);
+TensorType ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
+                           const ExportTarget& target, const ProgressFn& progress,
+                           std::vector<std::string>& notes);
 
 }  // namespace qlora
 

@@ -142,8 +142,14 @@ void CheckWrittenImatrix(const ExportOptions& options) {
 
 void CheckModelfile(const ExportOptions& options) {
   const fs::path modelfile = ModelfileOf(options.output);
-  if (options.format != "gguf") {
+  if (options.format != "gguf" && options.format != "gguf-adapter") {
     ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options.format);
+  }
+  if (options.format == "gguf-adapter" && !FindGguf(ResolveModelDir(options.model_name_or_path))) {
+    ThrowInvalidInput(
+        "a Modelfile of an adapter names the GGUF file of its model, and {} is none; export the "
+        "model to GGUF and give that file as the model",
+        options.model_name_or_path);
   }
   if (IsSame(modelfile, options.output)) {
     ThrowInvalidInput(

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "config/gguf_numbers.h"
 
 namespace qlora {
 namespace {
@@ -254,20 +255,6 @@ float GgufYarnLogMultiplier(const RopeConfig& rope) {
       "GGUF export of a ministral3: the attention_factor {} of yarn cannot be written: llama.cpp "
       "computes 1, or 1 + 0.1 ln(factor); export the model with --format hf instead",
       rope.attention_factor);
-}
-
-std::int64_t GgufAttentionInterval(const DecoderConfig& config) {
-  const auto attends = [&](std::int64_t l) { return config.layers[l].mixer == Mixer::kAttention; };
-  std::int64_t interval = 1;
-  while (interval <= config.num_hidden_layers && !attends(interval - 1)) ++interval;
-  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    if (attends(l) == ((l + 1) % interval == 0)) continue;
-    ThrowInvalidInput(
-        "GGUF export of {}: llama.cpp expects attention in every {}-th layer alone, which layer {} "
-        "breaks; export the model with --format hf instead",
-        config.model_type, interval, l);
-  }
-  return interval;
 }
 
 std::uint32_t GgufWindowPeriod(const DecoderConfig& config) {

@@ -25,10 +25,6 @@ float GgufYarnFactor(const RopeConfig& rope);
 // that is returned. Errors: InvalidInput for another factor.
 float GgufYarnLogMultiplier(const RopeConfig& rope);
 
-// The i for which the layers that attend are i - 1, 2 i - 1 ...
-// Errors: InvalidInput for other layers.
-std::int64_t GgufAttentionInterval(const DecoderConfig& config);
-
 // llama.cpp rounds the range of YaRN outwards whatever `truncate` says. Gives a gpt-oss that rule,
 // without which none could be written, and returns a note for the user; "" for other models.
 std::string TakeGgufYarn(DecoderConfig& config);

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "config/families.h"
 #include "config/gguf_names.h"
+#include "config/gguf_numbers.h"
 #include "export/gguf_limits.h"
 #include "pass/rope.h"
 
@@ -32,14 +33,11 @@ std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value
   return values;
 }
 
-// Sizes of layers with a window; layers that share keys and values; the embedding of each layer.
+// Sizes of layers with a window, and experts beside the MLP.
 void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
   const auto add = [&](const char* key, GgufValue value) {
     out.Add(prefix + key, std::move(value));
   };
-  const auto is_shared = [](const LayerConfig& layer) { return !layer.has_own_kv(); };
-  add("attention.shared_kv_layers", U32(std::ranges::count_if(config.layers, is_shared)));
-  add("embedding_length_per_layer_input", U32(config.per_layer_size));
   if (config.side_moe.num_experts > 0) {
     add("expert_feed_forward_length", U32(config.side_intermediate_size));
     add("expert_count", U32(config.side_moe.num_experts));
@@ -48,17 +46,6 @@ void AddGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetad
   // Whole heads rotate.
   add("attention.key_length_swa", U32(config.ropes[1].rotary_dim));
   add("attention.value_length_swa", U32(config.ropes[1].rotary_dim));
-}
-
-// llama.cpp applies a window only where its architecture has one; a context no longer than the
-// window makes the difference vanish.
-std::int64_t ContextLength(const DecoderConfig& config) {
-  std::int64_t length = config.max_position_embeddings;
-  if (WindowsOf(config) != GgufWindows::kIgnored) return length;
-  for (const LayerConfig& layer : config.layers) {
-    if (layer.window > 0) length = std::min(length, layer.window);
-  }
-  return length;
 }
 
 void AddWindows(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
@@ -158,10 +145,9 @@ void AddRope(const DecoderConfig& config, const std::string& prefix, GgufMetadat
 
 // Granite's multipliers. Its graph rotates unless a key denies it.
 void AddMultipliers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
-  out.Add(prefix + "attention.scale", config.attention_scale);
-  out.Add(prefix + "embedding_scale", config.embed_scale);
-  out.Add(prefix + "residual_scale", config.residual_scale);
-  out.Add(prefix + "logit_scale", 1 / config.logit_scale);
+  for (const GgufMultiplier& row : GgufMultipliers()) {
+    out.Add(prefix + row.gguf, row.value(config));
+  }
   if (!FamilyOf(config).gguf.may_not_rotate) return;
   out.Add(prefix + "rope.scaling.finetuned", config.layers[0].rope >= 0);
 }
@@ -176,14 +162,8 @@ void AddMixers(const DecoderConfig& config, const std::string& prefix, GgufMetad
       heads.push_back(attends ? static_cast<std::int32_t>(config.num_key_value_heads) : 0);
     }
     out.Add(prefix + "attention.head_count_kv", std::move(heads));
-    out.Add(prefix + "shortconv.l_cache", U32(config.conv_taps));
   }
   if (config.delta_rule.heads == 0) return;
-  out.Add(prefix + "full_attention_interval", U32(GgufAttentionInterval(config)));
-  out.Add(prefix + "ssm.conv_kernel", U32(config.conv_taps));
-  out.Add(prefix + "ssm.state_size", U32(config.delta_rule.key_dim));
-  out.Add(prefix + "ssm.group_count", U32(config.delta_rule.key_heads));
-  out.Add(prefix + "ssm.time_step_rank", U32(config.delta_rule.heads));
   out.Add(prefix + "ssm.inner_size", U32(config.delta_value_features()));
 }
 
@@ -197,8 +177,6 @@ void AddExperts(const DecoderConfig& config, const std::string& prefix, GgufMeta
   }
   if (moe.score != RouterScore::kSigmoid) return;
   out.Add(prefix + "expert_gating_func", std::uint32_t{2});
-  out.Add(prefix + "leading_dense_block_count",
-          U32(std::ranges::count_if(config.layers, &LayerConfig::is_dense)));
 }
 
 }  // namespace
@@ -231,8 +209,9 @@ void AddModelMetadata(const DecoderConfig& config, const std::string& name, std:
     out.Add(prefix + key, std::move(value));
   };
   add("block_count", U32(config.num_hidden_layers));
-  add("context_length", U32(ContextLength(config)));
-  add("embedding_length", U32(config.hidden_size));
+  for (const GgufNumber& row : GgufNumbers()) {
+    if (row.value != nullptr && row.counts(FamilyOf(config))) add(row.gguf, U32(row.value(config)));
+  }
   if (IsGemma4(config)) {
     add("feed_forward_length",
         OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));

@@ -10,6 +10,15 @@
 namespace qlora {
 namespace {
 
+void WriteStored(const GgufTensor& tensor, TensorWriter& writer) {
+  for (const std::span<const std::byte> part : tensor.stored) {
+    constexpr std::size_t kPiece = std::size_t{1} << 22;
+    for (std::size_t begin = 0; begin < part.size(); begin += kPiece) {
+      writer.Write(part.subspan(begin, std::min(kPiece, part.size() - begin)));
+    }
+  }
+}
+
 // Encodes, writes and compares the pieces of one tensor.
 class TensorJob {
  public:
@@ -102,6 +111,14 @@ class TensorJob {
 
 }  // namespace
 
+void MoveColumns(const std::vector<std::int64_t>& order, std::int64_t count, float* rows) {
+  std::vector<float> row(order.size());
+  for (std::int64_t r = 0; r < count; ++r, rows += order.size()) {
+    for (std::size_t i = 0; i < order.size(); ++i) row[i] = rows[order[i]];
+    std::copy(row.begin(), row.end(), rows);
+  }
+}
+
 GgufRows StackedRows(std::int64_t rows, std::int64_t cols, std::vector<GgufRows> producers) {
   return [=, producers = std::move(producers)](std::int64_t first, std::int64_t count, float* out) {
     for (std::int64_t row = first; row < first + count;) {
@@ -131,6 +148,12 @@ GgufTensor& GgufPlan::Stack(const std::string& name, TensorType type, std::int64
   return tensor;
 }
 
+void GgufPlan::Copy(TensorInfo info, std::vector<std::span<const std::byte>> stored) {
+  GgufTensor& tensor = tensors_.emplace_back();
+  tensor.info = std::move(info);
+  tensor.stored = std::move(stored);
+}
+
 void GgufPlan::Vector(const std::string& name, std::vector<float> values) {
   if (values.empty()) return;
   const std::int64_t size = std::ssize(values);
@@ -150,9 +173,13 @@ void GgufPlan::Write(Context& context, const std::filesystem::path& path, OpenMo
   std::vector<KeptChange> kept;
   std::int64_t done = 0;
   for (const GgufTensor& tensor : tensors_) {
-    TensorJob job(context, tensor);
-    KeptChange change = job.Run(*writer);
-    if (job.Compares()) kept.push_back(std::move(change));
+    if (!tensor.stored.empty()) {
+      WriteStored(tensor, *writer);
+    } else {
+      TensorJob job(context, tensor);
+      KeptChange change = job.Run(*writer);
+      if (job.Compares()) kept.push_back(std::move(change));
+    }
     if (progress) progress(++done, static_cast<std::int64_t>(tensors_.size()));
   }
   if (check) check(kept);

@@ -30,6 +30,8 @@ struct GgufTensor {
   GgufRows unchanged = {};
   // (matrices, cols), weights of the squared errors of blocks; empty: all 1.
   std::span<const float> importance = {};
+  // The bytes of all rows, in pieces, where another file has them; `rows` is then not called.
+  std::vector<std::span<const std::byte>> stored = {};
 };
 
 // What is left of a change of a tensor after its rounding, as sums over its values.
@@ -51,6 +53,8 @@ class GgufPlan {
   // One tensor (E, rows, cols) of the matrices of E experts. A single matrix keeps two dimensions.
   GgufTensor& Stack(const std::string& name, TensorType type, std::int64_t rows, std::int64_t cols,
                     std::vector<GgufRows> producers);
+  // A tensor that another file has in this type. It may be of a type that is never encoded.
+  void Copy(TensorInfo info, std::vector<std::span<const std::byte>> stored);
   // Float32; nothing where there are no values, as of a norm that a family lacks.
   void Vector(const std::string& name, std::vector<float> values);
 
@@ -63,9 +67,14 @@ class GgufPlan {
              const GgufMetadata& metadata, const ProgressFn& progress,
              const Check& check = {}) const;
 
+  const std::vector<GgufTensor>& tensors() const { return tensors_; }
+
  private:
   std::vector<GgufTensor> tensors_;
 };
+
+// Puts the columns of `count` rows into another order: column order[i] becomes column i.
+void MoveColumns(const std::vector<std::int64_t>& order, std::int64_t count, float* rows);
 
 // Rows of E matrices of `rows` rows as rows of one matrix.
 GgufRows StackedRows(std::int64_t rows, std::int64_t cols, std::vector<GgufRows> producers);

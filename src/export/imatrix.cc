@@ -168,6 +168,14 @@ std::string FirstBytes(const std::filesystem::path& path) {
 
 }  // namespace
 
+const std::vector<float>* ImportanceMatrix::Find(const std::string& name) const {
+  const auto found = entries.find(name);
+  if (found == entries.end()) return nullptr;
+  const std::vector<float>& values = found->second.mean_squares;
+  const bool has_data = std::ranges::any_of(values, [](float value) { return value > 0; });
+  return has_data ? &values : nullptr;
+}
+
 bool IsImatrixFile(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return false;

@@ -33,6 +33,10 @@ struct ImportanceMatrix {
   std::string dataset;                   // the name of the text, without its folder
   std::int64_t chunks = 0;               // of the text
   std::int64_t chunk_size = 512;         // tokens
+
+  // The mean squares of a tensor; nullptr where there are none, or nothing but zeros, which tell no
+  // column from another.
+  const std::vector<float>* Find(const std::string& name) const;
 };
 
 // Tells importance matrices of both layouts from texts.

@@ -12,9 +12,35 @@ namespace {
 // Memory of keys and values grows with the context; Ollama takes it at once.
 constexpr std::int64_t kMostContext = 8192;
 
-constexpr std::string_view kFrom = "FROM ./";
+constexpr std::string_view kFrom = "FROM ";
+constexpr std::string_view kAdapter = "ADAPTER ";
 constexpr std::string_view kContext = "PARAMETER num_ctx ";
 constexpr std::string_view kStop = "PARAMETER stop ";
+constexpr std::string_view kTemplate = "TEMPLATE \"\"\"";
+constexpr std::string_view kTemplateEnd = "\"\"\"\n";
+// In each TEMPLATE that is written (GoTemplate).
+constexpr std::string_view kOwnTemplate = "{{ range $i, $m := .Messages }}{{ $last := ";
+
+// "./a.gguf" in `folder`, "../b/a.gguf" elsewhere.
+std::string PathFrom(const std::filesystem::path& folder, const std::filesystem::path& file) {
+  const auto normal = [](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path).lexically_normal();
+  };
+  const std::string path = normal(file).lexically_relative(normal(folder)).generic_string();
+  if (!FitsModelfile(path)) {
+    ThrowInvalidInput("{}: a Modelfile cannot name it; choose a name without quotes",
+                      file.string());
+  }
+  return path.starts_with("../") ? path : "./" + path;
+}
+
+// Takes a line off the front.
+std::string_view TakeLine(std::string_view& text) {
+  const std::size_t size = std::min(text.find('\n'), text.size() - 1) + 1;
+  const std::string_view line = text.substr(0, size);
+  text.remove_prefix(size);
+  return line;
+}
 
 }  // namespace
 
@@ -36,11 +62,14 @@ std::vector<std::string> StopTexts(const Tokenizer& tokenizer) {
   return texts;
 }
 
-std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
-                      std::int64_t context, std::vector<std::string>& notes) {
-  std::string text = fmt::format("{}{}\n", kFrom, gguf.filename().string());
-  text += fmt::format("{}{}\n", kContext, std::min(context, kMostContext));
-  for (const std::string& stop : stops) {
+std::string Modelfile(const OllamaModel& model, const std::filesystem::path& folder,
+                      std::vector<std::string>& notes) {
+  std::string text = fmt::format("{}{}\n", kFrom, PathFrom(folder, model.gguf));
+  if (!model.adapter.empty()) {
+    text += fmt::format("{}{}\n", kAdapter, PathFrom(folder, model.adapter));
+  }
+  text += fmt::format("{}{}\n", kContext, std::min(model.context, kMostContext));
+  for (const std::string& stop : model.stops) {
     if (FitsModelfile(stop)) {
       text += fmt::format("{}\"{}\"\n", kStop, stop);
     } else {
@@ -49,18 +78,30 @@ std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::
           FormatJson(Json(stop))));
     }
   }
+  if (!model.chat_template.empty()) {
+    text += fmt::format("{}{}{}", kTemplate, model.chat_template, kTemplateEnd);
+  }
   return text;
 }
 
 bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf) {
-  const std::string from = fmt::format("{}{}\n", kFrom, gguf.filename().string());
-  if (!text.starts_with(from)) return false;
-  text.remove_prefix(from.size());
-  while (!text.empty()) {
-    if (!text.starts_with(kContext) && !text.starts_with(kStop)) return false;
-    text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  const std::string name = fmt::format("./{}\n", gguf.filename().string());
+  if (!text.starts_with(kFrom)) return false;
+  bool names_it = TakeLine(text).substr(kFrom.size()) == name;
+  if (text.starts_with(kAdapter)) {
+    names_it = TakeLine(text).substr(kAdapter.size()) == name;
   }
-  return true;
+  while (!text.empty()) {
+    if (text.starts_with(kTemplate)) {
+      const std::size_t end = text.find(kTemplateEnd, kTemplate.size());
+      if (end == text.npos || text.find(kOwnTemplate) > end) return false;
+      text.remove_prefix(end + kTemplateEnd.size());
+      continue;
+    }
+    if (!text.starts_with(kContext) && !text.starts_with(kStop)) return false;
+    TakeLine(text);
+  }
+  return names_it;
 }
 
 }  // namespace qlora

@@ -20,15 +20,23 @@ std::vector<std::string> StopTexts(const Tokenizer& tokenizer);
 // characters, with which a token of the model could write lines of its own.
 bool FitsModelfile(std::string_view text);
 
-// Returns the text of a Modelfile for a GGUF file in the same folder. Without TEMPLATE:
-// Ollama's language of templates is another one than that of chat templates, of which the file
-// holds one. context: positions of the model. notes: receives the stops that are left out because
-// they do not fit.
-std::string Modelfile(const std::filesystem::path& gguf, const std::vector<std::string>& stops,
-                      std::int64_t context, std::vector<std::string>& notes);
+// What Ollama makes a model of.
+struct OllamaModel {
+  std::filesystem::path gguf;          // in the folder of the Modelfile, or elsewhere
+  std::filesystem::path adapter = {};  // in its folder; empty: none
+  std::vector<std::string> stops = {};
+  std::int64_t context = 0;        // positions of the model
+  std::string chat_template = {};  // OllamaTemplate; "": none
+};
 
-// True for a text that Modelfile() may have given for this GGUF file. A person who has written more
-// into it wants to keep it.
+// Returns the text of a Modelfile in `folder`, with paths that hold from there. notes: receives the
+// stops that are left out because they do not fit. Errors: InvalidInput for a path that a line
+// cannot hold.
+std::string Modelfile(const OllamaModel& model, const std::filesystem::path& folder,
+                      std::vector<std::string>& notes);
+
+// True for a text that Modelfile() may have given for this GGUF file, a model or an adapter. A
+// person who has written more into it wants to keep it.
 bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf);
 
 // Where the Modelfile of a GGUF file is: in its folder.

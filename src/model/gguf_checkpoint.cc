@@ -65,8 +65,8 @@ class Builder {
  private:
   bool Has(const std::string& name) const { return file_.Find(name) != nullptr; }
 
-  // The tensor of this many rows and columns, of whatever dimensions.
-  const TensorInfo& Get(const std::string& name, std::int64_t rows, std::int64_t cols) {
+  // The tensor of these dimensions; those of 1 in front do not count.
+  const TensorInfo& Get(const std::string& name, std::vector<std::int64_t> shape) {
     const TensorInfo* tensor = file_.Find(name);
     if (tensor == nullptr) {
       ThrowInvalidInput("{}: tensor '{}' is missing, which a {} of {} layers has", file_.where(),
@@ -77,12 +77,26 @@ class Builder {
       ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16, BF16 or blocks",
                         file_.FileOf(*tensor), name, NameOf(tensor->dtype));
     }
-    const bool has_columns = !tensor->shape.empty() && tensor->shape.back() == cols;
-    if (tensor->elements() != rows * cols || (!has_columns && rows != 1)) {
-      ThrowInvalidInput("{}: tensor '{}' has the shape [{}], its keys expect {} rows of {}",
-                        file_.FileOf(*tensor), name, fmt::join(tensor->shape, ", "), rows, cols);
+    const auto stripped = [](std::vector<std::int64_t> sizes) {
+      while (sizes.size() > 1 && sizes.front() == 1) sizes.erase(sizes.begin());
+      return sizes;
+    };
+    if (stripped(tensor->shape) != stripped(shape)) {
+      ThrowInvalidInput("{}: tensor '{}' has the shape [{}], its keys expect [{}]",
+                        file_.FileOf(*tensor), name, fmt::join(tensor->shape, ", "),
+                        fmt::join(shape, ", "));
     }
     return *tensor;
+  }
+
+  // The same of what llama.cpp adds and multiplies element by element, which it does in F32 alone.
+  const TensorInfo& GetValues(const std::string& name, std::vector<std::int64_t> shape) {
+    const TensorInfo& tensor = Get(name, std::move(shape));
+    if (tensor.dtype == DType::kF32) return tensor;
+    ThrowInvalidInput(
+        "{}: tensor '{}' is {}, expected F32: llama.cpp reads norms, biases and the like in no "
+        "other type; convert the model once more",
+        file_.FileOf(tensor), name, NameOf(tensor.dtype));
   }
 
   // The number that products with matrix `expert` of `experts` of a weight are multiplied by.
@@ -90,12 +104,10 @@ class Builder {
     const std::string name = StemOf(weight) + ".scale";
     if (!Has(name)) return 1;
     const std::int64_t count = file_.Find(name)->elements();
-    const TensorInfo& tensor = Get(name, 1, count == experts ? experts : 1);
+    const TensorInfo& tensor = GetValues(name, {count == experts ? experts : 1});
     float scale = 0;
-    if (tensor.dtype == DType::kF32) {
-      const std::int64_t place = count == 1 ? 0 : expert;
-      std::memcpy(&scale, file_.Bytes(tensor).data() + place * sizeof(scale), sizeof(scale));
-    }
+    const std::int64_t place = count == 1 ? 0 : expert;
+    std::memcpy(&scale, file_.Bytes(tensor).data() + place * sizeof(scale), sizeof(scale));
     if (scale == 0 || !std::isfinite(scale)) {
       ThrowInvalidInput("{}: tensor '{}': expected numbers of F32 other than 0",
                         file_.FileOf(tensor), name);
@@ -108,10 +120,10 @@ class Builder {
                     std::int64_t matrices = 1) {
     const std::string& stored = row.gguf[0][0].tensor;
     const auto [rows, cols] = row.shape;
-    const bool is_matrix = row.kind == TensorKind::kLinear || row.kind == TensorKind::kTable ||
-                           row.kind == TensorKind::kConv;
-    const TensorInfo& tensor =
-        is_matrix ? Get(stored, matrices * rows, cols) : Get(stored, 1, rows * cols);
+    const bool is_matrix = row.kind == TensorKind::kLinear || row.kind == TensorKind::kTable;
+    const TensorInfo& tensor = is_matrix                       ? Get(stored, {matrices, rows, cols})
+                               : row.kind == TensorKind::kConv ? GetValues(stored, {rows, cols})
+                                                               : GetValues(stored, {rows * cols});
     TensorView view{{name, tensor.dtype, {rows * cols}}, {{&tensor, 0, tensor.elements()}}};
     if (row.kind == TensorKind::kLinear) view.info.shape = {matrices, rows, cols};
     if (row.kind == TensorKind::kTable) view.info.shape = {rows, cols};
@@ -147,7 +159,7 @@ class Builder {
     const auto [rows, cols] = row.shape;
     TensorView view{{name, DType::kF32, {rows, cols}}, {}};
     for (const GgufPiece& piece : spelling) {
-      const TensorInfo& tensor = Get(piece.tensor, row.matrices() * piece.of, cols);
+      const TensorInfo& tensor = Get(piece.tensor, {row.matrices(), piece.of, cols});
       view.pieces.push_back({&tensor, (e * piece.of + piece.first) * cols, piece.rows * cols});
       const float scale =
           row.group == LinearGroup::kSideRouter ? 1 : ScaleOf(piece.tensor, e, row.matrices());
@@ -179,7 +191,7 @@ class Builder {
     }
     for (const GgufPiece& piece : spelling) {
       const bool is_stack = row.experts > 0;
-      const TensorInfo& tensor = Get(BiasOf(piece), is_stack ? row.experts : 1, piece.of);
+      const TensorInfo& tensor = GetValues(BiasOf(piece), {is_stack ? row.experts : 1, piece.of});
       view.pieces.push_back({&tensor, e * piece.of + piece.first, piece.rows});
     }
     TakeType(view);
@@ -205,6 +217,13 @@ class Builder {
     return GgufKeys(file_, architecture).Int("block_count");
   }
 
+  // Of activations that are rounded: beside a weight that is read.
+  bool IsInputScale(const std::string& name) const {
+    constexpr std::string_view kEnd = ".input_scale";
+    if (!name.ends_with(kEnd)) return false;
+    return read_.contains(name.substr(0, name.size() - kEnd.size()) + ".weight");
+  }
+
   void CheckAllRead() const {
     const RopeConfig& rope = config_.ropes[0];
     const std::int64_t blocks = BlockCount();
@@ -219,7 +238,7 @@ class Builder {
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
       const bool is_draft = block >= config_.num_hidden_layers && block < blocks;
-      if (is_draft || name.ends_with(".input_scale")) continue;
+      if (is_draft || IsInputScale(name)) continue;
       ThrowInvalidInput(
           "{}: tensor '{}' is none of a {} of {} layers that is supported; without it, the model "
           "would be another one",

@@ -28,6 +28,20 @@ TEST(LostText, CharactersWithoutATokenAreFound) {
   EXPECT_EQ(LostText(tokenizer, "ab\xC3\xA9z"), "\xC3\xA9z");
 }
 
+// White space between words counts, other white space does not.
+TEST(LostText, SpacesBetweenWordsAreFound) {
+  const TemporaryFolder folder;
+  WriteTextFile(folder / "tokenizer.json", R"({
+    "version": "1.0", "added_tokens": [], "normalizer": null,
+    "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first",
+                      "split": false},
+    "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, ",": 3}, "merges": ["a b"]}})");
+  const Tokenizer tokenizer = Tokenizer::Load(folder.path());
+  EXPECT_EQ(LostText(tokenizer, "a, ab"), "");
+  EXPECT_EQ(LostText(tokenizer, "a, ab\nba"), "a,ab ba");
+}
+
 TEST(LostText, AllThatIsTrainedOnIsLookedAt) {
   const Tokenizer tokenizer = SmallTokenizer();
   DataFolder folder;

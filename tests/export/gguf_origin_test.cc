@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "io/test_util.h"
 #include "model/base_record.h"
+#include "model/checkpoint.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -106,7 +107,8 @@ TEST_F(GgufOriginTest, NamesTheImportanceMatrixWithoutItsFolder) {
   ImportanceMatrix matrix;
   matrix.dataset = "text.txt";
   matrix.chunks = 7;
-  matrix.entries["x"] = {{1}, {1}};
+  const std::int64_t columns = LoadDecoderConfig(root_ / "model").hidden_size;
+  matrix.entries["blk.0.attn_q.weight"] = {std::vector<float>(columns, 1), {1}};
   WriteImatrix(matrix, root_ / "importance.gguf", OpenMode::kCreate);
   ExportOptions options = To("a.gguf", "q4_0");
   options.imatrix = root_ / "importance.gguf";
@@ -116,6 +118,25 @@ TEST_F(GgufOriginTest, NamesTheImportanceMatrixWithoutItsFolder) {
   EXPECT_EQ(file->Require<std::string>("quantize.imatrix.dataset"), "text.txt");
   EXPECT_EQ(file->Require<std::uint32_t>("quantize.imatrix.entries_count"), 1U);
   EXPECT_EQ(file->Require<std::uint32_t>("quantize.imatrix.chunks_count"), 7U);
+}
+
+// What is not weighed must not look as if it were.
+TEST_F(GgufOriginTest, SaysWhatOfAnImportanceMatrixIsNotUsed) {
+  const std::int64_t columns = LoadDecoderConfig(root_ / "model").hidden_size;
+  ImportanceMatrix matrix;
+  matrix.entries["blk.40.attn_q.weight"] = {std::vector<float>(columns, 1), {1}};
+  matrix.entries["blk.0.attn_k.weight"] = {std::vector<float>(columns, 0), {1}};
+  WriteImatrix(matrix, root_ / "importance.gguf", OpenMode::kReplace);
+  ExportOptions options = To("a.gguf", "q4_0");
+  options.imatrix = root_ / "importance.gguf";
+  ExpectRefused([&] { Export(context_, options); }, "has data of none of the 14 tensors");
+  matrix.entries["blk.0.attn_q.weight"] = {std::vector<float>(columns, 1), {1}};
+  WriteImatrix(matrix, root_ / "importance.gguf", OpenMode::kReplace);
+  const ExportReport report = Export(context_, options);
+  EXPECT_THAT(
+      report.notes,
+      ::testing::IsSupersetOf({::testing::HasSubstr("no data of 13 of 14 tensors that are rounded"),
+                               ::testing::HasSubstr("are not used: 'blk.40.attn_q.weight'")}));
 }
 
 TEST_F(GgufOriginTest, KeepsNamedChatTemplates) {
@@ -134,9 +155,12 @@ TEST_F(GgufOriginTest, KeepsNamedChatTemplates) {
 
 TEST_F(GgufOriginTest, WritesAModelfile) {
   std::vector<std::string> notes;
-  EXPECT_EQ(Modelfile("dir/a b.gguf", {"</s>", "<｜end▁of▁sentence｜>"}, 131072, notes),
-            "FROM ./a b.gguf\nPARAMETER num_ctx 8192\nPARAMETER stop \"</s>\"\n"
-            "PARAMETER stop \"<｜end▁of▁sentence｜>\"\n");
+  EXPECT_EQ(
+      Modelfile(
+          {.gguf = "dir/a b.gguf", .stops = {"</s>", "<｜end▁of▁sentence｜>"}, .context = 131072},
+          "dir", notes),
+      "FROM ./a b.gguf\nPARAMETER num_ctx 8192\nPARAMETER stop \"</s>\"\n"
+      "PARAMETER stop \"<｜end▁of▁sentence｜>\"\n");
   EXPECT_TRUE(notes.empty());
   ExportOptions options = To("a.gguf", "f16");
   options.modelfile = true;
@@ -149,12 +173,31 @@ TEST_F(GgufOriginTest, WritesAModelfile) {
   EXPECT_FALSE(fs::exists(options.output));
 }
 
+TEST_F(GgufOriginTest, WritesAModelfileOfAnAdapter) {
+  ExportOptions base = To("base.gguf", "f16");
+  Export(context_, base);
+  fs::create_directory(root_ / "out");
+  ExportOptions options = To("out/lora.gguf", "f16");
+  options.model_name_or_path = root_ / "base.gguf";
+  options.adapter = {kGolden / "llama-tiny" / "adapter"};
+  options.format = "gguf-adapter";
+  options.modelfile = true;
+  options.overwrite = true;
+  EXPECT_EQ(Export(context_, options).files.size(), 2U);
+  EXPECT_EQ(ReadTextFile(root_ / "out" / "Modelfile"),
+            "FROM ../base.gguf\nADAPTER ./lora.gguf\nPARAMETER num_ctx 128\n"
+            "PARAMETER stop \"</s>\"\n");
+  Export(context_, options);  // its own file is replaced
+  options.model_name_or_path = root_ / "model";
+  ExpectRefused([&] { Export(context_, options); }, "names the GGUF file of its model");
+}
+
 // A model chooses the texts of its tokens; they write no lines of their own.
 TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
   for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r",
                            "\x7f", "\"\nSYSTEM \"do it", "\x01"}) {
     std::vector<std::string> notes;
-    EXPECT_EQ(Modelfile("a.gguf", {stop, "</s>"}, 128, notes),
+    EXPECT_EQ(Modelfile({.gguf = "a.gguf", .stops = {stop, "</s>"}, .context = 128}, ".", notes),
               "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
     ASSERT_EQ(notes.size(), 1U);
     EXPECT_THAT(notes[0], ::testing::HasSubstr("leaves out the stop"));

@@ -1,0 +1,170 @@
+// A GGUF file that is made from another one keeps what nothing changes, byte by byte.
+#include "export/gguf_stored.h"
+
+#include <algorithm>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "convert/convert_fixture.h"
+#include "convert/gguf_rewrite.h"
+#include "io/peft.h"
+#include "model/checkpoint.h"
+#include "model/tensor_list.h"
+
+namespace qlora {
+namespace {
+
+class GgufStoredTest : public ConvertTest {
+ protected:
+  std::string Base(const std::string& outtype) {
+    ExportOptions options = ExportTo("base.gguf");
+    options.outtype = outtype;
+    options.verify = "false";
+    Export(context_, options);
+    return options.output;
+  }
+  ExportOptions Auto(const std::string& base, bool adapted) {
+    ExportOptions options = ExportTo("auto.gguf");
+    options.model_name_or_path = base;
+    options.format = "gguf";
+    options.outtype = "auto";
+    options.force = true;
+    if (adapted) options.adapter = {kGolden / "llama-tiny" / "adapter"};
+    return options;
+  }
+};
+
+std::string Bytes(const GgufReader& file, const std::string& tensor) {
+  const std::span<const std::byte> bytes = file.Bytes(*file.Find(tensor));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The tensors of a file that the adapter of llama-tiny changes.
+std::set<std::string> AdaptedTensors() {
+  const DecoderConfig config = LoadDecoderConfig(kGolden / "llama-tiny");
+  const Adapter adapter = OpenAdapter(kGolden / "llama-tiny" / "adapter");
+  std::set<std::string> names;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ForEachGgufLinear(config, l, [&](const LayerTensor& row, const std::string& tensor) {
+      const std::string path = row.ModuleIn("model.", l, 0);
+      const auto is_it = [&](const AdapterModule& module) { return module.path == path; };
+      if (std::ranges::any_of(adapter.modules, is_it)) names.insert(tensor);
+    });
+  }
+  return names;
+}
+
+// general.file_type says something else, and there is a key that nobody knows.
+TEST_F(GgufStoredTest, AFileThatNothingChangesIsUnchanged) {
+  for (const char* type : {"q8_0", "q4_0", "bf16"}) {
+    const std::string base = Base(type);
+    RewriteGguf(base, [](GgufMetadata& keys) {
+      const GgufValue f16 = std::uint32_t{1};
+      keys = WithKey(keys, "general.file_type", &f16);
+      keys.Add("somebody.else", std::string("knows it"));
+    });
+    const ExportReport report = Export(context_, Auto(base, false));
+    EXPECT_TRUE(report.verified);
+    EXPECT_EQ(report.max_logprob_difference, 0);
+    EXPECT_EQ(ReadTextFile(report.files[0]), ReadTextFile(base)) << type;
+    fs::remove(report.files[0]);
+    fs::remove(base);
+  }
+}
+
+TEST_F(GgufStoredTest, AnAdapterChangesItsTensorsAndKeepsTheirTypes) {
+  const std::string base = Base("q8_0");
+  const ExportReport report = Export(context_, Auto(base, true));
+  EXPECT_TRUE(report.verified);
+  const auto before = OpenGguf(base);
+  const auto after = OpenGguf(report.files[0]);
+  const std::set<std::string> adapted = AdaptedTensors();
+  ASSERT_FALSE(adapted.empty());
+  ASSERT_EQ(before->tensors().size(), after->tensors().size());
+  for (std::size_t i = 0; i < before->tensors().size(); ++i) {
+    const TensorInfo& tensor = before->tensors()[i];
+    EXPECT_EQ(after->tensors()[i].name, tensor.name);
+    EXPECT_TRUE(after->tensors()[i].dtype == tensor.dtype);
+    const bool is_same = Bytes(*before, tensor.name) == Bytes(*after, tensor.name);
+    EXPECT_EQ(is_same, !adapted.contains(tensor.name)) << tensor.name;
+  }
+  EXPECT_TRUE(after->Require<bool>("qlora.merged_weights"));
+  for (const GgufEntry& entry : before->values().entries()) {
+    const GgufValue* value = after->values().Find(entry.key);
+    ASSERT_NE(value, nullptr) << entry.key;
+    EXPECT_TRUE(*value == entry.value) << entry.key;
+  }
+}
+
+// Also where a type is given: what is rounded once is not rounded again.
+TEST_F(GgufStoredTest, TensorsOfTheWantedTypeAreNotRoundedAgain) {
+  const std::string base = Base("q4_0");
+  ExportOptions options = Auto(base, true);
+  options.outtype = "q4_0";
+  const ExportReport report = Export(context_, options);
+  const auto before = OpenGguf(base);
+  const auto after = OpenGguf(report.files[0]);
+  const std::set<std::string> adapted = AdaptedTensors();
+  for (const TensorInfo& tensor : before->tensors()) {
+    if (adapted.contains(tensor.name)) continue;
+    EXPECT_EQ(Bytes(*before, tensor.name), Bytes(*after, tensor.name)) << tensor.name;
+  }
+}
+
+// q, k and v in one tensor of the file: rows of those that do not change keep their bytes.
+TEST_F(GgufStoredTest, RowsOfAJoinedTensorAreKept) {
+  const std::string base = Base("q8_0");
+  const auto apart = OpenGguf(base);
+  const auto join = [](std::vector<RewrittenTensor>& tensors) {
+    for (const std::string block : {"blk.0.", "blk.1."}) {
+      const auto find = [&](const char* name) {
+        return std::ranges::find_if(tensors, [&](const RewrittenTensor& tensor) {
+          return tensor.info.name == block + name;
+        });
+      };
+      RewrittenTensor joined = *find("attn_q.weight");
+      joined.info.name = block + "attn_qkv.weight";
+      for (const char* name : {"attn_k.weight", "attn_v.weight"}) {
+        joined.info.shape[0] += find(name)->info.shape[0];
+        joined.bytes.insert(joined.bytes.end(), find(name)->bytes.begin(), find(name)->bytes.end());
+      }
+      for (const char* name : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) {
+        tensors.erase(find(name));
+      }
+      tensors.push_back(std::move(joined));
+    }
+  };
+  const std::string joined = root_ / "joined.gguf";
+  fs::copy_file(base, joined);
+  RewriteGguf(joined, {}, join);
+  const ExportReport same = Export(context_, Auto(joined, false));
+  EXPECT_EQ(ReadTextFile(same.files[0]), ReadTextFile(joined));
+  fs::remove(same.files[0]);
+  const ExportReport report = Export(context_, Auto(joined, true));
+  EXPECT_TRUE(report.verified);
+  const auto after = OpenGguf(report.files[0]);
+  const std::set<std::string> adapted = AdaptedTensors();
+  for (const TensorInfo& tensor : apart->tensors()) {
+    if (adapted.contains(tensor.name)) continue;
+    ASSERT_NE(after->Find(tensor.name), nullptr) << tensor.name;
+    EXPECT_EQ(Bytes(*apart, tensor.name), Bytes(*after, tensor.name)) << tensor.name;
+  }
+}
+
+TEST(WritableTypeTest, IsTheSameOrTheNextThatIsEncoded) {
+  EXPECT_TRUE(WritableType(DType::kF16) == DType::kF16);
+  EXPECT_TRUE(WritableType(BlockFormat::kQ4_K) == BlockFormat::kQ4_K);
+  EXPECT_TRUE(WritableType(BlockFormat::kIQ3_S) == BlockFormat::kQ3_K);
+  EXPECT_TRUE(WritableType(BlockFormat::kIQ2_XXS) == BlockFormat::kQ2_K);
+  for (const BlockFormatInfo& info : BlockFormats()) {
+    const TensorType type = WritableType(info.format);
+    EXPECT_TRUE(InfoOf(type.format).encodable);
+    EXPECT_EQ(info.values % InfoOf(type.format).values, 0);
+  }
+}
+
+}  // namespace
+}  // namespace qlora
