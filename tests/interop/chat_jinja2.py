@@ -47,9 +47,14 @@ def render(case):
     return environment.from_string(text).render(**case["variables"])
 
 
-for line in sys.stdin:
-    try:
-        result = {"text": render(json.loads(line))}
-    except Exception as error:  # whatever the template provokes
-        result = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result), flush=True)
+def main():
+    for line in sys.stdin:
+        try:
+            result = {"text": render(json.loads(line))}
+        except Exception as error:  # whatever the template provokes
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()
