@@ -5,6 +5,7 @@ Reads lines of {"template": FILE, "variables": {...}, "now": [year, month, day, 
 prints lines of {"text": ...} or {"error": ...}.
 """
 import datetime
+import functools
 import json
 import sys
 
@@ -36,15 +37,18 @@ def raise_exception(message):
     raise jinja2.exceptions.TemplateError(message)
 
 
-def render(case):
+@functools.lru_cache(maxsize=None)
+def compiled(path, now):
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = to_json
-    now = datetime.datetime(*case["now"])
-    environment.globals.update(raise_exception=raise_exception, strftime_now=now.strftime)
-    with open(case["template"], encoding="utf-8", newline="") as file:
-        text = file.read()
-    return environment.from_string(text).render(**case["variables"])
+    environment.globals.update(raise_exception=raise_exception, strftime_now=datetime.datetime(*now).strftime)
+    with open(path, encoding="utf-8", newline="") as file:
+        return environment.from_string(file.read())
+
+
+def render(case):
+    return compiled(case["template"], tuple(case["now"])).render(**case["variables"])
 
 
 def main():
