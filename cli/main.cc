@@ -142,7 +142,8 @@ bool ReadOptions(Verb& verb, const VerbText& text, const std::vector<std::string
   for (const std::string& note : notes) Say(console, "note: " + note);
   // Checked before missing options: an adapter in the place of the model explains both.
   CheckIsNoAdapter(text, table);
-  CheckRequired(text, table);
+  // A verb may need less with some options than its help says.
+  CheckRequired(verb.text(), table);
   // Called after the checks: defaults that follow from other options need these options.
   verb.Complete(table);
   return false;

@@ -85,7 +85,7 @@ function drawSummary(runs) {
     if (Number.isFinite(f.best)) {
       tiles.push(tile('Best evaluation loss', number(f.best),
         `at step ${count(f.bestStep)}` + (Number.isFinite(f.firstEval) ? `, first ${number(f.firstEval)}` : '')));
-      tiles.push(tile('Perplexity', number(f.perplexity), 'of the best evaluation'));
+      if (Number.isFinite(f.perplexity)) tiles.push(tile('Perplexity', number(f.perplexity), 'of the best evaluation'));
     }
     tiles.push(tile('Trained tokens', count(f.tokens), `in ${duration(f.seconds)}`),
                tile('Speed', `${number(Number(f.speed.toPrecision(3)))}`, 'tokens/s, median of the steps'),
@@ -159,12 +159,37 @@ const charts = {
 };
 byId('charts').append(...Object.values(charts).map((chart) => chart.node));
 
+// What steps and evaluations have besides the metrics of what is trained.
+const fixedSteps = ['step', 'epoch', 'loss', 'grad_norm', 'learning_rate', 'tokens', 'tokens_per_second', 'memory',
+  'elapsed', 'skipped', 'spike', 'ranks', 'questions'];
+const fixedEvals = ['loss', 'perplexity', 'best', 'tokens', 'runtime', 'questions'];
+
+// The metrics of a run, each with a chart: token_accuracy, brier ...
+function metricsOf(run) {
+  const evals = Object.keys(run.evals).filter((key) => key.startsWith('eval_')).map((key) => key.slice(5));
+  const names = [...Object.keys(run.steps).filter((key) => !fixedSteps.includes(key)),
+                 ...evals.filter((key) => !fixedEvals.includes(key))];
+  return [...new Set(names)].filter((key) =>
+    numbers(run.steps[key]).length + numbers(run.evals[`eval_${key}`]).length > 0);
+}
+function chartOf(metric) {
+  if (metric === 'token_accuracy') return 'accuracy';
+  if (!charts[metric]) {
+    const title = metric[0].toUpperCase() + metric.slice(1).replaceAll('_', ' ');
+    charts[metric] = new LineChart({id: metric, title, unit: 'mean', zero: true});
+    charts.rate.node.before(charts[metric].node);
+  }
+  return metric;
+}
+
 function drawCurves(runs) {
   const axis = byId('axis').value;
   const share = Number(byId('smoothing').value);
   byId('smoothing-value').textContent = share === 0 ? 'off' : share.toFixed(2);
   const xLabel = {step: 'step', epoch: 'epoch', time: 'minutes'}[axis];
-  const series = {loss: [], accuracy: [], rate: [], norm: [], speed: [], memory: []};
+  const metrics = [...new Set(runs.flatMap(metricsOf))];
+  for (const metric of metrics) chartOf(metric);
+  const series = Object.fromEntries(Object.keys(charts).map((name) => [name, []]));
   const levels = [];
   const logY = byId('log').checked;
   runs.forEach((run, index) => {
@@ -188,9 +213,11 @@ function drawCurves(runs) {
       const evalXs = run.evals.step.map(xAt);
       series.loss.push({run: index, name: `${label}evaluation`, xs: evalXs, ys: run.evals.eval_loss,
                         kind: 'marks', key: 'evaluation', dash: '1 3'});
-      if (run.evals.eval_token_accuracy) {
-        series.accuracy.push({run: index, name: `${label}evaluation`, xs: evalXs,
-                              ys: run.evals.eval_token_accuracy, kind: 'marks', key: 'evaluation', dash: '1 3'});
+      for (const metric of metrics) {
+        const ys = run.evals[`eval_${metric}`];
+        if (!ys) continue;
+        series[chartOf(metric)].push({run: index, name: `${label}evaluation`, xs: evalXs, ys, kind: 'marks',
+                                      key: 'evaluation', dash: '1 3'});
       }
     }
     const odd = steps.step.map((_, i) => i).filter((i) =>
@@ -199,7 +226,10 @@ function drawCurves(runs) {
       series.loss.push({run: index, name: 'skipped or spike', xs: odd.map((i) => xs[i]),
                         ys: odd.map((i) => steps.loss[i]), kind: 'cross', key: 'skipped step or loss spike'});
     }
-    if (steps.token_accuracy) series.accuracy.push(line('training', smooth(steps.token_accuracy, share), {key: 'training'}));
+    for (const metric of metrics) {
+      if (!steps[metric]) continue;
+      series[chartOf(metric)].push(line('training', smooth(steps[metric], share), {key: 'training'}));
+    }
     series.rate.push(line('learning rate', steps.learning_rate));
     series.norm.push(line('gradient norm', smooth(steps.grad_norm, share)));
     series.speed.push(line('tokens/s', smooth(steps.tokens_per_second, share)));
@@ -209,10 +239,48 @@ function drawCurves(runs) {
                    dash: '6 4'});
     }
   });
+  // A run of other metrics has no tokens that it could predict.
+  charts.accuracy.node.style.display = metrics.length > 0 && series.accuracy.length === 0 ? 'none' : '';
   for (const [name, chart] of Object.entries(charts)) {
     chart.set({series: series[name], xLabel, logY: logY && name === 'loss',
                levels: name === 'memory' ? levels : []});
   }
+}
+
+// The share of right answers by their probability, before and after temperature.
+function reliabilityPlot(lines) {
+  const at = (v) => 10 + 220 * v;
+  const svg = make('svg', {viewBox: '0 0 300 260', class: 'plot', role: 'img',
+                           'aria-label': 'Share of right answers by their probability', style: 'height:260px'});
+  svg.append(make('path', {d: `M${at(0) + 30} ${240 - at(0)}L${at(1) + 30} ${240 - at(1)}`, stroke: 'currentColor',
+                           'stroke-dasharray': '4 4', opacity: 0.5, fill: 'none'}));
+  for (const v of [0, 0.5, 1]) {
+    svg.append(make('text', {x: at(v) + 30, y: 252, 'text-anchor': 'middle', 'font-size': 11, fill: 'currentColor'}, String(v)),
+               make('text', {x: 32, y: 244 - at(v), 'text-anchor': 'end', 'font-size': 11, fill: 'currentColor'}, String(v)));
+  }
+  lines.forEach(({bins}, i) => {
+    const points = bins.map((b) => [at(b.confidence) + 30, 240 - at(b.accuracy)]);
+    svg.append(make('path', {d: `M${points.map((p) => p.join(' ')).join('L')}`, stroke: colorOf(i), fill: 'none',
+                             'stroke-width': 2, 'stroke-dasharray': dashOf(i)}),
+               ...points.map(([x, y]) => make('path', {d: markPath(i, x, y, 4), style: `fill:${colorOf(i)}`})));
+  });
+  return svg;
+}
+function drawReliability(runs) {
+  const cards = runs.filter((run) => run.decision).flatMap((run) => Object.keys(run.decision).map((type) => {
+    const before = run.decision_before_temperature && run.decision_before_temperature[type];
+    const parts = [['after temperature', run.decision[type]], ['before', before]].filter(([, metrics]) => metrics);
+    if (parts.length === 1) parts[0][0] = 'answers';
+    const heads = ['', 'Accuracy', 'Log loss', 'Brier', 'ECE'];
+    return make('div', {class: 'card'},
+      text('h3', runs.length > 1 ? `${run.name}: ${type}` : type),
+      reliabilityPlot(parts.map(([, metrics]) => ({bins: metrics.reliability}))),
+      make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((h) => text('th', h, {scope: 'col'})))),
+        make('tbody', {}, ...parts.map(([name, m], i) => make('tr', {}, make('td', {}, sign(i), ` ${name}`),
+          ...[m.accuracy, m.log_loss, m.brier, m.ece].map((v) => text('td', Number.isFinite(v) ? v.toFixed(4) : '–')))))));
+  }));
+  byId('reliability-section').hidden = cards.length === 0;
+  byId('reliability').replaceChildren(make('div', {class: 'pair'}, ...cards));
 }
 
 // How the ranks of runs on several spend a step.
@@ -332,6 +400,7 @@ function update() {
     [drawSummary, runs.map((r) => [r.name, r.steps, r.evals, r.total_steps])],
     [drawLegend, runs.map((r) => r.name)],
     [drawCurves, runs.map((r) => [r.name, r.steps, r.evals])],
+    [drawReliability, runs.map((r) => [r.name, r.decision, r.decision_before_temperature])],
     [drawRanks, runs.map((r) => [r.name, r.ranks])],
     [drawSamples, runs.map((r) => r.samples)],
     [drawData, runs.map((r) => [r.data, r.eval_data])],

@@ -11,6 +11,7 @@
 
 #include "data/sample_display.h"
 #include "log/rank_times.h"
+#include "terminal/decision_table.h"
 #include "training/run_check.h"
 
 namespace qlora {
@@ -215,6 +216,10 @@ void TrainDisplay::PrintSummary(const RunSummary& summary) {
     line_.Print(fmt::format("ranks={} computing={:.2f} waiting={:.2f} slowest_rank={}",
                             summary.ranks.size(), shares.computing, shares.waiting,
                             shares.slowest));
+  }
+  for (const std::string& note : summary.decisions.notes) line_.Print(note);
+  if (summary.decisions.result) {
+    line_.Print("answers to the evaluation data:\n" + DecisionTable(*summary.decisions.result));
   }
   if (summary.stopped_early) line_.Print("stopped early: the evaluation has stopped improving");
   if (summary.skipped_steps > 0) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <span>
@@ -218,8 +219,12 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
     if (json) ThrowWithJson(console, error, result);
     throw error;
   }
+  const bool decides = Exists(std::filesystem::path(summary.adapter_dir) / "decision.json");
   const std::string command =
-      GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
+      decides ? fmt::format("qlora decide {} --adapter {} --request request.json",
+                            ShellQuote(plan.options.model_name_or_path),
+                            ShellQuote(summary.adapter_dir))
+              : GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
   result["to_try_it"] = command;
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",

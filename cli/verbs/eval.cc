@@ -1,7 +1,7 @@
 // `qlora eval`: the loss of a model on data that `train` would read in the same way. Both numbers
 // of
 // --compare are of the same samples, in the same prompt layout, so that their difference is the
-// adapter's work alone.
+// adapter's work alone. Records that ask questions get the metrics of decisions.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -13,6 +13,7 @@
 #include "command/model_loading.h"
 #include "dist/together.h"
 #include "qlora/model.h"
+#include "terminal/decision_table.h"
 #include "verbs/verbs.h"
 
 namespace qlora {
@@ -29,11 +30,15 @@ class EvalVerb : public Verb {
             "(natural logarithm) and the perplexity, exp(loss). Lower is better: --compare "
             "compares the adapter with the base, which says most on records that were not trained "
             "on. Records get the prompt layout that the adapter was trained in (--raw: that of the "
-            "base model).",
+            "base model). Of records with questions it reports accuracy and calibration of the "
+            "answers' probabilities.",
         .examples = {"qlora eval ./my-model heldout.jsonl",
-                     "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
+                     "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare",
+                     "qlora eval --from-predictions predictions.jsonl --json"},
         .positionals = {"model_name_or_path", "dataset"},
-        .required = {"model_name_or_path", "dataset"},
+        .required = from_predictions_.empty()
+                        ? std::vector<std::string>{"model_name_or_path", "dataset"}
+                        : std::vector<std::string>(),
         .on_ranks = true,
     };
   }
@@ -42,6 +47,11 @@ class EvalVerb : public Verb {
     model_.Declare(table);
     eval_.Declare(table);
     table.Add("compare", &compare_, "evaluate the base without the adapter as well");
+    table.AddPath("predictions", &predictions_.path,
+                  "file for the answers to questions, a line of JSON each");
+    table.Add("overwrite", &predictions_.overwrite, "replace that file when it exists");
+    table.AddPath("from_predictions", &from_predictions_,
+                  "judge such a file of predictions, without a model");
     run_.Declare(table);
   }
 
@@ -55,6 +65,8 @@ class EvalVerb : public Verb {
       }
       return run_.ThreadCount();
     });
+    if (!from_predictions_.empty()) return RunPredictions(console);
+    predictions_.Check();
     Context context(threads, ranks());
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = MakeTogether(ranks(), [&] { return LoadModel(context, model_, console); });
@@ -63,6 +75,12 @@ class EvalVerb : public Verb {
     // On standard error, as all remarks: standard output holds the result alone, for pipes.
     Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
     if (!result.warning.empty()) Say(console, "warning: " + result.warning);
+    if (!predictions_.path.empty()) {
+      if (!result.decision) {
+        ThrowInvalidInput("predictions: the records of the dataset ask no questions");
+      }
+      predictions_.Write(console, result.decision->predictions);
+    }
     std::optional<EvalResult> base;
     if (compare_) {
       EvalOptions without = eval_;
@@ -73,6 +91,9 @@ class EvalVerb : public Verb {
       OrderedJson json = ToJson(result);
       if (base) json["base"] = ToJson(*base);
       PrintJson(console.out, json);
+    } else if (result.decision) {
+      if (base) console.out << "base\n" << DecisionTable(*base->decision) << "\nadapter\n";
+      console.out << DecisionTable(*result.decision);
     } else {
       console.out << (base ? Comparison(*base, result) : Table(result));
     }
@@ -80,6 +101,17 @@ class EvalVerb : public Verb {
   }
 
  private:
+  int RunPredictions(const Console& console) {
+    const DecisionResult result =
+        EvaluatePredictions(from_predictions_, eval_.decision_temperature, eval_.ece_bins);
+    if (run_.json) {
+      PrintJson(console.out, DecisionJson(result));
+    } else {
+      console.out << DecisionTable(result);
+    }
+    return 0;
+  }
+
   static EvalResult Evaluate(Model& model, const EvalOptions& options, const Console& console) {
     StatusLine line(console.err, console.style);
     return model.Evaluate(
@@ -114,6 +146,15 @@ class EvalVerb : public Verb {
   }
 
   OrderedJson ToJson(const EvalResult& result) const {
+    if (result.decision) {
+      OrderedJson json = DecisionJson(*result.decision);
+      json["loss"] = result.loss;
+      json["sequences"] = result.sequences;
+      json["dropped"] = result.dropped;
+      json["prompt_layout"] = result.layout;
+      json["seconds"] = result.seconds;
+      return json;
+    }
     OrderedJson json = {{"loss", result.loss},
                         {"perplexity", result.perplexity},
                         {"token_accuracy", result.token_accuracy},
@@ -134,6 +175,8 @@ class EvalVerb : public Verb {
   ModelOptions model_;
   EvalOptions eval_;
   bool compare_ = false;
+  OutputFile predictions_;
+  std::string from_predictions_;
   RunFields run_;
 };
 

@@ -12,6 +12,8 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeGenerateVerb());
   verbs.push_back(MakeChatVerb());
   verbs.push_back(MakeEvalVerb());
+  verbs.push_back(MakeDecideVerb());
+  verbs.push_back(MakeCalibrateVerb());
   verbs.push_back(MakeExportVerb());
   verbs.push_back(MakeQuantizeVerb());
   verbs.push_back(MakeInspectVerb());

@@ -29,6 +29,8 @@ std::unique_ptr<Verb> MakeResumeVerb();
 std::unique_ptr<Verb> MakeGenerateVerb();
 std::unique_ptr<Verb> MakeChatVerb();
 std::unique_ptr<Verb> MakeEvalVerb();
+std::unique_ptr<Verb> MakeDecideVerb();
+std::unique_ptr<Verb> MakeCalibrateVerb();
 std::unique_ptr<Verb> MakeQuantizeVerb();
 std::unique_ptr<Verb> MakeExportVerb();
 std::unique_ptr<Verb> MakeTokenizeVerb();

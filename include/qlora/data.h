@@ -69,6 +69,10 @@ struct DataFields {
   // Files to evaluate; without any, and without val_set_size, those that folders of `dataset` hold.
   std::vector<std::string> eval_dataset;
   double val_set_size = 0;  // held out: below 1 a fraction; from 1 a number of records
+  // Of decisions: data that temperatures are fitted to after training, or the part of the training
+  // records that is held out for it, as val_set_size; records of one state stay together.
+  std::vector<std::string> calibration_dataset;
+  double calibration_size = 0;
   ReadingFields reading;
   bool packing = false;  // fill micro-batches with whole samples up to max_length tokens
   bool shuffle = true;   // visit samples in random order

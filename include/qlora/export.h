@@ -40,7 +40,11 @@ struct ExportOptions {
   // true, false, auto (models below 1 GB): read the output back as any model, and compare what it
   // computes with the source.
   std::string verify = "auto";
-  std::string verify_text;      // a text file to compare on; "": a text that is built in
+  std::string verify_text;  // a text file to compare on; "": a text that is built in
+  // gguf, hf: the template and temperatures of a model that decides, as in DecideOptions; "": those
+  // of the adapter or the model, if it has some.
+  std::string decision_template;
+  std::string decision_temperature;
   std::string device = "auto";  // or "cpu", which is the same
   // Called once the result is in place, before it is verified.
   std::function<void()> on_written;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "qlora/chat.h"
 #include "qlora/context.h"
+#include "qlora/decision.h"
 #include "qlora/model_options.h"
 #include "qlora/prompt.h"
 
@@ -38,7 +40,9 @@ struct GenerateReport {
 };
 
 struct EvalResult {
-  double loss = 0;            // mean negative log-likelihood of the supervised tokens, in nats
+  // Mean negative log-likelihood of the supervised tokens, in nats; of decisions, of the answers
+  // among their options.
+  double loss = 0;
   double perplexity = 0;      // exp(loss)
   double token_accuracy = 0;  // share of supervised tokens that are the model's first choice
   std::int64_t tokens = 0;
@@ -51,6 +55,8 @@ struct EvalResult {
   std::int64_t truncated = 0;
   std::vector<double> logprobs;         // per_token: one per supervised token, in file order
   std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
+  // Of records that ask questions. Their tokens above are questions.
+  std::optional<DecisionResult> decision;
 };
 
 // A loaded model. The context must outlive it.
@@ -68,6 +74,9 @@ class Model {
   // used, settings that the files of the model contradict, the tokenizer of the adapter, parts of
   // it that are left out, weights of a merged adapter that are not quantized.
   std::vector<std::string> notes() const;
+
+  // The folder of the adapter; "" without one, for several, and for a file.
+  std::string adapter_folder() const;
 
   // Gives the options that the user did not set the values of the model's generation_config.json.
   // options: declared by GenerateOptions. Returns these options as text, "temperature 0.7, top_p
@@ -127,6 +136,9 @@ class Model {
       const EvalOptions& options,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress = {},
       const std::function<void(std::int64_t done, std::int64_t total)>& reading = {});
+  // Answers a request of /v1/systemone or /v1/decisions, JSON, with the body of the answer. Errors:
+  // InvalidInput that names the field, and for a prompt beyond the context.
+  std::string Decide(std::string_view request, const DecideOptions& options = {});
 
  private:
   class Impl;

@@ -58,6 +58,10 @@ struct EvalOptions {
   bool raw = false;
   bool per_token = false;        // keep the log-probability of every supervised token
   bool without_adapter = false;  // evaluate the base alone
+  // Of records that ask questions. all: average over all cyclic orders of the options of a choice.
+  std::string permutations = "none";
+  std::int64_t ece_bins = 15;        // of the calibration error
+  std::string decision_temperature;  // noul=1.2,choice=0.9; "": those of the model
 
   void Declare(OptionTable& table);
 };

@@ -24,6 +24,8 @@ struct QuantizeCheckpointOptions {
   std::string calibration_data;
   std::int64_t calibration_tokens = 65536;  // at most this many are read
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
+  // Also experts, which transformers 5 has in one parameter a layer and does not read in 4 bits.
+  bool quantize_experts = false;
   bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
   std::string device = "auto";              // or "cpu", which is the same
   // Name -> text, written in the folder of the weights.

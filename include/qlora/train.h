@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "qlora/context.h"
+#include "qlora/decision.h"
 #include "qlora/metrics.h"
 #include "qlora/shape_plan.h"
 #include "qlora/train_plan.h"
@@ -66,6 +68,12 @@ struct SampleReport {
   std::string text;
 };
 
+// The end of a run of decisions.
+struct DecisionFinish {
+  std::vector<std::string> notes = {};        // for people: the temperature of each type
+  std::optional<DecisionResult> result = {};  // the answers to the evaluation data
+};
+
 struct RunSummary {
   std::int64_t steps = 0;         // steps of the whole run
   std::int64_t resumed_step = 0;  // steps done before this process
@@ -86,6 +94,7 @@ struct RunSummary {
   // for a run of one process.
   std::vector<RankReport> ranks;
   std::string adapter_dir;
+  DecisionFinish decisions = {};
 };
 
 // The events of a run. Called in the thread that called Train, between steps. Of several ranks,

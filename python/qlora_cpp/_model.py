@@ -1,4 +1,6 @@
-"""Models that generate and are evaluated."""
+"""Models that generate, decide and are evaluated."""
+
+import json
 
 from . import _core
 from ._records import given
@@ -92,13 +94,34 @@ class Model:
         return self._loaded.chat_prompt(_conversation(messages), tools)
 
     def eval(self, dataset, **options):
-        """Loss and perplexity over files or records that train() reads: an EvalResult.
+        """Loss and perplexity over files or records that train() reads: an EvalResult. Of records
+        that ask questions, its `decision` has accuracy and calibration.
 
         options: dataset_format, max_length, over_long, per_token ... of `qlora help eval`.
         Raises Error: with file and line; RunError: a loss that is not finite.
         """
         with given({"dataset": dataset, **options}) as (settings, files):
             return self._loaded.eval(settings, files)
+
+    def decide(self, request, **options):
+        """The probabilities of the answers to typed questions, as a dict in the form of the request.
+
+        request: {"state": ..., "questions": {id: {"type", "instructions", "criteria"}}}, as a dict
+            or as JSON (docs/decisions.md).
+        options: decision_template, decision_temperature.
+        Raises Error: what is wrong with the request, by its field.
+        """
+        return self._loaded.decide(request if isinstance(request, str) else json.dumps(request), options)
+
+    def calibrate(self, dataset, **options):
+        """Fits a temperature for each type of question to files or records of questions with answers
+        that were not trained on, and writes them beside the adapter: {"noul": 1.2, ...}.
+
+        options: min_questions ... of `qlora help calibrate`. Load the model again to use them.
+        Raises Error: with file and line.
+        """
+        with given({"dataset": dataset, **options}) as (settings, files):
+            return self._loaded.calibrate(settings, files)
 
     def count_tokens(self, text):
         """Tokens of a text, special tokens included."""

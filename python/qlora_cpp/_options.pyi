@@ -29,6 +29,8 @@ class TrainOptions(TypedDict, total=False):
     eval_data: Union[Sequence[Any], str]
     val_set_size: Union[float, str]
     val_size: Union[float, str]
+    calibration_dataset: Union[Sequence[Any], str]
+    calibration_size: Union[float, str]
     dataset_format: str
     type: str
     max_length: int

@@ -16,6 +16,10 @@ namespace {
 namespace py = pybind11;
 using pybind11::literals::operator""_a;
 
+py::object Parsed(const std::string& json) {
+  return py::module_::import("json").attr("loads")(Text(json));
+}
+
 // A model and the threads that it computes with.
 class LoadedModel {
  public:
@@ -86,6 +90,23 @@ class LoadedModel {
     eval.Declare(table);
     SetOptions(options, table);
     return context_->Run([&](Context&) { return model_.Evaluate(eval); });
+  }
+
+  py::object Decide(const std::string& request, const py::dict& options) {
+    DecideOptions decide;
+    OptionTable table;
+    decide.Declare(table);
+    SetOptions(options, table);
+    return Parsed(context_->Run([&](Context&) { return model_.Decide(request, decide); }));
+  }
+
+  TemperatureMap FitTemperatures(const py::dict& options, const std::map<std::string, int>& given) {
+    CalibrateOptions calibrate;
+    calibrate.reading.given = ToGivenRecords(given);
+    OptionTable table;
+    calibrate.Declare(table);
+    SetOptions(options, table);
+    return context_->Run([&](Context&) { return Calibrate(model_, calibrate); }).temperatures;
   }
 
   std::vector<std::int32_t> Tokenize(const std::string& text, bool special) const {
@@ -168,7 +189,21 @@ void BindReports(py::module_& module) {
       .Add("warning", &EvalResult::warning, "A note on the data, or an empty text.")
       .Add("logprobs", &EvalResult::logprobs,
            "With per_token: the log-probability of each supervised token, in file order.")
-      .Add("token_ids", &EvalResult::token_ids, "With per_token: the tokens of logprobs.");
+      .Add("token_ids", &EvalResult::token_ids, "With per_token: the tokens of logprobs.")
+      .AddValue(
+          "decision",
+          [](const EvalResult& result) -> py::object {
+            if (!result.decision) return py::none();
+            return Parsed(result.decision->metrics);
+          },
+          "Of records that ask questions: accuracy, log_loss, brier, ece ... of all and by type.")
+      .AddValue(
+          "decision_before_temperature",
+          [](const EvalResult& result) -> py::object {
+            if (!result.decision || result.decision->metrics_before.empty()) return py::none();
+            return Parsed(result.decision->metrics_before);
+          },
+          "The same of the probabilities without temperatures, where some were used.");
 }
 
 }  // namespace
@@ -186,6 +221,8 @@ void BindModel(py::module_& module) {
              return Text(m.ChatPrompt(messages, tools));
            })
       .def("eval", &LoadedModel::Evaluate, "options"_a, "given"_a)
+      .def("decide", &LoadedModel::Decide, "request"_a, "options"_a)
+      .def("calibrate", &LoadedModel::FitTemperatures, "options"_a, "given"_a)
       .def("tokenize", &LoadedModel::Tokenize, "text"_a, "special"_a)
       .def("detokenize", &LoadedModel::Detokenize, "ids"_a, "special"_a)
       .def(

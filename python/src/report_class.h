@@ -44,6 +44,14 @@ class ReportClass {
     return *this;
   }
 
+  // A value that get(report) makes of several members.
+  template <typename Get>
+  ReportClass& AddValue(const char* name, const Get& get, const char* doc) {
+    class_.def_property_readonly(name, get, doc);
+    class_.attr("_fields").attr("append")(name);
+    return *this;
+  }
+
   // Metrics of the objective: as the dict `metrics`, and each as an attribute.
   ReportClass& AddMetrics() {
     class_.def_property_readonly(

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "base/text.h"
+#include "config/families.h"
 #include "io/float_encoding.h"
 
 namespace qlora {
@@ -189,6 +191,143 @@ std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
     if (gate_up && down) gate_up->wrapper += ".base_layer";
     if (gate_up) stacks.push_back(std::move(*gate_up));
     if (down) stacks.push_back(std::move(*down));
+  }
+  return stacks;
+}
+
+// ---- A LoRA for each expert.
+
+namespace {
+
+bool IsExpert(std::string_view path) { return path.find(".experts.") != std::string_view::npos; }
+
+// "model.layers.0.mlp.experts"
+std::string ExpertsOf(std::string_view path) {
+  return std::string(path.substr(0, path.find(".experts.") + 8));
+}
+
+// The matrices of all experts one after the other as one parameter: `parts` linears of each.
+StackedLora Halves(const std::vector<const LoraValues*>& linears, std::int64_t parts) {
+  const LoraValues& first = *linears.front();
+  const std::int64_t rank = parts * first.rank;
+  StackedLora out{.path = first.path,
+                  .wrapper = ExpertsOf(first.path),
+                  .experts = std::ssize(linears) / parts,
+                  .rank = rank,
+                  .in = first.in,
+                  .out = parts * first.out,
+                  .a = {},
+                  .b = {}};
+  const std::int64_t columns = out.experts * rank;
+  out.b.resize(out.out * columns);
+  for (std::int64_t i = 0; i < std::ssize(linears); ++i) {
+    const LoraValues& lora = *linears[i];
+    const std::int64_t expert = i / parts;
+    const std::int64_t part = i % parts;
+    out.a.insert(out.a.end(), lora.a.begin(), lora.a.end());
+    for (std::int64_t y = 0; y < lora.out; ++y) {
+      float* row = out.b.data() + (part * lora.out + y) * columns;
+      for (std::int64_t r = 0; r < lora.rank; ++r) {
+        row[(part * lora.rank + r) * out.experts + expert] = lora.b[y * lora.rank + r];
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool NeedsParameters(const DecoderConfig& decoder) {
+  return decoder.moe.num_experts > 0 && FamilyOf(decoder.model_type, "").experts.needs_parameters;
+}
+
+bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder) {
+  bool has_any = false;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (!decoder.has_experts(l)) continue;
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    for (const auto* group : {&paths.gate_up, &paths.down}) {
+      const std::string& first = group->front();
+      for (const std::string& path : *group) {
+        if (IsTargetModule(config, path) != IsTargetModule(config, first) ||
+            RankOf(config, path) != RankOf(config, first) ||
+            AlphaOf(config, path) != AlphaOf(config, first)) {
+          return false;
+        }
+      }
+      has_any = has_any || IsTargetModule(config, first);
+    }
+  }
+  return has_any;
+}
+
+AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder) {
+  AdapterConfig out = config;
+  // PEFT has no dropout for parameters, and a trained adapter needs none.
+  out.lora_dropout = 0;
+  std::map<std::string, std::vector<std::string>> targets;  // by short name
+  std::int64_t layers = 0;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (!decoder.has_experts(l)) continue;
+    ++layers;
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    for (const auto* group : {&paths.gate_up, &paths.down}) {
+      const std::string& first = group->front();
+      if (!IsTargetModule(config, first)) continue;
+      const bool down = group == &paths.down;
+      const char* const parameter = down ? "down_proj" : "gate_up_proj";
+      const std::string path = SpelledPath(config, ExpertsOf(first) + "." + parameter);
+      targets[parameter].push_back(path);
+      const std::int64_t rank = RankOf(config, first) * (down ? 1 : 2);
+      const double alpha =
+          ScaleOf(config, first) *
+          (config.use_rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
+      // One entry where all layers agree, as PEFT writes it.
+      const std::string pattern = R"(.*\.)" + std::string(parameter);
+      const auto all = std::ranges::find(out.rank_pattern, pattern,
+                                         &std::pair<std::string, std::int64_t>::first);
+      const bool is_usual = rank == config.r && alpha == config.lora_alpha;
+      if (is_usual || (all != out.rank_pattern.end() && all->second == rank)) continue;
+      const bool is_new = all == out.rank_pattern.end();
+      out.rank_pattern.insert(out.rank_pattern.begin(), {is_new ? pattern : path, rank});
+      out.alpha_pattern.insert(out.alpha_pattern.begin(), {is_new ? pattern : path, alpha});
+    }
+  }
+  for (const auto& [parameter, paths] : targets) {
+    if (std::ssize(paths) == layers) {
+      out.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, parameter));
+    } else {
+      out.target_parameters.insert(out.target_parameters.end(), paths.begin(), paths.end());
+    }
+  }
+  return out;
+}
+
+std::vector<StackedLora> StackHalves(const std::vector<LoraValues>& experts,
+                                     const DecoderConfig& decoder) {
+  std::map<std::string, const LoraValues*> by_path;
+  for (const LoraValues& module : experts) {
+    if (IsExpert(module.path)) by_path[module.path] = &module;
+  }
+  std::vector<StackedLora> stacks;
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    if (!decoder.has_experts(l)) continue;
+    const PerLinear<std::string> paths = LinearPaths(decoder, l);
+    const auto stack = [&](const std::vector<std::string>& group, std::int64_t parts) {
+      std::vector<const LoraValues*> linears;
+      for (const std::string& path : group) {
+        if (const auto found = by_path.find(path); found != by_path.end()) {
+          linears.push_back(found->second);
+        }
+      }
+      if (linears.size() == group.size()) stacks.push_back(Halves(linears, parts));
+      return linears.size() == group.size();
+    };
+    const bool has_gate_up = stack(paths.gate_up, 2);
+    // Of two wrappers that of the first parameter is inside.
+    if (stack(paths.down, 1) && has_gate_up) {
+      (stacks.end() - 2)->wrapper += ".base_layer";
+    }
   }
   return stacks;
 }

@@ -72,6 +72,18 @@ struct StackedLora {
 std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
                                       const DecoderConfig& decoder);
 
+// Of a LoRA for each expert, in families of which PEFT reads experts as parameters alone
+// (ExpertDefaults::needs_parameters): gate and up are one parameter of twice the rank, with the A
+// of up below that of gate, and B in two blocks. fitted_adapter.h is the way back.
+bool NeedsParameters(const DecoderConfig& decoder);
+// Whether the experts of each layer can be written so: all have adapters of one rank and scale, or
+// none have.
+bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder);
+// The configuration that names them.
+AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder);
+std::vector<StackedLora> StackHalves(const std::vector<LoraValues>& experts,
+                                     const DecoderConfig& decoder);
+
 }  // namespace qlora
 
 #endif  // QLORA_ADAPTER_EXPERT_STACK_H_

@@ -45,13 +45,25 @@ class Reader {
       if (row.is_head()) ReadStack({stem, {{"lm_head", vocab, hidden}}}, {});
       if (row.table == &DecoderWeights::embed) ReadEmbedding(stem, vocab, hidden);
     }
+    std::int64_t norms = 0;
     for (const TensorInfo& tensor : file_->tensors()) {
       if (used_.contains(tensor.name)) continue;
+      // llama.cpp passes over them, too.
+      if (tensor.name.ends_with("_norm.weight")) {
+        ++norms;
+        continue;
+      }
       ThrowInvalidInput(
           "{}: tensor '{}' is of no linear of this model; is this an adapter of another model?",
           values_.name, tensor.name);
     }
     if (values_.modules.empty()) ThrowInvalidInput("{}: holds no LoRA weights", values_.name);
+    if (norms > 0) {
+      values_.notes.push_back(
+          fmt::format("{}: {} norms are left out, as llama.cpp leaves them out; the folder of PEFT "
+                      "that the file was made from has them",
+                      values_.name, norms));
+    }
     return std::move(values_);
   }
 

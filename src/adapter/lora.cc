@@ -59,7 +59,8 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
       hidden_(decoder.hidden_size),
       decoder_(decoder),
       tied_(decoder.tie_word_embeddings) {
-  AddWholeModules();
+  if (peft != nullptr) AddReplaced(*peft);
+  AddWholeModules(peft);
   if (peft != nullptr) AddTables(*peft);
   for (TableChange& change : changes) {
     modules_.push_back({change.name, vocab_, {}, {}});
@@ -77,8 +78,15 @@ LoraAdapter::LoraAdapter(const AdapterConfig& config, const DecoderConfig& decod
   norm_bytes_ = norms.bytes();
 }
 
-void LoraAdapter::AddWholeModules() {
+void LoraAdapter::AddWholeModules(const Adapter* peft) {
+  const auto is_replaced = [&](const std::string& name) {
+    return replaced_ != nullptr && std::ranges::any_of(*replaced_, [&](const auto& tensor) {
+             const std::string module = tensor.first.substr(0, tensor.first.rfind('.'));
+             return module.ends_with("." + name);
+           });
+  };
   for (const std::string& name : config_.modules_to_save) {
+    if (is_replaced(name)) continue;
     if (name != "embed_tokens" && name != "lm_head") {
       ThrowInvalidInput(
           "modules_to_save: '{}' cannot be trained as a whole; expected embed_tokens or lm_head",
@@ -88,6 +96,42 @@ void LoraAdapter::AddWholeModules() {
     if (Find(weight) != nullptr) ThrowInvalidInput("modules_to_save names '{}' twice", name);
     modules_.push_back({weight, vocab_, {}, {}});
   }
+  if (peft == nullptr && config_.ensure_weight_tying && tied_ && !modules_.empty()) {
+    ThrowInvalidInput(
+        "ensure_weight_tying is set: tables of a model with tied embeddings are trained apart from "
+        "each other here; merge the adapter first (qlora export MODEL NEW --format hf)");
+  }
+}
+
+void LoraAdapter::AddReplaced(const Adapter& peft) {
+  auto tensors = std::make_shared<ReplacedTensors>();
+  for (const ReplacedWeight& weight : peft.replaced) {
+    if (!IsReplaceable(decoder_, weight.name)) continue;
+    (*tensors)[weight.name] = {weight.tensor->shape, FiniteValues(peft, *weight.tensor), false};
+  }
+  for (const AdapterModule& module : peft.modules) {
+    const std::string name = module.path + ".weight";
+    if (!IsReplaceable(decoder_, name)) continue;
+    const std::int64_t rank = module.a->shape[0];
+    const std::int64_t cols = module.a->shape[1];
+    const std::int64_t rows = module.b->shape[0];
+    if (module.magnitude != nullptr) {
+      ThrowInvalidInput("'{}': DoRA on the router of a mixture of experts is not supported", name);
+    }
+    const std::vector<float> a = FiniteValues(peft, *module.a);
+    const std::vector<float> b = FiniteValues(peft, *module.b);
+    const double scale = ScaleOf(peft.config, module.path);
+    std::vector<float> change(rows * cols);
+    for (std::int64_t y = 0; y < rows; ++y) {
+      for (std::int64_t x = 0; x < cols; ++x) {
+        double sum = 0;
+        for (std::int64_t r = 0; r < rank; ++r) sum += double{b[y * rank + r]} * a[r * cols + x];
+        change[y * cols + x] = static_cast<float>(scale * sum);
+      }
+    }
+    (*tensors)[name] = {{rows, cols}, std::move(change), true};
+  }
+  if (!tensors->empty()) replaced_ = std::move(tensors);
 }
 
 void LoraAdapter::CheckTables() const {
@@ -97,16 +141,6 @@ void LoraAdapter::CheckTables() const {
         "the adapter's '{}' has {} rows, and the model's table of per-layer embeddings {}: a token "
         "without a row there cannot be used",
         module.name, module.rows, decoder_.per_layer_vocab);
-  }
-  // With this key PEFT trains one matrix for both. This program does not. Rows of tokens are those
-  // of both in any case.
-  const bool has_lora =
-      std::ranges::any_of(changes_, [](const TableChange& change) { return change.rank > 0; });
-  if (config_.ensure_weight_tying && tied_ && (has_lora || !config_.modules_to_save.empty())) {
-    ThrowInvalidInput(
-        "ensure_weight_tying is set: {} of a model with tied embeddings are trained and kept apart "
-        "from each other here, so this adapter would mean something else",
-        has_lora ? "LoRA on embeddings and head" : "modules_to_save");
   }
 }
 
@@ -148,7 +182,7 @@ void LoraAdapter::CheckLinears() const {
     });
   }
   // The names help with a misspelt target_modules.
-  if (max_group_rank() == 0 && changes_.empty()) {
+  if (max_group_rank() == 0 && changes_.empty() && replaced_ == nullptr) {
     std::string names;
     for (const std::string& name : DistinctLinearNames(decoder_)) names += "\n  " + name;
     ThrowInvalidInput("target_modules match no linear of this model; its layers have{}", names);
@@ -300,8 +334,9 @@ void LoraAdapter::AddTables(const Adapter& peft) {
     if (!listed) module = &modules_.emplace_back(TrainedModule{name, rows, {}, {}});
     module->rows = rows;
     // PEFT keeps rows of tokens, and a table that was resized, in one place for both. A LoRA and
-    // modules_to_save are of the embeddings alone.
-    const bool shared = name == std::string_view(kEmbedding) && change.rank == 0 && !listed;
+    // modules_to_save are of the embeddings alone, unless they are tied.
+    const bool is_of_both = (change.rank == 0 && !listed) || config_.ensure_weight_tying;
+    const bool shared = name == std::string_view(kEmbedding) && is_of_both;
     tied_rows_ = tied_rows_ || (tied_ && shared);
     if (changes) changes_.push_back(std::move(change));
   }

@@ -15,6 +15,7 @@
 #include "base/arena.h"
 #include "config/config.h"
 #include "io/peft.h"
+#include "model/replaced_tensors.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 
@@ -128,6 +129,8 @@ class LoraAdapter {
   // Rows of the tables that passes with this adapter read: V, or those of a resized vocabulary.
   std::int64_t vocab_size() const { return modules_.empty() ? vocab_ : modules_.front().rows; }
   const DecoderConfig& decoder() const { return decoder_; }
+  // What weights are to be loaded with; null: nothing.
+  const std::shared_ptr<const ReplacedTensors>& replaced() const { return replaced_; }
   // Remarks for the user on what was left out or lost when the adapter was read.
   const std::vector<std::string>& notes() const { return notes_; }
   void set_notes(std::vector<std::string> notes) { notes_ = std::move(notes); }
@@ -157,8 +160,10 @@ class LoraAdapter {
   // Errors: InvalidInput for a tensor that no target has read.
   void CheckAllRead(const std::filesystem::path& dir, const Adapter& peft,
                     const std::set<const TensorInfo*>& read) const;
-  // Adds the modules of modules_to_save.
-  void AddWholeModules();
+  // Adds the modules of modules_to_save. peft: null, or holds tensors that are replaced on loading.
+  void AddWholeModules(const Adapter* peft);
+  // Takes norms, vectors and changes of routers out of an adapter of PEFT.
+  void AddReplaced(const Adapter& peft);
   // Adds the tables that an adapter of PEFT changes in a way that is not trained here.
   void AddTables(const Adapter& peft);
   // Errors: InvalidInput for tables that do not fit the model, or mean something else to PEFT.
@@ -196,6 +201,7 @@ class LoraAdapter {
   bool tied_ = false;                 // of the base
   bool tied_rows_ = false;            // the head is the changed embedding
   std::vector<TableChange> changes_;  // until FoldTables
+  std::shared_ptr<const ReplacedTensors> replaced_;
   std::vector<std::string> notes_;
   std::vector<PerLinear<LoraLinear>> layers_;
   std::vector<TrainedModule> modules_;

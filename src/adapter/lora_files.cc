@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "adapter/expert_stack.h"
+#include "adapter/fitted_adapter.h"
 #include "adapter/lora.h"
 #include "base/check.h"
 #include "base/matrix.h"
@@ -108,7 +109,7 @@ void LoraAdapter::ToModelOrder(LoraLinear& lora) const {
 
 LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderConfig& decoder,
                               Memory& memory, DType wide, const ProgressFn& progress) {
-  const Adapter peft = OpenAdapter(dir);
+  const Adapter peft = OpenAdapterFor(dir, decoder);
   LoraAdapter adapter(peft.config, decoder, memory, wide, &peft, {});
   adapter.Read(dir, peft, progress);
   if (!peft.unknown_keys.empty()) {
@@ -122,10 +123,19 @@ LoraAdapter LoraAdapter::Load(const std::filesystem::path& dir, const DecoderCon
         "not read here",
         dir.string(), peft.left_out.front(), peft.left_out.size()));
   }
+  if (!peft.unused.empty()) {
+    adapter.notes_.push_back(
+        fmt::format("{}: the LoRA of {} is left out ({} such modules): the layer attends to the "
+                    "keys and values "
+                    "of another, and the model does not use its own",
+                    dir.string(), peft.unused.front(), peft.unused.size()));
+  }
   return adapter;
 }
 
-void LoraAdapter::Read(const std::filesystem::path& dir) { Read(dir, OpenAdapter(dir), {}); }
+void LoraAdapter::Read(const std::filesystem::path& dir) {
+  Read(dir, OpenAdapterFor(dir, decoder_), {});
+}
 
 // Every target must have tensors, and every tensor a target: a difference means that the adapter
 // belongs to another model, and would otherwise be silent.
@@ -200,6 +210,7 @@ void LoraAdapter::CheckAllRead(const std::filesystem::path& dir, const Adapter& 
                                const std::set<const TensorInfo*>& read) const {
   for (const ReplacedWeight& stored : peft.replaced) {
     if (Find(stored.name) != nullptr) continue;
+    if (replaced_ != nullptr && replaced_->contains(stored.name)) continue;
     ThrowInvalidInput(
         "{}: the adapter replaces '{}', which modules_to_save does not name or this program cannot "
         "replace",
@@ -217,12 +228,7 @@ void LoraAdapter::CheckAllRead(const std::filesystem::path& dir, const Adapter& 
   for (const AdapterModule& module : peft.modules) {
     if (read.contains(module.a)) continue;
     if (IsTable(module.path) && Find(module.path + ".weight") != nullptr) continue;
-    if (decoder_.moe.num_experts > 0 && module.path.ends_with(".gate")) {
-      ThrowInvalidInput(
-          "{}: the adapter has tensors for '{}', the router of a mixture of experts, and adapters "
-          "of routers are not supported; train without it (PEFT's all-linear targets the router)",
-          dir.string(), module.path);
-    }
+    if (replaced_ != nullptr && replaced_->contains(module.path + ".weight")) continue;
     refuse_unread(module.path);
   }
 }
@@ -241,11 +247,15 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     Reorder(*memory_, m, inverse, is_rows, copy);
     return copy;
   };
+  const bool has_halves = NeedsParameters(decoder_) && HaveEqualExperts(config_, decoder_);
+  const auto stacks_halves = [&](const std::string& path) {
+    return has_halves && path.find(".experts.") != std::string::npos;
+  };
   std::vector<LoraValues> experts;
   for (const PerLinear<LoraLinear>& layer : layers_) {
     layer.ForEach([&](const LoraLinear& lora) {
       if (lora.rank == 0) return;
-      if (IsJoinedExpert(decoder_, lora.path)) {
+      if (IsJoinedExpert(decoder_, lora.path) || stacks_halves(lora.path)) {
         experts.push_back({.path = lora.path,
                            .in = lora.in,
                            .out = lora.out,
@@ -268,7 +278,9 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     UploadWide(*memory_, values, copy);
     return copy;
   };
-  for (const StackedLora& stack : StackExperts(experts, decoder_)) {
+  const AdapterConfig config = has_halves ? ConfigOfHalves(config_, decoder_) : config_;
+  for (const StackedLora& stack :
+       has_halves ? StackHalves(experts, decoder_) : StackExperts(experts, decoder_)) {
     weights.push_back({stack.path,
                        uploaded(stack.a, stack.experts * stack.rank),
                        uploaded(stack.b, stack.out),
@@ -278,7 +290,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
   }
   std::vector<ReplacedMatrix> replaced;
   for (const TrainedModule& module : modules_) replaced.push_back({module.name, module.weight});
-  WriteAdapter(dir, config_, weights, dtype, replaced, *memory_);
+  WriteAdapter(dir, config, weights, dtype, replaced, *memory_);
 }
 
 }  // namespace qlora

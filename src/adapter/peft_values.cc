@@ -1,4 +1,5 @@
 // The values of a PEFT folder: linears as LoraAdapter reads them, experts in one tensor split.
+#include "adapter/fitted_adapter.h"
 #include "adapter/lora.h"
 #include "adapter/lora_values.h"
 #include "adapter/table_change.h"
@@ -20,11 +21,19 @@ std::vector<float> FloatsOf(const ConstMatrixView& matrix) {
 }
 
 // Whole tables and rows are no low-rank change of the base.
-void CheckLowRank(const Adapter& peft, const std::string& name) {
+void CheckLowRank(const Adapter& peft, const DecoderConfig& decoder, const std::string& name) {
   std::string what;
+  for (const AdapterModule& module : peft.modules) {
+    if (IsReplaceable(decoder, module.path + ".weight")) {
+      what = fmt::format("a LoRA on the router '{}'", module.path);
+    }
+    if (IsTable(module.path) && peft.config.ensure_weight_tying && decoder.tie_word_embeddings) {
+      what = "a LoRA on a table that is embedding and head (ensure_weight_tying)";
+    }
+  }
   if (!peft.replaced.empty()) {
     what = fmt::format(
-        "the whole of '{}' (modules_to_save, or a table with LoRA or of another "
+        "the whole of '{}' (modules_to_save, norms, or a table with LoRA or of another "
         "size that PEFT saved)",
         peft.replaced.front().name);
   }
@@ -43,10 +52,10 @@ void CheckLowRank(const Adapter& peft, const std::string& name) {
 
 AdapterValues ReadPeftValues(const std::filesystem::path& folder, const DecoderConfig& decoder,
                              const ProgressFn& progress) {
-  const Adapter peft = OpenAdapter(folder);
+  const Adapter peft = OpenAdapterFor(folder, decoder);
   AdapterValues values;
   values.name = folder.string();
-  CheckLowRank(peft, values.name);
+  CheckLowRank(peft, decoder, values.name);
   // Checks every shape and name against the decoder, tables included.
   DecoderConfig checkpoint = decoder;
   checkpoint.delta_rule.tiled = false;

@@ -95,7 +95,7 @@ std::string ConfigText(const DecoderConfig& config) {
                embed_scale, noise_scale, residual_scale, logit_scale, attention_scale,
                attention_softcap, final_softcap, layer_scalar, per_layer_size, per_layer_vocab,
                names, module_prefix, delta_rule, conv_taps, ropes, layers, moe, side_moe,
-               side_intermediate_size, notes, stage] = config;
+               side_intermediate_size, fp8_blocks, notes, stage] = config;
   Fields fields;
   fields.Add("vocab_size", vocab_size)
       .Add("hidden_size", hidden_size)
@@ -138,6 +138,10 @@ std::string ConfigText(const DecoderConfig& config) {
       .AddHash("rope", TextOf(ropes))
       .AddHash("layers", TextOf(layers))
       .AddHash("experts", TextOf(moe) + ";" + TextOf(side_moe));
+  // Texts of most models are those of earlier versions.
+  if (fp8_blocks != Fp8Blocks()) {
+    fields.Add("fp8_blocks", fmt::format("{}x{}", fp8_blocks.rows, fp8_blocks.cols));
+  }
   return fields.text();
 }
 

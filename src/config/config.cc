@@ -235,12 +235,18 @@ void CheckGraniteHybrid(const ConfigKeys& keys) {
   }
 }
 
-// Refuses a form of quantization that weights cannot be loaded in.
-void CheckQuantization(const ConfigKeys& keys, const Family& family) {
+// Refuses a form of quantization that weights cannot be loaded in; sets what the tensors alone do
+// not tell.
+void ParseQuantization(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   const Json* quantization = keys.Find("quantization_config");
+  // mlx-lm writes both keys.
+  if (quantization == nullptr) quantization = keys.Find("quantization");
   if (quantization == nullptr) return;
   const std::string where = keys.where() + " (quantization_config)";
-  if (IsFp8Config(*quantization, where)) return;
+  if (IsFp8Config(*quantization, where)) {
+    config.fp8_blocks = Fp8BlocksOf(*quantization, where);
+    return;
+  }
   if (family.gpt_oss && IsMxfp4Config(*quantization, where)) return;
   CheckBnbConfig(*quantization, where);
 }
@@ -455,7 +461,8 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   }
   if (family.moe) ParseDenseLayers(keys, family, config);
   CheckLayerSizes(config, where);
-  CheckQuantization(top, family);
+  ParseQuantization(keys, family, config);
+  ParseQuantization(top, family, config);
   return config;
 }
 

@@ -11,6 +11,7 @@
 #include "backend/expert_ops.h"
 #include "backend/recurrent_ops.h"
 #include "base/index_range.h"
+#include "io/fp8.h"
 #include "io/json_fwd.h"
 
 namespace qlora {
@@ -204,6 +205,8 @@ struct DecoderConfig {
   // M of one. Their weights always have the sum 1.
   MoeConfig side_moe;
   std::int64_t side_intermediate_size = 0;
+
+  Fp8Blocks fp8_blocks;  // of weights in 8-bit floating point
 
   // Remarks for the user: settings of the file that are not followed.
   std::vector<std::string> notes;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "config/config_moe.h"
 #include "config/config_rope.h"
 
 namespace qlora {
@@ -124,11 +125,10 @@ void ParseRopes(const ConfigKeys& keys, const Family& family, DecoderConfig& con
 
 void ParseGemma4(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (keys.Bool("enable_moe_block", false)) {
-    config.side_moe = {keys.Int("num_experts"), keys.Int("top_k_experts"), true};
+    const std::int64_t experts = NumberOfExperts(keys, "num_experts", 0);
+    if (experts < 1) ThrowInvalidInput("{}: num_experts must be positive", keys.where());
+    config.side_moe = {experts, keys.Int("top_k_experts"), true};
     config.side_intermediate_size = keys.Int("moe_intermediate_size");
-    if (config.side_moe.num_experts < 1) {
-      ThrowInvalidInput("{}: num_experts must be positive", keys.where());
-    }
   }
   // The norms of queries and keys scale scores.
   config.attention_scale = 1;

@@ -35,14 +35,27 @@ std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family
   return keys.Int("moe_intermediate_size", family.experts.intermediate_size);
 }
 
+std::int64_t NumberOfExperts(const ConfigKeys& keys, const char* key, std::int64_t otherwise) {
+  const char* const names[] = {"num_experts", "num_local_experts"};
+  if (keys.Find(names[0]) != nullptr && keys.Find(names[1]) != nullptr &&
+      keys.Int(names[0]) != keys.Int(names[1])) {
+    ThrowInvalidInput("{}: {} is {} and {} is {}; expected one number of experts", keys.where(),
+                      names[0], keys.Int(names[0]), names[1], keys.Int(names[1]));
+  }
+  for (const char* const name : {key, names[0], names[1]}) {
+    if (keys.Find(name) != nullptr) return keys.Int(name);
+  }
+  return otherwise;
+}
+
 // Families differ in the names of their keys, in what they are without them, and in what no key
 // states.
 void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config) {
   if (family.gpt_oss) return ParseGptOssExperts(keys, config);
   const ExpertDefaults& usual = family.experts;
   MoeConfig& moe = config.moe;
-  moe.num_experts =
-      keys.Int(usual.local_names ? "num_local_experts" : "num_experts", usual.num_experts);
+  moe.num_experts = NumberOfExperts(keys, usual.local_names ? "num_local_experts" : "num_experts",
+                                    usual.num_experts);
   moe.num_experts_per_tok = keys.Int("num_experts_per_tok", usual.num_experts_per_tok);
   moe.norm_topk_prob = usual.always_normalized || keys.Bool("norm_topk_prob", usual.norm_topk_prob);
   if (usual.shared_intermediate_size > 0) {

@@ -14,6 +14,9 @@ namespace qlora {
 
 // The width of one expert, or of the MLP where it is stated under the same key.
 std::int64_t ExpertIntermediateSize(const ConfigKeys& keys, const Family& family);
+// transformers 5 writes num_local_experts where earlier versions write num_experts. key: the usual
+// one of the family. Errors: InvalidInput for both with two values.
+std::int64_t NumberOfExperts(const ConfigKeys& keys, const char* key, std::int64_t otherwise);
 // Fills config.moe; the family and the sizes of config are set.
 void ParseMoe(const ConfigKeys& keys, const Family& family, DecoderConfig& config);
 // Marks the layers that have an MLP in the place of experts, and sets its width.

@@ -54,7 +54,8 @@ constexpr Family kQwen35Moe = {.model_type = "qwen3_5_moe_text",
                                            .num_experts_per_tok = 8,
                                            .intermediate_size = 512,
                                            .shared_intermediate_size = 512,
-                                           .always_normalized = true},
+                                           .always_normalized = true,
+                                           .needs_parameters = true},
                                .partial_rotary_factor = 0.25,
                                .gguf = {.architecture = "qwen35moe",
                                         .mlp_norm = "post_attention_norm",
@@ -72,6 +73,7 @@ constexpr Family Qwen3Next() {
   family.experts.num_experts_per_tok = 10;
   family.experts.norm_topk_prob = true;
   family.experts.always_normalized = false;
+  family.experts.needs_parameters = false;
   family.experts.has_dense_layers = true;
   return family;
 }
@@ -596,6 +598,7 @@ constexpr auto kFamilies = std::to_array<Family>({
                  .num_experts_per_tok = 4,
                  .intermediate_size = 1792,
                  .norm_topk_prob = true,
+                 .needs_parameters = true,
                  .score = RouterScore::kSigmoid},
      .names = kLfm2Names,
      .gguf = {.architecture = "lfm2moe", .final_norm = "token_embd_norm", .derived_heads = true}},

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "config/families.h"
 #include "config/gguf_config.h"
+#include "io/checkpoint_names.h"
 #include "io/json.h"
 #include "pass/rope.h"
 
@@ -196,6 +197,34 @@ Json ConfigJsonOf(const GgufReader& file) {
   stated.notes = config.notes;
   if (stated != config) Refuse(where, family.model_type, UnstatedIn(stated, config));
   return json;
+}
+
+std::string DropUnwrittenMtp(const std::vector<TensorInfo>& written, const DecoderConfig& decoder,
+                             Json& config) {
+  const auto is_mtp = [&](const TensorInfo& tensor) {
+    const auto place = PlaceInDecoder(tensor.name);
+    return tensor.name.starts_with("mtp.") || tensor.name.find(".mtp.") != std::string::npos ||
+           (place && place->layer >= decoder.num_hidden_layers);
+  };
+  if (std::ranges::any_of(written, is_mtp)) return "";
+  std::string dropped;
+  const auto drop = [&](Json& object) {
+    for (const char* key : {"mtp_num_hidden_layers", "num_nextn_predict_layers"}) {
+      const auto found = object.find(key);
+      if (found == object.end() || !found->is_number() || *found == 0) continue;
+      *found = 0;
+      dropped = key;
+    }
+  };
+  drop(config);
+  if (config.contains("text_config") && config["text_config"].is_object()) {
+    drop(config["text_config"]);
+  }
+  if (dropped.empty()) return "";
+  return fmt::format(
+      "{} is 0 in the config.json that was written: the model has no tensors of the layers that it "
+      "declares (MTP)",
+      dropped);
 }
 
 DType DenseTypeOf(const TensorType& embedding, const DecoderConfig& config) {

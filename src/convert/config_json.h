@@ -3,10 +3,12 @@
 #define QLORA_CONVERT_CONFIG_JSON_H_
 
 #include <string>
+#include <vector>
 
 #include "config/config.h"
 #include "gguf/gguf.h"
 #include "io/json_fwd.h"
+#include "io/tensor_file.h"
 #include "io/tensor_type.h"
 
 namespace qlora {
@@ -17,6 +19,11 @@ namespace qlora {
 // families that store them so. Errors: InvalidInput naming what no config.json of the family can
 // state.
 Json ConfigJsonOf(const GgufReader& file);
+
+// Where config.json declares layers that predict further tokens (MTP), which none of the written
+// tensors is of, sets their number to 0, since servers look for them. Returns a remark, or "".
+std::string DropUnwrittenMtp(const std::vector<TensorInfo>& written, const DecoderConfig& decoder,
+                             Json& config);
 
 // The type that dense tensors of a GGUF file get in a checkpoint, by the type of its embedding.
 // That of blocks is float16, but of Gemma bfloat16.

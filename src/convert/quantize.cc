@@ -12,6 +12,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "convert/calibration.h"
+#include "convert/config_json.h"
 #include "convert/model_folder.h"
 #include "convert/quantize_plan.h"
 #include "convert/rounding_errors.h"
@@ -76,7 +77,9 @@ class Conversion {
     }
     writer->Finish();
     if (plan_.gguf_type() == DType::kF32) report_.notes.push_back(plan_.stored_values().Note());
-    WriteTextFile(dir.path() / "config.json", FormatJson(plan_.ConfigJson(), 2) + "\n");
+    Json config = plan_.ConfigJson();
+    report_.notes.push_back(DropUnwrittenMtp(outputs, plan_.config(), config));
+    WriteTextFile(dir.path() / "config.json", FormatJson(config, 2) + "\n");
     report_.notes.push_back(dir.CopyCompanions(plan_.model_dir()));
     std::erase(report_.notes, "");
     for (const auto& [name, text] : options_.extra_files) WriteTextFile(dir.path() / name, text);
@@ -259,6 +262,8 @@ void QuantizeCheckpointOptions::Declare(OptionTable& table) {
   table.Choice(
       "bnb_rule", &bnb_rule, {"cpu", "cuda"},
       "tie-breaking rule: that of bitsandbytes on this device, where two values are equally near");
+  table.Add("quantize_experts", &quantize_experts,
+            "also quantize experts: for this program and Unsloth, not for transformers 5");
   table.Add("dequantize", &dequantize, "convert a 4-bit checkpoint back into a 16-bit one");
   DeclareDevice(table, &device);
 }

@@ -23,13 +23,15 @@ namespace qlora {
 namespace {
 
 // Returns the names of the weights of the blocks' linears, as the checkpoint spells them.
-std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader) {
+// with_experts: also of linears of experts.
+std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorReader& reader,
+                                    bool with_experts) {
   std::set<std::string> weights;
   // A multimodal model puts more before "layers.".
   const std::string prefix = DecoderPrefix(reader);
   for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
     ForEachLinear(LayerTensors(config, l), [&](const LayerTensor& row, std::int64_t expert) {
-      if (row.group == LinearGroup::kSideRouter) return;
+      if (row.group == LinearGroup::kSideRouter || (row.experts > 0 && !with_experts)) return;
       const std::string weight = row.ModuleIn(prefix, l, expert) + ".weight";
       if (reader.Find(weight) != nullptr) weights.insert(weight);
     });
@@ -60,7 +62,7 @@ QuantizePlan::QuantizePlan(const QuantizeCheckpointOptions& options)
       is_gguf_(FindGguf(model_dir_).has_value()),
       config_(LoadForCheckpoint(model_dir_)),
       reader_(OpenCheckpoint(model_dir_, config_)),
-      linears_(LinearWeights(config_, *reader_)),
+      linears_(LinearWeights(config_, *reader_, options.quantize_experts || options.dequantize)),
       stored_values_(config_, *reader_),
       quantize_(ParseQuantizeOptions(options.quantization)) {
   // Calibration weighs the errors that the search minimises; without the search it would do
@@ -93,6 +95,9 @@ std::vector<std::string> QuantizePlan::Check(Context& context, Backend& backend)
   const WeightSizes sizes = PlanWeights(context, backend, model_dir_, config_, {});
   std::vector<std::string> notes = sizes.notes;
   if (is_gguf_) gguf_config_ = CheckpointConfig(model_dir_);
+  // Those that are in 4 bits already are copied.
+  const bool has_experts = config_.experts().num_experts > 0;
+  if (has_experts && !options_.dequantize && !any_stored) notes.push_back(NoteExperts());
   if (is_gguf_ && !sizes.block_formats.empty()) {
     notes.push_back(fmt::format(
         "{} holds the linears in {}: they are rounded a second time, and the errors below come on "
@@ -100,6 +105,18 @@ std::vector<std::string> QuantizePlan::Check(Context& context, Backend& backend)
         model_dir_.string(), fmt::join(sizes.block_formats, ", ")));
   }
   return notes;
+}
+
+std::string QuantizePlan::NoteExperts() const {
+  if (options_.quantize_experts && config_.side_moe.num_experts == 0) {
+    return "the experts are in 4 bits, each on its own: this program and Unsloth read them, "
+           "transformers 5 does not";
+  }
+  const bool may_be = config_.side_moe.num_experts == 0;
+  return fmt::format(
+      "the experts stay in 16 bits: transformers has them in one parameter a layer, which "
+      "bitsandbytes does not quantize{}",
+      may_be ? "; --quantize-experts writes them in 4 bits, for this program alone" : "");
 }
 
 // Weights that are in 4 bits already are copied, so no option can change their form.
@@ -179,6 +196,9 @@ std::vector<std::string> QuantizePlan::SkippedModules() const {
   for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     if (!config_.has_experts(l)) continue;
     modules.push_back(fmt::format("{}layers.{}.{}", config_.module_prefix, l, RouterName(config_)));
+    if (options_.quantize_experts) continue;
+    modules.push_back(
+        fmt::format("{}layers.{}.{}.experts", config_.module_prefix, l, config_.names.mlp));
   }
   for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
     if (config_.side_moe.num_experts == 0) continue;
@@ -197,6 +217,12 @@ Json QuantizePlan::ConfigJson() const {
   // Weights that were copied keep the configuration that describes them.
   const bool is_copied = config.contains("quantization_config") &&
                          !IsFp8Config(config["quantization_config"], "quantization_config");
+  if (is_copied && reader_->shows_decoded_4bit()) {
+    // Tables and routers that were in 4 bits are written as they are read.
+    Json& skipped = config["quantization_config"]["llm_int8_skip_modules"];
+    if (!skipped.is_array()) skipped = Json::array();
+    for (const std::string& module : SkippedModules()) skipped.push_back(module);
+  }
   if (!is_copied) {
     config["quantization_config"] = FormatBnbConfig(
         {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, SkippedModules()});

@@ -56,6 +56,7 @@ class QuantizePlan {
 
  private:
   void CheckOptionsOfStored() const;
+  std::string NoteExperts() const;
   std::vector<std::string> SkippedModules() const;
 
   const QuantizeCheckpointOptions& options_;

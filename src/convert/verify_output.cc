@@ -72,7 +72,9 @@ VerifyReport VerifyOutput(const VerifySource& source) {
     found = is_adapter ? CompareAdapter(source, ids) : CompareModel(source, ids);
     if (tokenizer && !is_adapter) {
       const Tokenizer written = Tokenizer::Load(output);
-      found.other_tokens_at = FirstOtherToken(ids, written.Encode(source.text));
+      const EncodeOptions options = {.prefix_space = source.prefix_space};
+      found.other_tokens_at = FirstOtherToken(tokenizer->Encode(source.text, options),
+                                              written.Encode(source.text, options));
     }
   } catch (const Error& error) {
     ThrowRuntime("{} was written, but could not be verified: {}", output, error.what());

@@ -26,6 +26,7 @@ struct VerifySource {
   LoraAdapter* adapter;  // or null
   TensorType type;
   const std::string& text;
+  bool prefix_space;  // false: the written tokenizer puts no space before texts, on purpose
   const ProgressFn& progress;
 };
 

@@ -121,7 +121,7 @@ WindowPlan BatchStream::PlanWindow(std::int64_t count) {
 Batch BatchStream::Materialise(const WindowPlan& window, std::int64_t m) const {
   std::vector<Sample> samples;
   for (const std::uint32_t sample : window.micro_batches[m]) {
-    samples.push_back(dataset_.Get(sample));
+    samples.push_back(dataset_.Get(sample, window.begin.epoch));
   }
   return MakeBatch(samples);
 }

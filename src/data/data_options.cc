@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "decision/decision_wire.h"
 #include "qlora/data.h"
 #include "records/data_files.h"
 
@@ -163,7 +164,8 @@ void DecisionReading::Declare(OptionTable& table) {
   table.Choice("option_order", &option_order, {"auto", "given", "shuffle"},
                "order of the options of a choice; auto: shuffle in training, given elsewhere");
   table.Add("max_options", &max_options,
-            "options of a question in training, at most; others than the answer are left out");
+            "options of a question in training, at most; others than the answer are left out; 26: "
+            "more, which letters cannot label, are refused");
   table.Add("share_prefix", &share_prefix,
             "compute the tokens that the questions of a record begin with once");
   table.Add("text_column", &text_column, "field with the text, of tables of texts and labels");
@@ -187,6 +189,11 @@ void DataFields::Declare(OptionTable& table) {
   table.Add("val_set_size", &val_set_size,
             "training records held out for evaluation: below 1: a fraction; 1 or more: a count",
             {"val_size"});
+  table.AddPath("calibration_dataset", &calibration_dataset,
+                "of decisions: files that temperatures are fitted to after training");
+  table.Add("calibration_size", &calibration_size,
+            "of decisions: training records held out to fit temperatures to: below 1: a fraction; "
+            "1 or more: a count");
   reading.Declare(table);
   table.Add("packing", &packing,
             "pack whole samples into micro-batches of max_length tokens; samples do not attend to "
@@ -251,9 +258,8 @@ std::string DescribeFound(const std::string& text, const DataFiles& found,
 }
 
 DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose purpose) {
-  constexpr std::int64_t kMostLabels = 26;
-  if (fields.max_options < 2 || fields.max_options > kMostLabels) {
-    ThrowInvalidInput("max_options: expected 2 to {}, found {}", kMostLabels, fields.max_options);
+  if (fields.max_options < 2 || fields.max_options > kMaxOptions) {
+    ThrowInvalidInput("max_options: expected 2 to {}, found {}", kMaxOptions, fields.max_options);
   }
   const bool trains = purpose == DataPurpose::kTraining;
   return {.decision_template = fields.decision_template,
@@ -266,7 +272,7 @@ DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose pur
           .soft_targets = fields.soft_targets,
           .shuffles_options =
               fields.option_order == "shuffle" || (fields.option_order == "auto" && trains),
-          .max_options = trains ? fields.max_options : kMostLabels,
+          .max_options = trains ? fields.max_options : kMaxOptions,
           .share_prefix = fields.share_prefix};
 }
 

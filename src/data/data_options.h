@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/data_slice.h"
+#include "decision/decision_labels.h"
 #include "decision/decision_record.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
@@ -74,6 +75,7 @@ void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view op
 struct DecisionOptions {
   // plain, chat, a file; "": that of the layout, or by the model
   std::string decision_template = {};
+  PromptSpace space = PromptSpace::kOfPrompt;
   DecisionFields fields = {};
   std::vector<QuestionType> types = {kQuestionTypes.begin(), kQuestionTypes.end()};
   bool soft_targets = true;

@@ -149,14 +149,21 @@ void Dataset::Summarize() {
   report_.duplicates = hashes.end() - std::unique(hashes.begin(), hashes.end());
 }
 
-Sample Dataset::Get(std::int64_t i) const {
+Sample Dataset::Get(std::int64_t i, std::int64_t visit) const {
   const auto [source, entry] = At(i);
-  return sources_[source]->Read(entry);
+  return sources_[source]->Read(entry, visit);
 }
 
 std::optional<OrderedJson> Dataset::ReadRecord(std::int64_t i) const {
   const auto [source, entry] = At(i);
   return sources_[source]->ReadRecord(entry);
+}
+
+std::int64_t Dataset::RecordOf(std::int64_t i) const {
+  const auto [source, entry] = At(i);
+  std::int64_t before = 0;
+  for (std::int64_t f = 0; f < source; ++f) before += sources_[f]->records();
+  return before + entry.record;
 }
 
 const PromptLayout& Dataset::LayoutOf(std::int64_t i) const {

@@ -70,8 +70,9 @@ class Dataset {
                       const ProgressFn& progress = {});
 
   std::int64_t size() const;
-  // May be called by several threads. Errors: InvalidInput when a file has changed.
-  Sample Get(std::int64_t i) const;
+  // visit: the number of the epoch; questions whose options are shuffled show them in another order
+  // each time. May be called by several threads. Errors: InvalidInput when a file has changed.
+  Sample Get(std::int64_t i, std::int64_t visit = 0) const;
   // Tokens of sample i, and how many of them are trained on: CountSupervised of the sample. Both
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
@@ -79,6 +80,8 @@ class Dataset {
   // Returns the record of sample i as its file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;
+  // Returns the number of this record, counted through all files as they are read.
+  std::int64_t RecordOf(std::int64_t i) const;
   // Returns the layout of sample i, and the layout of the file with the most samples (of several,
   // the first).
   const PromptLayout& LayoutOf(std::int64_t i) const;

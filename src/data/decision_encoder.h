@@ -3,9 +3,12 @@
 #ifndef QLORA_DATA_DECISION_ENCODER_H_
 #define QLORA_DATA_DECISION_ENCODER_H_
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/batch.h"
 #include "data/data_options.h"
 #include "data/sample_check.h"
 #include "decision/decision_prompts.h"
@@ -17,13 +20,25 @@
 
 namespace qlora {
 
-// A question of a record that has an answer.
-struct EncodedQuestion {
-  Question question;
-  QuestionType type = QuestionType::kNoul;
-  OptionOrder order;           // the option of each label
-  std::vector<double> target;  // of the options
+// A question of a record that has an answer, and is of the types that are asked for.
+struct AnsweredQuestion {
+  std::int64_t number = 0;     // in its record
+  std::vector<double> target;  // of its options
 };
+
+// The prompt of a question, and the answer to it.
+struct AnsweredPrompt {
+  DecisionPrompt prompt;
+  QuestionType type = QuestionType::kNoul;
+  std::vector<double> target;  // in the order of the labels; of no known answer all the same
+};
+
+// Lays prompts about one state out as branches behind their shared prefix, or as sequences of their
+// own. Each has a choice, behind its last token.
+//
+//   ids        state, questions | A. | B. ... Answer:   a branch for each prompt
+//   choices                       the last row of each branch, over the tokens of its labels
+Sample SampleOf(std::span<const AnsweredPrompt> prompts, bool share_prefix);
 
 // Returns `layout` with the text of its decision template as prompt_template: the user's, the one
 // that is recorded there, or by the model. chat: may be null. Errors: as LoadDecisionTemplate.
@@ -34,19 +49,26 @@ PromptLayout WithDecisionTemplate(PromptLayout layout, const DecisionOptions& op
 // outlive it.
 class DecisionEncoder {
  public:
-  // text: of the template. Errors: InvalidInput for a template that cannot ask questions.
+  // text: of the template; options.space: of the tokenizer. Errors: InvalidInput for a template
+  // that cannot ask questions.
   DecisionEncoder(std::string text, const DecisionOptions& options, const Tokenizer& tokenizer);
 
   // The sample of a record; without a choice when none of its questions is of the types that are
   // asked for and has an answer. Errors: InvalidInput, without a place, that names the field.
-  EncodedRecord Encode(const OrderedJson& record) const;
-  // The questions behind the choices of Encode, in their order.
-  std::vector<EncodedQuestion> Questions(const OrderedJson& record) const;
+  // visit: of the record, from 0 on; with shuffled options each has another order.
+  EncodedRecord Encode(const OrderedJson& record, std::uint64_t visit = 0) const;
+
+  bool shares_prefix() const { return options_.share_prefix; }
+
+  // The parts of Encode. Errors: as there.
+  DecisionRecord Read(const OrderedJson& record) const;
+  std::vector<AnsweredQuestion> Questions(const DecisionRecord& record) const;
+  AnsweredPrompt Prompt(const Decision& decision, const AnsweredQuestion& question,
+                        const OptionOrder& order) const;
 
  private:
-  std::vector<EncodedQuestion> QuestionsOf(const DecisionRecord& record) const;
-  OptionOrder OrderOf(const Question& question, std::uint64_t visit, std::int64_t q,
-                      const std::vector<double>& target) const;
+  OptionOrder OrderOf(const DecisionRecord& record, const AnsweredQuestion& question,
+                      std::uint64_t visit) const;
 
   const DecisionOptions& options_;
   DecisionTokenizer tokenizer_;

@@ -254,7 +254,7 @@ auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
 
 // Encodes the record again instead of keeping 8 bytes a token: compared with a training step, that
 // takes little time.
-Sample SampleIndex::Read(const SampleEntry& entry) const {
+Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
   if (!records_) return Window(entry.record);
   Sample sample = WithRecord(
       entry.record, [&](const OrderedJson& json) { return encoder_.Encode(json, entry.part); });
@@ -266,7 +266,20 @@ Sample SampleIndex::Read(const SampleEntry& entry) const {
         "the folder of the index and start again",
         Where(entry.record));
   }
-  return sample;
+  return visit > 0 && encoder_.decisions() != nullptr ? OfVisit(entry, std::move(sample), visit)
+                                                      : sample;
+}
+
+// Plans of memory and of micro-batches count the tokens of the first visit. Another order has as
+// many, but where letters join what is around them; such a record keeps its first order.
+Sample SampleIndex::OfVisit(const SampleEntry& entry, Sample first, std::int64_t visit) const {
+  Sample sample = WithRecord(entry.record, [&](const OrderedJson& json) {
+    return encoder_.decisions()->Encode(json, static_cast<std::uint64_t>(visit)).sample;
+  });
+  const bool fits = sample.ids.size() == first.ids.size() &&
+                    LongestSequence(sample) == LongestSequence(first) &&
+                    UnfoldedRows(sample) == UnfoldedRows(first);
+  return fits ? sample : first;
 }
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {

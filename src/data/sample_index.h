@@ -64,7 +64,8 @@ class SampleIndex {
   const DataReport& counts() const { return counts_; }  // only the counts that CountsToJson takes
 
   // May be called by several threads. Errors: InvalidInput when the file has changed.
-  Sample Read(const SampleEntry& entry) const;
+  // visit: as of Dataset::Get.
+  Sample Read(const SampleEntry& entry, std::int64_t visit = 0) const;
   // Returns the record of a sample as the file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
@@ -75,6 +76,7 @@ class SampleIndex {
   std::int64_t FirstUntrained() const;
 
  private:
+  Sample OfVisit(const SampleEntry& entry, Sample first, std::int64_t visit) const;
   struct FileLayout {
     PromptLayout layout;
     std::vector<FieldName> names;

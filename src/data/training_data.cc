@@ -2,56 +2,117 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <string>
+#include <system_error>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "data/epoch_order.h"
+#include "decision/decision_record.h"
 
 namespace qlora {
 namespace {
 
-// The shuffle of no epoch has this key.
+// The shuffle of no epoch has these keys.
 constexpr std::uint64_t kSplitDetail = (std::uint64_t{1} << 48) - 1;
+constexpr std::uint64_t kCalibrationDetail = kSplitDetail - 1;
+
+// The numbers of records that are held out together, in the order of the files. The turns of one
+// conversation, where each is a sample, are one record: a turn that is held out begins with the
+// text of those before it. Questions about one state would tell of each other.
+std::vector<std::vector<std::uint32_t>> HeldTogether(const Dataset& dataset,
+                                                     const std::vector<std::uint32_t>& firsts) {
+  std::vector<std::vector<std::uint32_t>> groups;
+  std::unordered_map<std::string, std::size_t> places;  // of states
+  for (std::uint32_t r = 0; r < firsts.size(); ++r) {
+    const bool decides = dataset.LayoutOf(firsts[r]).kind == PromptLayout::Kind::kDecision;
+    const std::string state = decides ? StateOf(*dataset.ReadRecord(firsts[r])) : "";
+    if (state.empty()) {
+      groups.push_back({r});
+      continue;
+    }
+    const auto [place, is_new] = places.emplace(state, groups.size());
+    if (is_new) groups.emplace_back();
+    groups[place->second].push_back(r);
+  }
+  return groups;
+}
 
 }  // namespace
 
-TrainingData SplitDataset(const Dataset& dataset, double val_set_size, std::uint64_t seed) {
-  // The turns of one conversation, where each is a sample, stay together: a turn that is held out
-  // begins with the text of those before it.
+TrainingData SplitDataset(const Dataset& dataset, double size, std::uint64_t seed, SplitUse use) {
   const std::vector<std::uint32_t> firsts = dataset.FirstsOfRecords();
   const std::int64_t records = std::ssize(firsts);
-  const auto size = static_cast<double>(records);
+  const auto all = static_cast<double>(records);
   // At least one record: otherwise a small fraction of a small set would silently hold nothing out.
-  const double wanted =
-      val_set_size >= 1 ? val_set_size : std::max(1.0, std::round(val_set_size * size));
-  if (!(val_set_size > 0) || wanted != std::floor(wanted) || wanted >= size) {
+  const double wanted = size >= 1 ? size : std::max(1.0, std::round(size * all));
+  if (!(size > 0) || wanted != std::floor(wanted) || wanted >= all) {
     ThrowInvalidInput(
-        "val_set_size: expected a fraction below 1 or a number of records below {}, the size of "
-        "the data set, found {}",
-        records, val_set_size);
+        "{}: expected a fraction below 1 or a number of records below {}, the size of the data "
+        "set, found {}",
+        use == SplitUse::kEvaluation ? "val_set_size" : "calibration_size", records, size);
   }
-  std::vector<std::uint32_t> order =
-      Permutation(records, MakeKey(seed, RandomPlace::kShuffle, kSplitDetail));
-  const auto held_out_end = order.begin() + static_cast<std::ptrdiff_t>(wanted);
+  const std::vector<std::vector<std::uint32_t>> groups = HeldTogether(dataset, firsts);
+  const std::uint64_t detail = use == SplitUse::kEvaluation ? kSplitDetail : kCalibrationDetail;
+  std::vector<bool> is_held_out(static_cast<std::size_t>(records));
+  std::int64_t held_out = 0;
+  for (const std::uint32_t g :
+       Permutation(std::ssize(groups), MakeKey(seed, RandomPlace::kShuffle, detail))) {
+    if (held_out >= static_cast<std::int64_t>(wanted)) break;
+    for (const std::uint32_t record : groups[g]) is_held_out[record] = true;
+    held_out += std::ssize(groups[g]);
+  }
+  if (held_out >= records) {
+    ThrowInvalidInput("{}: all records are about one state, which is not divided",
+                      use == SplitUse::kEvaluation ? "val_set_size" : "calibration_size");
+  }
   // Both parts in the order of the files: reading goes forward through each file, and shuffling is
   // the business of the epochs.
-  std::sort(order.begin(), held_out_end);
-  std::sort(held_out_end, order.end());
-  const auto samples_of = [&](auto begin, auto end) {
+  const auto samples_of = [&](bool of_held_out) {
     std::vector<std::uint32_t> samples;
-    for (; begin != end; ++begin) {
-      const std::int64_t next = *begin + 1;
-      const std::int64_t behind = next < records ? firsts[next] : dataset.size();
-      for (std::int64_t i = firsts[*begin]; i < behind; ++i) {
+    for (std::int64_t r = 0; r < records; ++r) {
+      if (is_held_out[r] != of_held_out) continue;
+      const std::int64_t behind = r + 1 < records ? firsts[r + 1] : dataset.size();
+      for (std::int64_t i = firsts[r]; i < behind; ++i) {
         samples.push_back(static_cast<std::uint32_t>(i));
       }
     }
     return samples;
   };
-  return {.train = dataset.Subset(samples_of(held_out_end, order.end())),
-          .held_out = dataset.Subset(samples_of(order.begin(), held_out_end))};
+  return {.train = dataset.Subset(samples_of(false)), .held_out = dataset.Subset(samples_of(true))};
 }
+
+namespace {
+
+void CheckCalibration(const DataFields& fields, const Dataset& train) {
+  if (fields.calibration_dataset.empty() && fields.calibration_size == 0) return;
+  const bool decides = train.layout().kind == PromptLayout::Kind::kDecision;
+  if (!decides) {
+    ThrowInvalidInput(
+        "calibration_dataset and calibration_size are of decisions, and the records ask no "
+        "questions; leave them out");
+  }
+  if (!fields.calibration_dataset.empty() && fields.calibration_size > 0) {
+    ThrowInvalidInput("calibration_dataset and calibration_size are both given; keep one");
+  }
+  for (const std::string& name : fields.calibration_dataset) {
+    const DataSource source = ParseDataSource(name);
+    CheckUnweighted({source}, "calibration_dataset");
+    for (const FileReport& file : train.report().files) {
+      std::error_code ignored;
+      if (!std::filesystem::equivalent(source.path, file.path, ignored)) continue;
+      ThrowInvalidInput(
+          "calibration_dataset: {} is trained on; temperatures need questions that the model has "
+          "not learned the answers of",
+          name);
+    }
+  }
+}
+
+}  // namespace
 
 // Both data sets are read with the same options, so that a loss means the same on both.
 TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits,
@@ -72,6 +133,7 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
   };
   // The split draws among the samples that were kept, so that its size is exact.
   TrainingData data{open(DataPurpose::kTraining), std::nullopt};
+  CheckCalibration(fields, data.train);
   if (!all.eval_dataset.empty()) {
     for (const std::string& path : all.eval_dataset) {
       CheckUnweighted({ParseDataSource(path)}, "eval_dataset");
@@ -79,6 +141,17 @@ TrainingData OpenTrainingData(const DataFields& fields, const DataLimits& limits
     data.held_out = open(DataPurpose::kEvaluation);
   } else if (fields.val_set_size > 0) {
     data = SplitDataset(data.train, fields.val_set_size, seed);
+  }
+  if (fields.calibration_size > 0) {
+    TrainingData parts =
+        SplitDataset(data.train, fields.calibration_size, seed, SplitUse::kCalibration);
+    data.train = std::move(parts.train);
+    data.calibration = std::move(parts.held_out);
+  } else if (!fields.calibration_dataset.empty()) {
+    DataFields calibration = all;
+    calibration.eval_dataset = fields.calibration_dataset;
+    DataOptions options = ToDataOptions(calibration, DataPurpose::kEvaluation, limits, recorded);
+    data.calibration = Dataset::Open(options, tokenizer, chat, context, progress);
   }
   return data;
 }

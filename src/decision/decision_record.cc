@@ -306,6 +306,11 @@ std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields
   return "no decisions";
 }
 
+std::string StateOf(const OrderedJson& record) {
+  const Named state = FindNamed(record, kStateNames);
+  return state ? FormatJson(*state.value) : "";
+}
+
 DecisionRecord ReadDecisionRecord(const OrderedJson& record, const DecisionFields& fields) {
   const auto form = DetectDecisionForm(record, fields);
   if (!form) {

@@ -49,6 +49,9 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
 // Says for a person what was detected: "questions about a state, answers in 'gold'".
 std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields);
 
+// The state of a record as JSON text; "" of forms whose records have none.
+std::string StateOf(const OrderedJson& record);
+
 // Reads a record. Values of `questions` and of the answers, and a state, may be JSON text inside a
 // text, as tables hold them. Errors: InvalidInput, without a place in the data, that begins with
 // the field.

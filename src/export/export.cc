@@ -19,11 +19,13 @@
 #include "convert/verify.h"
 #include "convert/verify_output.h"
 #include "convert/verify_report.h"
+#include "decision/decision_template.h"
 #include "export/export_adapter.h"
 #include "export/export_checks.h"
 #include "export/export_gguf.h"
 #include "export/export_hf.h"
 #include "export/export_output.h"
+#include "export/gguf_decision_keys.h"
 #include "export/gguf_limits.h"
 #include "export/gguf_mix.h"
 #include "export/imatrix.h"
@@ -31,11 +33,13 @@
 #include "gguf/gguf.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
+#include "inference/decision_source.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
+#include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
@@ -190,6 +194,12 @@ class Exporter {
   void CheckAdapterOnly() const {
     if (!adapter_) ThrowInvalidInput("--format {} needs --adapter", options_.format);
     if (writes_values()) return;
+    if (adapter_->replaced() != nullptr) {
+      ThrowInvalidInput(
+          "{} brings '{}', which is not written in a GGUF adapter; merge it into the model: "
+          "--format gguf",
+          fmt::join(options_.adapter, ","), adapter_->replaced()->begin()->first);
+    }
     if (!adapter_->modules().empty()) {
       ThrowInvalidInput(
           "{} changes '{}', which a GGUF adapter cannot hold; merge it into the model: --format "
@@ -209,6 +219,7 @@ class Exporter {
                           const BaseRecord& base) {
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress_;
+    if (adapter_) load.replaced = adapter_->replaced();
     return LoadWeights(context_, backend_, dir, config, load);
   }
 
@@ -265,13 +276,25 @@ class Exporter {
     if (writes_values()) return WriteAdapterFolder();
     const GgufSource source = Source();
     const std::string& name = source.name;
+    FindDecision();
     if (adapter_only()) {
+      if (decision_) {
+        notes_.push_back(
+            "the adapter was trained to decide, and llama.cpp reads template and temperatures from "
+            "the file of the model: write one of the base with --decision-template, or merge");
+      }
       ExportGgufAdapter(context_, config_, weights_, *adapter_,
                         {name, source.repository, Fingerprint()}, target_);
       return {options_.output};
     }
     const std::optional<ImportanceMatrix> importance = Importance();
     const Tokenizer tokenizer = LoadTokenizer();
+    prefix_space_ = WritesPrefixSpace(tokenizer, decision());
+    if (tokenizer.spec().add_prefix_space && !prefix_space_) {
+      notes_.push_back(
+          "the file puts no space before texts (tokenizer.ggml.add_space_prefix false), as prompts "
+          "of decisions need; text that it writes may begin otherwise than the model's");
+    }
     ExportGgufModel(context_, backend_.memory(),
                     {.config = config_,
                      .tokenizer = tokenizer,
@@ -284,7 +307,8 @@ class Exporter {
                      .file = *file_type_,
                      .importance = importance ? &*importance : nullptr,
                      .importance_file = options_.imatrix,
-                     .check = [&](const auto& kept) { CheckKept(kept, report); }},
+                     .check = [&](const auto& kept) { CheckKept(kept, report); },
+                     .decision = decision()},
                     target_, progress_, notes_);
     // Beside the model alone: an export that is refused changes no file.
     if (!options_.write_imatrix.empty()) {
@@ -377,7 +401,30 @@ class Exporter {
     return files;
   }
 
+  // Finds how the model decides, if it does.
+  void FindDecision() {
+    decision_ = FindDecisionSource(adapters_.first(), model_dir_);
+    if (!options_.decision_template.empty()) {
+      const Tokenizer tokenizer = LoadTokenizer();
+      const auto chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed);
+      const DecisionTokenizer letters(tokenizer);
+      decision_.emplace();
+      decision_->file.labels = letters.LabelTexts();
+      decision_->file.decision_template =
+          LoadDecisionTemplate(options_.decision_template, letters, chat.get()).text();
+    }
+    if (options_.decision_temperature.empty()) return;
+    if (!decision_) {
+      ThrowInvalidInput("decision_temperature: the model does not decide; give decision_template");
+    }
+    decision_->file.temperatures =
+        ParseTemperatures(options_.decision_temperature, "decision_temperature");
+    decision_->file.fitted_on.clear();
+  }
+  const DecisionSource* decision() const { return decision_ ? &*decision_ : nullptr; }
+
   std::vector<std::string> WriteHf() {
+    FindDecision();
     const bool is_gguf = FindGguf(model_dir_).has_value();
     MergedPrompts prompts;
     const fs::path folder = adapters_.first();
@@ -400,6 +447,12 @@ class Exporter {
     }
     // A GGUF file has no other record of an adapter that was merged into it.
     if (is_gguf && !adapter_ && HoldsMergedWeights(model_dir_)) prompts.record.emplace();
+    if (decision_) {
+      prompts.decision = decision_->file;
+      if (prompts.decision->labels.empty()) {
+        prompts.decision->labels = DecisionTokenizer(LoadTokenizer()).LabelTexts();
+      }
+    }
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
       files = ExportHf(context_, backend_.memory(),
@@ -427,6 +480,7 @@ class Exporter {
                                              .adapter = adapter(),
                                              .type = target_.outtype,
                                              .text = verify_text_,
+                                             .prefix_space = prefix_space_,
                                              .progress = progress_});
     report.mean_logprob_difference = found.mean_logprob_difference;
     report.max_logprob_difference = found.max_logprob_difference;
@@ -457,6 +511,8 @@ class Exporter {
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::string verify_text_;
+  std::optional<DecisionSource> decision_;
+  bool prefix_space_ = true;  // of the written tokenizer, where the model's has one
   std::vector<std::string> notes_;
 };
 

@@ -25,7 +25,11 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
                                            const DecoderConfig& decoder, const fs::path& source,
                                            const ExportTarget& target) {
   std::vector<AdapterWeights> weights;
-  const std::vector<StackedLora> stacks = StackExperts(adapter.modules, decoder);
+  AdapterConfig config = ConfigOf(adapter, decoder);
+  const bool has_halves = NeedsParameters(decoder) && HaveEqualExperts(config, decoder);
+  if (has_halves) config = ConfigOfHalves(config, decoder);
+  const std::vector<StackedLora> stacks =
+      has_halves ? StackHalves(adapter.modules, decoder) : StackExperts(adapter.modules, decoder);
   for (const StackedLora& stack : stacks) {
     weights.push_back({stack.path,
                        MakeView(stack.a.data(), stack.experts * stack.rank, stack.in),
@@ -36,6 +40,7 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
   }
   for (const LoraValues& module : adapter.modules) {
     if (IsJoinedExpert(decoder, module.path)) continue;
+    if (has_halves && module.path.find(".experts.") != std::string::npos) continue;
     AdapterWeights& views = weights.emplace_back();
     views.path = module.path;
     views.a = MakeView(module.a.data(), module.rank, module.in);
@@ -45,7 +50,7 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
     }
   }
   NewModelFolder folder(target.path, target.mode);
-  WriteAdapter(folder.path(), ConfigOf(adapter, decoder), weights, target.outtype.dtype);
+  WriteAdapter(folder.path(), config, weights, target.outtype.dtype);
   CopyCompanions(source, folder);
   return folder.Commit();
 }

@@ -14,6 +14,13 @@ void CheckExportOptions(const ExportOptions& options) {
     ThrowInvalidInput("verify: expected auto, true or false, found '{}'",
                       Printable(options.verify));
   }
+  const bool decides = !options.decision_template.empty() || !options.decision_temperature.empty();
+  if (decides && options.format.ends_with("-adapter")) {
+    ThrowInvalidInput(
+        "--format {} has no place for decision_template and decision_temperature, which belong to "
+        "the model; leave them out, or write --format gguf",
+        options.format);
+  }
   if (options.imatrix_tokens < 1) {
     ThrowInvalidInput("imatrix_tokens must be positive, found {}", options.imatrix_tokens);
   }

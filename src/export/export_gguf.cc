@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "config/gguf_names.h"
 #include "convert/merged_linear.h"
+#include "export/gguf_decision_keys.h"
 #include "export/gguf_limits.h"
 #include "export/gguf_metadata.h"
 #include "export/gguf_origin.h"
@@ -298,8 +299,11 @@ void ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& mo
   if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
   if (model.adapter != nullptr || model.merged_before) metadata.Add(kMergedWeightsKey, true);
   AddQuantizer(model.file, model.importance, model.importance_file, metadata);
-  AddTokenizerMetadata(model.tokenizer, GgufArchitectureOf(model.config), model.config.vocab_size,
+  const std::string architecture = GgufArchitectureOf(model.config);
+  const bool prefix_space = WritesPrefixSpace(model.tokenizer, model.decision);
+  AddTokenizerMetadata(model.tokenizer, architecture, model.config.vocab_size, prefix_space,
                        metadata, notes);
+  if (model.decision != nullptr) AddDecisionMetadata(*model.decision, architecture, metadata);
   ModelPlan plan(context, memory, model);
   plan.Build().Write(context, target.path, target.mode, metadata, progress, model.check);
 }

@@ -12,6 +12,7 @@
 #include "export/gguf_mix.h"
 #include "export/gguf_plan.h"
 #include "export/imatrix.h"
+#include "inference/decision_source.h"
 #include "model/weights.h"
 #include "qlora/context.h"
 #include "tokenizer/tokenizer.h"
@@ -35,6 +36,7 @@ struct GgufModelSource {
   const ImportanceMatrix* importance = nullptr;  // for the rounding to blocks; or null
   std::string importance_file = {};              // its name
   GgufPlan::Check check = {};                    // of what rounding leaves of the adapter
+  const DecisionSource* decision = nullptr;      // for a model that decides; or null
 };
 
 // Writes a model. memory: of weights and adapter. notes: receives what the file lacks or has

@@ -126,11 +126,15 @@ class HfWriter {
     }
   }
 
-  // Returns remarks.
-  std::string Write(const std::filesystem::path& folder, const ProgressFn& progress) {
+  std::vector<TensorInfo> Infos() const {
     std::vector<TensorInfo> infos;
     for (const Output& output : outputs_) infos.push_back(output.info);
-    file_ = CreateShardedSafetensors(folder, infos, {}, kMaxShardBytes);
+    return infos;
+  }
+
+  // Returns remarks.
+  std::string Write(const std::filesystem::path& folder, const ProgressFn& progress) {
+    file_ = CreateShardedSafetensors(folder, Infos(), {}, kMaxShardBytes);
     std::int64_t done = 0;
     for (const Output& output : outputs_) {
       Write(output);
@@ -267,7 +271,9 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   HfWriter writer(context, memory, model, outtype);
   NewModelFolder dir(target.path, target.mode);
   notes.push_back(writer.Write(dir.path(), progress));
-  WriteConfig(model.config_json, dir.path(), TorchDtypeOf(outtype, model.config), weights.is_tied(),
+  Json config = model.config_json;
+  notes.push_back(DropUnwrittenMtp(writer.Infos(), model.config, config));
+  WriteConfig(std::move(config), dir.path(), TorchDtypeOf(outtype, model.config), weights.is_tied(),
               weights.embed.rows());
   notes.push_back(dir.CopyCompanions(model.folder));
   std::erase(notes, "");
@@ -281,6 +287,8 @@ std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfMode
   // The record of an adapter that was merged earlier does not apply to the prompts of this adapter.
   if (model.adapter != nullptr) RemoveFile(dir.path() / kPromptRecord);
   if (prompts.record) SavePromptRecord(dir.path(), *prompts.record);
+  RemoveFile(dir.path() / kDecisionFile);
+  if (prompts.decision) WriteDecisionFile(dir.path(), *prompts.decision);
   return dir.Commit();
 }
 

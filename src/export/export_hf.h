@@ -9,6 +9,7 @@
 
 #include "adapter/lora.h"
 #include "config/config.h"
+#include "decision/decision_file.h"
 #include "export/export_target.h"
 #include "io/json_fwd.h"
 #include "model/weights.h"
@@ -19,9 +20,10 @@ namespace qlora {
 
 // The parts of a merged adapter other than weights that the checkpoint takes.
 struct MergedPrompts {
-  std::string chat_template = {};            // Jinja, in the place of the model's; "": the model's
-  std::optional<PromptRecord> record = {};   // in the place of the model's, also where nothing
-  std::filesystem::path tokenizer_dir = {};  // files of a tokenizer in the place of the model's
+  std::string chat_template = {};             // Jinja, in the place of the model's; "": the model's
+  std::optional<PromptRecord> record = {};    // in the place of the model's, also where nothing
+  std::optional<DecisionFile> decision = {};  // likewise
+  std::filesystem::path tokenizer_dir = {};   // files of a tokenizer in the place of the model's
 };
 
 // What a checkpoint is made from.

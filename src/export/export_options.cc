@@ -45,6 +45,12 @@ void ExportOptions::Declare(OptionTable& table) {
                "below 1 GB");
   table.AddPath("verify_text", &verify_text,
                 "text file to compare and measure the perplexity on, instead of a built-in text");
+  table.AddPath(
+      "decision_template", &decision_template,
+      "gguf, hf: makes the model decide with these prompts: plain, chat, or a Jinja file; "
+      "default: those of the adapter");
+  table.Add("decision_temperature", &decision_temperature,
+            "temperatures of the answers, as noul=1.2,choice=0.9; default: those of the adapter");
   DeclareDevice(table, &device);
 }
 

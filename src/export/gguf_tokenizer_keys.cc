@@ -158,7 +158,7 @@ void AddKey(const std::string& key, GgufValue value, GgufMetadata& out) {
 
 // The keys of llama.cpp's tokenizer of this kind. tokens: of the file.
 void AddKind(const TokenizerSpec& spec, const std::string& architecture, std::size_t tokens,
-             GgufMetadata& out, std::vector<std::string>& notes) {
+             bool prefix_space, GgufMetadata& out, std::vector<std::string>& notes) {
   switch (spec.kind) {
     case TokenizerKind::kByteLevelBpe: {
       AddKey("ggml.model", std::string("gpt2"), out);
@@ -180,7 +180,7 @@ void AddKind(const TokenizerSpec& spec, const std::string& architecture, std::si
       std::vector<float> scores = ScoresOf(spec);
       scores.resize(tokens, -static_cast<float>(spec.merges.size()));
       AddKey("ggml.scores", GgufArray(std::move(scores)), out);
-      AddKey("ggml.add_space_prefix", spec.add_prefix_space, out);
+      AddKey("ggml.add_space_prefix", prefix_space, out);
       break;
     }
   }
@@ -246,10 +246,11 @@ std::string NameForTokenizer(const std::string& name, const Tokenizer& tokenizer
 }
 
 void AddTokenizerMetadata(const Tokenizer& tokenizer, const std::string& architecture,
-                          std::int64_t rows, GgufMetadata& out, std::vector<std::string>& notes) {
+                          std::int64_t rows, bool prefix_space, GgufMetadata& out,
+                          std::vector<std::string>& notes) {
   const TokenizerSpec& spec = tokenizer.spec();
   Vocabulary vocabulary = VocabularyOf(tokenizer, rows, notes);
-  AddKind(spec, architecture, vocabulary.pieces.size(), out, notes);
+  AddKind(spec, architecture, vocabulary.pieces.size(), prefix_space, out, notes);
   AddKey("ggml.tokens", GgufArray(std::move(vocabulary.pieces)), out);
   AddKey("ggml.token_type", GgufArray(std::move(vocabulary.types)), out);
   AddSpecialIds(tokenizer, rows, out, notes);

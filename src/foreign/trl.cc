@@ -12,6 +12,8 @@ constexpr KeyRule kTrlRules[] = {
     rule::NotNeeded("of PyTorch", "gradient_checkpointing_use_reentrant"),
     rule::NotNeeded("of distributed PyTorch", "ignore_bias_buffers"),
     rule::NotNeeded("files are always read as they are needed", "streaming"),
+    // Of Unsloth's DecisionTrainer, which reads TRL's other keys.
+    rule::Same("brier_weight ordinal_weight max_options calibration_size"),
     rule::Unsupported("of online training", "use_vllm"),
     rule::Unsupported("migrate that file too", "config"),
     rule::Unsupported("set environment variables in the shell", "env"),

@@ -28,17 +28,17 @@ using PassSums = std::vector<double>;
 // Whole samples are collected until the next one would exceed `rows`. Each pass has about the same
 // size, whatever the lengths are, and the samples of a pass are separate sequences: grouping does
 // not change their losses.
-std::vector<PassSamples> GroupSamples(const Dataset& dataset, std::int64_t rows) {
+std::vector<PassSamples> GroupSamples(const EvalSamples& samples, std::int64_t rows) {
   std::vector<PassSamples> passes;
   std::int64_t filled = 0;
-  for (std::int64_t i = 0; i < dataset.size(); ++i) {
-    if (passes.empty() || filled + dataset.length(i) > rows) {
+  for (std::int64_t i = 0; i < samples.size; ++i) {
+    if (passes.empty() || filled + samples.length(i) > rows) {
       passes.push_back({i, i, 0});
       filled = 0;
     }
-    filled += dataset.length(i);
+    filled += samples.length(i);
     passes.back().end = i + 1;
-    passes.back().supervised += dataset.supervised(i);
+    passes.back().supervised += samples.supervised(i);
   }
   return passes;
 }
@@ -84,22 +84,23 @@ void SharePasses(Communicator& communicator, const RankPlace& place, std::int64_
   }
 }
 
-// The values of supervised tokens in the order of passes. mine: of the passes of this rank.
+// The values of rows in the order of passes. mine: of the passes of this rank. of_pass: how many
+// each pass has.
 template <typename T>
 void ShareTokens(Communicator& communicator, const RankPlace& place,
-                 std::span<const PassSamples> passes, std::vector<T>& mine) {
+                 std::span<const std::int64_t> of_pass, std::vector<T>& mine) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(place.ranks()));
-  for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
-    counts[OwnerOf(place, p)] += passes[p].supervised;
+  for (std::int64_t p = 0; p < std::ssize(of_pass); ++p) {
+    counts[OwnerOf(place, p)] += of_pass[p];
   }
   const auto all = GatherValues<T>(communicator, mine, counts);
   std::fill(counts.begin(), counts.end(), 0);
   mine.clear();
-  for (std::int64_t p = 0; p < std::ssize(passes); ++p) {
+  for (std::int64_t p = 0; p < std::ssize(of_pass); ++p) {
     const int owner = OwnerOf(place, p);
     const auto begin = all[owner].begin() + counts[owner];
-    mine.insert(mine.end(), begin, begin + passes[p].supervised);
-    counts[owner] += passes[p].supervised;
+    mine.insert(mine.end(), begin, begin + of_pass[p]);
+    counts[owner] += of_pass[p];
   }
 }
 
@@ -119,54 +120,77 @@ void ForwardStage(Communicator& communicator, const RankPlace& place, const Deco
 
 }  // namespace
 
-std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
+std::optional<DatasetSums> EvaluateSamples(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const Dataset& dataset,
+                                           const Objective& objective, const EvalSamples& samples,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().largest));
+  const std::vector<PassSamples> groups = GroupSamples(samples, EvalRows(samples.largest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   DatasetSums result;
   for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
+  // The sums of a pass, and the number of the values that it appended to logprobs.
+  const std::int64_t width = objective.sums() + 1;
   std::vector<PassSums> passes(groups.size());
   bool stopped = false;
   for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
     if (ReplicaOf(place, p) != place.replica()) continue;
-    stopped = stopped || (progress && !progress(groups[p].begin, dataset.size()));
+    stopped = stopped || (progress && !progress(groups[p].begin, samples.size));
     // Stages wait for one another, and end together.
     if (stopped && place.stages == 1) break;
-    std::vector<Sample> samples;
+    std::vector<Sample> of_pass;
     for (std::int64_t i = groups[p].begin; i < groups[p].end; ++i) {
-      samples.push_back(dataset.Get(i));
+      of_pass.push_back(samples.get(i));
     }
-    const Batch batch = MakeBatch(samples);
+    const Batch batch = MakeBatch(of_pass);
     Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
     ForwardStage(communicator, place, decoder, inputs, activations);
     if (!place.is_last_stage()) continue;
-    passes[p].resize(objective.sums());
+    passes[p].resize(width);
+    const std::int64_t before = std::ssize(result.logprobs);
     objective.Run({result.totals, decoder, batch, inputs, activations,
                    per_token ? &result.logprobs : nullptr},
-                  nullptr, passes[p]);
+                  nullptr, std::span(passes[p]).first(objective.sums()));
+    passes[p].back() = static_cast<double>(std::ssize(result.logprobs) - before);
     // In the order of rows, as Loss appends the log-probabilities.
     for (const std::int32_t target : batch.targets) {
       if (per_token && target != kIgnoreLabel) result.token_ids.push_back(target);
     }
   }
   if (AnyRank(communicator, stopped)) return {};
-  if (place.ranks() > 1) SharePasses(communicator, place, objective.sums(), passes);
+  if (place.ranks() > 1) SharePasses(communicator, place, width, passes);
   if (place.ranks() > 1 && per_token) {
-    ShareTokens(communicator, place, groups, result.logprobs);
-    ShareTokens(communicator, place, groups, result.token_ids);
+    std::vector<std::int64_t> values;
+    std::vector<std::int64_t> tokens;
+    for (const PassSums& pass : passes) values.push_back(static_cast<std::int64_t>(pass.back()));
+    for (const PassSamples& group : groups) tokens.push_back(group.supervised);
+    ShareTokens(communicator, place, values, result.logprobs);
+    ShareTokens(communicator, place, tokens, result.token_ids);
   }
   result.sums.resize(objective.sums());
   for (const PassSums& pass : passes) {  // in this order on any number of ranks
-    for (std::int64_t i = 0; i < std::ssize(pass); ++i) result.sums[i] += pass[i];
+    for (std::int64_t i = 0; i < objective.sums(); ++i) result.sums[i] += pass[i];
   }
   result.seconds = watch.seconds();
   return result;
+}
+
+std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
+                                           const Decoder& decoder, const LoraAdapter* adapter,
+                                           const Objective& objective, const Dataset& dataset,
+                                           bool per_token, Arena& memory,
+                                           const EvalProgress& progress) {
+  const EvalSamples samples = {
+      .size = dataset.size(),
+      .largest = dataset.report().largest,
+      .length = [&](std::int64_t i) { return std::int64_t{dataset.length(i)}; },
+      .supervised = [&](std::int64_t i) { return std::int64_t{dataset.supervised(i)}; },
+      .get = [&](std::int64_t i) { return dataset.Get(i); }};
+  return EvaluateSamples(communicator, place, decoder, adapter, objective, samples, per_token,
+                         memory, progress);
 }
 
 }  // namespace qlora

@@ -11,21 +11,27 @@
 #include "base/stopwatch.h"
 #include "data/batch_stream.h"
 #include "data/dataset.h"
+#include "decision/decision_wire.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
+#include "inference/asked_questions.h"
 #include "inference/cached_sequence.h"
 #include "inference/dataset_loss.h"
+#include "inference/decision_evaluation.h"
+#include "inference/decision_source.h"
 #include "inference/generation_config.h"
 #include "inference/generation_memory.h"
 #include "inference/sampler.h"
 #include "inference/served_prompts.h"
 #include "inference/stop_text.h"
+#include "io/json.h"
 #include "machine/simd_target.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/shared_options.h"
+#include "objective/decision.h"
 #include "objective/supervised.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
@@ -57,6 +63,22 @@ BaseRecord BaseOf(const ModelOptions& options, const AdapterSet& adapters,
   return {options.model_name_or_path, !as_it_is, options.quantization};
 }
 
+// The folder of the one adapter, or "".
+std::string FolderOf(const AdapterSet& adapters) {
+  return adapters.is_single() && std::filesystem::is_directory(adapters.first()) ? adapters.first()
+                                                                                 : "";
+}
+
+// A low share says that the prompt does not end where the model would answer with a letter.
+std::string WarnOfLabelMass(const DecisionResult& result) {
+  constexpr double kLow = 0.5;
+  if (!result.label_mass || *result.label_mass >= kLow) return "";
+  return fmt::format(
+      "the labels of the options have {:.1f} % of the probability of the next token: the model "
+      "expects other text there, and another decision_template may suit it better",
+      100 * *result.label_mass);
+}
+
 }  // namespace
 
 // ---- The model.
@@ -74,11 +96,13 @@ class Model::Impl {
         tokenizer_(Tokenizer::Load(dir_, adapters.first())),
         precision_(ParsePrecision(options.compute_dtype, backends)),
         backend_(backends.Make(context, precision_.activation)),
-        prompts_(options.chat, adapters.first(), dir_, tokenizer_) {
+        prompts_(options.chat, adapters.first(), dir_, tokenizer_),
+        adapter_folder_(FolderOf(adapters)) {
     if (!adapters.empty()) adapter_ = LoadAdapters(adapters, config_, backend_->memory(), progress);
     BaseRecord base = BaseOf(options, adapters, dir_);
     LoadOptions load = LoadOptionsOf(base);
     load.progress = progress;
+    if (adapter_) load.replaced = adapter_->replaced();
     if (options.copy_weights) {
       load.use = WeightUse::kGeneration;
       // Copies in the order that generation reads fastest, where they take less than half of what
@@ -97,6 +121,11 @@ class Model::Impl {
       config_.vocab_size = adapter_->vocab_size();
     }
     AddNotes(options, adapters);
+    decisions_ = FindDecisionSource(adapters.first(), dir_);
+    if (decisions_ && !decisions_->file.labels.empty()) {
+      CheckDecisionFile(decisions_->file, DecisionTokenizer(tokenizer_),
+                        std::filesystem::path(decisions_->name).parent_path());
+    }
     memory_.emplace(*backend_, config_, weights_, precision_, AdaptersOf(adapter()));
   }
 
@@ -167,50 +196,32 @@ class Model::Impl {
   EvalResult Evaluate(const EvalOptions& options,
                       const std::function<void(std::int64_t, std::int64_t)>& progress,
                       const std::function<void(std::int64_t, std::int64_t)>& reading) {
+    if (options.without_adapter && adapter_ && adapter_->replaced() != nullptr) {
+      ThrowInvalidInput(
+          "the adapter brings '{}', which takes the place of the model's when it is loaded; "
+          "evaluate the base without --adapter",
+          adapter_->replaced()->begin()->first);
+    }
     memory_->Free();  // an evaluation has memory of its own
-    DecoderConfig config = config_;
-    // The base's own tables may have fewer rows, or more, than those of the adapter.
-    if (options.without_adapter) config.vocab_size = weights_.embed.rows();
-    const DataLimits limits{config.vocab_size, config.max_position_embeddings};
+    const DataLimits limits{VocabularyOf(options.without_adapter), config_.max_position_embeddings};
     const bool keeps = !options.raw && !prompts_.template_given();
-    const std::optional<PromptLayout> recorded = prompts_.recorded();
-    const DataOptions data =
-        ToDataOptions(options.reading, options.dataset, limits, keeps ? recorded : std::nullopt,
-                      DataPurpose::kEvaluation);
+    const std::optional<PromptLayout> recorded = recorded_layout();
+    DataOptions data = ToDataOptions(options.reading, options.dataset, limits,
+                                     keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
+    data.decision.space = SpaceOf(data.decision.decision_template);
     CheckUnweighted(data.sources, "dataset");
     const auto chat = LoadChatTemplate(prompts_.chat_fields(), tokenizer_, ChatClock::kFixed);
-    Communicator& ranks = context_.communicator();
-    const Dataset dataset = MakeTogether(
-        ranks, [&] { return Dataset::Open(data, tokenizer_, chat.get(), &context_, reading); });
+    const Dataset dataset = MakeTogether(context_.communicator(), [&] {
+      return Dataset::Open(data, tokenizer_, chat.get(), &context_, reading);
+    });
     AgreeOnEvaluation(dataset, options.without_adapter);
-    const DataReport& report = dataset.report();
-    const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
-    const std::int64_t rows = EvalRows(report.largest);
-    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows,
-                                     UnfoldedRows(rows, report.unfolding));
-    UseNorms();
-    const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
-    const Supervised objective;
-    DatasetSums sums = *EvaluateDataset(
-        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), objective, dataset,
-        options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
-          if (progress) progress(done, total);
-          return true;
-        });
-    const std::vector<double> values = objective.Values(sums.sums, sums.totals);
-    EvalResult result;
-    result.loss = values.front();
-    const std::vector<MetricValue> metrics = MetricsOf(objective, values, false);
-    result.perplexity = ValueOf(metrics, "perplexity");
-    result.token_accuracy = ValueOf(metrics, "token_accuracy");
-    result.tokens = sums.totals.supervised;
-    result.sequences = dataset.size();
-    result.seconds = sums.seconds;
-    result.logprobs = std::move(sums.logprobs);
-    result.token_ids = std::move(sums.token_ids);
+    const bool decides = dataset.layout().kind == PromptLayout::Kind::kDecision;
+    EvalResult result = decides ? EvaluateDecisions(dataset, data, options, progress)
+                                : EvaluateText(dataset, options, progress);
     if (!std::isfinite(result.loss)) {
       ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
     }
+    const DataReport& report = dataset.report();
     result.data = RenderReport(report);
     result.layout = DescribeLayout(dataset.layout());
     if (data.layout.recorded == dataset.layout()) result.layout += prompts_.AsTrained();
@@ -223,13 +234,47 @@ class Model::Impl {
     warn(WarnOfLostRecords(report));
     const bool as_trained = recorded && !options.raw && !options.without_adapter;
     if (as_trained) warn(WarnOfOtherLayout(*recorded, dataset.layout()));
+    if (decides) warn(WarnOfLabelMass(*result.decision));
     result.dropped = report.dropped_long;
     result.truncated = report.truncated;
     return result;
   }
 
+  // Answers a request (docs/decisions.md) as JSON text.
+  std::string Decide(std::string_view text, const DecideOptions& options) {
+    memory_->Free();
+    const DecisionRequest request = ParseDecisionRequest(text, "request");
+    DecisionOptions reading;
+    reading.decision_template = options.decision_template;
+    reading.space = SpaceOf(options.decision_template);
+    const PromptLayout layout = DecisionLayout(reading);
+    const DecisionEncoder encoder(layout.prompt_template, reading, tokenizer_);
+    AskedQuestions asked(encoder);
+    std::vector<AnsweredQuestion> questions;
+    for (const Question& question : request.decision.questions) {
+      const std::size_t n = question.options.size();
+      // No answer is known; what is computed does not depend on it.
+      questions.push_back({std::ssize(questions), std::vector(n, 1 / static_cast<double>(n))});
+    }
+    asked.Add(request.decision, questions, 0);
+    if (asked.longest() > config_.max_position_embeddings) {
+      ThrowInvalidInput("the prompt has {} tokens; this model reads at most {}", asked.longest(),
+                        config_.max_position_embeddings);
+    }
+    const DatasetSums sums = Ask(asked, false, {});
+    const Temperatures temperatures = TemperaturesOf(options.decision_temperature, layout);
+    std::vector<std::vector<double>> probabilities;
+    for (Prediction& row : asked.Answers(sums, temperatures).rows) {
+      probabilities.push_back(std::move(row.probabilities));
+    }
+    const std::string name = request.model.empty() ? dir_.filename().string() : request.model;
+    return FormatJson(DecisionAnswer(request, probabilities, name, asked.prompt_tokens()));
+  }
+
   const std::filesystem::path& dir() const { return dir_; }
   const ServedPrompts& prompts() const { return prompts_; }
+
+  const std::string& adapter_folder() const { return adapter_folder_; }
 
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -260,6 +305,124 @@ class Model::Impl {
   }
 
  private:
+  // The base's own tables may have fewer rows, or more, than those of the adapter.
+  std::int64_t VocabularyOf(bool without_adapter) const {
+    return without_adapter ? weights_.embed.rows() : config_.vocab_size;
+  }
+  const LoraAdapter* AdapterFor(bool without_adapter) const {
+    return without_adapter ? nullptr : adapter();
+  }
+  RankPlace place() const {
+    const Communicator& ranks = context_.communicator();
+    return {.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
+  }
+
+  EvalResult EvaluateText(const Dataset& dataset, const EvalOptions& options,
+                          const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    DecoderConfig config = config_;
+    config.vocab_size = VocabularyOf(options.without_adapter);
+    const DataReport& report = dataset.report();
+    const Decoder decoder(*backend_, config, weights_, precision_, report.longest);
+    const std::int64_t rows = EvalRows(report.largest);
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows,
+                                     UnfoldedRows(rows, report.unfolding));
+    UseNorms();
+    const Supervised objective;
+    DatasetSums sums = *EvaluateDataset(
+        context_.communicator(), place(), decoder, AdapterFor(options.without_adapter), objective,
+        dataset, options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+          if (progress) progress(done, total);
+          return true;
+        });
+    const std::vector<double> values = objective.Values(sums.sums, sums.totals);
+    EvalResult result;
+    result.loss = values.front();
+    const std::vector<MetricValue> metrics = MetricsOf(objective, values, false);
+    result.perplexity = ValueOf(metrics, "perplexity");
+    result.token_accuracy = ValueOf(metrics, "token_accuracy");
+    result.tokens = sums.totals.supervised;
+    result.sequences = dataset.size();
+    result.seconds = sums.seconds;
+    result.logprobs = std::move(sums.logprobs);
+    result.token_ids = std::move(sums.token_ids);
+    return result;
+  }
+
+  // Asks the questions of each record, in the order of the records.
+  EvalResult EvaluateDecisions(const Dataset& dataset, const DataOptions& data,
+                               const EvalOptions& options,
+                               const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    if (!dataset.has_one_layout()) {
+      ThrowInvalidInput("dataset: evaluate files of questions apart from other files");
+    }
+    const PromptLayout& layout = dataset.layout();
+    const DecisionEncoder encoder(layout.prompt_template, data.decision, tokenizer_);
+    AskedQuestions asked(encoder, options.permutations == "all");
+    Together(context_.communicator(), [&] { AskAll(dataset, encoder, asked); });
+    const DatasetSums sums = Ask(asked, options.without_adapter, progress);
+    Temperatures temperatures;
+    if (!options.without_adapter || !options.decision_temperature.empty()) {
+      temperatures = TemperaturesOf(options.decision_temperature, layout);
+    }
+    const std::vector<double> values = DecisionObjective().Values(sums.sums, sums.totals);
+    EvalResult result;
+    result.loss = values.front();
+    result.perplexity = std::exp(result.loss);
+    result.token_accuracy = values[1];
+    result.tokens = sums.totals.supervised;
+    result.sequences = dataset.size();
+    result.seconds = sums.seconds;
+    result.decision = JudgeDecisions(asked, sums, temperatures, options.ece_bins);
+    result.decision->decision_template = layout.prompt_template;
+    result.decision->labels = DecisionTokenizer(tokenizer_, data.decision.space).LabelTexts();
+    return result;
+  }
+
+  DatasetSums Ask(const AskedQuestions& asked, bool without_adapter,
+                  const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    DecoderConfig config = config_;
+    config.vocab_size = VocabularyOf(without_adapter);
+    if (asked.largest_id() >= config.vocab_size) {
+      ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}",
+                        asked.largest_id(), tokenizer_.TokenText(asked.largest_id()),
+                        config.vocab_size);
+    }
+    const Decoder decoder(*backend_, config, weights_, precision_, asked.longest());
+    const std::int64_t rows = EvalRows(asked.largest());
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(adapter()), rows,
+                                     UnfoldedRows(rows, asked.unfolding()));
+    UseNorms();
+    return *asked.Run(context_.communicator(), place(), decoder, AdapterFor(without_adapter),
+                      memory, [&](std::int64_t done, std::int64_t total) {
+                        if (progress) progress(done, total);
+                        return true;
+                      });
+  }
+
+  // The layout of the training, by the files of this program and others.
+  std::optional<PromptLayout> recorded_layout() const {
+    return decisions_ ? decisions_->layout() : prompts_.recorded();
+  }
+  // Of a template that the user names, the prompt has its spaces itself.
+  PromptSpace SpaceOf(const std::string& given_template) const {
+    return decisions_ && given_template.empty() ? decisions_->space : PromptSpace::kOfPrompt;
+  }
+  // The layout of requests: the user's template, that of the training, or the usual one.
+  PromptLayout DecisionLayout(const DecisionOptions& reading) const {
+    const std::optional<PromptLayout> recorded = recorded_layout();
+    PromptLayout layout = {.kind = PromptLayout::Kind::kDecision,
+                           .format = RecordFormat::kDecision};
+    if (recorded && recorded->kind == layout.kind) layout = *recorded;
+    const auto chat = LoadChatTemplate(prompts_.chat_fields(), tokenizer_, ChatClock::kFixed);
+    return WithDecisionTemplate(std::move(layout), reading, tokenizer_, chat.get());
+  }
+  // Temperatures hold for the prompts that they were fitted to.
+  Temperatures TemperaturesOf(const std::string& given, const PromptLayout& layout) const {
+    if (!given.empty()) return ParseTemperatures(given, "decision_temperature");
+    const bool fits = decisions_ && decisions_->file.decision_template == layout.prompt_template;
+    return fits ? decisions_->file.temperatures : Temperatures();
+  }
+
   // Ranks that share an evaluation must compute the same.
   void AgreeOnEvaluation(const Dataset& dataset, bool without_adapter) {
     if (context_.communicator().is_alone()) return;
@@ -333,6 +496,8 @@ class Model::Impl {
   Precision precision_;
   std::unique_ptr<Backend> backend_;
   ServedPrompts prompts_;
+  std::string adapter_folder_;
+  std::optional<DecisionSource> decisions_;
   std::optional<LoraAdapter> adapter_;
   DecoderWeights weights_;
   std::optional<GenerationMemory> memory_;
@@ -353,6 +518,8 @@ Model Model::Load(Context& context, const ModelOptions& options,
   const AdapterSet adapters = ResolveAdapters(options.adapter, options.adapter_rank);
   return Model(std::make_unique<Impl>(context, options, adapters, *backends, progress));
 }
+
+std::string Model::adapter_folder() const { return impl_->adapter_folder(); }
 
 std::vector<std::string> Model::notes() const { return impl_->notes(); }
 
@@ -429,6 +596,10 @@ EvalResult Model::Evaluate(const EvalOptions& options,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,
                            const std::function<void(std::int64_t, std::int64_t)>& reading) {
   return impl_->Evaluate(options, progress, reading);
+}
+
+std::string Model::Decide(std::string_view request, const DecideOptions& options) {
+  return impl_->Decide(request, options);
 }
 
 }  // namespace qlora

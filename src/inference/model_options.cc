@@ -3,8 +3,17 @@
 #include "qlora/model_options.h"
 
 #include "model/shared_options.h"
+#include "qlora/decision.h"
 
 namespace qlora {
+namespace {
+
+void DeclareTemperature(OptionTable& table, std::string* temperature) {
+  table.Add("decision_temperature", temperature,
+            "temperatures of the answers, as noul=1.2,choice=0.9; default: those of the model");
+}
+
+}  // namespace
 
 // --help shows the options of a table in this order.
 void ModelOptions::Declare(OptionTable& table) {
@@ -49,8 +58,34 @@ void EvalOptions::Declare(OptionTable& table) {
                 {"datasets", "data"});
   reading.Declare(table);
   reading.decision.Declare(table);
+  DeclareTemperature(table, &decision_temperature);
+  table.Choice("permutations", &permutations, {"none", "all"},
+               "all: ask a choice in all cyclic orders of its options, and average");
+  table.Add("ece_bins", &ece_bins, "bins of the calibration error (ECE)");
+  table.Section("Evaluation");
   table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
+}
+
+void DecideOptions::Declare(OptionTable& table) {
+  table.Section("Decisions");
+  table.AddPath("decision_template", &decision_template,
+                "prompts of questions: plain, chat (the model's chat template), or a Jinja file; "
+                "default: that of the training");
+  DeclareTemperature(table, &decision_temperature);
+}
+
+void CalibrateOptions::Declare(OptionTable& table) {
+  table.Section("Data");
+  table.AddPath("dataset", &dataset,
+                "files of questions with answers that were not trained on, separated by commas",
+                {"datasets", "data"});
+  table.AddPath("from_predictions", &from_predictions,
+                "file of predictions (eval --predictions) in place of model and dataset");
+  table.Add("min_questions", &min_questions,
+            "questions of a type that a temperature needs; with fewer it is 1");
+  reading.Declare(table);
+  reading.decision.Declare(table);
 }
 
 }  // namespace qlora

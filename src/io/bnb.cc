@@ -202,6 +202,21 @@ float ParseState(std::string_view text, const std::string& where, QuantType type
   return offset;
 }
 
+// Who writes checkpoints of a quant_method, where its name does not tell.
+std::string QuantizedBy(std::string_view method) {
+  constexpr std::pair<std::string_view, std::string_view> kWriters[] = {
+      {"compressed-tensors", " (integers of llm-compressor)"},
+      {"modelopt", " (NVIDIA ModelOpt)"},
+      {"gptq", " (GPTQModel or AutoGPTQ)"},
+      {"awq", " (AutoAWQ)"},
+      {"bitsandbytes", " in 8 bits"},
+      {"mxfp4", " outside of gpt-oss"}};
+  for (const auto& [name, writer] : kWriters) {
+    if (name == method) return std::string(writer);
+  }
+  return "";
+}
+
 }  // namespace
 
 bool HasQuantState(const TensorReader& reader, std::string_view weight) {
@@ -221,6 +236,10 @@ std::string_view BnbWeightOf(std::string_view tensor) {
     if (!tensor.ends_with(suffix)) continue;
     const std::string_view weight = tensor.substr(0, tensor.size() - suffix.size());
     if (weight.ends_with(".weight") || weight == "weight") return weight;
+    // A parameter of all experts of a layer.
+    if (weight.ends_with(".experts.gate_up_proj") || weight.ends_with(".experts.down_proj")) {
+      return weight;
+    }
   }
   return {};
 }
@@ -358,11 +377,13 @@ void CheckBnbConfig(const Json& json, std::string_view where) {
   const bool in_4bit = JsonGetOr<bool>(json, "load_in_4bit", false, where) ||
                        JsonGetOr<bool>(json, "_load_in_4bit", false, where);
   if (method == "bitsandbytes" && in_4bit) return;
+  const bool is_mlx = method.empty() && json.is_object() && json.contains("group_size");
   ThrowInvalidInput(
-      "{}: quant_method '{}' is not supported; supported: bitsandbytes with load_in_4bit, and "
-      "fp8. Use the "
-      "unquantized checkpoint of this model",
-      where, method);
+      "{}: {}; supported: bitsandbytes with load_in_4bit, and fp8. Use the unquantized checkpoint "
+      "of this model",
+      where,
+      is_mlx ? "the weights were quantized by mlx-lm, in a form of its own"
+             : fmt::format("quant_method '{}' is not supported{}", method, QuantizedBy(method)));
 }
 
 }  // namespace qlora

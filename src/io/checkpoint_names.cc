@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <set>
 
 #include "base/text.h"
@@ -71,6 +72,17 @@ std::optional<DecoderName> SplitDecoderName(std::string_view name) {
     }
   }
   return std::nullopt;
+}
+
+std::optional<DecoderPlace> PlaceInDecoder(std::string_view name) {
+  const std::optional<DecoderName> split = SplitDecoderName(name);
+  if (!split || !split->rest.starts_with("layers.")) return std::nullopt;
+  const std::string_view rest = split->rest.substr(7);
+  DecoderPlace place;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), place.layer);
+  if (error != std::errc() || end == rest.data() + rest.size() || *end != '.') return std::nullopt;
+  place.rest = std::string(end + 1, rest.data() + rest.size());
+  return place;
 }
 
 bool IsUsualPrefix(std::string_view prefix) {

@@ -5,6 +5,7 @@
 #ifndef QLORA_IO_CHECKPOINT_NAMES_H_
 #define QLORA_IO_CHECKPOINT_NAMES_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,14 @@ struct DecoderName {
 // Splits a name without wrappers. Nothing for other names: of the head, of an image encoder, or
 // after a word that no known model has there.
 std::optional<DecoderName> SplitDecoderName(std::string_view name);
+
+// What is inside a layer.
+struct DecoderPlace {
+  std::int64_t layer = 0;
+  std::string rest;  // "mlp.up_proj"
+};
+// Of "model.layers.3.mlp.up_proj"; nothing for names outside of layers.
+std::optional<DecoderPlace> PlaceInDecoder(std::string_view name);
 
 // The prefixes that transformers writes: of a text model, and of the text part of multimodal models
 // in two generations of transformers.

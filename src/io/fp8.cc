@@ -41,13 +41,40 @@ std::int64_t BlockSize(std::int64_t size, std::int64_t count) {
   return size % count == 0 ? size / count : 0;
 }
 
+std::int64_t Parts(std::int64_t size, std::int64_t block) {
+  return block < 1 ? 0 : (size + block - 1) / block;
+}
+
 // A weight and what its values are multiplied by.
 struct ScaledWeight {
-  const TensorInfo* weight = nullptr;  // of the stored tensors, [out, in]
+  const TensorInfo* weight = nullptr;  // of the stored tensors, [out, in] or [E, out, in]
   const TensorInfo* scale = nullptr;
   std::int64_t block_rows = 0;
   std::int64_t block_cols = 0;
+
+  std::int64_t rows() const { return weight->shape[weight->shape.size() - 2]; }
+  std::int64_t cols() const { return weight->shape.back(); }
 };
+
+// What programs put behind the name of a weight.
+constexpr std::string_view kScales[] = {"_scale_inv", "_scale"};
+constexpr std::string_view kInputScales[] = {"activation_scale", "input_scale"};
+
+// The parts of compressed-tensors' configuration that say how weights are stored.
+std::vector<const Json*> CompressedWeights(const Json& json, std::string_view where) {
+  std::vector<const Json*> all;
+  const Json* groups = FindJson(json, "config_groups", where);
+  if (groups == nullptr || !groups->is_object()) return all;
+  for (const auto& [name, group] : groups->items()) {
+    if (const Json* weights = FindJson(group, "weights", where)) all.push_back(weights);
+  }
+  return all;
+}
+
+bool IsFloat8(const Json& weights, std::string_view where) {
+  return JsonGetOr<std::string>(weights, "type", "int", where) == "float" &&
+         JsonGetOr<std::int64_t>(weights, "num_bits", 8, where) == 8;
+}
 
 bool IsScaleType(const TensorType& type) {
   return IsFloat(type) || type == DType::kU8 || type == Float8::kE8M0;
@@ -55,8 +82,8 @@ bool IsScaleType(const TensorType& type) {
 
 class DecodedFp8 : public TensorReader {
  public:
-  explicit DecodedFp8(std::unique_ptr<TensorReader> stored)
-      : stored_(std::move(stored)), unread_(stored_->unread()) {
+  DecodedFp8(std::unique_ptr<TensorReader> stored, const Fp8Blocks& blocks)
+      : stored_(std::move(stored)), blocks_(blocks), unread_(stored_->unread()) {
     std::set<std::string, std::less<>> hidden;
     for (const TensorInfo& tensor : stored_->tensors()) {
       if (tensor.dtype != Float8::kE4M3) continue;
@@ -64,8 +91,9 @@ class DecodedFp8 : public TensorReader {
       const std::string reason = Pair(tensor, weight);
       if (weight.scale != nullptr) hidden.insert(weight.scale->name);
       if (tensor.name.ends_with(kWeight)) {
-        hidden.insert(tensor.name.substr(0, tensor.name.size() - kWeight.size()) +
-                      "activation_scale");
+        const std::string module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+        for (const std::string_view scale : kInputScales)
+          hidden.insert(module + std::string(scale));
       }
       if (reason.empty()) {
         weights_.emplace(tensor.name, weight);
@@ -130,43 +158,77 @@ class DecodedFp8 : public TensorReader {
 
   // Finds the scale of a weight. Returns why the weight cannot be read, or "".
   std::string Pair(const TensorInfo& weight, ScaledWeight& out) const {
-    const std::string name = weight.name + "_scale_inv";
     const std::string place = fmt::format("{}: tensor '{}'", stored_->FileOf(weight), weight.name);
     out.weight = &weight;
-    out.scale = stored_->Find(name);
+    for (const std::string_view scale : kScales) {
+      if (out.scale == nullptr) out.scale = stored_->Find(fmt::format("{}{}", weight.name, scale));
+    }
     if (out.scale == nullptr) {
       return fmt::format(
-          "{} is F8_E4M3 and its scale '{}' is missing, without which its values have no meaning; "
-          "download the checkpoint again, or use one in 16 bits",
-          place, name);
+          "{} is F8_E4M3 and its scale '{}{}' is missing, without which its values have no "
+          "meaning; download the checkpoint again, or use one in 16 bits",
+          place, weight.name, kScales[0]);
     }
-    if (weight.shape.size() != 2) {
+    const std::size_t dims = weight.shape.size();
+    if (dims != 2 && dims != 3) {
       return fmt::format("{} is F8_E4M3 of shape {}, expected a matrix [out, in]", place,
                          ShapeText(weight.shape));
     }
-    const TensorInfo& scale = *out.scale;
-    if (!IsScaleType(scale.dtype)) {
+    if (!IsScaleType(out.scale->dtype)) {
       return fmt::format("{}: its scale '{}' is {}, expected F32, BF16, F16, F8_E8M0 or U8", place,
-                         name, NameOf(scale.dtype));
+                         out.scale->name, NameOf(out.scale->dtype));
     }
-    const std::int64_t rows = weight.shape[0];
-    const std::int64_t cols = weight.shape[1];
-    if (scale.shape.size() < 2 && scale.elements() == 1) {
-      out.block_rows = rows;
-      out.block_cols = cols;
-      return "";
+    std::vector<std::int64_t> scales = out.scale->shape;
+    if (dims == 3 && out.scale->elements() != 1) {
+      if (scales.empty() || scales[0] != weight.shape[0])
+        scales = {-1, -1};
+      else
+        scales.erase(scales.begin());
     }
-    if (scale.shape.size() == 2) {
-      out.block_rows = BlockSize(rows, scale.shape[0]);
-      out.block_cols = BlockSize(cols, scale.shape[1]);
+    if (FindBlocks(scales, out)) return "";
+    return Refusal(place, out);
+  }
+
+  // scales: the shape of those of one matrix.
+  bool FindBlocks(const std::vector<std::int64_t>& scales, ScaledWeight& out) const {
+    const std::int64_t rows = out.rows();
+    const std::int64_t cols = out.cols();
+    const auto is = [&](const std::vector<std::int64_t>& shape) { return scales == shape; };
+    out.block_rows = rows;
+    out.block_cols = cols;
+    // One number, also of several experts.
+    if (is({}) || is({1}) || is({1, 1}) || out.scale->elements() == 1) return true;
+    if (is({rows}) || is({rows, 1})) {
+      out.block_rows = 1;
+      // Blocks of that many columns or more, where config.json says so: [out, 1] all the same.
+      if (!states_blocks() || is({rows}) || !FitsStated(scales, rows, cols)) return true;
     }
-    if (out.block_rows > 0 && out.block_cols > 0) return "";
+    if (scales.size() != 2) return false;
+    if (states_blocks()) {
+      out.block_rows = blocks_.rows;
+      out.block_cols = blocks_.cols;
+      return FitsStated(scales, rows, cols);
+    }
+    out.block_rows = BlockSize(rows, scales[0]);
+    out.block_cols = BlockSize(cols, scales[1]);
+    return out.block_rows > 0 && out.block_cols > 0;
+  }
+
+  bool states_blocks() const { return blocks_.rows > 0; }
+  bool FitsStated(const std::vector<std::int64_t>& scales, std::int64_t rows,
+                  std::int64_t cols) const {
+    return scales[0] == Parts(rows, blocks_.rows) && scales[1] == Parts(cols, blocks_.cols);
+  }
+
+  std::string Refusal(const std::string& place, const ScaledWeight& weight) const {
+    const std::int64_t block_rows = states_blocks() ? blocks_.rows : 128;
+    const std::int64_t block_cols = states_blocks() ? blocks_.cols : 128;
     return fmt::format(
-        "{} of shape {}: its scale '{}' has shape {}, expected [], [1], or a number for each "
-        "block, "
-        "such as [{}, {}] for blocks of 128 x 128",
-        place, ShapeText(weight.shape), name, ShapeText(scale.shape), (rows + 127) / 128,
-        (cols + 127) / 128);
+        "{} of shape {}: its scale '{}' has shape {}, expected [], [1], [{}, 1], or a number for "
+        "each block, such as [{}, {}] for {}blocks of {} x {}",
+        place, ShapeText(weight.weight->shape), weight.scale->name, ShapeText(weight.scale->shape),
+        weight.rows(), Parts(weight.rows(), block_rows), Parts(weight.cols(), block_cols),
+        states_blocks() ? "weight_block_size of config.json, " : "", block_rows, block_cols);
   }
 
   std::vector<float> ScalesOf(const ScaledWeight& weight) const {
@@ -196,13 +258,17 @@ class DecodedFp8 : public TensorReader {
     const std::vector<float> scales = ScalesOf(weight);
     const std::span<const std::byte> bytes = stored_->Bytes(*weight.weight);
     const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes.data());
-    const std::int64_t rows = weight.weight->shape[0];
-    const std::int64_t cols = weight.weight->shape[1];
-    const std::int64_t per_row =
-        (cols + weight.block_cols - 1) / std::max<std::int64_t>(1, weight.block_cols);
+    const std::int64_t cols = weight.cols();
     if (values.empty()) return;  // one of the dimensions may be huge
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const float* scale = scales.data() + r / weight.block_rows * per_row;
+    const std::int64_t per_row = Parts(cols, weight.block_cols);
+    const std::int64_t per_matrix = Parts(weight.rows(), weight.block_rows) * per_row;
+    const bool is_one = scales.size() == 1;
+    const std::int64_t all_rows = std::ssize(values) / cols;
+    for (std::int64_t r = 0; r < all_rows; ++r) {
+      const std::int64_t matrix = r / weight.rows();
+      const std::int64_t row = r % weight.rows();
+      const float* scale =
+          scales.data() + (is_one ? 0 : matrix * per_matrix + row / weight.block_rows * per_row);
       for (std::int64_t first = 0; first < cols; first += weight.block_cols) {
         const std::int64_t end = std::min(first + weight.block_cols, cols);
         const float factor = *scale++;
@@ -214,6 +280,7 @@ class DecodedFp8 : public TensorReader {
   }
 
   std::unique_ptr<TensorReader> stored_;
+  Fp8Blocks blocks_;  // as config.json states them
   std::array<float, 256> values_ = MakeValues();
   std::map<std::string, ScaledWeight, std::less<>> weights_;
   std::vector<TensorInfo> tensors_;
@@ -241,9 +308,10 @@ bool HoldsFp8(const TensorReader& reader) {
       reader.tensors(), [](const TensorInfo& tensor) { return tensor.dtype == Float8::kE4M3; });
 }
 
-std::unique_ptr<TensorReader> WithDecodedFp8(std::unique_ptr<TensorReader> stored) {
+std::unique_ptr<TensorReader> WithDecodedFp8(std::unique_ptr<TensorReader> stored,
+                                             const Fp8Blocks& blocks) {
   if (!HoldsFp8(*stored)) return stored;
-  return std::make_unique<DecodedFp8>(std::move(stored));
+  return std::make_unique<DecodedFp8>(std::move(stored), blocks);
 }
 
 bool IsDecodedFp8(const TensorReader& reader, const TensorInfo& tensor) {
@@ -252,11 +320,35 @@ bool IsDecodedFp8(const TensorReader& reader, const TensorInfo& tensor) {
 }
 
 bool IsFp8Config(const Json& json, std::string_view where) {
-  if (JsonGetOr<std::string>(json, "quant_method", "", where) != "fp8") return false;
+  const auto method = JsonGetOr<std::string>(json, "quant_method", "", where);
+  if (method == "compressed-tensors") {
+    const std::vector<const Json*> weights = CompressedWeights(json, where);
+    return !weights.empty() &&
+           std::ranges::all_of(weights, [&](const Json* group) { return IsFloat8(*group, where); });
+  }
+  if (method == "modelopt") {
+    return JsonGetOr<std::string>(json, "quant_algo", "", where).starts_with("FP8");
+  }
+  if (method != "fp8" && method != "fbgemm_fp8") return false;
   const auto format = JsonGetOr<std::string>(json, "fmt", "e4m3", where);
   if (format == "e4m3") return true;
   ThrowInvalidInput("{}: fmt '{}' of quant_method fp8 is not supported; supported: e4m3", where,
                     format);
+}
+
+Fp8Blocks Fp8BlocksOf(const Json& json, std::string_view where) {
+  const char* key = "weight_block_size";
+  const Json* size = FindJson(json, key, where);
+  for (const Json* weights : CompressedWeights(json, where)) {
+    if (size != nullptr) break;
+    key = "block_structure";
+    size = FindJson(*weights, key, where);
+  }
+  if (size == nullptr) return {};
+  const auto numbers = JsonAs<std::vector<std::int64_t>>(*size, key, where);
+  if (numbers.size() == 2 && numbers[0] > 0 && numbers[1] > 0) return {numbers[0], numbers[1]};
+  ThrowInvalidInput("{}: key '{}': expected the rows and columns of a block, found [{}]", where,
+                    key, fmt::join(numbers, ", "));
 }
 
 }  // namespace qlora

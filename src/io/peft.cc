@@ -140,6 +140,19 @@ void CheckModule(const AdapterModule& module, const AdapterConfig& config,
   if (module.a == nullptr || module.b == nullptr) {
     ThrowInvalidInput("{}: has no lora_{} weight", place, module.a == nullptr ? "A" : "B");
   }
+  for (const TensorInfo* matrix : {module.a, module.b}) {
+    if (matrix->elements() == 0) {
+      ThrowInvalidInput(
+          "{}: tensor '{}' has shape {}: it was saved under DeepSpeed ZeRO-3, which holds parts of "
+          "it on each rank; gather the parameters before saving "
+          "(stage3_gather_16bit_weights_on_model_save)",
+          where, matrix->name, ShapeOf(*matrix));
+    }
+    if (matrix->shape.size() > 2) {
+      ThrowInvalidInput("{}: has tensor '{}' of shape {}: a LoRA on a convolution is not supported",
+                        place, matrix->name, ShapeOf(*matrix));
+    }
+  }
   // PEFT makes modules from the configuration and then loads weights by name. It silently skips
   // weights without a module.
   if (!IsTargetModule(config, module.path)) {
@@ -251,7 +264,14 @@ std::string CheckpointAdvice(const fs::path& directory) {
     std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
     newest = std::max(newest, step);
   }
-  if (newest < 0) return "";
+  if (newest < 0) {
+    // PEFT saves an adapter with a name of its own in a folder of that name.
+    for (const auto& folder : fs::directory_iterator(directory, failed)) {
+      if (!Exists(folder.path() / kPeftWeights)) continue;
+      return fmt::format("; there is one in {}", folder.path().string());
+    }
+    return "";
+  }
   return fmt::format("; the run has not ended, and its newest adapter is {}",
                      (directory / fmt::format("{}{}", kCheckpoint, newest)).string());
 }
@@ -427,6 +447,10 @@ void CheckTrainable(const Adapter& adapter, const fs::path& directory, bool trai
   }
   if (!adapter.stacks.empty() && !trains_stacks) {
     what = "a LoRA on experts in one tensor (target_parameters)";
+  }
+  for (const ReplacedWeight& weight : adapter.replaced) {
+    const std::string path = weight.name.substr(0, weight.name.rfind('.'));
+    if (!IsTable(path)) what = fmt::format("the whole of '{}'", path);
   }
   if (!adapter.left_out.empty()) {
     what = fmt::format("a LoRA on '{}', outside of the text model", adapter.left_out.front());

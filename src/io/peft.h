@@ -65,6 +65,8 @@ struct Adapter {
   std::vector<TokenRows> token_rows;
   // Of encoders of images and sound, which this program does not run: not read.
   std::vector<std::string> left_out;
+  // Of layers that attend to the keys and values of others, and have no such linear: not read.
+  std::vector<std::string> unused = {};
 };
 
 // True for "model.embed_tokens" and "lm_head", whose changes are folded into the weights on

@@ -402,6 +402,8 @@ bool IsTargetModule(const AdapterConfig& config, std::string_view path) {
   if (!config.target_parameters.empty() && ExpertPathOf(module)) {
     return ParameterOf(config, module).has_value();
   }
+  // So may the weight of any other module be a parameter.
+  if (IsSelected(config.target_parameters, module + ".weight")) return true;
   if (IsExcluded(config, module)) return false;
   if (const auto* regex = std::get_if<std::string>(&config.target_modules)) {
     // The one word that is not an expression: every linear but the output head.

@@ -129,9 +129,9 @@ class SafetensorsReader : public MappedTensors {
     const std::uint64_t header_bytes = HeaderBytesOf(bytes, where);
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes,
                                 header_bytes);
-    // Writers may align the data by white space around the header.
-    const std::size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-    if (!text.substr(first).starts_with('{')) {
+    // Writers may pad the header, so that the data begin at a page.
+    const std::size_t first = text.find_first_not_of(" \t\r\n");
+    if (first == std::string_view::npos || text[first] != '{') {
       ThrowInvalidInput("{}: the header does not start with '{{'{}", where, DiagnosisOf(bytes));
     }
     // The format forbids a name twice: otherwise two readers could take different tensors from one

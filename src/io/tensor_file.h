@@ -72,6 +72,8 @@ class TensorReader {
   // Releases a tensor that will not be read soon: its pages no longer count against memory, and
   // come back from the file when they are read after all.
   virtual void Release(const TensorInfo& tensor) const = 0;
+  // True where weights that files have in 4 bits are shown as dense ones.
+  virtual bool shows_decoded_4bit() const { return false; }
   // Frees memory that is kept for the copy of the next tensor.
   virtual void Trim() const {}
   // Returns the path of the file that holds the tensor, for error messages.

@@ -19,6 +19,9 @@ inline constexpr std::int64_t kMaxLogBytes = std::int64_t{1} << 32;
 inline constexpr const char* kStepLog = "train_log";  // .jsonl, .csv: a line for each step
 inline constexpr const char* kEvalLog = "eval_log";   // .jsonl, .csv: a line for each evaluation
 inline constexpr const char* kSampleLog = "samples";  // .jsonl: texts that the model wrote
+// The answers of the result to the evaluation data of decisions: {"decision": {...},
+// "decision_before_temperature": {...}}, as `eval` has them.
+inline constexpr const char* kDecisionMetrics = "decision_metrics.json";
 
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 

@@ -312,6 +312,16 @@ std::string ReadRunLogs(const fs::path& dir) {
     const auto value = info.find(key);
     if (value != info.end() && HasForm(*value, form)) record[key] = *value;
   }
+  const Json decision = ObjectIn(dir / kDecisionMetrics);
+  const Json metrics = {
+      {"accuracy", 0.0},
+      {"ece", 0.0},
+      {"reliability", Json::array({Json{{"n", 0}, {"confidence", 0.0}, {"accuracy", 0.0}}})}};
+  for (const auto& [key, of_key] : decision.items()) {
+    for (const auto& [type, value] : of_key.items()) {
+      if (HasForm(value, metrics)) record[key][type] = value;
+    }
+  }
   return FormatJson(record);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -18,9 +19,12 @@
 #include "io/json.h"
 #include "io/mxfp4.h"
 #include "io/safetensors.h"
+#include "model/decoded_bnb.h"
 #include "model/gguf_checkpoint.h"
 #include "model/joined_experts.h"
 #include "model/linear_shapes.h"
+#include "model/module_spellings.h"
+#include "model/tensor_list.h"
 #include "model/tensor_views.h"
 
 namespace qlora {
@@ -44,11 +48,25 @@ void CheckMerged(const std::vector<std::string>& names, const std::filesystem::p
   }
 }
 
+// Refuses weights that another program wrote with other values under the same names.
+void CheckSavedBy(const TensorReader& stored, const DecoderConfig& config,
+                  const std::filesystem::path& model_dir) {
+  const auto format = stored.metadata().find("format");
+  if (format == stored.metadata().end() || format->second != "mlx") return;
+  const bool has_delta = std::ranges::any_of(
+      config.layers, [](const LayerConfig& layer) { return layer.mixer == Mixer::kDeltaRule; });
+  if (!has_delta) return;
+  ThrowInvalidInput(
+      "{}: was saved by mlx-lm, which stores norms and convolutions of a {} otherwise than "
+      "transformers; give the checkpoint that it was converted from",
+      model_dir.string(), config.model_type);
+}
+
 // Gives the stored names the form that the header describes.
 class Renaming {
  public:
   Renaming(const std::vector<std::string>& stored, const DecoderConfig& config)
-      : is_mixtral_(config.model_type == "mixtral") {
+      : config_(config), is_mixtral_(config.model_type == "mixtral") {
     std::vector<std::string> names;
     for (const std::string& name : stored) names.push_back(WithoutWrappers(name));
     decoder_ = DecoderPrefixOf(names);
@@ -65,6 +83,7 @@ class Renaming {
       }
     }
     if (renames_ && head_ && name.starts_with(*head_ + "lm_head.")) name.erase(0, head_->size());
+    name = RouterSpelled(config_, std::move(name));
     return is_mixtral_ ? WithMixtralBlock(std::move(name)) : name;
   }
 
@@ -80,6 +99,7 @@ class Renaming {
     return name;
   }
 
+  const DecoderConfig& config_;
   bool is_mixtral_;
   std::optional<std::string> decoder_;
   std::optional<std::string> head_;
@@ -117,26 +137,12 @@ class Cutter {
   // Returns false where nothing was to be cut or joined.
   bool Run() {
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-      PerLinear<std::string> names = LinearNames(config_, l);
-      PerLinear<LinearShape> shapes = ShapeLinears(config_, l);
       layer_ = fmt::format("{}layers.{}.", prefix_, l);
-      if (config_.output_gate == OutputGate::kHeads) {
-        // The gate is apart in either form.
-        names.qkv.pop_back();
-        shapes.qkv.pop_back();
+      for (const RecutLinear& recut : RecutLinears(config_, l)) {
+        recut.is_cut() ? Cut(recut) : Join(recut);
       }
-      if (config_.fused_qkv) {
-        Join(names.qkv[0], {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"});
-      } else {
-        Cut("self_attn.qkv_proj", names.qkv, shapes.qkv);
-      }
-      if (config_.fused_gate_up) {
-        Join(names.gate_up[0], {"mlp.gate_proj", "mlp.up_proj"});
-      } else if (!config_.has_experts(l)) {
-        Cut("mlp.gate_up_proj", names.gate_up, shapes.gate_up);
-      } else {
-        CutExperts(names, shapes);
-      }
+      if (!config_.has_experts(l) || config_.moe.is_joined) continue;
+      CutExperts(LinearNames(config_, l), ShapeLinears(config_, l));
     }
     if (removed_.empty()) return false;
     std::vector<TensorView> kept;
@@ -160,38 +166,45 @@ class Cutter {
   }
 
   // Rows of one weight, or values of one bias, to several linears.
-  void Cut(const std::string& joined, const std::vector<std::string>& names,
-           const std::vector<LinearShape>& shapes) {
+  void Cut(const RecutLinear& recut) {
+    const std::int64_t all = std::accumulate(recut.rows.begin(), recut.rows.end(), std::int64_t{0});
+    const std::int64_t step = recut.in_turn ? std::ssize(recut.parts) : 1;
     for (const char* kind : {".weight", ".bias"}) {
-      const TensorView* whole = Find(joined + kind);
-      std::int64_t rows = 0;
-      for (const LinearShape& shape : shapes) rows += shape.out;
-      if (whole == nullptr || whole->pieces.size() != 1 || Find(names[0] + kind) != nullptr) {
+      const TensorView* whole = Find(recut.whole + kind);
+      if (whole == nullptr || whole->pieces.size() != 1 || Find(recut.parts[0] + kind) != nullptr) {
         continue;
       }
       const std::vector<std::int64_t>& shape = whole->info.shape;
-      // Another shape, as of packed 4-bit values, is not cut; the linears are then missing.
-      if (shape.empty() || shape[0] != rows || !IsFloat(whole->info.dtype)) continue;
-      const std::int64_t width = whole->info.elements() / rows;
+      // Another shape is not cut; the linears are then missing. A bare name changes any weight.
+      const bool renames = recut.parts.size() == 1;
+      if (!renames && (shape.empty() || shape[0] != all || !IsFloat(whole->info.dtype))) continue;
+      const std::int64_t width = whole->info.elements() / std::max<std::int64_t>(1, all);
       std::vector<TensorView> parts;
       std::int64_t row = 0;
-      for (std::size_t i = 0; i < names.size(); ++i) {
-        TensorInfo info = whole->info;
-        info.name = layer_ + names[i] + kind;
-        info.shape[0] = shapes[i].out;
-        parts.push_back({info, {{whole->pieces[0].source, row * width, shapes[i].out * width}}});
-        row += shapes[i].out;
+      for (std::size_t i = 0; i < recut.parts.size(); ++i) {
+        TensorView part = *whole;
+        part.info.name = layer_ + recut.parts[i] + kind;
+        if (!renames) part.info.shape[0] = recut.rows[i];
+        if (step > 1) {
+          part.first_line = static_cast<std::int64_t>(i);
+          part.line_step = step;
+        } else if (!renames) {
+          part.pieces[0].first += row * width;
+          part.pieces[0].count = recut.rows[i] * width;
+        }
+        row += recut.rows[i];
+        parts.push_back(std::move(part));
       }
-      Replace(joined + kind, std::move(parts));
+      Replace(recut.whole + kind, std::move(parts));
     }
   }
 
   // Several weights, or biases, to one.
-  void Join(const std::string& joined, const std::vector<std::string>& names) {
+  void Join(const RecutLinear& recut) {
     for (const char* kind : {".weight", ".bias"}) {
-      if (Find(joined + kind) != nullptr) continue;
+      if (Find(recut.whole + kind) != nullptr) continue;
       TensorView whole;
-      for (const std::string& name : names) {
+      for (const std::string& name : recut.parts) {
         const TensorView* part = Find(name + kind);
         if (part == nullptr || part->info.shape.empty() || !IsFloat(part->info.dtype)) return;
         if (whole.pieces.empty()) {
@@ -205,8 +218,8 @@ class Cutter {
         whole.info.shape[0] += part->info.shape[0];
         whole.pieces.push_back({part->pieces[0].source, 0, part->info.elements()});
       }
-      whole.info.name = layer_ + joined + kind;
-      for (const std::string& name : names) Replace(name + kind, {});
+      whole.info.name = layer_ + recut.whole + kind;
+      for (const std::string& name : recut.parts) Replace(name + kind, {});
       views_.push_back(std::move(whole));
     }
   }
@@ -313,6 +326,34 @@ class Cutter {
   std::set<std::size_t> removed_;
 };
 
+// ---- 4 bits.
+
+// The weights in 4 bits that layers do not read in this form: tables, routers, and what is in other
+// pieces than their linears. Names are those of the file.
+std::set<std::string> WeightsToDecode(const TensorReader& stored, const Renaming& renamed,
+                                      const DecoderConfig& config) {
+  std::set<std::string> decoded;
+  if (!HoldsBnb(stored)) return decoded;
+  std::set<std::string> names;
+  for (const TensorInfo& tensor : stored.tensors()) names.insert(renamed(tensor.name));
+  const auto place = EmbeddingAmong([&](const std::string& name) { return names.contains(name); });
+  std::set<std::string> linears;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    ForEachLinear(LayerTensors(config, l), [&](const LayerTensor& row, std::int64_t expert) {
+      if (row.group == LinearGroup::kSideRouter || row.is_stacked) return;
+      linears.insert(row.ModuleIn(place.prefix, l, expert) + ".weight");
+    });
+  }
+  for (const TensorInfo& tensor : stored.tensors()) {
+    const std::string name = renamed(tensor.name);
+    const bool is_ours = SplitDecoderName(name) || name.ends_with("lm_head.weight");
+    if (is_ours && !linears.contains(name) && HasQuantState(stored, tensor.name)) {
+      decoded.insert(tensor.name);
+    }
+  }
+  return decoded;
+}
+
 // ---- Spellings.
 
 // Sets the names that this checkpoint has of those that its family may have.
@@ -365,12 +406,15 @@ std::unique_ptr<TensorReader> OpenCheckpoint(const std::filesystem::path& model_
                                              const DecoderConfig& config) {
   if (const auto gguf = FindGguf(model_dir)) return OpenGgufCheckpoint(OpenGguf(*gguf), config);
   std::unique_ptr<TensorReader> stored =
-      WithMxfp4Blocks(WithDecodedFp8(OpenSafetensorsInPart(model_dir)));
+      WithMxfp4Blocks(WithDecodedFp8(OpenSafetensorsInPart(model_dir), config.fp8_blocks));
+  CheckSavedBy(*stored, config, model_dir);
   std::vector<std::string> names;
   for (const TensorInfo& tensor : stored->tensors()) names.push_back(tensor.name);
   for (const UnreadTensor& tensor : stored->unread()) names.push_back(tensor.name);
   CheckMerged(names, model_dir);
   const Renaming renamed(names, config);
+  const std::set<std::string> to_decode = WeightsToDecode(*stored, renamed, config);
+  stored = WithDecodedBnb(std::move(stored), to_decode);
   std::vector<TensorView> views;
   bool is_changed = false;
   for (const TensorInfo& tensor : stored->tensors()) {
@@ -415,8 +459,6 @@ bool HoldsOwnHead(const TensorReader& reader) {
   const TensorInfo* head = reader.Find(HeadName(reader));
   const TensorInfo* embedding = reader.Find(EmbeddingName(reader));
   if (head == nullptr || embedding == nullptr) return false;
-  // An embedding is never in 4 bits.
-  if (HasQuantState(reader, head->name)) return true;
   // Leftovers of other programs, such as packed integers, are no head.
   if (!IsFloat(head->dtype) || !IsFloat(embedding->dtype)) return false;
   const bool equal = AreEqual(reader, *head, *embedding);

@@ -10,8 +10,10 @@
 //       or with the last two dims exchanged; also gate_proj and up_proj, one by one
 //   self_attn.qkv_proj, mlp.gate_up_proj  -> q_proj, k_proj, v_proj; gate_proj, up_proj
 //   q_proj, k_proj, v_proj ...            -> self_attn.qkv_proj, where the family has it (Phi-3)
+//   ... and whatever else is in module_spellings.h
 //
-// Weights in 8-bit floating point are shown as F32 (io/fp8.h).
+// Weights in 8-bit floating point are shown as F32 (io/fp8.h), and weights in 4 bits as dense ones
+// where they are no linears, or in other pieces than these (decoded_bnb.h).
 #ifndef QLORA_MODEL_CHECKPOINT_H_
 #define QLORA_MODEL_CHECKPOINT_H_
 

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "base/check.h"
@@ -49,12 +48,34 @@ bool HoldsBlocks(const TensorReader& reader, const DecoderConfig& config) {
 
 // True for k_proj, v_proj or k_norm of a layer that attends to the keys and values of another.
 bool IsOfSharedKv(const std::string& name, const DecoderConfig& config) {
-  const std::optional<DecoderName> split = SplitDecoderName(name);
-  if (!split || !split->rest.starts_with("layers.")) return false;
-  const std::string_view rest = split->rest.substr(7);
-  std::int64_t l = -1;
-  std::from_chars(rest.data(), rest.data() + rest.size(), l);
-  return IsUnreadKv(config, l, rest.substr(std::min(rest.find('.'), rest.size() - 1) + 1));
+  const std::optional<DecoderPlace> place = PlaceInDecoder(name);
+  return place && IsUnreadKv(config, place->layer, place->rest);
+}
+
+// Who wrote files with such tensors, in a form that is not read; "" where nothing tells.
+std::string SavedByWhom(const TensorReader& reader) {
+  constexpr std::pair<std::string_view, std::string_view> kMarks[] = {
+      {".weight_packed", "llm-compressor, in integers"},
+      {".weight_scale_2", "NVIDIA ModelOpt, in NVFP4"},
+      {".qweight", "GPTQ or AWQ, in integers"},
+      {".SCB", "bitsandbytes, in 8 bits"},
+      {".biases", "mlx-lm, in integers"}};
+  const auto has = [&](std::string_view mark) {
+    const auto ends = [&](const auto& tensor) { return tensor.name.ends_with(mark); };
+    return std::ranges::any_of(reader.tensors(), ends) ||
+           std::ranges::any_of(reader.unread(), ends);
+  };
+  for (const auto& [mark, writer] : kMarks) {
+    if (has(mark)) {
+      return fmt::format(
+          "; its linears were saved by {}, which is not read here: use the checkpoint that it was "
+          "made from",
+          writer);
+    }
+  }
+  const auto format = reader.metadata().find("format");
+  const bool is_mlx = format != reader.metadata().end() && format->second == "mlx";
+  return is_mlx ? "; it was saved by mlx-lm" : "";
 }
 
 // One line for many: a checkpoint may have such a tensor in each layer.
@@ -76,7 +97,8 @@ CheckpointTensors::CheckpointTensors(const TensorReader& reader, const DecoderCo
     : config_(config),
       reader_(reader),
       prefix_(DecoderPrefix(reader)),
-      is_quantized_(HoldsBnb(reader) || HoldsBlocks(reader, config)) {}
+      is_quantized_(HoldsBnb(reader) || reader.shows_decoded_4bit() ||
+                    HoldsBlocks(reader, config)) {}
 
 CheckpointTensors::CheckpointTensors(const DecoderConfig& config)
     : config_(config),
@@ -112,12 +134,13 @@ const TensorInfo& CheckpointTensors::Get(const std::string& name,
   const TensorInfo* tensor = reader_.Find(name);
   if (tensor == nullptr) ThrowMissing(name, shape);
   if (tensor->shape != shape) {
-    ThrowInvalidInput("{}: tensor '{}' has shape {}, config.json expects {}",
-                      reader_.FileOf(*tensor), name, ShapeText(tensor->shape), ShapeText(shape));
+    ThrowInvalidInput("{}: tensor '{}' has shape {}, config.json expects {}{}",
+                      reader_.FileOf(*tensor), name, ShapeText(tensor->shape), ShapeText(shape),
+                      SavedByWhom(reader_));
   }
   if (!IsFloat(tensor->dtype) && !tensor->dtype.is_blocks()) {
-    ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16 or BF16", reader_.FileOf(*tensor),
-                      name, NameOf(tensor->dtype));
+    ThrowInvalidInput("{}: tensor '{}' is {}, expected F32, F16 or BF16{}", reader_.FileOf(*tensor),
+                      name, NameOf(tensor->dtype), SavedByWhom(reader_));
   }
   Count(name, tensor->elements());
   return *tensor;
@@ -142,8 +165,12 @@ void CheckpointTensors::ThrowMissing(const std::string& name,
     const bool holds_it =
         at != std::string::npos && tensor.name.starts_with(name.substr(0, at + kExperts.size()));
     if (holds_it || tensor.name == name) {
-      ThrowInvalidInput("{}; the model needs it", tensor.reason);
+      ThrowInvalidInput("{}; the model needs it{}", tensor.reason, SavedByWhom(reader_));
     }
+  }
+  if (const std::string writer = SavedByWhom(reader_); !writer.empty()) {
+    ThrowInvalidInput("tensor '{}' is missing from the checkpoint, expected with shape {}{}", name,
+                      ShapeText(shape), writer);
   }
   const std::string role = RoleOf(config_, name);
   ThrowInvalidInput(

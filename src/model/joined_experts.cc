@@ -35,6 +35,9 @@ class Cutter {
       Bias(stem + "gate_up_proj_bias", e, 2 * f, 2, {gate, up});
       Weight(stem + "down_proj", e, {d, f}, 1, {down});
       Bias(stem + "down_proj_bias", e, d, 1, {down});
+      Apart(stem + "gate_proj", e, {f, d}, gate);
+      Apart(stem + "up_proj", e, {f, d}, up);
+      Apart(stem + "down_proj", e, {d, f}, down);
     }
   }
 
@@ -80,6 +83,18 @@ class Cutter {
            .first_line = static_cast<std::int64_t>(i),
            .line_step = step});
     }
+  }
+
+  // Matrix e of a stack of one linear's, as mlx-lm has them.
+  void Apart(const std::string& name, std::int64_t e, const LinearShape& shape,
+             const std::string& path) {
+    Bias(name + ".bias", e, shape.out, 1, {path});
+    const TensorView* stack = Use(name + ".weight");
+    if (stack == nullptr) return;
+    Expect(*stack, {experts_, shape.out, shape.in});
+    const std::int64_t size = shape.out * shape.in;
+    Add({.info = {path + ".weight", stack->info.dtype, {shape.out, shape.in}},
+         .pieces = {{stack->pieces[0].source, e * size, size}}});
   }
 
   void Bias(const std::string& name, std::int64_t e, std::int64_t size, std::int64_t step,

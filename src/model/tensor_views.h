@@ -53,6 +53,7 @@ class TensorViews : public TensorReader {
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
   bool IsCopied(const TensorInfo& tensor) const override;
   void Release(const TensorInfo& tensor) const override;
+  bool shows_decoded_4bit() const override { return stored_->shows_decoded_4bit(); }
   void Trim() const override { stored_->Trim(); }
   std::string FileOf(const TensorInfo& tensor) const override;
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override;

@@ -66,10 +66,8 @@ const std::string& WeightReader::StoredName(const TensorInfo& tensor) const {
 
 WeightView WeightReader::RowsInFile(const TensorInfo& tensor, std::int64_t rows,
                                     std::int64_t cols) {
-  if (reader_.IsCopied(tensor)) {
-    ThrowInvalidInput("{}: '{}' must be stored as plain values or blocks", reader_.FileOf(tensor),
-                      StoredName(tensor));
-  }
+  // Decoded, the table has no place in the file.
+  if (reader_.IsCopied(tensor)) return AsStored(tensor, rows, cols, WeightUse::kTraining);
   const void* const data = reader_.Bytes(tensor).data();
   const WeightView host = HostView(tensor, data, rows, cols);
   // Its pages are given back as it is read.
@@ -95,28 +93,7 @@ WeightView WeightReader::Table(const TensorInfo& tensor, std::int64_t rows, Weig
 }
 
 WeightView WeightReader::Head() {
-  const std::string name = HeadName(reader_);
-  if (!HasQuantState(reader_, name)) return Table(name, config_.vocab_size, options_.use);
-  const BnbMatrix stored = tensors_.GetFourBit(name, config_.vocab_size, config_.hidden_size);
-  const QuantizedView& view = stored.matrix.view();
-  const MatrixView out = place_->carver().Matrix(stored.layout.dtype, view.rows, view.cols);
-  if (!read()) return out;
-  const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / view.cols);
-  std::vector<float> values;
-  std::vector<std::byte> bytes;
-  for (std::int64_t row = 0; row < view.rows; row += piece) {
-    const std::int64_t rows = std::min(piece, view.rows - row);
-    values.resize(static_cast<std::size_t>(rows * view.cols));
-    DequantizeRows(view, row, {values.data(), DType::kF32, rows, view.cols, view.cols});
-    bytes.resize(BytesOf(out.dtype, rows * view.cols));
-    if (EncodeFloats(out.dtype, values, bytes) >= 0) {
-      ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into {}",
-                        reader_.FileOf(*reader_.Find(name)), name, NameOf(out.dtype));
-    }
-    backend_.memory().Upload(bytes.data(), Rows(out, row, rows).data, bytes.size());
-  }
-  ReleaseBnb(reader_, name);
-  return out;
+  return Table(HeadName(reader_), config_.vocab_size, options_.use);
 }
 
 ConstMatrixView WeightReader::Wide(const std::string& name, std::int64_t size, double shift,

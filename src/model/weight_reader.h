@@ -45,9 +45,10 @@ class WeightReader {
   // (rows, D).
   WeightView Table(const std::string& name, std::int64_t rows, WeightUse use);
   WeightView Table(const TensorInfo& tensor, std::int64_t rows, WeightUse use);
-  // A matrix (rows, cols) that is only read row by row, in place where that is possible.
+  // A matrix (rows, cols) that is only read row by row, in place unless the file has it in 4 or 8
+  // bits.
   WeightView RowsInFile(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols);
-  // A head that is not tied. One in 4 bits becomes dense.
+  // A head that is not tied.
   WeightView Head();
 
   // ---- Linears of the layers: as the checkpoint stores them, or quantized here from a dense

@@ -89,6 +89,15 @@ class Loader : public WeightReader {
     return Constant(config_.hidden_size, value.empty() ? 1 : value.front());
   }
 
+  // (C, 1, K), of mlx-lm (C, K, 1).
+  std::vector<std::int64_t> ConvShape(const std::string& name, std::int64_t rows,
+                                      std::int64_t cols) const {
+    const TensorInfo* tensor = reader_.Find(name);
+    const std::vector<std::int64_t> of_mlx = {rows, cols, 1};
+    if (tensor != nullptr && tensor->shape == of_mlx) return of_mlx;
+    return {rows, 1, cols};
+  }
+
   // A tensor of a layer other than a linear and the router.
   ConstMatrixView ReadValues(const LayerTensor& row, const std::string& name) {
     const auto [rows, cols] = row.shape;
@@ -100,7 +109,7 @@ class Loader : public WeightReader {
       case TensorKind::kScalar:
         return Scalar(name);
       case TensorKind::kConv:
-        return Wide(tensors_.Get(name, {rows, 1, cols}), rows, cols, 0, 1);
+        return Wide(tensors_.Get(name, ConvShape(name, rows, cols)), rows, cols, 0, 1);
       default:
         return Wide(tensors_.Get(name, {rows * cols}), rows, cols, 0, row.load_factor);
     }
@@ -173,7 +182,7 @@ DecoderWeights LoadWeights(Context& context, Backend& backend,
                            const std::filesystem::path& model_dir, const DecoderConfig& config,
                            const LoadOptions& options) {
   DecoderWeights weights;
-  weights.reader = OpenCheckpoint(model_dir, config);
+  weights.reader = WithReplaced(OpenCheckpoint(model_dir, config), options.replaced, config);
   CheckpointTensors tensors(*weights.reader, config);
   Loader loader(context, backend, config, options, tensors);
   Carver plan;

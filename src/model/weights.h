@@ -37,6 +37,7 @@
 #include "config/config.h"
 #include "io/tensor_file.h"
 #include "model/linear_shapes.h"
+#include "model/replaced_tensors.h"
 #include "qlora/context.h"
 #include "qlora/nf4.h"
 #include "qlora/quantization.h"
@@ -140,6 +141,8 @@ struct LoadOptions {
   // kGeneration: copies the weights that passes read as a whole, not row by row. Copies of stored
   // weights take the place of their pages; copies of weights quantized on load come on top.
   WeightUse use = WeightUse::kTraining;
+  // Of the adapter; null: none.
+  std::shared_ptr<const ReplacedTensors> replaced = {};
   // Called after each tensor with the number read so far and in all.
   std::function<void(std::int64_t done, std::int64_t total)> progress;
 };

@@ -31,11 +31,12 @@ double LabelMass(std::span<const double> label_logits, std::span<const double> l
 }  // namespace
 
 std::span<const Metric> DecisionObjective::metrics() const {
-  static constexpr std::array<Metric, 4> kMetrics = {{
+  static constexpr std::array<Metric, 5> kMetrics = {{
       {.name = "loss"},
       {.name = "accuracy", .higher_is_better = true},
       {.name = "brier"},
       {.name = "label_mass", .higher_is_better = true},
+      {.name = "questions", .higher_is_better = true},
   }};
   return kMetrics;
 }
@@ -74,7 +75,9 @@ void DecisionObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
 std::vector<double> DecisionObjective::Values(std::span<const double> sums,
                                               const WindowTotals& totals) const {
   std::vector<double> values;
-  for (const double sum : sums) values.push_back(sum / static_cast<double>(totals.supervised));
+  const auto questions = static_cast<double>(totals.supervised);
+  for (const double sum : sums) values.push_back(sum / questions);
+  values.push_back(questions);
   return values;
 }
 

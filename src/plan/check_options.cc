@@ -107,6 +107,7 @@ void CheckRanges(const TrainOptions& o) {
   }
   not_negative("seed", o.seed);
   not_negative("val_set_size", o.data.val_set_size);
+  not_negative("calibration_size", o.data.calibration_size);
   share("lora_dropout", o.lora_dropout);
   share("adam_beta1", o.adam_beta1);
   share("adam_beta2", o.adam_beta2);

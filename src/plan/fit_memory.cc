@@ -219,15 +219,20 @@ std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::siz
 }  // namespace
 
 DataExtent ExtentOf(const RunData& data) {
-  return {.longest = data.train.report().longest,
-          .held_out_longest = data.held_out ? data.held_out->report().longest : 0,
-          .held_out_largest = data.held_out ? data.held_out->report().largest : 0,
-          .unfolding = data.train.report().unfolding,
-          .held_out_unfolding = data.held_out ? data.held_out->report().unfolding : 1,
-          .stream = data.stream,
-          .max_rows = [&data](const StreamOptions& stream) {
-            return BatchStream(data.train, stream).MaxRows();
-          }};
+  DataExtent extent = {.longest = data.train.report().longest,
+                       .unfolding = data.train.report().unfolding,
+                       .stream = data.stream,
+                       .max_rows = [&data](const StreamOptions& stream) {
+                         return BatchStream(data.train, stream).MaxRows();
+                       }};
+  for (const std::optional<Dataset>* part : {&data.held_out, &data.calibration}) {
+    if (!*part) continue;
+    const DataReport& report = (*part)->report();
+    extent.held_out_longest = std::max<std::int64_t>(extent.held_out_longest, report.longest);
+    extent.held_out_largest = std::max<std::int64_t>(extent.held_out_largest, report.largest);
+    extent.held_out_unfolding = std::max(extent.held_out_unfolding, report.unfolding);
+  }
+  return extent;
 }
 
 FittedRun FitMemory(const RunParts& run) {

@@ -8,6 +8,8 @@
 #include <functional>
 #include <utility>
 
+#include "adapter/expert_stack.h"
+#include "adapter/fitted_adapter.h"
 #include "adapter/lora_init.h"
 #include "base/check.h"
 #include "io/peft.h"
@@ -274,8 +276,15 @@ bool AgreeOnLinears(const AdapterConfig& a, const AdapterConfig& b, const Decode
 // Names of modules fit every class. Where paths or expressions, also those of patterns and
 // exclusions, fit the adapter's own class alone, it keeps its paths.
 AdapterConfig ConfigToContinue(const std::string& directory, const DecoderConfig& decoder) {
-  const Adapter adapter = OpenAdapter(directory);
+  const Adapter adapter = OpenAdapterFor(directory, decoder);
   CheckTrainable(adapter, directory, decoder.joins_experts());
+  for (const AdapterModule& module : adapter.modules) {
+    if (!IsReplaceable(decoder, module.path + ".weight")) continue;
+    ThrowInvalidInput(
+        "{}: the adapter has a LoRA on the router '{}', which is read but not trained further; "
+        "merge it first (qlora export MODEL NEW --adapter {} --format hf)",
+        directory, module.path, directory);
+  }
   AdapterConfig config = adapter.config;
   config.module_prefix = decoder.module_prefix;
   config.embedding = decoder.names.embedding;
@@ -355,6 +364,24 @@ std::string WarnOfRanks(const LoraAdapter& adapter) {
       "at most {} can express as much",
       widest->trained_rank, widest->out, widest->in, widest->path,
       std::min(widest->in, widest->out));
+}
+
+// PEFT converts a LoRA for each expert of a Qwen3-Next, and drops the names of its linears from
+// target_modules, which are those of the shared expert too.
+std::string WarnOfSharedExpert(const LoraAdapter& adapter) {
+  const DecoderConfig& decoder = adapter.decoder();
+  if (decoder.moe.shared_intermediate_size == 0 || NeedsParameters(decoder)) return "";
+  const auto has = [](const std::vector<LoraLinear>& linears) {
+    return std::ranges::any_of(linears, [](const LoraLinear& lora) { return lora.rank > 0; });
+  };
+  for (const PerLinear<LoraLinear>& layer : adapter.layers()) {
+    if (!(has(layer.gate_up) || has(layer.down)) || !has(layer.shared_in)) continue;
+    return fmt::format(
+        "PEFT loads the adapters of the experts of a {} without those of the shared expert; this "
+        "program reads all, and a merged model has all (export --format hf)",
+        decoder.model_type);
+  }
+  return "";
 }
 
 }  // namespace qlora

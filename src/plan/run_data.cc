@@ -15,6 +15,17 @@
 namespace qlora {
 namespace {
 
+// Says of decisions what temperatures are fitted to.
+std::string NoteCalibration(const RunData& data) {
+  if (data.train.layout().kind != PromptLayout::Kind::kDecision) return "";
+  if (!data.calibration) {
+    return "no temperatures are fitted after training: name data for them with "
+           "calibration_dataset, hold some out with calibration_size, or run qlora calibrate";
+  }
+  return fmt::format("temperatures are fitted to {} questions that are not trained on",
+                     data.calibration->report().supervised);
+}
+
 std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
                                  const std::string& tokenizer_note) {
   std::vector<std::string> notes = {WarnOfLength(fields.reading, data.limits), tokenizer_note};
@@ -31,6 +42,7 @@ std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
     notes.push_back(WarnOfLostRecords(*data.report.held_out, "evaluation records"));
   }
   notes.push_back(WarnOfLostRecords(data.report.train));
+  notes.push_back(NoteCalibration(data));
   notes.push_back(WarnOfLostText(data.train, data.tokenizer));
   return notes;
 }
@@ -58,6 +70,7 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
                                          &context, recorded, reading);
   data->train = std::move(opened.train);
   data->held_out = std::move(opened.held_out);
+  data->calibration = std::move(opened.calibration);
   data->stream.per_device_train_batch_size = options.per_device_train_batch_size;
   data->stream.max_length = ResolveMaxLength(fields.reading, limits);
   data->stream.packing = fields.packing;

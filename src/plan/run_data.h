@@ -29,6 +29,7 @@ struct RunData {
   std::unique_ptr<ChatTemplate> chat = {};  // null when the model has none
   Dataset train = {};
   std::optional<Dataset> held_out = {};
+  std::optional<Dataset> calibration = {};  // of decisions, for their temperatures
   StreamOptions stream = {};
   TrainingDataReport report = {};
   RecordedPrompts recorded = {};

@@ -28,8 +28,9 @@ constexpr std::int64_t kMostMicroBatches = std::int64_t{1} << 25;
 constexpr double kHighRate = 0.5;  // no optimizer here trains an adapter well with such a rate
 
 // Errors: InvalidInput for options that the objective of these records does not use.
-std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const Dataset& train) {
-  const bool decides = train.layout().kind == PromptLayout::Kind::kDecision;
+std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const RunStart& start,
+                                             const RunData& data) {
+  const bool decides = data.train.layout().kind == PromptLayout::Kind::kDecision;
   if (!decides && (options.brier_weight != 0 || options.ordinal_weight != 0)) {
     ThrowInvalidInput(
         "brier_weight and ordinal_weight are weights of the objective decision, and the records "
@@ -39,6 +40,11 @@ std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const 
   if (options.objective == "sft") {
     ThrowInvalidInput(
         "objective: the records are questions with answers, expected decision or auto");
+  }
+  if (data.calibration && start.place.ranks() > 1) {
+    ThrowInvalidInput(
+        "calibration_dataset, calibration_size: a run of several processes fits no temperatures; "
+        "leave them out, and run qlora calibrate after it");
   }
   if (options.data.reading.train_on_inputs) {
     ThrowInvalidInput("train_on_inputs: the objective decision trains answers alone; leave it out");
@@ -130,7 +136,7 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.memory = std::move(fitted.plan);
   fit.ranks = PlanRanks(start.place, base.stages, base.adapter, base.config,
                         fitted.needs.train_rows, base.precision.wide);
-  fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, data.train));
+  fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, start, data));
   MetricNamed(*fit.steps.step.objective, options.metric_for_best_model);
   const Schedule& schedule = fit.steps.schedule;
   CheckRandomNumbers(options, schedule.total_steps);

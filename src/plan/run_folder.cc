@@ -15,6 +15,7 @@
 #include "checkpoint/resume_point.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/run_info.h"
+#include "decision/decision_file.h"
 #include "io/safetensors.h"
 #include "log/run_log.h"
 #include "tokenizer/adapter_files.h"
@@ -28,7 +29,7 @@ namespace fs = std::filesystem;
 // Files that belong to a run, other than its logs and checkpoints.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
-     "qlora_base.json"});
+     "qlora_base.json", kDecisionFile, kDecisionMetrics});
 constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
 
 // All files that a run may have written directly into its folder, whether they exist or not.

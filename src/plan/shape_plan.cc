@@ -75,7 +75,9 @@ ModelShape FindShape(const std::string& name) {
 
 // Every sequence has max_length tokens, and every micro-batch is full.
 DataExtent FullSequences(const TrainOptions& options, std::int64_t length) {
-  const bool evaluates = !options.data.eval_dataset.empty() || options.data.val_set_size > 0;
+  const DataFields& data = options.data;
+  const bool evaluates = !data.eval_dataset.empty() || data.val_set_size > 0 ||
+                         !data.calibration_dataset.empty() || data.calibration_size > 0;
   DataExtent extent;
   extent.longest = length;
   extent.held_out_longest = evaluates ? length : 0;

@@ -206,13 +206,17 @@ RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, loaded, out, at);
   // The mark that the run is complete comes last, after everything that it vouches for.
+  DecisionFinish decisions;
   if (writes && !out.stop.interrupted()) {
     out.checkpoints.SaveResult(at);
+    decisions = out.checkpoints.FinishDecisions();
     WriteModelCard(plan, at, out.log.mean_loss());
     out.samples.Write(at);
     WriteRunInfo(plan, at.step);
   }
-  return Summarize(plan, loaded, out, first_step, at);
+  RunSummary summary = Summarize(plan, loaded, out, first_step, at);
+  summary.decisions = std::move(decisions);
+  return summary;
 }
 
 // Refuses a folder that another run changed since the plan was made.

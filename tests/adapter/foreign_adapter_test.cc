@@ -126,14 +126,45 @@ TEST_F(ForeignAdapterTest, AddsALoraOnTheEmbeddings) {
   }
 }
 
-// With the key PEFT changes a tied head with the embeddings.
-TEST_F(ForeignAdapterTest, RefusesALoraThatIsTied) {
+// With the key PEFT changes a tied head with the embeddings, whichever of the two the file names.
+TEST_F(ForeignAdapterTest, ALoraOfTiedTablesIsOfBoth) {
   Add("model.embed_tokens.lora_embedding_A", {2, kVocab});
   Add("model.embed_tokens.lora_embedding_B", {kHidden, 2});
-  const Json json = {{"target_modules", {"embed_tokens"}}, {"ensure_weight_tying", true}};
-  ExpectRefused([&] { Load(Config(true), json); },
-                "ensure_weight_tying is set: LoRA on embeddings");
-  EXPECT_NE(Load(Config(false), json).embedding(), nullptr);
+  Json json = {{"target_modules", {"embed_tokens"}}, {"ensure_weight_tying", true}};
+  const LoraAdapter tied = Load(Config(true), json);
+  EXPECT_EQ(HeadOf(weights_, &tied).dense.data, EmbeddingOf(weights_, &tied).dense.data);
+  EXPECT_EQ(Load(Config(false), json).head(), nullptr);
+  tensors_.clear();
+  values_.clear();
+  const auto a = Add("lm_head.lora_A.weight", {2, kHidden});
+  const auto b = Add("lm_head.lora_B.weight", {kVocab, 2});
+  json["target_modules"] = {"lm_head"};
+  const LoraAdapter of_head = Load(Config(true), json);
+  const ConstMatrixView table = EmbeddingOf(weights_, &of_head).dense;
+  EXPECT_EQ(HeadOf(weights_, &of_head).dense.data, table.data);
+  for (std::int64_t v = 0; v < kVocab; ++v) {
+    std::vector<double> row(embed_.begin() + v * kHidden, embed_.begin() + (v + 1) * kHidden);
+    for (std::int64_t i = 0; i < kHidden; ++i) {
+      for (std::int64_t r = 0; r < 2; ++r) row[i] += 2.0 * b[v * 2 + r] * a[r * kHidden + i];
+    }
+    ExpectRow(table, v, row);
+  }
+}
+
+TEST_F(ForeignAdapterTest, ATableOfATiedModelMayBeStoredTwiceWhereItIsOne) {
+  const auto table = Add("model.embed_tokens.weight", {kVocab, kHidden});
+  Add("model.layers.0.self_attn.q_proj.lora_A.weight", {2, kHidden});
+  Add("model.layers.0.self_attn.q_proj.lora_B.weight", {4, 2});
+  const Json json = {{"target_modules", {"q_proj"}},
+                     {"modules_to_save", {"embed_tokens", "lm_head"}},
+                     {"ensure_weight_tying", true}};
+  tensors_.push_back({"base_model.model.lm_head.weight", DType::kF32, {kVocab, kHidden}});
+  values_.push_back(table);
+  const LoraAdapter adapter = Load(Config(true), json);
+  EXPECT_EQ(HeadOf(weights_, &adapter).dense.data, EmbeddingOf(weights_, &adapter).dense.data);
+  EXPECT_EQ(adapter.modules().size(), 1u);
+  values_.back()[0] += 1;
+  ExpectRefused([&] { Load(Config(true), json); }, "what the adapter has for lm_head");
 }
 
 TEST_F(ForeignAdapterTest, ReplacesRowsOfTokens) {

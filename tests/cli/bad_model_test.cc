@@ -192,12 +192,10 @@ TEST_F(BadModelTest, AdapterForAnotherModel) {
   }
 }
 
-// As PEFT makes them for all-linear on a mixture of experts. In a model without experts, the module
-// has the name of a router by chance.
+// As PEFT makes them for all-linear on a mixture of experts, which are read. In a model without
+// experts, the module has the name of a router by chance.
 TEST_F(BadModelTest, AdapterOfARouter) {
-  for (const auto& [name, message] :
-       {std::pair("qwen3moe-tiny", "mlp.gate', the router of a mixture of experts"),
-        {"qwen3-tiny", "mlp.gate', which this model does not have"}}) {
+  for (const char* name : {"qwen3moe-tiny", "qwen3-tiny"}) {
     const fs::path model = Golden(name);
     fs::remove_all(scratch_ / "adapter");
     fs::copy(model / "adapter", scratch_ / "adapter");
@@ -213,8 +211,14 @@ TEST_F(BadModelTest, AdapterOfARouter) {
           {"dtype", "F32"}, {"shape", {rows, cols}}, {"data_offsets", {begin, parts.data.size()}}};
     }
     parts.Write(file);
+    if (model == Golden("qwen3moe-tiny")) {
+      EXPECT_THAT(Refused({"train", "--model", model.string(), "--dataset", "data.jsonl",
+                           "--output-dir", "out", "--adapter", "adapter"}),
+                  HasSubstr("a LoRA on the router 'model.layers.0.mlp.gate'"));
+      continue;
+    }
     EXPECT_THAT(Refused({"generate", model.string(), "Once", "--adapter", "adapter"}),
-                HasSubstr(message));
+                HasSubstr("mlp.gate', which this model does not have"));
   }
 }
 

@@ -324,7 +324,7 @@ TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {
   json["hidden_act"] = "relu";
   EXPECT_THAT(Refusal(json), AllOf(HasSubstr("hidden_act"), HasSubstr("relu"), HasSubstr("silu")));
   json = Minimal("llama");
-  for (const char* method : {"gptq", "awq", "fbgemm_fp8", "compressed-tensors"}) {
+  for (const char* method : {"gptq", "awq", "hqq", "compressed-tensors"}) {
     json["quantization_config"] = {{"quant_method", method}, {"bits", 4}};
     EXPECT_THAT(Refusal(json), AllOf(HasSubstr("quantization_config"), HasSubstr(method),
                                      HasSubstr("bitsandbytes")));

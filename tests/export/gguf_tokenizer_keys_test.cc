@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 GgufMetadata KeysOf(const Tokenizer& tokenizer, const std::string& architecture = "llama") {
   GgufMetadata metadata;
   std::vector<std::string> notes;
-  AddTokenizerMetadata(tokenizer, architecture, tokenizer.vocab_size(), metadata, notes);
+  AddTokenizerMetadata(tokenizer, architecture, tokenizer.vocab_size(),
+                       tokenizer.spec().add_prefix_space, metadata, notes);
   return metadata;
 }
 

@@ -151,7 +151,7 @@ TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
   EXPECT_THAT(Reason({weight}), HasSubstr(std::string("its scale '") + kScale + "' is missing"));
   std::string reason = Reason({weight, Floats(kScale, DType::kF32, {2}, {1, 2})});
   EXPECT_THAT(reason, HasSubstr(std::string("'") + kWeight + "' of shape [3, 5]: its scale"));
-  EXPECT_THAT(reason, HasSubstr("has shape [2], expected [], [1], or a number for each block"));
+  EXPECT_THAT(reason, HasSubstr("has shape [2], expected [], [1], [3, 1], or a number for each"));
   EXPECT_THAT(reason, HasSubstr("such as [1, 1] for blocks of 128 x 128"));
   // More parts than values, and parts that are not equal.
   EXPECT_THAT(Reason({weight, Floats(kScale, DType::kF32, {4, 1}, {1, 2, 3, 4})}),
@@ -159,7 +159,7 @@ TEST_F(Fp8Test, WeightsWithoutAUsableScaleAreNotRead) {
   EXPECT_THAT(Reason({weight, Floats(kScale, DType::kF32, {1, 4}, {1, 2, 3, 4})}),
               HasSubstr("has shape [1, 4]"));
   EXPECT_THAT(Reason({weight, Codes({}, {1}, DType::kI8, kScale)}), HasSubstr("is I8, expected"));
-  EXPECT_THAT(Reason({Codes({1, 1, 1}, {kOne}), Floats(kScale, DType::kF32, {}, {1})}),
+  EXPECT_THAT(Reason({Codes({1}, {kOne}), Floats(kScale, DType::kF32, {}, {1})}),
               HasSubstr("expected a matrix"));
 }
 
@@ -203,6 +203,19 @@ TEST_F(Fp8Test, OtherFilesStayAsTheyAre) {
 }
 
 TEST_F(Fp8Test, Configurations) {
+  const Json groups = {{"group_0", {{"weights", {{"type", "float"}, {"num_bits", 8}}}}}};
+  Json compressed = {{"quant_method", "compressed-tensors"}, {"config_groups", groups}};
+  EXPECT_TRUE(IsFp8Config(compressed, "c"));
+  EXPECT_EQ(Fp8BlocksOf(compressed, "c"), Fp8Blocks());
+  compressed["config_groups"]["group_0"]["weights"]["block_structure"] = {48, 40};
+  EXPECT_EQ(Fp8BlocksOf(compressed, "c"), (Fp8Blocks{48, 40}));
+  compressed["config_groups"]["group_0"]["weights"]["type"] = "int";
+  EXPECT_FALSE(IsFp8Config(compressed, "c"));
+  EXPECT_TRUE(IsFp8Config({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}, "c"));
+  EXPECT_FALSE(IsFp8Config({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}, "c"));
+  EXPECT_TRUE(IsFp8Config({{"quant_method", "fbgemm_fp8"}}, "c"));
+  EXPECT_EQ(Fp8BlocksOf({{"weight_block_size", {32, 48}}}, "c"), (Fp8Blocks{32, 48}));
+  ExpectRefused([&] { Fp8BlocksOf({{"weight_block_size", {32, 0}}}, "c"); }, "weight_block_size");
   EXPECT_TRUE(IsFp8Config({{"quant_method", "fp8"}, {"weight_block_size", nullptr}}, "c"));
   EXPECT_TRUE(IsFp8Config({{"quant_method", "fp8"}, {"fmt", "e4m3"}}, "c"));
   EXPECT_FALSE(IsFp8Config({{"quant_method", "bitsandbytes"}}, "c"));

@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-class DecoderBitsTest : public testing::TestWithParam<Family> {};
+class DecoderBitsTest : public testing::TestWithParam<TestedFamily> {};
 
 void ReserveFor(Backend& backend, const DecoderConfig& config, const LoraAdapter& adapter,
                 const Batch& batch) {
@@ -90,7 +90,7 @@ TEST_P(DecoderBitsTest, AnyNumberOfThreadsGivesTheSameBits) {
 // takes.
 TEST(DecoderBits, OfSharedMatricesAreTheSameOnAnyThreads) {
   DecoderConfig config;
-  for (const Family& family : Families()) {
+  for (const TestedFamily& family : Families()) {
     if (family.name == "GptOssWithOneAOfGateAndUp") config = family.config;
   }
   config.hidden_size = 600;

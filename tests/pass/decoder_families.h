@@ -9,13 +9,13 @@
 
 namespace qlora {
 
-struct Family {
+struct TestedFamily {
   std::string name;
   DecoderConfig config;
 };
 
-inline std::vector<Family> Families() {
-  std::vector<Family> families;
+inline std::vector<TestedFamily> Families() {
+  std::vector<TestedFamily> families;
   const auto add = [&](const std::string& name, auto&& change) {
     DecoderConfig c = TinyConfig();
     change(c);

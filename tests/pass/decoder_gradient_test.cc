@@ -19,7 +19,7 @@ constexpr double kStep = 1e-50;
 constexpr Precision kComplex{DType::kC128, DType::kC128};
 constexpr Precision kDouble{DType::kF64, DType::kF64};
 
-class DecoderGradientTest : public testing::TestWithParam<Family> {};
+class DecoderGradientTest : public testing::TestWithParam<TestedFamily> {};
 
 AdapterConfig Dora() {
   AdapterConfig config;
@@ -112,7 +112,7 @@ TEST(DecoderGradient, WithDropout) {
 TEST(DecoderGradient, OfDora) {
   CompareWithComplexStep(TinyConfig(), false, {}, 0, Dora());
   CompareWithComplexStep(TinyConfig(), true, {true, 77, 5}, 0.3, Dora());
-  for (const Family& family : Families()) {
+  for (const TestedFamily& family : Families()) {
     SCOPED_TRACE(family.name);
     if (family.config.moe.num_experts > 0) {
       EXPECT_THROW(RandomAdapter(family.config, 2, DType::kF64, 5, 0, Dora()), Error);
@@ -134,7 +134,7 @@ TEST(DecoderGradient, OfRslora) {
 }
 
 TEST(DecoderGradient, OfEmbeddingsAndHead) {
-  for (const Family& family : Families()) {
+  for (const TestedFamily& family : Families()) {
     SCOPED_TRACE(family.name);
     AdapterConfig whole;
     whole.modules_to_save = {"embed_tokens", "lm_head"};

@@ -1,0 +1,129 @@
+#include "inference/asked_questions.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "objective/decision.h"
+#include "records/record_error.h"
+
+namespace qlora {
+namespace {
+
+// Prompts about one state share a pass up to so many rows; more of them are parts of their own.
+constexpr std::int64_t kMostRows = 1024;
+
+std::int64_t LengthOf(std::span<const AnsweredPrompt> prompts, bool share_prefix) {
+  return std::ssize(SampleOf(prompts, share_prefix).ids);
+}
+
+}  // namespace
+
+void AskedQuestions::Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
+                         std::int64_t record) {
+  std::vector<AnsweredPrompt> prompts;
+  for (const AnsweredQuestion& asked : questions) {
+    const Question& question = decision.questions[asked.number];
+    const std::int64_t n = std::ssize(question.options);
+    Row row;
+    row.prediction.record = record;
+    row.prediction.id = question.id;
+    row.prediction.type = question.type;
+    for (const DecisionOption& option : question.options) {
+      row.prediction.keys.push_back(option.key);
+    }
+    row.prediction.target = asked.target;
+    const bool shifts = all_orders_ && question.type == QuestionType::kChoice;
+    for (std::int64_t shift = 0; shift < (shifts ? n : 1); ++shift) {
+      row.orders.push_back(ShiftedOrder(question, shift));
+      prompts.push_back(encoder_.Prompt(decision, asked, row.orders.back()));
+      const std::vector<std::int32_t>& ids = prompts.back().prompt.ids;
+      // Other orders are ours: a request pays for its questions.
+      prompt_tokens_ += shift == 0 ? std::ssize(ids) : 0;
+      longest_ = std::max(longest_, std::ssize(ids));
+      for (const std::int32_t id : ids) largest_id_ = std::max(largest_id_, id);
+    }
+    rows_.push_back(std::move(row));
+  }
+  AddSamples(prompts);
+}
+
+// As many prompts to a sample as kMostRows hold.
+void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
+  for (std::size_t begin = 0; begin < prompts.size();) {
+    std::size_t count = 1;
+    std::int64_t length = std::ssize(prompts[begin].prompt.ids);
+    while (begin + count < prompts.size()) {
+      const std::int64_t next =
+          LengthOf(prompts.subspan(begin, count + 1), encoder_.shares_prefix());
+      if (next > kMostRows) break;
+      length = next;
+      ++count;
+    }
+    Sample sample = SampleOf(prompts.subspan(begin, count), encoder_.shares_prefix());
+    largest_ = std::max(largest_, length);
+    unfolding_ = std::max(unfolding_,
+                          static_cast<double>(UnfoldedRows(sample)) / static_cast<double>(length));
+    samples_.push_back(std::move(sample));
+    begin += count;
+  }
+}
+
+std::optional<DatasetSums> AskedQuestions::Run(Communicator& communicator, const RankPlace& place,
+                                               const Decoder& decoder, const LoraAdapter* adapter,
+                                               Arena& memory, const EvalProgress& progress) const {
+  const EvalSamples samples = {
+      .size = std::ssize(samples_),
+      .largest = largest_,
+      .length = [&](std::int64_t i) { return std::ssize(samples_[i].ids); },
+      .supervised = [&](std::int64_t i) { return std::ssize(samples_[i].choices); },
+      .get = [&](std::int64_t i) { return samples_[i]; }};
+  return EvaluateSamples(communicator, place, decoder, adapter, DecisionObjective(), samples,
+                         /*per_token=*/true, memory, progress);
+}
+
+DecisionAnswers AskedQuestions::Answers(const DatasetSums& sums,
+                                        const Temperatures& temperatures) const {
+  DecisionAnswers answers;
+  auto logit = sums.logprobs.begin();
+  std::int64_t choices = 0;
+  std::int64_t flipped = 0;
+  for (const Row& row : rows_) {
+    Prediction& out = answers.rows.emplace_back(row.prediction);
+    const std::int64_t n = std::ssize(out.keys);
+    const double temperature = temperatures.Of(out.type, n);
+    out.probabilities.assign(static_cast<std::size_t>(n), 0);
+    bool flips = false;
+    for (const OptionOrder& order : row.orders) {
+      const std::vector<double> in_order(logit, logit + n);
+      logit += n;
+      const std::vector<double> z = OfOptions(in_order, order, n);
+      if (out.logits.empty()) out.logits = z;
+      const std::vector<double> p = WithTemperature(z, temperature);
+      flips = flips || FirstLargest(p) != FirstLargest(out.logits);
+      for (std::int64_t k = 0; k < n; ++k) {
+        out.probabilities[k] += p[k] / static_cast<double>(row.orders.size());
+      }
+    }
+    choices += out.type == QuestionType::kChoice;
+    flipped += flips;
+  }
+  if (all_orders_ && choices > 0) {
+    answers.flip = static_cast<double>(flipped) / static_cast<double>(choices);
+  }
+  // Loss, accuracy, Brier score, label mass.
+  answers.label_mass = DecisionObjective().Values(sums.sums, sums.totals)[3];
+  answers.seconds = sums.seconds;
+  return answers;
+}
+
+void AskAll(const Dataset& dataset, const DecisionEncoder& encoder, AskedQuestions& asked) {
+  for (std::int64_t i = 0; i < dataset.size(); ++i) {
+    NamePlace([&] { return dataset.Where(i); },
+              [&] {
+                const DecisionRecord record = encoder.Read(*dataset.ReadRecord(i));
+                asked.Add(record.decision, encoder.Questions(record), dataset.RecordOf(i));
+              });
+  }
+}
+
+}  // namespace qlora

@@ -1,0 +1,75 @@
+// Questions on their way through a model: prompts about states, and the probabilities that their
+// labels get.
+#ifndef QLORA_INFERENCE_ASKED_QUESTIONS_H_
+#define QLORA_INFERENCE_ASKED_QUESTIONS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data/decision_encoder.h"
+#include "decision/decision_temperature.h"
+#include "decision/prediction.h"
+#include "inference/dataset_loss.h"
+
+namespace qlora {
+
+struct DecisionAnswers {
+  // Logits are those of the options in the given order. Probabilities: softmax(logits / T), or the
+  // mean of it over all orders that were asked.
+  std::vector<Prediction> rows;
+  std::optional<double> flip;  // share of choices whose answer some order changes; of all orders
+  double label_mass = 0;       // mean probability that the vocabulary gives to the labels
+  double seconds = 0;
+};
+
+class AskedQuestions {
+ public:
+  // all_orders: asks a choice in all cyclic shifts of its options. The encoder must outlive this.
+  explicit AskedQuestions(const DecisionEncoder& encoder, bool all_orders = false)
+      : encoder_(encoder), all_orders_(all_orders) {}
+
+  // record: of the answers. Errors: InvalidInput, without a place, as DecisionTemplate::Render.
+  void Add(const Decision& decision, std::span<const AnsweredQuestion> questions,
+           std::int64_t record);
+
+  bool empty() const { return samples_.empty(); }
+  // All questions count what they share.
+  std::int64_t prompt_tokens() const { return prompt_tokens_; }
+  std::int64_t longest() const { return longest_; }  // tokens of a prompt
+  std::int64_t largest() const { return largest_; }  // tokens of a sample
+  double unfolding() const { return unfolding_; }    // as DataReport::unfolding
+  std::int32_t largest_id() const { return largest_id_; }
+
+  // Asks the model. memory, progress, result: as of EvaluateSamples.
+  std::optional<DatasetSums> Run(Communicator& communicator, const RankPlace& place,
+                                 const Decoder& decoder, const LoraAdapter* adapter, Arena& memory,
+                                 const EvalProgress& progress = {}) const;
+  // Reads the result of Run.
+  DecisionAnswers Answers(const DatasetSums& sums, const Temperatures& temperatures) const;
+
+ private:
+  struct Row {
+    Prediction prediction;            // but for what the model says
+    std::vector<OptionOrder> orders;  // of the options
+  };
+  void AddSamples(std::span<const AnsweredPrompt> prompts);
+
+  const DecisionEncoder& encoder_;
+  bool all_orders_;
+  std::vector<Row> rows_;
+  std::vector<Sample> samples_;  // a choice for each order of each row, in this order
+  std::int64_t prompt_tokens_ = 0;
+  std::int64_t longest_ = 0;
+  std::int64_t largest_ = 0;
+  double unfolding_ = 1;
+  std::int32_t largest_id_ = 0;
+};
+
+// Adds the questions of all records of a data set. Errors: InvalidInput with file and line.
+void AskAll(const Dataset& dataset, const DecisionEncoder& encoder, AskedQuestions& asked);
+
+}  // namespace qlora
+
+#endif  // QLORA_INFERENCE_ASKED_QUESTIONS_H_

@@ -1,0 +1,102 @@
+#include "inference/decision_evaluation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "decision/decision_metrics.h"
+#include "io/json.h"
+#include "records/record_error.h"
+
+namespace qlora {
+namespace {
+
+bool HasEffect(const Temperatures& temperatures) {
+  const auto& values = temperatures.values();
+  return std::any_of(values.begin(), values.end(), [](const auto& it) { return it.second != 1; });
+}
+
+std::string MetricsText(const std::vector<Prediction>& rows, std::int64_t bins,
+                        std::optional<double> flip) {
+  OrderedJson metrics = MetricsJson(rows, bins);
+  if (flip) metrics["choice"]["flip"] = *flip;
+  return FormatJson(metrics);
+}
+
+DecisionResult Judge(const std::vector<Prediction>& rows, const Temperatures& temperatures,
+                     std::int64_t bins, std::optional<double> flip = {}) {
+  if (bins < 1) ThrowInvalidInput("ece_bins: expected a number from 1 on, found {}", bins);
+  DecisionResult result;
+  result.questions = std::ssize(rows);
+  result.flip = flip;
+  result.metrics = MetricsText(rows, bins, flip);
+  result.temperatures = temperatures.values();
+  for (const Prediction& row : rows) result.predictions += PredictionLine(row);
+  return result;
+}
+
+}  // namespace
+
+DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& sums,
+                              const Temperatures& temperatures, std::int64_t bins) {
+  const DecisionAnswers answers = asked.Answers(sums, temperatures);
+  DecisionResult result = Judge(answers.rows, temperatures, bins, answers.flip);
+  if (HasEffect(temperatures)) {
+    result.metrics_before = MetricsText(asked.Answers(sums, {}).rows, bins, answers.flip);
+  }
+  result.label_mass = answers.label_mass;
+  return result;
+}
+
+std::vector<Prediction> ReadPredictions(const std::filesystem::path& file) {
+  return ParsePredictions(ReadTextFile(file), file.string());
+}
+
+std::vector<Prediction> ParsePredictions(const std::string& text, const std::string& file) {
+  std::vector<Prediction> rows;
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (Trim(line).empty()) continue;
+    const auto where = [&] { return fmt::format("{}:{}", file, number); };
+    const OrderedJson json = ParseOrderedJson(line, where(), DuplicateKeys::kRefuse);
+    NamePlace(where, [&] {
+      if (!json.is_object()) ThrowInvalidInput("expected an object, found {}", ShortJson(json));
+      rows.push_back(ReadPrediction(json));
+    });
+  }
+  if (rows.empty()) ThrowInvalidInput("{}: there are no predictions", file);
+  return rows;
+}
+
+DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
+                                std::int64_t bins) {
+  if (!HasEffect(temperatures)) return Judge(rows, temperatures, bins);
+  const std::string before = MetricsText(rows, bins, {});
+  for (Prediction& row : rows) {
+    if (row.logits.empty()) {
+      ThrowInvalidInput("decision_temperature: the predictions have no logits to divide");
+    }
+    row.probabilities =
+        WithTemperature(row.logits, temperatures.Of(row.type, std::ssize(row.logits)));
+  }
+  DecisionResult result = Judge(rows, temperatures, bins);
+  result.metrics_before = before;
+  return result;
+}
+
+DecisionResult EvaluatePredictions(const std::string& file, const std::string& decision_temperature,
+                                   std::int64_t ece_bins) {
+  const Temperatures temperatures =
+      decision_temperature.empty()
+          ? Temperatures()
+          : ParseTemperatures(decision_temperature, "decision_temperature");
+  return JudgePredictions(ReadPredictions(file), temperatures, ece_bins);
+}
+
+}  // namespace qlora

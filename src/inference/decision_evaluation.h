@@ -1,0 +1,31 @@
+// The metrics of answers whose questions have known ones.
+#ifndef QLORA_INFERENCE_DECISION_EVALUATION_H_
+#define QLORA_INFERENCE_DECISION_EVALUATION_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "decision/decision_temperature.h"
+#include "decision/prediction.h"
+#include "inference/asked_questions.h"
+#include "qlora/decision.h"
+
+namespace qlora {
+
+// sums: of AskedQuestions::Run.
+DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& sums,
+                              const Temperatures& temperatures, std::int64_t bins);
+
+// Reads lines of predictions. Errors (both): InvalidInput with file and line.
+std::vector<Prediction> ParsePredictions(const std::string& text, const std::string& file);
+std::vector<Prediction> ReadPredictions(const std::filesystem::path& file);
+// The result of such rows. Probabilities are as the file has them, or made of its logits where
+// there are temperatures.
+DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
+                                std::int64_t bins);
+
+}  // namespace qlora
+
+#endif  // QLORA_INFERENCE_DECISION_EVALUATION_H_

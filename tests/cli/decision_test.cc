@@ -1,0 +1,147 @@
+// Decisions as a user meets them: training, evaluation, temperatures, requests, and what is
+// refused.
+#include "cli/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+// The folder of a test holds a model as `model`, and records of questions.
+class DecisionCommandTest : public TinyModelTest {
+ protected:
+  void SetUp() override {
+    const fs::path golden = Golden("decision");
+    fs::create_directory(scratch_ / "model");
+    for (const char* name :
+         {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
+      fs::copy_file(golden / "tiny-qwen3" / name, scratch_ / "model" / name);
+    }
+    for (const char* name : {"train.jsonl", "eval.jsonl", "calibration.jsonl"}) {
+      fs::copy_file(golden / "qwen3" / name, scratch_ / name);
+    }
+    fs::copy(golden / "qwen3" / "adapter_mixed", scratch_ / "adapter");
+    Write("base.yaml",
+          "model: model\ndataset: train.jsonl\nadapter: adapter\noutput_dir: out\nmax_steps: 2\n"
+          "decision_template: plain\ncompute_dtype: float32\nthreads: 1\n");
+  }
+
+  // The message of a training whose only record is this.
+  std::string RefusedRecord(const std::string& record) const {
+    std::ofstream(scratch_ / "bad.jsonl") << ReadAll(scratch_ / "eval.jsonl") << record << '\n';
+    return Refused(TrainWords({"--dataset", "bad.jsonl"}));
+  }
+
+  void ExpectRefused(const std::string& record, const std::string& why) const {
+    const std::string message = RefusedRecord(record);
+    EXPECT_NE(message.find("bad.jsonl:17"), std::string::npos) << message;
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  }
+};
+
+TEST_F(DecisionCommandTest, TrainsJudgesCalibratesAndAnswers) {
+  RunJson(TrainWords());
+  const nlohmann::json file = nlohmann::json::parse(ReadAll(scratch_ / "out/decision.json"));
+  EXPECT_EQ(file["type"], "nimble");
+  EXPECT_EQ(file["temperature"], nlohmann::json::object());
+  EXPECT_EQ(file["labels"].size(), 26u);
+
+  const std::vector<std::string> eval = {"eval", "model", "eval.jsonl", "--adapter", "out"};
+  auto with = [&](std::vector<std::string> words, const std::vector<std::string>& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  };
+  const nlohmann::json before = RunJson(with(eval, {"--predictions", "predictions.jsonl"}));
+  EXPECT_EQ(before["decision"]["all"]["n"], 32);
+  EXPECT_FALSE(before.contains("decision_before_temperature"));
+  // The same metrics of the file, without the model.
+  const nlohmann::json again = RunJson({"eval", "--from-predictions", "predictions.jsonl"});
+  EXPECT_EQ(again["decision"], before["decision"]);
+
+  const nlohmann::json fitted =
+      RunJson({"calibrate", "model", "calibration.jsonl", "--adapter", "out"});
+  EXPECT_EQ(fitted["temperature"].size(), 3u);
+  const nlohmann::json after = RunJson(eval);
+  EXPECT_EQ(after["temperature"], fitted["temperature"]);
+  EXPECT_EQ(after["decision_before_temperature"], before["decision"]);
+  EXPECT_EQ(after["decision"]["all"]["accuracy"], before["decision"]["all"]["accuracy"]);
+
+  Write("request.json",
+        R"({"state": "It was a cat.", "questions": {"who": {"type": "choice",
+            "instructions": "Who is it?", "criteria": {"cat": null, "dog": "it barks"}}}})");
+  const nlohmann::json answer =
+      RunJson({"decide", "model", "--adapter", "out", "--request", "request.json"});
+  EXPECT_EQ(answer["answers"]["who"]["probabilities"].size(), 2u);
+  const Outcome text = Run({"decide", "model", "--adapter", "out", "--request", "request.json"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.out.find("who: "), std::string::npos) << text.out;
+}
+
+TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
+  const nlohmann::json trained =
+      RunJson(TrainWords({"--calibration-dataset", "calibration.jsonl"}));
+  const nlohmann::json file = nlohmann::json::parse(ReadAll(scratch_ / "out/decision.json"));
+  EXPECT_EQ(file["temperature"].size(), 3u);
+  EXPECT_EQ(file["fitted_on"], "calibration.jsonl");
+  // As a command of its own would fit them.
+  const nlohmann::json fitted = RunJson({"calibrate", "model", "calibration.jsonl", "--adapter",
+                                         "out", "--compute-dtype", "float32"});
+  for (const auto& [type, temperature] : file["temperature"].items()) {
+    EXPECT_NEAR(fitted["temperature"][type].get<double>(), temperature.get<double>(),
+                1e-4 * temperature.get<double>());
+  }
+  RunJson({"train", "base.yaml", "--calibration-size", "0.3", "--output-dir", "split"});
+  EXPECT_NE(ReadAll(scratch_ / "split/decision.json").find("calibration_size 0.3"),
+            std::string::npos);
+}
+
+TEST_F(DecisionCommandTest, WrongRecordsAreNamedWithTheirLine) {
+  const std::string state = R"({"state": "s", "questions": {"q": )";
+  const auto choice = [&](const std::string& criteria, const std::string& answer) {
+    return state + R"({"type": "choice", "instructions": "?", "criteria": )" + criteria +
+           R"(}}, "answers": {"q": )" + answer + "}}";
+  };
+  ExpectRefused(choice(R"({"a": null, "b": null})", "\"c\""), "\"c\" is not among the options");
+  ExpectRefused(choice(R"({"a": null, "b": null})", R"({"a": -1, "b": 2})"), "from 0 on");
+  ExpectRefused(choice(R"({"a": null, "b": null})", R"({"a": 0, "b": 0})"), "not all 0");
+  ExpectRefused(choice(R"({"a": null})", "\"a\""), "at least 2 options");
+  ExpectRefused(choice(R"(["a", "a"])", "\"a\""), "appears twice");
+  std::string many = "{";
+  for (int i = 0; i < 27; ++i) many += (i > 0 ? ", \"" : "\"") + std::to_string(i) + "\": null";
+  ExpectRefused(choice(many + "}", "\"1\""), "26");
+  ExpectRefused(state + R"({"type": "score", "instructions": "?", "criteria": ["one"]}},
+                            "answers": {"q": 0}})",
+                "2 to 10 levels");
+  ExpectRefused(state + R"({"type": "noul"}}, "answers": {"q": true}})", "instructions: missing");
+  ExpectRefused(R"({"state": "s", "questions": "{\"q\": ", "answers": {"q": 1}})", "questions");
+  ExpectRefused(R"({"questions": {"q": {"type": "noul", "instructions": "?"}},
+                    "answers": {"q": true}})",
+                "state: missing");
+}
+
+TEST_F(DecisionCommandTest, WrongOptionsAreRefused) {
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& why) {
+    const std::string message = Refused(words);
+    EXPECT_NE(message.find(why), std::string::npos) << message;
+  };
+  refused(TrainWords({"--label-smoothing", "1"}), "label_smoothing");
+  refused(TrainWords({"--train-on-inputs", "true"}), "train_on_inputs");
+  refused(TrainWords({"--brier-weight", "-1"}), "brier_weight");
+  refused(TrainWords({"--calibration-dataset", "train.jsonl"}), "is trained on");
+  refused({"eval", "model", "eval.jsonl", "--decision-temperature", "noul=0"}, "above 0");
+  refused({"eval", "model", "eval.jsonl", "--ece-bins", "0"}, "ece_bins");
+  refused({"eval", "--from-predictions", "eval.jsonl"}, "eval.jsonl:1");
+  refused({"eval", "eval.jsonl"}, "missing");
+  Write("no-state.jinja", "{% for o in options %}{{ o.label }}{% endfor %}\n\n");
+  refused(TrainWords({"--decision-template", "no-state.jinja"}), "leaves out the state");
+  Write("inside.jinja", "{{ state | tojson }}{% for o in options %}{{ o.label }}{% endfor %}x");
+  refused(TrainWords({"--decision-template", "inside.jinja"}), "is not a token of its own");
+  Write("request.json", R"({"state": "s", "questions": {"q": {"type": "rank"}}})");
+  refused({"decide", "model", "--request", "request.json"}, "questions.q.type");
+  Write("broken.json", R"({"state": )");
+  refused({"decide", "model", "--request", "broken.json"}, "request");
+  // The data of the training are no data for temperatures.
+  RunJson(TrainWords());
+  refused({"calibrate", "model", "train.jsonl", "--adapter", "out"}, "was trained on");
+}
+
+}  // namespace
+}  // namespace qlora
