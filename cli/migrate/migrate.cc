@@ -363,6 +363,12 @@ bool IsForeignConfiguration(const YAML::Node& root) {
 }
 
 Migration Migrate(std::string_view text, const std::string& file, const std::string& from) {
+  if (file.ends_with(".py") || file.ends_with(".ipynb")) {
+    ThrowInvalidInput(
+        "{}: programs in Python are not read; write the arguments of its configuration (SFTConfig, "
+        "TrainingArguments, LoraConfig) as lines of 'key: value', and give --from trl",
+        file);
+  }
   const YAML::Node root = ParseYaml(std::string(text), file);
   if (!root.IsMap()) ThrowInvalidInput("{}: expected a configuration, lines of 'key: value'", file);
   Entries entries;

@@ -121,21 +121,37 @@ void NoteFewerThreads(const Console& console, Communicator& ranks, int threads) 
                            most, fmt::join(fewer, ", ")));
 }
 
+// Says which step the adapter is of, or that an earlier one was better; "" where the last one is
+// the best, or nothing was evaluated.
+std::string BestToText(const TrainOptions& options, const RunSummary& summary) {
+  if (summary.best_step < 0 || summary.best_step == summary.steps) return "";
+  if (options.load_best_model_at_end) {
+    return fmt::format("the adapter is that of step {} of {}, the best evaluation by {}\n",
+                       summary.best_step, summary.steps, options.metric_for_best_model);
+  }
+  return fmt::format(
+      "the best evaluation by {} was at step {} of {}: --load_best_model_at_end keeps the adapter "
+      "of that step\n",
+      options.metric_for_best_model, summary.best_step, summary.steps);
+}
+
 // Returns the values of PrintSummary without the rounding.
 OrderedJson ToJson(const RunSummary& summary) {
   const std::int64_t steps = summary.steps - summary.resumed_step;
-  OrderedJson json = {{"adapter_dir", summary.adapter_dir},
-                      {"train_runtime", summary.seconds},
-                      {"train_steps", summary.steps},
-                      {"resumed_step", summary.resumed_step},
-                      {"train_steps_per_second",
-                       summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
-                      {"train_loss", summary.mean_loss},
-                      {"trained_tokens", summary.tokens},
-                      {"peak_memory_bytes", summary.peak_memory_bytes},
-                      {"skipped_steps", summary.skipped_steps},
-                      {"stopped_early", summary.stopped_early},
-                      {"interrupted", summary.interrupted}};
+  OrderedJson json = {
+      {"adapter_dir", summary.adapter_dir},
+      {"train_runtime", summary.seconds},
+      {"train_steps", summary.steps},
+      {"resumed_step", summary.resumed_step},
+      {"train_steps_per_second",
+       summary.seconds > 0 ? static_cast<double>(steps) / summary.seconds : 0},
+      {"train_loss", summary.mean_loss},
+      {"trained_tokens", summary.tokens},
+      {"peak_memory_bytes", summary.peak_memory_bytes},
+      {"skipped_steps", summary.skipped_steps},
+      {"stopped_early", summary.stopped_early},
+      {"best_step", summary.best_step < 0 ? OrderedJson() : OrderedJson(summary.best_step)},
+      {"interrupted", summary.interrupted}};
   if (summary.ranks.empty()) return json;
   const RankShares shares = SharesOf(summary.ranks);
   json["ranks"] = summary.ranks.size();
@@ -213,6 +229,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
+  console.err << BestToText(options, summary);
   // Whoever sets max_steps knows how long.
   if (options.max_steps <= 0 && display.StillFalls()) {
     console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",

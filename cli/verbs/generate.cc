@@ -86,6 +86,7 @@ class GenerateVerb : public Verb {
                               {"decode_seconds", report.decode_seconds}});
     } else {
       console.out << '\n';
+      if (report.text.empty()) Say(console, "the model ended at once: the answer is empty");
     }
     SayWhereCut(report, model.context_length(), console);
     Say(console, FormatSpeed(report));

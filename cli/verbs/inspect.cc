@@ -1,5 +1,6 @@
-// `qlora inspect`: describes the model, adapter or file at a path; or, given data and a model,
-// shows samples as the trainer sees them, with the options of `train` that decide about samples.
+// `qlora inspect`: describes the model, adapter or file at a path, or data without a model; or,
+// given data and a model, shows samples as the trainer sees them, with the options of `train` that
+// decide about samples.
 #include "qlora/inspect.h"
 
 #include "base/check.h"
@@ -18,11 +19,12 @@ class InspectVerb : public Verb {
         .name = "inspect",
         .summary = "describe a model, an adapter, a GGUF file or a data set",
         .explanation =
-            "Describes a model, an adapter or a GGUF file, given its path. Given a dataset and a "
-            "model, shows the data as the trainer will see them: trained and masked tokens, "
-            "lengths, dropped samples.",
-        .examples = {"qlora inspect ./my-model",
-                     "qlora inspect --dataset train.jsonl --model ./my-model --samples 3"},
+            "Describes a model, an adapter, a GGUF file or data, given its path: of data the "
+            "format, the fields, the lengths and what cannot be read. Given data and a model, "
+            "shows the data as the trainer will see them: trained and masked tokens, lengths, "
+            "dropped samples.",
+        .examples = {"qlora inspect ./my-model", "qlora inspect train.jsonl",
+                     "qlora inspect train.jsonl --model ./my-model --samples 3"},
         .positionals = {"path"},
         .required = {},
     };
@@ -32,7 +34,8 @@ class InspectVerb : public Verb {
     table.Section("Input");
     // The option is not model_name_or_path: the path may be an adapter or a file, and with a
     // dataset the path is absent.
-    table.AddPath("path", &path_, "model directory, adapter directory or .gguf file to describe");
+    table.AddPath("path", &path_,
+                  "model directory, adapter directory, .gguf file or data to describe");
     table.AddPath("model_name_or_path", &data_.model, "model whose tokenizer reads the dataset",
                   {"base_model", "model"});
     data_.data.Declare(table);
@@ -53,26 +56,31 @@ class InspectVerb : public Verb {
 
  private:
   Inspection Look(const Console& console) {
-    if (data_.data.dataset.empty()) {
-      if (path_.empty() && data_.model.empty()) {
-        ThrowInvalidInput(
-            "a path is missing: give a model, an adapter or a GGUF file, or --dataset and --model");
-      }
-      // `qlora inspect --model X` equals `qlora inspect X`.
-      Inspection found = Inspect(path_.empty() ? data_.model : path_);
-      // Printable: names and values come from a file.
-      found.text = Fitted(console.out_style, Printable(found.text));
-      return found;
+    if (data_.data.dataset.empty() && !data_.model.empty() && !path_.empty() && IsData(path_)) {
+      data_.data.dataset = {path_};
     }
-    // Tokens, and so lengths and masks, belong to one tokenizer.
-    if (data_.model.empty())
-      ThrowInvalidInput("--dataset needs --model: its tokenizer reads the data");
+    if (data_.data.dataset.empty() || data_.model.empty()) return Describe(console);
     Context context(run_.ThreadCount());
     // Colours only on a terminal: a file would hold escape sequences.
     StatusLine line(console.err, console.style);
     return InspectData(
         context, data_, samples_, console.out_style.color,
         [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
+  }
+
+  // Of data, what is told without the tokens of a model.
+  Inspection Describe(const Console& console) const {
+    if (data_.data.dataset.empty() && path_.empty() && data_.model.empty()) {
+      ThrowInvalidInput(
+          "a path is missing: give a model, an adapter, a GGUF file or data, or --dataset and "
+          "--model");
+    }
+    // `qlora inspect --model X` equals `qlora inspect X`.
+    Inspection found = !data_.data.dataset.empty() ? InspectRecords(data_.data)
+                                                   : Inspect(path_.empty() ? data_.model : path_);
+    // Printable: names and values come from a file.
+    found.text = Fitted(console.out_style, Printable(found.text));
+    return found;
   }
 
   std::string path_;

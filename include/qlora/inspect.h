@@ -16,8 +16,17 @@ struct Inspection {
 };
 
 // path: a Hugging Face model directory (or org/name in the local cache), a PEFT adapter directory,
-// or a .gguf file. Errors: InvalidInput for anything else, and for damaged files.
+// a .gguf file, or data (IsData), as InspectRecords. Errors: InvalidInput for anything else, and
+// for damaged files.
 Inspection Inspect(const std::string& path);
+
+// True for a file with the extension of data that is no part of a model, and for a folder without a
+// model that holds such files.
+bool IsData(const std::string& path);
+
+// Describes the files of `fields.dataset` without a model: format, fields, lengths in characters,
+// records that cannot be read, the first record. Errors: InvalidInput for files without records.
+Inspection InspectRecords(const DataFields& fields);
 
 // The training options that affect how data is read.
 struct DataInspection {

@@ -34,6 +34,19 @@ std::vector<std::string> NamesOf(const std::vector<Option>& options) {
   return names;
 }
 
+// The names, some at most, of which `part` is a word: neftune of neftune_noise_alpha.
+std::vector<std::string> NamesWith(std::string_view part, const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 4;
+  std::vector<std::string> found;
+  const std::string word = fmt::format("_{}_", part);
+  for (const std::string& name : names) {
+    const std::string whole = fmt::format("_{}_", name);
+    const bool ends = part.size() > 3 && name.ends_with(part);  // rslora of use_rslora
+    if (found.size() < kMost && (ends || whole.find(word) != whole.npos)) found.push_back(name);
+  }
+  return found;
+}
+
 // Returns the whole of `text` as T, or nothing.
 template <typename T>
 std::optional<T> ParseNumber(std::string_view text) {
@@ -244,10 +257,13 @@ void OptionTable::Set(std::string_view key, std::string_view text, std::string_v
   if (option == nullptr) {
     // An unknown option is an error and not a warning: a mistyped learning_rate would train a whole
     // run with the default.
-    const std::string nearest = Nearest(Normalise(key), NamesOf(options_));
-    ThrowInvalidInput(
-        "{}: unknown option '{}'{}", origin, key,
-        nearest.empty() ? "; see --help" : fmt::format("; did you mean '{}'?", nearest));
+    const std::vector<std::string> names = NamesOf(options_);
+    std::vector<std::string> meant = {Nearest(Normalise(key), names)};
+    if (meant[0].empty()) meant = NamesWith(Normalise(key), names);
+    ThrowInvalidInput("{}: unknown option '{}'{}", origin, key,
+                      meant.empty()
+                          ? "; see --help"
+                          : fmt::format("; did you mean '{}'?", fmt::join(meant, "' or '")));
   }
   const auto parsed = [&](const auto& value, std::string_view expected) {
     if (!value) {

@@ -1,5 +1,5 @@
-// Inspect and InspectData: each reads headers and tables alone, and makes the text for people and
-// the JSON from the same values.
+// Inspect, InspectRecords and InspectData: each makes the text for people and the JSON from the
+// same values. Of models, headers and tables alone are read.
 #include "qlora/inspect.h"
 
 #include <fmt/format.h>
@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "config/config.h"
+#include "convert/record_survey.h"
 #include "data/sample_display.h"
 #include "data/training_data.h"
 #include "gguf/gguf.h"
@@ -31,6 +32,8 @@
 #include "prompt/chat_template_load.h"
 #include "qlora/context.h"
 #include "qlora/data_report.h"
+#include "records/data_files.h"
+#include "records/file_format.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -328,24 +331,83 @@ Inspection InspectGguf(const fs::path& path) {
   return {text, FormatJson(json, 2)};
 }
 
+// True for a file beside the configuration of a model or an adapter.
+bool IsPartOfModel(const fs::path& file) {
+  const fs::path folder = fs::absolute(file).parent_path();
+  return fs::exists(folder / "config.json") || fs::exists(folder / kAdapterConfig);
+}
+
+// True for the name of a folder without a model, in which there are data files.
+bool IsFolderOfData(const fs::path& path) {
+  if (!fs::is_directory(path) || fs::exists(path / "config.json") || FindGguf(path)) return false;
+  try {
+    FindDataFiles(path);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace
 
+bool IsData(const std::string& path) {
+  if (IsFolderOfData(path)) return true;
+  if (!fs::is_regular_file(path) || !HasDataExtension(path)) return false;
+  const std::string extension = DataExtension(path);
+  const bool may_be_part = extension == ".json" || extension == ".txt";
+  return !may_be_part || !IsPartOfModel(path);
+}
+
 Inspection Inspect(const std::string& path) {
+  if (IsData(path)) {
+    DataFields fields;
+    fields.dataset = {path};
+    return InspectRecords(fields);
+  }
   std::error_code ignored;
   if (fs::is_regular_file(path, ignored)) {
     if (fs::path(path).extension() == ".gguf") return InspectGguf(path);
-    const fs::path folder = fs::absolute(path).parent_path();
-    const bool is_part =
-        fs::exists(folder / "config.json", ignored) || fs::exists(folder / kAdapterConfig, ignored);
-    ThrowInvalidInput("{}: expected a model or adapter directory or a .gguf file; {}", path,
-                      is_part ? fmt::format("give the directory of this file, {}", folder.string())
-                              : "for data give --dataset and --model");
+    ThrowInvalidInput(
+        "{}: expected a model or adapter directory, a .gguf file or a data file ({}){}", path,
+        fmt::join(kDataExtensions, ", "),
+        IsPartOfModel(path) ? fmt::format("; give the directory of this file, {}",
+                                          fs::absolute(path).parent_path().string())
+                            : "");
   }
   // Before the model: a folder with both files is an adapter whose saver added the model's
   // config.json.
   if (fs::exists(fs::path(path) / "adapter_config.json", ignored)) return InspectAdapter(path);
   const fs::path model = ResolveModelDir(path);
   return FindGguf(model) ? InspectGguf(model) : InspectModel(model);
+}
+
+Inspection InspectRecords(const DataFields& fields) {
+  const RecordFormat format = ParseRecordFormat(fields.reading.dataset_format);
+  const LayoutRules rules = {.choice = ParseLayoutChoice(fields.reading.prompt_layout),
+                             .prompt_template = fields.reading.prompt_template,
+                             .completion_template = fields.reading.completion_template};
+  OrderedJson json = {{"kind", "data"}, {"files", OrderedJson::array()}};
+  std::string text;
+  bool needs_chat_template = false;
+  for (const std::string& name : fields.dataset) {
+    for (const DataSource& source : FindSources(name, format, DataPurpose::kTraining).sources) {
+      const FileSurvey survey = SurveyFile(source, rules);
+      text += RenderSurvey(survey);
+      json["files"].push_back(SurveyToJson(survey));
+      needs_chat_template = needs_chat_template || survey.needs_chat_template;
+    }
+  }
+  const std::string names = fmt::format("{}", fmt::join(fields.dataset, ","));
+  text += fmt::format(
+      "the tokens that are trained: qlora inspect {0} --model MODEL\n"
+      "to train: qlora train --model MODEL --dataset {0} --output-dir DIR\n",
+      names);
+  if (needs_chat_template) {
+    text +=
+        "conversations need a chat template: that of the model, or one that --chat-template "
+        "names, such as plain for a base model\n";
+  }
+  return {std::move(text), FormatJson(json, 2)};
 }
 
 Inspection InspectData(Context& context, const DataInspection& options, std::int64_t samples,

@@ -14,6 +14,7 @@
 #include "data/text_search.h"
 #include "io/json.h"
 #include "prompt/known_fields.h"
+#include "prompt/turn_reader.h"
 
 namespace qlora {
 namespace {
@@ -272,8 +273,12 @@ class Collector {
 
   void CollectCalls(const std::string& path, const OrderedJson& value, std::size_t message) {
     OrderedJson parsed;
-    const bool is_text =
-        value.is_string() && !TryParseJson(value.get_ref<const std::string&>(), parsed);
+    bool is_text = false;
+    if (value.is_string()) {
+      const WrittenCalls written = SplitWrittenCalls(value.get_ref<const std::string&>());
+      AddText(written.thoughts, NewSite(path, Kind::kThoughts, message));
+      is_text = !TryParseJson(written.calls, parsed);
+    }
     const OrderedJson& calls = is_text ? parsed_.emplace_back(std::move(parsed)) : value;
     const Site* name = NewSite(path + "[].name", Kind::kCalls, message);
     const Site* arguments = NewSite(path + "[].arguments", Kind::kCalls, message);

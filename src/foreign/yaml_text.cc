@@ -15,6 +15,8 @@
 #include "base/check.h"
 #include "io/json.h"
 #include "qlora/options.h"
+#include "unicode/text_encoding.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -80,7 +82,42 @@ void WalkOver(const std::string& text) {
   }
 }
 
-// Refuses mistakes that yaml-cpp accepts.
+// Returns the place of the first byte that is not UTF-8; npos when there is none.
+std::size_t FindIllFormed(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const Utf8Step step = StepUtf8(text.substr(at));
+    if (!step.valid) return at;
+    at += step.length;
+  }
+  return text.npos;
+}
+
+// Refuses a text that is not UTF-8; yaml-cpp itself converts one that begins with the mark of
+// UTF-16 or UTF-32.
+void CheckUtf8(std::string_view text, const std::string& file) {
+  const bool has_mark = text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF") ||
+                        text.starts_with(std::string_view("\0\0\xFE\xFF", 4));
+  const std::size_t at = has_mark ? text.npos : FindIllFormed(text);
+  if (at == text.npos) return;
+  const std::string_view before = text.substr(0, at);
+  ThrowInvalidInput(
+      "{}:{}: the text is not UTF-8 (byte {}); it reads like {}: convert the file with iconv -f "
+      "{} -t UTF-8",
+      file, std::count(before.begin(), before.end(), '\n') + 1, at, GuessEncoding(text),
+      GuessEncoding(text));
+}
+
+// Returns a scalar in UTF-8: for "\_" and "\N" in quotes, yaml-cpp 0.7 writes the number of the
+// character as one byte.
+std::string WithWholeCharacters(std::string_view scalar) {
+  std::string text;
+  for (std::size_t at; (at = FindIllFormed(scalar)) != scalar.npos; scalar.remove_prefix(at + 1)) {
+    text.append(scalar.substr(0, at)).append("\xC2").append(scalar.substr(at, 1));
+  }
+  return text.append(scalar);
+}
+
+// Refuses mistakes that yaml-cpp accepts, and mends its own.
 class YamlChecker {
  public:
   YamlChecker(std::string_view text, const std::string& file)
@@ -97,6 +134,10 @@ class YamlChecker {
     if (--visits_left_ < 0) Fail(node, "aliases (*name) repeat too much");
     if (node.IsScalar()) {
       CheckQuote(node);
+      if (FindIllFormed(node.Scalar()) != std::string::npos) {
+        YAML::Node mended = node;  // the same node
+        mended = WithWholeCharacters(node.Scalar());
+      }
     } else if (node.IsSequence()) {
       for (const YAML::Node& item : node) Check(item, depth + 1);
     } else if (node.IsMap()) {
@@ -233,6 +274,7 @@ YAML::Node ParseYaml(const std::string& text, const std::string& file) {
     ThrowInvalidInput("{}: expected a configuration of at most {} bytes, found {}", file,
                       kMostBytes, text.size());
   }
+  CheckUtf8(text, file);
   try {
     WalkOver(text);
     YAML::Node root;

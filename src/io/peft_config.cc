@@ -320,6 +320,7 @@ AdapterConfig ParseAdapterConfig(const std::string& text, const std::string& whe
   config.alpha_pattern = PatternsOf<double>(text, json, "alpha_pattern", where);
   config.layers_to_transform = ListOf<std::int64_t>(json, "layers_to_transform", where);
   config.layers_pattern = ListOf<std::string>(json, "layers_pattern", where);
+  std::erase(config.layers_pattern, "");  // the same as none
   config.target_parameters = ListOf<std::string>(json, "target_parameters", where);
   config.trainable_token_indices = TokenIndicesOf(json, where);
   CheckNumbers(config, where);

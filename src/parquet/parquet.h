@@ -32,11 +32,11 @@ struct TextLimits {
 };
 
 // Calls write(line) for every row, in order: one JSON object, its keys in the order of the columns,
-// and a line feed. Columns without a counterpart in JSON (binary, times, decimals) are left out; a
-// column that the format marks as JSON is parsed. One page of each column is in memory at a time,
-// also of columns that no sample uses: which fields count is decided for whole records. What they
-// take is within the limits.
-// Errors: InvalidInput that names file, row group, row, column and page.
+// and a line feed. Columns without a counterpart in JSON (binary, times, decimals, FLOAT16,
+// VARIANT) are left out; a column that the format marks as JSON is parsed. One page of each column
+// is in memory at a time, also of columns that no sample uses: which fields count is decided for
+// whole records. What they take is within the limits. Errors: InvalidInput that names file, row
+// group, row, column and page.
 void WriteJsonLines(const Source& source, const std::function<void(std::string_view)>& write,
                     const TextLimits& limits = {});
 

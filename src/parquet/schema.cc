@@ -17,9 +17,9 @@ constexpr std::int32_t kRepeated = 2;
 // One entry of the list, which is the tree in depth-first order. Annotations come as a converted
 // type (old files), as a logical type, or as both:
 //
-//             text  map   list  enum  unsigned  signed  integer  null  JSON
+//             text  map   list  enum  unsigned  signed  integer  null  JSON  variant
 //   converted   0   1, 2    3     4    11-14     15-18                   19
-//   logical     1     2     3     4                        10      11    12
+//   logical     1     2     3     4                        10      11    12     16
 struct SchemaElement {
   std::optional<std::int32_t> physical;
   std::int32_t repetition = 0;
@@ -31,6 +31,8 @@ struct SchemaElement {
 
   bool is_list() const { return converted == 3 || logical == 3; }
   bool is_map() const { return converted == 1 || converted == 2 || logical == 2; }
+  // A struct of the parts in which a value is stored, which are not the value.
+  bool is_variant() const { return logical == 16; }
 };
 
 // 1 type, 3 repetition type, 4 name, 5 number of children, 6 converted type, 10 logical type.
@@ -82,6 +84,11 @@ Kind KindOf(const SchemaElement& element, Physical physical) {
     default:
       return Kind::kNone;
   }
+}
+
+void LeaveOut(Node& node) {
+  node.kind = Kind::kNone;
+  for (Node& child : node.children) LeaveOut(child);
 }
 
 // Builds the tree from the list: an element is followed by its children, each with its own.
@@ -136,6 +143,7 @@ class TreeBuilder {
     }
     node.leaves = leaves_ - node.first_leaf;
     FindList(element, node);
+    if (element.is_variant()) LeaveOut(node);
     return node;
   }
 

@@ -23,8 +23,8 @@ enum class Physical : std::int8_t {
   kFixed,
 };
 
-// The JSON type of a value. kNone: it has no counterpart there (binary, times, decimals), so that
-// the column is left out.
+// The JSON type of a value. kNone: it has no counterpart there (binary, times, decimals, FLOAT16,
+// VARIANT), so that the column is left out.
 enum class Kind : std::uint8_t { kNone, kNull, kBoolean, kSigned, kUnsigned, kFloat, kText, kJson };
 
 // A node of the tree. Levels count from the root: `definition` is how many optional and repeated

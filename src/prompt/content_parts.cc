@@ -80,6 +80,7 @@ ContentParts ReadContent(const OrderedJson& content, const std::string& where,
   }
   const auto add_text = [&parts](const std::string& text) {
     parts.text = parts.text.value_or("") + text;
+    parts.texts.push_back(text);
   };
   for (const OrderedJson& part : content) {
     const std::string type = TypeOf(part);

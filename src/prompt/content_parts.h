@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/json_fwd.h"
 
@@ -13,7 +14,8 @@ namespace qlora {
 
 // A content, taken apart.
 struct ContentParts {
-  std::optional<std::string> text;  // none: the content is null or has no part of text
+  std::optional<std::string> text;      // none: the content is null or has no part of text
+  std::vector<std::string> texts = {};  // the parts of the text
   std::string thoughts = {};
   OrderedJson calls = OrderedJson::array();    // {type, id, function {name, arguments}}
   OrderedJson results = OrderedJson::array();  // messages {role: tool, content, tool_call_id}

@@ -145,10 +145,11 @@ OrderedJson VariablesOf(const OrderedJson& record, const FieldTest& is_laid_out,
 }  // namespace
 
 void Conversation::Add(OrderedJson message, bool is_trained, Origin origin,
-                       std::vector<std::string> arguments) {
+                       std::vector<std::string> arguments, std::vector<std::string> parts) {
   messages.push_back(std::move(message));
   trained.push_back(is_trained);
   argument_texts.push_back(std::move(arguments));
+  text_parts.push_back(std::move(parts));
   origins.push_back(std::move(origin));
 }
 
@@ -157,6 +158,7 @@ void Conversation::Erase(std::size_t m) {
   messages.erase(m);
   trained.erase(trained.begin() + at);
   argument_texts.erase(argument_texts.begin() + at);
+  text_parts.erase(text_parts.begin() + at);
   origins.erase(origins.begin() + at);
 }
 
@@ -164,6 +166,7 @@ void Conversation::Shorten(std::size_t count) {
   messages.get_ref<OrderedJson::array_t&>().resize(count);
   trained.resize(count);
   argument_texts.resize(std::min(argument_texts.size(), count));
+  text_parts.resize(std::min(text_parts.size(), count));
   origins.resize(std::min(origins.size(), count));
 }
 

@@ -21,6 +21,8 @@ struct Conversation {
   OrderedJson variables = {};  // of the chat template, for this record: an object, or null
   // Per message, per tool call: the arguments as the record has them, where they are text.
   std::vector<std::vector<std::string>> argument_texts = {};
+  // Per message: the parts of its text, where the record has several. The content is all of them.
+  std::vector<std::vector<std::string>> text_parts = {};
   std::vector<std::string> warnings = {};       // what is left out of the record, and why
   std::vector<std::string> fields = {};         // of the record, which the conversation holds
   std::vector<std::string> unused_fields = {};  // of the record: known names of other contents
@@ -35,7 +37,7 @@ struct Conversation {
   std::vector<Origin> origins = {};
 
   void Add(OrderedJson message, bool is_trained, Origin origin,
-           std::vector<std::string> arguments = {});
+           std::vector<std::string> arguments = {}, std::vector<std::string> parts = {});
   void Erase(std::size_t m);
   // Removes the messages from `count` on.
   void Shorten(std::size_t count);

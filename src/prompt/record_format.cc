@@ -182,6 +182,18 @@ void ThrowUnknownFormat(const OrderedJson& record) {
         "{}",
         KeysOf(record), names);
   }
+  const auto has = [&record](const char* key) { return HasField(record, key); };
+  if ((has("role") && has("content")) || (has("from") && has("value"))) {
+    ThrowInvalidInput(
+        "the records are single messages: a conversation is one record, which holds the list of "
+        "its messages: {{\"messages\": [{{\"role\": ...}}, ...]}}");
+  }
+  if (has("user") && has("assistant")) {
+    ThrowInvalidInput(
+        "cannot tell the format from the fields: {}; rename user to prompt and assistant to "
+        "completion, or write prompt_template '{{user}}' and completion_template '{{assistant}}'",
+        KeysOf(record));
+  }
   if (const std::string list = ListOfRecords(record); !list.empty()) {
     ThrowInvalidInput(
         "cannot tell the format from the fields: {}; records may not be inside another object: "

@@ -141,6 +141,27 @@ OrderedJson WithThoughtParts(OrderedJson messages) {
   return messages;
 }
 
+// Returns the messages with texts in the parts that the record has, or, with `joined`, as one part;
+// empty when all texts are in one. origins: as of FittedConversation.
+OrderedJson WithTextParts(const Conversation& conversation, OrderedJson messages,
+                          const std::vector<std::size_t>& origins, bool joined) {
+  bool has_parts = false;
+  for (std::size_t m = 0; m < messages.size(); ++m) {
+    const std::size_t origin = origins.empty() ? m : origins[m];
+    if (origin >= conversation.text_parts.size()) continue;
+    const std::vector<std::string>& texts = conversation.text_parts[origin];
+    const std::string whole = fmt::format("{}", fmt::join(texts, ""));
+    OrderedJson& content = messages[m]["content"];
+    if (texts.size() < 2 || content != whole) continue;
+    has_parts = true;
+    content = OrderedJson::array();
+    for (const std::string& text : joined ? std::vector<std::string>{whole} : texts) {
+      content.push_back({{"type", "text"}, {"text", text}});
+    }
+  }
+  return has_parts ? messages : OrderedJson();
+}
+
 OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readings) {
   for (OrderedJson& message : messages) {
     const auto role = message.at("role").get<std::string>();
@@ -329,6 +350,7 @@ class Fitter {
     FitDicts(*fitted);
     FitThoughts(*fitted);
     FitOrder(*fitted);
+    FitParts(*fitted);
     return std::move(*fitted);
   }
 
@@ -490,6 +512,17 @@ class Fitter {
     Fitted ordered =
         Try(before, std::move(messages), {"results of tools in the order of the calls"});
     if (ordered) fitted = std::move(*ordered);
+  }
+
+  // A template reads parts when it shows a text in one part as it shows the text.
+  void FitParts(FittedConversation& fitted) {
+    OrderedJson one = WithTextParts(conversation_, fitted.messages, fitted.origins, true);
+    if (one.is_null()) return;
+    const Fitted joined = Try(fitted, std::move(one));
+    if (!joined || joined->output.text != fitted.output.text) return;
+    Fitted parts =
+        Try(fitted, WithTextParts(conversation_, fitted.messages, fitted.origins, false));
+    if (parts && parts->output.text != fitted.output.text) fitted = std::move(*parts);
   }
 
   const Conversation& conversation_;

@@ -29,6 +29,7 @@ struct FittedConversation {
 // - calls as messages (calls_as_messages.h) where it reads them so;
 // - the usual role where it refuses or skips one that other templates know, and another name of the
 //   role of results where it skips them;
+// - a text that the record has in parts as parts, where it reads these: some trim each;
 // - results of tools with the names of the called functions where it asks for these, and in the
 // order
 //   of the calls where it shows no ids.

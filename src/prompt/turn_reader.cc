@@ -43,6 +43,16 @@ OrderedJson ParsedText(const OrderedJson& value, const std::string& where) {
   return Trim(text).empty() ? OrderedJson() : ParseOrderedJson(text, where);
 }
 
+WrittenCalls SplitWrittenCalls(std::string_view text) {
+  constexpr std::string_view kOpen = "<think>";
+  constexpr std::string_view kClose = "</think>";
+  text = Trim(text);
+  const std::size_t close = text.find(kClose);
+  if (!text.starts_with(kOpen) || close == text.npos) return {.thoughts = {}, .calls = text};
+  return {.thoughts = Trim(text.substr(kOpen.size(), close - kOpen.size())),
+          .calls = Trim(text.substr(close + kClose.size()))};
+}
+
 TurnReader::TurnReader(Conversation& conversation, Conversation::Origin origin, bool prefers_from)
     : conversation_(conversation),
       origin_(std::move(origin)),
@@ -63,7 +73,7 @@ void TurnReader::Add(const OrderedJson& turn) {
   // A turn of results alone has no words of its own.
   if (!results_.empty() && SaysNothing(message_["content"])) return;
   if (CallsInSilence(message_)) message_["content"] = nullptr;
-  Push(std::move(message_), flag);
+  Push(std::move(message_), flag, std::move(text_parts_));
 }
 
 // {from, value} become {role, content}, first of all fields, as templates may print them.
@@ -143,6 +153,7 @@ void TurnReader::TakeContent() {
   if (RoleOfTemplates(role_) == "tool" && IsData(message_["content"])) return;
   ContentParts parts = ReadContent(message_["content"], where_, key_);
   message_["content"] = parts.text ? OrderedJson(std::move(*parts.text)) : OrderedJson();
+  if (parts.texts.size() > 1) text_parts_ = std::move(parts.texts);
   results_ = std::move(parts.results);
   if (parts.has_hidden_thoughts) Warn("encrypted thoughts (redacted_thinking), which say nothing");
   if (!parts.thoughts.empty()) {
@@ -186,15 +197,9 @@ void TurnReader::TakeCalls() {
 void TurnReader::AddCalls(const OrderedJson& value, std::optional<bool> flag) {
   OrderedJson calls = value;
   if (value.is_string()) {
-    constexpr std::string_view kOpen = "<think>";
-    constexpr std::string_view kClose = "</think>";
-    std::string_view text = Trim(value.get_ref<const std::string&>());
-    if (const std::size_t close = text.find(kClose);
-        text.starts_with(kOpen) && close != text.npos) {
-      message_["reasoning_content"] = Trim(text.substr(kOpen.size(), close - kOpen.size()));
-      text.remove_prefix(close + kClose.size());
-    }
-    calls = ParseOrderedJson(text, where_);
+    const WrittenCalls written = SplitWrittenCalls(value.get_ref<const std::string&>());
+    if (!written.thoughts.empty()) message_["reasoning_content"] = written.thoughts;
+    calls = ParseOrderedJson(written.calls, where_);
   }
   if (SaysNothing(calls)) ThrowInvalidInput("{}: the call is empty", where_);
   message_["role"] = role_ = "assistant";
@@ -244,10 +249,12 @@ void TurnReader::CheckContent(const OrderedJson& turn) {
   ThrowInvalidInput("{}: neither 'content' nor 'tool_calls'", where_);
 }
 
-void TurnReader::Push(OrderedJson message, std::optional<bool> flag) {
+void TurnReader::Push(OrderedJson message, std::optional<bool> flag,
+                      std::vector<std::string> parts) {
   const bool is_answer = message["role"] == "assistant";
   conversation_.Add(std::move(message), is_answer && flag.value_or(true), origin_,
-                    is_answer ? std::move(arguments_) : std::vector<std::string>());
+                    is_answer ? std::move(arguments_) : std::vector<std::string>(),
+                    std::move(parts));
 }
 
 }  // namespace qlora

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -14,6 +15,13 @@ namespace qlora {
 // Returns a value that tables must write as a text that holds JSON. An empty text is null. Errors:
 // InvalidInput, which begins with `where`.
 OrderedJson ParsedText(const OrderedJson& value, const std::string& where);
+
+// The text of a function_call: calls as JSON, perhaps behind a thought in tags.
+struct WrittenCalls {
+  std::string_view thoughts;
+  std::string_view calls;
+};
+WrittenCalls SplitWrittenCalls(std::string_view text);
 
 // Adds the messages of turns to a conversation, in the one form of conversation.h. A turn of
 // results of tools is several messages.
@@ -35,7 +43,7 @@ class TurnReader {
   void AddCalls(const OrderedJson& value, std::optional<bool> flag);
   void ReadCalls(OrderedJson& calls);
   void CheckContent(const OrderedJson& turn);
-  void Push(OrderedJson message, std::optional<bool> flag);
+  void Push(OrderedJson message, std::optional<bool> flag, std::vector<std::string> parts = {});
   void Warn(std::string text) { conversation_.warnings.push_back(std::move(text)); }
 
   Conversation& conversation_;
@@ -45,6 +53,7 @@ class TurnReader {
   OrderedJson message_;  // made of the turn
   OrderedJson results_;  // messages of their own
   std::vector<std::string> arguments_;
+  std::vector<std::string> text_parts_;  // of the content
   std::string role_;
   const char* role_key_ = "role";
   const char* key_ = "content";

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "base/spelling.h"
 #include "tokenizer/lookup_tables.h"
+#include "unicode/text_encoding.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -225,12 +227,22 @@ void FileBytes::CheckUtf8(std::uint64_t offset, std::string_view bytes) const {
     // The scan stops at the first ill-formed byte, whose place the error names: otherwise a file in
     // Latin-1 would train the model on U+FFFD.
     const Utf8Step step = StepUtf8(bytes.substr(at));
-    if (!step.valid) {
-      ThrowInvalidInput("{}: the text is not UTF-8; convert it, for example with iconv",
-                        PositionOf(offset + at));
-    }
+    if (!step.valid) ThrowNotUtf8(offset + at);
     at += step.length;
   }
+}
+
+void FileBytes::ThrowNotUtf8(std::uint64_t offset) const {
+  // From an even byte on, as UTF-16 has its characters.
+  constexpr std::uint64_t kSample = std::uint64_t{1} << 16;
+  const std::uint64_t begin = offset - std::min(offset, kSample / 8);
+  const std::string sample = Read(begin - begin % 2, kSample);
+  const auto byte = static_cast<unsigned char>(Read(offset, 1)[0]);
+  const std::string path = Printable(name_);
+  ThrowInvalidInput(
+      "{0}: the text is not UTF-8 (byte {1}, 0x{2:02X}); it reads like {3}: convert the file with "
+      "iconv -f {3} -t UTF-8 '{4}' > NEW_FILE, and look at the result",
+      PositionOf(offset), offset, byte, GuessEncoding(sample), path);
 }
 
 std::int64_t FileBytes::LineAt(std::uint64_t offset) const {

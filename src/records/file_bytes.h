@@ -52,7 +52,7 @@ class FileBytes {
   std::uint64_t FirstNotOf(std::string_view blanks) const;
 
   // Refuses bytes of the file, found at `offset`, that are not UTF-8: encoding would replace them.
-  // Errors: InvalidInput with line and column.
+  // Errors: InvalidInput with line, column, byte, and the encoding that the file may have.
   void CheckUtf8(std::uint64_t offset, std::string_view bytes) const;
 
   // Returns the 1-based number of the line that holds byte `offset`. The first call reads the file
@@ -67,6 +67,8 @@ class FileBytes {
  private:
   class Opened;
   class Lines;
+
+  [[noreturn]] void ThrowNotUtf8(std::uint64_t offset) const;
 
   FileBytes();
   void Adopt(int descriptor, const std::filesystem::path& path);

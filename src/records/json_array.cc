@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "io/json.h"
+#include "records/file_format.h"
 
 namespace qlora {
 
@@ -33,7 +34,8 @@ JsonArrayScanner::Found JsonArrayScanner::Step(char c) {
 JsonArrayScanner::Found JsonArrayScanner::StepBetween(char c) {
   const bool closes = c == ']';
   if (at_ == At::kAfterComma || (at_ == At::kFirst && !closes)) {
-    ThrowInvalidInput("expected an object, found '{}'", c);
+    ThrowInvalidInput("expected an object, found '{}'{}", c,
+                      closes ? "; take out the comma before it" : "");
   }
   at_ = closes ? At::kAfterEnd : At::kAfterComma;
   return closes ? Found::kEnd : Found::kNothing;

@@ -223,6 +223,8 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
     }
   }
   if (defect) {
+    // The parser's words for it show the bytes.
+    file_.CheckUtf8(begin, bytes);
     ThrowInvalidInput(
         "{}: malformed JSON: {}{}", file_.PositionOf(begin + defect->offset), defect->reason,
         has_lines() ? "; each line must hold one whole JSON object, or the file must be "
@@ -230,8 +232,12 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
                     : "");
   }
   if (!record.is_object()) {
-    ThrowInvalidInput("{}: expected a JSON object, found {} {}", file_.PositionOf(begin),
-                      record.is_array() ? "an" : "a", record.type_name());
+    const bool has_messages = record.is_array() && !record.empty() && record[0].is_object();
+    ThrowInvalidInput("{}: expected a JSON object, found {} {}{}", file_.PositionOf(begin),
+                      record.is_array() ? "an" : "a", record.type_name(),
+                      has_messages ? "; a list of messages is a record when it is wrapped: "
+                                     "{\"messages\": [...]}"
+                                   : "");
   }
   KeepSpelling(text, record);
   return record;

@@ -29,9 +29,21 @@
 #include "train/model_card.h"
 #include "train/samples.h"
 #include "train/stop_rules.h"
+#include "train/untrained_tokens.h"
 
 namespace qlora {
 namespace {
+
+// Only a new run: one that resumes was warned. Tokens of a table that is trained as a whole learn.
+void WarnOfTokens(const TrainPlan& plan, const LoadedRun& loaded, TrainObserver& observer) {
+  const bool has_head = loaded.weights.head.rows() > 0;
+  if (!loaded.communicator.is_root() || !has_head || plan.resume ||
+      !plan.options.modules_to_save.empty()) {
+    return;
+  }
+  const std::string warning = WarnOfUntrainedTokens(plan.run->data->train, loaded.weights.head);
+  if (!warning.empty()) observer.OnWarning(warning);
+}
 
 // Everything that a run does apart from its steps.
 struct RunOutputs {
@@ -237,6 +249,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
       MakeTogether(communicator, [&] { return StartTraining(context, plan, observer, *loaded); });
   ShareStart(*loaded);
   CheckAdaptersAgree(*loaded);
+  WarnOfTokens(plan, *loaded, observer);
   // The samples of a result are written after its checkpoint.
   if (plan.resume && plan.resume->is_complete) at.sampled_step = at.step;
   const auto& checkpoint = plan.run->start.checkpoint;

@@ -52,6 +52,16 @@ TEST_F(YamlTest, OneDocumentWithoutDuplicates) {
   EXPECT_THAT(ErrorOf("lora_r: 4\n---\n,\n"), HasSubstr("run.yaml:3: not valid YAML"));
 }
 
+TEST_F(YamlTest, CharactersAreWhole) {
+  EXPECT_EQ(Read("output_dir: \"a\\_b\\Nc\"\n").output_dir,
+            "a\xC2\xA0"
+            "b\xC2\x85"
+            "c");
+  EXPECT_EQ(Read("output_dir: 'a\\_b'\n").output_dir, "a\\_b");
+  EXPECT_THAT(ErrorOf("lora_r: 4\noutput_dir: sch\xF6n\n"),
+              HasSubstr("run.yaml:2: the text is not UTF-8 (byte 25); it reads like WINDOWS-1252"));
+}
+
 TEST_F(YamlTest, VariablesAreNotFilledIn) {
   EXPECT_THAT(ErrorOf("output_dir: ${HOME}/out\n"), HasSubstr("variables are not filled in"));
   EXPECT_THAT(ErrorOf("dataset: [a.jsonl, \"${DATA}/b.jsonl\"]\n"), HasSubstr("run.yaml:1"));

@@ -51,6 +51,32 @@ TEST_F(InspectTest, ModelsWhoseTokenizerCannotBeUsed) {
   EXPECT_THAT(json.at("tokenizer_error").get<std::string>(), HasSubstr("tokenizer.json"));
 }
 
+// Without a model: what the file says by itself.
+TEST_F(InspectTest, DataAreDescribedWithoutAModel) {
+  const fs::path file = root_ / "chats.json";
+  WriteTextFile(file, R"([{"id": 1, "messages": [{"role": "user", "content": "Größe?"},
+                                     {"role": "assistant", "content": "Four."}]},
+      {"id": 2, "messages": [{"role": "user"}]}, {"id": 3, "messages": null}])");
+  const Json found = JsonOf(file).at("files").at(0);
+  EXPECT_EQ(found.at("container"), "JSON array");
+  EXPECT_EQ(found.at("format"), "messages");
+  EXPECT_EQ(found.at("records"), 3);
+  EXPECT_EQ(found.at("bad_records"), 2);
+  EXPECT_THAT(found.at("first_bad").get<std::string>(), HasSubstr("chats.json:3: messages[0]"));
+  EXPECT_EQ(found.at("roles"), (Json{{"user", 2}, {"assistant", 1}}));
+  EXPECT_EQ(found.at("characters").at("longest"), 25) << "characters, not bytes, with roles";
+  EXPECT_TRUE(found.at("needs_chat_template").get<bool>());
+  const std::string text = Inspect(file.string()).text;
+  EXPECT_THAT(text, HasSubstr("field messages: list in 2 of 3\n"));
+  EXPECT_THAT(text, HasSubstr("conversations need a chat template"));
+  // A folder, and data whose format is not told.
+  WriteTextFile(root_ / "data" / "a.csv", "Frage,Antwort\na,b\n");
+  const Json folder = JsonOf(root_ / "data").at("files").at(0);
+  EXPECT_TRUE(folder.at("format").is_null());
+  EXPECT_THAT(folder.at("problem").get<std::string>(), HasSubstr("prompt_template"));
+  EXPECT_THAT(folder.at("first").get<std::string>(), HasSubstr("Antwort"));
+}
+
 TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   ExportOptions options = ExportTo("m.gguf");
   options.verify = "false";

@@ -206,6 +206,24 @@ TEST_F(TextAuditTest, IdsAndNamesOfCallsAreNoTexts) {
       ElementsAre(StartsWith("tool_call_id: results of tools with the id of no call")));
 }
 
+TEST_F(TextAuditTest, ACallBehindAThoughtIsTakenApart) {
+  const ChatTemplate calls(
+      "{% for m in messages %}{% if m.role == 'assistant' %}<a>{% if m.reasoning_content %}"
+      "({{ m.reasoning_content }}){% endif %}{% for c in m.tool_calls or [] %}"
+      "[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+      "{{ m.content or '' }}</s>{% else %}<u>{{ m.content }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}<a>{% endif %}",
+      tokenizer_);
+  const std::string record =
+      R"({"conversations": [{"from": "human", "value": "Tide at Brest?"},)"
+      R"({"from": "function_call", "value": "<think>\nLook it up.\n</think>\n)"
+      R"({\"name\": \"tide\", \"arguments\": {\"harbour\": \"Brest\"}}"},)"
+      R"({"from": "observation", "value": "4 m"}, {"from": "gpt", "value": "Four."}]})";
+  EXPECT_THAT(Found(calls, record), IsEmpty());
+  EXPECT_THAT(Found(ChatTemplate(ReadFixture("chat/chatml.jinja"), tokenizer_), record),
+              testing::Contains(StartsWith("conversations[].value: thoughts")));
+}
+
 TEST_F(TextAuditTest, APartOfTheConversationIsUsedOrRefused) {
   const ChatTemplate chat(kShows, tokenizer_);
   const auto open = [&](const std::string& record) {

@@ -5,6 +5,7 @@ Reads lines of {"template": FILE, "variables": {...}, "now": [year, month, day, 
 prints lines of {"text": ...} or {"error": ...}.
 """
 import datetime
+import functools
 import json
 import sys
 
@@ -36,20 +37,28 @@ def raise_exception(message):
     raise jinja2.exceptions.TemplateError(message)
 
 
-def render(case):
+@functools.lru_cache(maxsize=None)
+def compiled(path, now):
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = to_json
-    now = datetime.datetime(*case["now"])
-    environment.globals.update(raise_exception=raise_exception, strftime_now=now.strftime)
-    with open(case["template"], encoding="utf-8", newline="") as file:
-        text = file.read()
-    return environment.from_string(text).render(**case["variables"])
+    environment.globals.update(raise_exception=raise_exception, strftime_now=datetime.datetime(*now).strftime)
+    with open(path, encoding="utf-8", newline="") as file:
+        return environment.from_string(file.read())
 
 
-for line in sys.stdin:
-    try:
-        result = {"text": render(json.loads(line))}
-    except Exception as error:  # whatever the template provokes
-        result = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(result), flush=True)
+def render(case):
+    return compiled(case["template"], tuple(case["now"])).render(**case["variables"])
+
+
+def main():
+    for line in sys.stdin:
+        try:
+            result = {"text": render(json.loads(line))}
+        except Exception as error:  # whatever the template provokes
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -101,6 +101,8 @@ TEST(PeftConfig, DefaultsArePefts) {
   EXPECT_EQ(config.lora_dropout, 0);
   EXPECT_EQ(config.task_type, "");
   EXPECT_THAT(config.layers_to_transform, ElementsAre(3));
+  const std::string empty = R"("target_modules": ["q_proj"], "layers_pattern": "")";
+  EXPECT_TRUE(Parsed(empty).layers_pattern.empty()) << "the same as none";
 }
 
 TEST(PeftConfig, ReportsUnknownKeys) {

@@ -235,6 +235,16 @@ TEST_F(SafetensorsTest, WriterRefusesWhatTheFormatCannotHold) {
   EXPECT_EQ(folder_.files(), 0u);
 }
 
+TEST_F(SafetensorsTest, AHeaderMayFollowWhiteSpace) {
+  const fs::path path = folder_ / "aligned.safetensors";
+  WriteTextFile(path, FileWith("\t\n {\"x\": {\"dtype\": \"U8\", \"shape\": [2], "
+                               "\"data_offsets\": [0, 2]}}  ",
+                               "ab"));
+  const auto reader = OpenSafetensors(path);
+  ASSERT_EQ(reader->tensors().size(), 1u);
+  EXPECT_EQ(reader->tensors()[0].name, "x");
+}
+
 TEST_F(SafetensorsTest, RefusesBrokenHeaders) {
   const fs::path path = folder_ / "bad.safetensors";
   WriteTextFile(path, "abc");

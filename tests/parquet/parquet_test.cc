@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/test_util.h"
+#include "parquet/schema.h"
+#include "parquet/thrift_reader.h"
 #include "parquet/thrift_struct.h"
 #include "test_build.h"
 
@@ -164,6 +166,27 @@ TEST(ParquetTest, LeavesOutNullFieldsInListsButNotContent) {
                   "{\"messages\": [null, {\"role\": \"user\", \"content\": null}, {\"role\": "
                   "\"assistant\", \"content\": \"ok\"}]}\n",
                   "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}\n"));
+}
+
+// A variant is stored in parts, none of which is the value.
+TEST(ParquetTest, LeavesOutVariants) {
+  const ThriftStruct variant = ThriftStruct().Struct(16, ThriftStruct());
+  const std::vector<ThriftStruct> schema = {
+      ThriftStruct().Text(4, "root").Int(5, 2),
+      ThriftStruct().Int(3, 1).Text(4, "v").Int(5, 2).Struct(10, variant),
+      ThriftStruct().Int(1, 6).Int(3, 0).Text(4, "metadata"),
+      ThriftStruct().Int(1, 1).Int(3, 1).Text(4, "typed_value"),
+      ThriftStruct().Int(1, 6).Int(3, 0).Text(4, "text").Int(6, 0)};
+  const std::string bytes = ThriftStruct().List(2, schema).bytes();
+  ThriftReader reader(bytes);
+  Node root;
+  reader.Struct([&](const ThriftField& field) {
+    root = ReadSchema(reader, field);
+    return true;
+  });
+  const Node kept = WithoutUnreadable(root);
+  ASSERT_EQ(kept.children.size(), 1u);
+  EXPECT_EQ(kept.children[0].name, "text");
 }
 
 TEST(ParquetTest, ErrorsNameRowColumnAndPage) {

@@ -9,7 +9,7 @@
 namespace qlora::parquet {
 
 // A struct of Thrift's compact protocol: each field is the distance from the field before and a
-// type, in one byte, and a value.
+// type, in one byte, or from a distance of 16 on the type and the number, and a value.
 class ThriftStruct {
  public:
   ThriftStruct& Int(int id, std::int64_t value, int type = 5) {
@@ -43,7 +43,11 @@ class ThriftStruct {
 
  private:
   void Begin(int id, int type) {
-    bytes_ += static_cast<char>((id - last_) << 4 | type);
+    if (id - last_ > 15) {
+      bytes_ += static_cast<char>(type) + Varint(static_cast<std::uint64_t>(id) * 2);
+    } else {
+      bytes_ += static_cast<char>((id - last_) << 4 | type);
+    }
     last_ = id;
   }
 

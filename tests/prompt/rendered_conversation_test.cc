@@ -50,6 +50,25 @@ TEST_F(RenderedConversationTest, TakesFewRenderings) {
   EXPECT_EQ(Cost("reasoning", kThoughts), 12) << "the first answer is shown in another way";
 }
 
+TEST_F(RenderedConversationTest, PartsAreGivenToTemplatesThatReadThem) {
+  const auto text_by = [this](const std::string& content) {
+    const ChatTemplate chat(
+        "{% for m in messages %}<{{ m.role }}>" + content +
+            "</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+        tokenizer_);
+    return RenderedConversation(chat, Of(R"([
+        {"role": "user", "content": [{"type": "text", "text": "Look:"}, {"text": " here "}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "a "}, "b"]}])"))
+        .text();
+  };
+  const std::string trims_each =
+      "{% if m.content is string %}{{ m.content | trim }}{% else %}"
+      "{% for part in m.content %}{{ part.text | trim }}{% endfor %}{% endif %}";
+  EXPECT_EQ(text_by(trims_each), "<user>Look:here</s><assistant>ab</s>");
+  EXPECT_EQ(text_by("{{ m.content }}"), "<user>Look: here </s><assistant>a b</s>");
+  EXPECT_EQ(text_by("{{ m.content | trim }}"), "<user>Look: here</s><assistant>a b</s>");
+}
+
 TEST_F(RenderedConversationTest, TurnsThatAreNotTrainedAreNotLookedFor) {
   Conversation last = Of(kThreeTurns);
   last.trained = {false, false, false, false, false, true};
