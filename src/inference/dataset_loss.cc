@@ -7,11 +7,11 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "dist/together.h"
+#include "objective/answer_logprobs.h"
+#include "objective/stage_forward.h"
 #include "pass/eval_memory.h"
 
 namespace qlora {
-
-std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 
 namespace {
 
@@ -28,17 +28,17 @@ using PassSums = std::vector<double>;
 // Whole samples are collected until the next one would exceed `rows`. Each pass has about the same
 // size, whatever the lengths are, and the samples of a pass are separate sequences: grouping does
 // not change their losses.
-std::vector<PassSamples> GroupSamples(const Dataset& dataset, std::int64_t rows) {
+std::vector<PassSamples> GroupSamples(const SampleList& samples, std::int64_t rows) {
   std::vector<PassSamples> passes;
   std::int64_t filled = 0;
-  for (std::int64_t i = 0; i < dataset.size(); ++i) {
-    if (passes.empty() || filled + dataset.length(i) > rows) {
+  for (std::int64_t i = 0; i < samples.size; ++i) {
+    if (passes.empty() || filled + samples.length(i) > rows) {
       passes.push_back({i, i, 0});
       filled = 0;
     }
-    filled += dataset.length(i);
+    filled += samples.length(i);
     passes.back().end = i + 1;
-    passes.back().supervised += dataset.supervised(i);
+    passes.back().supervised += samples.supervised(i);
   }
   return passes;
 }
@@ -103,44 +103,51 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
   }
 }
 
-// Forward, from the stage before and to the next one where there are any.
-void ForwardStage(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
-                  const PassInputs& inputs, Activations& activations) {
-  Memory& memory = decoder.backend().memory();
-  const MatrixView& first = activations.layers[decoder.config().layers_here().begin].x_in;
-  if (!place.is_first_stage()) {
-    SendAndReceive(communicator, memory, -1, {}, place.rank - 1, BytesIn(first));
-  }
-  Forward(decoder, inputs, activations);
-  if (!place.is_last_stage()) {
-    SendAndReceive(communicator, memory, place.rank + 1, BytesIn(activations.x_out), -1, {});
-  }
+// Sets what the samples of a pass have under their reference.
+void TakeReference(const SampleList& list, const PassSamples& group, Batch& batch) {
+  if (!list.reference) return;
+  std::vector<AnswerLogp> samples;
+  for (std::int64_t i = group.begin; i < group.end; ++i) samples.push_back(list.reference(i));
+  SetReference(samples, batch);
 }
 
 }  // namespace
 
+SampleList ListOf(const Dataset& dataset) {
+  return {.size = dataset.size(),
+          .largest = dataset.report().largest,
+          .length = [&dataset](std::int64_t i) { return dataset.length(i); },
+          .supervised = [&dataset](std::int64_t i) { return dataset.supervised(i); },
+          .chosen = [&dataset](std::int64_t i) { return dataset.chosen(i); },
+          .get = [&dataset](std::int64_t i) { return dataset.Get(i); }};
+}
+
 std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const Dataset& dataset,
+                                           const Objective& objective, const SampleList& list,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::vector<PassSamples> groups = GroupSamples(dataset, EvalRows(dataset.report().largest));
+  const std::vector<PassSamples> groups = GroupSamples(list, EvalRows(list.largest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   DatasetSums result;
   for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
+  for (std::int64_t i = 0; i < list.size; ++i) result.totals.chosen += list.chosen(i);
+  result.totals.samples = list.size;
+  result.totals.kl = list.kl;
   std::vector<PassSums> passes(groups.size());
   bool stopped = false;
   for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
     if (ReplicaOf(place, p) != place.replica()) continue;
-    stopped = stopped || (progress && !progress(groups[p].begin, dataset.size()));
+    stopped = stopped || (progress && !progress(groups[p].begin, list.size));
     // Stages wait for one another, and end together.
     if (stopped && place.stages == 1) break;
     std::vector<Sample> samples;
     for (std::int64_t i = groups[p].begin; i < groups[p].end; ++i) {
-      samples.push_back(dataset.Get(i));
+      samples.push_back(list.get(i));
     }
-    const Batch batch = MakeBatch(samples);
+    Batch batch = MakeBatch(samples);
+    TakeReference(list, groups[p], batch);
     Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);

@@ -11,12 +11,11 @@
 #include "dist/rank_place.h"
 #include "objective/objective.h"
 #include "pass/decoder.h"
+#include "pass/eval_memory.h"
+#include "preference/reference_table.h"
 #include "qlora/communicator.h"
 
 namespace qlora {
-
-// The rows of one pass: many, in whole samples. largest: tokens of the largest sample.
-std::int64_t EvalRows(std::int64_t largest);
 
 // Receives the number of samples that are done, between passes, and the number of all samples.
 // Returns false to stop.
@@ -30,12 +29,27 @@ struct DatasetSums {
   std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
 };
 
+// Samples that passes are made of. Totals need the counts before anything is read.
+struct SampleList {
+  std::int64_t size = 0;
+  std::int64_t largest = 0;  // tokens of the largest sample
+  std::function<std::int64_t(std::int64_t)> length;
+  std::function<std::int64_t(std::int64_t)> supervised;
+  std::function<std::int64_t(std::int64_t)> chosen;  // CountOfFirst
+  std::function<Sample(std::int64_t)> get;
+  // The reference of each sample, where the objective needs it; kl: as WindowTotals.
+  std::function<AnswerLogp(std::int64_t)> reference = {};
+  double kl = 0;
+};
+// The data set must outlive the list.
+SampleList ListOf(const Dataset& dataset);
+
 // memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
 // Replicas share the passes, and all ranks get the result. Returns nothing when progress has
 // returned false on a rank.
 std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const Dataset& dataset,
+                                           const Objective& objective, const SampleList& samples,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress = {});
 

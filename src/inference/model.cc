@@ -192,8 +192,8 @@ class Model::Impl {
     const RankPlace place{.rank = ranks.rank(), .split = {.replicas = ranks.size()}};
     const Supervised objective;
     DatasetSums sums = *EvaluateDataset(
-        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), objective, dataset,
-        options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+        ranks, place, decoder, options.without_adapter ? nullptr : adapter(), objective,
+        ListOf(dataset), options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
           if (progress) progress(done, total);
           return true;
         });

@@ -30,6 +30,7 @@ struct RunData {
   Dataset train = {};
   std::optional<Dataset> held_out = {};
   StreamOptions stream = {};
+  PreferenceForm form = PreferenceForm::kNone;
   TrainingDataReport report = {};
   RecordedPrompts recorded = {};
   SamplePrompts prompts = {};
