@@ -20,9 +20,9 @@ namespace qlora {
 
 namespace {
 
-const std::array<const ForeignTrainer*, 4>& Trainers() {
-  static const std::array<const ForeignTrainer*, 4> kTrainers = {
-      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer(), &MlxTrainer()};
+const std::array<const ForeignTrainer*, 5>& Trainers() {
+  static const std::array<const ForeignTrainer*, 5> kTrainers = {
+      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer(), &MlxTrainer(), &OpenAiTrainer()};
   return kTrainers;
 }
 
@@ -36,6 +36,11 @@ struct Section {
 constexpr auto kSections = std::to_array<Section>({
     {"sftconfig"},
     {"sftargs"},
+    {"dpoconfig", "DPOConfig"},
+    {"dpoargs", "DPOConfig"},
+    {"ktoconfig", "KTOConfig"},
+    {"orpoconfig", "ORPOConfig"},
+    {"cpoconfig", "CPOConfig"},
     {"trainingarguments"},
     {"trainingargs"},
     {"trainer"},
@@ -91,7 +96,7 @@ class Migrator : public MigrationTarget {
     const std::string why = fmt::format("not a key of {} that qlora knows", trainer_.name);
     // A key that no table knows is not supported, even if an option of ours has the same name: the
     // meanings may differ.
-    const KeyRule* known = FindRule({trainer_.rules, trainer_.more_rules}, key);
+    const KeyRule* known = FindRule({trainer_.rules, PreferenceRules(), trainer_.more_rules}, key);
     ApplyRule(known != nullptr ? *known : rule::Unsupported(why, key), key, value, *this);
     Account();
   }

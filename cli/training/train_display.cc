@@ -173,6 +173,7 @@ void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
   if (line_.style().live) {
     std::string line = fmt::format("eval step {}  loss {:.4f}", step, report.loss);
     for (const MetricValue& metric : report.metrics) {
+      if (std::isnan(metric.value)) continue;
       line += fmt::format("  {} {:.{}f}", metric.name, metric.value, DigitsOf(metric.value));
     }
     line_.Print(line + best);
@@ -180,6 +181,7 @@ void TrainDisplay::OnEval(std::int64_t step, const EvalReport& report) {
   }
   std::string line = fmt::format("eval step={} eval_loss={:.4f}", step, report.loss);
   for (const MetricValue& metric : report.metrics) {
+    if (std::isnan(metric.value)) continue;
     line += fmt::format(" {}={:.{}f}", metric.name, metric.value, DigitsOf(metric.value));
   }
   line_.Print(line +

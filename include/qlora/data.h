@@ -23,6 +23,18 @@ inline constexpr std::string_view kGivenDataset = "records";
 inline constexpr std::string_view kGivenEvalDataset = "eval_records";
 
 // How records of questions become prompts with labels (src/decision/question.h).
+// What samples are made of: preference_loss says it (train_options.h).
+enum class PreferenceForm : std::uint8_t {
+  kNone,    // texts and answers
+  kPairs,   // a chosen and a rejected answer to one prompt
+  kLabels,  // an answer with a label: desirable or not
+};
+
+struct PreferenceReading {
+  PreferenceForm form = PreferenceForm::kNone;
+  bool trains_text = false;  // pairs: the chosen answer trains its prompt as well
+};
+
 struct DecisionReading {
   std::string decision_template;  // plain, chat, a Jinja file; "": chat if the model has a template
   std::vector<std::string> question_types = {"noul", "choice", "score"};
@@ -58,6 +70,7 @@ struct ReadingFields {
   std::vector<std::string> ignore_fields;  // of records: read as if they were not there
   std::vector<GivenRecords> given;         // names that are no files
   DecisionReading decision;
+  PreferenceReading preference;  // no option of its own
 
   void Declare(OptionTable& table);
 };

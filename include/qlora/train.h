@@ -108,6 +108,8 @@ class TrainObserver {
   // The run resumes from a checkpoint, after `step` of its steps.
   virtual void OnResume(const std::string& /*checkpoint*/, std::int64_t /*step*/,
                         std::int64_t /*total_steps*/) {}
+  // The reference of preferences is being measured, before the first step; counts samples.
+  virtual void OnReference(std::int64_t /*done*/, std::int64_t /*total*/) {}
   // Some micro-batches of the next step are done.
   virtual void OnMicroBatch(std::int64_t /*done*/, std::int64_t /*total*/) {}
   virtual void OnStep(const StepReport& /*report*/) {}

@@ -8,6 +8,7 @@
 
 #include "qlora/data.h"
 #include "qlora/options.h"
+#include "qlora/preference_options.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
@@ -52,6 +53,8 @@ struct TrainOptions {
   double brier_weight = 0;         // of the objective decision
   double ordinal_weight = 0;       // likewise, of score questions
 
+  PreferenceFields preference;
+
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;
   // Micro-batches of a step for each rank. In a plan: of all ranks together, so that the records of
@@ -87,7 +90,7 @@ struct TrainOptions {
   std::int64_t seed = 42;
 
   // The run.
-  std::string metric_for_best_model = "loss";  // or "token_accuracy", of the evaluation data
+  std::string metric_for_best_model = "loss";  // or another, of the evaluation data
   bool load_best_model_at_end = false;
   std::int64_t early_stopping_patience =
       0;                                // evaluations in a row without improvement; 0: never stop

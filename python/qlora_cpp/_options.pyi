@@ -97,6 +97,30 @@ class TrainOptions(TypedDict, total=False):
     ordinal_weight: Union[float, str]
     use_rslora: bool
     peft_use_rslora: bool
+    preference_loss: Union[Sequence[Any], str]
+    pref_loss: Union[Sequence[Any], str]
+    dpo_loss_type: Union[Sequence[Any], str]
+    loss_weights: Union[Sequence[Any], str]
+    dpo_loss_weights: Union[Sequence[Any], str]
+    beta: Union[float, str]
+    pref_beta: Union[float, str]
+    rl_beta: Union[float, str]
+    orpo_alpha: Union[float, str]
+    simpo_gamma: Union[float, str]
+    cpo_alpha: Union[float, str]
+    rpo_alpha: Union[float, str]
+    nll_over: Literal["auto", "text", "tokens", "answers"]
+    discopop_tau: Union[float, str]
+    ld_alpha: Union[float, str]
+    use_weighting: bool
+    dpo_use_weighting: bool
+    desirable_weight: Union[float, str]
+    kto_desirable_weight: Union[float, str]
+    kto_chosen_weight: Union[float, str]
+    undesirable_weight: Union[float, str]
+    kto_undesirable_weight: Union[float, str]
+    kto_rejected_weight: Union[float, str]
+    reference: str
     per_device_train_batch_size: int
     micro_batch_size: int
     batch_size: int
@@ -145,7 +169,7 @@ class TrainOptions(TypedDict, total=False):
     evals_per_epoch: int
     eval_ratio: Union[float, str]
     eval_on_start: bool
-    metric_for_best_model: Literal["loss", "token_accuracy", "accuracy", "brier"]
+    metric_for_best_model: Literal["loss", "token_accuracy", "accuracy", "brier", "rewards/accuracies", "rewards/margins"]
     load_best_model_at_end: bool
     early_stopping_patience: int
     early_stopping_threshold: Union[float, str]

@@ -41,6 +41,7 @@ void Append(const Sample& sample, Batch& batch) {
     batch.choices.push_back(std::move(choice));
   }
   batch.sample_begin.push_back(batch.sequences());
+  batch.desirable.push_back(sample.desirable ? 1 : 0);
 }
 
 }  // namespace
@@ -50,6 +51,16 @@ std::int64_t CountSupervised(const Sample& sample) {
   std::int64_t count = std::ssize(sample.choices);
   for (std::int64_t t = 1; t < std::ssize(sample.labels); ++t) count += is_trained(t);
   for (const std::int64_t branch : sample.branches) count -= branch > 0 && is_trained(branch);
+  return count;
+}
+
+std::int64_t CountOfFirst(const Sample& sample) {
+  const std::int64_t length = std::ssize(sample.ids);
+  const std::int64_t begin = sample.branches.empty() ? 0 : sample.branches[0];
+  const std::int64_t end = sample.branches.size() > 1 ? sample.branches[1] : length;
+  std::int64_t count = 0;
+  if (!sample.desirable) return 0;
+  for (std::int64_t t = begin + 1; t < end; ++t) count += sample.labels[t] != kIgnoreLabel;
   return count;
 }
 

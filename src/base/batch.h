@@ -34,11 +34,14 @@ struct Sample {
   // The first token of a branch is predicted by nothing.
   std::vector<std::int64_t> branches = {};
   std::vector<Choice> choices = {};  // ascending rows
+  bool desirable = true;             // the label of an answer, where answers have labels
 };
 
 // Tokens of a sample that some earlier token must predict: labels other than kIgnoreLabel, without
 // the first token of a sequence, which nothing predicts; and choices.
 std::int64_t CountSupervised(const Sample& sample);
+// CountSupervised of the first sequence, which is the chosen answer of a pair.
+std::int64_t CountOfFirst(const Sample& sample);
 // Tokens of the longest sequence, with its prefix.
 std::int64_t LongestSequence(const Sample& sample);
 // Tokens of all sequences, each with its prefix, and of the prefix.
@@ -57,6 +60,9 @@ struct Batch {
                                                 // empty: none
   std::vector<std::int64_t> sample_begin = {};  // (E + 1) first sequence of each sample, then S
   std::vector<Choice> choices = {};             // ascending rows
+  std::vector<std::uint8_t> desirable = {};     // (E) labels of the samples: 1 or 0
+  std::vector<double> reference = {};           // (S) log-probabilities under the reference of the
+                                                // targets of each sequence; empty: none
 
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t sequences() const { return static_cast<std::int64_t>(sequence_begin.size()) - 1; }

@@ -92,6 +92,14 @@ std::int64_t UnfoldedRows(std::int64_t rows, double unfolding) {
   return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) * unfolding));
 }
 
+std::vector<std::uint32_t> WindowPlan::AllSamples() const {
+  std::vector<std::uint32_t> all;
+  for (const std::vector<std::uint32_t>& batch : micro_batches) {
+    all.insert(all.end(), batch.begin(), batch.end());
+  }
+  return all;
+}
+
 //   epoch   | m0 | m1 | m2 | m3 | m4 |      micro-batches
 //             ^cursor_
 //   count 3 |--------------|                a window
@@ -108,6 +116,8 @@ WindowPlan BatchStream::PlanWindow(std::int64_t count) {
       samples.push_back(sample);
       window.rows += dataset_.length(sample);
       window.supervised += dataset_.supervised(sample);
+      window.chosen += dataset_.chosen(sample);
+      ++window.samples;
     }
   }
   if (end == plan_.groups.size()) {  // the cursor is never the end of an epoch

@@ -39,6 +39,10 @@ struct WindowPlan {
   std::vector<std::vector<std::uint32_t>> micro_batches;  // samples, in the order of their rows
   std::int64_t rows = 0;                                  // tokens of all micro-batches
   std::int64_t supervised = 0;                            // tokens that are trained on, of all
+  std::int64_t chosen = 0;                                // those of the first sequences of samples
+  std::int64_t samples = 0;
+
+  std::vector<std::uint32_t> AllSamples() const;  // of all micro-batches, in their order
 };
 
 // Without packing a micro-batch is per_device_train_batch_size samples; the last of an epoch has

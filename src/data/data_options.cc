@@ -311,6 +311,7 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
   }
   data.append_eos = fields.append_eos;
   data.decision = ToDecisionOptions(fields.decision, purpose);
+  data.preference = fields.preference;
   data.layout = {.choice = ParseLayoutChoice(fields.prompt_layout),
                  .prompt_template = fields.prompt_template,
                  .completion_template = fields.completion_template,

@@ -14,6 +14,7 @@
 #include "decision/decision_record.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
+#include "qlora/data.h"
 #include "records/data_files.h"
 #include "records/reading_limits.h"
 
@@ -102,6 +103,7 @@ struct EncodingOptions {
 
   LayoutRules layout;  // of records with fields
   DecisionOptions decision;
+  PreferenceReading preference;
 
   std::int64_t vocab_size = 0;  // rows of the model's embedding; 0: the tokenizer's size
 };

@@ -91,6 +91,7 @@ void Dataset::ThrowEmpty() const {
     add(report_.dropped_bad,
         fmt::format("cannot be read, the first: {}", report_.bad_reasons.front()));
   }
+  add(report_.dropped_identical, "are pairs of two equal answers");
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
   for (const auto& source : sources_) {
     if (source->counts().dropped_untrained == 0) continue;

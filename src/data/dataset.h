@@ -53,7 +53,7 @@
 namespace qlora {
 
 // The samples of some files, in the order of the files. Files of records may be larger than memory:
-// an index of 32 bytes a record is kept, in memory or in options.index_folder, and a record is
+// an index of 48 bytes a record is kept, in memory or in options.index_folder, and a record is
 // encoded when its sample is read. A later run with the same file, options, tokenizer and template
 // takes the index from the folder instead of reading the file; a sample that is not the one that
 // was checked is refused in any case. A raw text is encoded as a whole and its tokens are kept.
@@ -77,6 +77,13 @@ class Dataset {
   // come from the index, without reading the file.
   std::int32_t length(std::int64_t i) const { return At(i).entry.length; }
   std::int32_t supervised(std::int64_t i) const { return At(i).entry.supervised; }
+  // CountOfFirst of sample i; of the tokens before the first one that is trained, their number and
+  // a hash.
+  std::int32_t chosen(std::int64_t i) const { return At(i).entry.chosen; }
+  std::int32_t first(std::int64_t i) const { return At(i).entry.first; }
+  std::uint64_t prompt(std::int64_t i) const { return At(i).entry.prompt; }
+  // Depends on all tokens and labels of sample i.
+  std::uint64_t key(std::int64_t i) const { return At(i).entry.hash; }
   // Returns the record of sample i as its file has it, with the names of its format; nothing for a
   // raw text.
   std::optional<OrderedJson> ReadRecord(std::int64_t i) const;

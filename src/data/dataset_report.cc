@@ -23,7 +23,7 @@ struct Remark {
   std::string_view text;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
-constexpr std::array<Remark, 16> kRemarks = {{
+constexpr std::array<Remark, 17> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
     {"truncated", &DataReport::truncated, "samples cut to max_length"},
@@ -32,6 +32,8 @@ constexpr std::array<Remark, 16> kRemarks = {{
      "samples dropped, no trained token left by the cut"},
     {"dropped_untrained", &DataReport::dropped_untrained,
      "samples dropped, no token is trained on (all masked, or none before them)"},
+    {"dropped_identical", &DataReport::dropped_identical,
+     "pairs dropped, the chosen and the rejected answer have the same tokens"},
     {"dropped_bad", &DataReport::dropped_bad, "records dropped, they cannot be read"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
@@ -300,7 +302,8 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   std::int64_t count = 0;
   for (const FileReport& file : report.files) count += file.found;
   const std::int64_t lost = report.dropped_long + report.truncated + report.dropped_masked +
-                            report.dropped_untrained + report.dropped_bad;
+                            report.dropped_untrained + report.dropped_bad +
+                            report.dropped_identical;
   // Up to a tenth is usual and part of the report; the user seldom wants more.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
@@ -320,6 +323,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   add(report.dropped_untrained,
       "dropped because no token is trained on (all are masked; train_on_inputs trains on "
       "prompts too)");
+  add(report.dropped_identical, "dropped because both answers are the same");
   if (!report.bad_reasons.empty()) {
     add(report.dropped_bad,
         fmt::format("dropped as unreadable (the first: {})", report.bad_reasons.front()));

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "data/text_audit.h"
 #include "io/json.h"
+#include "preference/preference_pair.h"
 #include "prompt/conversation.h"
 #include "prompt/known_fields.h"
 #include "prompt/loss_mask.h"
@@ -39,6 +40,25 @@ Ids Integers(const OrderedJson& record, const char* key) {
     values.push_back(value.get<std::int32_t>());
   }
   return values;
+}
+
+// What is remarked about one of two answers.
+SampleNotes JoinNotes(SampleNotes notes, const SampleNotes& other) {
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(notes.findings, other.findings);
+  append(notes.other_fields, other.other_fields);
+  append(notes.readings, other.readings);
+  notes.split_boundary = notes.split_boundary || other.split_boundary;
+  notes.empty_completion = notes.empty_completion || other.empty_completion;
+  notes.without_eos = notes.without_eos || other.without_eos;
+  notes.unlisted_stop = notes.unlisted_stop || other.unlisted_stop;
+  notes.closed_turn = notes.closed_turn || other.closed_turn;
+  notes.own_bos = notes.own_bos || other.own_bos;
+  notes.without_bos = notes.without_bos || other.without_bos;
+  notes.foreign_labels += other.foreign_labels;
+  return notes;
 }
 
 }  // namespace
@@ -99,13 +119,83 @@ std::string RecordEncoder::key() const {
         o.max_options,        o.share_prefix,       o.fields.text_column, o.fields.label_column,
         o.fields.label_names, o.fields.instructions};
   }
+  if (options_.preference.form != PreferenceForm::kNone) {
+    key["preference"] = {static_cast<int>(options_.preference.form),
+                         options_.preference.trains_text, options_.decision.share_prefix};
+  }
   // Not in the keys of before: an index of all records is the same without the option.
   if (options_.bad_records == BadRecords::kDrop) key["bad_records"] = "drop";
   if (!options_.ignore_fields.empty()) key["ignore_fields"] = options_.ignore_fields;
   return FormatJson(key);
 }
 
+PreferenceRecord RecordEncoder::ReadPreference(const OrderedJson& record) const {
+  PreferenceRecord read = ReadPreferenceRecord(record);
+  if (options_.preference.form == PreferenceForm::kPairs && !read.is_pair()) {
+    ThrowInvalidInput(
+        "an answer with a label, and preference_loss compares pairs: expected chosen and rejected; "
+        "preference_loss kto trains on labels");
+  }
+  return read;
+}
+
+OrderedJson RecordEncoder::AnswerOf(const OrderedJson& record, std::int64_t part) const {
+  if (options_.preference.form == PreferenceForm::kNone) return record;
+  return ReadPreference(record).answers.at(part);
+}
+
 std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) const {
+  if (options_.preference.form == PreferenceForm::kNone) return EncodeAnswers(record);
+  const PreferenceRecord read = ReadPreference(record);
+  std::vector<EncodedRecord> answers;
+  for (const OrderedJson& answer : read.answers) {
+    answers.push_back(std::move(EncodeAnswers(answer).front()));
+  }
+  return JoinAnswers(read, std::move(answers));
+}
+
+// Pairs are one sample, or a sample for each answer where answers have labels.
+std::vector<EncodedRecord> RecordEncoder::JoinAnswers(const PreferenceRecord& record,
+                                                      std::vector<EncodedRecord> answers) const {
+  if (options_.preference.form == PreferenceForm::kPairs) {
+    return {JoinPair(record, std::move(answers))};
+  }
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    answers[i].sample.desirable = record.label.value_or(i == 0);
+  }
+  return answers;
+}
+
+EncodedRecord RecordEncoder::JoinPair(const PreferenceRecord& record,
+                                      std::vector<EncodedRecord> answers) const {
+  EncodedRecord pair;
+  pair.notes = JoinNotes(answers[0].notes, answers[1].notes);
+  Sample& chosen = answers[0].sample;
+  Sample& rejected = answers[1].sample;
+  pair.supervised = answers[0].supervised + answers[1].supervised;
+  pair.length = std::max(answers[0].length, answers[1].length);
+  pair.identical = chosen.ids == rejected.ids && answers[0].length == answers[1].length;
+  if (pair.identical) return pair;
+  const bool is_long = pair.length > options_.max_length;
+  const bool cuts = is_long && options_.over_long == OverLong::kTruncate;
+  if (is_long && !(cuts && CutPair(chosen, rejected, options_.max_length))) {
+    // Without branches it would be cut: a pair is dropped as a whole.
+    pair.sample.branches = {0};
+    return pair;
+  }
+  for (const EncodedRecord& answer : answers) {
+    pair.cut_tokens += std::max<std::int64_t>(0, answer.length - options_.max_length);
+  }
+  pair.sample = qlora::JoinPair(std::move(chosen), std::move(rejected),
+                                {.implicit = record.implicit,
+                                 .share_prefix = options_.decision.share_prefix,
+                                 .trains_text = options_.preference.trains_text});
+  pair.length = LongestSequence(pair.sample);
+  pair.supervised = CountSupervised(pair.sample);
+  return pair;
+}
+
+std::vector<EncodedRecord> RecordEncoder::EncodeAnswers(const OrderedJson& record) const {
   std::vector<EncodedRecord> samples;
   if (conversations_) {
     const Conversation conversation = layout_.WholeConversation(record);
@@ -153,6 +243,17 @@ void RecordEncoder::Measure(EncodedRecord& encoded) const {
 }
 
 Sample RecordEncoder::Encode(const OrderedJson& record, std::int64_t part) const {
+  if (options_.preference.form == PreferenceForm::kNone) return EncodeAnswer(record, part);
+  const PreferenceRecord read = ReadPreference(record);
+  std::vector<EncodedRecord> answers(read.answers.size());
+  for (std::size_t i = 0; i < answers.size(); ++i) {
+    answers[i].sample = EncodeAnswer(read.answers[i], 0);
+    answers[i].length = std::ssize(answers[i].sample.ids);
+  }
+  return std::move(JoinAnswers(read, std::move(answers)).at(part).sample);
+}
+
+Sample RecordEncoder::EncodeAnswer(const OrderedJson& record, std::int64_t part) const {
   if (!conversations_) return EncodeFields(record).sample;
   return conversations_->Encode(layout_.WholeConversation(record), part, nullptr).encoded.sample;
 }

@@ -15,6 +15,7 @@
 #include "data/decision_encoder.h"
 #include "data/sample_check.h"
 #include "io/json_fwd.h"
+#include "preference/preference_record.h"
 #include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "tokenizer/tokenizer.h"
@@ -40,6 +41,9 @@ class RecordEncoder {
   // place, when the record lacks a field, a token is beyond the vocabulary, BOS is doubled, or a
   // conversation does not train the token that ends the assistant's turn.
   std::vector<EncodedRecord> EncodeAll(const OrderedJson& record) const;
+  // The record of ordinary training behind a sample: an answer of a record of preferences, of a
+  // pair the chosen one; else the record itself.
+  OrderedJson AnswerOf(const OrderedJson& record, std::int64_t part) const;
   // One of these samples again.
   Sample Encode(const OrderedJson& record, std::int64_t part) const;
 
@@ -57,6 +61,12 @@ class RecordEncoder {
   std::int64_t window_tokens() const;
 
  private:
+  std::vector<EncodedRecord> EncodeAnswers(const OrderedJson& record) const;
+  Sample EncodeAnswer(const OrderedJson& record, std::int64_t part) const;
+  std::vector<EncodedRecord> JoinAnswers(const PreferenceRecord& record,
+                                         std::vector<EncodedRecord> answers) const;
+  EncodedRecord JoinPair(const PreferenceRecord& record, std::vector<EncodedRecord> answers) const;
+  PreferenceRecord ReadPreference(const OrderedJson& record) const;
   void Measure(EncodedRecord& encoded) const;
   EncodedRecord EncodeFields(const OrderedJson& record) const;
   void CheckFields(const OrderedJson& record, std::span<const std::string> used,

@@ -41,6 +41,8 @@ struct EncodedRecord {
   // conversation is a sample, all of them together would grow with its square.
   std::int64_t length = 0;
   std::int64_t supervised = 0;
+  std::int64_t cut_tokens = 0;  // of the answers of a pair, to max_length
+  bool identical = false;       // a pair of two equal answers
 };
 
 // Errors: InvalidInput, without a place, when a token or label is outside of the vocabulary or BOS

@@ -17,6 +17,7 @@
 #include "base/printable.h"
 #include "data/format_example.h"
 #include "io/json.h"
+#include "preference/preference_pair.h"
 #include "records/compressed_file.h"
 #include "records/record_error.h"
 #include "tokenizer/lookup_tables.h"
@@ -45,6 +46,15 @@ std::uint64_t HashSample(const Sample& sample) {
     add(choice.kind);
     for (const std::int32_t label : choice.labels) add(label);
     for (const double target : choice.targets) add(std::bit_cast<std::int64_t>(target));
+  }
+  if (!sample.desirable) add(0);
+  return hash;
+}
+
+std::uint64_t HashPrompt(const Sample& sample) {
+  std::uint64_t hash = 0;
+  for (std::int64_t t = 0; t < FirstTrained(sample); ++t) {
+    hash = MixBits(hash ^ static_cast<std::uint32_t>(sample.ids[t]));
   }
   return hash;
 }
@@ -100,9 +110,10 @@ FileBytes OpenSource(const DataSource& source) {
 
 // A file has one layout, which a record of it shows.
 SampleIndex::FileLayout SampleIndex::FileLayoutOf(const RecordFile& records, RecordFormat asked,
-                                                  const LayoutRules& rules,
+                                                  const DataOptions& options,
                                                   bool has_chat_template) {
-  const FormatExample example = FindFormatExample(records, asked, rules);
+  const LayoutRules& rules = options.layout;
+  const FormatExample example = FindFormatExample(records, asked, rules, options.preference.form);
   const OrderedJson record = WithNamesOfFormat(example.record, example.detected.names);
   const RecordFormat format = example.detected.format;
   const bool is_conversation = format == RecordFormat::kPromptCompletion &&
@@ -135,7 +146,7 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   }
   RecordFile records(file, options.index_folder, options.reading);
   records.Ignore(options.ignore_fields);
-  FileLayout layout = FileLayoutOf(records, source.format, options.layout, chat != nullptr);
+  FileLayout layout = FileLayoutOf(records, source.format, options, chat != nullptr);
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), options, tokenizer, chat,
                                                       context, progress));
@@ -239,7 +250,7 @@ FileFormat SampleIndex::file_format() const {
 std::int64_t SampleIndex::found() const {
   if (!records_) return records();
   return std::ssize(entries()) + counts_.dropped_long + counts_.dropped_masked +
-         counts_.dropped_untrained + counts_.dropped_bad;
+         counts_.dropped_untrained + counts_.dropped_bad + counts_.dropped_identical;
 }
 
 template <typename Body>
@@ -284,7 +295,8 @@ Sample SampleIndex::OfVisit(const SampleEntry& entry, Sample first, std::int64_t
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {
   if (!records_) return std::nullopt;
-  return WithNamesOfFormat(records_->Read(entry.record), names_);
+  const OrderedJson record = WithNamesOfFormat(records_->Read(entry.record), names_);
+  return encoder_.AnswerOf(record, entry.part);
 }
 
 std::string SampleIndex::Where(std::int64_t record) const {
@@ -406,6 +418,10 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   Sample& sample = encoded.sample;
   const std::int64_t length = encoded.length;
   counts_.longest_record = std::max(counts_.longest_record, length);
+  if (encoded.identical) {
+    ++counts_.dropped_identical;
+    return;
+  }
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
     return;
@@ -431,18 +447,24 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
     counts_.truncated_tokens += length - max_length_;
     counts_.cut_answers += in_answer && sample.labels.back() != kIgnoreLabel;
   }
+  counts_.truncated += encoded.cut_tokens > 0;
+  counts_.truncated_tokens += encoded.cut_tokens;
+  counts_.cut_answers += encoded.cut_tokens > 0;
   CountNotes(encoded.notes, record);
   AddSample(sample, record, part);
 }
 
 void SampleIndex::AddSample(const Sample& sample, std::int64_t record, std::int64_t part) {
   entries_.Add({.hash = HashSample(sample),
+                .prompt = HashPrompt(sample),
                 .record = static_cast<std::uint32_t>(record),
                 .part = static_cast<std::uint32_t>(part),
                 .length = static_cast<std::int32_t>(sample.ids.size()),
                 .supervised = static_cast<std::int32_t>(CountSupervised(sample)),
                 .longest = static_cast<std::int32_t>(LongestSequence(sample)),
-                .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample))});
+                .unfolded = static_cast<std::int32_t>(UnfoldedRows(sample)),
+                .chosen = static_cast<std::int32_t>(CountOfFirst(sample)),
+                .first = static_cast<std::int32_t>(FirstTrained(sample))});
 }
 
 // Records come in their order, and the samples of one together.

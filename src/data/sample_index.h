@@ -27,6 +27,7 @@ namespace qlora {
 // The entry of a sample, in memory or on disk.
 struct SampleEntry {
   std::uint64_t hash;    // of tokens and labels
+  std::uint64_t prompt;  // hash of the tokens before the first one that is trained
   std::uint32_t record;  // number of the record, or of the window of a raw text
   // Number of the sample within its record, which is one sample, number 0, unless each turn of a
   // conversation is a sample.
@@ -35,6 +36,8 @@ struct SampleEntry {
   std::int32_t supervised;  // tokens that are trained on
   std::int32_t longest;     // tokens of the longest sequence, with its prefix
   std::int32_t unfolded;    // UnfoldedRows
+  std::int32_t chosen;      // CountOfFirst
+  std::int32_t first;       // tokens before the first one that is trained
 };
 
 using ReadingProgress = std::function<void(double share)>;
@@ -83,7 +86,7 @@ class SampleIndex {
   };
 
   static FileLayout FileLayoutOf(const RecordFile& records, RecordFormat asked,
-                                 const LayoutRules& rules, bool has_chat_template);
+                                 const DataOptions& options, bool has_chat_template);
   // A raw text, all of it encoded.
   SampleIndex(const FileBytes& file, const DataSlice& slice, const DataOptions& options,
               const Tokenizer& tokenizer);

@@ -110,12 +110,29 @@ void CarryTemplates(const FieldTemplates& layout, MigrationTarget& target) {
   target.Carry("prompt_layout", YAML::Node("text"));
 }
 
+// Of pairs: chat_template.default, chatml.intel, llama3.argilla ... Pairs are read by their fields.
+void MigratePairType(const std::string& name, MigrationTarget& target) {
+  const std::string family = name.substr(0, name.find('.'));
+  if (family == "chatml" || family == "llama3") {
+    target.Carry("chat_template", YAML::Node(family));
+  } else if (name.empty() || family == "chat_template") {
+    target.NotNeeded("pairs are read by the names of their fields");
+  } else {
+    target.Unsupported(
+        "the text may differ: pairs are read by the names of their fields, and the chat template "
+        "lays them out; look at the result of `qlora inspect`");
+  }
+}
+
 // chat_template, alpaca, completion, alpaca_chat.load_qa ...
 void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   const YAML::Node type = item["type"];
   const std::string name = TextOf(type);
   const auto layout = type.IsMap() ? AxolotlLayout(type) : AxolotlLayout(name);
-  if (layout) {
+  const std::string method = target.Theirs("rl");
+  if (!method.empty() && method != "false") {
+    MigratePairType(name, target);
+  } else if (layout) {
     CarryTemplates(*layout, target);
   } else if (name == "chat_template") {
     const bool sharegpt = NamesOf(item) == kShareGptNames;
@@ -279,9 +296,8 @@ void MigrateWarmupSteps(const YAML::Node& value, MigrationTarget& target) {
 }
 
 void MigratePreferences(const YAML::Node& value, MigrationTarget& target) {
-  RefusePreferences("rl", value);
-  IsOff(value) ? target.NotNeeded("switched off")
-               : target.Unsupported("training is supervised fine-tuning");
+  RefuseRewards("rl", value);
+  MigratePreferenceMethod(value, target);
 }
 
 void MigrateAutoResume(const YAML::Node& value, MigrationTarget& target) {
@@ -407,6 +423,8 @@ constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
     {"lora_dropout", "0"},
 });
 
+void CompleteAxolotl(MigrationTarget& target) { CompletePreferences(target); }
+
 constexpr auto kAxolotlMarks = std::to_array<std::string_view>(
     {"base_model", "micro_batch_size", "sequence_len", "datasets", "num_epochs", "adapter",
      "sample_packing", "lora_target_linear", "flash_attention", "pad_to_sequence_len",
@@ -423,6 +441,7 @@ const ForeignTrainer& AxolotlTrainer() {
       .more_rules = TransformersRules(),
       .defaults = kAxolotlDefaults,
       .marks = kAxolotlMarks,
+      .complete = CompleteAxolotl,
   };
   return kTrainer;
 }

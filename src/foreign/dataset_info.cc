@@ -126,9 +126,13 @@ std::string FaultOf(const Json& entry) {
     const auto value = entry.find(key);
     return value != entry.end() && !value->is_null() && *value != false;
   };
-  if (is_on("ranking")) return "preference pairs are not trained on";
   if (is_on("num_samples")) return "cut the file, or give a weight: FILE:0.1";
-  for (const char* column : {"images", "videos", "audios", "chosen", "rejected", "kto_tag"}) {
+  // The names that training on preferences reads.
+  for (const char* column : {"chosen", "rejected", "kto_tag"}) {
+    if (IsNoneOr(Column(entry, column), column)) continue;
+    return fmt::format("rename the column {} to {}", Column(entry, column), column);
+  }
+  for (const char* column : {"images", "videos", "audios"}) {
     if (!Column(entry, column).empty()) return fmt::format("the column {} is not read", column);
   }
   for (const char* source : {"script_url", "cloud_file_name"}) {
@@ -151,6 +155,8 @@ NamedDataset ReadEntry(const fs::path& folder, const Json& entry) {
   if (!named.fault.empty()) return named;
   const std::string hub = TextAt(entry, "hf_hub_url");
   named.path = hub.empty() ? (folder / TextAt(entry, "file_name")).string() : hub;
+  named.prefers = entry.value("ranking", false) || !Column(entry, "chosen").empty() ||
+                  !Column(entry, "kto_tag").empty();
   const std::string format = TextAt(entry, "formatting");
   if (format.empty() || format == "alpaca") {
     ReadAlpaca(entry, named);

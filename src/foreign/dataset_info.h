@@ -13,6 +13,7 @@ struct NamedDataset {
   // Of records whose fields have names of their own; "" where `train` knows the names.
   std::string prompt_template = {};
   std::string completion_template = {};
+  bool prefers = false;    // pairs, or answers with labels
   std::string fault = {};  // why it cannot be read here; "": it can
 };
 

@@ -13,8 +13,8 @@ namespace {
 // The first rule for `key`: of command lines, then of the trainers whose names are most common.
 const KeyRule* FindForeignRule(std::string_view key) {
   // One name may mean different things in two trainers: the first table that knows it decides.
-  return FindRule({CommandRules(), TrlTrainer().rules, TransformersRules(), AxolotlTrainer().rules,
-                   LlamaFactoryTrainer().rules, MlxTrainer().rules},
+  return FindRule({CommandRules(), TrlTrainer().rules, PreferenceRules(), TransformersRules(),
+                   AxolotlTrainer().rules, LlamaFactoryTrainer().rules, MlxTrainer().rules},
                   Underscored(key));
 }
 
@@ -135,8 +135,10 @@ constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
     {"estimate memory", "write `qlora plan run.yaml`"},
     {"schema", "write `qlora config-schema`"},
     {"import", "write `qlora migrate FILE --out run.yaml`"},
-    {"dpo orpo kto grpo ppo reward pretrain rm rlhf",
-     "training is supervised fine-tuning: `qlora train`"},
+    {"dpo rlhf", "write `qlora train --preference-loss sigmoid`"},
+    {"kto", "write `qlora train --preference-loss kto`"},
+    {"orpo", "write `qlora train --preference-loss orpo`"},
+    {"grpo ppo reward pretrain rm", "training is supervised fine-tuning: `qlora train`"},
 });
 
 // The option of ours that a rule copies the value of `key` to; null for other rules.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/text.h"
 #include "foreign/dataset_info.h"
 #include "foreign/rules.h"
 
@@ -107,12 +108,20 @@ void MigrateMostSamples(const YAML::Node& value, MigrationTarget& target) {
 }
 
 void MigrateStage(const YAML::Node& value, MigrationTarget& target) {
-  RefusePreferences("stage", value);
+  RefuseRewards("stage", value);
+  if (HasWord("dpo kto", TextOf(value))) return MigratePreferenceMethod(value, target);
   if (value.IsNull() || TextOf(value) == "sft") {
     target.NotNeeded("training is supervised fine-tuning");
   } else {
     target.Unsupported("training is supervised fine-tuning");
   }
+}
+
+// -log p of each chosen answer, averaged over its tokens.
+void MigratePreferenceMix(const YAML::Node& value, MigrationTarget& target) {
+  if (IsOff(value) || TextOf(value) == "0.0") return target.NotNeeded("switched off");
+  target.Carry("rpo_alpha", value);
+  target.Carry("nll_over", YAML::Node("answers"));
 }
 
 // None switches off what is on by default.
@@ -126,6 +135,10 @@ void MigrateDataset(const NamedDataset& dataset, const std::string& name, Migrat
                     const char* key) {
   if (!dataset.fault.empty()) {
     return target.Unsupported(fmt::format("'{}' of dataset_info.json: {}", name, dataset.fault));
+  }
+  if (dataset.prefers && !HasWord("dpo kto", target.Theirs("stage"))) {
+    return target.Unsupported(fmt::format(
+        "'{}' of dataset_info.json: preference pairs are not trained on with stage sft", name));
   }
   const std::pair<const char*, const std::string&> templates[] = {
       {"prompt_template", dataset.prompt_template},
@@ -199,6 +212,7 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Copy("bnb_4bit_quant_type", "quantization_type"),
     rule::Custom(MigrateDoubleQuantization, "double_quantization"),
     rule::Custom(MigrateStage, "stage"),
+    rule::Custom(MigratePreferenceMix, "pref_ftx"),
     rule::Custom(MigrateMostSamples, "max_samples"),
     rule::Custom(MigrateThinking, "enable_thinking"),
     rule::Copy("lora_r", "lora_rank"),
@@ -287,6 +301,10 @@ constexpr auto kLlamaFactoryMarks = std::to_array<std::string_view>(
 
 // lora_alpha is twice the rank unless it is given.
 void Complete(MigrationTarget& target) {
+  // There the base without the adapter is the reference, also of an adapter that is continued.
+  if (CompletePreferences(target) && !target.ValueOf("adapter").empty()) {
+    target.SetDefault("reference", "base");
+  }
   const std::string rank = target.ValueOf("lora_r");
   if (target.ValueOf("lora_alpha").empty()) {
     // 8 is the default rank of LLaMA-Factory.

@@ -152,9 +152,12 @@ const ForeignTrainer& AxolotlTrainer();
 const ForeignTrainer& LlamaFactoryTrainer();
 const ForeignTrainer& TrlTrainer();
 const ForeignTrainer& MlxTrainer();
+const ForeignTrainer& OpenAiTrainer();
 
 // Keys of transformers' TrainingArguments, PEFT's LoraConfig and BitsAndBytesConfig.
 std::span<const KeyRule> TransformersRules();
+// Keys of training on preferences.
+std::span<const KeyRule> PreferenceRules();
 // Short flags and options of other command lines, which `migrate` does not meet.
 std::span<const KeyRule> CommandRules();
 
@@ -173,8 +176,14 @@ void MigrateTrainOnPrompt(const YAML::Node& value, MigrationTarget& target);
 void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);
 // chat_template_kwargs with enable_thinking; a flag on command lines.
 void MigrateThinking(const YAML::Node& value, MigrationTarget& target);
-// Errors: InvalidInput for a method of preference training, of which nothing can be carried over.
-void RefusePreferences(std::string_view key, const YAML::Node& value);
+// Errors: InvalidInput for a method of training by rewards, of which nothing can be carried over.
+void RefuseRewards(std::string_view key, const YAML::Node& value);
+// Rules of preference_rules.cc: loss_type, and dpo, kto ... as a method of training.
+void MigrateLossType(const YAML::Node& value, MigrationTarget& target);
+void MigratePreferenceMethod(const YAML::Node& value, MigrationTarget& target);
+void MigratePrecomputedReference(const YAML::Node& value, MigrationTarget& target);
+// Sets what other trainers have by default. False when no preferences are trained on.
+bool CompletePreferences(MigrationTarget& target);
 
 }  // namespace qlora
 

@@ -53,14 +53,14 @@ void MigrateThinking(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-void RefusePreferences(std::string_view key, const YAML::Node& value) {
-  constexpr std::string_view kMethods =
-      "dpo ipo kto orpo simpo cpo bco grpo gspo ppo rloo rm reward prm online_dpo";
+void RefuseRewards(std::string_view key, const YAML::Node& value) {
+  constexpr std::string_view kMethods = "bco grpo gspo ppo rloo rm reward prm online_dpo";
   const std::string method = LowerText(value);
   if (!HasWord(kMethods, method)) return;
   ThrowInvalidInput(
-      "{}: {} is training by preferences or rewards; qlora trains on examples (SFT) alone", key,
-      method);
+      "{}: {} is training by rewards; qlora trains on examples and on preferences (dpo, ipo, orpo, "
+      "simpo, cpo, kto)",
+      key, method);
 }
 
 // transformers 5 takes a share of the run as warmup_steps, too.

@@ -21,6 +21,10 @@ constexpr KeyRule kTrlRules[] = {
 };
 
 constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
+    {"preference_loss", "sigmoid", "DPOConfig", "TRL"},
+    {"preference_loss", "kto", "KTOConfig", "TRL"},
+    {"preference_loss", "orpo", "ORPOConfig", "TRL"},
+    {"preference_loss", "cpo", "CPOConfig", "TRL"},
     // The first default of a key decides: defaults of the classes go before TRL's.
     {"lora_r", "8", "LoraConfig", "PEFT"},
     {"lora_alpha", "8", "LoraConfig", "PEFT"},
@@ -31,7 +35,6 @@ constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"bnb_4bit_use_double_quant", "false", "BitsAndBytesConfig", "transformers"},
     // TRL's defaults where ours differ, for keys that the file does not set.
     {"load_in_4bit", "false"},
-    {"learning_rate", "2e-5"},
     {"lr_scheduler_type", "linear"},
     {"warmup_ratio", "0"},
     {"num_train_epochs", "3"},
@@ -40,7 +43,6 @@ constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"max_length", "1024"},
     {"over_long", "truncate"},
     {"prompt_layout", "text"},
-    {"assistant_only_loss", "false"},
     {"save_steps", "500"},
     {"lora_r", "16"},
     {"lora_alpha", "32"},
@@ -48,16 +50,44 @@ constexpr auto kTrlDefaults = std::to_array<ForeignDefault>({
     {"lora_target_modules", "q_proj,v_proj"},
 });
 
-constexpr auto kTrlMarks = std::to_array<std::string_view>(
-    {"use_peft", "dataset_name", "dataset_train_split", "dataset_test_split", "dataset_text_field",
-     "lora_target_modules", "attn_implementation", "task_type", "target_modules",
-     "use_bnb_nested_quant", "completion_only_loss", "assistant_only_loss", "packing_strategy",
-     "bnb_4bit_compute_dtype", "max_seq_length", "lora_task_type", "peft_type"});
+constexpr auto kTrlMarks = std::to_array<std::string_view>({"use_peft",
+                                                            "dataset_name",
+                                                            "dataset_train_split",
+                                                            "dataset_test_split",
+                                                            "dataset_text_field",
+                                                            "lora_target_modules",
+                                                            "attn_implementation",
+                                                            "task_type",
+                                                            "target_modules",
+                                                            "use_bnb_nested_quant",
+                                                            "completion_only_loss",
+                                                            "assistant_only_loss",
+                                                            "packing_strategy",
+                                                            "bnb_4bit_compute_dtype",
+                                                            "max_seq_length",
+                                                            "lora_task_type",
+                                                            "peft_type",
+                                                            "loss_type",
+                                                            "precompute_ref_log_probs",
+                                                            "max_prompt_length",
+                                                            "desirable_weight"});
 
 void CompleteTrl(MigrationTarget& target) {
   if (Squeezed(target.ValueOf("load_in_4bit")) == "true") {
     target.SetDefault("bnb_4bit_use_double_quant", "false");
   }
+  // `trl dpo` has no other key that says what it trains.
+  const bool has_beta = !target.ValueOf("beta").empty();
+  if (has_beta && target.ValueOf("preference_loss").empty()) {
+    target.SetDefault("preference_loss", "sigmoid");
+  }
+  if (CompletePreferences(target)) {
+    target.SetDefault("learning_rate", "1e-6");
+    if (target.ValueOf("preference_loss") == "simpo") target.SetDefault("cpo_alpha", "1");
+    return;
+  }
+  target.SetDefault("learning_rate", "2e-5");
+  target.SetDefault("assistant_only_loss", "false");
   // Our train_on_inputs is about records of all formats, completion_only_loss about completions.
   if (target.ValueOf("train_on_inputs") != "true" ||
       target.ValueOf("assistant_only_loss") != "true") {

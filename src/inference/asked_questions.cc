@@ -71,13 +71,13 @@ void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
 std::optional<DatasetSums> AskedQuestions::Run(Communicator& communicator, const RankPlace& place,
                                                const Decoder& decoder, const LoraAdapter* adapter,
                                                Arena& memory, const EvalProgress& progress) const {
-  const EvalSamples samples = {
+  const SampleList samples = {
       .size = std::ssize(samples_),
       .largest = largest_,
       .length = [&](std::int64_t i) { return std::ssize(samples_[i].ids); },
       .supervised = [&](std::int64_t i) { return std::ssize(samples_[i].choices); },
       .get = [&](std::int64_t i) { return samples_[i]; }};
-  return EvaluateSamples(communicator, place, decoder, adapter, DecisionObjective(), samples,
+  return EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(), samples,
                          /*per_token=*/true, memory, progress);
 }
 

@@ -42,7 +42,7 @@ class AskedQuestions {
   double unfolding() const { return unfolding_; }    // as DataReport::unfolding
   std::int32_t largest_id() const { return largest_id_; }
 
-  // Asks the model. memory, progress, result: as of EvaluateSamples.
+  // Asks the model. memory, progress, result: as of EvaluateDataset.
   std::optional<DatasetSums> Run(Communicator& communicator, const RankPlace& place,
                                  const Decoder& decoder, const LoraAdapter* adapter, Arena& memory,
                                  const EvalProgress& progress = {}) const;

@@ -7,11 +7,11 @@
 #include "base/check.h"
 #include "base/stopwatch.h"
 #include "dist/together.h"
+#include "objective/answer_logprobs.h"
+#include "objective/stage_forward.h"
 #include "pass/eval_memory.h"
 
 namespace qlora {
-
-std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 
 namespace {
 
@@ -28,7 +28,7 @@ using PassSums = std::vector<double>;
 // Whole samples are collected until the next one would exceed `rows`. Each pass has about the same
 // size, whatever the lengths are, and the samples of a pass are separate sequences: grouping does
 // not change their losses.
-std::vector<PassSamples> GroupSamples(const EvalSamples& samples, std::int64_t rows) {
+std::vector<PassSamples> GroupSamples(const SampleList& samples, std::int64_t rows) {
   std::vector<PassSamples> passes;
   std::int64_t filled = 0;
   for (std::int64_t i = 0; i < samples.size; ++i) {
@@ -104,46 +104,54 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
   }
 }
 
-// Forward, from the stage before and to the next one where there are any.
-void ForwardStage(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
-                  const PassInputs& inputs, Activations& activations) {
-  Memory& memory = decoder.backend().memory();
-  const MatrixView& first = activations.layers[decoder.config().layers_here().begin].x_in;
-  if (!place.is_first_stage()) {
-    SendAndReceive(communicator, memory, -1, {}, place.rank - 1, BytesIn(first));
-  }
-  Forward(decoder, inputs, activations);
-  if (!place.is_last_stage()) {
-    SendAndReceive(communicator, memory, place.rank + 1, BytesIn(activations.x_out), -1, {});
-  }
+// Sets what the samples of a pass have under their reference.
+void TakeReference(const SampleList& list, const PassSamples& group, Batch& batch) {
+  if (!list.reference) return;
+  std::vector<AnswerLogp> samples;
+  for (std::int64_t i = group.begin; i < group.end; ++i) samples.push_back(list.reference(i));
+  SetReference(samples, batch);
 }
 
 }  // namespace
 
-std::optional<DatasetSums> EvaluateSamples(Communicator& communicator, const RankPlace& place,
+SampleList ListOf(const Dataset& dataset) {
+  return {.size = dataset.size(),
+          .largest = dataset.report().largest,
+          .length = [&dataset](std::int64_t i) { return dataset.length(i); },
+          .supervised = [&dataset](std::int64_t i) { return dataset.supervised(i); },
+          .get = [&dataset](std::int64_t i) { return dataset.Get(i); },
+          .chosen = [&dataset](std::int64_t i) { return dataset.chosen(i); }};
+}
+
+std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const EvalSamples& samples,
+                                           const Objective& objective, const SampleList& list,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress) {
   const Stopwatch watch;
-  const std::vector<PassSamples> groups = GroupSamples(samples, EvalRows(samples.largest));
+  const std::vector<PassSamples> groups = GroupSamples(list, EvalRows(list.largest));
   EvalMemory activations_of(decoder, AdaptersOf(adapter), memory);
   DatasetSums result;
   for (const PassSamples& group : groups) result.totals.supervised += group.supervised;
+  for (std::int64_t i = 0; list.chosen && i < list.size; ++i)
+    result.totals.chosen += list.chosen(i);
+  result.totals.samples = list.size;
+  result.totals.kl = list.kl;
   // The sums of a pass, and the number of the values that it appended to logprobs.
   const std::int64_t width = objective.sums() + 1;
   std::vector<PassSums> passes(groups.size());
   bool stopped = false;
   for (std::int64_t p = 0; p < std::ssize(groups); ++p) {
     if (ReplicaOf(place, p) != place.replica()) continue;
-    stopped = stopped || (progress && !progress(groups[p].begin, samples.size));
+    stopped = stopped || (progress && !progress(groups[p].begin, list.size));
     // Stages wait for one another, and end together.
     if (stopped && place.stages == 1) break;
-    std::vector<Sample> of_pass;
+    std::vector<Sample> samples;
     for (std::int64_t i = groups[p].begin; i < groups[p].end; ++i) {
-      of_pass.push_back(samples.get(i));
+      samples.push_back(list.get(i));
     }
-    const Batch batch = MakeBatch(of_pass);
+    Batch batch = MakeBatch(samples);
+    TakeReference(list, groups[p], batch);
     Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);
@@ -176,21 +184,6 @@ std::optional<DatasetSums> EvaluateSamples(Communicator& communicator, const Ran
   }
   result.seconds = watch.seconds();
   return result;
-}
-
-std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
-                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const Dataset& dataset,
-                                           bool per_token, Arena& memory,
-                                           const EvalProgress& progress) {
-  const EvalSamples samples = {
-      .size = dataset.size(),
-      .largest = dataset.report().largest,
-      .length = [&](std::int64_t i) { return std::int64_t{dataset.length(i)}; },
-      .supervised = [&](std::int64_t i) { return std::int64_t{dataset.supervised(i)}; },
-      .get = [&](std::int64_t i) { return dataset.Get(i); }};
-  return EvaluateSamples(communicator, place, decoder, adapter, objective, samples, per_token,
-                         memory, progress);
 }
 
 }  // namespace qlora

@@ -1,4 +1,4 @@
-// An objective measured over a data set, or over other samples.
+// An objective measured over a data set.
 #ifndef QLORA_INFERENCE_DATASET_LOSS_H_
 #define QLORA_INFERENCE_DATASET_LOSS_H_
 
@@ -11,25 +11,15 @@
 #include "dist/rank_place.h"
 #include "objective/objective.h"
 #include "pass/decoder.h"
+#include "pass/eval_memory.h"
+#include "preference/reference_table.h"
 #include "qlora/communicator.h"
 
 namespace qlora {
 
-// The rows of one pass: many, in whole samples. largest: tokens of the largest sample.
-std::int64_t EvalRows(std::int64_t largest);
-
 // Receives the number of samples that are done, between passes, and the number of all samples.
 // Returns false to stop.
 using EvalProgress = std::function<bool(std::int64_t done, std::int64_t total)>;
-
-// The samples of an evaluation, by their numbers.
-struct EvalSamples {
-  std::int64_t size = 0;
-  std::int64_t largest = 0;  // tokens of the largest
-  std::function<std::int64_t(std::int64_t i)> length;
-  std::function<std::int64_t(std::int64_t i)> supervised;
-  std::function<Sample(std::int64_t i)> get;
-};
 
 struct DatasetSums {
   std::vector<double> sums;  // as Objective::Run, of all passes
@@ -41,18 +31,27 @@ struct DatasetSums {
   std::vector<std::int32_t> token_ids;
 };
 
-// memory: as ReserveEvaluation makes it for EvalRows(largest) rows. Samples see nothing of each
-// other. Replicas share the passes, and all ranks get the result. Returns nothing when progress has
+// Samples that passes are made of. Totals need the counts before anything is read.
+struct SampleList {
+  std::int64_t size = 0;
+  std::int64_t largest = 0;  // tokens of the largest sample
+  std::function<std::int64_t(std::int64_t)> length;
+  std::function<std::int64_t(std::int64_t)> supervised;
+  std::function<Sample(std::int64_t)> get;
+  std::function<std::int64_t(std::int64_t)> chosen = {};  // CountOfFirst, of preferences
+  // The reference of each sample, where the objective needs it; kl: as WindowTotals.
+  std::function<AnswerLogp(std::int64_t)> reference = {};
+  double kl = 0;
+};
+// The data set must outlive the list.
+SampleList ListOf(const Dataset& dataset);
+
+// memory: as ReserveEvaluation makes it for EvalRows rows. Samples see nothing of each other.
+// Replicas share the passes, and all ranks get the result. Returns nothing when progress has
 // returned false on a rank.
-std::optional<DatasetSums> EvaluateSamples(Communicator& communicator, const RankPlace& place,
-                                           const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const EvalSamples& samples,
-                                           bool per_token, Arena& memory,
-                                           const EvalProgress& progress = {});
-// The same, of all samples of a data set.
 std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const RankPlace& place,
                                            const Decoder& decoder, const LoraAdapter* adapter,
-                                           const Objective& objective, const Dataset& dataset,
+                                           const Objective& objective, const SampleList& samples,
                                            bool per_token, Arena& memory,
                                            const EvalProgress& progress = {});
 

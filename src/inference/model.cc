@@ -330,7 +330,7 @@ class Model::Impl {
     const Supervised objective;
     DatasetSums sums = *EvaluateDataset(
         context_.communicator(), place(), decoder, AdapterFor(options.without_adapter), objective,
-        dataset, options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+        ListOf(dataset), options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
           if (progress) progress(done, total);
           return true;
         });

@@ -3,6 +3,7 @@
 //
 //   supervised.h   -log p of the supervised tokens
 //   decision.h     -log p of an answer among the labels of a question
+//   preference.h   losses of chosen and rejected answers, and of answers with labels
 //
 // A step and an evaluation run the same objective: a step asks for gradients too. Sums of
 // micro-batches are added in the order of the window on every rank, so that an objective gives the
@@ -31,6 +32,9 @@ struct Metric {
 struct WindowTotals {
   std::int64_t supervised = 0;  // tokens that are trained on
   std::int64_t rows = 0;        // all tokens
+  std::int64_t chosen = 0;      // tokens that are trained on, of the first sequences of samples
+  std::int64_t samples = 0;
+  double kl = 0;  // of the model to its reference, where the objective needs it
 };
 
 // A micro-batch whose forward pass is done.
@@ -54,6 +58,14 @@ class Objective {
   // The doubles that a micro-batch adds to the sums of its window.
   virtual std::int64_t sums() const = 0;
 
+  // Batches need log-probabilities under a reference (Batch::reference), with tokens weighted by
+  // ld_alpha as in objective/answer_logprobs.h.
+  virtual bool needs_reference() const { return false; }
+  virtual double ld_alpha() const { return 1; }
+  // WindowTotals::kl is needed: max(0, the mean of log p - log p_ref over the answers of other
+  // prompts of the window).
+  virtual bool needs_kl() const { return false; }
+
   // (M) the factor of the loss of each supervised row, as far as it is known before the pass.
   virtual std::vector<float> RowScale(const Batch& batch, const WindowTotals& totals) const = 0;
   // Writes the sums of a micro-batch. The first is NaN or Inf where the pass has no usable loss.
@@ -70,7 +82,7 @@ class Objective {
 // has.
 const Metric& MetricNamed(const Objective& objective, std::string_view name);
 // The values of Objective::Values with their names, without the loss. of_steps: those that steps
-// report.
+// report. A NaN is a value that this window does not have.
 std::vector<MetricValue> MetricsOf(const Objective& objective, std::span<const double> values,
                                    bool of_steps);
 

@@ -2,6 +2,7 @@
 #ifndef QLORA_PASS_EVAL_MEMORY_H_
 #define QLORA_PASS_EVAL_MEMORY_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "pass/decoder.h"
@@ -12,6 +13,9 @@ namespace qlora {
 // Batch::unfolded_rows. Their workspace is reserved.
 Arena ReserveEvaluation(const Decoder& decoder, const Adapters& adapters, std::int64_t rows,
                         std::int64_t unfolded = 0);
+
+// The rows of one pass: many, in whole samples. largest: tokens of the largest sample.
+inline std::int64_t EvalRows(std::int64_t largest) { return std::max<std::int64_t>(1024, largest); }
 
 // Passes without gradients, in memory that the caller owns.
 class EvalMemory {

@@ -227,6 +227,15 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
   return inputs;
 }
 
+void SetRowScale(const Decoder& decoder, std::span<const float> scale, const PassInputs& inputs,
+                 Activations& activations) {
+  if (std::ssize(scale) != inputs.row_scale.cols) {
+    ThrowRuntime("row_scale: expected {} factors, found {}", inputs.row_scale.cols, scale.size());
+  }
+  UploadWide(decoder.backend().memory(), scale,
+             Columns(activations.inputs.row_scale, 0, std::ssize(scale)));
+}
+
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
                              const SequenceState& state, std::int64_t length,
                              const LoraAdapter* adapter, Activations& activations) {

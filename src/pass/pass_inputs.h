@@ -72,6 +72,9 @@ std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t row
 // positions beyond the planned ones, and several adapters over experts.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
                          Activations& activations);
+// Gives the supervised rows of a training pass other factors.
+void SetRowScale(const Decoder& decoder, std::span<const float> scale, const PassInputs& inputs,
+                 Activations& activations);
 // Uploads the next tokens of one cached sequence. length: of the sequence with all tokens that
 // follow before its tables are chosen again. head_rows is the last row.
 PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,

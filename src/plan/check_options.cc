@@ -5,6 +5,7 @@
 #include "log/run_log.h"
 #include "plan/memory_plan.h"
 #include "plan/new_adapter.h"
+#include "plan/preference_options.h"
 #include "step/schedule.h"
 
 namespace qlora {
@@ -155,6 +156,7 @@ void CheckOptions(const TrainOptions& o) {
   if (o.preset != "none") {
     ThrowInvalidInput("preset {} is not applied: call TrainOptions::Complete before", o.preset);
   }
+  if (TrainsPreferences(o)) PreferenceLossOf(o);
   if (o.output_dir.empty()) ThrowInvalidInput("output_dir: expected a directory, found ''");
   CheckRanges(o);
   CheckInterval("save", o.save_steps, o.saves_per_epoch, o.save_ratio);

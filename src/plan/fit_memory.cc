@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "data/mismatched_rows.h"
 #include "inference/dataset_loss.h"
 #include "step/optimizer.h"
 
@@ -22,7 +23,8 @@ constexpr std::int64_t kShortest = 128;
 
 // Positions of the longest sequence when samples are cut to max_length tokens.
 std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
-  const std::int64_t longest = std::max(run.data.longest, run.data.held_out_longest);
+  const std::int64_t longest =
+      std::max({run.data.longest, run.data.held_out_longest, run.data.measured_largest});
   return std::max(std::min(longest, max_length), run.prompts.capacity);
 }
 
@@ -33,12 +35,14 @@ std::int64_t EvalRowsOf(const RunParts& run, std::int64_t max_length) {
   const std::int64_t largest =
       is_whole ? data.held_out_largest : std::min(data.held_out_longest, max_length);
   const std::int64_t held_out = largest > 0 ? EvalRows(largest) : 0;
-  return std::max(held_out, run.prompts.rows);
+  const std::int64_t measured = data.measured_largest > 0 ? EvalRows(data.measured_largest) : 0;
+  return std::max({held_out, measured, run.prompts.rows});
 }
 
 void AddUnfolded(const DataExtent& data, ActivationNeeds& needs) {
   needs.train_unfolded = UnfoldedRows(needs.train_rows, data.unfolding);
-  needs.eval_unfolded = UnfoldedRows(needs.eval_rows, data.held_out_unfolding);
+  needs.eval_unfolded =
+      UnfoldedRows(needs.eval_rows, std::max(data.unfolding, data.held_out_unfolding));
 }
 
 std::vector<Recompute> AllLayers(const RunParts& run, Recompute level) {
@@ -216,11 +220,24 @@ std::string WhatFits(const RunParts& run, const ActivationNeeds& needs, std::siz
   return tried + "a smaller lora_r, a smaller model or more memory is needed";
 }
 
+// Pairs are measured as they are, answers with labels behind other prompts too.
+std::int64_t MeasuredLargest(const RunData& data) {
+  std::int64_t largest = 0;
+  for (const Dataset* dataset : {&data.train, data.held_out ? &*data.held_out : nullptr}) {
+    if (dataset == nullptr || data.form == PreferenceForm::kNone) continue;
+    largest = std::max<std::int64_t>(largest, dataset->report().largest);
+    if (data.form != PreferenceForm::kLabels) continue;
+    largest = std::max(largest, LongestMismatched(*dataset, data.stream.max_length));
+  }
+  return largest;
+}
+
 }  // namespace
 
 DataExtent ExtentOf(const RunData& data) {
   DataExtent extent = {.longest = data.train.report().longest,
                        .unfolding = data.train.report().unfolding,
+                       .measured_largest = MeasuredLargest(data),
                        .stream = data.stream,
                        .max_rows = [&data](const StreamOptions& stream) {
                          return BatchStream(data.train, stream).MaxRows();

@@ -28,6 +28,8 @@ struct DataExtent {
   std::int64_t held_out_largest = 0;
   double unfolding = 1;
   double held_out_unfolding = 1;
+  // Tokens of the largest sample that is measured under the reference of preferences.
+  std::int64_t measured_largest = 0;
   StreamOptions stream;
   // Rows of the largest micro-batch with these options of the stream.
   std::function<std::int64_t(const StreamOptions&)> max_rows;

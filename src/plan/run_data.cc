@@ -9,6 +9,8 @@
 #include "data/prompt_example.h"
 #include "data/sample_display.h"
 #include "model/base_record.h"
+#include "plan/preference_notes.h"
+#include "plan/preference_options.h"
 #include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 
@@ -55,6 +57,7 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   DataFields fields = options.data;
   const bool asks = options.objective == "decision" && fields.reading.dataset_format == "auto";
   if (asks) fields.reading.dataset_format = "decision";
+  fields.reading.preference = PreferenceReadingOf(options);
   const auto seed = static_cast<std::uint64_t>(options.seed);
   auto data = std::make_shared<RunData>(
       RunData{.tokenizer = Tokenizer::Load(model_dir, options.adapter), .limits = limits});
@@ -76,6 +79,7 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   data->stream.packing = fields.packing;
   data->stream.shuffle = fields.shuffle;
   data->stream.seed = seed;
+  data->form = fields.reading.preference.form;
 
   data->report = ReportTrainingData(data->train, data->held_out, data->stream);
   data->recorded = RecordPrompts(data->train, fields, data->tokenizer, data->chat.get(),
@@ -86,6 +90,7 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   }
   data->prompts = EncodePrompts(options, layout, data->tokenizer, data->chat.get(), limits);
   data->notes = NotesOf(*data, fields, tokenizer_note);
+  data->notes.push_back(NoteOfPreferences(options, data->train));
   return data;
 }
 

@@ -31,6 +31,7 @@ struct RunData {
   std::optional<Dataset> held_out = {};
   std::optional<Dataset> calibration = {};  // of decisions, for their temperatures
   StreamOptions stream = {};
+  PreferenceForm form = PreferenceForm::kNone;
   TrainingDataReport report = {};
   RecordedPrompts recorded = {};
   SamplePrompts prompts = {};

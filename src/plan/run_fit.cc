@@ -11,11 +11,14 @@
 #include "checkpoint/resume_point.h"
 #include "io/json.h"
 #include "objective/decision.h"
+#include "objective/preference.h"
 #include "objective/supervised.h"
 #include "plan/disk_plan.h"
 #include "plan/fit_memory.h"
 #include "plan/new_adapter.h"
+#include "plan/preference_options.h"
 #include "plan/stage_plan.h"
+#include "plan/visited_samples.h"
 #include "step/optimizer.h"
 #include "tokenizer/adapter_files.h"
 
@@ -35,6 +38,9 @@ std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const 
     ThrowInvalidInput(
         "brier_weight and ordinal_weight are weights of the objective decision, and the records "
         "ask no questions; leave them out");
+  }
+  if (TrainsPreferences(options)) {
+    return std::make_shared<PreferenceObjective>(PreferenceLossOf(options));
   }
   if (!decides) return std::make_shared<Supervised>(options.label_smoothing_factor);
   if (options.objective == "sft") {
@@ -139,6 +145,9 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, start, data));
   MetricNamed(*fit.steps.step.objective, options.metric_for_best_model);
   const Schedule& schedule = fit.steps.schedule;
+  if (fit.steps.step.objective->needs_kl()) {
+    VisitedBy(options, data, {}, schedule.total_steps, true);  // finds steps of one prompt
+  }
   CheckRandomNumbers(options, schedule.total_steps);
   if (start.checkpoint) {
     fit.resume = FindResumePoint(*start.checkpoint, options, schedule.total_steps);

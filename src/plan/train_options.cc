@@ -16,6 +16,7 @@
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"
 #include "plan/memory_plan.h"
+#include "plan/preference_options.h"
 #include "qlora/options.h"
 #include "step/optimizer.h"
 #include "step/schedule.h"
@@ -27,6 +28,7 @@ void TrainOptions::Declare(OptionTable& table) {
   DeclareModel(table);
   data.Declare(table);
   DeclareAdapter(table);
+  preference.Declare(table);
   table.Section("Optimization");
   DeclareBatches(table);
   DeclareOptimizer(table);
@@ -194,9 +196,10 @@ void TrainOptions::DeclareEvaluation(OptionTable& table) {
   table.Add("eval_ratio", &eval_ratio,
             "fraction of the run between evaluations, in place of eval_steps; 0: not set");
   table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
-  table.Choice("metric_for_best_model", &metric_for_best_model,
-               {"loss", "token_accuracy", "accuracy", "brier"},
-               "metric that decides which evaluation is the best");
+  table.Choice(
+      "metric_for_best_model", &metric_for_best_model,
+      {"loss", "token_accuracy", "accuracy", "brier", "rewards/accuracies", "rewards/margins"},
+      "metric that decides which evaluation is the best");
   table.Add("load_best_model_at_end", &load_best_model_at_end,
             "keep the checkpoint of the best evaluation, and end the run with its adapter");
   table.Add(
@@ -281,6 +284,9 @@ void TrainOptions::Complete(OptionTable& table) const {
   const bool has_end = table.Find("min_lr")->set || table.Find("min_lr_rate")->set;
   if (lr_scheduler_type == "cosine_with_min_lr" && !has_end) {
     ThrowInvalidInput("lr_scheduler_type cosine_with_min_lr needs min_lr or min_lr_rate");
+  }
+  if (TrainsPreferences(*this) && !table.Find("learning_rate")->set) {
+    table.Set("learning_rate", "5e-6", "preference_loss");
   }
   CheckRanges(*this);
   TrainOptions found = *this;
@@ -368,6 +374,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
         values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
     if (asks && !row.used) idle.push_back({row.option, row.reason});
   }
+  for (IdleOption& one : IdlePreferenceOptions(*this)) idle.push_back(std::move(one));
   return idle;
 }
 

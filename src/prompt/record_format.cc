@@ -172,8 +172,8 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 void ThrowUnknownFormat(const OrderedJson& record) {
   if (IsPreferencePair(record)) {
     ThrowInvalidInput(
-        "the records are preference pairs (chosen, rejected), which are not trained on; training "
-        "is supervised fine-tuning, for example on prompt_template '{{prompt}}' and "
+        "the records are preference pairs (chosen, rejected): train on them with preference_loss "
+        "sigmoid (DPO), or on the chosen answers alone with prompt_template '{{prompt}}' and "
         "completion_template '{{chosen}}'");
   }
   if (const std::string names = NamesInLowerCase(record); !names.empty()) {

@@ -89,7 +89,7 @@ class IndexArray {
 
  private:
   using HeaderWords = std::array<std::uint64_t, 3>;
-  static constexpr std::uint64_t kMagic = 0x3176'7865'646E'6971;  // "qindexv1"
+  static constexpr std::uint64_t kMagic = 0x3276'7865'646E'6971;  // "qindexv2"
 
   struct Mapped {
     const IndexPlace& place;

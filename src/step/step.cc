@@ -7,39 +7,17 @@
 
 #include "dist/together.h"
 #include "step/non_finite.h"
+#include "step/window_kl.h"
 #include "step/window_passes.h"
+#include "step/window_sums.h"
 
 namespace qlora {
 namespace {
 
-// The sums of the micro-batches that a replica has computed.
-std::span<double> OfReplica(WindowSums& sums, const WindowSplit& window, int replica) {
-  const IndexRange mine = window.MicroBatchesOfReplica(replica);
-  const std::int64_t width = std::ssize(sums.values) / window.micro_batches;
-  return std::span(sums.values).subspan(mine.begin * width, mine.size() * width);
-}
-
-// Gives every rank the sums that the last stage of each replica has computed.
-void ShareValues(Communicator& communicator, const RankPlace& place, const WindowSplit& window,
-                 WindowSums& sums) {
-  const int last = place.stages - 1;
-  std::vector<Communicator::Bytes> to_each(static_cast<std::size_t>(place.ranks()));
-  std::vector<Communicator::MutableBytes> from_each(to_each.size());
-  for (int replica = 0; replica < window.replicas; ++replica) {
-    from_each[place.RankOf(replica, last)] =
-        std::as_writable_bytes(OfReplica(sums, window, replica));
-  }
-  if (place.stage() == last) {
-    to_each.assign(to_each.size(), std::as_bytes(OfReplica(sums, window, place.replica())));
-    from_each[place.rank] = {};  // in its place already
-  }
-  communicator.Exchange(to_each, from_each);
-}
-
 void ShareSums(Communicator& communicator, const RankPlace& place, const WindowSplit& window,
                WindowSums& sums) {
   if (place.ranks() == 1) return;
-  ShareValues(communicator, place, window, sums);
+  ShareValues(communicator, place, window, sums.values);
   // Every rank has the same sums here, so that all of them look for the tensor, or none.
   const auto finite = [](double value) { return std::isfinite(value); };
   if (std::all_of(sums.values.begin(), sums.values.end(), finite)) return;
@@ -54,13 +32,14 @@ void ShareSums(Communicator& communicator, const RankPlace& place, const WindowS
 
 WindowSums AddGradients(const StepModel& model, const StepOptions& options, const StepBatch& batch,
                         LoraAdapter& adapter, GradientTree& tree) {
-  WindowSums sums{std::vector<double>(batch.count * options.objective->sums())};
+  WindowSums sums{std::vector<double>(batch.count * options.objective->sums()), batch.totals};
   const RankPlace& place = tree.place();
   const WindowSplit window = place.split.WithMicroBatches(batch.count);
   // Backward passes are in the order of micro-batches.
   std::int64_t leaf = window.LeavesOf(place.replica()).begin;
   std::int64_t done = 0;
   if (model.progress) model.progress(done);
+  if (options.objective->needs_kl()) sums.totals.kl = WindowKl(model, place, batch, adapter);
   WindowPasses passes(model, place, options, batch, adapter, sums);
   passes.Run(
       [&](std::int64_t m) {
@@ -88,7 +67,7 @@ StepResult ApplyGradients(const StepModel& model, const StepOptions& options,
   for (std::int64_t i = 0; i < std::ssize(sums.values); ++i) {
     total[i % std::ssize(total)] += sums.values[i];
   }
-  const std::vector<double> values = options.objective->Values(total, batch.totals);
+  const std::vector<double> values = options.objective->Values(total, sums.totals);
   result.loss = values.front();
   result.metrics = MetricsOf(*options.objective, values, true);
   result.learning_rate = update.learning_rate;

@@ -44,6 +44,7 @@ struct StepBatch {
   struct MicroBatch {
     std::int64_t index = 0;  // in the window
     Batch batch;
+    std::vector<Batch> mismatched = {};  // of Objective::needs_kl: prompts with other answers
   };
   // The micro-batches that this rank runs, in the order of the window.
   std::vector<MicroBatch> micro_batches = {};
@@ -55,6 +56,7 @@ struct StepBatch {
 // The results of the micro-batches of a window, besides their gradients.
 struct WindowSums {
   std::vector<double> values;   // (count, S) of each micro-batch, S = Objective::sums
+  WindowTotals totals = {};     // of the batch, with what AddGradients found
   std::string bad_tensor = {};  // where the first NaN or Inf of a forward pass of a rank appeared
 };
 

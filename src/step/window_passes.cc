@@ -39,7 +39,7 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const DropoutState dropout{true, options_.seed,
                              static_cast<std::uint64_t>(window_.first_micro_batch + it.index),
                              options_.neftune_alpha};
-  const std::vector<float> row_scale = options_.objective->RowScale(it.batch, window_.totals);
+  const std::vector<float> row_scale = options_.objective->RowScale(it.batch, sums_.totals);
   pass.inputs =
       PrepareInputs(decoder, it.batch, {ForAllRows(&adapter_, it.batch.rows()), dropout, row_scale},
                     pass.activations);
@@ -82,7 +82,7 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   const std::span<double> sums =
       std::span(sums_.values).subspan(it.index * objective.sums(), objective.sums());
-  objective.Run({window_.totals, decoder, it.batch, pass.inputs, pass.activations},
+  objective.Run({sums_.totals, decoder, it.batch, pass.inputs, pass.activations},
                 wanted ? &adapter_ : nullptr, sums);
   pass.has_loss_gradient = wanted && std::isfinite(sums.front());
   if (wanted && !pass.has_loss_gradient) {

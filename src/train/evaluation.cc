@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <set>
 
+#include "inference/answers.h"
 #include "plan/prepared_run.h"
+#include "plan/visited_samples.h"
 
 namespace qlora {
 namespace {
@@ -53,15 +55,41 @@ Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop
 // for at every progress report; an evaluation that was stopped has no result.
 std::optional<DatasetSums> Evaluation::Measure(const Dataset& data, std::int64_t before,
                                                std::int64_t all) {
-  const std::optional<DatasetSums> result =
-      EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                      &loaded_.adapter, *plan_.run->steps.step.objective, data, false,
-                      loaded_.passes.front(), [&](std::int64_t done, std::int64_t /*total*/) {
-                        log_.ShowEvalProgress(before + done, all);
-                        return !stop_.AskHere();
-                      });
+  const Objective& objective = *plan_.run->steps.step.objective;
+  const auto progress = [&](std::int64_t done, std::int64_t /*total*/) {
+    log_.ShowEvalProgress(before + done, all);
+    return !stop_.AskHere();
+  };
+  SampleList list = ListOf(data);
+  if (objective.needs_reference()) {
+    list.reference = [&](std::int64_t i) { return loaded_.reference.Of(data.key(i)); };
+  }
+  std::optional<DatasetSums> result;
+  const std::optional<double> kl =
+      objective.needs_kl() ? MeasureKl(data, progress) : std::optional<double>(0);
+  if (kl) {
+    list.kl = *kl;
+    result =
+        EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+                        &loaded_.adapter, objective, list, false, loaded_.passes.front(), progress);
+  }
   if (!result) stop_.Ask();  // so that all ranks know
   return result;
+}
+
+// As WindowTotals::kl, over all of the data.
+std::optional<double> Evaluation::MeasureKl(const Dataset& data, const EvalProgress& progress) {
+  const std::int64_t max_length = plan_.run->data->stream.max_length;
+  const std::vector<MismatchedRow> rows = VisitedByEvaluation(data, true).mismatched;
+  const AnswerMeter meter{loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+                          &loaded_.adapter,     loaded_.passes.front(), progress};
+  const auto answers = meter.Measure(ListOf(data, rows, max_length), 1);
+  if (!answers) return {};
+  double sum = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    sum += (*answers)[i].chosen - loaded_.reference.Of(KeyOf(data, rows[i])).chosen;
+  }
+  return std::max(0.0, sum / static_cast<double>(rows.size()));
 }
 
 // Several files are measured as one: their sums are added.
@@ -79,6 +107,9 @@ std::optional<EvalReport> Evaluation::MeasureAll() {
     for (std::int64_t i = 0; i < std::ssize(all.sums); ++i) all.sums[i] += part->sums[i];
     all.totals.supervised += part->totals.supervised;
     all.totals.rows += part->totals.rows;
+    all.totals.chosen += part->totals.chosen;
+    all.totals.samples += part->totals.samples;
+    all.totals.kl = part->totals.kl;
     all.seconds += part->seconds;
     if (!file.empty()) {
       report.files.push_back(

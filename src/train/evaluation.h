@@ -42,6 +42,7 @@ class Evaluation {
   // before, all: samples, for the progress. Nothing when the run is to stop.
   std::optional<DatasetSums> Measure(const Dataset& data, std::int64_t before, std::int64_t all);
   std::optional<EvalReport> MeasureAll();
+  std::optional<double> MeasureKl(const Dataset& data, const EvalProgress& progress);
 
   const TrainPlan& plan_;
   LoadedRun& loaded_;

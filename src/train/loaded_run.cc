@@ -26,14 +26,15 @@ LoadOptions LoadReporting(const PreparedRun& run, TrainObserver& observer) {
 }
 
 // The adapter that the run starts from, as far as it does not depend on the weights of the base.
-LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config, Memory& memory) {
+LoraAdapter MakeAdapter(const TrainOptions& options, const DecoderConfig& config, Memory& memory,
+                        bool with_gradients) {
   LoraAdapter adapter = DescribeAdapter(options, config, memory);
   if (options.adapter.empty()) {
     adapter.Initialize(static_cast<std::uint64_t>(options.seed));
   } else {
     adapter.Read(options.adapter);
   }
-  adapter.AllocateGradients();
+  if (with_gradients) adapter.AllocateGradients();
   return adapter;
 }
 
@@ -48,6 +49,18 @@ void CheckFits(const TrainPosition& at, const TrainPlan& plan) {
   const BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
 }
 
+// The values of a new adapter that come from the weights.
+void TakeValuesOfWeights(Context& context, const TrainPlan& plan, TrainObserver& observer,
+                         LoadedRun& loaded, LoraAdapter& adapter) {
+  const PreparedRun& run = *plan.run;
+  const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
+  if (init != LoraInit::kDefault) {
+    InitializeFromWeights(*run.start.backends->Make(context, DType::kF32), init, loaded.weights,
+                          run.steps.step.seed, LoadReporting(run, observer).progress, adapter);
+  }
+  InitializeMagnitudes(*loaded.backend, loaded.weights, adapter);
+}
+
 }  // namespace
 
 std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
@@ -57,7 +70,7 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   const RunSteps& steps = run.steps;
   const TrainOptions& options = plan.options;
   std::unique_ptr<Backend> backend = run.start.backends->Make(context, base.precision.activation);
-  LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory());
+  LoraAdapter adapter = MakeAdapter(options, base.config, backend->memory(), true);
   // Gradients, activations and workspace are allocated before the weights are loaded: a run that
   // does not fit fails within seconds. The plan has the sizes.
   backend->Reserve(LimitsOf(base.config, adapter, steps.needs));
@@ -73,9 +86,16 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
   Optimizer optimizer(OptimizerOf(options), adapter, plan.disk.folder);
 
   // The decoder refers to its parts, which therefore have their final place before it is made.
-  auto loaded = std::make_unique<LoadedRun>(
-      LoadedRun{std::move(backend), std::move(adapter), std::move(weights), std::move(gradients),
-                std::move(optimizer), context.communicator(), std::move(passes), 0, nullptr});
+  auto loaded = std::make_unique<LoadedRun>(LoadedRun{std::move(backend),
+                                                      std::move(adapter),
+                                                      std::move(weights),
+                                                      std::move(gradients),
+                                                      std::move(optimizer),
+                                                      context.communicator(),
+                                                      std::move(passes),
+                                                      0,
+                                                      {},
+                                                      nullptr});
   loaded->decoder = std::make_unique<Decoder>(*loaded->backend, base.config, loaded->weights,
                                               base.precision, steps.positions);
   return loaded;
@@ -92,15 +112,20 @@ TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserv
                         loaded.adapter, loaded.optimizer);
     CheckFits(at, plan);
   } else if (plan.options.adapter.empty()) {
-    const LoraInit init = ParseLoraInit(plan.options.init_lora_weights);
-    if (init != LoraInit::kDefault) {
-      InitializeFromWeights(*run.start.backends->Make(context, DType::kF32), init, loaded.weights,
-                            run.steps.step.seed, LoadReporting(run, observer).progress,
-                            loaded.adapter);
-    }
-    InitializeMagnitudes(*loaded.backend, loaded.weights, loaded.adapter);
+    TakeValuesOfWeights(context, plan, observer, loaded, loaded.adapter);
   }
   return at;
+}
+
+LoraAdapter StartAdapter(Context& context, const TrainPlan& plan, const TrainOptions& options,
+                         LoadedRun& loaded, TrainObserver& observer) {
+  LoraAdapter adapter =
+      MakeAdapter(options, plan.run->base.config, loaded.backend->memory(), false);
+  if (options.adapter.empty()) {
+    adapter.InitializeModules(loaded.weights);
+    TakeValuesOfWeights(context, plan, observer, loaded, adapter);
+  }
+  return adapter;
 }
 
 void ShareStart(LoadedRun& loaded) {

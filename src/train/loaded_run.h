@@ -5,6 +5,8 @@
 //
 //   loaded_run.h        weights, adapter, optimizer and memory; how a run starts or resumes
 //   evaluation.h        when the model is evaluated, and on which data
+//   reference.h         what a run measures before its first step
+//   window.h            what the next step reads
 //   samples.h           texts that the model writes while it trains
 //   checkpoint_saver.h  when a checkpoint is saved
 //   stop_rules.h        when a run ends: steps, interruption, early stopping, divergence
@@ -18,6 +20,7 @@
 
 #include "checkpoint/train_position.h"
 #include "pass/decoder.h"
+#include "preference/reference_table.h"
 #include "qlora/communicator.h"
 #include "qlora/context.h"
 #include "qlora/train.h"
@@ -37,6 +40,7 @@ struct LoadedRun {
   // For training, as many as micro-batches are in flight; the first one evaluates too.
   std::vector<Arena> passes;
   std::uint64_t weights_hash = 0;    // HashWeights of the base
+  ReferenceTable reference = {};     // of objectives that need one (reference.h)
   std::unique_ptr<Decoder> decoder;  // refers to the members above and to the plan
 
   StepModel model(std::function<void(std::int64_t done)> progress) {
@@ -53,6 +57,10 @@ std::unique_ptr<LoadedRun> LoadRun(Context& context, const TrainPlan& plan,
 // the checkpoint is damaged or was made with other options.
 TrainPosition StartTraining(Context& context, const TrainPlan& plan, TrainObserver& observer,
                             LoadedRun& loaded);
+// The adapter that a run with these options begins with, for passes without gradients. loaded: of
+// `plan`.
+LoraAdapter StartAdapter(Context& context, const TrainPlan& plan, const TrainOptions& options,
+                         LoadedRun& loaded, TrainObserver& observer);
 // After StartTraining on all ranks: exchanges the values that stages took from their own weights.
 void ShareStart(LoadedRun& loaded);
 

@@ -27,9 +27,12 @@
 #include "train/evaluation.h"
 #include "train/loaded_run.h"
 #include "train/model_card.h"
+#include "train/preference_watch.h"
+#include "train/reference.h"
 #include "train/samples.h"
 #include "train/stop_rules.h"
 #include "train/untrained_tokens.h"
+#include "train/window.h"
 
 namespace qlora {
 namespace {
@@ -61,21 +64,6 @@ struct RunOutputs {
   Samples samples;
   CheckpointSaver checkpoints;
 };
-
-// Plans the next window of micro-batches and reads those of this rank; the last window of an epoch
-// may be short. The totals are known before the first pass, because the gradient is scaled by the
-// supervised tokens of the whole window.
-StepBatch NextWindow(BatchStream& stream, const RankPlace& place, const TrainPosition& at) {
-  const WindowPlan window = stream.PlanWindow(place.split.micro_batches);
-  StepBatch batch{
-      {}, std::ssize(window.micro_batches), at.micro_step, {window.supervised, window.rows}};
-  const IndexRange mine =
-      place.split.WithMicroBatches(batch.count).MicroBatchesOfReplica(place.replica());
-  for (std::int64_t m = mine.begin; m < mine.end; ++m) {
-    batch.micro_batches.push_back({m, stream.Materialise(window, m)});
-  }
-  return batch;
-}
 
 // The update of the next step. Steps that were skipped do not count as updates.
 UpdateArgs NextUpdate(const TrainPlan& plan, const TrainPosition& at) {
@@ -116,13 +104,18 @@ void BeforeTheFirstStep(const TrainPlan& plan, RunOutputs& out, TrainPosition& a
 
 // The method: each window of micro-batches is one step of the optimizer on the adapter. However the
 // loop ends, its last step has a checkpoint, from which the run can be trained further.
-void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, TrainPosition& at) {
+void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, TrainPosition& at,
+                  TrainObserver& observer) {
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
   const std::int64_t start_steps = StartSteps(plan.warmup_steps);
+  const RunData& data = *plan.run->data;
+  const WindowNeeds needs{data.train, *plan.run->steps.step.objective, loaded.reference,
+                          data.stream.max_length};
+  PreferenceWatch watch_of_preferences;
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;
     const double traffic = loaded.communicator.seconds();
-    const StepBatch batch = NextWindow(stream, plan.run->start.place, at);
+    const StepBatch batch = NextWindow(needs, plan.run->start.place, at, stream);
     const auto progress = [&](std::int64_t done) {
       out.log.ShowStepProgress(done, std::ssize(batch.micro_batches));
     };
@@ -130,6 +123,7 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
         TrainStep(loaded.model(progress), plan.run->steps.step, batch, NextUpdate(plan, at),
                   loaded.adapter, loaded.gradients, loaded.optimizer);
     at.Advance(batch, result, stream.cursor(), start_steps);
+    watch_of_preferences.Add(result);
     const double seconds = watch.seconds();
     out.log.WriteStep(
         at, result, EpochsDone(stream, at), seconds,
@@ -148,6 +142,9 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
     if (out.checkpoints.IsDue(place, best) || last) out.checkpoints.Save(at);
     out.stop.ThrowIfDiverged(at, result);
     out.stop.AskToFinish();  // the observer has heard of the checkpoint
+  }
+  for (const std::string& warning : watch_of_preferences.Warnings()) {
+    if (loaded.communicator.is_root()) observer.OnWarning(warning);
   }
 }
 
@@ -196,15 +193,16 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
 }
 
 // The part of a run that writes to output_dir, on rank 0.
-RunSummary Run(const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
+RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, TrainPosition at,
                std::filesystem::path best_checkpoint, const FolderLock& lock,
                TrainObserver& observer) {
   const bool writes = loaded.communicator.is_root();
   if (writes) WriteRunInfo(plan);
   const std::int64_t first_step = at.step;
   RunOutputs out(plan, loaded, at, std::move(best_checkpoint), lock, observer);
+  MeasureReference(context, plan, at, loaded, out.stop, observer);
   BeforeTheFirstStep(plan, out, at);
-  TrainingLoop(plan, loaded, out, at);
+  TrainingLoop(plan, loaded, out, at, observer);
   // The mark that the run is complete comes last, after everything that it vouches for.
   DecisionFinish decisions;
   if (writes && !out.stop.interrupted()) {
@@ -264,7 +262,7 @@ RunSummary Train(Context& context, const TrainPlan& plan, TrainObserver& observe
     PrepareOutputDir(plan.options, checkpoint);
   });
   try {
-    return Run(plan, *loaded, at, std::move(best_checkpoint), lock, observer);
+    return Run(context, plan, *loaded, at, std::move(best_checkpoint), lock, observer);
   } catch (const Error& error) {
     // InvalidInput would say that nothing was written.
     if (error.code() != ErrorCode::kInvalidInput) throw;

@@ -419,8 +419,7 @@ TEST_F(MigrateTest, TypesWithAndWithoutTemplatesAreNotMixed) {
 
 TEST_F(MigrateTest, AKeyThatNamesAnotherMethodIsNotCarriedOver) {
   for (const auto& [yaml, key] : std::map<std::string, std::string>{
-           {"use_peft: true\nloss_type: sigmoid\n", "loss_type"},
-           {"use_peft: true\nbeta: 0.1\n", "beta"},
+           {"use_peft: true\nloss_type: dft\n", "loss_type"},
            {"finetuning_type: full\nstage: sft\n", "finetuning_type"},
            {"quantization_bit: 8\nstage: sft\n", "quantization_bit"},
            {"base_model: m\nadapter: llama-adapter\n", "adapter"},

@@ -75,10 +75,41 @@ TEST_F(MigrateValuesTest, Thinking) {
             Fate::kUnsupported);
 }
 
-TEST_F(MigrateValuesTest, PreferenceTrainingIsRefused) {
-  EXPECT_THROW(Yaml("stage: dpo\ntemplate: llama3\n", "llama-factory"), Error);
-  EXPECT_THROW(Yaml("base_model: m\nrl: dpo\n", "axolotl"), Error);
+TEST_F(MigrateValuesTest, TrainingByRewardsIsRefused) {
+  EXPECT_THROW(Yaml("stage: ppo\ntemplate: llama3\n", "llama-factory"), Error);
+  EXPECT_THROW(Yaml("base_model: m\nrl: grpo\n", "axolotl"), Error);
   EXPECT_NO_THROW(Yaml("base_model: m\nrl: false\n", "axolotl"));
+}
+
+TEST_F(MigrateValuesTest, Preferences) {
+  const auto has = [](const std::string& text, const std::string& from, const auto&... lines) {
+    const std::string yaml = Yaml(text, from);
+    const auto expect = [&](const char* line) { EXPECT_THAT(yaml, HasSubstr(line)); };
+    (expect(lines), ...);
+  };
+  has("stage: dpo\npref_beta: 0.2\npref_loss: ipo\n", "llama-factory", "preference_loss: ipo\n",
+      "beta: 0.2\n");
+  has("stage: dpo\npref_ftx: 0.5\n", "llama-factory", "preference_loss: sigmoid\n",
+      "rpo_alpha: 0.5\n", "nll_over: answers\n", "beta: 0.1  # the default");
+  has("stage: kto\nkto_chosen_weight: 1.5\nadapter_name_or_path: a\n", "llama-factory",
+      "preference_loss: kto\n", "desirable_weight: 1.5\n", "reference: base");
+  has("base_model: m\nrl: dpo\nrl_beta: 0.3\ndpo_label_smoothing: 0.1\n", "axolotl",
+      "preference_loss: sigmoid\n", "beta: 0.3\n", "label_smoothing_factor: 0.1\n");
+  has("base_model: m\nrl: simpo\nlora_dropout: 0.05\n", "axolotl", "preference_loss: simpo\n",
+      "simpo_gamma: 0.5");
+  EXPECT_THAT(Yaml("base_model: m\nrl: dpo\nlora_dropout: 0.05\n", "axolotl"),
+              Not(HasSubstr("\nlora_dropout: 0.05")));
+  has("DPOConfig:\n  beta: 0.1\n  learning_rate: 1e-5\n", "trl", "preference_loss: sigmoid",
+      "learning_rate: 1e-5\n");
+  has("loss_type: [sigmoid, sft]\nloss_weights: [1.0, 0.5]\nuse_peft: true\n", "trl",
+      "preference_loss:", "loss_weights:", "learning_rate: 1e-6  # the default of TRL");
+  has("use_peft: true\nloss_type: nll\n", "trl", "learning_rate: 2e-5", "assistant_only_loss");
+  has(R"({"model": "gpt-4.1-mini", "training_file": "pairs.jsonl", "seed": 7, "method": {"type": )"
+      R"("dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 2, "batch_size": "auto"}}}})",
+      "auto", "preference_loss: sigmoid\n", "beta: 0.2\n", "num_train_epochs: 2\n", "seed: 7\n",
+      "pairs.jsonl");
+  EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndpo_loss_type: [aot]\n", "axolotl", "dpo_loss_type"),
+            Fate::kUnsupported);
 }
 
 TEST_F(MigrateValuesTest, FilesOfDataSets) {

@@ -114,6 +114,16 @@ class RanksTest : public TinyRunTest {
   }
 };
 
+// Training on preferences over the golden pairs, as texts.
+void UsePreferences(TrainOptions& options, const char* file, const char* loss) {
+  options.data.dataset = {kGolden / "preference" / file};
+  options.data.reading.ignore_fields = {"prompt_ids", "chosen_ids", "rejected_ids",
+                                        "completion_ids"};
+  options.data.reading.max_length = 192;
+  options.lora_dropout = 0;
+  options.preference.preference_loss = {loss};
+}
+
 // Recipes and optimizers, each with steps of seven micro-batches, which no number of ranks divides,
 // and a short step at the end of each epoch.
 const std::map<std::string, Change>& Recipes() {
@@ -134,6 +144,19 @@ const std::map<std::string, Change>& Recipes() {
       {"loraplus", [](TrainOptions& o) { o.loraplus_lr_ratio = 16; }},
       {"clipped", [](TrainOptions& o) { o.max_grad_norm = 0.01; }},
       {"bfloat16", [](TrainOptions& o) { o.compute_dtype = "bfloat16"; }},
+      {"sigmoid",
+       [](TrainOptions& o) {
+         UsePreferences(o, "pairs.jsonl", "sigmoid");
+         o.preference.rpo_alpha = 0.5;
+         o.data.val_set_size = 5;
+         o.eval_on_start = true;
+       }},
+      {"kto",
+       [](TrainOptions& o) {
+         UsePreferences(o, "unpaired.jsonl", "kto");
+         o.data.val_set_size = 5;
+       }},
+      {"orpo", [](TrainOptions& o) { UsePreferences(o, "pairs.jsonl", "orpo"); }},
       {"evaluated",
        [](TrainOptions& o) {
          o.data.val_set_size = 5;

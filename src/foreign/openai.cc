@@ -1,0 +1,94 @@
+// OpenAI: the JSON of a fine-tuning job (POST /v1/fine_tuning/jobs), supervised or by preferences.
+#include <array>
+#include <string>
+
+#include "foreign/rules.h"
+
+namespace qlora {
+namespace {
+
+// A number, or auto: the default.
+void CarryNumber(const char* our_key, const YAML::Node& value, MigrationTarget& target) {
+  if (LowerText(value) == "auto" || IsOff(value)) {
+    target.NotNeeded("the default");
+  } else {
+    target.Carry(our_key, value);
+  }
+}
+
+void MigrateHyperparameters(const std::string& where, const YAML::Node& map,
+                            MigrationTarget& target) {
+  for (const auto& entry : map) {
+    const std::string name = TextOf(entry.first);
+    target.Part(where + "." + name, entry.second);
+    if (name == "n_epochs") {
+      CarryNumber("num_train_epochs", entry.second, target);
+    } else if (name == "batch_size") {
+      CarryNumber("global_batch_size", entry.second, target);
+    } else if (name == "beta") {
+      CarryNumber("beta", entry.second, target);
+    } else if (LowerText(entry.second) == "auto") {
+      target.NotNeeded("the default");
+    } else {
+      target.Unsupported("rates there are multiples of one that is not known; set learning_rate");
+    }
+  }
+}
+
+// {"type": "dpo", "dpo": {"hyperparameters": {...}}}
+void MigrateMethod(const YAML::Node& value, MigrationTarget& target) {
+  const std::string type = value.IsMap() ? LowerText(value["type"]) : "";
+  if (type != "dpo" && type != "supervised") {
+    return target.Unsupported("training is supervised fine-tuning or on preferences (dpo)");
+  }
+  target.Part("method.type", value["type"]);
+  if (type == "dpo") {
+    target.Carry("preference_loss", YAML::Node("sigmoid"));
+  } else {
+    target.NotNeeded("training is supervised fine-tuning");
+  }
+  const YAML::Node settings = value[type];
+  if (settings && settings.IsMap() && settings["hyperparameters"].IsMap()) {
+    MigrateHyperparameters("method." + type, settings["hyperparameters"], target);
+  }
+}
+
+void MigrateTopHyperparameters(const YAML::Node& value, MigrationTarget& target) {
+  if (!value.IsMap()) return target.Unsupported("expected a map");
+  MigrateHyperparameters("hyperparameters", value, target);
+}
+
+void MigrateModel(const YAML::Node& /*value*/, MigrationTarget& target) {
+  target.Unsupported("models there are not to be had; give one as model_name_or_path");
+}
+
+constexpr KeyRule kOpenAiRules[] = {
+    rule::Custom(MigrateModel, "model"),
+    rule::File("dataset", "training_file"),
+    rule::File("eval_dataset", "validation_file"),
+    rule::Custom(MigrateMethod, "method"),
+    rule::Custom(MigrateTopHyperparameters, "hyperparameters"),
+    rule::Same("seed"),
+    rule::NotNeeded(kNoHub, "suffix integrations metadata"),
+};
+
+constexpr auto kOpenAiMarks = std::to_array<std::string_view>({"training_file"});
+
+void CompleteOpenAi(MigrationTarget& target) { CompletePreferences(target); }
+
+}  // namespace
+
+const ForeignTrainer& OpenAiTrainer() {
+  static const ForeignTrainer kTrainer = {
+      .name = "OpenAI",
+      .from = "openai",
+      .rules = kOpenAiRules,
+      .more_rules = {},
+      .defaults = {},
+      .marks = kOpenAiMarks,
+      .complete = CompleteOpenAi,
+  };
+  return kTrainer;
+}
+
+}  // namespace qlora

@@ -1,0 +1,29 @@
+// What the options of preferences ask for.
+#ifndef QLORA_PLAN_PREFERENCE_OPTIONS_H_
+#define QLORA_PLAN_PREFERENCE_OPTIONS_H_
+
+#include <vector>
+
+#include "preference/preference_loss.h"
+#include "qlora/train_options.h"
+
+namespace qlora {
+
+// True for a run that trains on preferences.
+inline bool TrainsPreferences(const TrainOptions& options) {
+  return !options.preference.preference_loss.empty();
+}
+
+// Errors: InvalidInput for an unknown loss, losses that do not go together, values out of range,
+// and options of ordinary training that preferences cannot have.
+PreferenceLossOptions PreferenceLossOf(const TrainOptions& options);
+
+// How records are read.
+PreferenceReading PreferenceReadingOf(const TrainOptions& options);
+
+// Options of preferences that the loss does not use.
+std::vector<IdleOption> IdlePreferenceOptions(const TrainOptions& options);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_PREFERENCE_OPTIONS_H_

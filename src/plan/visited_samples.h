@@ -1,0 +1,28 @@
+// What a run reads from some step on, known from the order of its data alone.
+#ifndef QLORA_PLAN_VISITED_SAMPLES_H_
+#define QLORA_PLAN_VISITED_SAMPLES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "data/mismatched_rows.h"
+#include "plan/run_data.h"
+#include "qlora/train_options.h"
+
+namespace qlora {
+
+struct VisitedSamples {
+  std::vector<std::uint32_t> samples;     // ascending, each once
+  std::vector<MismatchedRow> mismatched;  // in the order of their first visits, each once
+};
+
+// mismatches: the objective needs them. Errors: InvalidInput as MismatchedRows.
+VisitedSamples VisitedBy(const TrainOptions& options, const RunData& data, const DataCursor& from,
+                         std::int64_t steps, bool mismatches);
+
+// What an evaluation reads.
+VisitedSamples VisitedByEvaluation(const Dataset& dataset, bool mismatches);
+
+}  // namespace qlora
+
+#endif  // QLORA_PLAN_VISITED_SAMPLES_H_

@@ -1,0 +1,40 @@
+// Encoded answers as samples of preferences.
+#ifndef QLORA_PREFERENCE_PREFERENCE_PAIR_H_
+#define QLORA_PREFERENCE_PREFERENCE_PAIR_H_
+
+#include <cstdint>
+
+#include "base/batch.h"
+
+namespace qlora {
+
+// How two answers become a sample.
+struct PairLayout {
+  bool implicit = false;     // both train whole texts: what they share is their prompt
+  bool share_prefix = true;  // compute the common prompt once
+  bool trains_text = false;  // the chosen one trains its prompt as well; nothing is shared
+};
+
+// A pair as two sequences behind their common prompt, of which each sequence repeats the last
+// token, so that every row has one target:
+//
+//   ids        x x | x y y y | x z z       x x x the prompt
+//   labels     - - | - y y y | - z z
+//
+// Errors: InvalidInput, without a place, for answers without a token, and for texts of an implicit
+// prompt that share nothing, or of which one is the beginning of the other.
+Sample JoinPair(Sample chosen, Sample rejected, const PairLayout& layout);
+
+// Removes tokens from the ends of both answers, until the longest sequence has `length` tokens.
+// Returns false when an answer has no token left.
+bool CutPair(Sample& chosen, Sample& rejected, std::int64_t length);
+
+// The first trained token of a sequence; its length without one.
+std::int64_t FirstTrained(const Sample& sequence);
+
+// The sample of the prompt of `row` and the answer of `other`, both of one sequence.
+Sample Mismatched(const Sample& row, const Sample& other);
+
+}  // namespace qlora
+
+#endif  // QLORA_PREFERENCE_PREFERENCE_PAIR_H_

@@ -1,0 +1,39 @@
+// Records of preferences: pairs of answers, and answers with a label, as ordinary records.
+//
+//   preference_record.h   what a record prefers, in all forms that people have
+//   preference_pair.h     two encoded answers as one sample
+//   preference_loss.h     what training minimizes
+//   reference_table.h     log-probabilities under the reference, kept on disk
+//
+// An answer becomes a record of prompt and completion, of texts or of messages, so that prompts,
+// masks, templates and their checks are those of ordinary training.
+#ifndef QLORA_PREFERENCE_PREFERENCE_RECORD_H_
+#define QLORA_PREFERENCE_PREFERENCE_RECORD_H_
+
+#include <optional>
+#include <vector>
+
+#include "io/json.h"
+
+namespace qlora {
+
+struct PreferenceRecord {
+  // Of a pair the chosen answer, then the rejected one; else one answer.
+  std::vector<OrderedJson> answers;
+  std::optional<bool> label;  // of one answer: true when it is desirable
+  // Whole texts, whose prompt is what both begin with.
+  bool implicit = false;
+
+  bool is_pair() const { return answers.size() == 2; }
+};
+
+// True for a record with a chosen and a rejected answer, or with an answer and a label, by the
+// names of its fields.
+bool LooksLikePreference(const OrderedJson& record);
+
+// Errors: InvalidInput, without a place in the data, that names the field.
+PreferenceRecord ReadPreferenceRecord(const OrderedJson& record);
+
+}  // namespace qlora
+
+#endif  // QLORA_PREFERENCE_PREFERENCE_RECORD_H_

@@ -1,0 +1,66 @@
+#include "preference/reference_table.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/check.h"
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+constexpr const char* kAdvice =
+    "the file is damaged: remove it, and the log-probabilities are measured again";
+
+std::uint64_t KeyFromHex(const std::string& text, const std::string& where) {
+  std::uint64_t key = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), key, 16);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    ThrowInvalidInput("{}: expected a key in hexadecimal, found '{}'; {}", where, text, kAdvice);
+  }
+  return key;
+}
+
+}  // namespace
+
+const AnswerLogp& ReferenceTable::Of(std::uint64_t key) const {
+  const auto found = values_.find(key);
+  if (found == values_.end()) ThrowRuntime("a sample without a measured reference");
+  return found->second;
+}
+
+std::string ReferenceTable::ToText(std::string_view fingerprint) const {
+  std::string text = fmt::format("{{\"model\": {},\n\"logps\": {{",
+                                 FormatJson(OrderedJson(std::string(fingerprint))));
+  bool first = true;
+  for (const auto& [key, value] : values_) {
+    text += fmt::format("{}\n\"{:016x}\": [{}, {}]", first ? "" : ",", key, value.chosen,
+                        value.rejected);
+    first = false;
+  }
+  return text + "}}\n";
+}
+
+std::optional<ReferenceTable> ReferenceTable::FromText(const std::string& text,
+                                                       std::string_view fingerprint,
+                                                       const std::string& where) {
+  const auto fail = [&] {
+    ThrowInvalidInput("{}: expected the log-probabilities of a reference; {}", where, kAdvice);
+  };
+  OrderedJson json;
+  if (TryParseJson(text, json) || !json.is_object() || !json.contains("model") ||
+      !json["model"].is_string() || !json.contains("logps") || !json["logps"].is_object()) {
+    fail();
+  }
+  if (json["model"].get<std::string>() != fingerprint) return std::nullopt;
+  ReferenceTable table;
+  for (const auto& [key, value] : json["logps"].items()) {
+    const bool is_pair =
+        value.is_array() && value.size() == 2 && value[0].is_number() && value[1].is_number();
+    if (!is_pair) fail();
+    table.Add(KeyFromHex(key, where), {value[0].get<double>(), value[1].get<double>()});
+  }
+  return table;
+}
+
+}  // namespace qlora

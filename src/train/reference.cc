@@ -1,0 +1,194 @@
+#include "train/reference.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/file.h"
+#include "checkpoint/config_text.h"
+#include "dist/together.h"
+#include "inference/answers.h"
+#include "io/json.h"
+#include "machine/simd_target.h"
+#include "plan/prepared_run.h"
+#include "plan/visited_samples.h"
+#include "tokenizer/lookup_tables.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kFile = "reference_logps.json";
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 34;
+
+// The options that decide what the reference computes.
+constexpr const char* kOptions[] = {"load_in_4bit",
+                                    "bnb_4bit_quant_type",
+                                    "bnb_4bit_use_double_quant",
+                                    "compute_dtype",
+                                    "adapter",
+                                    "lora_r",
+                                    "lora_alpha",
+                                    "lora_target_modules",
+                                    "exclude_modules",
+                                    "modules_to_save",
+                                    "layers_to_transform",
+                                    "rank_pattern",
+                                    "alpha_pattern",
+                                    "use_rslora",
+                                    "use_dora",
+                                    "init_lora_weights",
+                                    "seed",
+                                    "reference",
+                                    "ld_alpha"};
+
+// The name of an adapter says nothing of its values.
+std::string HashOf(const std::string& adapter) {
+  const fs::path file = fs::path(adapter) / "adapter_model.safetensors";
+  if (adapter.empty() || !fs::exists(file)) return "";
+  std::uint64_t hash = 0;
+  for (const char byte : ReadTextFile(file, kMostBytes)) {
+    hash = MixBits(hash ^ static_cast<unsigned char>(byte));
+  }
+  return fmt::format(" {:016x}", hash);
+}
+
+std::string FingerprintOf(const TrainPlan& plan, std::uint64_t weights) {
+  TrainOptions options = plan.options;
+  OptionTable table;
+  options.Declare(table);
+  std::string text = fmt::format("weights {:016x} kernels {}", weights, NameOf(ActiveSimdTarget()));
+  for (const char* name : kOptions) {
+    text += fmt::format(" {}={}", name, table.Find(name)->ToString());
+  }
+  return text + HashOf(options.adapter) + HashOf(options.preference.reference);
+}
+
+// The adapter of the reference; empty: the base alone. The run's own stands for itself before the
+// first step.
+struct Reference {
+  std::optional<LoraAdapter> other;
+  const LoraAdapter* adapter = nullptr;
+};
+
+Reference MakeReference(Context& context, const TrainPlan& plan, const TrainPosition& at,
+                        LoadedRun& loaded, TrainObserver& observer) {
+  Reference reference;
+  const std::string& name = plan.options.preference.reference;
+  if (name == "base") return reference;
+  if (name == "start" && at.step == 0) {
+    reference.adapter = &loaded.adapter;
+    return reference;
+  }
+  TrainOptions options = plan.options;
+  if (name != "start") options.adapter = name;
+  reference.other.emplace(StartAdapter(context, plan, options, loaded, observer));
+  RefreshNorms(*loaded.backend, loaded.weights, *reference.other);
+  reference.adapter = &*reference.other;
+  return reference;
+}
+
+// What of some samples is not in the table yet.
+VisitedSamples Missing(const Dataset& dataset, VisitedSamples all, const ReferenceTable& table) {
+  std::erase_if(all.samples, [&](std::uint32_t i) { return table.has(dataset.key(i)); });
+  std::erase_if(all.mismatched,
+                [&](const MismatchedRow& row) { return table.has(KeyOf(dataset, row)); });
+  return all;
+}
+
+// The part of a data set that is measured.
+struct Part {
+  const Dataset* dataset;
+  VisitedSamples missing;
+};
+
+std::vector<Part> PartsOf(const TrainPlan& plan, const TrainPosition& at,
+                          const ReferenceTable& table) {
+  const RunData& data = *plan.run->data;
+  const bool mismatches = plan.run->steps.step.objective->needs_kl();
+  std::vector<Part> parts;
+  const auto add = [&](const Dataset& dataset, VisitedSamples all) {
+    VisitedSamples missing = Missing(dataset, std::move(all), table);
+    if (missing.samples.empty() && missing.mismatched.empty()) return;
+    parts.push_back({&dataset, std::move(missing)});
+  };
+  add(data.train,
+      VisitedBy(plan.options, data, at.cursor(), plan.total_steps - at.step, mismatches));
+  if (data.held_out) add(*data.held_out, VisitedByEvaluation(*data.held_out, mismatches));
+  return parts;
+}
+
+// False when the run is to stop.
+bool Measure(const AnswerMeter& meter, const Part& part, double ld_alpha, std::int64_t max_length,
+             ReferenceTable& table) {
+  if (!part.missing.samples.empty()) {
+    const Dataset dataset = part.dataset->Subset(part.missing.samples);
+    const auto answers = meter.Measure(ListOf(dataset), ld_alpha);
+    if (!answers) return false;
+    for (std::size_t i = 0; i < answers->size(); ++i) {
+      table.Add(part.dataset->key(part.missing.samples[i]), (*answers)[i]);
+    }
+  }
+  const std::vector<MismatchedRow>& rows = part.missing.mismatched;
+  if (rows.empty()) return true;
+  const auto answers = meter.Measure(ListOf(*part.dataset, rows, max_length), ld_alpha);
+  if (!answers) return false;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    table.Add(KeyOf(*part.dataset, rows[i]), (*answers)[i]);
+  }
+  return true;
+}
+
+// What an earlier part of the run has measured; rank 0 has the file.
+ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator,
+                         const std::string& fingerprint) {
+  const fs::path file = fs::path(plan.options.output_dir) / kFile;
+  std::string text;
+  if (communicator.is_root() && plan.run->start.checkpoint && fs::exists(file)) {
+    text = ReadTextFile(file, kMostBytes);
+  }
+  text = BroadcastText(communicator, text);
+  if (text.empty()) return {};
+  return ReferenceTable::FromText(text, fingerprint, file.string()).value_or(ReferenceTable());
+}
+
+}  // namespace
+
+void MeasureReference(Context& context, const TrainPlan& plan, const TrainPosition& at,
+                      LoadedRun& loaded, StopRules& stop, TrainObserver& observer) {
+  const Objective& objective = *plan.run->steps.step.objective;
+  if (!objective.needs_reference()) return;
+  Communicator& communicator = loaded.communicator;
+  const std::string fingerprint = FingerprintOf(plan, loaded.weights_hash);
+  loaded.reference = LoadTable(plan, communicator, fingerprint);
+  const std::vector<Part> parts = PartsOf(plan, at, loaded.reference);
+  if (parts.empty()) return;
+  const Reference reference = MakeReference(context, plan, at, loaded, observer);
+  const AnswerMeter meter{communicator,
+                          plan.run->start.place,
+                          *loaded.decoder,
+                          reference.adapter,
+                          loaded.passes.front(),
+                          [&](std::int64_t done, std::int64_t total) {
+                            observer.OnReference(done, total);
+                            return !stop.AskHere();
+                          }};
+  for (const Part& part : parts) {
+    if (Measure(meter, part, objective.ld_alpha(), plan.run->data->stream.max_length,
+                loaded.reference)) {
+      continue;
+    }
+    stop.Ask();  // so that all ranks know
+    return;
+  }
+  if (!communicator.is_root()) return;
+  WriteTextFile(fs::path(plan.options.output_dir) / kFile, loaded.reference.ToText(fingerprint));
+}
+
+}  // namespace qlora

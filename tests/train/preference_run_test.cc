@@ -1,0 +1,241 @@
+// Properties of runs on preferences: what changes nothing, what is refused, what is kept.
+#include "train/preference_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "base/file.h"
+#include "io/test_util.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PreferenceRunTest : public testing::Test {
+ protected:
+  TrainOptions Options(const std::string& name) const {
+    TrainOptions options = PreferenceOptions(folder_ / name);
+    options.max_steps = 3;
+    return options;
+  }
+  TrainOptions Kto(const std::string& name) const {
+    TrainOptions options = Options(name);
+    options.data.dataset = {PreferenceGoldens() / "unpaired.jsonl"};
+    options.per_device_train_batch_size = 8;
+    options.preference.preference_loss = {"kto"};
+    return options;
+  }
+  std::string Adapter(const std::string& name) const {
+    return ReadTextFile(folder_ / name / "adapter_model.safetensors");
+  }
+  static void ExpectNear(const std::vector<Json>& a, const std::vector<Json>& b, double bound) {
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      for (const char* key : {"loss", "grad_norm", "rewards/margins", "rewards/chosen"}) {
+        const double value = a[i][key].get<double>();
+        EXPECT_NEAR(value, b[i][key].get<double>(), bound * (1 + std::abs(value)))
+            << key << " of step " << i + 1;
+      }
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+// The gradient norm is that of the whole window, which is clipped: the same sums in other orders,
+// of float32 values below 100.
+TEST_F(PreferenceRunTest, TheSplitOfAWindowChangesRoundingAlone) {
+  for (const bool kto : {false, true}) {
+    std::vector<std::vector<Json>> logs;
+    for (const int batch : {4, 2, 1}) {
+      TrainOptions options = kto ? Kto("run") : Options("run");
+      options.per_device_train_batch_size = batch;
+      options.gradient_accumulation_steps = 4 / batch;
+      options.max_grad_norm = 0.5;
+      if (!kto) options.preference.preference_loss = {"sigmoid", "sft"};
+      logs.push_back(RunPreference(options));
+    }
+    EXPECT_GT(logs[0][0]["grad_norm"].get<double>(), 0.5);
+    ExpectNear(logs[0], logs[1], 2e-5);
+    ExpectNear(logs[0], logs[2], 2e-5);
+  }
+}
+
+TEST_F(PreferenceRunTest, SharingAndPackingChangeRoundingAlone) {
+  TrainOptions options = Options("run");
+  const std::vector<Json> shared = RunPreference(options);
+  options.data.reading.decision.share_prefix = false;
+  ExpectNear(shared, RunPreference(options), 2e-5);
+}
+
+TEST_F(PreferenceRunTest, TheFirstRewardsAreZero) {
+  const auto expect_zero = [&](const std::string& what, const TrainOptions& options) {
+    SCOPED_TRACE(what);
+    const Json first = RunPreference(options)[0];
+    EXPECT_NEAR(first["loss"].get<double>(), std::log(2.0), 1e-6);
+    EXPECT_NEAR(first["rewards/chosen"].get<double>(), 0, 1e-5);
+    EXPECT_NEAR(first["rewards/rejected"].get<double>(), 0, 1e-5);
+  };
+  TrainOptions options = Options("run");
+  options.max_steps = 1;
+  options.adapter.clear();
+  expect_zero("lora", options);
+  for (const char* init : {"pissa", "olora", "loftq"}) {
+    options.init_lora_weights = init;
+    expect_zero(init, options);
+  }
+  options.init_lora_weights = "default";
+  options.use_dora = true;
+  expect_zero("dora", options);
+  options.use_dora = false;
+  options.modules_to_save = {"lm_head"};
+  expect_zero("modules", options);
+  options = PreferenceOptions(folder_ / "run", "adapter_sft");
+  options.max_steps = 1;
+  expect_zero("continued", options);
+  options.preference.reference = "base";
+  EXPECT_NEAR(RunPreference(options)[0]["loss"].get<double>(), 0.152589, 1e-5);
+  // Another adapter as the reference: that of the start.
+  options.preference.reference = PreferenceGoldens() / "adapter_sft";
+  expect_zero("folder", options);
+}
+
+// The start is gone when a run resumes: its log-probabilities are kept, or measured again by an
+// adapter made as at the start.
+TEST_F(PreferenceRunTest, AResumedRunIsAnUnbrokenOne) {
+  for (const bool kto : {false, true}) {
+    const auto make = [&](const std::string& name) {
+      TrainOptions options = kto ? Kto(name) : Options(name);
+      options.adapter = PreferenceGoldens() / "adapter_sft";
+      options.data.shuffle = true;
+      options.max_steps = 6;
+      options.save_steps = 1;
+      return options;
+    };
+    RunPreference(make("whole"));
+    TrainOptions parts = make("parts");
+    parts.max_steps = 2;
+    RunPreference(parts);
+    parts.overwrite_output_dir = false;
+    parts.resume_from_checkpoint = "auto";
+    parts.max_steps = 4;
+    RunPreference(parts);
+    EXPECT_TRUE(fs::remove(folder_ / "parts/reference_logps.json"));
+    parts.max_steps = 6;
+    RunPreference(parts);
+    EXPECT_TRUE(Adapter("whole") == Adapter("parts"));
+  }
+}
+
+TEST_F(PreferenceRunTest, ADamagedCacheIsRefused) {
+  TrainOptions options = Options("run");
+  options.save_steps = 1;
+  options.max_steps = 2;
+  RunPreference(options);
+  options.overwrite_output_dir = false;
+  options.resume_from_checkpoint = "auto";
+  options.max_steps = 3;
+  WriteTextFile(folder_ / "run/reference_logps.json", "{");
+  try {
+    RunPreference(options);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("reference_logps.json"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("remove it"));
+  }
+}
+
+TEST_F(PreferenceRunTest, TextsHaveTheTokensOfIds) {
+  TrainOptions options = Options("run");
+  const std::vector<Json> ids = RunPreference(options);
+  options.data.reading.ignore_fields = {"prompt_ids", "chosen_ids", "rejected_ids"};
+  const std::vector<Json> texts = RunPreference(options);
+  for (std::size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(ids[i]["loss"], texts[i]["loss"]);
+}
+
+TEST_F(PreferenceRunTest, PairsAreAnswersWithLabelsToo) {
+  TrainOptions options = Kto("run");
+  options.data.dataset = {PreferenceGoldens() / "pairs.jsonl"};
+  const std::vector<Json> log = RunPreference(options);
+  EXPECT_NEAR(log[0]["loss"].get<double>(), 0.5, 1e-6);
+  EXPECT_LT(log[2]["loss"].get<double>(), log[0]["loss"].get<double>());
+}
+
+TEST_F(PreferenceRunTest, BadRecordsAreNamedWithTheirLine) {
+  const auto refused = [&](const std::string& lines, const std::string& loss,
+                           const std::string& what) {
+    TrainOptions options = Options("bad");
+    options.preference.preference_loss = {loss};
+    options.data.dataset = {folder_.Write("bad.jsonl", lines)};
+    SCOPED_TRACE(lines);
+    ExpectRefused([&] { RunPreference(options); }, what);
+    EXPECT_FALSE(fs::exists(folder_ / "bad"));
+  };
+  const std::string good = R"({"prompt": "Once", "chosen": " upon", "rejected": " a"})"
+                           "\n";
+  refused(good + R"({"prompt": "Once", "chosen": " upon"})"
+                 "\n",
+          "sigmoid", "bad.jsonl:2");
+  refused(good + R"({"prompt": "Once", "chosen": "", "rejected": " a"})"
+                 "\n",
+          "sigmoid", "bad.jsonl:2");
+  refused(R"({"prompt": "Once", "completion": " a", "label": true})"
+          "\n",
+          "sigmoid", "label");
+  refused(R"({"prompt": "Once", "completion": " a", "label": 7})"
+          "\n",
+          "kto", "bad.jsonl:1");
+  refused(R"({"prompt": "Once", "chosen": " a", "rejected": " a"})"
+          "\n",
+          "sigmoid", "two equal answers");
+  // KTO compares answers to different prompts.
+  refused(R"({"prompt": "Once", "completion": " a", "label": true})"
+          "\n",
+          "kto", "one prompt");
+}
+
+TEST_F(PreferenceRunTest, OptionsWithoutEffectAreRefused) {
+  const auto refused = [&](const std::function<void(TrainOptions&)>& change,
+                           const std::string& what) {
+    TrainOptions options = Options("run");
+    change(options);
+    ExpectRefused([&] { RunPreference(options); }, what);
+  };
+  using O = TrainOptions;
+  const auto use = [](O& o, const char* loss) { o.preference.preference_loss = {loss}; };
+  for (const char* loss : {"hinge", "ipo", "simpo", "kto", "orpo"}) {
+    refused([&](O& o) { use(o, loss), o.label_smoothing_factor = 0.1; }, "label_smoothing_factor");
+  }
+  refused([&](O& o) { use(o, "orpo"), o.preference.reference = "base"; }, "reference");
+  refused([&](O& o) { o.preference.simpo_gamma = 0.5; }, "simpo_gamma");
+  refused([&](O& o) { o.preference.desirable_weight = 2; }, "desirable_weight");
+  refused([&](O& o) { use(o, "kto"), o.preference.ld_alpha = 0.5; }, "ld_alpha");
+  refused([&](O& o) { o.preference.loss_weights = {"1", "2"}; }, "loss_weights");
+  refused([&](O& o) { o.preference.beta = -1; }, "beta");
+  refused([&](O& o) { o.label_smoothing_factor = 0.5; }, "label_smoothing");
+  refused([&](O& o) { o.preference.ld_alpha = 1.5; }, "ld_alpha");
+  refused([&](O& o) { use(o, "sigmod"); }, "sigmoid");
+  refused([&](O& o) { o.preference.preference_loss = {"sigmoid", "kto"}; }, "kto");
+  refused([&](O& o) { o.preference.preference_loss = {"sft"}; }, "sft");
+  refused([&](O& o) { o.neftune_noise_alpha = 5; }, "neftune_noise_alpha");
+  refused([&](O& o) { o.data.reading.train_on_inputs = true; }, "train_on_inputs");
+  refused([&](O& o) { o.preference.preference_loss.clear(), o.preference.beta = 0.2; }, "beta");
+}
+
+TEST_F(PreferenceRunTest, WeightsAndSmoothingChangeTheLoss) {
+  const double plain = RunPreference(Kto("run"))[1]["loss"].get<double>();
+  TrainOptions weighted = Kto("run");
+  weighted.preference.desirable_weight = 1.33;
+  EXPECT_NE(plain, RunPreference(weighted)[1]["loss"].get<double>());
+  weighted = Kto("run");
+  weighted.preference.undesirable_weight = 1.33;
+  EXPECT_NE(plain, RunPreference(weighted)[1]["loss"].get<double>());
+}
+
+}  // namespace
+}  // namespace qlora
