@@ -41,6 +41,7 @@ struct TaskResult {
   std::int64_t records = 0;
   std::vector<TaskFigure> figures;
   std::vector<std::string> samples;  // a JSON object for each record
+  std::string note;                  // what is left out, or ""
   double seconds = 0;
 };
 

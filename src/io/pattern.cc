@@ -166,6 +166,19 @@ std::vector<std::vector<std::string>> FindAll(const std::string& pattern, std::s
   return found;
 }
 
+std::vector<std::string> SplitAtMatches(const std::string& pattern, std::string_view text,
+                                        std::string_view where) {
+  Matcher matcher(pattern, PCRE2_UCP, where);
+  std::vector<std::string> parts;
+  std::size_t at = 0;
+  ForEachMatch(matcher, text, [&] {
+    parts.emplace_back(text.substr(at, matcher.begin() - at));
+    at = matcher.end();
+  });
+  parts.emplace_back(text.substr(at));
+  return parts;
+}
+
 std::string ReplaceAll(const std::string& pattern, std::string_view replacement,
                        std::string_view text, std::string_view where) {
   Matcher matcher(pattern, PCRE2_UCP, where);

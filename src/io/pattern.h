@@ -26,6 +26,10 @@ std::optional<std::string> GroupAtStart(const std::string& pattern, std::string_
 std::vector<std::vector<std::string>> FindAll(const std::string& pattern, std::string_view text,
                                               std::string_view where);
 
+// Returns re.split(pattern, text) of a pattern without groups.
+std::vector<std::string> SplitAtMatches(const std::string& pattern, std::string_view text,
+                                        std::string_view where);
+
 // Returns re.sub(pattern, replacement, text).
 std::string ReplaceAll(const std::string& pattern, std::string_view replacement,
                        std::string_view text, std::string_view where);

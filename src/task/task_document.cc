@@ -119,6 +119,7 @@ TaskDocument TaskReader::Read(const OrderedJson& original) const {
     document.text = TextOf(text_.Fill(record, false), "doc_to_text");
   }
   document.target = TextOf(target_.Fill(record, false), "doc_to_target");
+  if (task_.checks_instructions) document.instructions = InstructionsOf(record);
   return document;
 }
 

@@ -8,6 +8,7 @@
 
 #include "io/json.h"
 #include "jinja/jinja.h"
+#include "task/instruction_checks.h"
 #include "task/task_file.h"
 
 namespace qlora {
@@ -40,7 +41,8 @@ struct TaskDocument {
   // The text of the answer: of the right choice, or the text that is measured or compared with.
   std::string target;
   std::vector<std::string> choices;
-  std::vector<std::int64_t> gold;  // the right choices; several count alike
+  std::vector<std::int64_t> gold;         // the right choices; several count alike
+  std::vector<Instruction> instructions;  // of IFEval
   // Where doc_to_text gives the number of the right choice, choices are texts before the target.
   bool has_contexts = false;
 };

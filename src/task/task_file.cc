@@ -1,7 +1,6 @@
 #include "task/task_file.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 #include "base/check.h"
@@ -15,41 +14,20 @@ namespace {
 namespace fs = std::filesystem;
 
 // Keys that change nothing here: names for people, and rules for data that are not measured.
-constexpr std::array<std::string_view, 11> kIdleKeys = {"dataset_path",
-                                                        "dataset_name",
-                                                        "training_split",
-                                                        "metadata",
-                                                        "tag",
-                                                        "group",
-                                                        "task_alias",
-                                                        "should_decontaminate",
-                                                        "doc_to_decontamination_query",
-                                                        "fewshot_as_multiturn",
-                                                        "version"};
-constexpr std::array<std::string_view, 20> kKeys = {"task",
-                                                    "include",
-                                                    "dataset_kwargs",
-                                                    "test_split",
-                                                    "validation_split",
-                                                    "fewshot_split",
-                                                    "num_fewshot",
-                                                    "fewshot_config",
-                                                    "description",
-                                                    "target_delimiter",
-                                                    "fewshot_delimiter",
-                                                    "doc_to_text",
-                                                    "doc_to_target",
-                                                    "doc_to_choice",
-                                                    "process_docs",
-                                                    "generation_kwargs",
-                                                    "filter_list",
-                                                    "metric_list",
-                                                    "output_type",
-                                                    "repeats"};
+constexpr std::string_view kIdleKeys =
+    " dataset_path dataset_name training_split metadata tag group task_alias should_decontaminate "
+    "doc_to_decontamination_query fewshot_as_multiturn version ";
+constexpr std::string_view kKeys =
+    " task include dataset_kwargs test_split validation_split fewshot_split num_fewshot "
+    "fewshot_config description target_delimiter fewshot_delimiter doc_to_text doc_to_target "
+    "doc_to_choice process_docs process_results generation_kwargs filter_list metric_list "
+    "output_type repeats ";
+constexpr std::string_view kMetrics =
+    " acc acc_norm exact_match f1 word_perplexity byte_perplexity bits_per_byte "
+    "prompt_level_strict_acc inst_level_strict_acc prompt_level_loose_acc inst_level_loose_acc ";
 
-template <typename Keys>
-bool Holds(const Keys& keys, std::string_view key) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
+bool Holds(std::string_view names, std::string_view name) {
+  return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
 }
 
 // The definition with those that it includes, whose keys it replaces.
@@ -91,7 +69,7 @@ class DefinitionReader {
     task_.doc_to_text = Field("doc_to_text");
     task_.doc_to_target = Field("doc_to_target");
     task_.doc_to_choice = Field("doc_to_choice");
-    ReadFunction();
+    ReadFunctions();
     ReadGeneration();
     ReadFilters();
     ReadMetrics();
@@ -129,7 +107,7 @@ class DefinitionReader {
     for (const auto& [key, value] : json_.items()) {
       if (Holds(kIdleKeys, key)) continue;
       const bool is_function = value.is_object() && value.contains("!function");
-      if (is_function && key != "process_docs") {
+      if (is_function && !key.starts_with("process_")) {
         Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
                                 "Jinja text",
                                 value["!function"].get<std::string>()));
@@ -195,18 +173,17 @@ class DefinitionReader {
     return value == nullptr ? OrderedJson(nullptr) : *value;
   }
 
-  // Functions of Python are not run; the one of HellaSwag is known.
-  void ReadFunction() {
-    const OrderedJson* function = Find("process_docs");
-    if (function == nullptr) return;
-    const bool is_hellaswag =
-        TextOr("dataset_path", "").ends_with("hellaswag") || task_.name.starts_with("hellaswag");
-    if (!is_hellaswag) {
-      Refuse("process_docs",
-             "calls a function of Python, which is not run; only that of HellaSwag "
-             "is known. Write the fields as Jinja texts");
-    }
-    task_.reads_hellaswag = true;
+  // Functions of Python are not run; those of HellaSwag and IFEval are known.
+  void ReadFunctions() {
+    task_.reads_hellaswag = IsFunctionOf("process_docs", "hellaswag");
+    task_.checks_instructions = IsFunctionOf("process_results", "ifeval");
+  }
+  bool IsFunctionOf(std::string_view key, std::string_view task) const {
+    if (Find(key) == nullptr) return false;
+    if (task_.name.starts_with(task)) return true;
+    Refuse(key, fmt::format("calls a function of Python, which is not run; only that of {} is "
+                            "known. Write the fields as Jinja texts",
+                            task));
   }
 
   void ReadGeneration() {
@@ -267,9 +244,6 @@ class DefinitionReader {
   }
 
   void ReadMetrics() {
-    static constexpr std::string_view kNames[] = {
-        "acc",          "acc_norm", "exact_match", "f1", "word_perplexity", "byte_perplexity",
-        "bits_per_byte"};
     const OrderedJson* metrics = Find("metric_list");
     if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
       Refuse("metric_list", "the task names no metric");
@@ -280,7 +254,7 @@ class DefinitionReader {
         Refuse("metric_list", "expected 'metric: NAME', a function of Python is not run");
       }
       metric.name = json["metric"].get<std::string>();
-      if (!Holds(std::span(kNames), metric.name)) {
+      if (!Holds(kMetrics, metric.name)) {
         Refuse("metric_list", fmt::format("the metric '{}' is not supported", metric.name));
       }
       metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());

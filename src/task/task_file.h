@@ -56,7 +56,8 @@ struct TaskFile {
   OrderedJson doc_to_text;
   OrderedJson doc_to_target;
   OrderedJson doc_to_choice;
-  bool reads_hellaswag = false;  // records get the fields that HellaSwag's process_docs makes
+  bool reads_hellaswag = false;      // records get the fields that HellaSwag's process_docs makes
+  bool checks_instructions = false;  // answers are judged by the instructions of IFEval
   std::vector<std::string> until;
   std::int64_t max_gen_toks = 256;
   std::vector<TaskFilter> filters;  // kGenerate: at least one

@@ -82,11 +82,12 @@ class TaskRun {
  private:
   void CheckFits(const TaskMetric& metric) const {
     const bool of_choices = metric.name.starts_with("acc");
-    const bool of_answers = metric.name == "exact_match" || metric.name == "f1";
+    const bool of_instructions = metric.name.find("_level_") != std::string::npos;
+    const bool of_answers = metric.name == "exact_match" || metric.name == "f1" || of_instructions;
     const TaskKind kind = of_choices   ? TaskKind::kMultipleChoice
                           : of_answers ? TaskKind::kGenerate
                                        : TaskKind::kRolling;
-    if (kind == task_.kind) return;
+    if (kind == task_.kind && of_instructions == task_.checks_instructions) return;
     ThrowInvalidInput("{}: metric_list: {} is no metric of this output_type", task_.path.string(),
                       metric.name);
   }
@@ -103,12 +104,14 @@ class TaskRun {
   }
 
   static void Finish(TaskFigure& figure) {
+    const double rate = Mean(figure.numerators) / Mean(figure.denominators);
     if (figure.is_mean) {
-      figure.value = Mean(figure.numerators);
-      figure.standard_error = StandardError(figure.numerators);
+      figure.value = rate;
+      const bool of_records = std::all_of(figure.denominators.begin(), figure.denominators.end(),
+                                          [](double count) { return count == 1; });
+      if (of_records) figure.standard_error = StandardError(figure.numerators);
       return;
     }
-    const double rate = Mean(figure.numerators) / Mean(figure.denominators);
     figure.value = figure.name == "bits_per_byte" ? rate / std::log(2.0) : std::exp(rate);
   }
 
@@ -209,10 +212,25 @@ class TaskRun {
         AddFigure(metric, is_only ? "" : metric.name + "," + filter.name);
       }
     }
+    std::int64_t left_out = 0;
     for (std::size_t i = 0; i < items_.size(); ++i) {
-      if (progress_) progress_(static_cast<std::int64_t>(i), result_.records);
-      AddAnswer(i);
+      if (progress_) progress_(static_cast<std::int64_t>(i), std::ssize(items_));
+      const std::vector<Instruction>& instructions = items_[i].document.instructions;
+      const bool checked =
+          std::all_of(instructions.begin(), instructions.end(),
+                      [](const Instruction& one) { return IsCheckOfText(one.id); });
+      if (checked) {
+        AddAnswer(i);
+      } else {
+        ++left_out;
+      }
     }
+    if (left_out == 0) return;
+    result_.records -= left_out;
+    result_.note = fmt::format(
+        "{}: {} of {} records are left out: the text alone does not decide their instructions",
+        task_.name, left_out, items_.size());
+    if (result_.records == 0) ThrowInvalidInput("{}", result_.note);
   }
 
   GenerateReport Answer(const std::string& context) {
@@ -228,6 +246,23 @@ class TaskRun {
         });
   }
 
+  // What a metric counts of an answer, and of how much.
+  std::pair<double, double> Judge(const std::string& answer, const TaskDocument& document,
+                                  const TaskMetric& metric) const {
+    if (metric.name == "f1") return {WordF1(answer, document.target), 1};
+    if (metric.name == "exact_match") {
+      return {ExactMatch(answer, document.target, metric, task_.path.string()) ? 1 : 0, 1};
+    }
+    const bool loose = metric.name.find("loose") != std::string::npos;
+    const auto total = static_cast<double>(document.instructions.size());
+    double followed = 0;
+    for (const Instruction& one : document.instructions) {
+      followed += (loose ? FollowsLoosely(answer, one) : Follows(answer, one)) ? 1 : 0;
+    }
+    if (metric.name.starts_with("inst_level")) return {followed, total};
+    return {followed == total ? 1 : 0, 1};
+  }
+
   void AddAnswer(std::size_t i) {
     const TaskItem& item = items_[i];
     const GenerateReport report = Answer(item.context);
@@ -240,11 +275,8 @@ class TaskRun {
       const bool is_only = task_.filters.size() == 1;
       sample[is_only ? "filtered" : "filtered," + filter.name] = answer;
       for (const TaskMetric& metric : task_.metrics) {
-        const std::string& target = item.document.target;
-        const double value = metric.name == "f1"
-                                 ? WordF1(answer, target)
-                                 : ExactMatch(answer, target, metric, task_.path.string());
-        Count(result_.figures[figure], value);
+        const auto [value, of] = Judge(answer, item.document, metric);
+        Count(result_.figures[figure], value, of);
         sample[result_.figures[figure++].name] = value;
       }
     }
@@ -299,7 +331,7 @@ std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResu
     TaskComparison& row = all.emplace_back();
     row = {a.name,         a.value,         b.value,      difference.difference,
            difference.low, difference.high, difference.p, "bootstrap"};
-    if (counts) {
+    if (counts && a.denominators == std::vector<double>(a.denominators.size(), 1.0)) {
       row.p = ExactMcNemar(a.numerators, b.numerators);
       row.test = "McNemar";
     }
