@@ -4,6 +4,7 @@
 // adapter's work alone.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "command/model_loading.h"
 #include "dist/together.h"
 #include "qlora/model.h"
+#include "verbs/task_evaluation.h"
 #include "verbs/verbs.h"
 
 namespace qlora {
@@ -33,15 +35,33 @@ class EvalVerb : public Verb {
         .examples = {"qlora eval ./my-model heldout.jsonl",
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare"},
         .positionals = {"model_name_or_path", "dataset"},
-        .required = {"model_name_or_path", "dataset"},
+        .required = tasks_.is_asked() ? std::vector<std::string>{"model_name_or_path"}
+                                      : std::vector<std::string>{"model_name_or_path", "dataset"},
         .on_ranks = true,
     };
+  }
+
+  // --compare alone compares with the base; only tasks compare with what is named behind it.
+  std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
+    const bool of_tasks = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
+      return word == "--task" || word.starts_with("--task=");
+    });
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i] != "--compare") continue;
+      const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "--";
+      const bool names = of_tasks && !next.starts_with("--");
+      if (!names && !ParseBool(next)) arguments[i] = "--compare=base";
+    }
+    return arguments;
   }
 
   void Declare(OptionTable& table) override {
     model_.Declare(table);
     eval_.Declare(table);
-    table.Add("compare", &compare_, "evaluate the base without the adapter as well");
+    tasks_.Declare(table);
+    table.AddPath("compare", &compare_,
+                  "evaluate the base without the adapter as well; of tasks: adapters, or base, "
+                  "whose figures stand beside those of the last of them");
     run_.Declare(table);
   }
 
@@ -50,12 +70,18 @@ class EvalVerb : public Verb {
     const int threads = MakeTogether(ranks(), [&] {
       if (eval_.per_token && !run_.json)
         ThrowInvalidInput("per_token fills the JSON object; add --json");
-      if (compare_ && model_.adapter.empty()) {
+      if (compare_ == std::vector<std::string>{"true"}) compare_ = {"base"};
+      if (compare_ == std::vector<std::string>{"false"}) compare_.clear();
+      if (compare_.size() == 1 && model_.adapter.empty()) {
         ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
       }
       return run_.ThreadCount();
     });
     Context context(threads, ranks());
+    if (tasks_.is_asked()) return tasks_.Run(context, model_, compare_, run_.json, console);
+    if (!compare_.empty() && compare_ != std::vector<std::string>{"base"}) {
+      ThrowInvalidInput("compare: adapters are compared by --task; on a dataset, with the base");
+    }
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = MakeTogether(ranks(), [&] { return LoadModel(context, model_, console); });
 
@@ -64,7 +90,7 @@ class EvalVerb : public Verb {
     Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
     if (!result.warning.empty()) Say(console, "warning: " + result.warning);
     std::optional<EvalResult> base;
-    if (compare_) {
+    if (!compare_.empty()) {
       EvalOptions without = eval_;
       without.without_adapter = true;
       base = Evaluate(model, without, console);
@@ -133,7 +159,8 @@ class EvalVerb : public Verb {
 
   ModelOptions model_;
   EvalOptions eval_;
-  bool compare_ = false;
+  TaskEvaluation tasks_;
+  std::vector<std::string> compare_;
   RunFields run_;
 };
 
