@@ -27,7 +27,7 @@ ModelTasks TaskEvaluation::Measure(Context& context, ModelOptions model, const s
   for (const std::string& path : options_.task) {
     StatusLine line(console.err, console.style);
     measured.results.push_back(
-        EvaluateTask(loaded, path, options_, false, [&](std::int64_t done, std::int64_t total) {
+        EvaluateTask(loaded, path, options_, [&](std::int64_t done, std::int64_t total) {
           ShowProgress(line, "evaluating", done, total);
         }));
     if (const std::string& note = measured.results.back().note; !note.empty()) {

@@ -45,12 +45,11 @@ struct TaskResult {
   double seconds = 0;
 };
 
-// Measures a model by the definition at `path`. without_adapter: the base alone. progress: receives
-// what is done of all requests. Errors: InvalidInput with file and key, or file and line of a
-// record.
-TaskResult EvaluateTask(
-    Model& model, const std::string& path, const TaskOptions& options, bool without_adapter = false,
-    const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
+// Measures a model by the definition at `path`. progress: receives what is done of all requests.
+// Errors: InvalidInput with file and key, or file and line of a record.
+using TaskProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
+                        const TaskProgress& progress = {});
 
 // Two results of one task over the same records.
 struct TaskComparison {
@@ -65,6 +64,38 @@ struct TaskComparison {
 };
 // Errors: InvalidInput for results of other tasks or numbers of records.
 std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second);
+
+// What an adapter may lose: a YAML file with a list `tasks` of
+//   task: FILE        a definition, relative to the suite
+//   figure: NAME      of the definition; without it, its first
+//   max_loss: X       of the figure, 0 without it; of perplexities, of their logarithms
+//   p: X              a loss that chance explains with a greater probability is none; 0.05
+//   num_fewshot, limit: as in TaskOptions
+struct GateTask {
+  std::string path;
+  std::string figure;
+  double max_loss = 0;
+  double p = 0.05;
+  TaskOptions options;
+};
+struct GateSuite {
+  std::vector<GateTask> tasks;
+};
+// Errors: InvalidInput with file and key; also for a definition that is not sound.
+GateSuite ReadGateSuite(const std::string& path);
+// The results of a model by each task of the suite.
+std::vector<TaskResult> MeasureGate(Model& model, const GateSuite& suite,
+                                    const TaskProgress& progress = {});
+
+struct GateVerdict {
+  std::string task;
+  TaskComparison figure;  // of the base and of the adapter
+  double max_loss = 0;
+  bool lost = false;                  // more than the suite allows
+  std::vector<std::string> examples;  // samples that the base had right and the adapter has not
+};
+std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<TaskResult>& base,
+                                   const std::vector<TaskResult>& adapter);
 
 }  // namespace qlora
 

@@ -15,8 +15,6 @@
 namespace qlora {
 namespace {
 
-using Progress = std::function<void(std::int64_t, std::int64_t)>;
-
 // Replaces the files of splits: "test=arc.parquet".
 void TakeData(const std::vector<std::string>& data, TaskFile& task) {
   for (const std::string& entry : data) {
@@ -38,12 +36,8 @@ std::int64_t Best(const std::vector<double>& values) {
 // Measures one task: requests, passes, figures.
 class TaskRun {
  public:
-  TaskRun(Model& model, TaskFile task, const TaskOptions& options, bool without_adapter,
-          const Progress& progress)
-      : model_(model),
-        task_(std::move(task)),
-        without_adapter_(without_adapter),
-        progress_(progress) {
+  TaskRun(Model& model, TaskFile task, const TaskOptions& options, const TaskProgress& progress)
+      : model_(model), task_(std::move(task)), progress_(progress) {
     TakeData(options.task_data, task_);
     result_.task = task_.name;
     result_.num_fewshot = options.num_fewshot < 0 ? task_.num_fewshot : options.num_fewshot;
@@ -120,7 +114,7 @@ class TaskRun {
       const std::vector<std::vector<ScoreRequest>>& of_items) {
     std::vector<ScoreRequest> all;
     for (const auto& requests : of_items) all.insert(all.end(), requests.begin(), requests.end());
-    const auto scores = model_.Score(all, without_adapter_, progress_);
+    const auto scores = model_.Score(all, false, progress_);
     std::vector<std::vector<ContinuationScore>> result;
     std::size_t at = 0;
     for (const auto& requests : of_items) {
@@ -287,8 +281,7 @@ class TaskRun {
 
   Model& model_;
   TaskFile task_;
-  bool without_adapter_;
-  const Progress& progress_;
+  const TaskProgress& progress_;
   TaskTokens tokens_;
   std::vector<TaskItem> items_;
   TaskResult result_;
@@ -308,8 +301,8 @@ void TaskOptions::Declare(OptionTable& table) {
 }
 
 TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
-                        bool without_adapter, const Progress& progress) {
-  return TaskRun(model, ReadTaskFile(path), options, without_adapter, progress).Run();
+                        const TaskProgress& progress) {
+  return TaskRun(model, ReadTaskFile(path), options, progress).Run();
 }
 
 std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second) {
