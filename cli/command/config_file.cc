@@ -7,7 +7,7 @@
 #include "foreign/foreign_option.h"
 #include "foreign/rules.h"
 #include "foreign/yaml_options.h"
-#include "foreign/yaml_text.h"
+#include "records/yaml_text.h"
 #include "migrate/migrate.h"
 #include "records/file_format.h"
 #include "training/train_settings.h"

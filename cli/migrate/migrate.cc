@@ -12,7 +12,7 @@
 #include "data/data_options.h"
 #include "foreign/rules.h"
 #include "foreign/yaml_options.h"
-#include "foreign/yaml_text.h"
+#include "records/yaml_text.h"
 #include "plan/check_options.h"
 #include "training/train_settings.h"
 

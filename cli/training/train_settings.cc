@@ -11,6 +11,9 @@ void TrainSettings::Declare(OptionTable& table) {
   table.AddPath(
       "save_quantized", &save_quantized,
       "folder for the base model in 4 bits: written by the first run, loaded by later runs");
+  table.AddPath("gate", &gate,
+                "suite of tasks, a YAML file: exit code 4 where the adapter has lost more of them "
+                "than it allows");
   table.Add("dry_run", &dry_run,
             "check the run and print its plan, as `qlora validate`; write nothing");
   table.Add("dashboard", &dashboard,

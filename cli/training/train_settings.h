@@ -14,6 +14,7 @@ namespace qlora {
 struct TrainSettings {
   TrainOptions options;
   std::string save_quantized;  // folder of a 4-bit base; see qlora/quantized_base.h
+  std::string gate;            // tasks of which the adapter may lose only so much; qlora/tasks.h
   bool dry_run = false;
   std::int64_t dashboard = 0;      // port of the live page; 0: no page
   std::int64_t ddp_timeout = 300;  // seconds that a rank waits for others; 0: for ever

@@ -20,10 +20,12 @@
 #include "log/rank_times.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
+#include "qlora/tasks.h"
 #include "report/dashboard.h"
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
 #include "terminal/terminal.h"
+#include "training/gate_check.h"
 #include "training/generate_command.h"
 #include "training/recorded_paths.h"
 #include "training/run_check.h"
@@ -175,6 +177,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   });
   Context context(threads, ranks);
   const TrainPlan plan = PlanRun(context, console, settings);
+  if (!settings.gate.empty()) MakeTogether(ranks, [&] { return ReadGateSuite(settings.gate); });
   std::optional<Dashboard> dashboard;
   Together(ranks, [&] {
     // Before the dashboard opens its port and before anything is written.
@@ -226,6 +229,11 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
                             ShellQuote(summary.adapter_dir))
               : GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
   result["to_try_it"] = command;
+  int code = 0;
+  if (!settings.gate.empty() && ranks.is_root()) {
+    code = CheckGate(settings.gate, options, summary.adapter_dir, threads, console);
+    result["gate_passed"] = code == 0;
+  }
   if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
@@ -235,7 +243,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
     console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
                                ResumeCommand(options), 2 * options.num_train_epochs);
   }
-  return 0;
+  return code;
 }
 
 }  // namespace qlora

@@ -4,6 +4,7 @@
 // adapter's work alone. Records that ask questions get the metrics of decisions.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "dist/together.h"
 #include "qlora/model.h"
 #include "terminal/decision_table.h"
+#include "verbs/task_evaluation.h"
 #include "verbs/verbs.h"
 
 namespace qlora {
@@ -36,20 +38,35 @@ class EvalVerb : public Verb {
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare",
                      "qlora eval --from-predictions predictions.jsonl --json"},
         .positionals = {"model_name_or_path", "dataset"},
-        .required = from_predictions_.empty()
-                        ? std::vector<std::string>{"model_name_or_path", "dataset"}
-                        : std::vector<std::string>(),
+        .required = Required(),
         .on_ranks = true,
     };
+  }
+
+  // --compare alone compares with the base; only tasks compare with what is named behind it.
+  std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
+    const bool of_tasks = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
+      return word == "--task" || word.starts_with("--task=");
+    });
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (arguments[i] != "--compare") continue;
+      const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "--";
+      const bool names = of_tasks && !next.starts_with("--");
+      if (!names && !ParseBool(next)) arguments[i] = "--compare=base";
+    }
+    return arguments;
   }
 
   void Declare(OptionTable& table) override {
     model_.Declare(table);
     eval_.Declare(table);
-    table.Add("compare", &compare_, "evaluate the base without the adapter as well");
+    tasks_.Declare(table);
+    table.AddPath("compare", &compare_,
+                  "evaluate the base without the adapter as well; of tasks: adapters, or base, "
+                  "whose figures stand beside those of the last of them");
     table.AddPath("predictions", &predictions_.path,
                   "file for the answers to questions, a line of JSON each");
-    table.Add("overwrite", &predictions_.overwrite, "replace that file when it exists");
+    table.Add("overwrite", &predictions_.overwrite, "replace such a file when it exists");
     table.AddPath("from_predictions", &from_predictions_,
                   "judge such a file of predictions, without a model");
     run_.Declare(table);
@@ -60,7 +77,9 @@ class EvalVerb : public Verb {
     const int threads = MakeTogether(ranks(), [&] {
       if (eval_.per_token && !run_.json)
         ThrowInvalidInput("per_token fills the JSON object; add --json");
-      if (compare_ && model_.adapter.empty()) {
+      if (compare_ == std::vector<std::string>{"true"}) compare_ = {"base"};
+      if (compare_ == std::vector<std::string>{"false"}) compare_.clear();
+      if (compare_.size() == 1 && model_.adapter.empty()) {
         ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
       }
       return run_.ThreadCount();
@@ -68,6 +87,12 @@ class EvalVerb : public Verb {
     if (!from_predictions_.empty()) return RunPredictions(console);
     predictions_.Check();
     Context context(threads, ranks());
+    if (tasks_.is_asked()) {
+      return tasks_.Run(context, model_, compare_, predictions_.overwrite, run_.json, console);
+    }
+    if (!compare_.empty() && compare_ != std::vector<std::string>{"base"}) {
+      ThrowInvalidInput("compare: adapters are compared by --task; on a dataset, with the base");
+    }
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = MakeTogether(ranks(), [&] { return LoadModel(context, model_, console); });
 
@@ -82,7 +107,7 @@ class EvalVerb : public Verb {
       predictions_.Write(console, result.decision->predictions);
     }
     std::optional<EvalResult> base;
-    if (compare_) {
+    if (!compare_.empty()) {
       EvalOptions without = eval_;
       without.without_adapter = true;
       base = Evaluate(model, without, console);
@@ -101,6 +126,12 @@ class EvalVerb : public Verb {
   }
 
  private:
+  std::vector<std::string> Required() const {
+    if (!from_predictions_.empty()) return {};
+    if (tasks_.is_asked()) return {"model_name_or_path"};
+    return {"model_name_or_path", "dataset"};
+  }
+
   int RunPredictions(const Console& console) {
     const DecisionResult result =
         EvaluatePredictions(from_predictions_, eval_.decision_temperature, eval_.ece_bins);
@@ -174,7 +205,8 @@ class EvalVerb : public Verb {
 
   ModelOptions model_;
   EvalOptions eval_;
-  bool compare_ = false;
+  TaskEvaluation tasks_;
+  std::vector<std::string> compare_;
   OutputFile predictions_;
   std::string from_predictions_;
   RunFields run_;

@@ -43,7 +43,7 @@ bool HasLeft(std::string_view key) { return key == "deterministic"; }
 // dashboard belongs to the command, not to the run. Options that a step depends on may not change,
 // or the run would not end in the bits that it would have had without the stop.
 bool MayBeGiven(std::string_view key) {
-  return key == "dashboard" || key == "ddp_timeout" || IsOfMicroBatches(key) ||
+  return key == "dashboard" || key == "ddp_timeout" || key == "gate" || IsOfMicroBatches(key) ||
          (MayChangeOnResume(key) && key != "overwrite_output_dir");
 }
 

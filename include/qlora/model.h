@@ -59,6 +59,17 @@ struct EvalResult {
   std::optional<DecisionResult> decision;
 };
 
+// Continuations of one context, as token ids.
+struct ScoreRequest {
+  std::vector<std::int32_t> context;                     // at least one
+  std::vector<std::vector<std::int32_t>> continuations;  // at least one token each
+};
+struct ContinuationScore {
+  double logprob = 0;      // sum of log p(token), in nats
+  bool is_greedy = false;  // every token is the model's first choice
+  std::int64_t tokens = 0;
+};
+
 // A loaded model. The context must outlive it.
 class Model {
  public:
@@ -93,6 +104,9 @@ class Model {
   // The text of token ids, with special tokens or without. Errors: InvalidInput for an id that is
   // none.
   std::string Detokenize(std::span<const std::int32_t> ids, bool special_tokens = true) const;
+
+  // The token that stands for the start of a text: BOS, or EOS where there is none.
+  std::optional<std::int32_t> start_token() const;
 
   bool has_chat_template() const;
   // The prompt for the assistant's next turn. messages: a JSON array of objects with role and
@@ -129,6 +143,12 @@ class Model {
                           bool add_special_tokens = true);
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {});
+  // The scores of the continuations of each request, whose context is computed once. Of a row that
+  // is longer than the context of the model, the last tokens are read. Errors: InvalidInput for an
+  // empty context or continuation, and for ids that are none.
+  std::vector<std::vector<ContinuationScore>> Score(
+      std::span<const ScoreRequest> requests, bool without_adapter = false,
+      const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
   // progress: receives the number of samples that are done, and of all samples; reading, before:
   // how many bytes of the data files are read. Errors: InvalidInput with file and line; Runtime
   // when the loss is not finite.

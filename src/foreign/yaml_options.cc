@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "foreign/yaml_text.h"
+#include "records/yaml_text.h"
 #include "io/json.h"
 
 namespace qlora {

@@ -18,6 +18,7 @@
 #include "hub/hub_cache.h"
 #include "inference/asked_questions.h"
 #include "inference/cached_sequence.h"
+#include "inference/continuation_scores.h"
 #include "inference/dataset_loss.h"
 #include "inference/decision_evaluation.h"
 #include "inference/decision_source.h"
@@ -269,6 +270,35 @@ class Model::Impl {
     }
     const std::string name = request.model.empty() ? dir_.filename().string() : request.model;
     return FormatJson(DecisionAnswer(request, probabilities, name, asked.prompt_tokens()));
+  }
+
+  std::vector<std::vector<ContinuationScore>> Score(
+      std::span<const ScoreRequest> requests, bool without_adapter,
+      const std::function<void(std::int64_t, std::int64_t)>& progress) {
+    if (requests.empty()) return {};
+    memory_->Free();
+    DecoderConfig config = config_;
+    if (without_adapter) config.vocab_size = weights_.embed.rows();
+    const std::vector<ScoreRows> rows =
+        LayOutScores(requests, config.max_position_embeddings, config.vocab_size);
+    std::int64_t longest = 0;
+    for (const ScoreRows& one : rows) longest = std::max(longest, LongestSequence(one.sample));
+    const Decoder decoder(*backend_, config, weights_, precision_, longest);
+    UseNorms();
+    const std::vector<ContinuationScore> scores =
+        RunScores(decoder, without_adapter ? nullptr : adapter(), rows, progress);
+    std::vector<std::vector<ContinuationScore>> result;
+    auto next = scores.begin();
+    for (const ScoreRequest& request : requests) {
+      const auto end = next + std::ssize(request.continuations);
+      result.emplace_back(next, end);
+      next = end;
+    }
+    return result;
+  }
+
+  std::optional<std::int32_t> start_token() const {
+    return tokenizer_.bos_id() ? tokenizer_.bos_id() : tokenizer_.eos_id();
   }
 
   const std::filesystem::path& dir() const { return dir_; }
@@ -568,6 +598,8 @@ std::string Model::Detokenize(std::span<const std::int32_t> ids, bool special_to
   return impl_->Detokenize(ids, special_tokens);
 }
 
+std::optional<std::int32_t> Model::start_token() const { return impl_->start_token(); }
+
 bool Model::has_chat_template() const { return impl_->prompts().chat() != nullptr; }
 
 std::string Model::ChatPrompt(std::string_view messages, std::string_view tools) const {
@@ -591,6 +623,12 @@ PromptText Model::PromptOfChat(std::string_view messages, std::string_view tools
 bool Model::has_turns() const { return impl_->prompts().has_turns(); }
 
 std::vector<std::string> Model::stop_tokens() const { return impl_->stop_tokens(); }
+
+std::vector<std::vector<ContinuationScore>> Model::Score(
+    std::span<const ScoreRequest> requests, bool without_adapter,
+    const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  return impl_->Score(requests, without_adapter, progress);
+}
 
 EvalResult Model::Evaluate(const EvalOptions& options,
                            const std::function<void(std::int64_t, std::int64_t)>& progress,

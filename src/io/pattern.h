@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace qlora {
 
@@ -19,6 +20,19 @@ bool MatchesAtStart(const std::string& pattern, std::string_view text, std::stri
 // Returns re.match(pattern, text)["name"] for a pattern with a group (?<name>...), or nothing.
 std::optional<std::string> GroupAtStart(const std::string& pattern, std::string_view text,
                                         std::string_view where, const char* name);
+
+// Returns re.findall(pattern, text): of each match its groups, or the whole of a pattern without
+// groups.
+std::vector<std::vector<std::string>> FindAll(const std::string& pattern, std::string_view text,
+                                              std::string_view where);
+
+// Returns re.split(pattern, text) of a pattern without groups.
+std::vector<std::string> SplitAtMatches(const std::string& pattern, std::string_view text,
+                                        std::string_view where);
+
+// Returns re.sub(pattern, replacement, text).
+std::string ReplaceAll(const std::string& pattern, std::string_view replacement,
+                       std::string_view text, std::string_view where);
 
 }  // namespace qlora
 

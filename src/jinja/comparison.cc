@@ -59,6 +59,11 @@ bool Truth(const Value& value) {
   return !IsUndefined(value) && !IsNone(value);
 }
 
+bool Truth(const Runtime& runtime, const Value& condition) {
+  if (runtime.is_strict()) NeedDefined(condition);
+  return Truth(condition);
+}
+
 // 1 == 1.0 == true; otherwise values of different types differ. Lists and dicts are equal when
 // their elements are, generators, namespaces, loops and functions when they are the same object.
 bool Equal(Runtime& runtime, const Value& a, const Value& b) {

@@ -96,6 +96,7 @@ std::vector<Value> Elements(Runtime& runtime, const Value& value) {
     }
     return items;
   }
+  if (runtime.is_strict()) NeedDefined(value);
   if (!IsUndefined(value)) Fail("'{}' cannot be iterated over", TypeName(value));
   return items;
 }

@@ -70,7 +70,7 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
     case Expression::kTest:
       return EvaluateFilter(e, scope);
     case Expression::kNot:
-      return !Truth(Operand(e, 0, scope));
+      return !Truth(runtime_, Operand(e, 0, scope));
     case Expression::kNegative:
     case Expression::kPositive: {
       const Value value = Operand(e, 0, scope);
@@ -80,7 +80,7 @@ Value Interpreter::Evaluate(const Expression& e, Scope* scope) {
       return Arithmetic(runtime_, Operator::kMultiply, value, sign);
     }
     case Expression::kConditional:
-      return Operand(e, Truth(Operand(e, 1, scope)) ? 0 : 2, scope);
+      return Operand(e, Truth(runtime_, Operand(e, 1, scope)) ? 0 : 2, scope);
     case Expression::kBinary:
       return EvaluateBinary(e, scope);
     case Expression::kCompare:
@@ -109,8 +109,8 @@ Value Interpreter::Lookup(const Expression& variable, Scope* scope) {
 Value Interpreter::EvaluateBinary(const Expression& e, Scope* scope) {
   const Operator op = e.operators[0];
   const Value left = Operand(e, 0, scope);
-  if (op == Operator::kAnd && !Truth(left)) return left;
-  if (op == Operator::kOr && Truth(left)) return left;
+  if (op == Operator::kAnd && !Truth(runtime_, left)) return left;
+  if (op == Operator::kOr && Truth(runtime_, left)) return left;
   const Value right = Operand(e, 1, scope);
   if (op == Operator::kAnd || op == Operator::kOr) return right;
   if (op != Operator::kConcatenate) {

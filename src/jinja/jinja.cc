@@ -39,12 +39,12 @@ struct JinjaTemplate::Program {
   }
 };
 
-JinjaTemplate::JinjaTemplate(std::string_view text, std::string name) {
+JinjaTemplate::JinjaTemplate(std::string_view text, std::string name, JinjaLayout layout) {
   auto program = std::make_unique<Program>();
   program->name = std::move(name);
   try {
-    program->source = jinja::NormalizeSource(text);
-    program->syntax = jinja::Parse(jinja::Tokenize(program->source));
+    program->source = jinja::NormalizeSource(text, layout);
+    program->syntax = jinja::Parse(jinja::Tokenize(program->source, layout));
   } catch (const jinja::Failure& failure) {
     program->Report(failure, failure.offset.value_or(0));
   }

@@ -8,7 +8,8 @@
 //   operators  or and not == != < <= > >= in is + - ~ * / // % ** [] [::] . () and x if y else z
 //   filters    abs capitalize count d default dictsort first float format indent int items join
 //              last length list lower map max min reject rejectattr replace reverse round safe
-//              select selectattr sort string sum title tojson trim unique upper
+//              select selectattr sort string sum title tojson trim unique upper, and
+//              regex_replace for kStrict
 //   tests      boolean callable defined divisibleby even false float integer iterable lower mapping
 //              none number odd sameas sequence string true undefined upper, and comparisons:
 //              equalto, ne, in, lt, > ...
@@ -44,7 +45,13 @@ struct JinjaLimits {
 // Whose rules make text of values. As in llama.cpp, {{ x }} writes nothing of None and of a dict,
 // and of a list its items one behind the other; ~ joins None as nothing; floats have six decimals
 // at most; default(x) replaces None, too; the length of a text is in bytes; only ASCII has cases.
-enum class JinjaDialect : std::uint8_t { kPython, kLlamaCpp };
+// kStrict: as in Python, where an undefined value that is written, walked or tested is an error
+// (StrictUndefined), with the filter regex_replace: the templates of evaluation tasks.
+enum class JinjaDialect : std::uint8_t { kPython, kLlamaCpp, kStrict };
+
+// The white space of a template. kTrimmed: trim_blocks, lstrip_blocks, and no line end at the end
+// of the template; kPlain: Jinja's own rules with keep_trailing_newline.
+enum class JinjaLayout : std::uint8_t { kTrimmed, kPlain };
 
 struct JinjaOptions {
   JinjaLimits limits;
@@ -78,7 +85,8 @@ class JinjaTemplate {
  public:
   // Errors: InvalidInput "NAME:LINE:COLUMN: ..." when the text is malformed, or uses a construct
   // that is not supported. A filter, test or method that is not is reported where it is reached.
-  explicit JinjaTemplate(std::string_view text, std::string name = "chat_template");
+  explicit JinjaTemplate(std::string_view text, std::string name = "chat_template",
+                         JinjaLayout layout = JinjaLayout::kTrimmed);
   JinjaTemplate(JinjaTemplate&&) noexcept;
   JinjaTemplate& operator=(JinjaTemplate&&) noexcept;
   ~JinjaTemplate();

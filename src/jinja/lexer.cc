@@ -27,10 +27,10 @@ bool IsAsciiDigit(char c) { return c >= '0' && c <= '9'; }
 //   text/..{%+ x +%}/..text   takes nothing on the side of the '+'
 //   text/..{{ x }}/..text     takes nothing; {{- x -}} as above
 //
-// A comment is treated as {% %}.
+// A comment is treated as {% %}. Without these rules a tag takes what a '-' says alone.
 class Lexer {
  public:
-  explicit Lexer(const std::string& source) : source_(source) {}
+  Lexer(const std::string& source, JinjaLayout layout) : source_(source), layout_(layout) {}
 
   std::vector<Token> Run() {
     for (std::size_t tag; (tag = FindTag()) != std::string::npos;) LexTag(tag);
@@ -42,6 +42,7 @@ class Lexer {
  private:
   std::string_view Rest(std::size_t at) const { return std::string_view(source_).substr(at); }
   char Peek(std::size_t at) const { return at < source_.size() ? source_[at] : '\0'; }
+  bool trims() const { return layout_ == JinjaLayout::kTrimmed; }
   bool HasSign(std::size_t at) const { return Peek(at) == '-' || Peek(at) == '+'; }
   std::size_t SpaceEnd(std::size_t at) const {
     return source_.size() - StripText(Rest(at), Side::kLeft).size();
@@ -84,7 +85,7 @@ class Lexer {
   void SkipBehind(char sign, bool takes_line_end) {
     if (sign == '-') {
       SkipSpace();
-    } else if (sign != '+' && takes_line_end && Peek(at_) == '\n') {
+    } else if (sign != '+' && takes_line_end && trims() && Peek(at_) == '\n') {
       ++at_;
     }
   }
@@ -125,7 +126,7 @@ class Lexer {
     const char sign = Peek(begin + 2);
     if (sign == '-') {
       text = StripText(text, Side::kRight);
-    } else if (sign != '+' && kind != '{') {
+    } else if (sign != '+' && kind != '{' && trims()) {
       const std::size_t line = text.rfind('\n') + 1;  // 0 without a line end
       const bool starts_line = line > 0 || at_ == 0 || source_[at_ - 1] == '\n';
       if (starts_line && StripText(text.substr(line)).empty()) text = text.substr(0, line);
@@ -258,6 +259,7 @@ class Lexer {
   }
 
   const std::string& source_;
+  JinjaLayout layout_;
   std::size_t at_ = 0;
   std::vector<Token> tokens_;
 };
@@ -265,7 +267,7 @@ class Lexer {
 }  // namespace
 
 // The syntax tree of a template takes some 70 times its bytes, so these are limited.
-std::string NormalizeSource(std::string_view text) {
+std::string NormalizeSource(std::string_view text, JinjaLayout layout) {
   constexpr std::size_t kMaxBytes = std::size_t{1} << 22;
   if (text.size() > kMaxBytes) FailAt(0, "the template has more than {} bytes", kMaxBytes);
   std::string storage;
@@ -280,10 +282,12 @@ std::string NormalizeSource(std::string_view text) {
       source += '\n';
     }
   }
-  if (source.ends_with('\n')) source.pop_back();
+  if (layout == JinjaLayout::kTrimmed && source.ends_with('\n')) source.pop_back();
   return source;
 }
 
-std::vector<Token> Tokenize(const std::string& source) { return Lexer(source).Run(); }
+std::vector<Token> Tokenize(const std::string& source, JinjaLayout layout) {
+  return Lexer(source, layout).Run();
+}
 
 }  // namespace qlora::jinja

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "jinja/jinja.h"
+
 namespace qlora::jinja {
 
 struct Token {
@@ -17,12 +19,12 @@ struct Token {
   std::string text;    // the text, name, value of the string, digits, or operator
 };
 
-// The text with \n for every line end and without the last one, as Jinja reads it.
-// Errors: Failure for text that is not UTF-8, or too long.
-std::string NormalizeSource(std::string_view text);
+// The text with \n for every line end and without the last one, which kPlain keeps, as Jinja reads
+// it. Errors: Failure for text that is not UTF-8, or too long.
+std::string NormalizeSource(std::string_view text, JinjaLayout layout);
 
 // Errors: Failure with the place.
-std::vector<Token> Tokenize(const std::string& source);
+std::vector<Token> Tokenize(const std::string& source, JinjaLayout layout);
 
 }  // namespace qlora::jinja
 

@@ -47,6 +47,8 @@ void JoinMarks(Runtime& runtime, const Value& a, const Value& b, std::size_t off
 
 // comparison.cc
 bool Truth(const Value& value);
+// Of a condition, which may not be undefined where undefined values are errors.
+bool Truth(const Runtime& runtime, const Value& condition);
 bool Equal(Runtime& runtime, const Value& a, const Value& b);
 std::partial_ordering Order(Runtime& runtime, const Value& a, const Value& b);
 bool Contains(Runtime& runtime, const Value& container, const Value& item);

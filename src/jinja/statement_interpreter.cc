@@ -129,7 +129,7 @@ void Interpreter::Write(const Value& value) {
 // stay set.
 Interpreter::Flow Interpreter::ExecuteIf(const Statement& statement, Scope* scope) {
   for (std::size_t i = 0; i < statement.expressions.size(); ++i) {
-    if (Truth(Evaluate(*statement.expressions[i], scope))) {
+    if (Truth(runtime_, Evaluate(*statement.expressions[i], scope))) {
       return Execute(statement.blocks[i], scope);
     }
   }
@@ -144,7 +144,7 @@ std::optional<Value> Interpreter::TakeItem(Loop& loop) {
     if (loop.condition == nullptr) return item;
     Scope* scope = NewScope(loop.scope);
     Assign(*loop.target, item, scope);
-    if (Truth(Evaluate(*loop.condition, scope))) return item;
+    if (Truth(runtime_, Evaluate(*loop.condition, scope))) return item;
   }
   return std::nullopt;
 }

@@ -100,10 +100,12 @@ class Runtime : public WorkBudget {
   explicit Runtime(const JinjaOptions& options)
       : WorkBudget(options.limits),
         now_(options.now),
-        is_llama_cpp_(options.dialect == JinjaDialect::kLlamaCpp) {}
+        is_llama_cpp_(options.dialect == JinjaDialect::kLlamaCpp),
+        is_strict_(options.dialect == JinjaDialect::kStrict) {}
 
   const std::optional<std::tm>& now() const { return now_; }
   bool is_llama_cpp() const { return is_llama_cpp_; }
+  bool is_strict() const { return is_strict_; }
   TextMarks& marks() { return marks_; }
 
   Value NewText(std::string text, bool is_markup = false) {
@@ -128,6 +130,7 @@ class Runtime : public WorkBudget {
  private:
   const std::optional<std::tm> now_;
   const bool is_llama_cpp_;
+  const bool is_strict_;
   TextMarks marks_;
   std::tuple<std::deque<List>, std::deque<Dict>, std::deque<Namespace>, std::deque<Callable>>
       objects_;  // a deque leaves its elements where they are

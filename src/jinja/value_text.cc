@@ -96,6 +96,8 @@ void AppendStr(Runtime& runtime, const Value& value, std::string& out) {
     runtime.Append(out, ShortDecimals(*number));
   } else if (!IsUndefined(value)) {
     AppendRepr(runtime, value, out);
+  } else if (runtime.is_strict()) {
+    NeedDefined(value);
   }
 }
 

@@ -146,6 +146,15 @@ LossSum Loss(const Decoder& decoder, const PassInputs& inputs, Activations& acti
   return SumLoss(decoder, inputs, activations, nullptr, 0, logprobs);
 }
 
+RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activations& activations) {
+  Loss(decoder, inputs, activations);
+  Memory& memory = decoder.backend().memory();
+  const auto row = [&](std::int64_t i) {
+    return DownloadReal(memory, Columns(Rows(activations.row_stats, i, 1), 0, inputs.targets.size));
+  };
+  return {row(0), row(1)};
+}
+
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained, double label_smoothing) {
   return SumLoss(decoder, inputs, activations, &trained, label_smoothing, nullptr);

@@ -3,7 +3,7 @@
 
 #include "cli/tiny_model.h"
 #include "command/config_file.h"
-#include "foreign/yaml_text.h"
+#include "records/yaml_text.h"
 #include "training/train_settings.h"
 
 namespace qlora {

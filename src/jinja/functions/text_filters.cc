@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "io/pattern.h"
 #include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
@@ -159,6 +160,14 @@ Value Default(Call& call) {
   return args.Has(0) ? args[0] : call.runtime.NewText("");
 }
 
+// re.sub, which templates of evaluation tasks have.
+Value RegexReplace(Call& call) {
+  if (!call.runtime.is_strict()) Fail("filter 'regex_replace' is not supported");
+  const BoundArguments args = call.Take({"pattern", "replacement"}, 2);
+  return call.runtime.NewText(ReplaceAll(args.NeedTextAt(0), args.NeedTextAt(1),
+                                         NeedText(call.self, call.name), call.name));
+}
+
 // json.dumps(value, ensure_ascii=False), as transformers defines this filter; Jinja's own filter
 // escapes for HTML.
 Value ToJson(Call& call) {
@@ -180,11 +189,15 @@ Value ToJson(Call& call) {
 }
 
 constexpr Function kTextFilters[] = {
-    {"abs", Absolute},  {"capitalize", Capitalize}, {"d", Default},     {"default", Default},
-    {"float", Float},   {"format", FormatFilter},   {"indent", Indent}, {"int", Int},
-    {"lower", Lower},   {"replace", Replace},       {"round", Round},   {"safe", Safe},
-    {"string", String}, {"title", TitleFilter},     {"tojson", ToJson}, {"trim", Strip},
-    {"upper", Upper},
+    {"abs", Absolute},      {"capitalize", Capitalize},
+    {"d", Default},         {"default", Default},
+    {"float", Float},       {"format", FormatFilter},
+    {"indent", Indent},     {"int", Int},
+    {"lower", Lower},       {"regex_replace", RegexReplace},
+    {"replace", Replace},   {"round", Round},
+    {"safe", Safe},         {"string", String},
+    {"title", TitleFilter}, {"tojson", ToJson},
+    {"trim", Strip},        {"upper", Upper},
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "foreign/yaml_text.h"
+#include "records/yaml_text.h"
 
 #include <yaml-cpp/eventhandler.h>
 
@@ -299,9 +299,10 @@ YAML::Node ParseYaml(const std::string& text, const std::string& file) {
 
 namespace {
 
-// true, false, null, a number, or a text.
+// true, false, null, a number, or a text; {"!function": name} for a function of Python.
 OrderedJson ScalarToJson(const YAML::Node& scalar) {
   const std::string& text = scalar.Scalar();
+  if (scalar.Tag() == "!function") return {{"!function", text}};
   if (scalar.Tag() == "!") return text;  // in quotes
   // The words of YAML 1.1 for true and false, but not 0 and 1.
   const bool is_digit = text == "0" || text == "1";

@@ -1,6 +1,6 @@
 // Parses YAML with messages that name file and line.
-#ifndef QLORA_FOREIGN_YAML_TEXT_H_
-#define QLORA_FOREIGN_YAML_TEXT_H_
+#ifndef QLORA_RECORDS_YAML_TEXT_H_
+#define QLORA_RECORDS_YAML_TEXT_H_
 
 #include <yaml-cpp/yaml.h>
 
@@ -18,4 +18,4 @@ std::string JsonText(const YAML::Node& value);
 
 }  // namespace qlora
 
-#endif  // QLORA_FOREIGN_YAML_TEXT_H_
+#endif  // QLORA_RECORDS_YAML_TEXT_H_

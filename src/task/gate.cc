@@ -1,0 +1,117 @@
+// The gate against forgetting: tasks of which an adapter may lose no more than a suite allows.
+#include <algorithm>
+#include <filesystem>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/json.h"
+#include "qlora/tasks.h"
+#include "records/yaml_text.h"
+#include "task/task_file.h"
+#include "task/task_requests.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kMostExamples = 3;
+
+GateTask ReadTask(const OrderedJson& json, const std::filesystem::path& suite) {
+  const std::string where = suite.string() + ": tasks";
+  if (!json.is_object()) ThrowInvalidInput("{}: expected 'task: FILE' and its limits", where);
+  GateTask task;
+  for (const auto& [key, value] : json.items()) {
+    const bool is_text = key == "task" || key == "figure";
+    if (is_text ? !value.is_string() : !value.is_number()) {
+      ThrowInvalidInput("{}: {}: expected a {}", where, key, is_text ? "text" : "number");
+    }
+    if (key == "task") {
+      task.path = (suite.parent_path() / value.get<std::string>()).string();
+    } else if (key == "figure") {
+      task.figure = value.get<std::string>();
+    } else if (key == "max_loss") {
+      task.max_loss = value.get<double>();
+    } else if (key == "p") {
+      task.p = value.get<double>();
+    } else if (key == "num_fewshot") {
+      task.options.num_fewshot = value.get<std::int64_t>();
+    } else if (key == "limit") {
+      task.options.limit = value.get<std::int64_t>();
+    } else {
+      ThrowInvalidInput("{}: {}: expected task, figure, max_loss, p, num_fewshot or limit", where,
+                        key);
+    }
+  }
+  if (task.path.empty()) ThrowInvalidInput("{}: task: the name of a definition is missing", where);
+  if (task.max_loss < 0) ThrowInvalidInput("{}: max_loss: expected 0 or more", where);
+  if (!(task.p > 0 && task.p <= 1)) ThrowInvalidInput("{}: p: expected a share, 0 to 1", where);
+  return task;
+}
+
+std::size_t IndexOf(const TaskResult& result, const std::string& name) {
+  for (std::size_t i = 0; i < result.figures.size(); ++i) {
+    if (result.figures[i].name == name) return i;
+  }
+  ThrowInvalidInput("gate: the task '{}' has no figure '{}'", result.task, name);
+}
+
+}  // namespace
+
+GateSuite ReadGateSuite(const std::string& path) {
+  const OrderedJson json = ParseOrderedJson(JsonText(ParseYaml(ReadTextFile(path), path)), path);
+  if (!json.is_object() || json.size() != 1 || !json.contains("tasks") ||
+      !json["tasks"].is_array() || json["tasks"].empty()) {
+    ThrowInvalidInput("{}: expected a list 'tasks' and nothing else", path);
+  }
+  GateSuite suite;
+  for (const OrderedJson& one : json["tasks"]) {
+    GateTask task = ReadTask(one, path);
+    const TaskFile definition = ReadTaskFile(task.path);
+    if (task.figure.empty()) task.figure = definition.metrics.front().name;
+    const bool has = std::any_of(
+        definition.metrics.begin(), definition.metrics.end(), [&](const TaskMetric& metric) {
+          return metric.name == task.figure.substr(0, task.figure.find(','));
+        });
+    if (!has) ThrowInvalidInput("{}: figure: {} has no '{}'", path, task.path, task.figure);
+    // Wrong data are named now, not when the run has ended.
+    MakeItems(definition,
+              task.options.num_fewshot < 0 ? definition.num_fewshot : task.options.num_fewshot,
+              task.options.fewshot_seed, task.options.limit);
+    suite.tasks.push_back(std::move(task));
+  }
+  return suite;
+}
+
+std::vector<TaskResult> MeasureGate(Model& model, const GateSuite& suite,
+                                    const TaskProgress& progress) {
+  std::vector<TaskResult> results;
+  for (const GateTask& task : suite.tasks) {
+    results.push_back(EvaluateTask(model, task.path, task.options, progress));
+  }
+  return results;
+}
+
+std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<TaskResult>& base,
+                                   const std::vector<TaskResult>& adapter) {
+  std::vector<GateVerdict> verdicts;
+  for (std::size_t t = 0; t < suite.tasks.size(); ++t) {
+    const GateTask& task = suite.tasks[t];
+    const std::size_t index = IndexOf(base[t], task.figure);
+    const TaskFigure& before = base[t].figures[index];
+    const TaskFigure& after = adapter[t].figures[index];
+    GateVerdict& verdict = verdicts.emplace_back();
+    verdict.task = base[t].task;
+    verdict.max_loss = task.max_loss;
+    verdict.figure = CompareTasks(base[t], adapter[t])[index];
+    const double loss = verdict.figure.difference * (before.higher_is_better ? -1 : 1);
+    verdict.lost = loss > task.max_loss && verdict.figure.p <= task.p;
+    for (std::size_t i = 0; i < before.numerators.size() && before.is_mean; ++i) {
+      if (verdict.examples.size() == kMostExamples) break;
+      if (after.numerators[i] < before.numerators[i]) {
+        verdict.examples.push_back(adapter[t].samples[i]);
+      }
+    }
+  }
+  return verdicts;
+}
+
+}  // namespace qlora

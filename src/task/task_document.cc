@@ -1,0 +1,175 @@
+#include "task/task_document.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "io/pattern.h"
+#include "jinja/python_str.h"
+#include "task/python_literal.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+bool IsDigits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// The name of a column is a Jinja text as well, without braces: only a record tells.
+bool MayBeColumn(const OrderedJson& spec) {
+  return spec.is_string() && spec.get_ref<const std::string&>().find('{') == std::string::npos;
+}
+
+// The text before the first white space of `text` behind its start with a capital letter, and the
+// rest in small letters: Python's capitalize().
+std::string Capitalized(std::string_view text) {
+  std::string out;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const bool is_first = p == text.data();
+    const char32_t c = NextCharacter(p);
+    if (is_first) {
+      jinja::AppendCapital(c, /*is_title=*/true, out);
+    } else {
+      AppendLowerCase(c, &out);
+    }
+  }
+  return out;
+}
+
+std::string WithoutMarkup(std::string_view text) {
+  constexpr std::string_view kWhere = "process_docs of HellaSwag";
+  std::string out(jinja::StripText(text));
+  out = ReplaceAll(" \\[title\\]", ". ", out, kWhere);
+  out = ReplaceAll("\\[.*?\\]", "", out, kWhere);
+  return ReplaceAll("  ", " ", out, kWhere);
+}
+
+const OrderedJson& Column(const OrderedJson& record, const char* name) {
+  const auto found = record.find(name);
+  if (found == record.end()) ThrowInvalidInput("the field '{}' of HellaSwag is missing", name);
+  return *found;
+}
+
+}  // namespace
+
+TaskField::TaskField(const OrderedJson& spec, const std::string& name) : spec_(spec) {
+  if (spec.is_string()) {
+    text_.emplace(spec.get<std::string>(), name, JinjaLayout::kPlain);
+  } else if (spec.is_array()) {
+    for (const OrderedJson& item : spec) items_.emplace_back(item, name);
+  } else if (spec.is_object()) {
+    ThrowInvalidInput("{}: expected the name of a column, a Jinja text or a list", name);
+  }
+}
+
+OrderedJson TaskField::Fill(const OrderedJson& record, bool numbers) const {
+  if (spec_.is_array()) {
+    OrderedJson list = OrderedJson::array();
+    for (const TaskField& item : items_) list.push_back(item.Fill(record, numbers));
+    return list;
+  }
+  if (!text_) return spec_;
+  if (MayBeColumn(spec_)) {
+    const auto column = record.find(spec_.get_ref<const std::string&>());
+    if (column != record.end()) return *column;
+  }
+  std::vector<JinjaVariable> variables;
+  for (const auto& [name, value] : record.items()) variables.push_back({name, &value});
+  JinjaOptions options;
+  options.dialect = JinjaDialect::kStrict;
+  std::string text = text_->Render(variables, options).text;
+  if (numbers && IsDigits(text) && text.size() < 18) return std::stoll(text);
+  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+    const std::optional<OrderedJson> list = ParsePythonLiteral(text);
+    if (list && list->is_array()) return *list;
+  }
+  return text;
+}
+
+std::string TextOf(const OrderedJson& value, const std::string& what) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_number()) return FormatJson(value);
+  ThrowInvalidInput("{}: expected a text, found {}", what, FormatJson(value));
+}
+
+TaskReader::TaskReader(const TaskFile& task)
+    : task_(task),
+      text_(task.doc_to_text, task.path.string() + ": doc_to_text"),
+      target_(task.doc_to_target, task.path.string() + ": doc_to_target"),
+      choice_(task.doc_to_choice, task.path.string() + ": doc_to_choice") {
+  const bool has_choices = task.kind == TaskKind::kMultipleChoice;
+  if (has_choices && !choice_.is_given()) {
+    ThrowInvalidInput("{}: doc_to_choice: a multiple choice needs it", task.path.string());
+  }
+  if (!target_.is_given()) {
+    ThrowInvalidInput("{}: doc_to_target: the task needs it", task.path.string());
+  }
+}
+
+TaskDocument TaskReader::Read(const OrderedJson& original) const {
+  const OrderedJson record = task_.reads_hellaswag ? HellaswagRecord(original) : original;
+  TaskDocument document;
+  if (task_.kind == TaskKind::kMultipleChoice) {
+    ReadChoices(record, document);
+    return document;
+  }
+  if (text_.is_given() && task_.kind == TaskKind::kGenerate) {
+    document.text = TextOf(text_.Fill(record, false), "doc_to_text");
+  }
+  document.target = TextOf(target_.Fill(record, false), "doc_to_target");
+  if (task_.checks_instructions) document.instructions = InstructionsOf(record);
+  return document;
+}
+
+void TaskReader::ReadChoices(const OrderedJson& record, TaskDocument& document) const {
+  const OrderedJson choices = choice_.Fill(record, false);
+  if (!choices.is_array() || choices.empty()) {
+    ThrowInvalidInput("doc_to_choice: expected a list, found {}", FormatJson(choices));
+  }
+  for (const OrderedJson& choice : choices) {
+    document.choices.push_back(TextOf(choice, "doc_to_choice"));
+  }
+  const OrderedJson text = text_.Fill(record, true);
+  const OrderedJson target = target_.Fill(record, true);
+  document.has_contexts = text.is_number_integer();
+  const OrderedJson& gold = document.has_contexts ? text : target;
+  for (const OrderedJson& one : gold.is_array() ? gold : OrderedJson::array({gold})) {
+    const auto named = std::find(document.choices.begin(), document.choices.end(),
+                                 one.is_string() ? one.get<std::string>() : std::string());
+    const std::int64_t index =
+        one.is_number_integer() ? one.get<std::int64_t>() : named - document.choices.begin();
+    if (index < 0 || index >= std::ssize(document.choices)) {
+      ThrowInvalidInput("{}: {} is none of the {} choices",
+                        document.has_contexts ? "doc_to_text" : "doc_to_target", FormatJson(one),
+                        document.choices.size());
+    }
+    document.gold.push_back(index);
+  }
+  if (document.gold.empty()) ThrowInvalidInput("doc_to_target: no choice is right");
+  if (document.has_contexts) {
+    document.target = TextOf(target, "doc_to_target");
+  } else {
+    document.text = TextOf(text, "doc_to_text");
+    document.target = document.choices[document.gold.front()];
+  }
+}
+
+OrderedJson HellaswagRecord(const OrderedJson& record) {
+  OrderedJson out = record;
+  const std::string context = TextOf(Column(record, "ctx_a"), "ctx_a") + " " +
+                              Capitalized(TextOf(Column(record, "ctx_b"), "ctx_b"));
+  const std::string label = TextOf(Column(record, "activity_label"), "activity_label");
+  out["query"] = WithoutMarkup(label + ": " + context);
+  OrderedJson endings = OrderedJson::array();
+  for (const OrderedJson& ending : Column(record, "endings")) {
+    endings.push_back(WithoutMarkup(TextOf(ending, "endings")));
+  }
+  out["choices"] = std::move(endings);
+  const std::string gold = TextOf(Column(record, "label"), "label");
+  if (IsDigits(gold) && gold.size() < 18) out["gold"] = std::stoll(gold);
+  return out;
+}
+
+}  // namespace qlora

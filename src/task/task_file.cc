@@ -1,0 +1,296 @@
+#include "task/task_file.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/spelling.h"
+#include "records/yaml_text.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Keys that change nothing here: names for people, and rules for data that are not measured.
+constexpr std::string_view kIdleKeys =
+    " dataset_path dataset_name training_split metadata tag group task_alias should_decontaminate "
+    "doc_to_decontamination_query fewshot_as_multiturn version ";
+constexpr std::string_view kKeys =
+    " task include dataset_kwargs test_split validation_split fewshot_split num_fewshot "
+    "fewshot_config description target_delimiter fewshot_delimiter doc_to_text doc_to_target "
+    "doc_to_choice process_docs process_results generation_kwargs filter_list metric_list "
+    "output_type repeats ";
+constexpr std::string_view kMetrics =
+    " acc acc_norm exact_match f1 word_perplexity byte_perplexity bits_per_byte "
+    "prompt_level_strict_acc inst_level_strict_acc prompt_level_loose_acc inst_level_loose_acc ";
+
+bool Holds(std::string_view names, std::string_view name) {
+  return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
+}
+
+// The definition with those that it includes, whose keys it replaces.
+OrderedJson ReadDefinition(const fs::path& path, int depth = 0) {
+  constexpr int kMostIncludes = 8;
+  const std::string where = path.string();
+  if (depth > kMostIncludes) ThrowInvalidInput("{}: definitions include one another", where);
+  OrderedJson json = ParseOrderedJson(JsonText(ParseYaml(ReadTextFile(path), where)), where);
+  if (!json.is_object()) ThrowInvalidInput("{}: expected a task: lines of 'key: value'", where);
+  if (!json.contains("include")) return json;
+  const OrderedJson included = json["include"];
+  json.erase("include");
+  OrderedJson merged = OrderedJson::object();
+  for (const OrderedJson& name : included.is_array() ? included : OrderedJson{included}) {
+    if (!name.is_string()) ThrowInvalidInput("{}: include: expected the name of a file", where);
+    merged.update(ReadDefinition(path.parent_path() / name.get<std::string>(), depth + 1));
+  }
+  merged.update(json);
+  return merged;
+}
+
+// Reads the keys of one definition.
+class DefinitionReader {
+ public:
+  DefinitionReader(const OrderedJson& json, const fs::path& path)
+      : json_(json), where_(path.string()) {
+    task_.path = path;
+  }
+
+  TaskFile Read() {
+    CheckKeys();
+    task_.name = TextOr("task", task_.path.stem().string());
+    ReadKind();
+    ReadSplits();
+    ReadShots();
+    task_.description = TextOr("description", "");
+    task_.target_delimiter = TextOr("target_delimiter", task_.target_delimiter);
+    task_.fewshot_delimiter = TextOr("fewshot_delimiter", task_.fewshot_delimiter);
+    task_.doc_to_text = Field("doc_to_text");
+    task_.doc_to_target = Field("doc_to_target");
+    task_.doc_to_choice = Field("doc_to_choice");
+    ReadFunctions();
+    ReadGeneration();
+    ReadFilters();
+    ReadMetrics();
+    if (Number("repeats", 1) != 1) Refuse("repeats", "one answer of each record is measured");
+    return std::move(task_);
+  }
+
+ private:
+  [[noreturn]] void Refuse(std::string_view key, std::string_view reason) const {
+    ThrowInvalidInput("{}: {}: {}", where_, key, reason);
+  }
+
+  const OrderedJson* Find(std::string_view key) const {
+    const auto found = json_.find(key);
+    return found == json_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  std::string TextOr(std::string_view key, std::string otherwise) const {
+    const OrderedJson* value = Find(key);
+    if (value == nullptr) return otherwise;
+    if (!value->is_string()) Refuse(key, "expected a text");
+    return value->get<std::string>();
+  }
+
+  std::int64_t Number(std::string_view key, std::int64_t otherwise) const {
+    const OrderedJson* value = Find(key);
+    if (value == nullptr) return otherwise;
+    if (!value->is_number_integer() || value->get<std::int64_t>() < 0) {
+      Refuse(key, "expected a whole number");
+    }
+    return value->get<std::int64_t>();
+  }
+
+  void CheckKeys() const {
+    for (const auto& [key, value] : json_.items()) {
+      if (Holds(kIdleKeys, key)) continue;
+      const bool is_function = value.is_object() && value.contains("!function");
+      if (is_function && !key.starts_with("process_")) {
+        Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
+                                "Jinja text",
+                                value["!function"].get<std::string>()));
+      }
+      if (!Holds(kKeys, key)) Refuse(key, "is not supported");
+    }
+  }
+
+  void ReadKind() {
+    const std::string kind = TextOr("output_type", "generate_until");
+    if (kind == "multiple_choice") {
+      task_.kind = TaskKind::kMultipleChoice;
+    } else if (kind == "loglikelihood_rolling") {
+      task_.kind = TaskKind::kRolling;
+    } else if (kind == "generate_until") {
+      task_.kind = TaskKind::kGenerate;
+    } else {
+      Refuse("output_type", fmt::format("expected multiple_choice, loglikelihood_rolling or "
+                                        "generate_until, found '{}'",
+                                        kind));
+    }
+  }
+
+  std::vector<fs::path> Paths(const OrderedJson& value) const {
+    std::vector<fs::path> paths;
+    for (const OrderedJson& name : value.is_array() ? value : OrderedJson::array({value})) {
+      if (!name.is_string()) Refuse("dataset_kwargs.data_files", "expected names of files");
+      paths.push_back(task_.path.parent_path() / name.get<std::string>());
+    }
+    return paths;
+  }
+
+  void ReadSplits() {
+    task_.test_split = TextOr("test_split", TextOr("validation_split", ""));
+    if (task_.test_split.empty()) Refuse("test_split", "the task names no split to measure");
+    task_.fewshot_split = TextOr("fewshot_split", TextOr("training_split", task_.test_split));
+    const OrderedJson* kwargs = Find("dataset_kwargs");
+    if (kwargs == nullptr || !kwargs->is_object() || !kwargs->contains("data_files")) return;
+    const OrderedJson& files = (*kwargs)["data_files"];
+    if (!files.is_object()) {
+      task_.splits.push_back({task_.test_split, Paths(files)});
+      return;
+    }
+    for (const auto& [split, names] : files.items()) task_.splits.push_back({split, Paths(names)});
+  }
+
+  void ReadShots() {
+    task_.num_fewshot = Number("num_fewshot", 0);
+    const OrderedJson* config = Find("fewshot_config");
+    if (config == nullptr) return;
+    for (const auto& [key, value] : config->items()) {
+      if (key != "sampler") Refuse("fewshot_config." + key, "is not supported");
+      if (value == "first_n") {
+        task_.first_n = true;
+      } else if (value != "default") {
+        Refuse("fewshot_config.sampler", "expected default or first_n");
+      }
+    }
+  }
+
+  OrderedJson Field(std::string_view key) const {
+    const OrderedJson* value = Find(key);
+    return value == nullptr ? OrderedJson(nullptr) : *value;
+  }
+
+  // Functions of Python are not run; those of HellaSwag and IFEval are known.
+  void ReadFunctions() {
+    task_.reads_hellaswag = IsFunctionOf("process_docs", "hellaswag");
+    task_.checks_instructions = IsFunctionOf("process_results", "ifeval");
+  }
+  bool IsFunctionOf(std::string_view key, std::string_view task) const {
+    if (Find(key) == nullptr) return false;
+    if (task_.name.starts_with(task)) return true;
+    Refuse(key, fmt::format("calls a function of Python, which is not run; only that of {} is "
+                            "known. Write the fields as Jinja texts",
+                            task));
+  }
+
+  void ReadGeneration() {
+    task_.until = {task_.fewshot_delimiter};
+    const OrderedJson* kwargs = Find("generation_kwargs");
+    if (kwargs == nullptr) return;
+    for (const auto& [key, value] : kwargs->items()) {
+      if (key == "until") {
+        task_.until.clear();
+        for (const OrderedJson& text : value.is_array() ? value : OrderedJson::array({value})) {
+          if (!text.is_string()) Refuse("generation_kwargs.until", "expected texts");
+          if (text != "") task_.until.push_back(text.get<std::string>());
+        }
+      } else if (key == "max_gen_toks") {
+        if (!value.is_number_integer() || value < 1) {
+          Refuse("generation_kwargs.max_gen_toks", "expected a whole number above 0");
+        }
+        task_.max_gen_toks = value.get<std::int64_t>();
+      } else if (key == "do_sample" || key == "temperature") {
+        if (value != false && value != 0) {
+          Refuse("generation_kwargs." + key, "the likeliest token is taken; nothing is drawn");
+        }
+      } else {
+        Refuse("generation_kwargs." + key, "is not supported");
+      }
+    }
+  }
+
+  FilterStep Step(const OrderedJson& json) const {
+    FilterStep step;
+    const std::string function = json.value("function", "");
+    if (function == "regex") {
+      step.kind = FilterStep::kRegex;
+      step.pattern = json.value("regex_pattern", R"(#### (\-?[0-9\.\,]+))");
+      step.group_select = json.value("group_select", std::int64_t{0});
+      step.fallback = json.value("fallback", step.fallback);
+    } else if (function == "remove_whitespace") {
+      step.kind = FilterStep::kRemoveWhitespace;
+    } else if (function == "lowercase") {
+      step.kind = FilterStep::kLowercase;
+    } else if (function != "take_first") {
+      Refuse("filter_list", fmt::format("the filter '{}' is not supported", function));
+    }
+    return step;
+  }
+
+  void ReadFilters() {
+    if (const OrderedJson* filters = Find("filter_list")) {
+      for (const OrderedJson& json : *filters) {
+        TaskFilter& filter = task_.filters.emplace_back();
+        filter.name = json.value("name", "none");
+        for (const OrderedJson& step : json.value("filter", OrderedJson::array())) {
+          filter.steps.push_back(Step(step));
+        }
+      }
+    }
+    if (task_.filters.empty()) task_.filters.push_back({"none", {}});
+  }
+
+  void ReadMetrics() {
+    const OrderedJson* metrics = Find("metric_list");
+    if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
+      Refuse("metric_list", "the task names no metric");
+    }
+    for (const OrderedJson& json : *metrics) {
+      TaskMetric& metric = task_.metrics.emplace_back();
+      if (!json.is_object() || !json.contains("metric") || !json["metric"].is_string()) {
+        Refuse("metric_list", "expected 'metric: NAME', a function of Python is not run");
+      }
+      metric.name = json["metric"].get<std::string>();
+      if (!Holds(kMetrics, metric.name)) {
+        Refuse("metric_list", fmt::format("the metric '{}' is not supported", metric.name));
+      }
+      metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());
+      metric.ignore_case = json.value("ignore_case", false);
+      metric.ignore_punctuation = json.value("ignore_punctuation", false);
+      metric.ignore_numbers = json.value("ignore_numbers", false);
+      metric.higher_is_better =
+          !metric.name.ends_with("perplexity") && metric.name != "bits_per_byte";
+    }
+  }
+
+  const OrderedJson& json_;
+  std::string where_;
+  TaskFile task_;
+};
+
+}  // namespace
+
+TaskFile ReadTaskFile(const fs::path& path) {
+  const OrderedJson json = ReadDefinition(path);
+  try {
+    return DefinitionReader(json, path).Read();
+  } catch (const OrderedJson::type_error&) {
+    ThrowInvalidInput("{}: a key of filter_list or metric_list has a value of another type",
+                      path.string());
+  }
+}
+
+const TaskSplit& SplitNamed(const TaskFile& task, const std::string& name) {
+  for (const TaskSplit& split : task.splits) {
+    if (split.name == name) return split;
+  }
+  ThrowInvalidInput(
+      "{}: no file is named for the split '{}'; give it with --task_data {}=FILE, or as "
+      "dataset_kwargs.data_files.{} in the definition",
+      task.path.string(), name, name, name);
+}
+
+}  // namespace qlora

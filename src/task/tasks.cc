@@ -1,0 +1,335 @@
+#include "qlora/tasks.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/stopwatch.h"
+#include "io/json.h"
+#include "io/pattern.h"
+#include "jinja/python_str.h"
+#include "task/answer_text.h"
+#include "task/paired_tests.h"
+#include "task/task_requests.h"
+
+namespace qlora {
+namespace {
+
+// Replaces the files of splits: "test=arc.parquet".
+void TakeData(const std::vector<std::string>& data, TaskFile& task) {
+  for (const std::string& entry : data) {
+    const std::size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size()) {
+      ThrowInvalidInput("task_data: expected SPLIT=FILE, found '{}'", entry);
+    }
+    const std::string name = entry.substr(0, equals);
+    std::erase_if(task.splits, [&](const TaskSplit& split) { return split.name == name; });
+    task.splits.push_back({name, {ExpandHome(entry.substr(equals + 1))}});
+  }
+}
+
+// Index of the first largest.
+std::int64_t Best(const std::vector<double>& values) {
+  return std::max_element(values.begin(), values.end()) - values.begin();
+}
+
+// Measures one task: requests, passes, figures.
+class TaskRun {
+ public:
+  TaskRun(Model& model, TaskFile task, const TaskOptions& options, const TaskProgress& progress)
+      : model_(model), task_(std::move(task)), progress_(progress) {
+    TakeData(options.task_data, task_);
+    result_.task = task_.name;
+    result_.num_fewshot = options.num_fewshot < 0 ? task_.num_fewshot : options.num_fewshot;
+    if (!model.start_token()) {
+      ThrowInvalidInput(
+          "{}: the model has neither BOS nor EOS, one of which stands for the start "
+          "of a text",
+          task_.path.string());
+    }
+    tokens_ = {
+        [&model](std::string_view text, bool special) { return model.Tokenize(text, special); },
+        options.add_bos_token, *model.start_token(), model.context_length()};
+    items_ = MakeItems(task_, result_.num_fewshot, options.fewshot_seed, options.limit);
+    result_.records = std::ssize(items_);
+  }
+
+  TaskResult Run() {
+    const Stopwatch watch;
+    for (const TaskMetric& metric : task_.metrics) CheckFits(metric);
+    switch (task_.kind) {
+      case TaskKind::kMultipleChoice:
+        RunChoices();
+        break;
+      case TaskKind::kRolling:
+        RunRolling();
+        break;
+      case TaskKind::kGenerate:
+        RunAnswers();
+        break;
+    }
+    for (TaskFigure& figure : result_.figures) Finish(figure);
+    result_.seconds = watch.seconds();
+    return std::move(result_);
+  }
+
+ private:
+  void CheckFits(const TaskMetric& metric) const {
+    const bool of_choices = metric.name.starts_with("acc");
+    const bool of_instructions = metric.name.find("_level_") != std::string::npos;
+    const bool of_answers = metric.name == "exact_match" || metric.name == "f1" || of_instructions;
+    const TaskKind kind = of_choices   ? TaskKind::kMultipleChoice
+                          : of_answers ? TaskKind::kGenerate
+                                       : TaskKind::kRolling;
+    if (kind == task_.kind && of_instructions == task_.checks_instructions) return;
+    ThrowInvalidInput("{}: metric_list: {} is no metric of this output_type", task_.path.string(),
+                      metric.name);
+  }
+
+  TaskFigure& AddFigure(const TaskMetric& metric, std::string name = "") {
+    TaskFigure& figure = result_.figures.emplace_back();
+    figure.name = name.empty() ? metric.name : std::move(name);
+    figure.higher_is_better = metric.higher_is_better;
+    return figure;
+  }
+  static void Count(TaskFigure& figure, double numerator, double denominator = 1) {
+    figure.numerators.push_back(numerator);
+    figure.denominators.push_back(denominator);
+  }
+
+  static void Finish(TaskFigure& figure) {
+    const double rate = Mean(figure.numerators) / Mean(figure.denominators);
+    if (figure.is_mean) {
+      figure.value = rate;
+      const bool of_records = std::all_of(figure.denominators.begin(), figure.denominators.end(),
+                                          [](double count) { return count == 1; });
+      if (of_records) figure.standard_error = StandardError(figure.numerators);
+      return;
+    }
+    figure.value = figure.name == "bits_per_byte" ? rate / std::log(2.0) : std::exp(rate);
+  }
+
+  // The scores of the requests of all records, in their order.
+  std::vector<std::vector<ContinuationScore>> Score(
+      const std::vector<std::vector<ScoreRequest>>& of_items) {
+    std::vector<ScoreRequest> all;
+    for (const auto& requests : of_items) all.insert(all.end(), requests.begin(), requests.end());
+    const auto scores = model_.Score(all, false, progress_);
+    std::vector<std::vector<ContinuationScore>> result;
+    std::size_t at = 0;
+    for (const auto& requests : of_items) {
+      auto& joined = result.emplace_back();
+      for (std::size_t r = 0; r < requests.size(); ++r, ++at) {
+        joined.insert(joined.end(), scores[at].begin(), scores[at].end());
+      }
+    }
+    return result;
+  }
+
+  void RunChoices() {
+    std::vector<std::vector<ScoreRequest>> requests;
+    for (const TaskItem& item : items_) {
+      requests.push_back(ChoiceRequests(item, task_.target_delimiter, tokens_));
+    }
+    const auto scores = Score(requests);
+    for (const TaskMetric& metric : task_.metrics) AddFigure(metric);
+    for (std::size_t i = 0; i < items_.size(); ++i) AddChoice(i, scores[i]);
+  }
+
+  void AddChoice(std::size_t i, const std::vector<ContinuationScore>& scores) {
+    const TaskDocument& document = items_[i].document;
+    std::vector<double> lls;
+    std::vector<double> normed;
+    std::vector<bool> greedy;
+    std::vector<std::int64_t> counts;
+    for (std::size_t k = 0; k < scores.size(); ++k) {
+      lls.push_back(scores[k].logprob);
+      const auto characters = static_cast<double>(jinja::CountCharacters(document.choices[k]));
+      normed.push_back(scores[k].logprob / characters);
+      greedy.push_back(scores[k].is_greedy);
+      counts.push_back(scores[k].tokens);
+    }
+    const auto is_gold = [&](std::int64_t k) {
+      return std::find(document.gold.begin(), document.gold.end(), k) != document.gold.end();
+    };
+    OrderedJson sample = {{"doc", i},
+                          {"context", items_[i].context},
+                          {"choices", document.choices},
+                          {"gold", document.gold.size() == 1 ? OrderedJson(document.gold.front())
+                                                             : OrderedJson(document.gold)},
+                          {"lls", lls},
+                          {"is_greedy", greedy},
+                          {"tokens", counts},
+                          {"pred", Best(lls)},
+                          {"pred_norm", Best(normed)}};
+    for (TaskFigure& figure : result_.figures) {
+      const double hit = is_gold(Best(figure.name == "acc" ? lls : normed)) ? 1 : 0;
+      Count(figure, hit);
+      sample[figure.name] = hit;
+    }
+    result_.samples.push_back(FormatJson(sample));
+  }
+
+  void RunRolling() {
+    std::vector<std::vector<ScoreRequest>> requests;
+    for (const TaskItem& item : items_) {
+      requests.push_back(RollingRequests(item.document.target, tokens_));
+    }
+    const auto scores = Score(requests);
+    for (const TaskMetric& metric : task_.metrics) AddFigure(metric).is_mean = false;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      const std::string& text = items_[i].document.target;
+      const auto words = static_cast<std::int64_t>(FindAll("\\s+", text, "words").size()) + 1;
+      double logprob = 0;
+      std::int64_t count = 0;
+      for (const ContinuationScore& score : scores[i]) {
+        logprob += score.logprob;
+        count += score.tokens;
+      }
+      for (TaskFigure& figure : result_.figures) {
+        const bool by_words = figure.name == "word_perplexity";
+        Count(figure, -logprob,
+              by_words ? static_cast<double>(words) : static_cast<double>(text.size()));
+      }
+      result_.samples.push_back(FormatJson(OrderedJson{{"doc", i},
+                                                       {"ll", logprob},
+                                                       {"tokens", count},
+                                                       {"words", words},
+                                                       {"bytes", text.size()}}));
+    }
+  }
+
+  void RunAnswers() {
+    for (const TaskFilter& filter : task_.filters) {
+      for (const TaskMetric& metric : task_.metrics) {
+        const bool is_only = task_.filters.size() == 1;
+        AddFigure(metric, is_only ? "" : metric.name + "," + filter.name);
+      }
+    }
+    std::int64_t left_out = 0;
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      if (progress_) progress_(static_cast<std::int64_t>(i), std::ssize(items_));
+      const std::vector<Instruction>& instructions = items_[i].document.instructions;
+      const bool checked =
+          std::all_of(instructions.begin(), instructions.end(),
+                      [](const Instruction& one) { return IsCheckOfText(one.id); });
+      if (checked) {
+        AddAnswer(i);
+      } else {
+        ++left_out;
+      }
+    }
+    if (left_out == 0) return;
+    result_.records -= left_out;
+    result_.note = fmt::format(
+        "{}: {} of {} records are left out: the text alone does not decide their instructions",
+        task_.name, left_out, items_.size());
+    if (result_.records == 0) ThrowInvalidInput("{}", result_.note);
+  }
+
+  GenerateReport Answer(const std::string& context) {
+    GenerateOptions options;
+    options.max_new_tokens = task_.max_gen_toks;
+    std::string text;
+    return model_.Generate(
+        PromptText{context, tokens_.add_bos_token}, options, [&](std::string_view piece) {
+          text += piece;
+          return std::none_of(task_.until.begin(), task_.until.end(), [&](const std::string& stop) {
+            return text.find(stop) != std::string::npos;
+          });
+        });
+  }
+
+  // What a metric counts of an answer, and of how much.
+  std::pair<double, double> Judge(const std::string& answer, const TaskDocument& document,
+                                  const TaskMetric& metric) const {
+    if (metric.name == "f1") return {WordF1(answer, document.target), 1};
+    if (metric.name == "exact_match") {
+      return {ExactMatch(answer, document.target, metric, task_.path.string()) ? 1 : 0, 1};
+    }
+    const bool loose = metric.name.find("loose") != std::string::npos;
+    const auto total = static_cast<double>(document.instructions.size());
+    double followed = 0;
+    for (const Instruction& one : document.instructions) {
+      followed += (loose ? FollowsLoosely(answer, one) : Follows(answer, one)) ? 1 : 0;
+    }
+    if (metric.name.starts_with("inst_level")) return {followed, total};
+    return {followed == total ? 1 : 0, 1};
+  }
+
+  void AddAnswer(std::size_t i) {
+    const TaskItem& item = items_[i];
+    const GenerateReport report = Answer(item.context);
+    const std::string text = CutAtStops(report.text, task_.until);
+    OrderedJson sample = {{"doc", i}, {"context", item.context}, {"text", text}};
+    std::size_t figure = 0;
+    for (const TaskFilter& filter : task_.filters) {
+      const std::string where = task_.path.string() + ": filter_list";
+      const std::string answer = Filtered(text, filter, where);
+      const bool is_only = task_.filters.size() == 1;
+      sample[is_only ? "filtered" : "filtered," + filter.name] = answer;
+      for (const TaskMetric& metric : task_.metrics) {
+        const auto [value, of] = Judge(answer, item.document, metric);
+        Count(result_.figures[figure], value, of);
+        sample[result_.figures[figure++].name] = value;
+      }
+    }
+    sample["target"] = item.document.target;
+    sample["tokens"] = report.new_tokens;
+    result_.samples.push_back(FormatJson(sample));
+  }
+
+  Model& model_;
+  TaskFile task_;
+  const TaskProgress& progress_;
+  TaskTokens tokens_;
+  std::vector<TaskItem> items_;
+  TaskResult result_;
+};
+
+}  // namespace
+
+void TaskOptions::Declare(OptionTable& table) {
+  table.Section("Tasks");
+  table.AddPath("task", &task,
+                "definitions of tasks, YAML files in the form of lm-evaluation-harness");
+  table.AddPath("task_data", &task_data, "SPLIT=FILE: data in place of those of the definition");
+  table.Add("num_fewshot", &num_fewshot, "examples before each record; -1: as the definition says");
+  table.Add("fewshot_seed", &fewshot_seed, "random seed of the choice of examples");
+  table.Add("add_bos_token", &add_bos_token, "BOS in front of each context");
+  table.Add("limit", &limit, "measure the first records of each task alone; 0: all");
+}
+
+TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
+                        const TaskProgress& progress) {
+  return TaskRun(model, ReadTaskFile(path), options, progress).Run();
+}
+
+std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second) {
+  if (first.task != second.task || first.records != second.records ||
+      first.figures.size() != second.figures.size()) {
+    ThrowInvalidInput("tasks: '{}' of {} records is compared with '{}' of {}", first.task,
+                      first.records, second.task, second.records);
+  }
+  std::vector<TaskComparison> all;
+  for (std::size_t i = 0; i < first.figures.size(); ++i) {
+    const TaskFigure& a = first.figures[i];
+    const TaskFigure& b = second.figures[i];
+    const PairedDifference difference =
+        PairedBootstrap({a.numerators, b.numerators, a.denominators});
+    const auto is_count = [](double x) { return x == 0 || x == 1; };
+    const bool counts = a.is_mean &&
+                        std::all_of(a.numerators.begin(), a.numerators.end(), is_count) &&
+                        std::all_of(b.numerators.begin(), b.numerators.end(), is_count);
+    TaskComparison& row = all.emplace_back();
+    row = {a.name,         a.value,         b.value,      difference.difference,
+           difference.low, difference.high, difference.p, "bootstrap"};
+    if (counts && a.denominators == std::vector<double>(a.denominators.size(), 1.0)) {
+      row.p = ExactMcNemar(a.numerators, b.numerators);
+      row.test = "McNemar";
+    }
+  }
+  return all;
+}
+
+}  // namespace qlora
