@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "data/text_audit.h"
+#include "data/audit/text_audit.h"
 #include "io/json.h"
 #include "prompt/conversation.h"
 #include "prompt/known_fields.h"
