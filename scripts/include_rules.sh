@@ -63,6 +63,9 @@ if grep -rnE '(\[|\.at\()static_cast<std::(size_t|int64_t)>' src cli python/src;
   echo "an index needs no cast (CONTRIBUTING.md)"
   broken=1
 fi
+for folder in src/*/; do
+  grep -qE "^.{12}${folder%/} " docs/architecture.md || { echo "docs/architecture.md lacks ${folder%/} in its list of floors"; broken=1; }
+done
 # The form of a weight is a matter of backends, and a block format is named in few places: a new one
 # touches no others (CONTRIBUTING.md, "Add a weight format").
 if grep -rnE 'WeightForm::|\.form\(\)' src cli python/src | grep -v '^src/backend/'; then

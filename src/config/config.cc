@@ -253,13 +253,23 @@ void ParseQuantization(const ConfigKeys& keys, const Family& family, DecoderConf
 
 // ---- Checks.
 
+// True for the class of a decoder that was saved without its output head, as models are that make
+// embeddings: Qwen3Model of Qwen3ForCausalLM.
+bool IsHeadless(std::string_view name, const Family& family) {
+  const std::string_view model = family.architecture.substr(0, family.architecture.find("For"));
+  if (!name.starts_with(model)) return false;
+  name.remove_prefix(model.size());
+  return name == "Model" || name == "TextModel";
+}
+
 // Refuses encoders and classifiers: the decoder predicts the next token from the earlier tokens
 // alone.
-void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder) {
+void CheckArchitecture(const ConfigKeys& top, const ConfigKeys& decoder, const Family& family) {
   if (const Json* architectures = top.Find("architectures"); architectures != nullptr) {
     const std::vector<std::string> names = top.Strings("architectures");
-    const bool generates = std::any_of(names.begin(), names.end(), [](const std::string& name) {
-      return name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration");
+    const bool generates = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return name.ends_with("ForCausalLM") || name.ends_with("ForConditionalGeneration") ||
+             IsHeadless(name, family);
     });
     if (!names.empty() && !generates) {
       ThrowInvalidInput(
@@ -422,7 +432,7 @@ DecoderConfig ParseDecoderConfig(const Json& root, const std::string& where) {
   // A model whose architectures names its text class is loaded as that.
   if (wrapper != nullptr && !NamesTextClass(top)) config.module_prefix = "model.language_model.";
   const Family& family = FamilyOf(config.model_type, where);
-  CheckArchitecture(top, keys);
+  CheckArchitecture(top, keys, family);
   CheckOnly(keys, family);
 
   config.vocab_size = keys.Int("vocab_size", family.vocab_size);

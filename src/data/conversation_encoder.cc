@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "data/stripped_thoughts.h"
-#include "data/text_audit.h"
+#include "data/audit/stripped_thoughts.h"
+#include "data/audit/text_audit.h"
 #include "prompt/known_fields.h"
 #include "qlora/error.h"
 

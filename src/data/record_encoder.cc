@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/text.h"
-#include "data/text_audit.h"
+#include "data/audit/text_audit.h"
 #include "io/json.h"
 #include "preference/preference_pair.h"
 #include "prompt/conversation.h"

@@ -26,7 +26,7 @@ struct SampleNotes {
   bool without_eos = false;       // the last label is not a token that ends generation
   bool unlisted_stop = false;     // the turn ends in a special token that is not listed as EOS
   bool closed_turn = false;       // the template leaves the last turn open; EOS was appended
-  std::vector<TextFinding> findings = {};      // text_audit.h
+  std::vector<TextFinding> findings = {};      // audit/text_audit.h
   std::vector<std::string> other_fields = {};  // of the record, which are not read
   std::vector<std::string> readings = {};      // "thinking as reasoning_content"
   bool own_bos = false;             // the text begins with BOS, and the tokenizer's is not added

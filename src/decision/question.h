@@ -1,13 +1,16 @@
 // Decisions: a state, and typed questions about it, each answered by one probability per option.
 //
 //   question.h              what is asked
-//   decision_record.h       records of data in all their forms; decision_answer.h their answers;
-//                           class_labels.h names of labels that a data set has beside its records
-//   decision_template.h     the text of a prompt; decision_labels.h its tokens, and those of the
-//   labels decision_prompts.h      both together: the tokens that the model reads, in an order of
-//   options decision_loss.h         what training minimizes prediction.h            what a model
-//   answered; decision_metrics.h and decision_temperature.h
-//                           judge and calibrate it
+//   decision_record.h       records of data in all their forms
+//   decision_answer.h       their answers
+//   class_labels.h          names of labels that a data set has beside its records
+//   decision_template.h     the text of a prompt
+//   decision_labels.h       its tokens, and those of the labels
+//   decision_prompts.h      both together: the tokens that the model reads, in an order of options
+//   decision_loss.h         what training minimizes
+//   prediction.h            what a model answered
+//   decision_metrics.h      judges it
+//   decision_temperature.h  calibrates it
 //   decision_file.h         what is kept beside an adapter
 //   decision_wire.h         requests and answers of programs
 #ifndef QLORA_DECISION_QUESTION_H_

@@ -172,6 +172,13 @@ void CheckpointTensors::ThrowMissing(const std::string& name,
     ThrowInvalidInput("tensor '{}' is missing from the checkpoint, expected with shape {}{}", name,
                       ShapeText(shape), writer);
   }
+  if (name == HeadName(reader_)) {
+    ThrowInvalidInput(
+        "tensor '{}' is missing from the checkpoint: a model without an output head makes "
+        "embeddings and predicts no tokens; take the one that generates, or complete the download, "
+        "or write \"tie_word_embeddings\": true into config.json if its embedding is its head",
+        name);
+  }
   const std::string role = RoleOf(config_, name);
   ThrowInvalidInput(
       "tensor '{}'{} is missing from the checkpoint, expected with shape {}; is config.json of "

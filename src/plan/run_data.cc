@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "data/audit/lost_text.h"
 #include "data/dataset_report.h"
-#include "data/lost_text.h"
 #include "data/prompt_example.h"
 #include "data/sample_display.h"
 #include "model/base_record.h"

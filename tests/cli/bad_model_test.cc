@@ -122,6 +122,22 @@ TEST_F(BadModelTest, MissingTensor) {
   ExpectRefused(HasSubstr(kQuery));
 }
 
+TEST_F(BadModelTest, MissingHead) {
+  EditWeights([](SafetensorsParts& parts) {
+    parts.header["renamed.weight"] = parts.header["lm_head.weight"];
+    parts.header.erase("lm_head.weight");
+  });
+  EditJson(model() / "config.json", [](nlohmann::json& config) {
+    config["architectures"] = {"LlamaModel"};
+    config["tie_word_embeddings"] = false;
+  });
+  ExpectRefused(AllOf(HasSubstr("lm_head.weight"), HasSubstr("tie_word_embeddings")));
+  EditJson(model() / "config.json",
+           [](nlohmann::json& config) { config["tie_word_embeddings"] = true; });
+  const Outcome outcome = Run({"generate", "model", "Once", "--max_new_tokens", "1"});
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
 TEST_F(BadModelTest, NanInAQuantizedWeight) {
   EditWeights([](SafetensorsParts& parts) {
     const auto begin = parts.header[kQuery]["data_offsets"][0].get<std::size_t>();

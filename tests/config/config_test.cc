@@ -297,12 +297,26 @@ TEST_F(ConfigTest, RefusesModelsThatDoNotPredictTheNextToken) {
   json["architectures"] = {"LlamaForSequenceClassification"};
   EXPECT_THAT(Refusal(json),
               AllOf(HasSubstr("architectures"), HasSubstr("LlamaForSequenceClassification")));
+  json["architectures"] = {"LlamaBidirectionalModel"};
+  EXPECT_THAT(Refusal(json), HasSubstr("LlamaBidirectionalModel"));
+  json["architectures"] = {"Qwen3Model"};
+  EXPECT_THAT(Refusal(json), HasSubstr("Qwen3Model")) << "of another family";
   json = Minimal("gemma3_text");
   json["use_bidirectional_attention"] = true;
   EXPECT_THAT(Refusal(json), HasSubstr("use_bidirectional_attention"));
   json = Minimal("llama");
   json["rope_parameters"] = {{"full_attention", {{"rope_theta", 1e6}}}};
   EXPECT_THAT(Refusal(json), AllOf(HasSubstr("rope_parameters"), HasSubstr("full_attention")));
+}
+
+TEST_F(ConfigTest, ReadsDecodersThatWereSavedWithoutTheirHead) {
+  Json json = Minimal("llama");
+  json["architectures"] = {"LlamaModel"};
+  json["tie_word_embeddings"] = true;
+  EXPECT_TRUE(Load(json).tie_word_embeddings);
+  json = Minimal("gemma3_text");
+  json["architectures"] = {"Gemma3TextModel"};
+  EXPECT_TRUE(Load(json).tie_word_embeddings);
 }
 
 TEST_F(ConfigTest, RefusalsNameTheKeyAndWhatIsSupported) {

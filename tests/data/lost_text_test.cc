@@ -1,4 +1,4 @@
-#include "data/lost_text.h"
+#include "data/audit/lost_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // What of a record is not shown or not trained is named, in each record; which answers are trained,
 // and up to where, when a template strips thoughts or closes a text.
-#include "data/text_audit.h"
+#include "data/audit/text_audit.h"
 
 #include <gmock/gmock.h>
 

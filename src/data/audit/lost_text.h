@@ -1,6 +1,6 @@
 // A check that the tokenizer keeps what it reads: text -> ids -> text.
-#ifndef QLORA_DATA_LOST_TEXT_H_
-#define QLORA_DATA_LOST_TEXT_H_
+#ifndef QLORA_DATA_AUDIT_LOST_TEXT_H_
+#define QLORA_DATA_AUDIT_LOST_TEXT_H_
 
 #include <string>
 #include <string_view>
@@ -20,4 +20,4 @@ std::string WarnOfLostText(const Dataset& dataset, const Tokenizer& tokenizer);
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_LOST_TEXT_H_
+#endif  // QLORA_DATA_AUDIT_LOST_TEXT_H_

@@ -1,4 +1,4 @@
-#include "data/text_search.h"
+#include "data/audit/text_search.h"
 
 #include <algorithm>
 #include <cctype>

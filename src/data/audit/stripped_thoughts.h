@@ -1,6 +1,6 @@
 // Answers whose thoughts a template shows in the last answer alone.
-#ifndef QLORA_DATA_STRIPPED_THOUGHTS_H_
-#define QLORA_DATA_STRIPPED_THOUGHTS_H_
+#ifndef QLORA_DATA_AUDIT_STRIPPED_THOUGHTS_H_
+#define QLORA_DATA_AUDIT_STRIPPED_THOUGHTS_H_
 
 #include <cstddef>
 #include <vector>
@@ -19,4 +19,4 @@ std::vector<std::size_t> FindStrippedThoughts(RenderedConversation& chat);
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_STRIPPED_THOUGHTS_H_
+#endif  // QLORA_DATA_AUDIT_STRIPPED_THOUGHTS_H_

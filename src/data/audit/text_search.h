@@ -1,6 +1,6 @@
 // Looks for the texts of a record in the text that is trained.
-#ifndef QLORA_DATA_TEXT_SEARCH_H_
-#define QLORA_DATA_TEXT_SEARCH_H_
+#ifndef QLORA_DATA_AUDIT_TEXT_SEARCH_H_
+#define QLORA_DATA_AUDIT_TEXT_SEARCH_H_
 
 #include <cstddef>
 #include <optional>
@@ -51,4 +51,4 @@ std::string EssenceOf(std::string_view text);
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_TEXT_SEARCH_H_
+#endif  // QLORA_DATA_AUDIT_TEXT_SEARCH_H_

@@ -1,4 +1,4 @@
-#include "data/stripped_thoughts.h"
+#include "data/audit/stripped_thoughts.h"
 
 #include <array>
 #include <nlohmann/json.hpp>

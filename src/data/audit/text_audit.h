@@ -9,8 +9,8 @@
 // each at a place of its own. What is not there as it stands may be there with other white space,
 // as JSON, or in another form that follows what the record says, which a rendering with another
 // word shows. The rest is named: texts that are not shown, or in part, or not trained.
-#ifndef QLORA_DATA_TEXT_AUDIT_H_
-#define QLORA_DATA_TEXT_AUDIT_H_
+#ifndef QLORA_DATA_AUDIT_TEXT_AUDIT_H_
+#define QLORA_DATA_AUDIT_TEXT_AUDIT_H_
 
 #include <cstddef>
 #include <span>
@@ -44,4 +44,4 @@ std::string FindUnusedPart(const OrderedJson& record, std::span<const std::strin
 
 }  // namespace qlora
 
-#endif  // QLORA_DATA_TEXT_AUDIT_H_
+#endif  // QLORA_DATA_AUDIT_TEXT_AUDIT_H_
