@@ -132,8 +132,9 @@ TEST_F(DecisionCommandTest, WrongOptionsAreRefused) {
   refused({"eval", "eval.jsonl"}, "missing");
   Write("no-state.jinja", "{% for o in options %}{{ o.label }}{% endfor %}\n\n");
   refused(TrainWords({"--decision-template", "no-state.jinja"}), "leaves out the state");
-  Write("inside.jinja", "{{ state | tojson }}{% for o in options %}{{ o.label }}{% endfor %}x");
-  refused(TrainWords({"--decision-template", "inside.jinja"}), "is not a token of its own");
+  Write("no-label.jinja", "{{ state | tojson }}\n\n");
+  refused(TrainWords({"--decision-template", "no-label.jinja"}),
+          "leaves out the label of an option");
   Write("request.json", R"({"state": "s", "questions": {"q": {"type": "rank"}}})");
   refused({"decide", "model", "--request", "request.json"}, "questions.q.type");
   Write("broken.json", R"({"state": )");
