@@ -179,7 +179,7 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
   survey.records = end - begin;
   std::optional<FormatExample> example;
   try {
-    example = FindFormatExample(records, source.format, rules);
+    example = FindFormatExample(records, source.format, rules, PreferenceForm::kNone);
     survey.format = RecordFormatName(example->detected.format);
     survey.fields = DescribeFieldNames(example->detected.names);
   } catch (const Error& error) {

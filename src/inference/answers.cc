@@ -47,8 +47,8 @@ SampleList ListOf(const Dataset& dataset, std::span<const MismatchedRow> rows,
           .largest = LongestMismatched(dataset, max_length),
           .length = length,
           .supervised = supervised,
-          .chosen = supervised,
-          .get = get};
+          .get = get,
+          .chosen = supervised};
 }
 
 }  // namespace qlora

@@ -18,9 +18,9 @@
 namespace qlora {
 namespace {
 
-using Tensors = std::vector<RewrittenTensor>;
+using RewrittenTensors = std::vector<RewrittenTensor>;
 
-RewrittenTensor& Find(Tensors& tensors, const std::string& name) {
+RewrittenTensor& Find(RewrittenTensors& tensors, const std::string& name) {
   return *std::ranges::find_if(tensors,
                                [&](const auto& tensor) { return tensor.info.name == name; });
 }
@@ -46,7 +46,7 @@ class GgufChangesTest : public ConvertTest {
 
   // "" where the changed file is read, otherwise the message.
   std::string Verdict(const fs::path& file, const std::function<void(GgufMetadata&)>& keys,
-                      const std::function<void(Tensors&)>& tensors = {}) {
+                      const std::function<void(RewrittenTensors&)>& tensors = {}) {
     const fs::path changed = root_ / "changed.gguf";
     fs::copy_file(file, changed, fs::copy_options::overwrite_existing);
     RewriteGguf(changed, keys, tensors);
@@ -125,7 +125,7 @@ TEST_F(GgufChangesTest, NormsAndBiasesAreF32InTheirShape) {
     const std::string norm = "output_norm.weight";
     for (const DType type : {DType::kF16, DType::kBF16}) {
       EXPECT_THAT(Verdict(file, {},
-                          [&](Tensors& tensors) {
+                          [&](RewrittenTensors& tensors) {
                             RewrittenTensor& tensor = Find(tensors, norm);
                             tensor.info.dtype = type;
                             tensor.bytes.assign(BytesOf(type, tensor.info.elements()), {});
@@ -134,7 +134,8 @@ TEST_F(GgufChangesTest, NormsAndBiasesAreF32InTheirShape) {
           << model;
     }
     const auto shaped = [&](const std::vector<std::int64_t>& shape) {
-      return Verdict(file, {}, [&](Tensors& tensors) { Find(tensors, norm).info.shape = shape; });
+      return Verdict(file, {},
+                     [&](RewrittenTensors& tensors) { Find(tensors, norm).info.shape = shape; });
     };
     const std::int64_t size = LoadDecoderConfig(file).hidden_size;
     EXPECT_EQ(shaped({1, size}), "") << model;
@@ -156,7 +157,7 @@ TEST_F(GgufChangesTest, EachTensorIsNeeded) {
           name.ends_with(".bias") || name == "output.weight" || name == "rope_freqs.weight";
       if (may_lack) continue;
       EXPECT_NE(Verdict(file, {},
-                        [&](Tensors& tensors) {
+                        [&](RewrittenTensors& tensors) {
                           std::erase_if(tensors, [&](const RewrittenTensor& tensor) {
                             return tensor.info.name == name;
                           });
@@ -171,7 +172,7 @@ TEST_F(GgufChangesTest, EachTensorIsNeeded) {
 TEST_F(GgufChangesTest, TensorsThatAreNotRead) {
   const fs::path file = Write("qwen3-tiny");
   const auto with = [&](const std::string& name, std::vector<std::int64_t> shape) {
-    return Verdict(file, {}, [&](Tensors& tensors) {
+    return Verdict(file, {}, [&](RewrittenTensors& tensors) {
       tensors.push_back(Filled(name, std::move(shape), 1.5F));
     });
   };
@@ -189,7 +190,7 @@ TEST_F(GgufChangesTest, FilesOfOllamaAreToldAsThat) {
   for (const char* name : {"v.patch_embd.weight", "mm.0.weight", "mtp.fc.weight"}) {
     EXPECT_THAT(
         Verdict(file, {},
-                [&](Tensors& tensors) {
+                [&](RewrittenTensors& tensors) {
                   tensors.push_back(Filled(name, {8, 8}, 0));
                 }),
         testing::AllOf(testing::HasSubstr("Ollama's own converter"), testing::HasSubstr(name)));

@@ -167,7 +167,7 @@ class Collector {
     bool is_text = false;
     if (value.is_string()) {
       const WrittenCalls written = SplitWrittenCalls(value.get_ref<const std::string&>());
-      AddText(written.thoughts, NewSite(path, Kind::kThoughts, message));
+      AddText(written.thoughts, NewSite(path, TextKind::kThoughts, message));
       is_text = !TryParseJson(written.calls, parsed);
     }
     const OrderedJson& calls = is_text ? out_.parsed.emplace_back(std::move(parsed)) : value;
