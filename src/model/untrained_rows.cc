@@ -27,21 +27,22 @@ void Normalize(Direction& direction) {
 
 class Head {
  public:
-  explicit Head(const WeightView& head) : head_(head), row_(head.cols()) {}
+  Head(Memory& memory, const WeightView& head) : head_(memory, head), row_(head.cols()) {}
 
   // Some coordinates of a row, evenly spaced.
   Direction At(std::int64_t row) {
-    ReadRow(head_, row, 0, head_.cols(), row_.data());
-    Direction direction(std::min(head_.cols(), kCoordinates));
+    head_.Read(row, row_.data());
+    const std::int64_t cols = std::ssize(row_);
+    Direction direction(std::min(cols, kCoordinates));
     for (std::int64_t i = 0; i < std::ssize(direction); ++i) {
-      direction[i] = row_[i * head_.cols() / std::ssize(direction)];
+      direction[i] = row_[i * cols / std::ssize(direction)];
     }
     Normalize(direction);
     return direction;
   }
 
  private:
-  const WeightView& head_;
+  HostWeight head_;
   std::vector<float> row_;
 };
 
@@ -82,9 +83,9 @@ Direction CommonDirection(const std::vector<Direction>& rows) {
 
 }  // namespace
 
-std::vector<std::int32_t> FindUntrainedRows(const WeightView& head,
+std::vector<std::int32_t> FindUntrainedRows(Memory& memory, const WeightView& head,
                                             std::span<const std::int32_t> ids) {
-  Head rows(head);
+  Head rows(memory, head);
   std::vector<Direction> sample;
   for (const std::int64_t row : SampleOf(head.rows())) sample.push_back(rows.At(row));
   const Direction common = CommonDirection(sample);

@@ -44,7 +44,8 @@ void WarnOfTokens(const TrainPlan& plan, const LoadedRun& loaded, TrainObserver&
       !plan.options.modules_to_save.empty()) {
     return;
   }
-  const std::string warning = WarnOfUntrainedTokens(plan.run->data->train, loaded.weights.head);
+  const std::string warning = WarnOfUntrainedTokens(
+      plan.run->data->train, loaded.decoder->backend().memory(), loaded.weights.head);
   if (!warning.empty()) observer.OnWarning(warning);
 }
 

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-std::string WarnOfUntrainedTokens(const Dataset& train, const WeightView& head) {
+std::string WarnOfUntrainedTokens(const Dataset& train, Memory& memory, const WeightView& head) {
   constexpr std::int64_t kSamples = 1000;
   constexpr double kFew = 0.01;  // of the trained tokens
   std::map<std::int32_t, std::int64_t> counts;
@@ -26,7 +26,7 @@ std::string WarnOfUntrainedTokens(const Dataset& train, const WeightView& head) 
   std::vector<std::int32_t> ids;
   for (const auto& [id, count] : counts) ids.push_back(id);
   std::int64_t lost = 0;
-  const std::vector<std::int32_t> untrained = FindUntrainedRows(head, ids);
+  const std::vector<std::int32_t> untrained = FindUntrainedRows(memory, head, ids);
   for (const std::int32_t id : untrained) lost += counts[id];
   const double share =
       static_cast<double>(lost) / static_cast<double>(std::max<std::int64_t>(total, 1));

@@ -11,8 +11,8 @@ namespace qlora {
 
 // Returns a warning when a part of the tokens that are trained on has rows in the head that were
 // never trained (model/untrained_rows.h): the loss then stands still at some value. "" otherwise.
-// Looks at the first samples.
-std::string WarnOfUntrainedTokens(const Dataset& train, const WeightView& head);
+// Looks at the first samples. memory: of head.
+std::string WarnOfUntrainedTokens(const Dataset& train, Memory& memory, const WeightView& head);
 
 }  // namespace qlora
 
