@@ -70,6 +70,7 @@ TEST_F(InspectTest, DataAreDescribedWithoutAModel) {
   EXPECT_THAT(text, HasSubstr("field messages: list in 2 of 3\n"));
   EXPECT_THAT(text, HasSubstr("conversations need a chat template"));
   // A folder, and data whose format is not told.
+  fs::create_directories(root_ / "data");
   WriteTextFile(root_ / "data" / "a.csv", "Frage,Antwort\na,b\n");
   const Json folder = JsonOf(root_ / "data").at("files").at(0);
   EXPECT_TRUE(folder.at("format").is_null());
