@@ -41,7 +41,7 @@ class UntrainedRowsTest : public testing::Test {
   }
   std::vector<std::int32_t> Found() {
     const ConstMatrixView view = {values_.data(), DType::kF32, kRows, kCols, kCols};
-    return FindUntrainedRows(view, ids_);
+    return FindUntrainedRows(HostMemory(), view, ids_);
   }
 
   std::vector<float> values_;
