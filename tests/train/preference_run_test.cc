@@ -37,6 +37,8 @@ class PreferenceRunTest : public testing::Test {
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
       for (const char* key : {"loss", "grad_norm", "rewards/margins", "rewards/chosen"}) {
+        ASSERT_EQ(a[i][key].is_null(), b[i][key].is_null()) << key;
+        if (a[i][key].is_null()) continue;  // of answers with one label there is no margin
         const double value = a[i][key].get<double>();
         EXPECT_NEAR(value, b[i][key].get<double>(), bound * (1 + std::abs(value)))
             << key << " of step " << i + 1;
