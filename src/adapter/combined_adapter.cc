@@ -8,7 +8,6 @@
 #include "adapter/expert_stack.h"
 #include "adapter/lora_reduce.h"
 #include "adapter/mlx_adapter.h"
-#include "adapter/twin_values.h"
 #include "base/check.h"
 #include "base/matrix.h"
 #include "model/base_record.h"
@@ -25,9 +24,6 @@ AdapterValues ReadValues(const std::filesystem::path& path, const DecoderConfig&
       return ReadMlxValues(path, decoder, progress);
     case AdapterFormat::kPeft:
       break;
-  }
-  if (const auto twin = TwinOfAdapter(path, decoder)) {
-    return ToTwin(ReadPeftValues(path, *twin, progress), *twin, decoder);
   }
   return ReadPeftValues(path, decoder, progress);
 }
@@ -214,12 +210,7 @@ LoraAdapter ToLoraAdapter(const AdapterValues& values, const DecoderConfig& deco
 
 LoraAdapter LoadAdapters(const AdapterSet& adapters, const DecoderConfig& decoder, Memory& memory,
                          const ProgressFn& progress) {
-  const auto is_of_twin = [&] {
-    return NamingAdapter(adapters.first(),
-                         [&] { return TwinOfAdapter(adapters.first(), decoder).has_value(); });
-  };
-  if (adapters.is_single() && FormatOfAdapter(adapters.first()) == AdapterFormat::kPeft &&
-      !is_of_twin()) {
+  if (adapters.is_single() && FormatOfAdapter(adapters.first()) == AdapterFormat::kPeft) {
     return NamingAdapter(adapters.first(), [&] {
       return LoraAdapter::Load(adapters.first(), decoder, memory, DType::kF32, progress);
     });

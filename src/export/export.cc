@@ -155,9 +155,12 @@ class Exporter {
 
  private:
   bool adapter_only() const { return options_.format.ends_with("-adapter"); }
+  // The adapter has whole norms, vectors or routers, which are in the weights already.
+  bool replaces() const { return adapter_ && adapter_->replaced() != nullptr; }
   // The tensors of a GGUF file keep their types, whatever general.file_type says.
   bool keeps_types() const {
-    return options_.outtype == "auto" && options_.format == "gguf" && FindGguf(model_dir_);
+    return options_.outtype == "auto" && options_.format == "gguf" && FindGguf(model_dir_) &&
+           !replaces();
   }
   // Adapters of PEFT and mlx-lm are written from their values.
   bool writes_values() const { return adapter_only() && options_.format != "gguf-adapter"; }
@@ -202,6 +205,12 @@ class Exporter {
   void CheckAdapterOnly() const {
     if (!adapter_) ThrowInvalidInput("--format {} needs --adapter", options_.format);
     if (writes_values()) return;
+    if (adapter_->replaced() != nullptr) {
+      ThrowInvalidInput(
+          "{} brings '{}', which is not written in a GGUF adapter; merge it into the model: "
+          "--format gguf",
+          fmt::join(options_.adapter, ","), adapter_->replaced()->begin()->first);
+    }
     CheckGgufAdapter(config_, *adapter_, table_changes_,
                      fmt::format("{}", fmt::join(options_.adapter, ",")));
     if (const auto gguf = FindGguf(model_dir_)) CheckFitsGguf(*gguf, config_, *adapter_);
@@ -289,7 +298,8 @@ class Exporter {
           "of decisions need; text that it writes may begin otherwise than the model's");
     }
     std::unique_ptr<GgufReader> stored;
-    if (const auto gguf = FindGguf(model_dir_)) stored = OpenGguf(*gguf);
+    const auto gguf = FindGguf(model_dir_);
+    if (gguf && !replaces()) stored = OpenGguf(*gguf);
     target_.outtype = ExportGgufModel(context_, backend_.memory(),
                                       {.config = config_,
                                        .tokenizer = tokenizer,

@@ -493,10 +493,6 @@ GgufMetadata KeysAsStored(const GgufModelSource& model, std::vector<std::string>
   if (model.adapter == nullptr && model.decision == nullptr) {
     return KeysAsStored(stored, changes, gone);
   }
-  if (model.adapter != nullptr) {
-    AddBaseModel(model.name, model.repository, changes);
-    changes.Add(kMergedWeightsKey, true);
-  }
   const std::string architecture = GgufArchitectureOf(model.config);
   const std::int64_t rows = model.stored->Find("token_embd.weight")->shape[0];
   if (model.config.vocab_size != rows) {
@@ -517,8 +513,11 @@ GgufMetadata KeysAsStored(const GgufModelSource& model, std::vector<std::string>
   for (const GgufEntry& entry : before.entries()) {
     if (after.Find(entry.key) == nullptr) gone.push_back(entry.key);
   }
+  if (model.adapter == nullptr) return KeysAsStored(stored, changes, gone);
+  AddBaseModel(model.name, model.repository, changes);
+  changes.Add(kMergedWeightsKey, true);
   for (const GgufEntry& entry : stored.entries()) {
-    const bool of_base = model.adapter != nullptr && entry.key.starts_with("general.base_model.");
+    const bool of_base = entry.key.starts_with("general.base_model.");
     if (of_base && changes.Find(entry.key) == nullptr) gone.push_back(entry.key);
   }
   return KeysAsStored(stored, changes, gone);

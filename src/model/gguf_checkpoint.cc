@@ -84,7 +84,7 @@ class Builder {
     if (stripped(tensor->shape) != stripped(shape)) {
       ThrowInvalidInput("{}: tensor '{}' has the shape [{}], its keys expect [{}]",
                         file_.FileOf(*tensor), name, fmt::join(tensor->shape, ", "),
-                        fmt::join(shape, ", "));
+                        fmt::join(stripped(shape), ", "));
     }
     return *tensor;
   }

@@ -345,13 +345,13 @@ TEST(GgufCheckpoint, NamesTheTensorThatIsWrong) {
       [](Whole& m) {
         m.Add("blk.0.ffn_up.weight", {8, 6}, 0);
       },
-      "'blk.0.ffn_up.weight' has the shape [8, 6], its keys expect 6 rows of 8");
+      "'blk.0.ffn_up.weight' has the shape [8, 6], its keys expect [6, 8]");
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.attn_norm.weight", {9}, 0); },
-      "'blk.0.attn_norm.weight' has the shape [9], its keys expect 1 rows of 8");
+      "'blk.0.attn_norm.weight' has the shape [9], its keys expect [8]");
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.attn_q.bias", {9}, 0); },
-      "'blk.0.attn_q.bias' has the shape [9], its keys expect 1 rows of 8");
+      "'blk.0.attn_q.bias' has the shape [9], its keys expect [8]");
   refused(
       "llama", [](Whole& m) { m.Add("blk.0.extra.weight", {8}, 0); },
       "tensor 'blk.0.extra.weight' is none of a llama of 1 layers that is supported");
