@@ -230,6 +230,10 @@ class Migrator : public MigrationTarget {
         key.text.replace(at, said.size(), why);
       }
     }
+    TrainSettings untouched;
+    OptionTable defaults;
+    untouched.Declare(defaults);
+    table_.Set(our_key, defaults.Find(our_key)->ToString(), our_key);
     option.set = false;
     values_.erase(our_key);
   }

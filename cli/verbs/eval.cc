@@ -3,6 +3,7 @@
 // --compare are of the same samples, in the same prompt layout, so that their difference is the
 // adapter's work alone. Records that ask questions get the metrics of decisions.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -48,13 +49,19 @@ class EvalVerb : public Verb {
     const bool of_tasks = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
       return word == "--task" || word.starts_with("--task=");
     });
+    std::vector<std::string> spelled;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
+      spelled.push_back(arguments[i]);
       if (arguments[i] != "--compare") continue;
-      const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "--";
-      const bool names = of_tasks && !next.starts_with("--");
-      if (!names && !ParseBool(next)) arguments[i] = "--compare=base";
+      std::vector<std::string> names;
+      while (of_tasks && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+        names.push_back(arguments[++i]);
+      }
+      const bool is_flag = i + 1 < arguments.size() && ParseBool(arguments[i + 1]).has_value();
+      if (names.empty() && !is_flag) names = {"base"};
+      if (!names.empty()) spelled.back() += fmt::format("={}", fmt::join(names, ","));
     }
-    return arguments;
+    return spelled;
   }
 
   void Declare(OptionTable& table) override {

@@ -189,6 +189,7 @@ class TrainOptions(TypedDict, total=False):
     max_memory: str
     threads: int
     save_quantized: str
+    gate: str
     dry_run: bool
     dashboard: int
     ddp_timeout: int

@@ -339,7 +339,11 @@ bool IsPartOfModel(const fs::path& file) {
 
 // True for the name of a folder without a model, in which there are data files.
 bool IsFolderOfData(const fs::path& path) {
-  if (!fs::is_directory(path) || fs::exists(path / "config.json") || FindGguf(path)) return false;
+  if (!fs::is_directory(path) || FindGguf(path)) return false;
+  // Logs and settings beside a model, an adapter or a checkpoint are no data.
+  for (const char* part : {"config.json", "adapter_config.json", "trainer_state.json"}) {
+    if (fs::exists(path / part)) return false;
+  }
   try {
     FindDataFiles(path);
     return true;

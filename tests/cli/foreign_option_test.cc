@@ -247,7 +247,8 @@ TEST_F(ForeignOptionTest, ValuesThatCannotBeHadSayWhatToWrite) {
   // A value that no trainer has is answered with the choices.
   EXPECT_THAT(TrainError({"--optim", "shampoo"}), HasSubstr("optim expects one of adamw"));
   EXPECT_THAT(TrainError({"--metric_for_best_model", "eval_rouge"}),
-              HasSubstr("expects one of loss, token_accuracy, accuracy, brier, found 'rouge'"));
+              HasSubstr("expects one of loss, token_accuracy, accuracy, brier, rewards/accuracies, "
+                        "rewards/margins, found 'rouge'"));
   EXPECT_THAT(TrainError({"--max_steps", "many"}), HasSubstr("expects an integer, found 'many'"));
 }
 
