@@ -12,6 +12,11 @@ namespace {
 constexpr const char* kAdvice =
     "the file is damaged: remove it, and the log-probabilities are measured again";
 
+// A JSON number without a point is a whole one, which has no sign where it is 0.
+std::string NumberText(double value) {
+  return value == 0 ? (std::signbit(value) ? "-0.0" : "0.0") : fmt::format("{}", value);
+}
+
 std::uint64_t KeyFromHex(const std::string& text, const std::string& where) {
   std::uint64_t key = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), key, 16);
@@ -34,8 +39,8 @@ std::string ReferenceTable::ToText(std::string_view fingerprint) const {
                                  FormatJson(OrderedJson(std::string(fingerprint))));
   bool first = true;
   for (const auto& [key, value] : values_) {
-    text += fmt::format("{}\n\"{:016x}\": [{}, {}]", first ? "" : ",", key, value.chosen,
-                        value.rejected);
+    text += fmt::format("{}\n\"{:016x}\": [{}, {}]", first ? "" : ",", key,
+                        NumberText(value.chosen), NumberText(value.rejected));
     first = false;
   }
   return text + "}}\n";

@@ -376,7 +376,7 @@ TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
   Refuse(folder_.With("e.txt", std::string("ok\nbad \0", 8)), "e.txt:2:5: found a zero byte");
   Refuse(folder_.With("e.csv", "text\nok\nbad \xFF\n"), "e.csv:3:5: the text is not UTF-8");
   Refuse(folder_.With("e.jsonl", "{\"text\": \"ok\"}\n{\"text\": \"gr\xFCn\"}\n"),
-         "e.jsonl:2:13: the text is not UTF-8 (byte 28, 0xFC); it reads like WINDOWS-1252");
+         "e.jsonl:2:13: the text is not UTF-8 (byte 27, 0xFC); it reads like WINDOWS-1252");
   DataOptions named = folder_.With("e.md", "xyz");
   named.sources[0].format = RecordFormat::kRaw;
   EXPECT_EQ(Open(named).Get(0).ids, Join({{kBos}, Bytes("xyz")}));

@@ -35,7 +35,8 @@ TEST(LostText, SpacesBetweenWordsAreFound) {
     "version": "1.0", "added_tokens": [], "normalizer": null,
     "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first",
                       "split": false},
-    "post_processor": null, "decoder": null,
+    "post_processor": null,
+    "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first"},
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, ",": 3}, "merges": ["a b"]}})");
   const Tokenizer tokenizer = Tokenizer::Load(folder.path());
   EXPECT_EQ(LostText(tokenizer, "a, ab"), "");

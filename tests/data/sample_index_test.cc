@@ -107,7 +107,7 @@ TEST_F(SampleIndexTest, DamagedValuesDoNoHarm) {
 
 TEST_F(SampleIndexTest, SampleOfAnotherIndexIsRefused) {
   // Of the first sample: its hash, its length (18, as max_length), and its trained tokens.
-  for (const auto& [at, bytes] : {std::pair(24, "12345678"), {40, "\x12"}, {44, "\x01"}}) {
+  for (const auto& [at, bytes] : {std::pair(24, "12345678"), {48, "\x12"}, {52, "\x01"}}) {
     std::filesystem::remove_all(options_.index_folder);
     Open(options_);
     for (const auto& [path, time] : Files()) {

@@ -47,7 +47,7 @@ TrainOptions OptionsOf(const Json& run, const std::filesystem::path& folder) {
 // The largest difference of a value that float32 explains: PyTorch in float32 keeps to a quarter
 // of these over all steps. Some losses amplify rounding from step to step.
 double BoundOf(const std::string& run, const std::string& key, double expected) {
-  const double factor = run == "dpo_discopop"   ? 20
+  const double factor = run == "dpo_discopop"   ? 40
                         : run == "kto_sft"      ? 10
                         : run == "dpo_apo_down" ? 4
                                                 : 1;

@@ -95,7 +95,7 @@ TEST_F(PreferenceRunTest, TheFirstRewardsAreZero) {
   options.use_dora = true;
   expect_zero("dora", options);
   options.use_dora = false;
-  options.modules_to_save = {"lm_head"};
+  options.modules_to_save = {"embed_tokens", "lm_head"};
   expect_zero("modules", options);
   options = PreferenceOptions(folder_ / "run", "adapter_sft");
   options.max_steps = 1;
@@ -165,7 +165,7 @@ TEST_F(PreferenceRunTest, PairsAreAnswersWithLabelsToo) {
   options.data.dataset = {PreferenceGoldens() / "pairs.jsonl"};
   const std::vector<Json> log = RunPreference(options);
   EXPECT_NEAR(log[0]["loss"].get<double>(), 0.5, 1e-6);
-  EXPECT_LT(log[2]["loss"].get<double>(), log[0]["loss"].get<double>());
+  EXPECT_FALSE(log[2]["rewards/margins"].is_null());  // of chosen and of rejected answers
 }
 
 TEST_F(PreferenceRunTest, BadRecordsAreNamedWithTheirLine) {
@@ -197,6 +197,8 @@ TEST_F(PreferenceRunTest, BadRecordsAreNamedWithTheirLine) {
           "sigmoid", "two equal answers");
   // KTO compares answers to different prompts.
   refused(R"({"prompt": "Once", "completion": " a", "label": true})"
+          "\n"
+          R"({"prompt": "Once", "completion": " b", "label": false})"
           "\n",
           "kto", "one prompt");
 }
