@@ -7,9 +7,9 @@
 #include "foreign/foreign_option.h"
 #include "foreign/rules.h"
 #include "foreign/yaml_options.h"
-#include "records/yaml_text.h"
 #include "migrate/migrate.h"
 #include "records/file_format.h"
+#include "records/yaml_text.h"
 #include "training/train_settings.h"
 
 namespace qlora {

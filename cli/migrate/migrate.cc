@@ -12,8 +12,8 @@
 #include "data/data_options.h"
 #include "foreign/rules.h"
 #include "foreign/yaml_options.h"
-#include "records/yaml_text.h"
 #include "plan/check_options.h"
+#include "records/yaml_text.h"
 #include "training/train_settings.h"
 
 namespace qlora {

@@ -26,8 +26,8 @@ struct QuantizeCheckpointOptions {
   std::string bnb_rule = "cpu";             // which of bitsandbytes' two encoders to equal at ties
   // Also experts, which transformers 5 has in one parameter a layer and does not read in 4 bits.
   bool quantize_experts = false;
-  bool dequantize = false;                  // the inverse: 4-bit checkpoint -> 16-bit checkpoint
-  std::string device = "auto";              // or "cpu", which is the same
+  bool dequantize = false;      // the inverse: 4-bit checkpoint -> 16-bit checkpoint
+  std::string device = "auto";  // or "cpu", which is the same
   // Name -> text, written in the folder of the weights.
   std::map<std::string, std::string> extra_files;
 

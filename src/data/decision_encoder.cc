@@ -81,9 +81,8 @@ OptionOrder DecisionEncoder::OrderOf(const DecisionRecord& record, const Answere
                           asked.number)
           : GivenOrder(question);
   // Without a limit, more options than letters are refused where they are shown.
-  return options_.max_options < kMaxOptions
-             ? LimitOrder(order, asked.target, options_.max_options)
-             : order;
+  return options_.max_options < kMaxOptions ? LimitOrder(order, asked.target, options_.max_options)
+                                            : order;
 }
 
 AnsweredPrompt DecisionEncoder::Prompt(const Decision& decision, const AnsweredQuestion& question,

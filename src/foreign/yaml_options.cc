@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "records/yaml_text.h"
 #include "io/json.h"
+#include "records/yaml_text.h"
 
 namespace qlora {
 namespace {

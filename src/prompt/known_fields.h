@@ -1,8 +1,8 @@
 // The fields that mean something in records and messages, whatever their format, and the roles.
 //
 // The rule of all formats: a field is used, or a warning names it and says what it would mean, or
-// it is refused; refused is what reads like a part of the conversation (data/audit/text_audit.h). Fields
-// that are not in this table are named.
+// it is refused; refused is what reads like a part of the conversation (data/audit/text_audit.h).
+// Fields that are not in this table are named.
 #ifndef QLORA_PROMPT_KNOWN_FIELDS_H_
 #define QLORA_PROMPT_KNOWN_FIELDS_H_
 

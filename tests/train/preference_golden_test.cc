@@ -88,9 +88,10 @@ TEST_P(PreferenceGoldenTest, TwentySteps) {
   ExpectMetrics(name, run["eval_after"], evals[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, PreferenceGoldenTest, testing::Range(0, 30), [](const auto& of_test) {
-  return GoldenRuns()[of_test.param]["run"].template get<std::string>();
-});
+INSTANTIATE_TEST_SUITE_P(Runs, PreferenceGoldenTest, testing::Range(0, 30),
+                         [](const auto& of_test) {
+                           return GoldenRuns()[of_test.param]["run"].template get<std::string>();
+                         });
 
 }  // namespace
 }  // namespace qlora
