@@ -197,7 +197,9 @@ void TurnReader::TakeCalls() {
 void TurnReader::AddCalls(const OrderedJson& value, std::optional<bool> flag) {
   OrderedJson calls = value;
   if (value.is_string()) {
-    const WrittenCalls written = SplitWrittenCalls(value.get_ref<const std::string&>());
+    // A copy: `value` may be a field of message_, which moves when another field is added.
+    const std::string text = value.get<std::string>();
+    const WrittenCalls written = SplitWrittenCalls(text);
     if (!written.thoughts.empty()) message_["reasoning_content"] = written.thoughts;
     calls = ParseOrderedJson(written.calls, where_);
   }
