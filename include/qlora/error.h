@@ -2,7 +2,6 @@
 #ifndef QLORA_ERROR_H_
 #define QLORA_ERROR_H_
 
-#include <cstddef>
 #include <stdexcept>
 #include <string>
 
@@ -25,11 +24,16 @@ class Error : public std::runtime_error {
 
  private:
   // what() ends at a zero byte, which a name from a file may hold.
-  static std::string WithoutZeros(std::string message) {
-    for (std::size_t at = 0; (at = message.find('\0', at)) != std::string::npos;) {
-      message.replace(at, 1, "\\x00");
+  static std::string WithoutZeros(const std::string& message) {
+    std::string text;
+    for (const char c : message) {
+      if (c == '\0') {
+        text += "\\x00";
+      } else {
+        text += c;
+      }
     }
-    return message;
+    return text;
   }
 
   ErrorCode code_;

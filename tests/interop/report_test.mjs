@@ -160,6 +160,8 @@ try {
     for (let i = 0; i < 100; ++i) {
       try { await page.goto(url); break; } catch { await new Promise((r) => setTimeout(r, 100)); }
     }
+    // However long a busy machine needs for a step.
+    page.setDefaultTimeout(0);
     await page.waitForFunction(() => /step [\d,]+ of 1,000,000/.test(document.getElementById('state').textContent));
     const before = await page.$eval('#state', (n) => n.textContent);
     await page.waitForFunction((old) => document.getElementById('state').textContent !== old, {}, before);
