@@ -43,7 +43,7 @@ declare -A below=(
   [src/convert]="inference pass adapter model config backend data decision records prompt tokenizer gguf hub io quant base"
   [src/export]="convert inference pass adapter model config backend data decision prompt tokenizer gguf hub io quant base"
   [src/foreign]="data records unicode io base"
-  [cli]="dist foreign plan log checkpoint data prompt records pull tokenizer unicode hub io base chat command migrate report terminal training verbs"
+  [cli]="dist foreign plan log checkpoint data prompt records pull tokenizer unicode hub io base chat command migrate report tasks terminal training verbs"
   [bench]="objective ggml plan step inference pass adapter model config backend tokenizer hub io quant machine base command terminal"
   [python/src]="dist foreign base"
   [examples]=""
@@ -72,7 +72,7 @@ if grep -rnE 'WeightForm::|\.form\(\)' src cli python/src | grep -v '^src/backen
   echo "only src/backend asks for the form of a weight"
   broken=1
 fi
-places='^src/(ggml/(block_format|encode|decode)|io/mxfp4|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(config|model|adapter|export)/(gguf_|export_gguf))'
+places='^src/(ggml/(block_format|encode|decode)|io/mxfp4|backend/cpu/(gemm/(block_scales|f32_blocks-inl)|x86/bf16_block_values-inl)|(config|model|adapter|export/gguf)/(gguf_|export_gguf))'
 if grep -rnE 'BlockFormat::k(Q|IQ|TQ|MX|NV)' src cli python/src |
   grep -vE "$places|BlockFormat format = BlockFormat::kQ8_0"; then
   echo "a block format is named outside of the places that know it"

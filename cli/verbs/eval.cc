@@ -15,8 +15,8 @@
 #include "command/model_loading.h"
 #include "dist/together.h"
 #include "qlora/model.h"
+#include "tasks/task_evaluation.h"
 #include "terminal/decision_table.h"
-#include "verbs/task_evaluation.h"
 #include "verbs/verbs.h"
 
 namespace qlora {

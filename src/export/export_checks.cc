@@ -2,9 +2,9 @@
 
 #include "base/check.h"
 #include "base/printable.h"
-#include "export/export_gguf.h"
-#include "export/gguf_mix.h"
-#include "export/imatrix.h"
+#include "export/gguf/export_gguf.h"
+#include "export/gguf/gguf_mix.h"
+#include "export/gguf/imatrix.h"
 
 namespace qlora {
 

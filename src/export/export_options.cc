@@ -1,6 +1,6 @@
 // The options of `export` for tables of options.
 #include "base/text.h"
-#include "export/gguf_mix.h"
+#include "export/gguf/gguf_mix.h"
 #include "model/shared_options.h"
 #include "qlora/export.h"
 

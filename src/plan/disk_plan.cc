@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "checkpoint/checkpoint_folders.h"
-#include "plan/run_folder.h"
+#include "plan/run/run_folder.h"
 #include "step/interval.h"
 #include "step/optimizer.h"
 

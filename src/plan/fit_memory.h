@@ -11,7 +11,7 @@
 #include "data/batch_stream.h"
 #include "model/weights.h"
 #include "plan/memory_plan.h"
-#include "plan/run_data.h"
+#include "plan/run/run_data.h"
 #include "plan/sample_prompts.h"
 #include "qlora/context.h"
 #include "qlora/train_options.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/mismatched_rows.h"
-#include "plan/run_data.h"
+#include "plan/run/run_data.h"
 #include "qlora/train_options.h"
 
 namespace qlora {

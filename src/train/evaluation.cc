@@ -5,7 +5,7 @@
 #include <set>
 
 #include "inference/answers.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "plan/visited_samples.h"
 
 namespace qlora {

@@ -9,7 +9,7 @@
 #include "io/json.h"
 #include "pass/pass_shape.h"
 #include "plan/new_adapter.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "plan/stage_plan.h"
 #include "step/optimizer.h"
 

@@ -15,7 +15,7 @@
 #include "inference/answers.h"
 #include "io/json.h"
 #include "machine/simd_target.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "plan/visited_samples.h"
 #include "tokenizer/lookup_tables.h"
 

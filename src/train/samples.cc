@@ -4,7 +4,7 @@
 
 #include "inference/cached_sequence.h"
 #include "pass/eval_memory.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "plan/sample_prompts.h"
 
 namespace qlora {

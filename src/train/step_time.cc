@@ -1,5 +1,5 @@
-// How long a run takes on this machine: the arithmetic of its steps over the rate of products, which
-// a short probe measures.
+// How long a run takes on this machine: the arithmetic of its steps over the rate of products,
+// which a short probe measures.
 #include <algorithm>
 #include <vector>
 
@@ -8,7 +8,7 @@
 #include "base/stopwatch.h"
 #include "pass/flops.h"
 #include "pass/pass_shape.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "qlora/train.h"
 
 namespace qlora {
@@ -60,9 +60,10 @@ double EstimateSeconds(Context& context, const TrainPlan& plan) {
     flops += StepFlops(run.base.config, run.base.adapter, 1, length, level);
   }
   flops /= static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
-  const double tokens = static_cast<double>(train.report().tokens) /
-                        static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
-                        static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
+  const double tokens =
+      static_cast<double>(train.report().tokens) /
+      static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
+      static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
   const std::unique_ptr<Backend> backend =
       run.start.backends->Make(context, run.base.precision.activation);
   const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);

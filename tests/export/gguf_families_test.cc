@@ -12,7 +12,7 @@
 #include "convert/gguf_rewrite.h"
 #include "convert/stored_values.h"
 #include "export/adapter_fixture.h"
-#include "export/gguf_metadata.h"
+#include "export/gguf/gguf_metadata.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
 #include "model/checkpoint.h"

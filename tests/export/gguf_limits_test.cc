@@ -1,5 +1,5 @@
 // Settings that llama.cpp would compute otherwise.
-#include "export/gguf_limits.h"
+#include "export/gguf/gguf_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "config/gguf_names.h"
-#include "export/gguf_metadata.h"
+#include "export/gguf/gguf_metadata.h"
 #include "io/json.h"
 #include "qlora/error.h"
 

@@ -1,5 +1,5 @@
 // Types of tensors beside those that llama-quantize chose.
-#include "export/gguf_mix.h"
+#include "export/gguf/gguf_mix.h"
 
 #include <gtest/gtest.h>
 

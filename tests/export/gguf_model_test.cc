@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "convert/convert_fixture.h"
-#include "export/gguf_metadata.h"
+#include "export/gguf/gguf_metadata.h"
 #include "io/json.h"
 #include "io/test_util.h"
 #include "model/checkpoint.h"

@@ -1,5 +1,5 @@
 // What a GGUF file says of where its model comes from, and the Modelfile beside it.
-#include "export/gguf_origin.h"
+#include "export/gguf/gguf_origin.h"
 
 #include <gmock/gmock.h>
 

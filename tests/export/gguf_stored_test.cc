@@ -1,5 +1,5 @@
 // A GGUF file that is made from another one keeps what nothing changes, byte by byte.
-#include "export/gguf_stored.h"
+#include "export/gguf/gguf_stored.h"
 
 #include <algorithm>
 #include <set>

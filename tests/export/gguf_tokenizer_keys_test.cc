@@ -1,11 +1,11 @@
 // Tokenizers written as keys of GGUF and read again give the ids of the tokenizer.json.
-#include "export/gguf_tokenizer_keys.h"
+#include "export/gguf/gguf_tokenizer_keys.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "base/file.h"
-#include "export/gguf_pre_names.h"
+#include "export/gguf/gguf_pre_names.h"
 #include "gguf/gguf_writer.h"
 #include "test_build.h"
 #include "tokenizer/gguf/gguf_tokenizer_json.h"

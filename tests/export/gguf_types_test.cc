@@ -5,8 +5,8 @@
 
 #include "convert/convert_fixture.h"
 #include "convert/wide_model.h"
-#include "export/gguf_mix.h"
-#include "export/imatrix.h"
+#include "export/gguf/gguf_mix.h"
+#include "export/gguf/imatrix.h"
 #include "gguf/gguf.h"
 #include "qlora/error.h"
 

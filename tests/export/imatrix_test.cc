@@ -1,5 +1,5 @@
 // Importance matrices in both layouts of llama.cpp.
-#include "export/imatrix.h"
+#include "export/gguf/imatrix.h"
 
 #include <gmock/gmock.h>
 

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "plan/memory_plan.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "qlora/error.h"
 #include "test_build.h"
 #include "train/tiny_run.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "step/schedule.h"
 #include "train/tiny_run.h"
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "backend/guarded_backend.h"
-#include "plan/prepared_run.h"
+#include "plan/run/prepared_run.h"
 #include "train/tiny_run.h"
 
 namespace qlora {

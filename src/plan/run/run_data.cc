@@ -1,0 +1,97 @@
+#include "plan/run/run_data.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "data/audit/lost_text.h"
+#include "data/dataset_report.h"
+#include "data/prompt_example.h"
+#include "data/sample_display.h"
+#include "model/base_record.h"
+#include "plan/preference_notes.h"
+#include "plan/preference_options.h"
+#include "prompt/chat_template_load.h"
+#include "tokenizer/adapter_files.h"
+
+namespace qlora {
+namespace {
+
+// Says of decisions what temperatures are fitted to.
+std::string NoteCalibration(const RunData& data) {
+  if (data.train.layout().kind != PromptLayout::Kind::kDecision) return "";
+  if (!data.calibration) {
+    return "no temperatures are fitted after training: name data for them with "
+           "calibration_dataset, hold some out with calibration_size, or run qlora calibrate";
+  }
+  return fmt::format("temperatures are fitted to {} questions that are not trained on",
+                     data.calibration->report().supervised);
+}
+
+std::vector<std::string> NotesOf(const RunData& data, const DataFields& fields,
+                                 const std::string& tokenizer_note) {
+  std::vector<std::string> notes = {WarnOfLength(fields.reading, data.limits), tokenizer_note};
+  for (std::string& note : WarnOfFindings(data.train.report())) notes.push_back(std::move(note));
+  if (!data.train.has_one_layout()) {
+    notes.push_back(fmt::format(
+        "the data files are laid out in different ways; the layout of most samples is recorded "
+        "with the adapter: {}",
+        DescribeLayout(*data.recorded.record.layout)));
+  }
+  notes.push_back(WarnOfHeldOutNames(data.report.train));
+  notes.push_back(WarnOfSharedSamples(data.report));
+  if (!fields.eval_dataset.empty()) {
+    notes.push_back(WarnOfLostRecords(*data.report.held_out, "evaluation records"));
+  }
+  notes.push_back(WarnOfLostRecords(data.report.train));
+  notes.push_back(NoteCalibration(data));
+  notes.push_back(WarnOfLostText(data.train, data.tokenizer));
+  return notes;
+}
+
+}  // namespace
+
+std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions& options,
+                                           const std::filesystem::path& model_dir,
+                                           const DataLimits& limits, const ProgressFn& reading) {
+  DataFields fields = options.data;
+  const bool asks = options.objective == "decision" && fields.reading.dataset_format == "auto";
+  if (asks) fields.reading.dataset_format = "decision";
+  fields.reading.preference = PreferenceReadingOf(options);
+  const auto seed = static_cast<std::uint64_t>(options.seed);
+  auto data = std::make_shared<RunData>(
+      RunData{.tokenizer = Tokenizer::Load(model_dir, options.adapter), .limits = limits});
+  // kFixed: templates that print the date give the same text on each day, so that a resumed run
+  // trains on the same tokens.
+  data->chat = LoadChatTemplate(fields.chat, data->tokenizer, ChatClock::kFixed);
+  const std::string tokenizer_note = NoteOtherTokenizer(model_dir, options.adapter);
+  data->has_other_tokenizer = !tokenizer_note.empty();
+  // A template that the user names decides again.
+  const auto recorded =
+      fields.chat.chat_template.empty() ? LoadLayout(options.adapter) : std::nullopt;
+  TrainingData opened = OpenTrainingData(fields, limits, seed, data->tokenizer, data->chat.get(),
+                                         &context, recorded, reading);
+  data->train = std::move(opened.train);
+  data->held_out = std::move(opened.held_out);
+  data->calibration = std::move(opened.calibration);
+  data->stream.per_device_train_batch_size = options.per_device_train_batch_size;
+  data->stream.max_length = ResolveMaxLength(fields.reading, limits);
+  data->stream.packing = fields.packing;
+  data->stream.shuffle = fields.shuffle;
+  data->stream.seed = seed;
+  data->form = fields.reading.preference.form;
+
+  data->report = ReportTrainingData(data->train, data->held_out, data->stream);
+  data->recorded = RecordPrompts(data->train, fields, data->tokenizer, data->chat.get(),
+                                 ChatTemplateDir(options.adapter));
+  const PromptLayout& layout = *data->recorded.record.layout;
+  if (layout == data->train.layout()) {
+    data->example = FindPromptExample(data->train, data->tokenizer);
+  }
+  data->prompts = EncodePrompts(options, layout, data->tokenizer, data->chat.get(), limits);
+  data->notes = NotesOf(*data, fields, tokenizer_note);
+  data->notes.push_back(NoteOfPreferences(options, data->train));
+  return data;
+}
+
+}  // namespace qlora
