@@ -13,9 +13,9 @@
 #include "base/check.h"
 #include "base/memory_info.h"
 #include "base/printable.h"
-#include "base/random.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
+#include "bench/bench_objective.h"
 #include "bench/bench_weights.h"
 #include "bench/timed_backend.h"
 #include "model/shared_options.h"
@@ -27,30 +27,16 @@
 namespace qlora::bench {
 namespace {
 
-Batch RandomBatch(const DecoderConfig& config, const StepBenchOptions& options) {
-  std::vector<Sample> samples;
-  std::uint64_t draw = 0;
-  for (std::int64_t s = 0; s < options.per_device_train_batch_size; ++s) {
-    Sample sample;
-    for (std::int64_t t = 0; t < options.max_length; ++t) {
-      sample.ids.push_back(static_cast<std::int32_t>(RandomBelow(
-          MakeKey(3, RandomPlace::kTest), draw++, static_cast<std::uint64_t>(config.vocab_size))));
-    }
-    // All tokens are trained on, so that the head computes for every row.
-    sample.labels = sample.ids;
-    samples.push_back(std::move(sample));
-  }
-  return MakeBatch(samples);
-}
-
 // The passes of the step. All layers keep activations alike: a mixture would be another measurement
 // for each free memory.
-ActivationNeeds NeedsOf(const StepBenchOptions& options, const DecoderConfig& config) {
-  return {.train_rows = options.per_device_train_batch_size * options.max_length,
+ActivationNeeds NeedsOf(const StepBenchOptions& options, const DecoderConfig& config,
+                        const Batch& batch) {
+  return {.train_rows = batch.rows(),
           .train_length = options.max_length,
           .eval_rows = 0,
           .recompute = std::vector<Recompute>(static_cast<std::size_t>(config.num_hidden_layers),
-                                              ParseRecompute(options.recompute))};
+                                              ParseRecompute(options.recompute)),
+          .train_unfolded = batch.unfolded_rows()};
 }
 
 struct StepTimes {
@@ -62,14 +48,16 @@ struct StepTimes {
   double best() const { return timed.front(); }
 };
 
-// A model of one format in training. The backend must outlive it.
+// A model of one format in training for an objective. The backend must outlive it.
 class TrainedModel {
  public:
   TrainedModel(Context& context, const StepBenchOptions& options, const std::string& format,
-               const DecoderConfig& config, const Precision& precision, Backend& backend)
+               const BenchObjective& objective, const DecoderConfig& config,
+               const Precision& precision, Backend& backend)
       : backend_(backend),
+        objective_(objective),
         adapter_(RandomAdapter(options.model, config, backend.memory())),
-        needs_(NeedsOf(options, config)),
+        needs_(NeedsOf(options, config, objective.batch)),
         model_(context, backend_, config, format, WeightUse::kTraining),
         rule_(ParseOptimizer(options.optim)),
         optimizer_(rule_, WithGradients(), std::filesystem::temp_directory_path()),
@@ -80,18 +68,20 @@ class TrainedModel {
         tree_(backend.memory(), RankPlace(), adapter_.gradients()) {
     step_.recompute = needs_.recompute;
     step_.max_grad_norm = 1;
+    step_.objective = objective_.objective;
   }
 
   TimedBackend& backend() { return backend_; }
   const ActivationNeeds& needs() const { return needs_; }
   const LoraAdapter& adapter() const { return adapter_; }
+  const BenchObjective& objective() const { return objective_; }
 
   // Runs the step of this number and returns its loss.
-  double Step(std::int64_t s, const Batch& batch) {
+  double Step(std::int64_t s) {
     const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
     return TrainStep({decoder_, memories_, communicator_}, step_,
-                     {{{0, batch}}, 1, s, {batch.supervised(), batch.rows()}}, update, adapter_,
-                     tree_, optimizer_)
+                     {{{0, objective_.batch}}, 1, s, objective_.totals}, update, adapter_, tree_,
+                     optimizer_)
         .loss;
   }
 
@@ -110,6 +100,7 @@ class TrainedModel {
   }
 
   TimedBackend backend_;
+  BenchObjective objective_;
   LoraAdapter adapter_;
   ActivationNeeds needs_;
   RandomModel model_;
@@ -123,7 +114,7 @@ class TrainedModel {
 };
 
 // Returns the times of each model; they step in turn.
-std::vector<StepTimes> TimeSteps(const StepBenchOptions& options, const Batch& batch,
+std::vector<StepTimes> TimeSteps(const StepBenchOptions& options,
                                  std::span<const std::unique_ptr<TrainedModel>> models) {
   std::vector<StepTimes> all(models.size());
   const std::int64_t steps = options.warmup_steps + options.steps;
@@ -132,7 +123,7 @@ std::vector<StepTimes> TimeSteps(const StepBenchOptions& options, const Batch& b
       StepTimes& times = all[i];
       models[i]->backend().Reset();
       const Stopwatch watch;
-      const double loss = models[i]->Step(s, batch);
+      const double loss = models[i]->Step(s);
       const double seconds = watch.seconds();
       // Reported, since a change that makes steps faster must not change them.
       times.losses.push_back(loss);
@@ -186,6 +177,9 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Choice("recompute", &recompute, RecomputeNames(),
                "activations that each layer recomputes in its backward pass");
   table.Choice("optim", &optim, OptimizerNames(), "optimizer");
+  table.Add("objectives", &objectives,
+            "what steps train for: supervised, preference, decision, comma-separated; of as many "
+            "tokens; steps of several take turns");
   table.Add("steps", &steps, "timed steps; the fastest is reported");
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
@@ -197,25 +191,32 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   const std::unique_ptr<Backend> inner = backends->Make(context, precision.activation);
   const std::vector<std::string> formats = options.model.Formats();
   std::vector<std::unique_ptr<TrainedModel>> models;
-  for (const std::string& format : formats) {
-    models.push_back(
-        std::make_unique<TrainedModel>(context, options, format, config, precision, *inner));
+  std::vector<std::string> shapes;
+  for (const std::string& name : options.objectives) {
+    const BenchObjective objective =
+        BenchObjectiveOf(name, config, options.per_device_train_batch_size, options.max_length);
+    std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
+                                    options.max_length, options.recompute);
+    if (options.objectives.size() > 1) shape += " " + name;
+    for (const std::string& format : formats) {
+      models.push_back(std::make_unique<TrainedModel>(context, options, format, objective, config,
+                                                      precision, *inner));
+      shapes.push_back(options.model.ShapeOf(shape, format));
+    }
   }
-  const Batch batch = RandomBatch(config, options);
-  const std::vector<StepTimes> times = TimeSteps(options, batch, models);
+  const std::vector<StepTimes> times = TimeSteps(options, models);
   const auto used = static_cast<double>(PeakResidentBytes());
   const Limit peak = MeasureFlops(context, precision.activation);
   std::vector<BenchRow> all;
-  for (std::size_t i = 0; i < formats.size(); ++i) {
-    const double flops = StepFlops(config, models[i]->adapter(), batch.rows(), options.max_length,
-                                   models[i]->needs().recompute.front());
-    const std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
-                                          options.max_length, options.recompute);
-    RowList rows(options.model.ShapeOf(shape, formats[i]), precision.activation, context.threads());
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    const Batch& batch = models[i]->objective().batch;
+    const double flops = StepFlops(config, models[i]->adapter(), batch.rows(), batch.supervised(),
+                                   MeanLength(batch), models[i]->needs().recompute.front());
+    RowList rows(shapes[i], precision.activation, context.threads());
     AddSpeed(options, times[i], flops, static_cast<double>(batch.rows()), peak, rows);
     AddShares(times[i], rows);
     // Of several models, memory is not told apart.
-    if (formats.size() == 1) {
+    if (models.size() == 1) {
       rows.Add("peak memory of the process", times[i].best(), used / 1e9, "GB");
     }
     std::ranges::move(rows.Take(), std::back_inserter(all));

@@ -3,6 +3,7 @@
 #define QLORA_BENCH_BENCH_STEP_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "bench/bench_model.h"
@@ -18,15 +19,17 @@ struct StepBenchOptions {
   std::int64_t per_device_train_batch_size = 1;
   std::string recompute = "layer";
   std::string optim = "adamw";
+  std::vector<std::string> objectives = {"supervised"};
   std::int64_t steps = 3;
   std::int64_t warmup_steps = 1;
 
   void Declare(OptionTable& table);
 };
 
-// Rows for each format of weights, whose models step in turn: tokens/s with the ratio of FLOP/s to
-// the measured peak, tokens/s of the median step, the loss of the first step and of step 20 or the
-// last, and the share of the step that each kind of op takes. With one format also peak memory.
+// Rows for each format of weights and each objective, whose models step in turn: tokens/s with the
+// ratio of FLOP/s to the measured peak, tokens/s of the median step, the loss of the first step and
+// of step 20 or the last, and the share of the step that each kind of op takes. With one model also
+// peak memory.
 std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& options);
 
 }  // namespace qlora::bench

@@ -28,6 +28,7 @@ def measure_qlora(o, dtype, checkpoint):
     rows = run([o.bench, "step", "--json", "--steps", str(o.steps),
                 "--num_hidden_layers", str(o.layers), "--max_length", str(o.length),
                 "--per_device_train_batch_size", str(o.batch), "--compute_dtype", dtype,
+                "--objectives", o.objective,
                 "--recompute", "layer" if checkpoint else "none"])["results"]
     return {"tokens_per_second": rows[0]["value"], "peak_bytes": rows[-1]["value"] * 1e9}
 
@@ -35,7 +36,8 @@ def measure_qlora(o, dtype, checkpoint):
 def measure_torch(o, base, checkpoint):
     return run(["/usr/bin/python3", os.path.join(HERE, "torch_step.py"), "--base", base,
                 "--checkpoint", str(int(checkpoint)), "--layers", str(o.layers),
-                "--length", str(o.length), "--batch", str(o.batch), "--steps", str(o.steps)])
+                "--length", str(o.length), "--batch", str(o.batch), "--steps", str(o.steps),
+                "--objective", o.objective])
 
 
 def main():
@@ -43,11 +45,13 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default="build/release/bin/qlora-bench")
     parser.add_argument("--bases", default="bf16,nf4,f32")
+    parser.add_argument("--objective", choices=["supervised", "preference"], default="supervised",
+                        help="preference: DPO on pairs of as many tokens, each prompt counted once")
     parser.add_argument("--compute_dtype", default="auto", help="of qlora, beside 16-bit bases")
     for name, value in DEFAULTS.items():
         parser.add_argument("--" + name, type=int, default=value)
     o = parser.parse_args()
-    print(f"layers {o.layers}, {o.batch} x {o.length} tokens, rank 16 on all linears")
+    print(f"{o.objective}, layers {o.layers}, {o.batch} x {o.length} tokens, rank 16 on all linears")
     print(f"{'PyTorch base':<14}{'checkpointing':<15}{'PyTorch':>16}{'qlora':>16}{'speed':>8}"
           f"{'memory':>20}{'ratio':>8}")
     for base in o.bases.split(","):

@@ -1,6 +1,10 @@
 #!/usr/bin/python3
 """One LoRA training step of a Llama-shaped model in PyTorch on the CPU, as JSON on standard output.
 
+objective: supervised, or preference: DPO on pairs whose prompt is as long as each of the answers, each answer behind a copy
+of its prompt, as TRL lays them out; the log-probabilities of the reference are known before. `length` counts the tokens of
+prompt and both answers once.
+
 base: bf16 or f32 (dense frozen weights), or nf4 (4-bit codes and scales, decoded to bfloat16 before
 each product, forward and backward, as bitsandbytes does).
 """
@@ -106,6 +110,7 @@ class Layer(torch.nn.Module):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", choices=["bf16", "f32", "nf4"], default="bf16")
+    parser.add_argument("--objective", choices=["supervised", "preference"], default="supervised")
     parser.add_argument("--checkpoint", type=int, default=1)
     for name, value in dict(hidden=2048, intermediate=5632, layers=22, heads=32, kv_heads=4,
                             vocab=32000, rank=16, length=512, batch=1, steps=2, threads=2).items():
@@ -115,22 +120,34 @@ def main():
     torch.manual_seed(1)
     dtype = torch.float32 if o.base == "f32" else torch.bfloat16
     dim = o.hidden // o.heads
+    is_pair = o.objective == "preference"
+    prompt = o.length // 3
+    sequence = 2 * prompt if is_pair else o.length
     frequency = 10000 ** (-torch.arange(0, dim, 2).float() / dim)
-    angle = torch.outer(torch.arange(o.length).float(), frequency).repeat(1, 2)
-    mask = torch.full((o.length, o.length), float("-inf")).triu(1).to(dtype)
+    angle = torch.outer(torch.arange(sequence).float(), frequency).repeat(1, 2)
+    mask = torch.full((sequence, sequence), float("-inf")).triu(1).to(dtype)
     layers = [Layer(o, angle.cos().to(dtype), angle.sin().to(dtype), mask) for _ in range(o.layers)]
     embed = torch.empty(o.vocab, o.hidden, dtype=dtype).uniform_(-0.03, 0.03)
     head = torch.empty(o.vocab, o.hidden, dtype=dtype).uniform_(-0.03, 0.03)
     parameters = [p for layer in layers for p in layer.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=1e-4)
-    ids = torch.randint(0, o.vocab, (o.batch, o.length))
+    ids = torch.randint(0, o.vocab, (o.batch * (2 if is_pair else 1), sequence))
+    if is_pair:
+        ids[o.batch:, :prompt] = ids[:o.batch, :prompt]
+
+    def loss_of(x):
+        if not is_pair:
+            logits = F.linear(x, head).view(-1, o.vocab).float()
+            return F.cross_entropy(logits[:-1], ids.flatten()[1:])
+        logits = F.linear(x[:, prompt - 1:-1], head).float()
+        logp = -F.cross_entropy(logits.transpose(1, 2), ids[:, prompt:], reduction="none").sum(1)
+        return -F.logsigmoid(0.1 * (logp[:o.batch] - logp[o.batch:])).mean()
 
     def step():
         x = embed[ids].detach().requires_grad_()
         for layer in layers:
             x = checkpoint(layer, x) if o.checkpoint else layer(x)
-        logits = F.linear(rms_norm(x), head).view(-1, o.vocab).float()
-        loss = F.cross_entropy(logits[:-1], ids.flatten()[1:])
+        loss = loss_of(rms_norm(x))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

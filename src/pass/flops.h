@@ -13,10 +13,10 @@
 
 namespace qlora {
 
-// FLOPs of one micro-step of `rows` tokens in sequences of `length`, all of them supervised,
-// including recomputation.
+// FLOPs of one micro-step of `rows` tokens in sequences of `length`, of which `supervised` are
+// trained on, including recomputation.
 double StepFlops(const DecoderConfig& config, const LoraAdapter& adapter, std::int64_t rows,
-                 std::int64_t length, Recompute recompute);
+                 std::int64_t supervised, std::int64_t length, Recompute recompute);
 
 // FLOPs of a prefill of `rows` tokens, of which the last one has logits.
 double PrefillFlops(const DecoderConfig& config, std::int64_t rows);

@@ -57,7 +57,7 @@ double EstimateSeconds(Context& context, const TrainPlan& plan) {
   const std::int64_t length = train.report().tokens / std::max<std::int64_t>(train.size(), 1);
   double flops = 0;  // of one token
   for (const Recompute level : recompute) {
-    flops += StepFlops(run.base.config, run.base.adapter, 1, length, level);
+    flops += StepFlops(run.base.config, run.base.adapter, 1, 1, length, level);
   }
   flops /= static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
   const double tokens =

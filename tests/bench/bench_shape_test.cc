@@ -153,7 +153,7 @@ double FlopsOf(const nlohmann::json& json, Recompute recompute) {
   bench::ModelBenchOptions options;
   options.lora_r = 2;
   const LoraAdapter adapter = bench::RandomAdapter(options, config, HostMemory());
-  return StepFlops(config, adapter, 1, 16, recompute);
+  return StepFlops(config, adapter, 1, 1, 16, recompute);
 }
 
 TEST(BenchFlopsTest, AreThoseOfTheFormula) {
