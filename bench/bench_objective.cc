@@ -22,7 +22,7 @@ constexpr std::int32_t kOptions = 4;
 // The prompt, then both answers, which begin with the last token of the prompt.
 void MakePair(Sample& sample) {
   const std::int64_t length = std::ssize(sample.ids);
-  const std::int64_t prompt = length / 3;
+  const std::int64_t prompt = length / 2;
   sample.branches = {prompt, prompt + (length - prompt) / 2};
   std::fill_n(sample.labels.begin(), prompt, kIgnoreLabel);
   for (const std::int64_t begin : sample.branches) {
@@ -49,12 +49,36 @@ void MakeQuestions(Sample& sample) {
   }
 }
 
+// Writes each branch behind a prefix of its own.
+void Separate(Sample& sample) {
+  const Sample shared = std::exchange(sample, {});
+  const std::int64_t prefix = shared.branches.front();
+  for (std::size_t b = 0; b < shared.branches.size(); ++b) {
+    const std::int64_t begin = shared.branches[b];
+    const std::int64_t end =
+        b + 1 < shared.branches.size() ? shared.branches[b + 1] : std::ssize(shared.ids);
+    const std::int64_t moved = std::ssize(sample.ids) + prefix - begin;
+    sample.branches.push_back(std::ssize(sample.ids));
+    for (const auto member : {&Sample::ids, &Sample::labels}) {
+      const std::vector<std::int32_t>& from = shared.*member;
+      std::vector<std::int32_t>& to = sample.*member;
+      to.insert(to.end(), from.begin(), from.begin() + prefix);
+      to.insert(to.end(), from.begin() + begin, from.begin() + end);
+    }
+    for (const Choice& choice : shared.choices) {
+      if (choice.row < begin || choice.row >= end) continue;
+      sample.choices.push_back(choice);
+      sample.choices.back().row += moved;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> ObjectiveNames() { return {"supervised", "preference", "decision"}; }
 
 BenchObjective BenchObjectiveOf(const std::string& name, const DecoderConfig& config,
-                                std::int64_t samples, std::int64_t length) {
+                                std::int64_t samples, std::int64_t length, bool share_prefix) {
   const std::vector<std::string> names = ObjectiveNames();
   if (std::ranges::find(names, name) == names.end()) {
     ThrowInvalidInput("objectives: expected some of {}, found '{}'", fmt::join(names, ", "), name);
@@ -75,6 +99,7 @@ BenchObjective BenchObjectiveOf(const std::string& name, const DecoderConfig& co
     sample.labels = sample.ids;
     if (name == "preference") MakePair(sample);
     if (name == "decision") MakeQuestions(sample);
+    if (!share_prefix && !sample.branches.empty()) Separate(sample);
   }
   BenchObjective made{.name = name, .objective = nullptr, .batch = MakeBatch(all), .totals = {}};
   made.totals = {

@@ -25,11 +25,12 @@ std::vector<std::string> ObjectiveNames();
 
 // Samples of `length` tokens, the same number for each objective:
 //   supervised  all tokens are trained on
-//   preference  a pair whose prompt is as long as each of the answers, for sigmoid
+//   preference  a pair whose prompt is as long as both answers, for sigmoid
 //   decision    a state of half of the tokens with three questions of four options
+// share_prefix: prompt and state are computed once; otherwise each answer and question has a copy.
 // Errors: InvalidInput for an unknown name and for samples too short to have these parts.
 BenchObjective BenchObjectiveOf(const std::string& name, const DecoderConfig& config,
-                                std::int64_t samples, std::int64_t length);
+                                std::int64_t samples, std::int64_t length, bool share_prefix);
 
 // The length of a sequence in which each token sees as many keys, on average, as in the batch.
 std::int64_t MeanLength(const Batch& batch);

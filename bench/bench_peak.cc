@@ -14,10 +14,10 @@ namespace {
 
 constexpr int kIterations = 1 << 20;
 // Independent chains: more than 2 ports x 6 cycles of latency, the most of any of these processors
-// (vdpbf16ps of Zen 5). With one operand they fit 32 registers; AVX2 has 16, and latencies of 4
-// and 5.
+// (vdpbf16ps of Zen 5). With one operand they fit 32 registers; AVX2 and scalars have 16, and
+// latencies of 4 and 5.
 constexpr int kChains = 24;
-constexpr int kChainsAvx2 = 12;
+constexpr int kFewChains = 12;
 
 // Each loop keeps its operands in registers and returns its FLOPs; `sink` keeps the result alive.
 __attribute__((target("avx512f,avx512bf16"))) double LoopBf16(float* sink) {
@@ -54,7 +54,7 @@ __attribute__((target("avx512f"))) double LoopAvx512(float* sink) {
 }
 
 __attribute__((target("avx2,fma"))) double LoopAvx2(float* sink) {
-  __m256 sums[kChainsAvx2];
+  __m256 sums[kFewChains];
   for (__m256& sum : sums) sum = _mm256_setzero_ps();
   const __m256 x = _mm256_set1_ps(1.0f);
   for (int i = 0; i < kIterations; ++i) {
@@ -62,25 +62,25 @@ __attribute__((target("avx2,fma"))) double LoopAvx2(float* sink) {
     for (__m256& sum : sums) sum = _mm256_fmadd_ps(x, x, sum);
   }
   __m256 total = sums[0];
-  for (int c = 1; c < kChainsAvx2; ++c) total = _mm256_add_ps(total, sums[c]);
+  for (int c = 1; c < kFewChains; ++c) total = _mm256_add_ps(total, sums[c]);
   float lanes[8];
   _mm256_storeu_ps(lanes, total);
   *sink = lanes[0];
   // 8 lanes.
-  return 16.0 * kChainsAvx2 * kIterations;
+  return 16.0 * kFewChains * kIterations;
 }
 
 double LoopScalar(float* sink) {
   // The compiler must not know the value, or it would compute the sums itself.
   volatile float one = 1.0f;
   const float x = one;
-  float sums[kChainsAvx2] = {};
+  float sums[kFewChains] = {};
   for (int i = 0; i < kIterations; ++i) {
 #pragma GCC unroll 12
     for (float& sum : sums) sum += x * x;
   }
   for (const float sum : sums) *sink += sum;
-  return 2.0 * kChainsAvx2 * kIterations;
+  return 2.0 * kFewChains * kIterations;
 }
 
 double Loop(SimdTarget target, DType dtype, float* sink) {

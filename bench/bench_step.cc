@@ -180,6 +180,8 @@ void StepBenchOptions::Declare(OptionTable& table) {
   table.Add("objectives", &objectives,
             "what steps train for: supervised, preference, decision, comma-separated; of as many "
             "tokens; steps of several take turns");
+  table.Add("share_prefix", &share_prefix,
+            "compute what answers or questions begin with once; false: with a copy for each");
   table.Add("steps", &steps, "timed steps; the fastest is reported");
   table.Add("warmup_steps", &warmup_steps, "steps before the timed steps");
 }
@@ -194,7 +196,8 @@ std::vector<BenchRow> BenchStep(Context& context, const StepBenchOptions& option
   std::vector<std::string> shapes;
   for (const std::string& name : options.objectives) {
     const BenchObjective objective =
-        BenchObjectiveOf(name, config, options.per_device_train_batch_size, options.max_length);
+        BenchObjectiveOf(name, config, options.per_device_train_batch_size, options.max_length,
+                         options.share_prefix);
     std::string shape = fmt::format("{}x{} {}", options.per_device_train_batch_size,
                                     options.max_length, options.recompute);
     if (options.objectives.size() > 1) shape += " " + name;

@@ -20,6 +20,7 @@ struct StepBenchOptions {
   std::string recompute = "layer";
   std::string optim = "adamw";
   std::vector<std::string> objectives = {"supervised"};
+  bool share_prefix = true;
   std::int64_t steps = 3;
   std::int64_t warmup_steps = 1;
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """One LoRA training step of a Llama-shaped model in PyTorch on the CPU, as JSON on standard output.
 
-objective: supervised, or preference: DPO on pairs whose prompt is as long as each of the answers, each answer behind a copy
+objective: supervised, or preference: DPO on pairs whose prompt is as long as both answers, each answer behind a copy
 of its prompt, as TRL lays them out; the log-probabilities of the reference are known before. `length` counts the tokens of
 prompt and both answers once.
 
@@ -121,8 +121,8 @@ def main():
     dtype = torch.float32 if o.base == "f32" else torch.bfloat16
     dim = o.hidden // o.heads
     is_pair = o.objective == "preference"
-    prompt = o.length // 3
-    sequence = 2 * prompt if is_pair else o.length
+    prompt = o.length // 2
+    sequence = prompt + o.length // 4 if is_pair else o.length
     frequency = 10000 ** (-torch.arange(0, dim, 2).float() / dim)
     angle = torch.outer(torch.arange(sequence).float(), frequency).repeat(1, 2)
     mask = torch.full((sequence, sequence), float("-inf")).triu(1).to(dtype)
