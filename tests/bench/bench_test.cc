@@ -1,6 +1,9 @@
 // The program `qlora-bench` on small shapes.
 #include <gmock/gmock.h>
 
+#include <map>
+#include <string>
+
 #include "bench/bench_program.h"
 
 namespace qlora {
@@ -53,6 +56,38 @@ TEST_F(BenchTest, MeasuresStepsAndTokensOfSeveralFormats) {
     EXPECT_THAT(Refused(with(what, "Q4_K")), HasSubstr("no whole blocks of Q4_K"));
     EXPECT_THAT(Refused(with(what, "fp4")), HasSubstr("found 'fp4'"));
   }
+}
+
+TEST_F(BenchTest, MeasuresStepsOfObjectivesInTurn) {
+  const auto with = [](const char* objectives, const char* share_prefix) {
+    return Words{"step",
+                 "--hidden_size=64",
+                 "--intermediate_size=64",
+                 "--num_hidden_layers=1",
+                 "--num_attention_heads=2",
+                 "--num_key_value_heads=1",
+                 "--vocab_size=64",
+                 "--lora_r=2",
+                 "--max_length=24",
+                 "--steps=1",
+                 "--threads=1",
+                 "--compute_dtype=float32",
+                 std::string("--share_prefix=") + share_prefix,
+                 std::string("--objectives=") + objectives};
+  };
+  // Prefixes that are computed once change no loss beyond rounding.
+  std::map<std::string, double> losses;
+  for (const char* share_prefix : {"true", "false"}) {
+    const nlohmann::json report = RunJson(with("supervised,preference,decision", share_prefix));
+    for (const nlohmann::json& row : report.at("results")) {
+      if (row.at("op") != "loss of step 0") continue;
+      const double loss = row.at("value");
+      const auto [found, is_new] = losses.emplace(row.at("shape").get<std::string>(), loss);
+      if (!is_new) EXPECT_NEAR(loss, found->second, 1e-5 * loss) << row;
+    }
+  }
+  EXPECT_EQ(losses.size(), 3);
+  EXPECT_THAT(Refused(with("kto", "true")), HasSubstr("supervised, preference, decision"));
 }
 
 TEST_F(BenchTest, RecomputesWhatAnOptionSays) {
