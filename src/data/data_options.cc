@@ -257,6 +257,30 @@ std::string DescribeFound(const std::string& text, const DataFiles& found,
   return line.empty() ? "" : Printable(text + ": " + line.substr(2));
 }
 
+// A question that is asked about a table of texts.
+bool AsksOfTables(const DecisionReading& fields) {
+  return !fields.instructions.empty() || !fields.label_names.empty();
+}
+
+// The options that differ from their defaults, and mean nothing for records without questions.
+std::vector<std::string> GivenOptions(const DecisionReading& fields) {
+  const DecisionReading usual;
+  std::vector<std::string> given;
+  const auto add = [&](const char* name, auto DecisionReading::*member) {
+    if (fields.*member != usual.*member) given.emplace_back(name);
+  };
+  add("decision_template", &DecisionReading::decision_template);
+  add("question_types", &DecisionReading::question_types);
+  add("soft_targets", &DecisionReading::soft_targets);
+  add("option_order", &DecisionReading::option_order);
+  add("max_options", &DecisionReading::max_options);
+  add("text_column", &DecisionReading::text_column);
+  add("label_column", &DecisionReading::label_column);
+  add("label_names", &DecisionReading::label_names);
+  add("instructions", &DecisionReading::instructions);
+  return given;
+}
+
 DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose purpose) {
   if (fields.max_options < 2 || fields.max_options > kMaxOptions) {
     ThrowInvalidInput("max_options: expected 2 to {}, found {}", kMaxOptions, fields.max_options);
@@ -273,7 +297,8 @@ DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose pur
           .shuffles_options =
               fields.option_order == "shuffle" || (fields.option_order == "auto" && trains),
           .max_options = trains ? fields.max_options : kMaxOptions,
-          .share_prefix = fields.share_prefix};
+          .share_prefix = fields.share_prefix,
+          .given = GivenOptions(fields)};
 }
 
 // evaluated: as DescribeFound.
@@ -281,7 +306,10 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
                     const DataLimits& limits, const std::optional<PromptLayout>& recorded,
                     DataPurpose purpose, const std::set<std::string>& evaluated) {
   DataOptions data;
-  const RecordFormat format = ParseRecordFormat(fields.dataset_format);
+  RecordFormat format = ParseRecordFormat(fields.dataset_format);
+  if (format == RecordFormat::kAuto && AsksOfTables(fields.decision)) {
+    format = RecordFormat::kDecision;
+  }
   for (const std::string& path : paths) {
     if (const GivenRecords* given = FindGiven(fields, path)) {
       data.sources.push_back({.path = path, .format = format, .descriptor = given->descriptor});

@@ -84,6 +84,7 @@ struct DecisionOptions {
   std::uint64_t seed = 0;
   std::int64_t max_options = 26;
   bool share_prefix = true;
+  std::vector<std::string> given = {};  // the options that say nothing about other records
 };
 
 // What decides the samples of a record. Each file keeps a copy.

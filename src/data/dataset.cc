@@ -56,8 +56,19 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
   }
   if (progress) progress(total, total);
   if (dataset.size() == 0) dataset.ThrowEmpty();
+  dataset.CheckAsked(options.decision);
   dataset.Summarize();
   return dataset;
+}
+
+void Dataset::CheckAsked(const DecisionOptions& options) const {
+  if (options.given.empty()) return;
+  const bool asks = std::ranges::any_of(sources_, [](const auto& source) {
+    return source->layout().kind == PromptLayout::Kind::kDecision;
+  });
+  if (asks) return;
+  ThrowInvalidInput("{} would have no effect: the records of {} ask no questions; leave it out",
+                    options.given.front(), report_.files.front().path);
 }
 
 void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {

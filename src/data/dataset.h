@@ -126,6 +126,8 @@ class Dataset {
 
   void Add(std::shared_ptr<const SampleIndex> source, double weight);
   Place At(std::int64_t i) const;
+  // Errors: InvalidInput for options of decisions where no file has any.
+  void CheckAsked(const DecisionOptions& options) const;
   void Summarize();
   [[noreturn]] void ThrowEmpty() const;
 

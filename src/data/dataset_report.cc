@@ -11,6 +11,7 @@
 
 #include "base/printable.h"
 #include "io/json.h"
+#include "prompt/record_format.h"
 #include "records/data_files.h"
 
 namespace qlora {
@@ -310,6 +311,9 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   const auto add = [&causes](std::int64_t number, std::string_view cause) {
     if (number > 0) causes.push_back(fmt::format("{} {} {}", number, Are(number), cause));
   };
+  const bool asks = std::ranges::all_of(report.files, [](const FileReport& file) {
+    return file.format == RecordFormatName(RecordFormat::kDecision);
+  });
   const std::string raise =
       fmt::format("raise max_length, the longest has {} tokens", report.longest_record);
   add(report.dropped_long,
@@ -321,8 +325,9 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
       fmt::format("dropped because the cut to {} tokens leaves no trained token ({})",
                   report.max_length, raise));
   add(report.dropped_untrained,
-      "dropped because no token is trained on (all are masked; train_on_inputs trains on "
-      "prompts too)");
+      asks ? "dropped because no question has an answer"
+           : "dropped because no token is trained on (all are masked; train_on_inputs trains on "
+             "prompts too)");
   add(report.dropped_identical, "dropped because both answers are the same");
   if (!report.bad_reasons.empty()) {
     add(report.dropped_bad,

@@ -139,7 +139,9 @@ Question BeginQuestion(const OrderedJson& question, std::string id, const std::s
   }
   out.type = *known;
   const OrderedJson* instructions = FindField(question, "instructions");
-  if (instructions == nullptr) {
+  const bool is_empty = instructions != nullptr && instructions->is_string() &&
+                        instructions->get_ref<const std::string&>().empty();
+  if (instructions == nullptr || is_empty) {
     ThrowInvalidInput("{}.instructions: missing; a question says here what is to be decided",
                       where);
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
+#include <optional>
 #include <type_traits>
 #include <unordered_set>
 #include <vector>
@@ -88,6 +90,7 @@ struct JsonLimits {
 // What a text holds outside of strings, up to the first byte that exceeds a limit.
 struct JsonScan {
   std::int64_t values = 0;
+  std::int64_t keys = 0;
   bool may_be_wide = false;  // as many digits in a row as 64 bits may not hold
 };
 
@@ -130,8 +133,11 @@ std::optional<JsonDefect> FindExcess(std::string_view text, const JsonLimits& li
       keys[depth++] = 0;
     } else if ((c == '}' || c == ']') && depth > 0) {
       --depth;
-    } else if (c == ':' && depth > 0 && ++keys[depth - 1] > limits.keys) {
-      return JsonDefect{i, fmt::format("an object has more than {} keys", limits.keys)};
+    } else if (c == ':' && depth > 0) {
+      ++scan.keys;
+      if (++keys[depth - 1] > limits.keys) {
+        return JsonDefect{i, fmt::format("an object has more than {} keys", limits.keys)};
+      }
     }
   }
   return std::nullopt;
@@ -199,11 +205,11 @@ std::string PlaceOf(std::string_view text, std::size_t offset) {
                     defect.offset, defect.reason, ForeignContent(text));
 }
 
-// Refuses a key that an object has twice. (A callback of the library's parser would take time that
+// Finds a key that an object has twice. (A callback of the library's parser would take time that
 // grows with the square of the keys of an object.)
 class DuplicateFinder : public Json::json_sax_t {
  public:
-  explicit DuplicateFinder(std::string_view where) : where_(where) {}
+  std::optional<std::string> found;
 
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
@@ -224,21 +230,28 @@ class DuplicateFinder : public Json::json_sax_t {
   bool end_array() override { return true; }
   bool key(string_t& key) override {
     const auto [place, is_new] = open_.back().insert(std::move(key));
-    if (!is_new) ThrowInvalidInput("{}: key '{}' appears twice", where_, *place);
-    return true;
+    if (!is_new) found = *place;
+    return is_new;
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception&) override {
     return false;  // the parse before has named it
   }
 
  private:
-  std::string_view where_;
   std::vector<std::unordered_set<std::string>> open_;
 };
 
 void RefuseDuplicates(std::string_view text, std::string_view where) {
-  DuplicateFinder finder(where);
+  DuplicateFinder finder;
   Json::sax_parse(text, &finder);
+  if (finder.found) ThrowInvalidInput("{}: key '{}' appears twice", where, *finder.found);
+}
+
+std::int64_t CountKeys(const OrderedJson& value) {
+  if (!value.is_structured()) return 0;
+  std::int64_t keys = value.is_object() ? std::ssize(value) : 0;
+  for (const OrderedJson& inner : value) keys += CountKeys(inner);
+  return keys;
 }
 
 // Returns the name of the kind of values that T can hold; nothing when `value` is one of them.
@@ -288,6 +301,15 @@ std::string DigitsOf(const OrderedJson& value) {
 std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value,
                                        std::int64_t max_values) {
   return Parse(text, {.keys = kMaxOrderedKeys, .values = max_values}, value);
+}
+
+std::optional<std::string> FindDuplicateKey(std::string_view text, const OrderedJson& value) {
+  JsonScan scan;
+  FindExcess(text, {}, scan);
+  if (scan.keys == CountKeys(value)) return std::nullopt;
+  DuplicateFinder finder;
+  Json::sax_parse(text, &finder);
+  return finder.found;
 }
 
 OrderedJson ParseOrderedJson(std::string_view text, std::string_view where,

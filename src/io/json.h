@@ -46,6 +46,10 @@ std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value
                                        std::int64_t max_values = kMaxOrderedValues);
 std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 
+// Returns a key that an object of `text` has twice, of which only the last is in `value`, parsed from
+// `text`; nothing when there is none.
+std::optional<std::string> FindDuplicateKey(std::string_view text, const OrderedJson& value);
+
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins: as Python's json
 
 // All functions from here on throw InvalidInput.

@@ -239,6 +239,11 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
                                      "{\"messages\": [...]}"
                                    : "");
   }
+  if (const auto key = FindDuplicateKey(text, record)) {
+    ThrowInvalidInput(
+        "{}: key '{}' appears twice in one object, and only one of its values would be read",
+        file_.LineOf(begin), *key);
+  }
   KeepSpelling(text, record);
   return record;
 }

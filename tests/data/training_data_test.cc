@@ -44,6 +44,46 @@ TEST(TrainingDataTest, FieldsBecomeDataOptions) {
   EXPECT_EQ(data.vocab_size, 1000);
 }
 
+TEST(TrainingDataTest, AQuestionAboutTextsMakesDecisionsOfThem) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  WriteTextFile(path, R"({"text": "rain", "label": 1})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  const auto open = [&](const ReadingFields& fields) {
+    return Dataset::Open(ToDataOptions(fields, {path.string()}, kLimits), tokenizer, nullptr);
+  };
+  ReadingFields fields;
+  EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kWhole);
+  fields.decision.instructions = "Is it wet?";
+  fields.decision.label_names = {"no", "yes"};
+  EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kDecision);
+}
+
+TEST(TrainingDataTest, RefusesOptionsOfDecisionsWithoutQuestions) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "d.jsonl";
+  WriteTextFile(path, R"({"text": "rain"})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  const auto refuse = [&](const auto& set, const char* name) {
+    ReadingFields fields;
+    set(fields.decision);
+    try {
+      Dataset::Open(ToDataOptions(fields, {path.string()}, kLimits), tokenizer, nullptr);
+      FAIL() << name;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+      EXPECT_THAT(error.what(), HasSubstr(name));
+    }
+  };
+  refuse([](DecisionReading& d) { d.max_options = 4; }, "max_options would have no effect");
+  refuse([](DecisionReading& d) { d.option_order = "given"; }, "option_order would have no effect");
+  refuse([](DecisionReading& d) { d.question_types = {"noul"}; }, "question_types would have no");
+  refuse([](DecisionReading& d) { d.decision_template = "plain"; }, "decision_template would have");
+  refuse([](DecisionReading& d) { d.soft_targets = false; }, "soft_targets would have no effect");
+  refuse([](DecisionReading& d) { d.text_column = "body"; }, "text_column would have no effect");
+  refuse([](DecisionReading& d) { d.instructions = "What?"; }, "this is no decision");
+}
+
 TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {
   ReadingFields fields;
   EXPECT_EQ(ResolveMaxLength(fields, kLimits), 512);

@@ -323,6 +323,8 @@ TEST(DecisionRecordTest, RefusesBadRecordsAndNamesTheField) {
       {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
            "answer": {"probabilities": {}}})",
        "not all 0"},
+      {R"({"state": "s", "type": "noul", "instructions": "", "answer": true})",
+       "question.instructions: missing"},
       // Options and levels.
       {R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a"], "answer": "a"})",
        "question.criteria: expected at least 2 options, found 1"},

@@ -157,6 +157,19 @@ TEST(RecordFileTest, NamesFileLineAndColumnOfMalformedRecords) {
   ExpectRefused([] { Open("d.jsonl", "{\"text\": \"\xFF\"}").Read(0); }, "d.jsonl:1:");
 }
 
+TEST(RecordFileTest, RefusesAKeyThatAppearsTwice) {
+  ExpectRefused([] { Open("d.jsonl", "{}\n{\"a\": \"x\", \"b\": 1, \"a\": \"y\"}\n").Read(1); },
+                "d.jsonl:2: key 'a' appears twice");
+  ExpectRefused(
+      [] {
+        Open("d.json", R"([{"m": [{"role": "user", "content": "x", "content": "y"}]}])").Read(0);
+      },
+      "key 'content' appears twice");
+  EXPECT_NO_THROW(
+      Open("d.jsonl", R"({"a": {"b": "{\"c\": 1, \"c\": 2}"}, "b": [{"b": ":"}, {"b": NaN}]})")
+          .Read(0));
+}
+
 TEST(RecordFileTest, RefusesWhatCannotBeHandledSafely) {
   const std::string deep(90'000, '[');
   ExpectRefused([&] { Open("d.jsonl", "{}\n{\"x\": " + deep).Read(1); },
