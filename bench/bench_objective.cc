@@ -40,7 +40,8 @@ void MakeQuestions(Sample& sample) {
   for (std::int64_t q = 0; q < kQuestions; ++q) {
     const std::int64_t begin = state + q * question;
     sample.branches.push_back(begin);
-    Choice choice{.row = begin + question - 1};
+    Choice choice;
+    choice.row = begin + question - 1;
     for (std::int32_t option = 0; option < kOptions; ++option) {
       choice.labels.push_back(option);
       choice.targets.push_back(option == 0 ? 1 : 0);

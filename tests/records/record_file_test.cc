@@ -138,7 +138,7 @@ TEST(RecordFileTest, KeepsTheSpellingOfNumbersThatAreTexts) {
                       "\n"
                       R"({"m": [{"content": "x"}, {"content": 1.10, "weight": 1.00}]})"
                       "\n"
-                      R"({"a": 2.50, "a": 100000000000000000000000})");
+                      R"({"a": 100000000000000000000000})");
   EXPECT_EQ(file.Read(0).dump(), R"({"a":"2.50","b":2.5,"c":9,"d":"1e3","e":true,"f":[1.5]})");
   EXPECT_EQ(file.Read(1).dump(), R"({"m":[{"content":"x"},{"content":"1.10","weight":1.0}]})");
   EXPECT_EQ(file.Read(2).dump(), R"({"a":"100000000000000000000000"})");
