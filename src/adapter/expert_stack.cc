@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numbers>
 #include <optional>
 #include <utility>
 
+#include "adapter/rank_patterns.h"
 #include "adapter/table_change.h"
 #include "base/check.h"
 #include "base/matrix.h"
@@ -235,6 +237,23 @@ StackedLora Halves(const std::vector<const LoraValues*>& linears, std::int64_t p
   return out;
 }
 
+// What the adapter has beside linears of experts.
+std::vector<RankedTarget> OthersThanExperts(const AdapterConfig& config,
+                                            const DecoderConfig& decoder) {
+  std::vector<RankedTarget> others;
+  const auto add = [&](const std::string& path) {
+    if (IsExpert(path) || !IsTargetModule(config, path)) return;
+    others.push_back({TargetName(decoder, path), PatternPath(config, path), RankOf(config, path),
+                      AlphaOf(config, path)});
+  };
+  add("model.embed_tokens");
+  add("lm_head");
+  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
+    LinearPaths(decoder, l).ForEach(add);
+  }
+  return others;
+}
+
 }  // namespace
 
 bool NeedsParameters(const DecoderConfig& decoder) {
@@ -262,9 +281,7 @@ bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder)
 }
 
 AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder) {
-  AdapterConfig out = config;
-  // PEFT has no dropout for parameters, and a trained adapter needs none.
-  out.lora_dropout = 0;
+  std::vector<RankedTarget> ranked = OthersThanExperts(config, decoder);
   std::map<std::string, std::vector<std::string>> targets;  // by short name
   std::int64_t layers = 0;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
@@ -278,21 +295,13 @@ AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& d
       const char* const parameter = down ? "down_proj" : "gate_up_proj";
       const std::string path = SpelledPath(config, ExpertsOf(first) + "." + parameter);
       targets[parameter].push_back(path);
-      const std::int64_t rank = RankOf(config, first) * (down ? 1 : 2);
-      const double alpha =
-          ScaleOf(config, first) *
-          (config.use_rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
-      // One entry where all layers agree, as PEFT writes it.
-      const std::string pattern = R"(.*\.)" + std::string(parameter);
-      const auto all = std::ranges::find(out.rank_pattern, pattern,
-                                         &std::pair<std::string, std::int64_t>::first);
-      const bool is_usual = rank == config.r && alpha == config.lora_alpha;
-      if (is_usual || (all != out.rank_pattern.end() && all->second == rank)) continue;
-      const bool is_new = all == out.rank_pattern.end();
-      out.rank_pattern.insert(out.rank_pattern.begin(), {is_new ? pattern : path, rank});
-      out.alpha_pattern.insert(out.alpha_pattern.begin(), {is_new ? pattern : path, alpha});
+      // The scale stays.
+      const double factor = down ? 1 : config.use_rslora ? std::numbers::sqrt2 : 2;
+      ranked.push_back({fmt::format("experts.{}", parameter), path,
+                        RankOf(config, first) * (down ? 1 : 2), AlphaOf(config, first) * factor});
     }
   }
+  AdapterConfig out = config;
   for (const auto& [parameter, paths] : targets) {
     if (std::ssize(paths) == layers) {
       out.target_parameters.push_back(fmt::format("{}.experts.{}", decoder.names.mlp, parameter));
@@ -300,6 +309,7 @@ AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& d
       out.target_parameters.insert(out.target_parameters.end(), paths.begin(), paths.end());
     }
   }
+  SetPatterns(ranked, out);
   return out;
 }
 

@@ -79,7 +79,7 @@ bool NeedsParameters(const DecoderConfig& decoder);
 // Whether the experts of each layer can be written so: all have adapters of one rank and scale, or
 // none have.
 bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder);
-// The configuration that names them.
+// The configuration that names them, with the ranks and scales of their parameters.
 AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder);
 std::vector<StackedLora> StackHalves(const std::vector<LoraValues>& experts,
                                      const DecoderConfig& decoder);

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 #include <utility>
 
 #include "adapter/lora_values.h"
+#include "adapter/rank_patterns.h"
 #include "adapter/table_change.h"
 #include "base/check.h"
 #include "base/matrix.h"
@@ -21,9 +21,11 @@ namespace qlora {
 namespace {
 
 // The tensors of a file, and F32 tensors that were made of them.
-class WithMadeTensors : public TensorReader {
+class WithMadeTensors : public ForwardingReader {
  public:
-  explicit WithMadeTensors(std::unique_ptr<TensorReader> file) : file_(std::move(file)) {}
+  explicit WithMadeTensors(std::unique_ptr<TensorReader> file) : ForwardingReader(std::move(file)) {
+    for (const TensorInfo& tensor : stored().tensors()) Add(tensor);
+  }
 
   const TensorInfo* Make(const std::string& name, std::vector<std::int64_t> shape,
                          std::vector<float> values) {
@@ -33,23 +35,18 @@ class WithMadeTensors : public TensorReader {
     return &made.info;
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return file_->tensors(); }
-  const TensorInfo* Find(std::string_view name) const override { return file_->Find(name); }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
     const Made* made = FindMade(tensor);
-    return made == nullptr ? file_->Bytes(tensor) : std::as_bytes(std::span(made->values));
+    return made == nullptr ? ForwardingReader::Bytes(tensor)
+                           : std::as_bytes(std::span(made->values));
   }
   void Release(const TensorInfo& tensor) const override {
-    if (FindMade(tensor) == nullptr) file_->Release(tensor);
-  }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return file_->FileOf(FindMade(tensor) == nullptr ? tensor : file_->tensors().front());
+    if (FindMade(tensor) == nullptr) ForwardingReader::Release(tensor);
   }
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
-    return FindMade(tensor) == nullptr ? file_->StoredAt(tensor, element)
+    return FindMade(tensor) == nullptr ? ForwardingReader::StoredAt(tensor, element)
                                        : StoredValue{&tensor, element};
   }
-  const StringMap& metadata() const override { return file_->metadata(); }
 
  private:
   struct Made {
@@ -60,8 +57,11 @@ class WithMadeTensors : public TensorReader {
     const auto found = made_.find(tensor.name);
     return found == made_.end() || &found->second.info != &tensor ? nullptr : &found->second;
   }
+  const TensorInfo& Stored(const TensorInfo& tensor) const override {
+    return FindMade(tensor) == nullptr ? ForwardingReader::Stored(tensor)
+                                       : stored().tensors().front();
+  }
 
-  std::unique_ptr<TensorReader> file_;
   std::map<std::string, Made> made_;
 };
 
@@ -507,7 +507,7 @@ class Fitter {
           {.path = path, .in = pair.in, .out = pair.out, .rank = pair.rank, .scale = pair.scale});
     }
     values.module_prefix = peft_.config.module_prefix;
-    AdapterConfig fitted = ConfigOf(values, decoder_);
+    const AdapterConfig fitted = ConfigOf(values, decoder_);
     AdapterConfig& config = peft_.config;
     const AdapterConfig was = config;
     config.use_rslora = false;
@@ -519,9 +519,9 @@ class Fitter {
     config.layers_pattern = {};
     config.r = fitted.r;
     config.lora_alpha = fitted.lora_alpha;
-    config.rank_pattern = fitted.rank_pattern;
-    config.alpha_pattern = fitted.alpha_pattern;
-    KeepPatterns(was);
+    std::vector<RankedTarget> ranked = RankedTargets(values.modules, config, decoder_);
+    for (const ExpertStack& stack : peft_.stacks) ranked.push_back(RankedStack(stack, was));
+    SetPatterns(ranked, config);
     auto tensors = std::make_unique<WithMadeTensors>(std::move(peft_.tensors));
     PutBack();
     for (std::size_t i = 0; i < peft_.modules.size(); ++i) {
@@ -540,20 +540,13 @@ class Fitter {
     std::ranges::sort(peft_.modules, {}, &AdapterModule::path);
   }
 
-  // The ranks and scales of stacks that stay.
-  void KeepPatterns(const AdapterConfig& was) {
-    AdapterConfig& config = peft_.config;
-    std::set<std::string> seen;
-    for (const ExpertStack& stack : peft_.stacks) {
-      const std::string name = "experts." + stack.parameter;
-      if (!seen.insert(name).second) continue;
-      const std::string linear =
-          fmt::format("{}.0.{}", stack.experts, HasHalves(stack) ? "gate_proj" : "down_proj");
-      const std::int64_t rank = RankOf(was, linear);
-      config.rank_pattern.insert(config.rank_pattern.begin(), {name, rank});
-      config.alpha_pattern.insert(config.alpha_pattern.begin(),
-                                  {name, ScaleOf(was, linear) * static_cast<double>(rank)});
-    }
+  // A stack that stays, with the rank and the scale that it had.
+  RankedTarget RankedStack(const ExpertStack& stack, const AdapterConfig& was) const {
+    const std::string linear =
+        fmt::format("{}.0.{}", stack.experts, HasHalves(stack) ? "gate_proj" : "down_proj");
+    const std::int64_t rank = RankOf(was, linear);
+    return {"experts." + stack.parameter, PatternPath(was, linear), rank,
+            ScaleOf(was, linear) * static_cast<double>(rank)};
   }
 
   Adapter& peft_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -19,15 +18,6 @@ std::string TargetPath(const DecoderConfig& decoder, const std::string& path) {
   if (!IsJoinedExpert(decoder, path)) return path;
   const std::string_view experts = std::string_view(path).substr(0, path.find("experts.") + 8);
   return fmt::format("{}{}", experts, JoinedExpertParameter(decoder, path));
-}
-
-// The end of that path which is the same in all layers: "q_proj", "mlp.experts.down_proj".
-std::string TargetName(const DecoderConfig& decoder, const std::string& path) {
-  if (IsJoinedExpert(decoder, path)) {
-    return fmt::format("{}.{}", JoinedExpertsName(decoder), JoinedExpertParameter(decoder, path));
-  }
-  const std::size_t end = IsRouter(path) ? path.rfind('.') - 1 : std::string::npos;
-  return path.substr(path.rfind('.', end) + 1);
 }
 
 // The alpha whose quotient by the rank is the scale: a whole number where one is.
@@ -51,28 +41,6 @@ T MostCommon(const std::vector<T>& values) {
       ->first;
 }
 
-// Entries of rank_pattern or alpha_pattern for the modules whose value is not `usual`: the short
-// name where all modules of that name agree, otherwise paths. No two entries match one module.
-template <typename T, typename ValueOf>
-std::vector<std::pair<std::string, T>> PatternsOf(const AdapterConfig& config,
-                                                  const DecoderConfig& decoder,
-                                                  const std::vector<LoraValues>& modules, T usual,
-                                                  const ValueOf& value_of) {
-  std::map<std::string, std::set<T>> values;
-  for (const LoraValues& module : modules) {
-    values[TargetName(decoder, module.path)].insert(value_of(module));
-  }
-  std::map<std::string, T> patterns;
-  for (const LoraValues& module : modules) {
-    const T value = value_of(module);
-    if (value == usual) continue;
-    const std::string name = TargetName(decoder, module.path);
-    const std::string path = TargetPath(decoder, module.path);
-    patterns[values[name].size() == 1 ? name : SpelledPath(config, path)] = value;
-  }
-  return {patterns.begin(), patterns.end()};
-}
-
 // The short names of a decoder's linears and tables, with the number of modules of each.
 std::map<std::string, std::int64_t> CountNames(const DecoderConfig& decoder) {
   std::map<std::string, std::int64_t> counts = {{"lm_head", 1}, {"embed_tokens", 1}};
@@ -92,6 +60,17 @@ LinearStack StackLinears(const LayerTensor& row, std::int64_t layer, std::string
     stack.linears.push_back({row.ModuleIn("model.", layer, e), row.shape.out, row.shape.in});
   }
   return stack;
+}
+
+std::vector<RankedTarget> RankedTargets(const std::vector<LoraValues>& modules,
+                                        const AdapterConfig& config, const DecoderConfig& decoder) {
+  std::vector<RankedTarget> ranked;
+  for (const LoraValues& module : modules) {
+    ranked.push_back({TargetName(decoder, module.path),
+                      SpelledPath(config, TargetPath(decoder, module.path)), module.rank,
+                      AlphaOf(module)});
+  }
+  return ranked;
 }
 
 AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decoder) {
@@ -125,10 +104,7 @@ AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decode
   if (adapter.modules.empty()) return config;
   config.r = MostCommon(ranks);
   config.lora_alpha = MostCommon(alphas);
-  config.rank_pattern = PatternsOf(config, decoder, adapter.modules, config.r,
-                                   [](const LoraValues& module) { return module.rank; });
-  config.alpha_pattern = PatternsOf(config, decoder, adapter.modules, config.lora_alpha,
-                                    [](const LoraValues& module) { return AlphaOf(module); });
+  SetPatterns(RankedTargets(adapter.modules, config, decoder), config);
   return config;
 }
 

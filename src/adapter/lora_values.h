@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "adapter/rank_patterns.h"
 #include "config/config.h"
 #include "io/peft_config.h"
 #include "model/tensor_list.h"
@@ -77,6 +78,9 @@ AdapterValues ReadGgufValues(const std::filesystem::path& file, const DecoderCon
 // The configuration in which PEFT finds these modules, ranks and scales: short names where all
 // layers have the module, otherwise full paths.
 AdapterConfig ConfigOf(const AdapterValues& adapter, const DecoderConfig& decoder);
+// The same modules for SetPatterns, of a configuration without rsLoRA.
+std::vector<RankedTarget> RankedTargets(const std::vector<LoraValues>& modules,
+                                        const AdapterConfig& config, const DecoderConfig& decoder);
 
 }  // namespace qlora
 

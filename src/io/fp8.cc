@@ -80,12 +80,12 @@ bool IsScaleType(const TensorType& type) {
   return IsFloat(type) || type == DType::kU8 || type == Float8::kE8M0;
 }
 
-class DecodedFp8 : public TensorReader {
+class DecodedFp8 : public ForwardingReader {
  public:
   DecodedFp8(std::unique_ptr<TensorReader> stored, const Fp8Blocks& blocks)
-      : stored_(std::move(stored)), blocks_(blocks), unread_(stored_->unread()) {
+      : ForwardingReader(std::move(stored)), blocks_(blocks) {
     std::set<std::string, std::less<>> hidden;
-    for (const TensorInfo& tensor : stored_->tensors()) {
+    for (const TensorInfo& tensor : this->stored().tensors()) {
       if (tensor.dtype != Float8::kE4M3) continue;
       ScaledWeight weight;
       const std::string reason = Pair(tensor, weight);
@@ -98,27 +98,21 @@ class DecodedFp8 : public TensorReader {
       if (reason.empty()) {
         weights_.emplace(tensor.name, weight);
       } else {
-        unread_.push_back({tensor.name, reason});
+        AddUnread({tensor.name, reason});
       }
     }
-    for (const TensorInfo& tensor : stored_->tensors()) {
+    for (const TensorInfo& tensor : this->stored().tensors()) {
       const bool is_weight = weights_.contains(tensor.name);
       if (hidden.contains(tensor.name)) continue;
       if (tensor.dtype == Float8::kE4M3 && !is_weight) continue;
-      numbers_.emplace(tensor.name, tensors_.size());
-      tensors_.push_back(tensor);
-      if (is_weight) tensors_.back().dtype = DType::kF32;
+      TensorInfo& shown = Add(tensor);
+      if (is_weight) shown.dtype = DType::kF32;
     }
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override {
-    const auto found = numbers_.find(name);
-    return found == numbers_.end() ? nullptr : &tensors_[found->second];
-  }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
     const auto weight = weights_.find(tensor.name);
-    if (weight == weights_.end()) return stored_->Bytes(Stored(tensor));
+    if (weight == weights_.end()) return ForwardingReader::Bytes(tensor);
     std::vector<float>& copy = copies_[tensor.name];
     const auto size = static_cast<std::size_t>(tensor.elements());
     if (copy.empty()) {
@@ -131,37 +125,27 @@ class DecodedFp8 : public TensorReader {
     return std::as_bytes(std::span(copy).first(size));
   }
   bool IsCopied(const TensorInfo& tensor) const override {
-    return weights_.contains(tensor.name) || stored_->IsCopied(Stored(tensor));
+    return weights_.contains(tensor.name) || ForwardingReader::IsCopied(tensor);
   }
-  const std::vector<UnreadTensor>& unread() const override { return unread_; }
   void Release(const TensorInfo& tensor) const override {
     if (const auto copy = copies_.find(tensor.name); copy != copies_.end()) {
       if (copy->second.size() > spare_.size()) spare_ = std::move(copy->second);
       copies_.erase(copy);
     }
-    stored_->Release(Stored(tensor));
-  }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return stored_->FileOf(Stored(tensor));
-  }
-  StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
-    return stored_->StoredAt(Stored(tensor), element);
+    ForwardingReader::Release(tensor);
   }
   void Trim() const override {
     spare_ = {};
-    stored_->Trim();
+    ForwardingReader::Trim();
   }
-  const StringMap& metadata() const override { return stored_->metadata(); }
 
  private:
-  const TensorInfo& Stored(const TensorInfo& tensor) const { return *stored_->Find(tensor.name); }
-
   // Finds the scale of a weight. Returns why the weight cannot be read, or "".
   std::string Pair(const TensorInfo& weight, ScaledWeight& out) const {
-    const std::string place = fmt::format("{}: tensor '{}'", stored_->FileOf(weight), weight.name);
+    const std::string place = fmt::format("{}: tensor '{}'", stored().FileOf(weight), weight.name);
     out.weight = &weight;
     for (const std::string_view scale : kScales) {
-      if (out.scale == nullptr) out.scale = stored_->Find(fmt::format("{}{}", weight.name, scale));
+      if (out.scale == nullptr) out.scale = stored().Find(fmt::format("{}{}", weight.name, scale));
     }
     if (out.scale == nullptr) {
       return fmt::format(
@@ -234,7 +218,7 @@ class DecodedFp8 : public TensorReader {
   std::vector<float> ScalesOf(const ScaledWeight& weight) const {
     const TensorInfo& scale = *weight.scale;
     std::vector<float> scales(static_cast<std::size_t>(scale.elements()));
-    const std::span<const std::byte> bytes = stored_->Bytes(scale);
+    const std::span<const std::byte> bytes = stored().Bytes(scale);
     if (IsFloat(scale.dtype)) {
       DecodeFloats(scale.dtype, bytes, scales);
     } else {
@@ -244,10 +228,10 @@ class DecodedFp8 : public TensorReader {
         scales[i] = byte == 255 ? NAN : std::ldexp(1.0f, byte - 127);
       }
     }
-    stored_->Release(scale);
+    stored().Release(scale);
     const auto bad = std::ranges::find_if(scales, [](float s) { return !std::isfinite(s); });
     if (bad != scales.end()) {
-      ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", stored_->FileOf(scale),
+      ThrowInvalidInput("{}: tensor '{}' holds a NaN or Inf at index {}", stored().FileOf(scale),
                         scale.name, bad - scales.begin());
     }
     return scales;
@@ -256,7 +240,7 @@ class DecodedFp8 : public TensorReader {
   // values: one for each of the weight.
   void Decode(const ScaledWeight& weight, std::span<float> values) const {
     const std::vector<float> scales = ScalesOf(weight);
-    const std::span<const std::byte> bytes = stored_->Bytes(*weight.weight);
+    const std::span<const std::byte> bytes = stored().Bytes(*weight.weight);
     const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes.data());
     const std::int64_t cols = weight.cols();
     if (values.empty()) return;  // one of the dimensions may be huge
@@ -279,13 +263,9 @@ class DecodedFp8 : public TensorReader {
     }
   }
 
-  std::unique_ptr<TensorReader> stored_;
   Fp8Blocks blocks_;  // as config.json states them
   std::array<float, 256> values_ = MakeValues();
   std::map<std::string, ScaledWeight, std::less<>> weights_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, std::size_t, std::less<>> numbers_;
-  std::vector<UnreadTensor> unread_;
   // May be larger than their tensors.
   mutable std::map<std::string, std::vector<float>, std::less<>> copies_;
   mutable std::vector<float> spare_;  // of a tensor that was released, for the next

@@ -41,28 +41,28 @@ void Repack(const std::byte* codes, std::byte scale, std::byte* out) {
   }
 }
 
-class Mxfp4Blocks : public TensorReader {
+class Mxfp4Blocks : public ForwardingReader {
  public:
-  explicit Mxfp4Blocks(std::unique_ptr<TensorReader> stored)
-      : stored_(std::move(stored)), unread_(stored_->unread()) {
+  explicit Mxfp4Blocks(std::unique_ptr<TensorReader> stored) : ForwardingReader(std::move(stored)) {
     std::set<std::string, std::less<>> hidden;
-    for (const TensorInfo& tensor : stored_->tensors()) {
+    for (const TensorInfo& tensor : this->stored().tensors()) {
       if (!IsBlocks(tensor)) continue;
       const std::string name = tensor.name.substr(0, tensor.name.size() - kBlocks.size());
       const std::string of_scales = name + "_scales";
       hidden.insert(of_scales);
-      const TensorInfo* scales = stored_->Find(of_scales);
+      const TensorInfo* scales = this->stored().Find(of_scales);
       if (const std::string reason = Misfit(tensor, scales, of_scales); !reason.empty()) {
-        unread_.push_back({tensor.name, reason});
+        AddUnread({tensor.name, reason});
         continue;
       }
       const std::vector<std::int64_t>& shape = tensor.shape;
       for (std::int64_t e = 0; e < shape[0]; ++e) {
-        Add({fmt::format("{}.{}", name, e), Mxfp4Type(), {shape[1], shape[2] * kValues}});
-        matrices_.emplace(tensors_.back().name, Matrix{&tensor, scales, e});
+        const TensorInfo& matrix =
+            Add({fmt::format("{}.{}", name, e), Mxfp4Type(), {shape[1], shape[2] * kValues}});
+        matrices_.emplace(matrix.name, Matrix{&tensor, scales, e});
       }
     }
-    for (const TensorInfo& tensor : stored_->tensors()) {
+    for (const TensorInfo& tensor : this->stored().tensors()) {
       if (!IsBlocks(tensor) && !hidden.contains(tensor.name)) Add(tensor);
     }
   }
@@ -71,57 +71,41 @@ class Mxfp4Blocks : public TensorReader {
     return tensor.name.ends_with(kBlocks) && tensor.dtype == DType::kU8;
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override {
-    const auto found = numbers_.find(name);
-    return found == numbers_.end() ? nullptr : &tensors_[found->second];
-  }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
     const auto matrix = matrices_.find(tensor.name);
-    if (matrix == matrices_.end()) return stored_->Bytes(Stored(tensor));
+    if (matrix == matrices_.end()) return ForwardingReader::Bytes(tensor);
     std::vector<std::byte>& copy = copies_[tensor.name];
     if (copy.empty()) copy = Repacked(matrix->second, tensor);
     return copy;
   }
   bool IsCopied(const TensorInfo& tensor) const override {
-    return matrices_.contains(tensor.name) || stored_->IsCopied(Stored(tensor));
+    return matrices_.contains(tensor.name) || ForwardingReader::IsCopied(tensor);
   }
-  const std::vector<UnreadTensor>& unread() const override { return unread_; }
   void Release(const TensorInfo& tensor) const override {
     copies_.erase(tensor.name);
-    stored_->Release(Stored(tensor));
+    ForwardingReader::Release(tensor);
     if (const auto matrix = matrices_.find(tensor.name); matrix != matrices_.end()) {
-      stored_->Release(*matrix->second.scales);
+      stored().Release(*matrix->second.scales);
     }
-  }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return stored_->FileOf(Stored(tensor));
   }
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
     const auto matrix = matrices_.find(tensor.name);
-    if (matrix == matrices_.end()) return stored_->StoredAt(Stored(tensor), element);
+    if (matrix == matrices_.end()) return ForwardingReader::StoredAt(tensor, element);
     // Two values are one byte.
     const std::int64_t before = matrix->second.expert * tensor.elements();
-    return stored_->StoredAt(*matrix->second.blocks, (before + element) / 2);
+    return stored().StoredAt(*matrix->second.blocks, (before + element) / 2);
   }
-  void Trim() const override { stored_->Trim(); }
-  const StringMap& metadata() const override { return stored_->metadata(); }
 
  private:
-  void Add(const TensorInfo& tensor) {
-    numbers_.emplace(tensor.name, tensors_.size());
-    tensors_.push_back(tensor);
-  }
-
-  const TensorInfo& Stored(const TensorInfo& tensor) const {
+  const TensorInfo& Stored(const TensorInfo& tensor) const override {
     const auto matrix = matrices_.find(tensor.name);
-    return matrix == matrices_.end() ? *stored_->Find(tensor.name) : *matrix->second.blocks;
+    return matrix == matrices_.end() ? ForwardingReader::Stored(tensor) : *matrix->second.blocks;
   }
 
   // Why the parameter cannot be read, or "".
   std::string Misfit(const TensorInfo& blocks, const TensorInfo* scales,
                      const std::string& name) const {
-    const std::string place = fmt::format("{}: tensor '{}'", stored_->FileOf(blocks), blocks.name);
+    const std::string place = fmt::format("{}: tensor '{}'", stored().FileOf(blocks), blocks.name);
     if (scales == nullptr) {
       return fmt::format(
           "{} holds MXFP4 and its scales '{}' are missing, without which its values have no "
@@ -143,24 +127,20 @@ class Mxfp4Blocks : public TensorReader {
   std::vector<std::byte> Repacked(const Matrix& matrix, const TensorInfo& tensor) const {
     const std::int64_t count = tensor.elements() / kValues;
     const std::int64_t first = matrix.expert * count;
-    const std::byte* codes = stored_->Bytes(*matrix.blocks).data() + first * kCodeBytes;
-    const std::byte* scales = stored_->Bytes(*matrix.scales).data() + first;
+    const std::byte* codes = stored().Bytes(*matrix.blocks).data() + first * kCodeBytes;
+    const std::byte* scales = stored().Bytes(*matrix.scales).data() + first;
     std::vector<std::byte> out(static_cast<std::size_t>(count * kBlockBytes));
     for (std::int64_t i = 0; i < count; ++i) {
       if (scales[i] == std::byte{255}) {
         ThrowInvalidInput("{}: tensor '{}' holds a NaN at index {}",
-                          stored_->FileOf(*matrix.scales), matrix.scales->name, first + i);
+                          stored().FileOf(*matrix.scales), matrix.scales->name, first + i);
       }
       Repack(codes + i * kCodeBytes, scales[i], out.data() + i * kBlockBytes);
     }
     return out;
   }
 
-  std::unique_ptr<TensorReader> stored_;
-  std::vector<UnreadTensor> unread_;
   std::map<std::string, Matrix, std::less<>> matrices_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, std::size_t, std::less<>> numbers_;
   mutable std::map<std::string, std::vector<std::byte>, std::less<>> copies_;
 };
 

@@ -30,6 +30,10 @@ constexpr std::string_view kPrefix = "base_model.model.";
 constexpr auto kEncoderWords = std::to_array<std::string_view>(
     {"vision", "visual", "image", "audio", "multi_modal", "multimodal", "mm_projector"});
 
+// PEFT refuses dropout beside target_parameters, so adapter_config.json states none. The fraction
+// that such an adapter was trained with is in the metadata of its weights.
+constexpr const char* kDropoutKey = "lora_dropout";
+
 constexpr const char* kEmbeddingPath = "model.embed_tokens";
 constexpr const char* kHeadPath = "lm_head";
 
@@ -367,6 +371,18 @@ void WriteMatrix(TensorWriter& writer, Memory& memory, const ConstMatrixView& m,
   }
 }
 
+// The dropout in the metadata of weights, or `stated`, that of the configuration.
+double DropoutOf(const StringMap& metadata, double stated, const std::string& where) {
+  const auto found = metadata.find(kDropoutKey);
+  if (found == metadata.end()) return stated;
+  double dropout = -1;
+  const char* const end = found->second.data() + found->second.size();
+  const auto [stop, error] = std::from_chars(found->second.data(), end, dropout);
+  if (error == std::errc() && stop == end && dropout >= 0 && dropout < 1) return dropout;
+  ThrowInvalidInput("{}: metadata '{}': expected 0 <= p < 1, found {}", where, kDropoutKey,
+                    found->second);
+}
+
 }  // namespace
 
 Adapter OpenAdapter(const fs::path& directory) {
@@ -381,6 +397,10 @@ Adapter OpenAdapter(const fs::path& directory) {
       ParseAdapterConfig(ReadTextFile(config_path), config_path.string(), adapter.unknown_keys);
   adapter.tensors = OpenSafetensors(weights);
   const std::string where = weights.string();
+  if (!adapter.config.target_parameters.empty()) {
+    adapter.config.lora_dropout =
+        DropoutOf(adapter.tensors->metadata(), adapter.config.lora_dropout, where);
+  }
   std::map<std::string, AdapterModule> modules;
   std::map<std::string, const TensorInfo*> replaced;
   std::map<std::string, const TensorInfo*> token_rows;
@@ -483,7 +503,13 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
     ThrowInvalidInput("{}: modules_to_save names {} modules, but {} weights are given", where,
                       config.modules_to_save.size(), replaced.size());
   }
-  const std::string text = FormatAdapterConfig(config);
+  AdapterConfig written = config;
+  StringMap metadata;
+  if (!config.target_parameters.empty() && config.lora_dropout > 0) {
+    written.lora_dropout = 0;
+    metadata[kDropoutKey] = fmt::format("{}", config.lora_dropout);
+  }
+  const std::string text = FormatAdapterConfig(written);
   std::vector<std::string> unknown_keys;
   // Reads the text back: an adapter that this program could not load is refused now.
   AdapterConfig stored = ParseAdapterConfig(text, where, unknown_keys);
@@ -516,7 +542,7 @@ void WriteAdapter(const fs::path& directory, const AdapterConfig& config,
   }
 
   MakeDirectories(directory);
-  const auto writer = CreateSafetensors(directory / kPeftWeights, std::move(infos), {});
+  const auto writer = CreateSafetensors(directory / kPeftWeights, std::move(infos), metadata);
   for (const Item& item : items) WriteMatrix(*writer, memory, item.matrix, dtype, item.name);
   CommitAdapter(*writer, directory, text);
 }

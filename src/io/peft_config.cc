@@ -245,12 +245,6 @@ std::optional<std::string> ParameterOf(const AdapterConfig& config, std::string_
   return std::nullopt;
 }
 
-// The name that patterns of ranks and alphas see.
-std::string PatternPath(const AdapterConfig& config, std::string_view module) {
-  const std::string spelled = SpelledPath(config, module);
-  return ParameterOf(config, spelled).value_or(spelled);
-}
-
 bool IsExcluded(const AdapterConfig& config, std::string_view module) {
   if (const auto* regex = std::get_if<std::string>(&config.exclude_modules)) {
     if (!regex->empty() && FullMatch(*regex, module, "exclude_modules")) return true;
@@ -420,6 +414,11 @@ bool IsTargetModule(const AdapterConfig& config, std::string_view path) {
   const std::optional<std::int64_t> layer = LayerOf(config, module);
   return layer && std::find(config.layers_to_transform.begin(), config.layers_to_transform.end(),
                             *layer) != config.layers_to_transform.end();
+}
+
+std::string PatternPath(const AdapterConfig& config, std::string_view module) {
+  const std::string spelled = SpelledPath(config, module);
+  return ParameterOf(config, spelled).value_or(spelled);
 }
 
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module) {

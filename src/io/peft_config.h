@@ -74,6 +74,10 @@ std::string FormatAdapterConfig(const AdapterConfig& config);
 // "model.layers.0.self_attn.q_proj") carries an adapter, by PEFT's rules.
 bool IsTargetModule(const AdapterConfig& config, std::string_view module);
 
+// The path that rank_pattern and alpha_pattern are compared with: that of the module as the adapter
+// spells it, or of the parameter that holds this linear of an expert (target_parameters).
+std::string PatternPath(const AdapterConfig& config, std::string_view module);
+
 std::int64_t RankOf(const AdapterConfig& config, std::string_view module);
 double AlphaOf(const AdapterConfig& config, std::string_view module);
 // Returns the factor of B A x: alpha / r, or alpha / sqrt(r) with use_rslora.

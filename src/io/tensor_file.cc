@@ -39,6 +39,41 @@ const std::vector<UnreadTensor>& TensorReader::unread() const {
   return none;
 }
 
+ForwardingReader::ForwardingReader(std::unique_ptr<TensorReader> stored)
+    : stored_(std::move(stored)), unread_(stored_->unread()) {}
+
+const TensorInfo* ForwardingReader::Find(std::string_view name) const {
+  const auto found = numbers_.find(name);
+  return found == numbers_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::span<const std::byte> ForwardingReader::Bytes(const TensorInfo& tensor) const {
+  return stored_->Bytes(Stored(tensor));
+}
+
+bool ForwardingReader::IsCopied(const TensorInfo& tensor) const {
+  return stored_->IsCopied(Stored(tensor));
+}
+
+void ForwardingReader::Release(const TensorInfo& tensor) const { stored_->Release(Stored(tensor)); }
+
+std::string ForwardingReader::FileOf(const TensorInfo& tensor) const {
+  return stored_->FileOf(Stored(tensor));
+}
+
+StoredValue ForwardingReader::StoredAt(const TensorInfo& tensor, std::int64_t element) const {
+  return stored_->StoredAt(Stored(tensor), element);
+}
+
+const TensorInfo& ForwardingReader::Stored(const TensorInfo& tensor) const {
+  return *stored_->Find(tensor.name);
+}
+
+TensorInfo& ForwardingReader::Add(TensorInfo tensor) {
+  numbers_.emplace(tensor.name, tensors_.size());
+  return tensors_.emplace_back(std::move(tensor));
+}
+
 bool IsAligned(const void* data, DType dtype) {
   return reinterpret_cast<std::uintptr_t>(data) % BytesOf(dtype, 1) == 0;
 }

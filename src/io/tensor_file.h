@@ -8,10 +8,13 @@
 #define QLORA_IO_TENSOR_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "io/tensor_type.h"
@@ -86,6 +89,38 @@ class TensorReader {
   // Returns the text that the file stores with its tensors. Several shards have the text of the
   // first shard.
   virtual const StringMap& metadata() const = 0;
+};
+
+// Shows the tensors of another reader, some of them changed, left out or made: a class that derives
+// from it adds what is shown, and gives the bytes of what is not as stored.
+class ForwardingReader : public TensorReader {
+ public:
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* Find(std::string_view name) const override;
+  std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
+  bool IsCopied(const TensorInfo& tensor) const override;
+  const std::vector<UnreadTensor>& unread() const override { return unread_; }
+  void Release(const TensorInfo& tensor) const override;
+  bool shows_decoded_4bit() const override { return stored_->shows_decoded_4bit(); }
+  void Trim() const override { stored_->Trim(); }
+  std::string FileOf(const TensorInfo& tensor) const override;
+  StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override;
+  const StringMap& metadata() const override { return stored_->metadata(); }
+
+ protected:
+  explicit ForwardingReader(std::unique_ptr<TensorReader> stored);
+  const TensorReader& stored() const { return *stored_; }
+  // The tensor that a shown one is made of: that of the same name.
+  virtual const TensorInfo& Stored(const TensorInfo& tensor) const;
+  // Shows a tensor. The reference is valid until the next.
+  TensorInfo& Add(TensorInfo tensor);
+  void AddUnread(UnreadTensor tensor) { unread_.push_back(std::move(tensor)); }
+
+ private:
+  std::unique_ptr<TensorReader> stored_;
+  std::vector<TensorInfo> tensors_;
+  std::map<std::string, std::size_t, std::less<>> numbers_;
+  std::vector<UnreadTensor> unread_;
 };
 
 // Declares all tensors up front and then takes their bytes one by one in the declared order, so

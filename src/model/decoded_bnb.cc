@@ -13,58 +13,44 @@
 namespace qlora {
 namespace {
 
-class DecodedBnb : public TensorReader {
+class DecodedBnb : public ForwardingReader {
  public:
   DecodedBnb(std::unique_ptr<TensorReader> stored, std::set<std::string> weights)
-      : stored_(std::move(stored)), weights_(std::move(weights)) {
-    for (const TensorInfo& tensor : stored_->tensors()) {
+      : ForwardingReader(std::move(stored)), weights_(std::move(weights)) {
+    for (const TensorInfo& tensor : this->stored().tensors()) {
       if (weights_.contains(std::string(BnbWeightOf(tensor.name)))) continue;
-      numbers_.emplace(tensor.name, tensors_.size());
-      tensors_.push_back(tensor);
+      TensorInfo& shown = Add(tensor);
       if (!weights_.contains(tensor.name)) continue;
-      const BnbLayout layout = ReadBnb(*stored_, tensor.name).layout;
-      tensors_.back().dtype = layout.dtype;
-      tensors_.back().shape = layout.shape;
+      const BnbLayout layout = ReadBnb(this->stored(), tensor.name).layout;
+      shown.dtype = layout.dtype;
+      shown.shape = layout.shape;
     }
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override {
-    const auto found = numbers_.find(name);
-    return found == numbers_.end() ? nullptr : &tensors_[found->second];
-  }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
-    if (!weights_.contains(tensor.name)) return stored_->Bytes(Stored(tensor));
+    if (!weights_.contains(tensor.name)) return ForwardingReader::Bytes(tensor);
     std::vector<std::byte>& copy = copies_[tensor.name];
     if (copy.empty()) copy = Decoded(tensor);
     return copy;
   }
   bool IsCopied(const TensorInfo& tensor) const override {
-    return weights_.contains(tensor.name) || stored_->IsCopied(Stored(tensor));
+    return weights_.contains(tensor.name) || ForwardingReader::IsCopied(tensor);
   }
-  const std::vector<UnreadTensor>& unread() const override { return stored_->unread(); }
   void Release(const TensorInfo& tensor) const override {
-    if (!weights_.contains(tensor.name)) return stored_->Release(Stored(tensor));
+    if (!weights_.contains(tensor.name)) return ForwardingReader::Release(tensor);
     copies_.erase(tensor.name);
-    ReleaseBnb(*stored_, tensor.name);
-  }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return stored_->FileOf(Stored(tensor));
+    ReleaseBnb(stored(), tensor.name);
   }
   StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
     // Two codes lie in a byte.
     const std::int64_t place = weights_.contains(tensor.name) ? element / 2 : element;
-    return stored_->StoredAt(Stored(tensor), place);
+    return ForwardingReader::StoredAt(tensor, place);
   }
   bool shows_decoded_4bit() const override { return true; }
-  void Trim() const override { stored_->Trim(); }
-  const StringMap& metadata() const override { return stored_->metadata(); }
 
  private:
-  const TensorInfo& Stored(const TensorInfo& tensor) const { return *stored_->Find(tensor.name); }
-
   std::vector<std::byte> Decoded(const TensorInfo& tensor) const {
-    const BnbMatrix matrix = ReadBnb(*stored_, tensor.name);
+    const BnbMatrix matrix = ReadBnb(stored(), tensor.name);
     const QuantizedView& view = matrix.matrix.view();
     std::vector<std::byte> bytes(tensor.bytes());
     const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / view.cols);
@@ -83,10 +69,7 @@ class DecodedBnb : public TensorReader {
     return bytes;
   }
 
-  std::unique_ptr<TensorReader> stored_;
   std::set<std::string> weights_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, std::size_t, std::less<>> numbers_;
   mutable std::map<std::string, std::vector<std::byte>> copies_;
 };
 

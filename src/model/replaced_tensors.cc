@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::string_view kDecoder = "model.";
 
-// Linears have their biases, other rows no more than themselves.
+// The tensor of a row that an adapter may bring, of this name: linears have their biases, other
+// rows no more than themselves.
 bool Brings(const DecoderConfig& config, const LayerTensor& row, const std::string& rest) {
   switch (row.kind) {
     case TensorKind::kNorm:
@@ -37,107 +38,110 @@ bool Brings(const DecoderConfig& config, const LayerTensor& row, const std::stri
   }
 }
 
-class Replaced : public TensorReader {
+// What a tensor is that an adapter may bring: a norm, a router, a bias or another vector. Nothing
+// for others.
+std::optional<TensorKind> KindOf(const DecoderConfig& config, const std::string& name) {
+  if (!name.starts_with(kDecoder)) return std::nullopt;
+  const std::string rest = name.substr(kDecoder.size());
+  for (const DecoderTensor& row : DecoderTensors(config)) {
+    if (row.vector != nullptr && rest == row.name) return row.kind;
+  }
+  const std::optional<DecoderPlace> place = PlaceInDecoder(name);
+  if (!place || place->layer >= config.num_hidden_layers) return std::nullopt;
+  for (const LayerTensor& row : LayerTensors(config, place->layer)) {
+    if (Brings(config, row, place->rest)) return row.kind;
+  }
+  return std::nullopt;
+}
+
+// Without sizes of 1, which change no order of the values.
+std::vector<std::int64_t> Squeezed(std::vector<std::int64_t> shape) {
+  std::erase(shape, 1);
+  return shape;
+}
+
+class Replaced : public ForwardingReader {
  public:
   Replaced(std::unique_ptr<TensorReader> checkpoint,
            std::shared_ptr<const ReplacedTensors> replaced, const DecoderConfig& config)
-      : checkpoint_(std::move(checkpoint)),
+      : ForwardingReader(std::move(checkpoint)),
         replaced_(std::move(replaced)),
-        prefix_(DecoderPrefix(*checkpoint_)),
-        // What is read from a GGUF file has w in the place of w - 1.
-        shift_(FamilyOf(config.model_type, "").one_plus_norm && !config.one_plus_norm ? 1.0f : 0) {
-    for (const TensorInfo& tensor : checkpoint_->tensors()) {
-      numbers_.emplace(tensor.name, tensors_.size());
-      tensors_.push_back(tensor);
-      const ReplacedTensor* by = Find(tensor);
+        prefix_(DecoderPrefix(stored())),
+        config_(config) {
+    for (const TensorInfo& tensor : stored().tensors()) {
+      TensorInfo& shown = Add(tensor);
+      const ReplacedTensor* by = By(tensor);
       if (by == nullptr) continue;
-      if (tensor.elements() != static_cast<std::int64_t>(by->values.size()) ||
-          !IsFloat(tensor.dtype)) {
+      if (Squeezed(tensor.shape) != Squeezed(by->shape) || !IsFloat(tensor.dtype)) {
         ThrowInvalidInput(
             "the adapter brings '{}' of shape [{}], and this model has it as {} of shape [{}]",
             tensor.name, fmt::join(by->shape, ", "), NameOf(tensor.dtype),
             fmt::join(tensor.shape, ", "));
       }
-      tensors_.back().dtype = DType::kF32;
+      shown.dtype = DType::kF32;
+    }
+    for (const auto& [name, tensor] : *replaced_) {
+      const std::string own = prefix_ + name.substr(kDecoder.size());
+      if (Find(own) != nullptr) continue;
+      ThrowInvalidInput(
+          "the adapter brings '{}' of shape [{}], and the checkpoint of this model has no such "
+          "tensor; it is an adapter of another model",
+          own, fmt::join(tensor.shape, ", "));
     }
   }
 
-  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
-  const TensorInfo* Find(std::string_view name) const override {
-    const auto found = numbers_.find(name);
-    return found == numbers_.end() ? nullptr : &tensors_[found->second];
-  }
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override {
-    const ReplacedTensor* by = Find(tensor);
-    if (by == nullptr) return checkpoint_->Bytes(Stored(tensor));
+    const ReplacedTensor* by = By(tensor);
+    if (by == nullptr) return ForwardingReader::Bytes(tensor);
     std::vector<float>& values = copies_[tensor.name];
     if (values.empty()) values = Values(Stored(tensor), *by);
     return std::as_bytes(std::span(values));
   }
   bool IsCopied(const TensorInfo& tensor) const override {
-    return Find(tensor) != nullptr || checkpoint_->IsCopied(Stored(tensor));
+    return By(tensor) != nullptr || ForwardingReader::IsCopied(tensor);
   }
-  const std::vector<UnreadTensor>& unread() const override { return checkpoint_->unread(); }
   void Release(const TensorInfo& tensor) const override {
     copies_.erase(tensor.name);
-    checkpoint_->Release(Stored(tensor));
+    ForwardingReader::Release(tensor);
   }
-  bool shows_decoded_4bit() const override { return checkpoint_->shows_decoded_4bit(); }
-  void Trim() const override { checkpoint_->Trim(); }
-  std::string FileOf(const TensorInfo& tensor) const override {
-    return checkpoint_->FileOf(Stored(tensor));
-  }
-  StoredValue StoredAt(const TensorInfo& tensor, std::int64_t element) const override {
-    return checkpoint_->StoredAt(Stored(tensor), element);
-  }
-  const StringMap& metadata() const override { return checkpoint_->metadata(); }
 
  private:
-  const TensorInfo& Stored(const TensorInfo& tensor) const {
-    return *checkpoint_->Find(tensor.name);
-  }
-
   // Null for tensors that are the checkpoint's.
-  const ReplacedTensor* Find(const TensorInfo& tensor) const {
+  const ReplacedTensor* By(const TensorInfo& tensor) const {
     if (!tensor.name.starts_with(prefix_)) return nullptr;
     const auto found = replaced_->find(std::string(kDecoder) + tensor.name.substr(prefix_.size()));
     return found == replaced_->end() ? nullptr : &found->second;
   }
 
-  std::vector<float> Values(const TensorInfo& stored, const ReplacedTensor& by) const {
+  std::vector<float> Values(const TensorInfo& tensor, const ReplacedTensor& by) const {
     std::vector<float> values = by.values;
     if (by.is_change) {
       std::vector<float> base(values.size());
-      DecodeFloats(stored.dtype, checkpoint_->Bytes(stored), base);
+      DecodeFloats(tensor.dtype, stored().Bytes(tensor), base);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] += base[i];
-    } else if (shift_ != 0 && stored.name.ends_with("norm.weight")) {
-      for (float& value : values) value += shift_;
+    } else if (IsShifted(tensor)) {
+      for (float& value : values) value += 1;
     }
     return values;
   }
 
-  std::unique_ptr<TensorReader> checkpoint_;
+  // What is read from a GGUF file has w in the place of the w - 1 of norms.
+  bool IsShifted(const TensorInfo& tensor) const {
+    if (config_.one_plus_norm || !FamilyOf(config_.model_type, "").one_plus_norm) return false;
+    const std::string name = std::string(kDecoder) + tensor.name.substr(prefix_.size());
+    return KindOf(config_, name) == TensorKind::kNorm;
+  }
+
   std::shared_ptr<const ReplacedTensors> replaced_;
   std::string prefix_;
-  float shift_;
-  std::vector<TensorInfo> tensors_;
-  std::map<std::string, std::size_t, std::less<>> numbers_;
+  DecoderConfig config_;
   mutable std::map<std::string, std::vector<float>> copies_;
 };
 
 }  // namespace
 
 bool IsReplaceable(const DecoderConfig& config, const std::string& name) {
-  if (!name.starts_with(kDecoder)) return false;
-  std::string rest = name.substr(kDecoder.size());
-  for (const DecoderTensor& row : DecoderTensors(config)) {
-    if (row.vector != nullptr && rest == row.name) return true;
-  }
-  const std::optional<DecoderPlace> place = PlaceInDecoder(name);
-  if (!place || place->layer >= config.num_hidden_layers) return false;
-  const std::vector<LayerTensor> rows = LayerTensors(config, place->layer);
-  return std::ranges::any_of(
-      rows, [&](const LayerTensor& row) { return Brings(config, row, place->rest); });
+  return KindOf(config, name).has_value();
 }
 
 std::unique_ptr<TensorReader> WithReplaced(std::unique_ptr<TensorReader> checkpoint,

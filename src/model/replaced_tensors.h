@@ -27,7 +27,7 @@ using ReplacedTensors = std::map<std::string, ReplacedTensor>;
 bool IsReplaceable(const DecoderConfig& config, const std::string& name);
 
 // The tensors of a checkpoint that OpenCheckpoint opened with these in the place of its own, as
-// F32. Errors: InvalidInput for a tensor of another shape.
+// F32. Errors: InvalidInput for a tensor of another shape, and for one that the checkpoint lacks.
 std::unique_ptr<TensorReader> WithReplaced(std::unique_ptr<TensorReader> checkpoint,
                                            std::shared_ptr<const ReplacedTensors> replaced,
                                            const DecoderConfig& config);

@@ -87,10 +87,13 @@ class Writer {
     is_rslora_ = Coin();
     prefix_ = Choice({"model.", "model.language_model.", "language_model.model.", ""});
     has_adapter_name_ = Coin();
-    experts_ = Choice(config.moe.is_joined ? std::vector<std::string>{"stack", "unsloth"}
-                      : config.moe.num_experts > 0
-                          ? std::vector<std::string>{"apart", "stack", "exchanged", "halves"}
-                          : std::vector<std::string>{"none"});
+    has_own_ranks_ = Coin();
+    is_plain_ = Coin();
+    experts_ =
+        Choice(config.moe.is_joined ? std::vector<std::string>{"stack", "unsloth"}
+               : config.moe.num_experts > 0
+                   ? std::vector<std::string>{"apart", "equal", "stack", "exchanged", "halves"}
+                   : std::vector<std::string>{"none"});
     for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) Layer(l);
     story_ = fmt::format("{} experts, prefix '{}', rank {}{}", experts_, prefix_, rank_, story_);
   }
@@ -155,21 +158,31 @@ class Writer {
     tensors_[name + ".lora_B" + end] = b;
   }
 
+  struct Rank {
+    std::int64_t rank;
+    double alpha;
+  };
+  // Of a module, or of all experts of a layer.
+  Rank OwnRank() { return {1 + Draw(4), static_cast<double>(1 + Draw(8))}; }
+
   // A LoRA of a module of the file, whose rank may be its own.
   Change Module(const std::string& path, std::int64_t out, std::int64_t in) {
-    std::int64_t rank = rank_;
-    double alpha = alpha_;
-    if (Draw(4) == 0) {
-      rank = 1 + Draw(4);
-      alpha = static_cast<double>(1 + Draw(8));
-      ranks_[Spelled(path)] = rank;
-      alphas_[Spelled(path)] = alpha;
-    }
+    return Module(path, out, in, Draw(4) == 0 ? OwnRank() : Rank{rank_, alpha_});
+  }
+
+  Change Module(const std::string& path, std::int64_t out, std::int64_t in, const Rank& own) {
+    const auto [rank, alpha] = own;
+    SetRank(Spelled(path), own);
     targets_.push_back(Spelled(path));
     const Matrix a{{rank, in}, Values(rank * in)};
     const Matrix b{{out, rank}, Values(out * rank)};
     Store(path, a, b);
     return Product(a, b, ScaleOf(rank, alpha));
+  }
+
+  void SetRank(const std::string& pattern, const Rank& own) {
+    if (own.rank != rank_) ranks_[pattern] = own.rank;
+    if (own.alpha != alpha_) alphas_[pattern] = own.alpha;
   }
 
   void Layer(std::int64_t l) {
@@ -181,13 +194,15 @@ class Writer {
                   if (is_expert && experts_ != "apart") return;
                   linears[name] = shape;
                 });
+    if (experts_ == "equal") EqualExperts(l);
     if (config_.has_experts(l)) {
       if (experts_ == "stack" || experts_ == "exchanged" || experts_ == "halves") Stacks(l);
       if (experts_ == "unsloth") Unsloth(l);
       Router(l);
     }
     for (const RecutLinear& recut : RecutLinears(config_, l)) {
-      if (recut.whole.find("experts") != std::string::npos || Coin()) continue;
+      const bool is_expert = recut.whole.find("experts") != std::string::npos;
+      if (is_expert || Coin()) continue;
       if (recut.is_cut() ? Whole(layer, recut, linears) : Parts(layer, recut, linears)) {
         story_ += " " + recut.whole;
       }
@@ -196,7 +211,24 @@ class Writer {
       if (Draw(5) == 0) continue;
       changes_[layer + name] = Module(layer + name, shape.out, shape.in);
     }
-    if (Coin()) Norm(layer + std::string(config_.names.input_norm));
+    if (!is_plain_ && Coin()) Norm(layer + std::string(config_.names.input_norm));
+  }
+
+  // A LoRA for each expert, of one rank for gate and up of a layer, and of one for down; some
+  // layers have none.
+  void EqualExperts(std::int64_t l) {
+    std::map<bool, Rank> ranks;  // of down or not
+    std::map<bool, bool> has;
+    for (const bool down : {false, true}) {
+      ranks[down] = has_own_ranks_ ? OwnRank() : Rank{rank_, alpha_};
+      has[down] = Draw(5) > 0;
+    }
+    ForEachPair(LinearPaths(config_, l), ShapeLinears(config_, l),
+                [&](const std::string& path, const LinearShape& shape) {
+                  const bool down = path.ends_with(config_.names.down);
+                  if (path.find(".experts.") == std::string::npos || !has[down]) return;
+                  changes_[path] = Module(path, shape.out, shape.in, ranks[down]);
+                });
   }
 
   // One LoRA in the place of several.
@@ -255,7 +287,7 @@ class Writer {
   }
 
   void Router(std::int64_t l) {
-    if (Coin()) return;
+    if (is_plain_ || Coin()) return;
     const std::string path = fmt::format("model.layers.{}.{}", l, RouterName(config_));
     const bool wrapped = experts_ == "unsloth";
     routers_[path + ".weight"] =
@@ -294,13 +326,14 @@ class Writer {
       const std::int64_t out = down ? d : 2 * f;
       const std::int64_t experts = config_.moe.num_experts;
       const bool halves = experts_ == "halves" && !down;
-      const std::int64_t rank = halves ? 2 * rank_ : rank_;
-      const double alpha = halves ? 2 * alpha_ : alpha_;
-      if (halves) {
-        ranks_[R"(.*\.experts\.gate_up_proj)"] = rank;
-        alphas_[R"(.*\.experts\.gate_up_proj)"] = alpha;
-      }
       const char* const parameter = down ? "down_proj" : "gate_up_proj";
+      Rank own = has_own_ranks_ ? OwnRank() : Rank{rank_, alpha_};
+      const std::int64_t half = own.rank;
+      if (halves) own = {2 * own.rank, 2 * own.alpha};
+      const auto [rank, alpha] = own;
+      SetRank(has_own_ranks_ ? Spelled(fmt::format("{}experts.{}", block, parameter))
+                             : fmt::format(R"(.*\.experts\.{})", parameter),
+              own);
       if (l == config_.num_hidden_layers - 1) {
         parameters_.push_back(fmt::format("{}.experts.{}", config_.names.mlp, parameter));
       }
@@ -312,7 +345,7 @@ class Writer {
         for (std::int64_t y = 0; y < out; ++y) {
           for (std::int64_t r = 0; r < rank; ++r) {
             float& value = b.values[y * rank + r];
-            if (halves && (y < f) != (r < rank_)) value = 0;
+            if (halves && (y < f) != (r < half)) value = 0;
             all_b.values[y * experts * rank + r * experts + e] = value;
           }
         }
@@ -363,6 +396,8 @@ class Writer {
   double alpha_ = 1;
   bool is_rslora_ = false;
   bool has_adapter_name_ = false;
+  bool has_own_ranks_ = false;  // of experts
+  bool is_plain_ = false;       // without norms and routers, which training does not write
   std::string prefix_;
   std::string experts_;
   std::string story_;
@@ -412,7 +447,8 @@ void ExpectReplaced(const LoraAdapter& adapter, const Writer& writer) {
   }
 }
 
-void Compare(const Json& model, unsigned seed) {
+// Returns whether experts were written as parameters.
+bool Compare(const Json& model, unsigned seed) {
   TemporaryFolder folder;
   const DecoderConfig config = ParseDecoderConfig(model, "config.json");
   const Writer writer(config, seed);
@@ -422,31 +458,40 @@ void Compare(const Json& model, unsigned seed) {
     const LoraAdapter adapter = LoraAdapter::Load(folder.path(), config, HostMemory());
     ExpectChanges(adapter, writer.changes());
     ExpectReplaced(adapter, writer);
-    if (writer.shares_a() && !config.moe.is_joined) return;
-    if (adapter.replaced() != nullptr) return;
+    if (writer.shares_a() && !config.moe.is_joined) return false;
+    if (adapter.replaced() != nullptr) return false;
     // What training writes is the same again, and none of it is passed over by PEFT.
     const std::filesystem::path again = folder.path() / "again";
     adapter.Save(again);
     ExpectChanges(LoraAdapter::Load(again, config, HostMemory()), writer.changes());
-    if (!NeedsParameters(config)) return;
     const auto written = OpenSafetensors(again / "adapter_model.safetensors");
+    bool has_parameters = false;
     for (const TensorInfo& tensor : written->tensors()) {
       const bool is_alone = tensor.name.find(".experts.0.") != std::string::npos;
-      EXPECT_TRUE(!is_alone || !HaveEqualExperts(adapter.config(), config)) << tensor.name;
+      has_parameters |= !is_alone && tensor.name.find(".experts.") != std::string::npos;
+      EXPECT_TRUE(!is_alone || !NeedsParameters(config) ||
+                  !HaveEqualExperts(adapter.config(), config))
+          << tensor.name;
     }
+    return has_parameters;
   } catch (const Error& error) {
-    FAIL() << error.what();
+    ADD_FAILURE() << error.what();
   }
+  return false;
 }
 
 // QLORA_LAYOUTS in the environment: the number of layouts for each model, for a long run.
 TEST(AdapterLayoutsTest, EachLayoutIsTheSameChange) {
   const char* const count = std::getenv("QLORA_LAYOUTS");
-  const unsigned layouts = count == nullptr ? 8 : static_cast<unsigned>(std::stoul(count));
+  const unsigned layouts = count == nullptr ? 16 : static_cast<unsigned>(std::stoul(count));
   for (const Json& model : Models()) {
+    unsigned with_parameters = 0;
     for (unsigned seed = 1; seed <= layouts && !testing::Test::HasFailure(); ++seed) {
-      Compare(model, seed);
+      with_parameters += Compare(model, seed) ? 1 : 0;
     }
+    const DecoderConfig config = ParseDecoderConfig(model, "config.json");
+    if (!NeedsParameters(config) && !config.joins_experts()) continue;
+    EXPECT_GE(with_parameters, layouts / 8) << config.model_type;
   }
 }
 

@@ -30,6 +30,18 @@ TEST(CheckpointNames, TheDecoderIsFoundUnderEachPrefix) {
   EXPECT_EQ(prefix("layers.x.weight"), "none");
 }
 
+TEST(CheckpointNames, APlaceIsANumberedLayer) {
+  const auto place = PlaceInDecoder("model.language_model.layers.12.mlp.up_proj");
+  ASSERT_TRUE(place.has_value());
+  EXPECT_EQ(place->layer, 12);
+  EXPECT_EQ(place->rest, "mlp.up_proj");
+  for (const char* name : {"model.layers.-1.mlp.up_proj", "model.layers.+1.mlp.up_proj",
+                           "model.layers.1x.mlp.up_proj", "model.layers.1", "model.layers..up_proj",
+                           "model.layers.99999999999999999999.mlp.up_proj", "model.norm.weight"}) {
+    EXPECT_FALSE(PlaceInDecoder(name).has_value()) << name;
+  }
+}
+
 TEST(CheckpointNames, OneOfSeveralDecodersIsChosen) {
   const std::vector<std::string> names = {"mtp.embed_tokens.weight", "model.embed_tokens.weight",
                                           "lm_head.weight", "mtp.lm_head.weight"};

@@ -81,6 +81,37 @@ class PeftTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(PeftTest, KeepsTheDropoutOfParametersBesideTheConfiguration) {
+  config_.lora_dropout = 0.1;
+  config_.rank_pattern = {};
+  config_.target_parameters = {"mlp.experts.down_proj"};
+  const auto view = [&](std::int64_t rows, std::int64_t cols) {
+    return ConstMatrixView{a_.data(), DType::kF32, rows, cols, 7};
+  };
+  // 3 experts of rank 2.
+  const std::vector<AdapterWeights> weights = {{.path = "model.layers.0.mlp.experts.0.down_proj",
+                                                .a = view(6, 5),
+                                                .b = view(4, 6),
+                                                .magnitude = {},
+                                                .wrapper = "model.layers.0.mlp.experts",
+                                                .experts = 3}};
+  WriteAdapter(folder_.path(), config_, weights, DType::kF32);
+  // PEFT refuses another number there.
+  EXPECT_EQ(ReadJsonFile(folder_ / "adapter_config.json")["lora_dropout"], 0);
+  EXPECT_EQ(OpenAdapter(folder_.path()).config.lora_dropout, 0.1);
+
+  const auto stored = OpenAdapter(folder_.path());
+  for (const char* text : {"1", "-0.5", "nan", "half", ""}) {
+    const auto writer = CreateSafetensors(folder_ / "adapter_model.safetensors",
+                                          stored.tensors->tensors(), {{"lora_dropout", text}});
+    for (const TensorInfo& tensor : stored.tensors->tensors()) {
+      writer->Write(stored.tensors->Bytes(tensor));
+    }
+    writer->Finish();
+    ExpectRefused([&] { OpenAdapter(folder_.path()); }, "expected 0 <= p < 1");
+  }
+}
+
 TEST_F(PeftTest, RoundTripInEveryDtype) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {  // all hold these values
     for (const bool dora : {false, true}) {
