@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/printable.h"
 #include "config/config.h"
 #include "convert/record_survey.h"
@@ -88,7 +89,7 @@ void AddUsableTokenizer(const fs::path& dir, Json& json, std::string& text) {
 void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
   // The key is always there, so that programs need not tell "no key" from "no tokenizer".
   json["tokenizer"] = nullptr;
-  if (!fs::exists(dir / "tokenizer.json")) {
+  if (!Exists(dir / "tokenizer.json")) {
     text += "  no tokenizer.json\n";
     return;
   }
@@ -104,7 +105,7 @@ void AddTokenizer(const fs::path& dir, Json& json, std::string& text) {
 // trainers have no loss_mean.
 void AddTrainerState(const fs::path& dir, Json& json, std::string& text) {
   const fs::path path = dir / "trainer_state.json";
-  if (!fs::exists(path)) return;
+  if (!Exists(path)) return;
   const Json state = ReadJsonFile(path);
   std::vector<std::string> parts;
   if (const Json* step = FindJson(state, "global_step", path.string())) {
@@ -331,18 +332,36 @@ Inspection InspectGguf(const fs::path& path) {
   return {text, FormatJson(json, 2)};
 }
 
+// The functions below are false, or leave a path as it is, where it cannot be looked up: who opens
+// it says why.
+bool IsFolder(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
+}
+
+bool IsFile(const fs::path& path) {
+  std::error_code failed;
+  return fs::is_regular_file(path, failed);
+}
+
+fs::path FolderOf(const fs::path& file) {
+  std::error_code failed;
+  const fs::path whole = fs::absolute(file, failed);
+  return (failed ? file : whole).parent_path();
+}
+
 // True for a file beside the configuration of a model or an adapter.
 bool IsPartOfModel(const fs::path& file) {
-  const fs::path folder = fs::absolute(file).parent_path();
-  return fs::exists(folder / "config.json") || fs::exists(folder / kAdapterConfig);
+  const fs::path folder = FolderOf(file);
+  return Exists(folder / "config.json") || Exists(folder / kAdapterConfig);
 }
 
 // True for the name of a folder without a model, in which there are data files.
 bool IsFolderOfData(const fs::path& path) {
-  if (!fs::is_directory(path) || FindGguf(path)) return false;
+  if (!IsFolder(path) || FindGguf(path)) return false;
   // Logs and settings beside a model, an adapter or a checkpoint are no data.
   for (const char* part : {"config.json", "adapter_config.json", "trainer_state.json"}) {
-    if (fs::exists(path / part)) return false;
+    if (Exists(path / part)) return false;
   }
   try {
     FindDataFiles(path);
@@ -356,7 +375,7 @@ bool IsFolderOfData(const fs::path& path) {
 
 bool IsData(const std::string& path) {
   if (IsFolderOfData(path)) return true;
-  if (!fs::is_regular_file(path) || !HasDataExtension(path)) return false;
+  if (!IsFile(path) || !HasDataExtension(path)) return false;
   const std::string extension = DataExtension(path);
   const bool may_be_part = extension == ".json" || extension == ".txt";
   return !may_be_part || !IsPartOfModel(path);
@@ -368,19 +387,18 @@ Inspection Inspect(const std::string& path) {
     fields.dataset = {path};
     return InspectRecords(fields);
   }
-  std::error_code ignored;
-  if (fs::is_regular_file(path, ignored)) {
+  if (IsFile(path)) {
     if (fs::path(path).extension() == ".gguf") return InspectGguf(path);
     ThrowInvalidInput(
         "{}: expected a model or adapter directory, a .gguf file or a data file ({}){}", path,
         fmt::join(kDataExtensions, ", "),
-        IsPartOfModel(path) ? fmt::format("; give the directory of this file, {}",
-                                          fs::absolute(path).parent_path().string())
-                            : "");
+        IsPartOfModel(path)
+            ? fmt::format("; give the directory of this file, {}", FolderOf(path).string())
+            : "");
   }
   // Before the model: a folder with both files is an adapter whose saver added the model's
   // config.json.
-  if (fs::exists(fs::path(path) / "adapter_config.json", ignored)) return InspectAdapter(path);
+  if (Exists(fs::path(path) / "adapter_config.json")) return InspectAdapter(path);
   const fs::path model = ResolveModelDir(path);
   return FindGguf(model) ? InspectGguf(model) : InspectModel(model);
 }

@@ -39,6 +39,8 @@ std::set<std::string> LinearWeights(const DecoderConfig& config, const TensorRea
   return weights;
 }
 
+bool IsExpert(const std::string& weight) { return weight.find(".experts.") != std::string::npos; }
+
 // The modules beside the decoder, such as an image encoder, which are not quantized. Their paths
 // begin with "model." or not, by the version of transformers.
 std::set<std::string> OtherModules(const TensorReader& reader) {
@@ -83,21 +85,24 @@ std::vector<std::string> QuantizePlan::Check(Context& context, Backend& backend)
   if (options_.dequantize && !options_.calibration_data.empty()) {
     ThrowInvalidInput("calibration_data cannot be combined with dequantize");
   }
-  const bool any_stored = std::any_of(linears_.begin(), linears_.end(),
-                                      [&](const auto& name) { return IsStoredIn4Bits(name); });
+  const bool any_stored =
+      std::ranges::any_of(LinearWeights(config_, *reader_, true),
+                          [&](const auto& name) { return IsStoredIn4Bits(name); });
   if (options_.dequantize && !any_stored) {
     ThrowInvalidInput(
         "{}: nothing to dequantize, the checkpoint holds no 4-bit weights{}", model_dir_.string(),
         is_gguf_ ? "; `export --format hf` writes a GGUF file as a checkpoint in 16 bits" : "");
   }
   if (any_stored && !options_.dequantize) CheckOptionsOfStored();
+  if (options_.quantize_experts) CheckQuantizesExperts();
   // Every tensor of the decoder is there and has the shape that config.json gives it.
   const WeightSizes sizes = PlanWeights(context, backend, model_dir_, config_, {});
   std::vector<std::string> notes = sizes.notes;
   if (is_gguf_) gguf_config_ = CheckpointConfig(model_dir_);
   // Those that are in 4 bits already are copied.
   const bool has_experts = config_.experts().num_experts > 0;
-  if (has_experts && !options_.dequantize && !any_stored) notes.push_back(NoteExperts());
+  const bool converts = options_.quantize_experts || !any_stored;
+  if (has_experts && !options_.dequantize && converts) notes.push_back(NoteExperts());
   if (is_gguf_ && !sizes.block_formats.empty()) {
     notes.push_back(fmt::format(
         "{} holds the linears in {}: they are rounded a second time, and the errors below come on "
@@ -108,7 +113,7 @@ std::vector<std::string> QuantizePlan::Check(Context& context, Backend& backend)
 }
 
 std::string QuantizePlan::NoteExperts() const {
-  if (options_.quantize_experts && config_.side_moe.num_experts == 0) {
+  if (options_.quantize_experts) {
     return "the experts are in 4 bits, each on its own: this program and Unsloth read them, "
            "transformers 5 does not";
   }
@@ -116,7 +121,28 @@ std::string QuantizePlan::NoteExperts() const {
   return fmt::format(
       "the experts stay in 16 bits: transformers has them in one parameter a layer, which "
       "bitsandbytes does not quantize{}",
-      may_be ? "; --quantize-experts writes them in 4 bits, for this program alone" : "");
+      may_be ? "; --quantize-experts writes them in 4 bits, for this program and Unsloth" : "");
+}
+
+// Errors: InvalidInput where quantize_experts has no effect.
+void QuantizePlan::CheckQuantizesExperts() const {
+  std::string reason;
+  if (options_.dequantize) {
+    reason = "with dequantize all weights become 16-bit ones";
+  } else if (config_.experts().num_experts == 0) {
+    reason = "the model has no experts";
+  } else if (config_.side_moe.num_experts > 0) {
+    reason = fmt::format(
+        "a {} has its experts in one parameter a layer, which no program reads in 4 bits",
+        config_.model_type);
+  } else if (std::ranges::none_of(linears_, [&](const std::string& name) {
+               return IsExpert(name) && Quantizes(*reader_->Find(name));
+             })) {
+    reason = "the experts are in 4 bits already and are copied as they are";
+  }
+  if (reason.empty()) return;
+  ThrowInvalidInput("{}: quantize_experts would have no effect: {}; leave it out",
+                    model_dir_.string(), reason);
 }
 
 // Weights that are in 4 bits already are copied, so no option can change their form.
@@ -188,23 +214,69 @@ std::vector<TensorInfo> QuantizePlan::Outputs() const {
   return outputs;
 }
 
-// transformers quantizes every nn.Linear that this list does not name: the head and the routers of
-// experts are stored in 16 bits, and must be named.
+bool QuantizePlan::IsWrittenIn4Bits(const std::string& name) const {
+  if (IsStoredIn4Bits(name)) return !options_.dequantize;
+  const TensorInfo* tensor = reader_->Find(name);
+  return tensor != nullptr && Quantizes(*tensor);
+}
+
+// Of the decoder, as the tensors are written. transformers quantizes every nn.Linear that the list
+// of skipped modules does not name: also the head and the routers, which are always in 16 bits.
+QuantizePlan::ModuleForms QuantizePlan::FormsOfModules() const {
+  ModuleForms forms;
+  forms.dense = {"lm_head"};
+  const std::string prefix = DecoderPrefix(*reader_);
+  const std::string& written = config_.module_prefix;
+  for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
+    const std::string layer = fmt::format("{}layers.{}.", written, l);
+    if (config_.has_experts(l)) forms.dense.push_back(layer + RouterName(config_));
+    std::vector<std::string> experts;
+    bool has_experts_in_4_bits = false;
+    ForEachLinear(LayerTensors(config_, l), [&](const LayerTensor& row, std::int64_t expert) {
+      if (row.is_stacked) return;
+      std::string module = row.ModuleIn(written, l, expert);
+      const bool in_4_bits = IsWrittenIn4Bits(row.ModuleIn(prefix, l, expert) + ".weight");
+      has_experts_in_4_bits |= in_4_bits && row.experts > 0;
+      auto& list = in_4_bits ? forms.in_4_bits : row.experts > 0 ? experts : forms.dense;
+      list.push_back(std::move(module));
+    });
+    if (experts.empty()) continue;
+    // One name for all.
+    if (!has_experts_in_4_bits) experts = {fmt::format("{}{}.experts", layer, config_.names.mlp)};
+    forms.dense.insert(forms.dense.end(), experts.begin(), experts.end());
+  }
+  return forms;
+}
+
+// The modules that a new configuration names.
 std::vector<std::string> QuantizePlan::SkippedModules() const {
-  std::vector<std::string> modules = {"lm_head"};
+  std::vector<std::string> modules = FormsOfModules().dense;
   for (const std::string& module : OtherModules(*reader_)) modules.push_back(module);
-  for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-    if (!config_.has_experts(l)) continue;
-    modules.push_back(fmt::format("{}layers.{}.{}", config_.module_prefix, l, RouterName(config_)));
-    if (options_.quantize_experts) continue;
-    modules.push_back(
-        fmt::format("{}layers.{}.{}.experts", config_.module_prefix, l, config_.names.mlp));
-  }
-  for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
-    if (config_.side_moe.num_experts == 0) continue;
-    modules.push_back(fmt::format("{}layers.{}.router.proj", config_.module_prefix, l));
-  }
   return modules;
+}
+
+// Makes the list of a configuration that is kept agree with the tensors that are written.
+void QuantizePlan::CorrectSkipped(Json& quantization) const {
+  const ModuleForms forms = FormsOfModules();
+  std::set<std::string> left_out;  // with what such modules are in
+  for (const std::string& module : forms.in_4_bits) {
+    for (std::size_t end = module.size(); end != std::string::npos;
+         end = module.rfind('.', end - 1)) {
+      left_out.insert(module.substr(0, end));
+    }
+  }
+  Json corrected = Json::array();
+  const auto add = [&](const std::string& module) {
+    if (left_out.insert(module).second) corrected.push_back(module);
+  };
+  Json& listed = quantization["llm_int8_skip_modules"];
+  if (listed.is_array()) {
+    for (const Json& module : listed) {
+      if (module.is_string()) add(module.get<std::string>());
+    }
+  }
+  for (const std::string& module : forms.dense) add(module);
+  listed = std::move(corrected);
 }
 
 Json QuantizePlan::ConfigJson() const {
@@ -217,12 +289,7 @@ Json QuantizePlan::ConfigJson() const {
   // Weights that were copied keep the configuration that describes them.
   const bool is_copied = config.contains("quantization_config") &&
                          !IsFp8Config(config["quantization_config"], "quantization_config");
-  if (is_copied && reader_->shows_decoded_4bit()) {
-    // Tables and routers that were in 4 bits are written as they are read.
-    Json& skipped = config["quantization_config"]["llm_int8_skip_modules"];
-    if (!skipped.is_array()) skipped = Json::array();
-    for (const std::string& module : SkippedModules()) skipped.push_back(module);
-  }
+  if (is_copied) CorrectSkipped(config["quantization_config"]);
   if (!is_copied) {
     config["quantization_config"] = FormatBnbConfig(
         {quantize_.type, quantize_.scale_type == ScaleType::kDoubleBnb, SkippedModules()});

@@ -56,8 +56,18 @@ class QuantizePlan {
 
  private:
   void CheckOptionsOfStored() const;
+  void CheckQuantizesExperts() const;
   std::string NoteExperts() const;
+
+  // The linears of the decoder as config.json names them.
+  struct ModuleForms {
+    std::vector<std::string> dense;
+    std::vector<std::string> in_4_bits;
+  };
+  bool IsWrittenIn4Bits(const std::string& name) const;
+  ModuleForms FormsOfModules() const;
   std::vector<std::string> SkippedModules() const;
+  void CorrectSkipped(Json& quantization) const;
 
   const QuantizeCheckpointOptions& options_;
   std::filesystem::path model_dir_;

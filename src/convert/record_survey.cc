@@ -12,9 +12,12 @@
 #include "base/printable.h"
 #include "data/dataset_report.h"
 #include "data/format_example.h"
+#include "data/token_record.h"
 #include "decision/decision_record.h"
 #include "io/json.h"
+#include "preference/preference_record.h"
 #include "prompt/conversation.h"
+#include "prompt/field_template.h"
 #include "prompt/known_fields.h"
 #include "prompt/record_format.h"
 #include "records/record_file.h"
@@ -120,36 +123,96 @@ void CountRoles(const OrderedJson& turns, std::map<std::string, std::int64_t>& r
   }
 }
 
-// Refuses a record that does not have what its format needs. Errors: as those of the readers.
-void CheckRecord(const OrderedJson& record, RecordFormat format, bool is_conversation) {
-  switch (format) {
-    case RecordFormat::kMessages:
-      ConversationOfMessages(record);
-      break;
-    case RecordFormat::kShareGpt:
-      ConversationOfShareGpt(record);
-      break;
-    case RecordFormat::kPromptCompletion:
-      if (is_conversation) {
-        ConversationOfCompletion(record);
-      } else {
-        TextField(record, "prompt");
-        TextField(record, "completion");
-      }
-      break;
-    case RecordFormat::kInstruction:
-      TextField(record, "instruction");
-      TextField(record, "output");
-      break;
-    case RecordFormat::kText:
-      TextField(record, "text");
-      break;
-    case RecordFormat::kDecision:
-      ReadDecisionRecord(record, {});
-      break;
-    default:
-      break;
+// Refuses records that do not have what their format needs. Errors: as those of the readers.
+class RecordCheck {
+ public:
+  RecordCheck(RecordFormat format, const LayoutRules& rules) : format_(format) {
+    if (format != RecordFormat::kTemplate) return;
+    templates_.emplace_back(rules.prompt_template, "prompt_template");
+    templates_.emplace_back(rules.completion_template, "completion_template");
   }
+
+  void operator()(const OrderedJson& record) const {
+    switch (format_) {
+      case RecordFormat::kMessages:
+        ConversationOfMessages(record);
+        break;
+      case RecordFormat::kShareGpt:
+        ConversationOfShareGpt(record);
+        break;
+      case RecordFormat::kPromptCompletion:
+        if (HasTurns(record)) {
+          ConversationOfCompletion(record);
+        } else {
+          TextField(record, "prompt");
+          TextField(record, "completion");
+        }
+        break;
+      case RecordFormat::kInstruction:
+        TextField(record, "instruction");
+        TextField(record, "output");
+        break;
+      case RecordFormat::kText:
+        TextField(record, "text");
+        break;
+      case RecordFormat::kDecision:
+        ReadDecisionRecord(record, {});
+        break;
+      case RecordFormat::kInputIds:
+        ReadTokenRecord(record);
+        break;
+      case RecordFormat::kTemplate:
+        for (const FieldTemplate& one : templates_) one.Render(record);
+        break;
+      case RecordFormat::kAuto:
+      case RecordFormat::kRaw:
+        break;
+    }
+  }
+
+  static bool HasTurns(const OrderedJson& record) {
+    return record.contains("prompt") && record["prompt"].is_array();
+  }
+
+ private:
+  RecordFormat format_;
+  std::vector<FieldTemplate> templates_;
+};
+
+// What the records of a file prefer, by the first that can be read.
+PreferenceForm PreferencesIn(const RecordFile& records, RecordFormat format) {
+  if (format == RecordFormat::kDecision) return PreferenceForm::kNone;
+  for (std::int64_t i = 0; i < records.size(); ++i) {
+    try {
+      const OrderedJson record = records.Read(i);
+      if (!LooksLikePreference(record) || LooksLikeDecision(record)) return PreferenceForm::kNone;
+      return ReadPreferenceRecord(record).is_pair() ? PreferenceForm::kPairs
+                                                    : PreferenceForm::kLabels;
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return PreferenceForm::kNone;
+}
+
+std::string_view NameOf(PreferenceForm form) {
+  switch (form) {
+    case PreferenceForm::kNone:
+      return "";
+    case PreferenceForm::kPairs:
+      return "pairs of answers";
+    case PreferenceForm::kLabels:
+      return "answers with a label";
+  }
+  return "";
+}
+
+// The records that training makes of one.
+std::vector<OrderedJson> RecordsOf(const OrderedJson& written, PreferenceForm form) {
+  if (form == PreferenceForm::kNone) return {written};
+  PreferenceRecord record = ReadPreferenceRecord(written);
+  if (record.is_pair() == (form == PreferenceForm::kPairs)) return std::move(record.answers);
+  ThrowInvalidInput("the first record tells of {}, and this one is none of these", NameOf(form));
 }
 
 void SurveyPlainText(const FileBytes& file, FileSurvey& survey) {
@@ -177,9 +240,11 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
   const RecordFile records(bytes);
   const auto [begin, end] = source.slice.Of(records.size());
   survey.records = end - begin;
+  const PreferenceForm form = PreferencesIn(records, source.format);
+  survey.preferences = NameOf(form);
   std::optional<FormatExample> example;
   try {
-    example = FindFormatExample(records, source.format, rules, PreferenceForm::kNone);
+    example = FindFormatExample(records, source.format, rules, form);
     survey.format = RecordFormatName(example->detected.format);
     survey.fields = DescribeFieldNames(example->detected.names);
   } catch (const Error& error) {
@@ -187,6 +252,7 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
   }
   const RecordFormat format = example ? example->detected.format : RecordFormat::kAuto;
   bool is_conversation = IsConversationFormat(format);
+  const RecordCheck check(format, rules);
   Survey counts;
   for (std::int64_t i = begin; i < end; ++i) {
     try {
@@ -194,13 +260,14 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
       counts.Add(written);
       if (survey.first.empty()) survey.first = FormatJson(Shortened(written), 2);
       if (!example) continue;
-      const OrderedJson record = WithNamesOfFormat(written, example->detected.names);
-      for (const char* list : {"messages", "conversations", "prompt", "completion"}) {
-        if (record.contains(list)) CountRoles(record[list], survey.roles);
+      for (OrderedJson& part : RecordsOf(written, form)) {
+        const OrderedJson record = WithNamesOfFormat(std::move(part), example->detected.names);
+        for (const char* list : {"messages", "conversations", "prompt", "completion"}) {
+          if (record.contains(list)) CountRoles(record[list], survey.roles);
+        }
+        is_conversation = is_conversation || RecordCheck::HasTurns(record);
+        check(record);
       }
-      const bool has_turns = record.contains("prompt") && record["prompt"].is_array();
-      is_conversation = is_conversation || has_turns;
-      CheckRecord(record, format, has_turns);
     } catch (const Error& error) {
       if (survey.bad++ > 0) continue;
       const std::string place = records.Where(i);
@@ -217,6 +284,7 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
 std::string RenderSurvey(const FileSurvey& survey) {
   std::string text =
       fmt::format("{}: {}, {}", survey.path, survey.container, Counted(survey.records, "record"));
+  if (!survey.preferences.empty()) text += fmt::format(", {}", survey.preferences);
   text += survey.format.empty() ? "\n" : fmt::format(", format {}\n", survey.format);
   if (!survey.fields.empty()) text += fmt::format("  read as: {}\n", survey.fields);
   for (const FieldSurvey& field : survey.names) {
@@ -246,6 +314,7 @@ OrderedJson SurveyToJson(const FileSurvey& survey) {
   return {{"path", survey.path},
           {"container", survey.container},
           {"format", survey.format.empty() ? OrderedJson() : OrderedJson(survey.format)},
+          {"preferences", survey.preferences},
           {"read_as", survey.fields},
           {"problem", survey.problem},
           {"needs_chat_template", survey.needs_chat_template},

@@ -30,8 +30,10 @@ struct FileSurvey {
   std::string path;
   std::string container;  // "JSON Lines" ...
   std::string format;     // "messages" ...; "" where the fields tell of none
-  std::string fields;     // "prompt: question, completion: answer", where names differ
-  std::string problem;    // why no format is told
+  // "pairs of answers" or "answers with a label", whose answers are of that format; "" for others.
+  std::string preferences;
+  std::string fields;   // "prompt: question, completion: answer", where names differ
+  std::string problem;  // why no format is told
   bool needs_chat_template = false;
   std::int64_t records = 0;
   std::int64_t bad = 0;                       // that cannot be read or laid out

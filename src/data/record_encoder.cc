@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "data/audit/text_audit.h"
+#include "data/token_record.h"
 #include "io/json.h"
 #include "preference/preference_pair.h"
 #include "prompt/conversation.h"
@@ -22,25 +23,6 @@ constexpr int kEncodingVersion = 9;
 
 using Ids = std::vector<std::int32_t>;
 using Kind = PromptLayout::Kind;
-
-// A field that lists token ids, labels or a mask.
-Ids Integers(const OrderedJson& record, const char* key) {
-  const OrderedJson& field = RequiredField(record, key);
-  if (!field.is_array()) {
-    ThrowInvalidInput("field '{}': expected a list of integers, found {}", key, field.type_name());
-  }
-  Ids values;
-  values.reserve(field.size());
-  for (const OrderedJson& value : field) {
-    const bool fits = value.is_number_integer() && value >= INT32_MIN && value <= INT32_MAX;
-    if (!fits) {
-      ThrowInvalidInput("{}[{}]: expected an integer of 32 bits, found {}", key, values.size(),
-                        FormatJson(value));
-    }
-    values.push_back(value.get<std::int32_t>());
-  }
-  return values;
-}
 
 // What is remarked about one of two answers.
 SampleNotes JoinNotes(SampleNotes notes, const SampleNotes& other) {
@@ -301,7 +283,7 @@ EncodedRecord RecordEncoder::EncodeFields(const OrderedJson& record) const {
     case Kind::kText:
       return EncodeCompletion(layout_.Prompt(record), layout_.Completion(record));
     case Kind::kTokens:
-      return EncodeIds(record);
+      return {.sample = ReadTokenRecord(record), .notes = {}};
     case Kind::kDecision:
       return decisions_->Encode(record);
     case Kind::kChat:
@@ -366,42 +348,6 @@ EncodedRecord RecordEncoder::EncodeCompletion(const std::string& prompt,
     // ids     prompt prompt prompt | answer answer EOS
     // labels  -100   -100   -100   | answer answer EOS
     std::fill_n(encoded.sample.labels.begin(), prefix.size(), kIgnoreLabel);
-  }
-  return encoded;
-}
-
-// Tokens as they are. Mistakes of the program that made them are refused: padding, and labels that
-// are shifted already.
-EncodedRecord RecordEncoder::EncodeIds(const OrderedJson& record) const {
-  EncodedRecord encoded;
-  Sample& sample = encoded.sample;
-  sample.ids = Integers(record, "input_ids");
-  sample.labels = HasField(record, "labels") ? Integers(record, "labels") : sample.ids;
-  if (sample.labels.size() != sample.ids.size()) {
-    ThrowInvalidInput("{} input_ids but {} labels; expected as many labels as input_ids",
-                      sample.ids.size(), sample.labels.size());
-  }
-  if (HasField(record, "attention_mask")) {
-    const Ids mask = Integers(record, "attention_mask");
-    if (mask.size() != sample.ids.size() ||
-        std::count(mask.begin(), mask.end(), 1) != std::ssize(mask)) {
-      ThrowInvalidInput("attention_mask hides tokens; write the sample without padding");
-    }
-  }
-  CheckNotShifted(sample);
-  // Masks of TRL beside the labels: 0 takes a token out.
-  for (const char* key : {"completion_mask", "assistant_masks", "loss_mask"}) {
-    if (!HasField(record, key)) continue;
-    const Ids mask = Integers(record, key);
-    const bool valid = mask.size() == sample.ids.size() &&
-                       std::ranges::all_of(mask, [](auto bit) { return bit == 0 || bit == 1; });
-    if (!valid) {
-      ThrowInvalidInput("{}: expected {} numbers, each 0 or 1, found {}", key, sample.ids.size(),
-                        mask.size());
-    }
-    for (std::size_t t = 0; t < mask.size(); ++t) {
-      if (mask[t] == 0) sample.labels[t] = kIgnoreLabel;
-    }
   }
   return encoded;
 }

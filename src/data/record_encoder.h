@@ -74,7 +74,6 @@ class RecordEncoder {
                    SampleNotes& notes) const;
   EncodedRecord EncodeText(const OrderedJson& record) const;
   EncodedRecord EncodeCompletion(const std::string& prompt, const std::string& completion) const;
-  EncodedRecord EncodeIds(const OrderedJson& record) const;
   // With BOS where the tokenizer adds it, without the EOS that it may add. A text that begins with
   // BOS itself keeps it, and is given no other; `notes` says so.
   std::vector<std::int32_t> EncodeOpen(std::string_view text, SampleNotes& notes) const;

@@ -78,6 +78,70 @@ TEST_F(InspectTest, DataAreDescribedWithoutAModel) {
   EXPECT_THAT(folder.at("first").get<std::string>(), HasSubstr("Antwort"));
 }
 
+TEST_F(InspectTest, NamesThatCannotBeLookedUpAreRefused) {
+  // Longer than any file system takes.
+  for (const std::string& end : {"", ".jsonl", ".gguf", "/config.json"}) {
+    const std::string name = (root_ / std::string(5000, 'a')).string() + end;
+    try {
+      Inspect(name);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidInput) << error.what();
+    }
+  }
+}
+
+// Of each format, a record that training would refuse is counted.
+TEST_F(InspectTest, RecordsThatTrainingRefusesAreCounted) {
+  const auto survey = [&](const std::string& lines, const std::string& prompt_template = "",
+                          const std::string& completion_template = "") {
+    const fs::path file = root_ / "data.jsonl";
+    WriteTextFile(file, lines);
+    DataFields fields;
+    fields.dataset = {file.string()};
+    fields.reading.prompt_template = prompt_template;
+    fields.reading.completion_template = completion_template;
+    const Inspection found = InspectRecords(fields);
+    const Json json = Json::parse(found.json).at("files").at(0);
+    EXPECT_THAT(found.text, HasSubstr("format " + json.at("format").get<std::string>() + "\n"));
+    return json;
+  };
+  Json found = survey(R"({"input_ids": [1, 2], "labels": [1, 2]}
+{"input_ids": [1, 2], "labels": [1]}
+{"input_ids": "1 2"}
+)");
+  EXPECT_EQ(found.at("format"), "input_ids");
+  EXPECT_EQ(found.at("bad_records"), 2);
+  EXPECT_THAT(found.at("first_bad").get<std::string>(), HasSubstr("2 input_ids but 1 labels"));
+
+  found = survey(R"({"q": "a", "a": "b"}
+{"q": "a"}
+{"q": "a", "a": ["b"]}
+)",
+                 "{q}", "{a}");
+  EXPECT_EQ(found.at("format"), "template");
+  EXPECT_EQ(found.at("bad_records"), 2);
+
+  found = survey(R"({"prompt": "a", "chosen": "b", "rejected": "c"}
+{"prompt": "a", "chosen": "b", "rejected": null}
+{"prompt": "a", "completion": "b", "label": true}
+)");
+  EXPECT_EQ(found.at("preferences"), "pairs of answers");
+  EXPECT_EQ(found.at("format"), "prompt_completion");
+  EXPECT_EQ(found.at("bad_records"), 2);
+
+  found = survey(R"({"prompt": "a", "completion": "b", "label": true}
+{"prompt": "a", "completion": "b", "label": "perhaps"}
+)");
+  EXPECT_EQ(found.at("preferences"), "answers with a label");
+  EXPECT_EQ(found.at("bad_records"), 1);
+
+  found = survey(R"({"prompt": "a", "completion": "b"}
+)");
+  EXPECT_EQ(found.at("preferences"), "");
+  EXPECT_EQ(found.at("bad_records"), 0);
+}
+
 TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   ExportOptions options = ExportTo("m.gguf");
   options.verify = "false";
