@@ -64,10 +64,6 @@ void EraseWrapper(std::string_view word, bool named, std::string& name) {
 
 // Splits a tensor's name.
 NameParts SplitName(const std::string& name, const std::string& where) {
-  if (name.find(kPrefix) == std::string::npos) {
-    ThrowInvalidInput("{}: tensor '{}': expected a name that begins with \"{}\"", where, name,
-                      kPrefix);
-  }
   const std::string rest = WithoutWrappers(name);
   for (const auto& [word, part] : {std::pair(".lora_A", Part::kA),
                                    {".lora_B", Part::kB},
@@ -81,8 +77,7 @@ NameParts SplitName(const std::string& name, const std::string& where) {
       return {rest.substr(0, at), part};
     }
   }
-  if (rest.find(".lora_") == std::string::npos &&
-      rest.find(".base_layer.bias") == std::string::npos) {
+  if (rest.find(".lora_") == std::string::npos) {
     std::string weight = rest;
     // A module that is replaced as a whole keeps its name in the base, behind PEFT's wrappers.
     EraseWrapper(".token_adapter", false, weight);

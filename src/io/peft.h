@@ -7,8 +7,10 @@
 //   base_model.model.<table>.token_adapter.trainable_tokens_delta   [n, D]   rows with new values
 //   base_model.model.<experts>[.base_layer].lora_A.weight  [E r, in]     with target_parameters
 //   base_model.model.<experts>[.base_layer].lora_B.weight  [out, E r]    (docs/adapters.md)
-// Paths are read in every spelling that classes of transformers give them and returned as those of
-// a text model: "model.layers...", "model.embed_tokens", "lm_head".
+//   base_model.model.<module path>[.base_layer].bias       [out]        with bias "all"
+// "base_model.model." may lack, as in transformers. Paths are read in every spelling that classes of
+// transformers give them and returned as those of a text model: "model.layers...",
+// "model.embed_tokens", "lm_head".
 #ifndef QLORA_IO_PEFT_H_
 #define QLORA_IO_PEFT_H_
 

@@ -65,11 +65,10 @@ void CheckSupported(const Json& json, const std::string& where) {
     }
   }
   const auto bias = JsonGetOr<std::string>(json, "bias", "none", where);
-  if (bias != "none") {
-    ThrowInvalidInput(
-        "{}: key 'bias': expected \"none\", found \"{}\"; trained biases are not "
-        "supported",
-        where, bias);
+  // Trained biases are whole tensors of the file, whichever of the two kept them.
+  if (bias != "none" && bias != "all" && bias != "lora_only") {
+    ThrowInvalidInput("{}: key 'bias': expected \"none\", \"all\" or \"lora_only\", found \"{}\"",
+                      where, bias);
   }
   const Json* init = FindJson(json, "init_lora_weights", where);
   if (init != nullptr && init->is_string()) {

@@ -68,6 +68,7 @@ std::vector<Json> Models() {
   lfm.update({{"layer_types", {"conv", "full_attention"}}, {"num_dense_layers", 1}});
   const std::vector<std::string> attention(2, "attention");
   return {Common("llama", Json::object()),
+          Common("qwen2", Json::object()),
           Common("phi3", {{"pad_token_id", 0}}),
           Common("granite", Json::object()),
           Common("granitemoehybrid", {{"num_local_experts", 0},
@@ -89,6 +90,8 @@ class Writer {
     has_adapter_name_ = Coin();
     has_own_ranks_ = Coin();
     is_plain_ = Coin();
+    is_bare_ = Coin();
+    bias_ = Choice({"none", "all", "lora_only"});
     experts_ =
         Choice(config.moe.is_joined ? std::vector<std::string>{"stack", "unsloth"}
                : config.moe.num_experts > 0
@@ -112,10 +115,15 @@ class Writer {
     for (const auto& [name, matrix] : tensors_)
       writer->Write(std::as_bytes(std::span(matrix.values)));
     writer->Finish();
-    Json json = {{"peft_type", "LORA"},        {"r", rank_},
-                 {"lora_alpha", alpha_},       {"use_rslora", is_rslora_},
-                 {"target_modules", targets_}, {"rank_pattern", ranks_},
-                 {"alpha_pattern", alphas_},   {"modules_to_save", saved_}};
+    Json json = {{"peft_type", "LORA"},
+                 {"r", rank_},
+                 {"lora_alpha", alpha_},
+                 {"use_rslora", is_rslora_},
+                 {"target_modules", targets_},
+                 {"rank_pattern", ranks_},
+                 {"alpha_pattern", alphas_},
+                 {"modules_to_save", saved_},
+                 {"bias", bias_}};
     if (!parameters_.empty()) json["target_parameters"] = parameters_;
     WriteTextFile(dir / "adapter_config.json", json.dump());
   }
@@ -150,9 +158,12 @@ class Writer {
   }
 
   std::string Spelled(const std::string& path) const { return prefix_ + path.substr(6); }
+  std::string Stored(const std::string& path) const {
+    return (is_bare_ ? "" : "base_model.model.") + Spelled(path);
+  }
 
   void Store(const std::string& path, const Matrix& a, const Matrix& b) {
-    const std::string name = "base_model.model." + Spelled(path);
+    const std::string name = Stored(path);
     const char* const end = has_adapter_name_ ? ".default.weight" : ".weight";
     tensors_[name + ".lora_A" + end] = a;
     tensors_[name + ".lora_B" + end] = b;
@@ -208,6 +219,7 @@ class Writer {
       }
     }
     for (const auto& [name, shape] : linears) {
+      if (!is_plain_ && bias_ != "none") Bias(layer + name, shape.out);
       if (Draw(5) == 0) continue;
       changes_[layer + name] = Module(layer + name, shape.out, shape.in);
     }
@@ -282,8 +294,17 @@ class Writer {
     const std::string name = path + ".weight";
     if (!IsReplaceable(config_, name)) return;
     norms_[name] = Values(config_.hidden_size);
-    tensors_["base_model.model." + Spelled(name)] = {{config_.hidden_size}, norms_[name]};
+    tensors_[Stored(name)] = {{config_.hidden_size}, norms_[name]};
     if (Coin()) saved_.push_back(path.substr(path.rfind('.') + 1));
+  }
+
+  // PEFT keeps it under the name that its wrapper has, or that of the base.
+  void Bias(const std::string& path, std::int64_t size) {
+    const std::string name = path + ".bias";
+    if (!IsReplaceable(config_, name)) return;
+    norms_[name] = Values(size);
+    const char* const end = Coin() ? ".base_layer.bias" : ".bias";
+    tensors_[Stored(path) + end] = {{size}, norms_[name]};
   }
 
   void Router(std::int64_t l) {
@@ -397,7 +418,9 @@ class Writer {
   bool is_rslora_ = false;
   bool has_adapter_name_ = false;
   bool has_own_ranks_ = false;  // of experts
-  bool is_plain_ = false;       // without norms and routers, which training does not write
+  bool is_bare_ = false;        // names without "base_model.model."
+  std::string bias_;
+  bool is_plain_ = false;  // without norms and routers, which training does not write
   std::string prefix_;
   std::string experts_;
   std::string story_;

@@ -126,7 +126,7 @@ TEST(PeftConfig, RefusesSettingsThatWouldBeLost) {
                                                        {"kasa_config", "{\"a\": 1}"},
                                                        {"velora_config", "{\"a\": 1}"},
                                                        {"monteclora_config", "{\"a\": 1}"},
-                                                       {"bias", "\"all\""},
+                                                       {"bias", "\"some\""},
                                                        {"init_lora_weights", "\"pissa_niter_4\""},
                                                        {"init_lora_weights", "\"olora\""},
                                                        {"init_lora_weights", "\"loftq\""},

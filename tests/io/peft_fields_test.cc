@@ -86,8 +86,7 @@ const std::map<std::string, Honoured>& HonouredFields() {
 const std::vector<std::pair<std::string, Json>>& RefusedFields() {
   static const std::vector<std::pair<std::string, Json>> fields = {
       {"peft_type", "LOHA"},
-      {"bias", "all"},
-      {"bias", "lora_only"},
+      {"bias", "some"},
       {"lora_bias", true},
       {"init_lora_weights", "pissa"},
       {"init_lora_weights", "pissa_niter_16"},
@@ -150,6 +149,10 @@ TEST(PeftFieldsTest, OfTrainingHaveNoEffect) {
     EXPECT_EQ(FormatAdapterConfig(With("init_lora_weights", init)), plain) << init;
   }
   EXPECT_EQ(FormatAdapterConfig(With("init_lora_weights", false)), plain);
+  // Of trained biases the tensors tell.
+  for (const char* bias : {"all", "lora_only"}) {
+    EXPECT_EQ(FormatAdapterConfig(With("bias", bias)), plain) << bias;
+  }
 }
 
 TEST(PeftFieldsTest, AreAllThere) {

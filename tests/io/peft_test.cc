@@ -286,19 +286,41 @@ TEST_F(PeftTest, FindsReplacedWeights) {
   EXPECT_THAT(adapter.replaced[0].tensor->shape, ElementsAre(9, 5));
 }
 
+TEST_F(PeftTest, ReadsTrainedBiases) {
+  std::vector<TensorInfo> tensors = GoodTensors();
+  tensors.push_back(Tensor(std::string(kQ) + ".base_layer.bias", {4}));
+  tensors.push_back(Tensor("model.layers.0.self_attn.o_proj.bias", {5}));
+  WriteRaw(tensors);
+  const Adapter adapter = OpenAdapter(folder_.path());
+  ASSERT_EQ(adapter.replaced.size(), 2u);
+  EXPECT_EQ(adapter.replaced[0].name, "model.layers.0.self_attn.o_proj.bias");
+  EXPECT_EQ(adapter.replaced[1].name, std::string(kQ) + ".bias");
+}
+
+// As transformers does it, which takes "base_model.model." away where it is there.
+TEST_F(PeftTest, ReadsNamesWithoutThePrefixOfPeft) {
+  std::vector<TensorInfo> tensors = GoodTensors();
+  for (TensorInfo& tensor : tensors) tensor.name.erase(0, std::string("base_model.model.").size());
+  WriteRaw(tensors);
+  const Adapter adapter = OpenAdapter(folder_.path());
+  ASSERT_EQ(adapter.modules.size(), 1u);
+  EXPECT_EQ(adapter.modules[0].path, kQ);
+}
+
 TEST_F(PeftTest, RefusesTensorsThatWouldBeIgnoredOrMisread) {
   const std::string q = kQ;
   std::vector<TensorInfo> tensors = GoodTensors();
   ExpectTensorsRefused({tensors[0]}, "module '" + q + "': has no lora_B weight");
   ExpectTensorsRefused({tensors[1]}, "has no lora_A weight");
   ExpectTensorsRefused({Tensor("lm_head.weight", {1})}, "holds no LoRA weights");
-  ExpectTensorsRefused({{q + ".lora_A.weight", DType::kF32, {2, 5}}},
-                       "begins with \"base_model.model.\"");
   for (const char* name : {".lora_B.bias", ".lora_C.weight", ".lora_A.two.parts.weight"}) {
     ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + name, {4})}, "is not supported");
   }
-  ExpectTensorsRefused({tensors[0], tensors[1], Tensor(q + ".base_layer.bias", {4})},
-                       "is not supported");
+  ExpectTensorsRefused({tensors[0], tensors[1], {q + ".lora_A.weight", DType::kF32, {2, 5}}},
+                       "name the same matrix");
+  ExpectTensorsRefused(
+      {tensors[0], tensors[1], Tensor(q + ".base_layer.bias", {4}), Tensor(q + ".bias", {4})},
+      "name the same matrix");
   ExpectTensorsRefused({tensors[0], tensors[1],
                         Tensor("model.embed_tokens.token_adapter.trainable_tokens_delta", {4, 5})},
                        "trainable_token_indices of adapter_config.json do not name its module");
