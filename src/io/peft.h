@@ -8,8 +8,8 @@
 //   base_model.model.<experts>[.base_layer].lora_A.weight  [E r, in]     with target_parameters
 //   base_model.model.<experts>[.base_layer].lora_B.weight  [out, E r]    (docs/adapters.md)
 //   base_model.model.<module path>[.base_layer].bias       [out]        with bias "all"
-// "base_model.model." may lack, as in transformers. Paths are read in every spelling that classes of
-// transformers give them and returned as those of a text model: "model.layers...",
+// "base_model.model." may lack, as in transformers. Paths are read in every spelling that classes
+// of transformers give them and returned as those of a text model: "model.layers...",
 // "model.embed_tokens", "lm_head".
 #ifndef QLORA_IO_PEFT_H_
 #define QLORA_IO_PEFT_H_
@@ -26,6 +26,13 @@ namespace qlora {
 
 // The file of the weights in the folder of an adapter.
 inline constexpr const char* kPeftWeights = "adapter_model.safetensors";
+// PEFT refuses dropout beside target_parameters, so adapter_config.json states none there. The
+// fraction that such an adapter was trained with has this key in the metadata of its weights.
+inline constexpr const char* kPeftDropout = "lora_dropout";
+
+// The paths of the tables.
+inline constexpr const char* kEmbeddingPath = "model.embed_tokens";
+inline constexpr const char* kHeadPath = "lm_head";
 
 // The adapter of one linear. Shapes are checked against each other and against the rank that the
 // configuration states; the tensors are F32, F16 or BF16.
@@ -42,6 +49,8 @@ struct ExpertStack {
   std::string parameter;          // "gate_up_proj" or "down_proj"
   const TensorInfo* a = nullptr;  // [E r, in]: row e r + i
   const TensorInfo* b = nullptr;  // [out, E r]: column i E + e
+
+  bool is_gate_up() const { return parameter == "gate_up_proj"; }
 };
 
 // Rows of a table that have new values.
