@@ -11,6 +11,7 @@
 #include "config/gguf_names.h"
 #include "gguf/gguf.h"
 #include "io/float_encoding.h"
+#include "model/gguf_rows.h"
 #include "model/gguf_source.h"
 #include "model/tensor_list.h"
 

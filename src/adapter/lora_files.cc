@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/matrix.h"
 #include "io/peft.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 
 namespace qlora {

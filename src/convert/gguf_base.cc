@@ -8,6 +8,7 @@
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "model/checkpoint.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 #include "tokenizer/gguf/gguf_tokenizer_json.h"
 #include "tokenizer/tokenizer.h"

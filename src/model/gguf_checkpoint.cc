@@ -14,6 +14,7 @@
 #include "base/matrix.h"
 #include "config/families.h"
 #include "config/gguf_keys.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 #include "model/tensor_views.h"
 

@@ -112,12 +112,6 @@ std::string StemOf(std::string_view tensor);
 // What a GGUF file is read as has -exp(A_log) under this name in the place of A_log.
 std::string RateName(const std::string& a_log);
 
-// The tensors of the first spelling.
-std::vector<std::string> GgufTensorsOf(const ListedTensor& row);
-// The order in which one of them has the rows of `row`, which is a tensor of this layer.
-LinearRows GgufRowsOf(const DecoderConfig& config, std::int64_t layer, const ListedTensor& row,
-                      const std::string& tensor);
-
 // Of the linears of a layer, those of one row: one, or all experts'.
 template <typename T>
 std::vector<const T*> StackOf(const PerLinear<T>& linears, const LayerTensor& row) {
@@ -127,15 +121,6 @@ std::vector<const T*> StackOf(const PerLinear<T>& linears, const LayerTensor& ro
     stack.push_back(&group[i]);
   }
   return stack;
-}
-
-// visit(row, tensor) for each tensor of a GGUF file that holds linears of a layer.
-template <typename Visit>
-void ForEachGgufLinear(const DecoderConfig& config, std::int64_t layer, Visit&& visit) {
-  for (const LayerTensor& row : LayerTensors(config, layer)) {
-    if (row.kind != TensorKind::kLinear) continue;
-    for (const std::string& tensor : GgufTensorsOf(row)) visit(row, tensor);
-  }
 }
 
 // visit(row, expert) for each linear among the rows of a layer, in the order of PerLinear.

@@ -12,6 +12,7 @@
 #include "convert/gguf_rewrite.h"
 #include "io/peft.h"
 #include "model/checkpoint.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 
 namespace qlora {

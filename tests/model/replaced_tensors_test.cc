@@ -34,6 +34,7 @@ class ReplacedTensorsTest : public ::testing::Test {
                                   {"num_experts_per_tok", 2},
                                   {"moe_intermediate_size", 12},
                                   {"shared_expert_intermediate_size", 8},
+                                  {"partial_rotary_factor", 0.5},
                                   {"linear_num_key_heads", 2},
                                   {"linear_num_value_heads", 4},
                                   {"linear_key_head_dim", 4},

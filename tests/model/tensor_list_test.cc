@@ -7,6 +7,7 @@
 #include <set>
 
 #include "config/config_fixture.h"
+#include "model/gguf_rows.h"
 
 namespace qlora {
 namespace {

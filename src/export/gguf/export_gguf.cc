@@ -23,6 +23,7 @@
 #include "export/gguf/gguf_stored.h"
 #include "export/gguf/gguf_tokenizer_keys.h"
 #include "model/base_record.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 #include "qlora/export_gguf.h"
 

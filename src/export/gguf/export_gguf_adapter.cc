@@ -13,6 +13,7 @@
 #include "export/gguf/gguf_origin.h"
 #include "export/gguf/gguf_plan.h"
 #include "model/base_record.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 
 namespace qlora {

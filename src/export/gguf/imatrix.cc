@@ -11,6 +11,7 @@
 #include "gguf/gguf_writer.h"
 #include "io/float_encoding.h"
 #include "io/gguf_path.h"
+#include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 
 namespace qlora {
