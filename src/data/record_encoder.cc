@@ -100,6 +100,8 @@ std::string RecordEncoder::key() const {
         std::move(types),     o.soft_targets,       o.shuffles_options,   o.seed,
         o.max_options,        o.share_prefix,       o.fields.text_column, o.fields.label_column,
         o.fields.label_names, o.fields.instructions};
+    // Not in the keys of before, as what follows.
+    if (o.space != PromptSpace::kOfPrompt) key["decision"].push_back(static_cast<int>(o.space));
   }
   if (options_.preference.form != PreferenceForm::kNone) {
     key["preference"] = {static_cast<int>(options_.preference.form),

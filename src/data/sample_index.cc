@@ -267,6 +267,9 @@ auto SampleIndex::WithRecord(std::int64_t record, const Body& body) const {
 // takes little time.
 Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
   if (!records_) return Window(entry.record);
+  if (visit > 0 && encoder_.decisions() != nullptr) {
+    if (auto sample = OfVisit(entry, visit)) return *std::move(sample);
+  }
   Sample sample = WithRecord(
       entry.record, [&](const OrderedJson& json) { return encoder_.Encode(json, entry.part); });
   if (LongestSequence(sample) > max_length_) Cut(sample, max_length_);
@@ -277,20 +280,19 @@ Sample SampleIndex::Read(const SampleEntry& entry, std::int64_t visit) const {
         "the folder of the index and start again",
         Where(entry.record));
   }
-  return visit > 0 && encoder_.decisions() != nullptr ? OfVisit(entry, std::move(sample), visit)
-                                                      : sample;
+  return sample;
 }
 
 // Plans of memory and of micro-batches count the tokens of the first visit. Another order has as
 // many, but where letters join what is around them; such a record keeps its first order.
-Sample SampleIndex::OfVisit(const SampleEntry& entry, Sample first, std::int64_t visit) const {
+std::optional<Sample> SampleIndex::OfVisit(const SampleEntry& entry, std::int64_t visit) const {
   Sample sample = WithRecord(entry.record, [&](const OrderedJson& json) {
     return encoder_.decisions()->Encode(json, static_cast<std::uint64_t>(visit)).sample;
   });
-  const bool fits = sample.ids.size() == first.ids.size() &&
-                    LongestSequence(sample) == LongestSequence(first) &&
-                    UnfoldedRows(sample) == UnfoldedRows(first);
-  return fits ? sample : first;
+  const bool fits =
+      std::ssize(sample.ids) == entry.length && LongestSequence(sample) == entry.longest &&
+      UnfoldedRows(sample) == entry.unfolded && CountSupervised(sample) == entry.supervised;
+  return fits ? std::optional(std::move(sample)) : std::nullopt;
 }
 
 std::optional<OrderedJson> SampleIndex::ReadRecord(const SampleEntry& entry) const {

@@ -79,7 +79,8 @@ class SampleIndex {
   std::int64_t FirstUntrained() const;
 
  private:
-  Sample OfVisit(const SampleEntry& entry, Sample first, std::int64_t visit) const;
+  // The sample in the order of a later visit; nothing where it has other sizes than the entry.
+  std::optional<Sample> OfVisit(const SampleEntry& entry, std::int64_t visit) const;
   struct FileLayout {
     PromptLayout layout;
     std::vector<FieldName> names;

@@ -19,9 +19,9 @@
 #include "convert/verify.h"
 #include "convert/verify_output.h"
 #include "convert/verify_report.h"
-#include "decision/decision_template.h"
 #include "export/export_adapter.h"
 #include "export/export_checks.h"
+#include "export/export_decision.h"
 #include "export/export_hf.h"
 #include "export/export_output.h"
 #include "export/gguf/export_gguf.h"
@@ -31,7 +31,6 @@
 #include "export/gguf/gguf_mix.h"
 #include "export/gguf/imatrix.h"
 #include "export/modelfile.h"
-#include "export/ollama_template.h"
 #include "gguf/gguf.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
@@ -41,7 +40,6 @@
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
-#include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
@@ -277,7 +275,7 @@ class Exporter {
     if (writes_values()) return WriteAdapterFolder();
     const GgufSource source = Source();
     const std::string& name = source.name;
-    FindDecision();
+    decision_ = DecisionToWrite(options_, adapters_, model_dir_);
     if (adapter_only()) {
       if (decision_) {
         notes_.push_back(
@@ -300,6 +298,12 @@ class Exporter {
     std::unique_ptr<GgufReader> stored;
     const auto gguf = FindGguf(model_dir_);
     if (gguf && !replaces()) stored = OpenGguf(*gguf);
+    const auto check_kept = [&](const std::vector<KeptChange>& kept) {
+      notes_.push_back(CheckKeptChange(kept, options_,
+                                       keeps_types() ? "the types of the file" : file_type_->name,
+                                       IsPublishedForm(), report));
+      std::erase(notes_, "");
+    };
     target_.outtype = ExportGgufModel(context_, backend_.memory(),
                                       {.config = config_,
                                        .tokenizer = tokenizer,
@@ -312,7 +316,7 @@ class Exporter {
                                        .file = *file_type_,
                                        .importance = importance ? &*importance : nullptr,
                                        .importance_file = options_.imatrix,
-                                       .check = [&](const auto& kept) { CheckKept(kept, report); },
+                                       .check = check_kept,
                                        .decision = decision(),
                                        .stored = stored.get(),
                                        .keeps_types = keeps_types()},
@@ -327,16 +331,9 @@ class Exporter {
   // The files that were written, after a Modelfile that was asked for.
   std::vector<std::string> WithModelfile(const Tokenizer& tokenizer) {
     if (!options_.modelfile) return {options_.output};
-    OllamaTemplate chat = OllamaTemplateOf(tokenizer);
-    notes_.insert(notes_.end(), chat.notes.begin(), chat.notes.end());
-    OllamaModel model{.gguf = options_.output,
-                      .stops = StopTexts(tokenizer),
-                      .context = config_.max_position_embeddings,
-                      .chat_template = std::move(chat.text)};
-    // A stop ends the turn already where a BOS follows it.
-    const bool stops = std::ranges::any_of(
-        model.stops, [&](const std::string& stop) { return chat.turn_end.starts_with(stop); });
-    if (!chat.turn_end.empty() && !stops) model.stops.push_back(chat.turn_end);
+    OllamaModel model = OllamaModelOf(tokenizer, notes_);
+    model.gguf = options_.output;
+    model.context = config_.max_position_embeddings;
     if (adapter_only()) {
       model.gguf = *FindGguf(model_dir_);
       model.adapter = options_.output;
@@ -371,47 +368,9 @@ class Exporter {
                     tokens, options_.imatrix));
   }
 
-  // Reports what rounding to blocks leaves of the adapter. Errors: InvalidInput where it leaves
-  // little, and nobody asked for that.
-  void CheckKept(const std::vector<KeptChange>& kept, ExportReport& report) {
-    if (kept.empty()) return;
-    KeptChange all;
-    for (const KeptChange& tensor : kept) {
-      all.wanted += tensor.wanted;
-      all.achieved += tensor.achieved;
-      report.kept_by_tensor.push_back({tensor.tensor, tensor.share()});
-    }
-    report.kept_change = all.share();
-    constexpr double kWarnBelow = 0.9;
-    constexpr double kRefuseBelow = 0.7;
-    // Negated, so that NaN counts as too little.
-    if (all.share() >= kWarnBelow) return;
-    const std::string found =
-        fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights",
-                    keeps_types() ? "the types of the file" : file_type_->name, 100 * all.share());
-    const std::string advice = AdviceFor(report.merge_base);
-    if (!(all.share() >= kRefuseBelow) && !options_.force) {
-      ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options_.output, found,
-                        advice);
-    }
-    notes_.push_back(fmt::format("{}; {}", found, advice));
-  }
-
   // MXFP4 is the form in which gpt-oss was published: there is no checkpoint of more bits.
   bool IsPublishedForm() const {
     return std::ranges::count(weights_.sizes.block_formats, "MXFP4") > 0;
-  }
-
-  // What keeps more of an adapter that was merged into this base.
-  std::string AdviceFor(const std::string& merge_base) const {
-    std::string advice;
-    if (merge_base == "nf4") {
-      advice = "merge into the 16-bit checkpoint instead of its 4 bits (--merge-base original), ";
-    } else if (merge_base == "blocks" && !IsPublishedForm()) {
-      advice = "merge into the 16-bit checkpoint that the file was made from, ";
-    }
-    return advice +
-           "keep the adapter apart (--format gguf-adapter), or choose an outtype of more bits";
   }
 
   std::vector<std::string> WriteAdapterFolder() {
@@ -427,58 +386,10 @@ class Exporter {
     return files;
   }
 
-  // Finds how the model decides, if it does.
-  void FindDecision() {
-    decision_ = FindDecisionSource(adapters_.first(), model_dir_);
-    if (!options_.decision_template.empty()) {
-      const Tokenizer tokenizer = LoadTokenizer();
-      const auto chat = LoadChatTemplate({}, tokenizer, ChatClock::kFixed);
-      const DecisionTokenizer letters(tokenizer);
-      decision_.emplace();
-      decision_->file.labels = letters.LabelTexts();
-      decision_->file.decision_template =
-          LoadDecisionTemplate(options_.decision_template, letters, chat.get()).text();
-    }
-    if (options_.decision_temperature.empty()) return;
-    if (!decision_) {
-      ThrowInvalidInput("decision_temperature: the model does not decide; give decision_template");
-    }
-    decision_->file.temperatures =
-        ParseTemperatures(options_.decision_temperature, "decision_temperature");
-    decision_->file.fitted_on.clear();
-  }
   const DecisionSource* decision() const { return decision_ ? &*decision_ : nullptr; }
 
   std::vector<std::string> WriteHf() {
-    FindDecision();
-    const bool is_gguf = FindGguf(model_dir_).has_value();
-    MergedPrompts prompts;
-    const fs::path folder = adapters_.first();
-    const fs::path kept = folder / kChatTemplateFile;
-    const auto base = adapter_ ? LoadBaseRecord(folder) : std::nullopt;
-    if (adapter_ && fs::exists(kept)) {
-      prompts.chat_template = ReadTextFile(kept);
-    } else if (adapter_ && (is_gguf || fs::exists(model_dir_ / kChatTemplateFile))) {
-      // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
-      const Tokenizer tokenizer = Tokenizer::Load(model_dir_, folder);
-      const auto& templates = tokenizer.spec().chat_templates;
-      // Of a GGUF file, the file's own are written in any case, all of them.
-      const bool is_own = is_gguf && templates == Tokenizer::Load(model_dir_).spec().chat_templates;
-      if (!templates.empty() && !is_own) prompts.chat_template = templates.front().text;
-    }
-    if (adapter_) {
-      prompts.record = base ? base->prompts : PromptRecord{};
-      // Beside a GGUF file, a tokenizer of an adapter counts as a whole.
-      if (!is_gguf || fs::exists(folder / "tokenizer.json")) prompts.tokenizer_dir = folder;
-    }
-    // A GGUF file has no other record of an adapter that was merged into it.
-    if (is_gguf && !adapter_ && HoldsMergedWeights(model_dir_)) prompts.record.emplace();
-    if (decision_) {
-      prompts.decision = decision_->file;
-      if (prompts.decision->labels.empty()) {
-        prompts.decision->labels = DecisionTokenizer(LoadTokenizer()).LabelTexts();
-      }
-    }
+    decision_ = DecisionToWrite(options_, adapters_, model_dir_);
     std::vector<std::string> files;
     NamingTarget(options_.output, [&] {
       files = ExportHf(context_, backend_.memory(),
@@ -487,7 +398,7 @@ class Exporter {
                         .config = config_,
                         .weights = weights_,
                         .adapter = adapter(),
-                        .prompts = std::move(prompts)},
+                        .prompts = FindPrompts(model_dir_, adapters_.first(), decision())},
                        target_, progress_, notes_);
     });
     return files;

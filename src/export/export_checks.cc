@@ -7,6 +7,21 @@
 #include "export/gguf/imatrix.h"
 
 namespace qlora {
+namespace {
+
+// What keeps more of an adapter that was merged into this base.
+std::string AdviceFor(const std::string& merge_base, bool is_published) {
+  std::string advice;
+  if (merge_base == "nf4") {
+    advice = "merge into the 16-bit checkpoint instead of its 4 bits (--merge-base original), ";
+  } else if (merge_base == "blocks" && !is_published) {
+    advice = "merge into the 16-bit checkpoint that the file was made from, ";
+  }
+  return advice +
+         "keep the adapter apart (--format gguf-adapter), or choose an outtype of more bits";
+}
+
+}  // namespace
 
 void CheckExportOptions(const ExportOptions& options) {
   // A bool becomes a text of one character without a word of the compiler.
@@ -55,6 +70,30 @@ void CheckExportOptions(const ExportOptions& options) {
         "text like those that the model shall write, or an importance matrix of llama.cpp",
         file.name);
   }
+}
+
+std::string CheckKeptChange(const std::vector<KeptChange>& kept, const ExportOptions& options,
+                            std::string_view types, bool is_published, ExportReport& report) {
+  if (kept.empty()) return "";
+  KeptChange all;
+  for (const KeptChange& tensor : kept) {
+    all.wanted += tensor.wanted;
+    all.achieved += tensor.achieved;
+    report.kept_by_tensor.push_back({tensor.tensor, tensor.share()});
+  }
+  report.kept_change = all.share();
+  constexpr double kWarnBelow = 0.9;
+  constexpr double kRefuseBelow = 0.7;
+  // Negated, so that NaN counts as too little.
+  if (all.share() >= kWarnBelow) return "";
+  const std::string found =
+      fmt::format("rounding to {} keeps {:.0f} % of the adapter's change of the weights", types,
+                  100 * all.share());
+  const std::string advice = AdviceFor(report.merge_base, is_published);
+  if (!(all.share() >= kRefuseBelow) && !options.force) {
+    ThrowInvalidInput("{}: {}; {}; --force writes it all the same", options.output, found, advice);
+  }
+  return fmt::format("{}; {}", found, advice);
 }
 
 }  // namespace qlora

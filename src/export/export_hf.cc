@@ -17,12 +17,15 @@
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
 #include "io/fp8.h"
+#include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
+#include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "model/tensor_list.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 namespace {
@@ -259,7 +262,44 @@ class HfWriter {
   std::vector<std::byte> bytes_;  // of the same piece
 };
 
+// The chat template of an adapter that takes the place of the model's; "" where there is none.
+std::string TemplateOfAdapter(const std::filesystem::path& model,
+                              const std::filesystem::path& adapter, bool is_gguf) {
+  const std::filesystem::path kept = adapter / kChatTemplateFile;
+  if (Exists(kept)) return ReadTextFile(kept);
+  if (!is_gguf && !Exists(model / kChatTemplateFile)) return "";
+  // The template of the adapter may be in its tokenizer_config.json, over which a file wins.
+  const Tokenizer tokenizer = Tokenizer::Load(model, adapter);
+  const auto& templates = tokenizer.spec().chat_templates;
+  // Of a GGUF file, the file's own are written in any case, all of them.
+  const bool is_own = is_gguf && templates == Tokenizer::Load(model).spec().chat_templates;
+  return templates.empty() || is_own ? "" : templates.front().text;
+}
+
 }  // namespace
+
+MergedPrompts FindPrompts(const std::filesystem::path& model, const std::filesystem::path& adapter,
+                          const DecisionSource* decision) {
+  const bool is_gguf = FindGguf(model).has_value();
+  MergedPrompts prompts;
+  if (!adapter.empty()) {
+    prompts.chat_template = TemplateOfAdapter(model, adapter, is_gguf);
+    const auto base = LoadBaseRecord(adapter);
+    prompts.record = base ? base->prompts : PromptRecord{};
+    // Beside a GGUF file, a tokenizer of an adapter counts as a whole.
+    if (!is_gguf || Exists(adapter / "tokenizer.json")) prompts.tokenizer_dir = adapter;
+  } else if (is_gguf && HoldsMergedWeights(model)) {
+    // The file has no other record of an adapter that was merged into it.
+    prompts.record.emplace();
+  }
+  if (decision == nullptr) return prompts;
+  prompts.decision = decision->file;
+  if (prompts.decision->labels.empty()) {
+    const Tokenizer tokenizer = Tokenizer::Load(model, adapter, TemplateUse::kShow);
+    prompts.decision->labels = DecisionTokenizer(tokenizer).LabelTexts();
+  }
+  return prompts;
+}
 
 std::vector<std::string> ExportHf(Context& context, Memory& memory, const HfModelSource& model,
                                   const ExportTarget& target, const ProgressFn& progress,

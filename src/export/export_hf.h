@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "decision/decision_file.h"
 #include "export/export_target.h"
+#include "inference/decision_source.h"
 #include "io/json_fwd.h"
 #include "model/weights.h"
 #include "prompt/prompt_record.h"
@@ -25,6 +26,11 @@ struct MergedPrompts {
   std::optional<DecisionFile> decision = {};  // likewise
   std::filesystem::path tokenizer_dir = {};   // files of a tokenizer in the place of the model's
 };
+
+// Finds them for a model in `model`, a folder or GGUF file, and an adapter ("": none). decision: of
+// the output; may be null.
+MergedPrompts FindPrompts(const std::filesystem::path& model, const std::filesystem::path& adapter,
+                          const DecisionSource* decision);
 
 // What a checkpoint is made from.
 struct HfModelSource {

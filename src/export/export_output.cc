@@ -145,7 +145,8 @@ void CheckModelfile(const ExportOptions& options) {
   if (options.format != "gguf" && options.format != "gguf-adapter") {
     ThrowInvalidInput("--format {} has no Modelfile: it names a GGUF model", options.format);
   }
-  if (options.format == "gguf-adapter" && !FindGguf(ResolveModelDir(options.model_name_or_path))) {
+  const auto gguf = FindGguf(ResolveModelDir(options.model_name_or_path));
+  if (options.format == "gguf-adapter" && !gguf) {
     ThrowInvalidInput(
         "a Modelfile of an adapter names the GGUF file of its model, and {} is none; export the "
         "model to GGUF and give that file as the model",
@@ -156,18 +157,17 @@ void CheckModelfile(const ExportOptions& options) {
         "output {} is the name of the Modelfile itself; choose a name that ends in .gguf",
         options.output);
   }
-  if (!FitsModelfile(fs::path(options.output).filename().string())) {
-    ThrowInvalidInput("output {}: a Modelfile cannot name it; choose a name without quotes",
-                      options.output);
-  }
+  const fs::path folder = fs::absolute(modelfile).parent_path();
+  PathInModelfile(folder, options.output);
+  if (options.format == "gguf-adapter") PathInModelfile(folder, *gguf);
   if (!Exists(modelfile)) return;
   if (!options.overwrite) {
     ThrowInvalidInput("{} exists; give --overwrite to replace it", modelfile.string());
   }
   if (!IsModelfileOf(ReadTextFile(modelfile), options.output)) {
     ThrowInvalidInput(
-        "{} is of another model or was written by hand, and --overwrite replaces nothing else; "
-        "move it, or choose another folder",
+        "{} is of another model, or was written or changed by hand, which --overwrite does not "
+        "replace; move it, or choose another folder",
         modelfile.string());
   }
 }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
+#include "export/ollama_template.h"
 #include "io/json.h"
+#include "tokenizer/lookup_tables.h"
 
 namespace qlora {
 namespace {
@@ -18,20 +21,11 @@ constexpr std::string_view kContext = "PARAMETER num_ctx ";
 constexpr std::string_view kStop = "PARAMETER stop ";
 constexpr std::string_view kTemplate = "TEMPLATE \"\"\"";
 constexpr std::string_view kTemplateEnd = "\"\"\"\n";
-// In each TEMPLATE that is written (GoTemplate).
-constexpr std::string_view kOwnTemplate = "{{ range $i, $m := .Messages }}{{ $last := ";
 
-// "./a.gguf" in `folder`, "../b/a.gguf" elsewhere.
-std::string PathFrom(const std::filesystem::path& folder, const std::filesystem::path& file) {
-  const auto normal = [](const std::filesystem::path& path) {
-    return std::filesystem::absolute(path).lexically_normal();
-  };
-  const std::string path = normal(file).lexically_relative(normal(folder)).generic_string();
-  if (!FitsModelfile(path)) {
-    ThrowInvalidInput("{}: a Modelfile cannot name it; choose a name without quotes",
-                      file.string());
-  }
-  return path.starts_with("../") ? path : "./" + path;
+// The first line. A text that a person has changed has another hash.
+std::string MarkOf(std::string_view lines) {
+  return fmt::format("# By qlora export, which replaces it unless you change it: {:016x}\n",
+                     HashBytes(lines));
 }
 
 // Takes a line off the front.
@@ -49,6 +43,19 @@ bool FitsModelfile(std::string_view text) {
                               [](unsigned char c) { return c < ' ' || c == '"' || c == 127; });
 }
 
+std::string PathInModelfile(const std::filesystem::path& folder,
+                            const std::filesystem::path& file) {
+  const auto normal = [](const std::filesystem::path& path) {
+    return std::filesystem::absolute(path).lexically_normal();
+  };
+  const std::string path = normal(file).lexically_relative(normal(folder)).generic_string();
+  if (!FitsModelfile(path)) {
+    ThrowInvalidInput("{}: a Modelfile cannot name it; choose a name without quotes",
+                      file.string());
+  }
+  return path.starts_with("../") ? path : "./" + path;
+}
+
 std::vector<std::string> StopTexts(const Tokenizer& tokenizer) {
   std::set<std::string_view> added;
   for (const AddedToken& token : tokenizer.spec().added_tokens) added.insert(token.content);
@@ -62,11 +69,23 @@ std::vector<std::string> StopTexts(const Tokenizer& tokenizer) {
   return texts;
 }
 
+OllamaModel OllamaModelOf(const Tokenizer& tokenizer, std::vector<std::string>& notes) {
+  OllamaTemplate chat = OllamaTemplateOf(tokenizer);
+  notes.insert(notes.end(), chat.notes.begin(), chat.notes.end());
+  OllamaModel model{.gguf = {}, .stops = StopTexts(tokenizer)};
+  // A stop ends the turn already where a BOS follows it.
+  const bool stops = std::ranges::any_of(
+      model.stops, [&](const std::string& stop) { return chat.turn_end.starts_with(stop); });
+  if (!chat.turn_end.empty() && !stops) model.stops.push_back(chat.turn_end);
+  model.chat_template = std::move(chat.text);
+  return model;
+}
+
 std::string Modelfile(const OllamaModel& model, const std::filesystem::path& folder,
                       std::vector<std::string>& notes) {
-  std::string text = fmt::format("{}{}\n", kFrom, PathFrom(folder, model.gguf));
+  std::string text = fmt::format("{}{}\n", kFrom, PathInModelfile(folder, model.gguf));
   if (!model.adapter.empty()) {
-    text += fmt::format("{}{}\n", kAdapter, PathFrom(folder, model.adapter));
+    text += fmt::format("{}{}\n", kAdapter, PathInModelfile(folder, model.adapter));
   }
   text += fmt::format("{}{}\n", kContext, std::min(model.context, kMostContext));
   for (const std::string& stop : model.stops) {
@@ -81,27 +100,16 @@ std::string Modelfile(const OllamaModel& model, const std::filesystem::path& fol
   if (!model.chat_template.empty()) {
     text += fmt::format("{}{}{}", kTemplate, model.chat_template, kTemplateEnd);
   }
-  return text;
+  return MarkOf(text) + text;
 }
 
 bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf) {
+  if (text.empty()) return false;
+  const std::string_view mark = TakeLine(text);
+  if (mark != MarkOf(text)) return false;
   const std::string name = fmt::format("./{}\n", gguf.filename().string());
-  if (!text.starts_with(kFrom)) return false;
-  bool names_it = TakeLine(text).substr(kFrom.size()) == name;
-  if (text.starts_with(kAdapter)) {
-    names_it = TakeLine(text).substr(kAdapter.size()) == name;
-  }
-  while (!text.empty()) {
-    if (text.starts_with(kTemplate)) {
-      const std::size_t end = text.find(kTemplateEnd, kTemplate.size());
-      if (end == text.npos || text.find(kOwnTemplate) > end) return false;
-      text.remove_prefix(end + kTemplateEnd.size());
-      continue;
-    }
-    if (!text.starts_with(kContext) && !text.starts_with(kStop)) return false;
-    TakeLine(text);
-  }
-  return names_it;
+  const std::string_view from = TakeLine(text).substr(kFrom.size());
+  return text.starts_with(kAdapter) ? TakeLine(text).substr(kAdapter.size()) == name : from == name;
 }
 
 }  // namespace qlora

@@ -20,6 +20,10 @@ std::vector<std::string> StopTexts(const Tokenizer& tokenizer);
 // characters, with which a token of the model could write lines of its own.
 bool FitsModelfile(std::string_view text);
 
+// The path of `file` from the folder of a Modelfile: "./a.gguf" in it, "../b/a.gguf" elsewhere.
+// Errors: InvalidInput for a path that a line cannot hold.
+std::string PathInModelfile(const std::filesystem::path& folder, const std::filesystem::path& file);
+
 // What Ollama makes a model of.
 struct OllamaModel {
   std::filesystem::path gguf;          // in the folder of the Modelfile, or elsewhere
@@ -29,14 +33,17 @@ struct OllamaModel {
   std::string chat_template = {};  // OllamaTemplate; "": none
 };
 
+// Template and stops for this tokenizer, without files and context. notes: receives what the
+// template lacks.
+OllamaModel OllamaModelOf(const Tokenizer& tokenizer, std::vector<std::string>& notes);
+
 // Returns the text of a Modelfile in `folder`, with paths that hold from there. notes: receives the
-// stops that are left out because they do not fit. Errors: InvalidInput for a path that a line
-// cannot hold.
+// stops that are left out because they do not fit. Errors: as PathInModelfile.
 std::string Modelfile(const OllamaModel& model, const std::filesystem::path& folder,
                       std::vector<std::string>& notes);
 
-// True for a text that Modelfile() may have given for this GGUF file, a model or an adapter. A
-// person who has written more into it wants to keep it.
+// True for a text that Modelfile() gave for this GGUF file, a model or an adapter: a person who has
+// changed anything in it wants to keep it.
 bool IsModelfileOf(std::string_view text, const std::filesystem::path& gguf);
 
 // Where the Modelfile of a GGUF file is: in its folder.

@@ -49,7 +49,9 @@ std::string Compose(const TurnTexts& turns, bool system, int users) {
     const bool has_system = turns.place == SystemPlace::kFirstUser  ? i == 0
                             : turns.place == SystemPlace::kLastUser ? i + 1 == users
                                                                     : false;
-    if (system && has_system) text += std::string(kSystem) + turns.after_system;
+    if (system && has_system) {
+      text += turns.before_system + std::string(kSystem) + turns.after_system;
+    }
     text += UserOf(i) + turns.after_user;
     if (i + 1 < users) text += turns.before_answer + AnswerOf(i) + turns.after_answer;
   }
@@ -127,8 +129,7 @@ class Prober {
       turns.after_answer += bos_;
     }
     if (!TakeEnd(turns.opening, turns.before_user)) return std::nullopt;
-    PlaceSystem(turns);
-    return Holds(turns) ? std::optional(turns) : std::nullopt;
+    return PlaceSystem(turns) && Holds(turns) ? std::optional(turns) : std::nullopt;
   }
 
  private:
@@ -146,21 +147,29 @@ class Prober {
     }
   }
 
-  void PlaceSystem(TurnTexts& turns) const {
+  // False for a system message that is shown elsewhere than TurnTexts can say. One that is refused
+  // or not shown has no place.
+  bool PlaceSystem(TurnTexts& turns) const {
     const auto one = Render(true, 1, false, TurnPrompt::kUsual);
     const auto two = Render(true, 2, false, TurnPrompt::kUsual);
-    if (!one || !two) return;
+    const auto shows = [](const std::optional<std::string>& text) {
+      return text && text->find(kSystem) != text->npos;
+    };
+    if (!shows(one) && !shows(two)) return true;
+    if (!one || !two) return false;
     const auto before = Between(*one, "", kSystem);
     const auto after = Between(*one, kSystem, UserOf(0));
-    if (!before || !after) return;
+    if (!before || !after) return false;
+    turns.before_system = *before;
     turns.after_system = *after;
     if (TakeEnd(turns.after_system, turns.before_user)) {
       turns.place = SystemPlace::kOwn;
-      turns.before_system = *before;
-    } else if (before->ends_with(turns.before_user)) {
-      turns.place = two->find(kSystem) < two->find(UserOf(0)) ? SystemPlace::kFirstUser
-                                                              : SystemPlace::kLastUser;
+      return true;
     }
+    if (!TakeBegin(turns.before_system, turns.before_user)) return false;
+    turns.place = two->find(kSystem) < two->find(UserOf(0)) ? SystemPlace::kFirstUser
+                                                            : SystemPlace::kLastUser;
+    return true;
   }
 
   bool Holds(const TurnTexts& turns) const {
@@ -203,8 +212,8 @@ std::string GoTemplate(const TurnTexts& turns) {
   if (turns.place == SystemPlace::kFirstUser || turns.place == SystemPlace::kLastUser) {
     // The system message is the first of all.
     const char* const here = turns.place == SystemPlace::kLastUser ? "$last" : "(eq $i 1)";
-    text += fmt::format("{{{{ if and $.System {} }}}}{{{{ $.System }}}}{}{{{{ end }}}}", here,
-                        turns.after_system);
+    text += fmt::format("{{{{ if and $.System {} }}}}{}{{{{ $.System }}}}{}{{{{ end }}}}", here,
+                        turns.before_system, turns.after_system);
   }
   text += fmt::format("{{{{ .Content }}}}{}{{{{ if $last }}}}{}{{{{ end }}}}{{{{ end }}}}",
                       turns.after_user, turns.prompt);

@@ -25,7 +25,7 @@ enum class SystemPlace {
 struct TurnTexts {
   std::string opening;  // without a system message
   SystemPlace place = SystemPlace::kNone;
-  std::string before_system;  // of kOwn
+  std::string before_system;  // of kOwn; of the others, behind before_user
   std::string after_system;
   std::string before_user;
   std::string after_user;

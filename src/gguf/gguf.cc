@@ -49,6 +49,15 @@ bool GgufMetadata::Add(std::string key, GgufValue value) {
   return is_new;
 }
 
+void GgufMetadata::Set(std::string key, GgufValue value) {
+  const auto found = numbers_.find(key);
+  if (found == numbers_.end()) {
+    Add(std::move(key), std::move(value));
+  } else {
+    entries_[found->second].value = std::move(value);
+  }
+}
+
 const GgufValue* GgufMetadata::Find(std::string_view key) const {
   const auto found = numbers_.find(key);
   return found == numbers_.end() ? nullptr : &entries_[found->second].value;

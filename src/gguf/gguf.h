@@ -44,6 +44,8 @@ class GgufMetadata {
   // One call per key: g++ 12 takes exponential time over a braced list of such entries. Returns
   // false when there was such a key, which Find goes on to find.
   bool Add(std::string key, GgufValue value);
+  // Takes the place of the value of a key, where it has one.
+  void Set(std::string key, GgufValue value);
   const std::vector<GgufEntry>& entries() const { return entries_; }
   const GgufValue* Find(std::string_view key) const;  // nullptr when there is no such key
   bool operator==(const GgufMetadata& other) const { return entries_ == other.entries_; }

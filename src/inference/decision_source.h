@@ -11,13 +11,13 @@
 #include "decision/decision_labels.h"
 #include "gguf/gguf.h"
 #include "prompt/prompt_layout.h"
+#include "tokenizer/gguf/gguf_vocabulary.h"
 
 namespace qlora {
 
-// The keys of llama.cpp; those that begin with a dot stand behind the architecture.
+// The keys of llama.cpp, beside kDecisionTemplateKey; they stand behind the architecture.
 inline constexpr const char* kDecisionTypeKey = ".decision.type";
 inline constexpr const char* kDecisionTemperatureKey = ".decision.temperature.";
-inline constexpr const char* kDecisionTemplateKey = "tokenizer.chat_template.systemone";
 
 struct DecisionSource {
   DecisionFile file;                           // without labels in GGUF files

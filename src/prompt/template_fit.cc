@@ -151,12 +151,13 @@ OrderedJson WithTextParts(const Conversation& conversation, OrderedJson messages
     if (origin >= conversation.text_parts.size()) continue;
     const std::vector<std::string>& texts = conversation.text_parts[origin];
     const std::string whole = fmt::format("{}", fmt::join(texts, ""));
-    OrderedJson& content = messages[m]["content"];
-    if (texts.size() < 2 || content != whole) continue;
+    // A message without a content, as of calls alone, gets none.
+    const auto content = messages[m].find("content");
+    if (texts.size() < 2 || content == messages[m].end() || *content != whole) continue;
     has_parts = true;
-    content = OrderedJson::array();
+    *content = OrderedJson::array();
     for (const std::string& text : joined ? std::vector<std::string>{whole} : texts) {
-      content.push_back({{"type", "text"}, {"text", text}});
+      content->push_back({{"type", "text"}, {"text", text}});
     }
   }
   return has_parts ? messages : OrderedJson();

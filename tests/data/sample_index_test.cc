@@ -5,6 +5,7 @@
 
 #include "data/data_test_util.h"
 #include "records/index_array.h"
+#include "test_build.h"
 
 namespace qlora {
 namespace {
@@ -51,6 +52,19 @@ class SampleIndexTest : public testing::Test {
   TemporaryFolder index_;
   DataOptions options_;
 };
+
+// Labels and prompts of decisions have other tokens where the tokenizer puts a space before them.
+TEST_F(SampleIndexTest, WhoPutsASpaceBeforePromptsIsInTheName) {
+  const std::filesystem::path golden = SourceDir() / "tests" / "golden" / "decision";
+  const Tokenizer tokenizer = Tokenizer::Load(golden / "tiny-qwen3");
+  options_ = data_.With("q.jsonl", ReadBytes((golden / "qwen3" / "eval.jsonl").string()));
+  options_.index_folder = index_ / "decisions";
+  Dataset::Open(options_, tokenizer, nullptr);
+  EXPECT_EQ(Files().size(), 1U);
+  options_.decision.space = PromptSpace::kOfTokenizer;
+  Dataset::Open(options_, tokenizer, nullptr);
+  EXPECT_EQ(Files().size(), 2U);
+}
 
 TEST_F(SampleIndexTest, OnDiskEqualsInMemoryAndIsUsedAgain) {
   DataOptions in_memory = options_;

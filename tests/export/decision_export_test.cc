@@ -4,10 +4,12 @@
 
 #include "base/file.h"
 #include "convert/convert_fixture.h"
+#include "convert/gguf_rewrite.h"
 #include "inference/decision_source.h"
 #include "io/json.h"
 #include "io/test_util.h"
 #include "qlora/model.h"
+#include "tokenizer/tokenizer.h"
 
 namespace qlora {
 namespace {
@@ -51,6 +53,35 @@ class DecisionExportTest : public ConvertTest {
     options.compute_dtype = "float32";
     return Model::Load(context_, options);
   }
+  // Returns the number of answers of the golden file.
+  static int CompareAnswers(Model& model, const std::string& file) {
+    std::ifstream lines(kGolden / "decision" / file);
+    int compared = 0;
+    for (std::string line; std::getline(lines, line); ++compared) {
+      const OrderedJson golden = OrderedJson::parse(line);
+      const OrderedJson found = OrderedJson::parse(model.Decide(golden["request"].dump()));
+      ExpectClose(found["answers"], golden["answer"]["answers"], "answers");
+      EXPECT_EQ(found["usage"], golden["answer"]["usage"]);
+    }
+    return compared;
+  }
+  // llama-tiny with a SentencePiece that puts a space before texts, and has letters for labels.
+  fs::path ModelWithSpaces() {
+    const fs::path model = root_ / "spaces";
+    fs::copy(kGolden / "llama-tiny", model);
+    Json tokenizer = ReadJsonFile(model / "tokenizer.json");
+    tokenizer["normalizer"] = {
+        {"type", "Sequence"},
+        {"normalizers", {{{"type", "Prepend"}, {"prepend", "▁"}}, tokenizer["normalizer"]}}};
+    Json& pieces = tokenizer["model"]["vocab"];
+    for (char letter = 'a'; letter <= 'z'; ++letter) {
+      const Json id = pieces.at(std::string(1, letter));
+      pieces.erase(std::string(1, letter));
+      pieces[std::string(1, static_cast<char>(letter - 'a' + 'A'))] = id;
+    }
+    WriteTextFile(model / "tokenizer.json", tokenizer.dump());
+    return model;
+  }
 };
 
 TEST_F(DecisionExportTest, AnswersAreThoseOfLlamaCpp) {
@@ -62,40 +93,44 @@ TEST_F(DecisionExportTest, AnswersAreThoseOfLlamaCpp) {
   for (const std::string& output : {gguf.output, hf.output}) {
     SCOPED_TRACE(output);
     Model model = Load(output);
-    std::ifstream lines(kGolden / "decision" / "answers.jsonl");
-    int compared = 0;
-    for (std::string line; std::getline(lines, line); ++compared) {
-      const OrderedJson golden = OrderedJson::parse(line);
-      const OrderedJson found = OrderedJson::parse(model.Decide(golden["request"].dump()));
-      ExpectClose(found["answers"], golden["answer"]["answers"], "answers");
-      EXPECT_EQ(found["usage"], golden["answer"]["usage"]);
-    }
-    EXPECT_EQ(compared, 3);
+    EXPECT_EQ(CompareAnswers(model, "answers.jsonl"), 3);
   }
 }
 
-// SentencePiece puts a space before texts; llama.cpp read this file with the same answers.
+// SentencePiece puts a space before texts, and prompts of decisions have their own.
 TEST_F(DecisionExportTest, PromptsOfSentencePieceHaveTheirSpaces) {
-  const fs::path shared = SharedFolder();
-  const fs::path golden = shared / "golden" / "decision" / "gguf";
-  if (!fs::exists(golden)) GTEST_SKIP() << "no " << golden;
+  ExportOptions gguf = Decides("decides.gguf");
+  gguf.model_name_or_path = ModelWithSpaces();
+  Export(context_, gguf);
+  EXPECT_FALSE(
+      *GetGguf<bool>(ReadGgufMetadata(gguf.output), "tokenizer.ggml.add_space_prefix", "file"));
+  ExportOptions hf = gguf;
+  hf.output = root_ / "decides";
+  hf.format = "hf";
+  Export(context_, hf);
+  const std::string request =
+      R"({"state": "RAIN", "questions": {"q": {"type": "choice", "instructions": "WHAT",
+          "criteria": {"RAIN": null, "SUN": null}}}})";
+  const OrderedJson found = OrderedJson::parse(Load(gguf.output).Decide(request));
+  const OrderedJson expected = OrderedJson::parse(Load(hf.output).Decide(request));
+  EXPECT_EQ(found["usage"], expected["usage"]);
+  ExpectClose(found["answers"], expected["answers"], "answers");
+}
+
+// llama.cpp read such a file of a real model with the same answers.
+TEST_F(DecisionExportTest, AnswersOfSentencePieceAreThoseOfLlamaCpp) {
+  const fs::path stories = SharedFolder() / "models" / "stories260K-hf";
+  if (!fs::exists(stories)) GTEST_SKIP() << "no " << stories;
   ExportOptions options = Decides("stories.gguf");
-  options.model_name_or_path = shared / "models" / "stories260K-hf";
+  options.model_name_or_path = stories;
   options.decision_temperature = "noul=1";
   Export(context_, options);
-  EXPECT_FALSE(
-      *GetGguf<bool>(ReadGgufMetadata(options.output), "tokenizer.ggml.add_space_prefix", "file"));
   Model model = Load(options.output);
-  const std::string request = ReadTextFile(golden / "request_score.json");
-  const OrderedJson expected =
-      OrderedJson::parse(ReadTextFile(golden / "answer_stories260K_score.json"));
-  ExpectClose(OrderedJson::parse(model.Decide(request))["answers"], expected["answers"], "answers");
+  EXPECT_EQ(CompareAnswers(model, "stories_answers.jsonl"), 1);
 }
 
 // An adapter without a decision.json, beside a base that decides.
 TEST_F(DecisionExportTest, AnAdapterAnswersByTheKeysOfItsBase) {
-  const fs::path golden = SharedFolder() / "golden" / "decision" / "gguf";
-  if (!fs::exists(golden)) GTEST_SKIP() << "no " << golden;
   const ExportOptions gguf = Decides("decides.gguf");
   Export(context_, gguf);
   ModelOptions options;
@@ -104,10 +139,7 @@ TEST_F(DecisionExportTest, AnAdapterAnswersByTheKeysOfItsBase) {
   options.load_in_4bit = "false";
   options.compute_dtype = "float32";
   Model model = Model::Load(context_, options);
-  const std::string request = ReadTextFile(golden / "request_choice.json");
-  const OrderedJson expected =
-      OrderedJson::parse(ReadTextFile(golden / "answer_adapter_choice.json"));
-  ExpectClose(OrderedJson::parse(model.Decide(request))["answers"], expected["answers"], "answers");
+  EXPECT_EQ(CompareAnswers(model, "adapter_answers.jsonl"), 1);
 }
 
 TEST_F(DecisionExportTest, KeysAreThoseOfLlamaCpp) {
@@ -120,6 +152,68 @@ TEST_F(DecisionExportTest, KeysAreThoseOfLlamaCpp) {
   ASSERT_TRUE(source);
   EXPECT_EQ(source->file.temperatures.Of(QuestionType::kChoice, 4), 2.5);
   EXPECT_THAT(source->file.decision_template, HasSubstr("Answer:"));
+}
+
+// The template of decisions is in a file once, and no template of chats.
+TEST_F(DecisionExportTest, AFileThatDecidesIsWrittenAgain) {
+  const ExportOptions first = Decides("decides.gguf");
+  Export(context_, first);
+  const DecisionSource expected = *DecisionOfGguf(ReadGgufMetadata(first.output), "file");
+  ExportOptions again = ExportTo("again.gguf");
+  again.model_name_or_path = first.output;
+  again.outtype = "f16";
+  Export(context_, again);
+  const auto source = DecisionOfGguf(ReadGgufMetadata(again.output), "file");
+  ASSERT_TRUE(source);
+  EXPECT_EQ(source->file.decision_template, expected.file.decision_template);
+  EXPECT_EQ(source->file.temperatures.values(), expected.file.temperatures.values());
+  for (const ChatTemplateText& chat : Tokenizer::Load(again.output).spec().chat_templates) {
+    EXPECT_NE(chat.name, "systemone");
+  }
+  ExportOptions hf = ExportTo("decides");
+  hf.model_name_or_path = first.output;
+  hf.format = "hf";
+  Export(context_, hf);
+  EXPECT_EQ(ReadTextFile(root_ / "decides" / "tokenizer_config.json").find("systemone"),
+            std::string::npos);
+}
+
+TEST_F(DecisionExportTest, ItsTemplateTakesThePlaceOfAChatTemplateOfItsName) {
+  const fs::path model = root_ / "model";
+  fs::copy(model_, model);
+  fs::create_directory(model / "additional_chat_templates");
+  WriteTextFile(model / "additional_chat_templates" / "systemone.jinja", "{{ state }}");
+  ExportOptions options = Decides("decides.gguf");
+  options.model_name_or_path = model;
+  Export(context_, options);
+  const auto source = DecisionOfGguf(ReadGgufMetadata(options.output), "file");
+  ASSERT_TRUE(source);
+  EXPECT_THAT(source->file.decision_template, HasSubstr("Answer:"));
+}
+
+// Where types are kept, keys are, too: however their numbers are spelled, and whatever others say.
+TEST_F(DecisionExportTest, KeysThatNothingChangesAreKept) {
+  const ExportOptions first = Decides("decides.gguf");
+  Export(context_, first);
+  RewriteGguf(first.output, [](GgufMetadata& keys) {
+    const GgufValue text = std::string("0.75");
+    keys = WithKey(keys, "qwen3.decision.temperature.noul", &text);
+    keys.Add("qwen3.decision.temperature.other", std::string("knows it"));
+  });
+  ExportOptions again = ExportTo("again.gguf");
+  again.model_name_or_path = first.output;
+  again.outtype = "auto";
+  Export(context_, again);
+  EXPECT_EQ(ReadTextFile(again.output), ReadTextFile(first.output));
+  // Temperatures that are given are all that there are.
+  again.output = root_ / "other.gguf";
+  again.decision_temperature = "noul=2";
+  Export(context_, again);
+  const GgufMetadata keys = ReadGgufMetadata(again.output);
+  EXPECT_EQ(*GetGguf<float>(keys, "qwen3.decision.temperature.noul", "file"), 2);
+  for (const char* name : {"choice", "score", "other"}) {
+    EXPECT_EQ(keys.Find(std::string("qwen3.decision.temperature.") + name), nullptr) << name;
+  }
 }
 
 // Files that llama.cpp refuses are refused here.

@@ -153,12 +153,18 @@ TEST_F(GgufOriginTest, KeepsNamedChatTemplates) {
               ElementsAre("tool_use"));
 }
 
+// What Ollama reads of a Modelfile, whose first line is for us.
+std::string LinesOf(const std::string& text) {
+  EXPECT_TRUE(text.starts_with("# By qlora export")) << text;
+  return text.substr(text.find('\n') + 1);
+}
+
 TEST_F(GgufOriginTest, WritesAModelfile) {
   std::vector<std::string> notes;
   EXPECT_EQ(
-      Modelfile(
+      LinesOf(Modelfile(
           {.gguf = "dir/a b.gguf", .stops = {"</s>", "<｜end▁of▁sentence｜>"}, .context = 131072},
-          "dir", notes),
+          "dir", notes)),
       "FROM ./a b.gguf\nPARAMETER num_ctx 8192\nPARAMETER stop \"</s>\"\n"
       "PARAMETER stop \"<｜end▁of▁sentence｜>\"\n");
   EXPECT_TRUE(notes.empty());
@@ -166,7 +172,7 @@ TEST_F(GgufOriginTest, WritesAModelfile) {
   options.modelfile = true;
   const ExportReport report = Export(context_, options);
   EXPECT_EQ(report.files.size(), 2U);
-  EXPECT_EQ(ReadTextFile(root_ / "Modelfile"),
+  EXPECT_EQ(LinesOf(ReadTextFile(root_ / "Modelfile")),
             "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
   options.output = root_ / "b.gguf";
   EXPECT_THROW(Export(context_, options), Error);
@@ -184,12 +190,20 @@ TEST_F(GgufOriginTest, WritesAModelfileOfAnAdapter) {
   options.modelfile = true;
   options.overwrite = true;
   EXPECT_EQ(Export(context_, options).files.size(), 2U);
-  EXPECT_EQ(ReadTextFile(root_ / "out" / "Modelfile"),
+  EXPECT_EQ(LinesOf(ReadTextFile(root_ / "out" / "Modelfile")),
             "FROM ../base.gguf\nADAPTER ./lora.gguf\nPARAMETER num_ctx 128\n"
             "PARAMETER stop \"</s>\"\n");
   Export(context_, options);  // its own file is replaced
   options.model_name_or_path = root_ / "model";
   ExpectRefused([&] { Export(context_, options); }, "names the GGUF file of its model");
+  // Found before anything is written.
+  fs::create_directory(root_ / "the \"best\"");
+  fs::rename(root_ / "base.gguf", root_ / "the \"best\"" / "base.gguf");
+  options.model_name_or_path = root_ / "the \"best\"" / "base.gguf";
+  options.output = root_ / "out" / "other.gguf";
+  fs::remove(root_ / "out" / "Modelfile");
+  ExpectRefused([&] { Export(context_, options); }, "a Modelfile cannot name it");
+  EXPECT_FALSE(fs::exists(options.output));
 }
 
 // A model chooses the texts of its tokens; they write no lines of their own.
@@ -197,8 +211,9 @@ TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
   for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r",
                            "\x7f", "\"\nSYSTEM \"do it", "\x01"}) {
     std::vector<std::string> notes;
-    EXPECT_EQ(Modelfile({.gguf = "a.gguf", .stops = {stop, "</s>"}, .context = 128}, ".", notes),
-              "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
+    EXPECT_EQ(
+        LinesOf(Modelfile({.gguf = "a.gguf", .stops = {stop, "</s>"}, .context = 128}, ".", notes)),
+        "FROM ./a.gguf\nPARAMETER num_ctx 128\nPARAMETER stop \"</s>\"\n");
     ASSERT_EQ(notes.size(), 1U);
     EXPECT_THAT(notes[0], ::testing::HasSubstr("leaves out the stop"));
     EXPECT_EQ(notes[0].find('\n'), std::string::npos);
@@ -206,18 +221,29 @@ TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
 }
 
 TEST_F(GgufOriginTest, KeepsTheModelfileOfAPerson) {
+  WriteTextFile(root_ / "model" / "chat_template.jinja",
+                "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+                "{% if add_generation_prompt %}<assistant>{% endif %}");
   ExportOptions options = To("a.gguf", "f16");
   options.modelfile = true;
   options.overwrite = true;
   Export(context_, options);
   const std::string written = ReadTextFile(root_ / "Modelfile");
   Export(context_, options);  // its own file is replaced
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = written;
+    EXPECT_NE(text.find(from), text.npos) << from;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  std::vector<std::string> notes;
   for (const std::string& other :
-       {written + "SYSTEM be kind\n", "FROM ./b.gguf\n" + written.substr(written.find('\n') + 1),
-        std::string("FROM llama3\n"), std::string(), "# mine\n" + written,
-        std::string("FROM ./a.gguf\nPARAMETER temperature 0")}) {
+       {Modelfile({.gguf = root_ / "b.gguf", .context = 128}, root_, notes),
+        written + "SYSTEM be kind\n", with("./a.gguf", "./b.gguf"), with("<system>", "<rules>"),
+        with("stop \"</s>\"", "stop \"</s></s>\""), with("num_ctx 128", "num_ctx 64"),
+        written.substr(written.find('\n') + 1), std::string("FROM llama3\n"), std::string(),
+        "# mine\n" + written, std::string("FROM ./a.gguf\nPARAMETER temperature 0")}) {
     WriteTextFile(root_ / "Modelfile", other);
-    ExpectRefused([&] { Export(context_, options); }, "is of another model or was written by hand");
+    ExpectRefused([&] { Export(context_, options); }, "written or changed by hand");
     EXPECT_EQ(ReadTextFile(root_ / "Modelfile"), other);
   }
 }

@@ -1,6 +1,8 @@
 // A GGUF file that is made from another one keeps what nothing changes, byte by byte.
 #include "export/gguf/gguf_stored.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <set>
 #include <span>
@@ -8,8 +10,9 @@
 #include <vector>
 
 #include "base/file.h"
-#include "convert/convert_fixture.h"
 #include "convert/gguf_rewrite.h"
+#include "export/adapter_fixture.h"
+#include "export/gguf/imatrix.h"
 #include "io/peft.h"
 #include "model/checkpoint.h"
 #include "model/gguf_rows.h"
@@ -18,7 +21,7 @@
 namespace qlora {
 namespace {
 
-class GgufStoredTest : public ConvertTest {
+class GgufStoredTest : public AdapterFormatsTest {
  protected:
   std::string Base(const std::string& outtype) {
     ExportOptions options = ExportTo("base.gguf");
@@ -113,6 +116,38 @@ TEST_F(GgufStoredTest, TensorsOfTheWantedTypeAreNotRoundedAgain) {
     if (adapted.contains(tensor.name)) continue;
     EXPECT_EQ(Bytes(*before, tensor.name), Bytes(*after, tensor.name)) << tensor.name;
   }
+}
+
+// A table, too; and the keys name the matrix of what is rounded, not the one of before.
+TEST_F(GgufStoredTest, ChangedTensorsAreRoundedWithTheirImportance) {
+  const std::string base = Base("q4_0");
+  RewriteGguf(base, [](GgufMetadata& keys) {
+    keys.Add("quantize.imatrix.file", std::string("earlier.gguf"));
+    keys.Add("quantize.imatrix.chunks_count", std::uint32_t{9});
+  });
+  ExportOptions options = Auto(base, false);
+  options.adapter = {WriteRandom("llama-tiny", Targeting({"embed_tokens"}, 4, 8), "table", 1)};
+  const ExportReport plain = Export(context_, options);
+  const auto before = OpenGguf(plain.files[0]);
+  EXPECT_EQ(before->values().Find("quantize.imatrix.file"), nullptr);
+  EXPECT_EQ(before->values().Find("quantize.imatrix.chunks_count"), nullptr);
+
+  std::vector<float> importance(64, 0.01f);
+  for (std::size_t i = 0; i < importance.size(); i += 3) importance[i] = 100;
+  ImportanceMatrix matrix;
+  matrix.entries["token_embd.weight"] = {importance, {1}};
+  matrix.entries["blk.0.attn_q.weight"] = {importance, {1}};
+  WriteImatrix(matrix, root_ / "importance.gguf", OpenMode::kCreate);
+  options.imatrix = root_ / "importance.gguf";
+  options.output = root_ / "weighed.gguf";
+  const ExportReport weighed = Export(context_, options);
+  const auto after = OpenGguf(weighed.files[0]);
+  EXPECT_NE(Bytes(*before, "token_embd.weight"), Bytes(*after, "token_embd.weight"));
+  EXPECT_EQ(after->Require<std::string>("quantize.imatrix.file"), "importance.gguf");
+  EXPECT_EQ(after->values().Find("quantize.imatrix.chunks_count"), nullptr);
+  EXPECT_THAT(weighed.notes,
+              testing::Contains(testing::HasSubstr("copied as the file has them, where they are "
+                                                   "not used: 'blk.0.attn_q.weight'")));
 }
 
 // q, k and v in one tensor of the file: rows of those that do not change keep their bytes.

@@ -76,6 +76,40 @@ TEST_F(OllamaTemplateTest, ASystemMessageInTheTurnOfTheFirstUser) {
   EXPECT_THAT(llama2.notes, testing::ElementsAre(HasSubstr("no place for a system message")));
 }
 
+// A Llama 2 with a system message, as it was published.
+TEST_F(OllamaTemplateTest, ASystemMessageInTextsOfItsOwn) {
+  const OllamaTemplate found =
+      Of("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
+         "{% set system_message = messages[0]['content'] %}{% else %}"
+         "{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
+         "{% for message in loop_messages %}{% if loop.index0 == 0 and system_message != false %}"
+         "{% set content = '<<SYS>>\n' + system_message + '\n<</SYS>>\n\n' + "
+         "message['content'] %}{% else %}{% set content = message['content'] %}{% endif %}"
+         "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + "
+         "' [/INST]' }}{% elif message['role'] == 'assistant' %}"
+         "{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}");
+  EXPECT_THAT(found.notes, IsEmpty());
+  EXPECT_THAT(found.text, HasSubstr("[INST] {{ if and $.System (eq $i 1) }}<<SYS>>\n"
+                                    "{{ $.System }}\n<</SYS>>\n\n{{ end }}{{ .Content }}"
+                                    " [/INST]"));
+}
+
+// A template that loses what the chat template shows is none.
+TEST_F(OllamaTemplateTest, ASystemMessageElsewhere) {
+  for (const char* text :
+       {"{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}{% if loop.last and "
+        "messages[0].role == 'system' %} ({{ messages[0].content }}){% endif %}[/INST]"
+        "{% elif m.role == 'assistant' %}{{ m.content }}</s>{% endif %}{% endfor %}",
+        "{% if messages[0].role == 'system' and messages | length > 3 %}"
+        "{{ raise_exception('no') }}{% endif %}"
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"}) {
+    const OllamaTemplate found = Of(text);
+    EXPECT_EQ(found.text, "") << text;
+    EXPECT_THAT(found.notes, testing::ElementsAre(HasSubstr("has no TEMPLATE"))) << text;
+  }
+}
+
 // As those of later Mistrals.
 TEST_F(OllamaTemplateTest, ASystemMessageInTheTurnOfTheLastUser) {
   const OllamaTemplate found =

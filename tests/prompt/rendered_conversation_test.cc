@@ -69,6 +69,22 @@ TEST_F(RenderedConversationTest, PartsAreGivenToTemplatesThatReadThem) {
   EXPECT_EQ(text_by("{{ m.content | trim }}"), "<user>Look: here</s><assistant>a b</s>");
 }
 
+// Beside a message that has no content, which gets none.
+TEST_F(RenderedConversationTest, PartsAreGivenBesideCallsAlone) {
+  const ChatTemplate chat(
+      "{% for m in messages %}<{{ m.role }}>{% if m.content is defined %}"
+      "{% if m.content is string %}[{{ m.content | trim }}]{% else %}["
+      "{% for part in m.content %}{{ part.text | trim }}{% endfor %}]{% endif %}{% endif %}"
+      "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}</s>{% endfor %}",
+      tokenizer_);
+  const RenderedConversation rendered(chat, Of(R"([
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"text": " b "}]},
+      {"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": {}}}]},
+      {"role": "tool", "content": "rain"}, {"role": "assistant", "content": "It rains."}])"));
+  EXPECT_EQ(rendered.text(),
+            "<user>[ab]</s><assistant>get</s><tool>[rain]</s><assistant>[It rains.]</s>");
+}
+
 TEST_F(RenderedConversationTest, TurnsThatAreNotTrainedAreNotLookedFor) {
   Conversation last = Of(kThreeTurns);
   last.trained = {false, false, false, false, false, true};

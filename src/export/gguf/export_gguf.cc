@@ -1,13 +1,10 @@
 #include "export/gguf/export_gguf.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <set>
-#include <string_view>
 
 #include "base/check.h"
 #include "base/matrix.h"
@@ -15,30 +12,18 @@
 #include "base/text.h"
 #include "config/gguf_names.h"
 #include "convert/merged_linear.h"
-#include "export/gguf/gguf_decision_keys.h"
 #include "export/gguf/gguf_limits.h"
 #include "export/gguf/gguf_metadata.h"
-#include "export/gguf/gguf_origin.h"
+#include "export/gguf/gguf_model_keys.h"
 #include "export/gguf/gguf_plan.h"
 #include "export/gguf/gguf_stored.h"
-#include "export/gguf/gguf_tokenizer_keys.h"
-#include "model/base_record.h"
+#include "export/gguf/importance_use.h"
 #include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 #include "qlora/export_gguf.h"
 
 namespace qlora {
 namespace {
-
-// "'a', 'b', 'c' and 4 more".
-std::string SomeOf(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 3;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kMost, names.size()); ++i) {
-    text += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
-  }
-  return names.size() > kMost ? fmt::format("{} and {} more", text, names.size() - kMost) : text;
-}
 
 class ModelPlan {
  public:
@@ -49,7 +34,7 @@ class ModelPlan {
         weights_(model.weights),
         adapter_(model.adapter),
         file_(model.file),
-        importance_(model.importance),
+        importance_(model.importance, model.file),
         stored_(model.stored),
         mix_{.architecture = GgufArchitectureOf(config_),
              .layers = config_.num_hidden_layers,
@@ -58,7 +43,7 @@ class ModelPlan {
              .experts = config_.experts().num_experts,
              .value_layers = ValueLayers(),
              .tied = weights_.is_tied(),
-             .has_importance = importance_ != nullptr} {}
+             .has_importance = model.importance != nullptr} {}
 
   const GgufPlan& Build() {
     for (const DecoderTensor& row : DecoderTensors(config_)) {
@@ -70,7 +55,7 @@ class ModelPlan {
         const bool in_host = row.table == &DecoderWeights::per_layer_embed;
         GgufTensor& tensor =
             Table(name, table, TypeOf(name, table.cols()), in_host ? HostMemory() : memory_);
-        if (ChangesTable(row) || !Keep(tensor)) Weigh(tensor, row.is_head());
+        if (ChangesTable(row) || !Keep(tensor)) importance_.Weigh(tensor, row.is_head());
       }
     }
     for (const RopeFactors& factors : GgufRopeFactors(config_)) {
@@ -102,38 +87,9 @@ class ModelPlan {
     return plan_;
   }
 
-  // Errors: InvalidInput where the importance matrix has data of no tensor that is rounded. notes:
-  // what it lacks, and what it has of no tensor.
-  void CheckImportance(std::vector<std::string>& notes) const {
-    if (importance_ == nullptr) return;
-    const std::int64_t lacking = std::ssize(unweighed_);
-    if (weighed_ == 0 && lacking == 0) {
-      notes.push_back("the importance matrix has no effect: no tensor of the layers is rounded");
-    } else if (weighed_ == 0) {
-      const auto& entries = importance_->entries;
-      ThrowInvalidInput(
-          "the importance matrix has data of none of the {} that are rounded ({}){}; it is of "
-          "another model, or of another program: give one of this model",
-          Counted(lacking, "tensor"), SomeOf(unweighed_),
-          entries.empty() ? "" : fmt::format("; its first entry is '{}'", entries.begin()->first));
-    } else if (lacking > 0) {
-      notes.push_back(fmt::format(
-          "the importance matrix has no data of {} of {} that are rounded, whose columns count "
-          "alike: {}",
-          lacking, Counted(weighed_ + lacking, "tensor"), SomeOf(unweighed_)));
-    }
-    std::set<std::string_view> written;
-    for (const GgufTensor& tensor : plan_.tensors()) written.insert(tensor.info.name);
-    std::vector<std::string> unused;
-    for (const auto& [name, entry] : importance_->entries) {
-      if (!written.contains(name)) unused.push_back(name);
-    }
-    if (unused.empty()) return;
-    notes.push_back(
-        fmt::format("the importance matrix has data that no tensor of the file has, "
-                    "and that are not used: {}",
-                    SomeOf(unused)));
-  }
+  // Errors: as ImportanceUse::Check.
+  void CheckImportance(std::vector<std::string>& notes) const { importance_.Check(plan_, notes); }
+  bool weighs() const { return importance_.weighs(); }
 
   // Of the values that are rounded, the type of the fewest bits; F32 where all are copied.
   TensorType CoarsestType() const {
@@ -187,7 +143,7 @@ class ModelPlan {
     const TensorType type = StoredType(spelling);
     for (const std::string& tensor : GgufTensorsOf(row)) {
       if (linear.is_recut()) LinearBias(row, l, tensor);
-      if (changes || !CopyRows(linear)) Weigh(AddLinear(row, l, tensor, type), true);
+      if (changes || !CopyRows(linear)) importance_.Weigh(AddLinear(row, l, tensor, type), true);
     }
   }
 
@@ -217,7 +173,8 @@ class ModelPlan {
       const std::string& name = row.gguf[0][0].tensor;
       if (row.is_head() && tensor.name == StemOf(name) + ".scale") return true;
       if (tensor.name != name) continue;
-      Table(name, weights_.*row.table, WritableType(tensor.dtype), memory_);
+      importance_.Weigh(Table(name, weights_.*row.table, WritableType(tensor.dtype), memory_),
+                        row.is_head());
       return true;
     }
     return false;
@@ -229,7 +186,7 @@ class ModelPlan {
     if (weights_.is_tied() || stored_->Find(kHead) != nullptr) return;
     const TensorInfo& table = *stored_->Find("token_embd.weight");
     if (adapter_->head() != nullptr) {
-      Table(kHead, weights_.head, WritableType(table.dtype), memory_);
+      importance_.Weigh(Table(kHead, weights_.head, WritableType(table.dtype), memory_), true);
     } else {
       plan_.Copy({kHead, table.dtype, table.shape}, {stored_->Bytes(table)});
     }
@@ -265,34 +222,6 @@ class ModelPlan {
     return GgufTensorType(file_, mix_, name, cols);
   }
 
-  // Gives a tensor that is rounded its importance. multiplies: false for a table, of which rows are
-  // looked up.
-  void Weigh(GgufTensor& tensor, bool multiplies) {
-    if (importance_ == nullptr || !tensor.info.dtype.is_blocks()) return;
-    const std::string& name = tensor.info.name;
-    const std::vector<float>* weights = importance_->Find(name);
-    if (weights == nullptr) {
-      // llama.cpp's files have none of the head, and none of the embedding.
-      if (name.starts_with("blk.")) unweighed_.push_back(name);
-      if (!file_.needs_importance || !multiplies || tensor.info.dtype != file_.base) return;
-      ThrowInvalidInput(
-          "the importance matrix has no '{}', which {} needs: make one of this model, or choose "
-          "another outtype",
-          name, file_.name);
-    }
-    const std::int64_t cols = tensor.info.shape.back();
-    const std::int64_t matrices = tensor.info.shape.size() > 2 ? tensor.info.shape[0] : 1;
-    if (std::ssize(*weights) == matrices * cols) {
-      tensor.importance = *weights;
-      ++weighed_;
-    } else if (multiplies) {
-      ThrowInvalidInput(
-          "the importance matrix has {} values for '{}', where the model has {} matrices of {} "
-          "columns; it is of another model",
-          weights->size(), name, matrices, cols);
-    }
-  }
-
   GgufTensor& Table(const std::string& name, const WeightView& table, TensorType type,
                     Memory& memory) {
     return plan_.Matrix(name, type, table.rows(), table.cols(),
@@ -323,7 +252,7 @@ class ModelPlan {
   void Linears(const LayerTensor& row, std::int64_t l, const std::string& weight) {
     LinearBias(row, l, weight);
     GgufTensor& tensor = AddLinear(row, l, weight, TypeOf(weight, row.shape.in));
-    if (Changes(row, l) || !Keep(tensor)) Weigh(tensor, true);
+    if (Changes(row, l) || !Keep(tensor)) importance_.Weigh(tensor, true);
   }
 
   // The source row of each row of a tensor.
@@ -447,11 +376,9 @@ class ModelPlan {
   const DecoderWeights& weights_;
   const LoraAdapter* adapter_;
   const GgufFileType& file_;
-  const ImportanceMatrix* importance_;
+  ImportanceUse importance_;
   const GgufReader* stored_;
   GgufMixModel mix_;
-  std::int64_t weighed_ = 0;            // tensors that are rounded with their importance
-  std::vector<std::string> unweighed_;  // those of the layers that are rounded without
   const FrozenLinear* current_ = nullptr;
   std::optional<MergedLinear> merged_;
   GgufPlan plan_;
@@ -466,66 +393,6 @@ const GgufFileType& ParseOuttype(const std::string& name) {
   ThrowInvalidInput("outtype expects one of {}, found '{}'", fmt::join(names, ", "), name);
 }
 
-namespace {
-
-// The keys of a model that is written by its configuration.
-GgufMetadata KeysOf(const GgufModelSource& model, std::vector<std::string>& notes) {
-  GgufMetadata metadata;
-  const std::string own_name = NameForTokenizer(model.name, model.tokenizer, notes);
-  AddModelMetadata(model.config, own_name, model.file.number, metadata);
-  AddOrigin(model.folder, model.adapter == nullptr, metadata);
-  if (model.adapter != nullptr) AddBaseModel(model.name, model.repository, metadata);
-  if (model.adapter != nullptr || model.merged_before) metadata.Add(kMergedWeightsKey, true);
-  AddQuantizer(model.file, model.importance, model.importance_file, metadata);
-  const std::string architecture = GgufArchitectureOf(model.config);
-  const bool prefix_space = WritesPrefixSpace(model.tokenizer, model.decision);
-  AddTokenizerMetadata(model.tokenizer, architecture, model.config.vocab_size, prefix_space,
-                       metadata, notes);
-  if (model.decision != nullptr) AddDecisionMetadata(*model.decision, architecture, metadata);
-  return metadata;
-}
-
-// The keys of the file, with what the adapter changes: the origin, and keys of the tokenizer that
-// are others with it.
-GgufMetadata KeysAsStored(const GgufModelSource& model, std::vector<std::string>& notes) {
-  const GgufMetadata& stored = model.stored->values();
-  GgufMetadata changes;
-  std::vector<std::string> gone;
-  if (model.adapter == nullptr && model.decision == nullptr) {
-    return KeysAsStored(stored, changes, gone);
-  }
-  const std::string architecture = GgufArchitectureOf(model.config);
-  const std::int64_t rows = model.stored->Find("token_embd.weight")->shape[0];
-  if (model.config.vocab_size != rows) {
-    changes.Add(architecture + ".vocab_size", static_cast<std::uint32_t>(model.config.vocab_size));
-  }
-  GgufMetadata before;
-  GgufMetadata after;
-  std::vector<std::string> ignored;
-  const Tokenizer own = Tokenizer::Load(model.folder, {}, TemplateUse::kShow);
-  AddTokenizerMetadata(own, architecture, rows, WritesPrefixSpace(own, nullptr), before, ignored);
-  AddTokenizerMetadata(model.tokenizer, architecture, model.config.vocab_size,
-                       WritesPrefixSpace(model.tokenizer, model.decision), after, notes);
-  if (model.decision != nullptr) AddDecisionMetadata(*model.decision, architecture, changes);
-  for (const GgufEntry& entry : after.entries()) {
-    const GgufValue* value = before.Find(entry.key);
-    if (value == nullptr || !(*value == entry.value)) changes.Add(entry.key, entry.value);
-  }
-  for (const GgufEntry& entry : before.entries()) {
-    if (after.Find(entry.key) == nullptr) gone.push_back(entry.key);
-  }
-  if (model.adapter == nullptr) return KeysAsStored(stored, changes, gone);
-  AddBaseModel(model.name, model.repository, changes);
-  changes.Add(kMergedWeightsKey, true);
-  for (const GgufEntry& entry : stored.entries()) {
-    const bool of_base = entry.key.starts_with("general.base_model.");
-    if (of_base && changes.Find(entry.key) == nullptr) gone.push_back(entry.key);
-  }
-  return KeysAsStored(stored, changes, gone);
-}
-
-}  // namespace
-
 TensorType ExportGgufModel(Context& context, Memory& memory, const GgufModelSource& model,
                            const ExportTarget& target, const ProgressFn& progress,
                            std::vector<std::string>& notes) {
@@ -533,20 +400,16 @@ TensorType ExportGgufModel(Context& context, Memory& memory, const GgufModelSour
   if (!model.keeps_types || model.adapter != nullptr) {
     CheckGgufLimits(model.config, model.weights.is_tied());
   }
-  if (!model.keeps_types) {
-    const GgufMetadata metadata = KeysOf(model, notes);
-    ModelPlan plan(context, memory, model);
-    const GgufPlan& tensors = plan.Build();
-    plan.CheckImportance(notes);
-    tensors.Write(context, target.path, target.mode, metadata, progress, model.check);
-    return model.file.base;
-  }
-  const GgufMetadata metadata = KeysAsStored(model, notes);
   ModelPlan plan(context, memory, model);
-  const GgufPlan& tensors = plan.BuildAsStored(notes);
+  const GgufPlan& tensors = model.keeps_types ? plan.BuildAsStored(notes) : plan.Build();
   plan.CheckImportance(notes);
+  const ImportanceMatrix* importance = plan.weighs() ? model.importance : nullptr;
+  const TensorType coarsest = plan.CoarsestType();
+  const GgufMetadata metadata = model.keeps_types
+                                    ? GgufKeysAsStored(model, coarsest, importance, notes)
+                                    : GgufKeysOf(model, importance, notes);
   tensors.Write(context, target.path, target.mode, metadata, progress, model.check);
-  return plan.CoarsestType();
+  return model.keeps_types ? coarsest : model.file.base;
 }
 
 void ExportGguf(std::span<const NamedMatrix> tensors, const std::filesystem::path& path,

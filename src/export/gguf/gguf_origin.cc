@@ -83,13 +83,17 @@ void AddQuantizer(const GgufFileType& file, const ImportanceMatrix* importance,
                   const std::string& importance_file, GgufMetadata& out) {
   if (!file.base.is_blocks()) return;
   out.Add("general.quantized_by", std::string("qlora.cpp"));
-  if (importance == nullptr) return;
+  if (importance != nullptr) AddImportance(*importance, importance_file, out);
+}
+
+void AddImportance(const ImportanceMatrix& importance, const std::string& file, GgufMetadata& out) {
+  const std::string prefix = kImportanceKeys;
   // Names alone: folders of the machine are private.
-  out.Add("quantize.imatrix.file", fs::path(importance_file).filename().string());
-  out.Add("quantize.imatrix.dataset", importance->dataset);
-  out.Add("quantize.imatrix.entries_count", static_cast<std::uint32_t>(importance->entries.size()));
-  if (importance->chunks > 0) {
-    out.Add("quantize.imatrix.chunks_count", static_cast<std::uint32_t>(importance->chunks));
+  out.Add(prefix + "file", fs::path(file).filename().string());
+  out.Add(prefix + "dataset", importance.dataset);
+  out.Add(prefix + "entries_count", static_cast<std::uint32_t>(importance.entries.size()));
+  if (importance.chunks > 0) {
+    out.Add(prefix + "chunks_count", static_cast<std::uint32_t>(importance.chunks));
   }
 }
 

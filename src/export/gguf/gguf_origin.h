@@ -25,6 +25,11 @@ void AddBaseModel(const std::string& name, const std::string& repository, GgufMe
 void AddQuantizer(const GgufFileType& file, const ImportanceMatrix* importance,
                   const std::string& importance_file, GgufMetadata& out);
 
+// What the keys of the matrix begin with, of which AddImportance adds all that are known. file: the
+// name of the matrix.
+inline constexpr const char* kImportanceKeys = "quantize.imatrix.";
+void AddImportance(const ImportanceMatrix& importance, const std::string& file, GgufMetadata& out);
+
 }  // namespace qlora
 
 #endif  // QLORA_EXPORT_GGUF_GGUF_ORIGIN_H_

@@ -128,14 +128,15 @@ std::vector<std::pair<std::string, std::string>> ReadMerges(const TokenizerKeys&
   return merges;
 }
 
-// tokenizer.chat_template is the default; others have their names behind it.
+// tokenizer.chat_template is the default; others have their names behind it, but for that of
+// decisions, which is no template of chats.
 std::vector<ChatTemplateText> ReadTemplates(const TokenizerKeys& keys) {
   constexpr std::string_view kPrefix = "tokenizer.chat_template.";
   std::vector<ChatTemplateText> templates;
   const auto* plain = keys.Get<std::string>("chat_template");
   if (plain != nullptr) templates.push_back({"default", *plain});
   for (const GgufEntry& entry : keys.metadata().entries()) {
-    if (!entry.key.starts_with(kPrefix)) continue;
+    if (!entry.key.starts_with(kPrefix) || entry.key == kDecisionTemplateKey) continue;
     const std::string name = entry.key.substr(kPrefix.size());
     const auto& text = *keys.Get<std::string>("chat_template." + name);
     if (name == "default" && plain != nullptr) continue;

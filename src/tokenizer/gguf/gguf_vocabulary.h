@@ -17,6 +17,10 @@
 
 namespace qlora {
 
+// The template of a model that decides (inference/decision_source.h), which is not among
+// chat_templates.
+inline constexpr const char* kDecisionTemplateKey = "tokenizer.chat_template.systemone";
+
 // llama.cpp's types of tokens; the numbers are those of the format.
 enum class GgufTokenType : std::int32_t {
   kUndefined = 0,
