@@ -127,6 +127,7 @@ class Dataset {
   void Add(std::shared_ptr<const SampleIndex> source, double weight);
   Place At(std::int64_t i) const;
   void Summarize();
+  std::int64_t FirstDuplicate() const;
   [[noreturn]] void ThrowEmpty() const;
 
   std::vector<std::shared_ptr<const SampleIndex>> sources_;
