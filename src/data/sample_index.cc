@@ -305,21 +305,6 @@ std::string SampleIndex::Where(std::int64_t record) const {
   return records_ ? records_->Where(record) : fmt::format("{}: window {}", name_, record + 1);
 }
 
-// Only for the error of a data set without samples, so nothing is kept to find it faster.
-std::int64_t SampleIndex::FirstUntrained() const {
-  const auto is_untrained = [](const EncodedRecord& encoded) { return encoded.supervised == 0; };
-  const auto has_untrained = [&](std::int64_t record) {
-    try {
-      return std::ranges::any_of(EncodeAll(record), is_untrained);
-    } catch (const Error&) {  // a bad record, which was dropped
-      return false;
-    }
-  };
-  std::int64_t record = begin_;
-  while (!has_untrained(record)) ++record;
-  return record;
-}
-
 // Windows are cut from the tokens, not from the text, so that every one of them but the last is
 // full.
 void SampleIndex::AddWindows() {
@@ -381,6 +366,7 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
       }
       for (std::int64_t part = 0; part < std::ssize(outcome.samples); ++part) {
         AddRecord(begin + i, part, options.over_long, outcome.samples[part]);
+        NameFirsts(counts_, [&] { return Where(begin + i); });
       }
     }
   }
@@ -426,6 +412,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   }
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
+    CountTexts(encoded.notes, record);
     return;
   }
   if (length > max_length_) {
@@ -483,16 +470,20 @@ void SampleIndex::CountFinding(std::vector<DataFinding>& findings, const TextFin
   }
 }
 
+void SampleIndex::CountTexts(const SampleNotes& notes, std::int64_t record) {
+  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
+  for (const std::string& name : notes.other_fields) {
+    CountFinding(counts_.not_read, {name}, record);
+  }
+}
+
 void SampleIndex::CountNotes(const SampleNotes& notes, std::int64_t record) {
   counts_.split_boundaries += notes.split_boundary;
   counts_.empty_completions += notes.empty_completion;
   counts_.without_eos += notes.without_eos;
   counts_.unlisted_stops += notes.unlisted_stop;
   counts_.closed_turns += notes.closed_turn;
-  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
-  for (const std::string& name : notes.other_fields) {
-    CountFinding(counts_.not_read, {name}, record);
-  }
+  CountTexts(notes, record);
   if (!notes.readings.empty()) AddNames(notes.readings, counts_.readings);
   counts_.own_bos += notes.own_bos;
   counts_.without_bos += notes.without_bos;

@@ -74,9 +74,6 @@ class SampleIndex {
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
   // Returns "data.jsonl:17", or "book.txt: window 17". Records count from the start of the file.
   std::string Where(std::int64_t record) const;
-  // Returns the first record without a trained token. There must be one; records before it are
-  // encoded.
-  std::int64_t FirstUntrained() const;
 
  private:
   // The sample in the order of a later visit; nothing where it has other sizes than the entry.
@@ -110,6 +107,8 @@ class SampleIndex {
                     std::int64_t record);
   void AddSample(const Sample& sample, std::int64_t record, std::int64_t part = 0);
   void DescribeFields();
+  // What of a record is not shown, not trained or not read; of records that are left out, too.
+  void CountTexts(const SampleNotes& notes, std::int64_t record);
   void CountNotes(const SampleNotes& notes, std::int64_t record);
   std::span<const std::int32_t> WindowTokens(std::int64_t i) const;
   Sample Window(std::int64_t i) const;
