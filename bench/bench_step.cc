@@ -80,8 +80,11 @@ class TrainedModel {
   double Step(std::int64_t s) {
     const UpdateArgs update{.rule = rule_.rule, .learning_rate = 1e-4, .step = s + 1};
     return TrainStep({decoder_, memories_, communicator_}, step_,
-                     {{{0, objective_.batch}}, 1, s, objective_.totals}, update, adapter_, tree_,
-                     optimizer_)
+                     {.micro_batches = {{0, objective_.batch}},
+                      .count = 1,
+                      .first_micro_batch = s,
+                      .totals = objective_.totals},
+                     update, adapter_, tree_, optimizer_)
         .loss;
   }
 

@@ -68,7 +68,7 @@ Loss ParseLoss(const std::string& name) {
   for (const std::string_view known : names)
     list += (list.empty() ? "" : ", ") + std::string(known);
   const std::vector<std::string> all(names.begin(), names.end());
-  const std::string near = Nearest(name, all);
+  const std::string near = name == "dpo" ? "sigmoid" : Nearest(name, all);
   ThrowInvalidInput("preference_loss: expected one of {}, found '{}'{}", list, name,
                     near.empty() ? "" : fmt::format("; did you mean {}?", near));
 }

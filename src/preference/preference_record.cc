@@ -365,6 +365,21 @@ OrderedJson Around(const OrderedJson& record) {
   return base;
 }
 
+// Texts whose prompt is what they begin with alike.
+void CheckImplicit(const std::string& chosen, const std::string& rejected) {
+  if (chosen == rejected) return;  // counted as identical
+  if (chosen.starts_with(rejected) || rejected.starts_with(chosen)) {
+    ThrowInvalidInput(
+        "one of chosen and rejected is the beginning of the other, so that it has no answer; "
+        "expected a field 'prompt', or texts that differ");
+  }
+  if (chosen.front() != rejected.front()) {
+    ThrowInvalidInput(
+        "chosen and rejected begin with different characters, so that they have no prompt; "
+        "expected texts that begin alike, or a field 'prompt'");
+  }
+}
+
 PreferenceRecord OfPair(const OrderedJson& record) {
   // {"messages": [..., answer], "rejected_response": text}
   if (!Has(record, kChosen) && HasField(record, "rejected_response") && Has(record, kTurns)) {
@@ -390,6 +405,7 @@ PreferenceRecord OfPair(const OrderedJson& record) {
   PreferenceRecord read;
   read.answers = {OfAnswer(base, chosen), OfAnswer(base, rejected)};
   read.implicit = read.answers[0].contains("text") && !base.contains("text");
+  if (read.implicit) CheckImplicit(chosen.get<std::string>(), rejected.get<std::string>());
   return read;
 }
 
@@ -445,6 +461,12 @@ OrderedJson Labelled(OrderedJson record) {
 }
 
 }  // namespace
+
+bool LooksLikePreference(const OrderedJson& record) {
+  if (Has(record, kRejected) || Has(record, kRejectedIds)) return true;
+  return Has(record, kLabel) &&
+         (Has(record, kCompletion) || Has(record, kTurns) || Has(record, kCompletionIds));
+}
 
 PreferenceRecord ReadPreferenceRecord(const OrderedJson& record) {
   if (!record.is_object()) ThrowInvalidInput("expected an object with fields");

@@ -31,6 +31,10 @@ struct PreferenceRecord {
 // in each answer. Errors: InvalidInput, without a place in the data, that names the field.
 PreferenceRecord ReadPreferenceRecord(const OrderedJson& record);
 
+// True for a record with a chosen and a rejected answer, or with an answer and a label, by the
+// names of its fields.
+bool LooksLikePreference(const OrderedJson& record);
+
 }  // namespace qlora
 
 #endif  // QLORA_PREFERENCE_PREFERENCE_RECORD_H_

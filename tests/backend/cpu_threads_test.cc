@@ -143,7 +143,8 @@ TEST_P(CpuThreads, LayersWithAState) {
 TEST_P(CpuThreads, RowsAndElements) {
   struct Result {
     Matrix norm, rstd, logits, loss, gate, dx;
-    Matrix moved, kl;
+    Matrix moved = {};
+    Matrix kl = {};
     double sum = 0;
   };
   const auto run = [&](Backend& backend) {

@@ -80,7 +80,7 @@ TEST_F(InspectTest, DataAreDescribedWithoutAModel) {
 
 TEST_F(InspectTest, NamesThatCannotBeLookedUpAreRefused) {
   // Longer than any file system takes.
-  for (const std::string& end : {"", ".jsonl", ".gguf", "/config.json"}) {
+  for (const char* end : {"", ".jsonl", ".gguf", "/config.json"}) {
     const std::string name = (root_ / std::string(5000, 'a')).string() + end;
     try {
       Inspect(name);

@@ -17,10 +17,10 @@ constexpr double kStep = 1e-50;
 constexpr float kScale = 0.25;
 
 // A decoder with an adapter, and what its base computes of a batch.
-class Model {
+class AnchoredModel {
  public:
-  Model(Backend& backend, const DecoderConfig& config, const AdapterConfig& kind,
-        const Batch& batch, DType wide)
+  AnchoredModel(Backend& backend, const DecoderConfig& config, const AdapterConfig& kind,
+                const Batch& batch, DType wide)
       : config_(config),
         batch_(batch),
         weights_(config, wide, 11),
@@ -69,8 +69,8 @@ class Model {
 void CompareWithComplexStep(const DecoderConfig& config, const AdapterConfig& kind = {}) {
   const auto backend = MakeReferenceBackend();
   const Batch batch = RandomBatch(config, {5, 2, 7}, 3);
-  Model real(*backend, config, kind, batch, DType::kF64);
-  Model complex(*backend, config, kind, batch, DType::kC128);
+  AnchoredModel real(*backend, config, kind, batch, DType::kF64);
+  AnchoredModel complex(*backend, config, kind, batch, DType::kC128);
   const double value = real.Divergence(true);
   EXPECT_GT(value, 1e-2);
   EXPECT_NEAR(complex.Divergence(false), value, 1e-12 * value);

@@ -22,6 +22,13 @@ std::vector<std::string> AnswersOf(const std::string& json) {
 
 using Texts = std::vector<std::string>;
 
+TEST(PreferenceRecordTest, RefusesTextsWithoutAPromptInCommon) {
+  ExpectRefused([] { Read(R"({"chosen": "The sky", "rejected": "The sky is blue."})"); },
+                "the beginning of the other");
+  ExpectRefused([] { Read(R"({"chosen": "The sky", "rejected": "A zebra"})"); },
+                "begin with different characters");
+}
+
 TEST(PreferenceRecordTest, ReadsTexts) {
   EXPECT_EQ(AnswersOf(R"({"prompt": "The sky is", "chosen": " blue.", "rejected": " green."})"),
             (Texts{R"({"prompt":"The sky is","completion":" blue."})",
