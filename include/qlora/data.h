@@ -22,7 +22,6 @@ struct GivenRecords {
 inline constexpr std::string_view kGivenDataset = "records";
 inline constexpr std::string_view kGivenEvalDataset = "eval_records";
 
-// How records of questions become prompts with labels (src/decision/question.h).
 // What samples are made of: preference_loss says it (train_options.h).
 enum class PreferenceForm : std::uint8_t {
   kNone,    // texts and answers
@@ -35,6 +34,7 @@ struct PreferenceReading {
   bool trains_text = false;  // pairs: the chosen answer trains its prompt as well
 };
 
+// How records of questions become prompts with labels (src/decision/question.h).
 struct DecisionReading {
   std::string decision_template;  // plain, chat, a Jinja file; "": chat if the model has a template
   std::vector<std::string> question_types = {"noul", "choice", "score"};

@@ -42,6 +42,7 @@ void Append(const Sample& sample, Batch& batch) {
   }
   batch.sample_begin.push_back(batch.sequences());
   batch.desirable.push_back(sample.desirable ? 1 : 0);
+  batch.text_targets.push_back(sample.text_targets);
 }
 
 }  // namespace

@@ -35,12 +35,15 @@ struct Sample {
   std::vector<std::int64_t> branches = {};
   std::vector<Choice> choices = {};  // ascending rows
   bool desirable = true;             // the label of an answer, where answers have labels
+  // Of a pair whose chosen answer trains its prompt: CountOfFirst of the tokens of that prompt.
+  std::int64_t text_targets = 0;
 };
 
 // Tokens of a sample that some earlier token must predict: labels other than kIgnoreLabel, without
 // the first token of a sequence, which nothing predicts; and choices.
 std::int64_t CountSupervised(const Sample& sample);
-// CountSupervised of the first sequence, which is the chosen answer of a pair.
+// CountSupervised of the first sequence, which is the chosen answer of a pair; 0 of an undesirable
+// answer.
 std::int64_t CountOfFirst(const Sample& sample);
 // Tokens of the longest sequence, with its prefix.
 std::int64_t LongestSequence(const Sample& sample);
@@ -61,6 +64,7 @@ struct Batch {
   std::vector<std::int64_t> sample_begin = {};  // (E + 1) first sequence of each sample, then S
   std::vector<Choice> choices = {};             // ascending rows
   std::vector<std::uint8_t> desirable = {};     // (E) labels of the samples: 1 or 0
+  std::vector<std::int64_t> text_targets = {};  // (E) as Sample
   std::vector<double> reference = {};           // (S) log-probabilities under the reference of the
                                                 // targets of each sequence; empty: none
 

@@ -99,6 +99,19 @@ std::string BroadcastText(Communicator& communicator, std::string_view of_root) 
   return text;
 }
 
+// Memory grows with what has come, not with what a rank says will come. An empty part is the last.
+std::string BroadcastLongText(Communicator& communicator, std::string_view of_root,
+                              std::uint64_t part) {
+  if (communicator.is_alone()) return std::string(of_root);
+  std::string text;
+  for (;;) {
+    const std::string_view rest = of_root.substr(std::min(text.size(), of_root.size()));
+    const std::string next = BroadcastText(communicator, rest.substr(0, part));
+    if (next.empty()) return text;
+    text += next;
+  }
+}
+
 bool AnyRank(Communicator& communicator, bool mine) {
   if (communicator.is_alone()) return mine;
   const auto flag = static_cast<std::byte>(mine);

@@ -25,6 +25,9 @@ inline constexpr std::uint64_t kMostTextOfRank = std::uint64_t{1} << 26;
 std::vector<std::string> GatherTexts(Communicator& communicator, std::string_view mine);
 // Returns the text of rank 0.
 std::string BroadcastText(Communicator& communicator, std::string_view of_root);
+// Returns a text of rank 0 of any length, which moves in parts of at most `part` bytes.
+std::string BroadcastLongText(Communicator& communicator, std::string_view of_root,
+                              std::uint64_t part = kMostTextOfRank);
 // True when it is true on any rank.
 bool AnyRank(Communicator& communicator, bool mine);
 

@@ -15,6 +15,20 @@ constexpr std::string_view kAttention = "attention never stores its matrix";
 constexpr std::string_view kFused = "the kernels are fused as they are";
 constexpr std::string_view kLora = "adapters are LoRA";
 
+bool TrainsPreferencesThere(const MigrationTarget& target) {
+  return !IsOff(YAML::Node(target.Theirs("rl")));
+}
+
+// Settings of DPO, which train nothing without it.
+void MigrateDpoLoss(const YAML::Node& value, MigrationTarget& target) {
+  if (!TrainsPreferencesThere(target)) return target.NotNeeded("there is no rl: dpo");
+  MigrateLossType(value, target);
+}
+void MigrateDpoSmoothing(const YAML::Node& value, MigrationTarget& target) {
+  if (!TrainsPreferencesThere(target)) return target.NotNeeded("there is no rl: dpo");
+  target.Carry("label_smoothing_factor", value);
+}
+
 void MigrateAdapter(const YAML::Node& value, MigrationTarget& target) {
   const std::string text = TextOf(value);
   // Axolotl's `adapter` names the method; here it is the folder of an adapter.
@@ -111,7 +125,13 @@ void CarryTemplates(const FieldTemplates& layout, MigrationTarget& target) {
 }
 
 // Of pairs: chat_template.default, chatml.intel, llama3.argilla ... Pairs are read by their fields.
-void MigratePairType(const std::string& name, MigrationTarget& target) {
+void MigratePairType(const YAML::Node& type, MigrationTarget& target) {
+  if (type.IsMap()) {
+    return target.Unsupported(
+        "the text may differ: name the fields prompt, chosen and rejected, and look at the result "
+        "of `qlora inspect`: the chat template lays them out");
+  }
+  const std::string name = TextOf(type);
   const std::string family = name.substr(0, name.find('.'));
   if (family == "chatml" || family == "llama3") {
     target.Carry("chat_template", YAML::Node(family));
@@ -129,9 +149,8 @@ void MigrateType(const YAML::Node& item, MigrationTarget& target) {
   const YAML::Node type = item["type"];
   const std::string name = TextOf(type);
   const auto layout = type.IsMap() ? AxolotlLayout(type) : AxolotlLayout(name);
-  const std::string method = target.Theirs("rl");
-  if (!method.empty() && method != "false") {
-    MigratePairType(name, target);
+  if (TrainsPreferencesThere(target)) {
+    MigratePairType(type, target);
   } else if (layout) {
     CarryTemplates(*layout, target);
   } else if (name == "chat_template") {
@@ -326,6 +345,8 @@ constexpr KeyRule kAxolotlRules[] = {
     rule::NotNeeded("each epoch has a random order, as there", "shuffle_merged_datasets"),
     rule::Custom(MigrateSpecialTokens, "special_tokens"),
     rule::Custom(MigratePreferences, "rl"),
+    rule::Custom(MigrateDpoLoss, "dpo_loss_type"),
+    rule::Custom(MigrateDpoSmoothing, "dpo_label_smoothing"),
     rule::Copy("over_long", "excess_length_strategy"),
     rule::Copy("max_length", "sequence_len"),
     rule::Copy("packing", "sample_packing"),
@@ -423,8 +444,6 @@ constexpr auto kAxolotlDefaults = std::to_array<ForeignDefault>({
     {"lora_dropout", "0"},
 });
 
-void CompleteAxolotl(MigrationTarget& target) { CompletePreferences(target); }
-
 constexpr auto kAxolotlMarks = std::to_array<std::string_view>(
     {"base_model", "micro_batch_size", "sequence_len", "datasets", "num_epochs", "adapter",
      "sample_packing", "lora_target_linear", "flash_attention", "pad_to_sequence_len",
@@ -441,7 +460,7 @@ const ForeignTrainer& AxolotlTrainer() {
       .more_rules = TransformersRules(),
       .defaults = kAxolotlDefaults,
       .marks = kAxolotlMarks,
-      .complete = CompleteAxolotl,
+      .complete = CompletePreferences,
   };
   return kTrainer;
 }

@@ -49,7 +49,9 @@ bool IsPlain(const std::string& field) {
 void ReadAlpaca(const Json& entry, NamedDataset& named) {
   const std::string prompt = Column(entry, "prompt", "instruction");
   const std::string query = Column(entry, "query", "input");
-  const std::string response = Column(entry, "response", "output");
+  // Pairs have their answers as chosen and rejected.
+  const std::string given = Column(entry, "response", "output");
+  const std::string response = named.prefers && given.empty() ? "output" : given;
   const bool has_our_system = IsNoneOr(Column(entry, "system"), "system");
   const bool has_our_history = IsNoneOr(Column(entry, "history"), "history");
   if (!Column(entry, "tools").empty()) {
@@ -118,14 +120,16 @@ std::string TextAt(const Json& entry, const char* key) {
   return text == entry.end() || !text->is_string() ? "" : text->get<std::string>();
 }
 
+bool IsOn(const Json& entry, const char* key) {
+  const auto value = entry.find(key);
+  return value != entry.end() && !value->is_null() && *value != false;
+}
+
 // Settings that change which records are read or which tokens are trained on; "" without such
 // settings.
 std::string FaultOf(const Json& entry) {
   if (!entry.is_object()) return "expected an object";
-  const auto is_on = [&entry](const char* key) {
-    const auto value = entry.find(key);
-    return value != entry.end() && !value->is_null() && *value != false;
-  };
+  const auto is_on = [&entry](const char* key) { return IsOn(entry, key); };
   if (is_on("num_samples")) return "cut the file, or give a weight: FILE:0.1";
   // The names that training on preferences reads.
   for (const char* column : {"chosen", "rejected", "kto_tag"}) {
@@ -155,7 +159,7 @@ NamedDataset ReadEntry(const fs::path& folder, const Json& entry) {
   if (!named.fault.empty()) return named;
   const std::string hub = TextAt(entry, "hf_hub_url");
   named.path = hub.empty() ? (folder / TextAt(entry, "file_name")).string() : hub;
-  named.prefers = entry.value("ranking", false) || !Column(entry, "chosen").empty() ||
+  named.prefers = IsOn(entry, "ranking") || !Column(entry, "chosen").empty() ||
                   !Column(entry, "kto_tag").empty();
   const std::string format = TextAt(entry, "formatting");
   if (format.empty() || format == "alpaca") {

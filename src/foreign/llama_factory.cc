@@ -14,6 +14,7 @@ namespace qlora {
 namespace {
 
 constexpr std::string_view kTextOnly = "models read and write text";
+constexpr std::string_view kNoDpo = "a setting of stage dpo, and the stage is another one";
 
 void MigrateFinetuningType(const YAML::Node& value, MigrationTarget& target) {
   if (value.IsScalar() && value.Scalar() == "lora") {
@@ -117,8 +118,19 @@ void MigrateStage(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
+// Settings of stage dpo, which train nothing in others.
+void MigratePreferenceLoss(const YAML::Node& value, MigrationTarget& target) {
+  if (target.Theirs("stage") != "dpo") return target.NotNeeded(kNoDpo);
+  MigrateLossType(value, target);
+}
+void MigrateDpoSmoothing(const YAML::Node& value, MigrationTarget& target) {
+  if (target.Theirs("stage") != "dpo") return target.NotNeeded(kNoDpo);
+  target.Carry("label_smoothing_factor", value);
+}
+
 // -log p of each chosen answer, averaged over its tokens.
 void MigratePreferenceMix(const YAML::Node& value, MigrationTarget& target) {
+  if (target.Theirs("stage") != "dpo") return target.NotNeeded(kNoDpo);
   if (IsOff(value) || TextOf(value) == "0.0") return target.NotNeeded("switched off");
   target.Carry("rpo_alpha", value);
   target.Carry("nll_over", YAML::Node("answers"));
@@ -213,6 +225,8 @@ constexpr KeyRule kLlamaFactoryRules[] = {
     rule::Custom(MigrateDoubleQuantization, "double_quantization"),
     rule::Custom(MigrateStage, "stage"),
     rule::Custom(MigratePreferenceMix, "pref_ftx"),
+    rule::Custom(MigratePreferenceLoss, "pref_loss"),
+    rule::Custom(MigrateDpoSmoothing, "dpo_label_smoothing"),
     rule::Custom(MigrateMostSamples, "max_samples"),
     rule::Custom(MigrateThinking, "enable_thinking"),
     rule::Copy("lora_r", "lora_rank"),
@@ -302,7 +316,8 @@ constexpr auto kLlamaFactoryMarks = std::to_array<std::string_view>(
 // lora_alpha is twice the rank unless it is given.
 void Complete(MigrationTarget& target) {
   // There the base without the adapter is the reference, also of an adapter that is continued.
-  if (CompletePreferences(target) && !target.ValueOf("adapter").empty()) {
+  CompletePreferences(target);
+  if (!target.ValueOf("preference_loss").empty() && !target.ValueOf("adapter").empty()) {
     target.SetDefault("reference", "base");
   }
   const std::string rank = target.ValueOf("lora_r");

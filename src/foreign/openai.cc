@@ -74,8 +74,6 @@ constexpr KeyRule kOpenAiRules[] = {
 
 constexpr auto kOpenAiMarks = std::to_array<std::string_view>({"training_file"});
 
-void CompleteOpenAi(MigrationTarget& target) { CompletePreferences(target); }
-
 }  // namespace
 
 const ForeignTrainer& OpenAiTrainer() {
@@ -86,7 +84,7 @@ const ForeignTrainer& OpenAiTrainer() {
       .more_rules = {},
       .defaults = {},
       .marks = kOpenAiMarks,
-      .complete = CompleteOpenAi,
+      .complete = CompletePreferences,
   };
   return kTrainer;
 }

@@ -8,14 +8,10 @@
 
 #include "base/text.h"
 #include "foreign/rules.h"
+#include "preference/preference_loss.h"
 
 namespace qlora {
 namespace {
-
-// Losses that have another name here, or one that stands for the method.
-constexpr std::string_view kOurLosses =
-    "sigmoid robust hinge ipo sigmoid_norm apo_zero apo_down sppo_hard nca_pair bco_pair exo_pair "
-    "discopop orpo simpo cpo kto apo_zero_unpaired sft";
 
 constexpr std::string_view kNotOurs =
     "this loss is not computed here; preference_loss lists those that are";
@@ -27,7 +23,14 @@ std::vector<std::string> NamesIn(const YAML::Node& value) {
   return names;
 }
 
+bool IsOurLoss(const std::string& name) {
+  return std::ranges::count(PreferenceLossNames(), std::string_view(name)) > 0;
+}
+
 bool IsPairMethod(std::string_view method) { return HasWord("dpo ipo orpo simpo cpo kto", method); }
+
+// Losses of TRL's trainers by rewards, whose loss_type this is too.
+constexpr std::string_view kRewardLosses = "grpo dr_grpo bnpo dapo cispo sapo luspo vespo";
 
 }  // namespace
 
@@ -37,7 +40,8 @@ void MigrateLossType(const YAML::Node& value, MigrationTarget& target) {
     return target.NotNeeded("the loss is plain cross-entropy");
   }
   for (const std::string& name : names) {
-    if (!HasWord(kOurLosses, name)) return target.Unsupported(kNotOurs);
+    if (HasWord(kRewardLosses, name)) RefuseRewardTraining("loss_type", name);
+    if (!IsOurLoss(name)) return target.Unsupported(kNotOurs);
   }
   target.Carry("preference_loss", value);
 }
@@ -54,13 +58,9 @@ void MigratePreferenceMethod(const YAML::Node& value, MigrationTarget& target) {
   target.Carry("preference_loss", YAML::Node(method == "dpo" ? "sigmoid" : method));
 }
 
-void MigratePrecomputedReference(const YAML::Node& /*value*/, MigrationTarget& target) {
-  target.NotNeeded("log-probabilities of the reference are always computed once, before step 1");
-}
-
-bool CompletePreferences(MigrationTarget& target) {
+void CompletePreferences(MigrationTarget& target) {
   const std::string losses = target.ValueOf("preference_loss");
-  if (losses.empty()) return false;
+  if (losses.empty()) return;
   target.SetDefault("beta", "0.1");
   if (losses == "simpo") target.SetDefault("simpo_gamma", "0.5");
   const std::string dropout = target.ValueOf("lora_dropout");
@@ -69,7 +69,6 @@ bool CompletePreferences(MigrationTarget& target) {
     target.LeaveAtDefault("lora_dropout",
                           "preferences are compared without dropout, as there (disable_dropout)");
   }
-  return true;
 }
 
 std::span<const KeyRule> PreferenceRules() {
@@ -83,8 +82,8 @@ std::span<const KeyRule> PreferenceRules() {
       rule::Copy("use_weighting", "dpo_use_weighting"),
       rule::Copy("desirable_weight", "kto_desirable_weight kto_chosen_weight"),
       rule::Copy("undesirable_weight", "kto_undesirable_weight kto_rejected_weight"),
-      rule::Custom(MigratePrecomputedReference,
-                   "precompute_ref_log_probs precompute_ref_batch_size"),
+      rule::NotNeeded("log-probabilities of the reference are always computed once, before step 1",
+                      "precompute_ref_log_probs precompute_ref_batch_size"),
       rule::Expect("true", "preferences are compared without dropout", "disable_dropout"),
       rule::NotNeeded("the reference is the model at the start; see reference",
                       "rl_adapter_ref_model ref_adapter_name model_adapter_name "

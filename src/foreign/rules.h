@@ -178,12 +178,13 @@ void MigrateOptimizer(const YAML::Node& value, MigrationTarget& target);
 void MigrateThinking(const YAML::Node& value, MigrationTarget& target);
 // Errors: InvalidInput for a method of training by rewards, of which nothing can be carried over.
 void RefuseRewards(std::string_view key, const YAML::Node& value);
+// The error of such a method, which `key` names as `found`.
+[[noreturn]] void RefuseRewardTraining(std::string_view key, std::string_view found);
 // Rules of preference_rules.cc: loss_type, and dpo, kto ... as a method of training.
 void MigrateLossType(const YAML::Node& value, MigrationTarget& target);
 void MigratePreferenceMethod(const YAML::Node& value, MigrationTarget& target);
-void MigratePrecomputedReference(const YAML::Node& value, MigrationTarget& target);
-// Sets what other trainers have by default. False when no preferences are trained on.
-bool CompletePreferences(MigrationTarget& target);
+// Sets what other trainers have by default, where preferences are trained on.
+void CompletePreferences(MigrationTarget& target);
 
 }  // namespace qlora
 

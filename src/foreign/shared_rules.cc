@@ -56,11 +56,14 @@ void MigrateThinking(const YAML::Node& value, MigrationTarget& target) {
 void RefuseRewards(std::string_view key, const YAML::Node& value) {
   constexpr std::string_view kMethods = "bco grpo gspo ppo rloo rm reward prm online_dpo";
   const std::string method = LowerText(value);
-  if (!HasWord(kMethods, method)) return;
+  if (HasWord(kMethods, method)) RefuseRewardTraining(key, method);
+}
+
+void RefuseRewardTraining(std::string_view key, std::string_view found) {
   ThrowInvalidInput(
       "{}: {} is training by rewards; qlora trains on examples and on preferences (dpo, ipo, orpo, "
       "simpo, cpo, kto)",
-      key, method);
+      key, found);
 }
 
 // transformers 5 takes a share of the run as warmup_steps, too.

@@ -7,6 +7,13 @@
 namespace qlora {
 namespace {
 
+// Settings that trainers by rewards alone have. With them `beta` is another thing than DPO's.
+void MigrateRewards(const YAML::Node& value, MigrationTarget& target) {
+  if (IsOff(value)) return target.NotNeeded("switched off");
+  RefuseRewardTraining("the configuration",
+                       "what its keys say (num_generations, reward_funcs ...)");
+}
+
 // sft.py reads its arguments from ScriptArguments and ModelConfig.
 constexpr KeyRule kTrlRules[] = {
     rule::NotNeeded("of PyTorch", "gradient_checkpointing_use_reentrant"),
@@ -14,7 +21,12 @@ constexpr KeyRule kTrlRules[] = {
     rule::NotNeeded("files are always read as they are needed", "streaming"),
     // Of Unsloth's DecisionTrainer, which reads TRL's other keys.
     rule::Same("brier_weight ordinal_weight max_options calibration_size"),
-    rule::Unsupported("of online training", "use_vllm"),
+    rule::Custom(MigrateRewards,
+                 "num_generations reward_funcs reward_weights reward_model_name_or_path "
+                 "reward_model_path scale_rewards num_iterations steps_per_generation "
+                 "generation_batch_size num_ppo_epochs rloo_k use_vllm GRPOConfig grpo_config "
+                 "RLOOConfig rloo_config PPOConfig ppo_config RewardConfig reward_config "
+                 "OnlineDPOConfig online_dpo_config"),
     rule::Unsupported("migrate that file too", "config"),
     rule::Unsupported("set environment variables in the shell", "env"),
     rule::Unsupported("give the files as dataset", "datasets"),
@@ -81,7 +93,8 @@ void CompleteTrl(MigrationTarget& target) {
   if (has_beta && target.ValueOf("preference_loss").empty()) {
     target.SetDefault("preference_loss", "sigmoid");
   }
-  if (CompletePreferences(target)) {
+  CompletePreferences(target);
+  if (!target.ValueOf("preference_loss").empty()) {
     target.SetDefault("learning_rate", "1e-6");
     if (target.ValueOf("preference_loss") == "simpo") target.SetDefault("cpo_alpha", "1");
     return;

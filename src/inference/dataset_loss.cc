@@ -104,14 +104,6 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
   }
 }
 
-// Sets what the samples of a pass have under their reference.
-void TakeReference(const SampleList& list, const PassSamples& group, Batch& batch) {
-  if (!list.reference) return;
-  std::vector<AnswerLogp> samples;
-  for (std::int64_t i = group.begin; i < group.end; ++i) samples.push_back(list.reference(i));
-  SetReference(samples, batch);
-}
-
 }  // namespace
 
 SampleList ListOf(const Dataset& dataset) {
@@ -151,7 +143,9 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
       samples.push_back(list.get(i));
     }
     Batch batch = MakeBatch(samples);
-    TakeReference(list, groups[p], batch);
+    if (list.reference) {
+      SetReference([&](std::int64_t e) { return list.reference(groups[p].begin + e); }, batch);
+    }
     Activations& activations = activations_of.ForRows(batch.rows(), batch.unfolded_rows());
     const PassInputs inputs =
         PrepareInputs(decoder, batch, {ForAllRows(adapter, batch.rows())}, activations);

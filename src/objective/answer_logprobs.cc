@@ -21,15 +21,7 @@ std::vector<AnswerTokens> AnswersOf(const Batch& batch,
     const std::int64_t begin = targets_before[s];
     if (targets_before[s + 1] > begin) answers.push_back({s, begin, begin, targets_before[s + 1]});
   }
-  if (answers.size() < 2) return answers;
-  // The rejected answer trains no prompt: its first target is where both answers begin.
-  const auto first_row = [&](const AnswerTokens& answer) {
-    const std::int64_t begin = batch.sequence_begin[answer.sequence];
-    std::int64_t row = begin;
-    while (batch.targets[row] == kIgnoreLabel) ++row;
-    return row - begin;
-  };
-  answers[0].begin += std::max<std::int64_t>(0, first_row(answers[1]) - first_row(answers[0]));
+  if (!answers.empty()) answers[0].begin += batch.text_targets[e];
   return answers;
 }
 
@@ -54,13 +46,14 @@ std::vector<double> AnswerLogprobs(const Batch& batch, std::span<const double> l
   return sums;
 }
 
-void SetReference(std::span<const AnswerLogp> samples, Batch& batch) {
+void SetReference(const std::function<AnswerLogp(std::int64_t e)>& of, Batch& batch) {
   batch.reference.assign(batch.sequences(), 0);
-  for (std::size_t e = 0; e < samples.size(); ++e) {
+  for (std::int64_t e = 0; e + 1 < std::ssize(batch.sample_begin); ++e) {
+    const AnswerLogp sample = of(e);
     const std::int64_t end = batch.sample_begin[e + 1];
     const std::int64_t answers = std::min<std::int64_t>(2, end - batch.sample_begin[e]);
-    batch.reference[end - answers] = samples[e].chosen;
-    if (answers == 2) batch.reference[end - 1] = samples[e].rejected;
+    batch.reference[end - answers] = sample.chosen;
+    if (answers == 2) batch.reference[end - 1] = sample.rejected;
   }
 }
 

@@ -3,6 +3,7 @@
 #define QLORA_OBJECTIVE_ANSWER_LOGPROBS_H_
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -21,8 +22,7 @@ struct AnswerTokens {
   std::int64_t tokens() const { return end - begin; }
 };
 
-// The answers of sample e, one or two: of a pair the chosen one, then the rejected one. Two answers
-// begin at one place behind one prompt, of which the chosen one may train the tokens.
+// The answers of sample e, one or two: of a pair the chosen one, then the rejected one.
 std::vector<AnswerTokens> AnswersOf(const Batch& batch,
                                     std::span<const std::int64_t> targets_before, std::int64_t e);
 // (S + 1) the number of targets before each sequence, and of all.
@@ -35,8 +35,8 @@ double TokenWeight(std::int64_t token, std::int64_t shorter, double ld_alpha);
 std::vector<double> AnswerLogprobs(const Batch& batch, std::span<const double> logprobs,
                                    double ld_alpha);
 
-// Sets the reference of the answers of each sample.
-void SetReference(std::span<const AnswerLogp> samples, Batch& batch);
+// Sets the reference of the answers of each sample. of: that of sample e of the batch.
+void SetReference(const std::function<AnswerLogp(std::int64_t e)>& of, Batch& batch);
 
 }  // namespace qlora
 

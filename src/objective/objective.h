@@ -29,6 +29,7 @@ struct Metric {
 };
 
 // The totals of a window of micro-batches, or of an evaluation, known before the first pass.
+// Gradients are divided by them in Objective::Run, and sums in Objective::Values.
 struct WindowTotals {
   std::int64_t supervised = 0;  // tokens that are trained on
   std::int64_t rows = 0;        // all tokens
@@ -68,7 +69,8 @@ class Objective {
 
   // (M) the factor of the loss of each supervised row, as far as it is known before the pass.
   virtual std::vector<float> RowScale(const Batch& batch, const WindowTotals& totals) const = 0;
-  // Writes the sums of a micro-batch. The first is NaN or Inf where the pass has no usable loss.
+  // Writes the sums of a micro-batch, not divided by any total: sums of several data sets are added
+  // as they are. The first is NaN or Inf where the pass has no usable loss.
   // trained: where not null, the gradient of the mean loss of the window with respect to x_out goes
   // to activations.dx, and the gradient of a trained head is added to `trained`.
   virtual void Run(const ObjectivePass& pass, LoraAdapter* trained,

@@ -115,18 +115,21 @@ void PreferenceObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
   const Batch& batch = pass.batch;
   const TokenLogprobs tokens = LogprobsOf(pass);
   const std::vector<std::int64_t> before = TargetsBefore(batch);
+  const bool nll = options_.nll_weight > 0;
   std::vector<double> gradient(tokens.logp.size());
   for (std::int64_t e = 0; e + 1 < std::ssize(batch.sample_begin); ++e) {
     if (options_.family() == LossFamily::kLabels) {
       AddLabel(pass, tokens, before, e, gradient, sums);
     } else {
       AddPair(pass, tokens, before, e, gradient, sums);
-      if (options_.nll_weight > 0) AddNll(pass, tokens, before, e, gradient, sums);
+      if (nll) AddNll(pass, tokens, before, e, gradient, sums);
     }
   }
   if (pass.logprobs != nullptr) {
     pass.logprobs->insert(pass.logprobs->end(), tokens.logp.begin(), tokens.logp.end());
   }
+  // A sum of pairs may be finite where -log p is not.
+  if (nll && !std::isfinite(sums[kNll])) sums[kLoss] = sums[kNll];
   if (trained == nullptr || !std::isfinite(sums[kLoss])) return;
   std::vector<float> scale;
   for (const double value : gradient) scale.push_back(static_cast<float>(-value));
@@ -159,13 +162,14 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenLogprobs
     pair.ref_chosen = ReferenceOf(pass.batch, answers[0]);
     pair.ref_rejected = ReferenceOf(pass.batch, answers[1]);
   }
+  const auto samples = static_cast<double>(pass.totals.samples);
   double slope[2] = {0, 0};
   for (const PreferenceTerm& term : options_.terms) {
-    const double factor = weight * term.weight / static_cast<double>(pass.totals.samples);
+    const double factor = weight * term.weight;
     sums[kLoss] += factor * PairLoss(term.loss, pair, options_);
     const PairGradient one = PairLossGradient(term.loss, pair, options_);
-    slope[0] += factor * one.chosen;
-    slope[1] += factor * one.rejected;
+    slope[0] += factor / samples * one.chosen;
+    slope[1] += factor / samples * one.rejected;
   }
   for (int side = 0; side < 2; ++side) {
     for (std::int64_t t = 0; t < answers[side].tokens(); ++t) {
@@ -176,8 +180,7 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenLogprobs
   sums[kChosenReward] += rewards.chosen;
   sums[kRejectedReward] += rewards.rejected;
   sums[kHits] += rewards.chosen > rewards.rejected ? 1 : 0;
-  const PreferenceLoss first = options_.terms.front().loss;
-  const bool means = first == PreferenceLoss::kOrpo || first == PreferenceLoss::kSimpo;
+  const bool means = !options_.needs_reference() && TakesMeans(options_.terms.front().loss);
   sums[kChosenLogp] += means ? pair.chosen / pair.chosen_tokens : pair.chosen;
   sums[kRejectedLogp] += means ? pair.rejected / pair.rejected_tokens : pair.rejected;
 }
@@ -188,13 +191,12 @@ void PreferenceObjective::AddNll(const ObjectivePass& pass, const TokenLogprobs&
                                  std::span<double> gradient, std::span<double> sums) const {
   const AnswerTokens chosen = AnswersOf(pass.batch, before, e).front();
   const bool of_answers = options_.nll_over == NllOver::kAnswers;
-  const double all =
-      static_cast<double>(of_answers ? pass.totals.samples * chosen.tokens() : pass.totals.chosen);
+  const double share = of_answers ? 1 / static_cast<double>(chosen.tokens()) : 1;
+  const double slope = options_.nll_weight * share / NllCount(pass.totals);
   const std::int64_t begin = options_.nll_over == NllOver::kText ? chosen.text : chosen.begin;
   for (std::int64_t t = begin; t < chosen.end; ++t) {
-    sums[kNll] -= tokens.logp[t] / all;
-    sums[kLoss] -= options_.nll_weight * tokens.logp[t] / all;
-    gradient[t] -= options_.nll_weight / all;
+    sums[kNll] -= share * tokens.logp[t];
+    gradient[t] -= slope;
   }
 }
 
@@ -208,21 +210,29 @@ void PreferenceObjective::AddLabel(const ObjectivePass& pass, const TokenLogprob
   const double logp = std::accumulate(at + answer.begin, at + answer.end, 0.0);
   const double ratio = logp - ReferenceOf(pass.batch, answer);
   const bool desirable = pass.batch.desirable[e] != 0;
-  const double factor = options_.terms.front().weight / static_cast<double>(pass.totals.samples);
-  sums[kLoss] += factor * LabelLoss(ratio, desirable, pass.totals.kl, options_);
-  const double slope = factor * LabelLossGradient(ratio, desirable, pass.totals.kl, options_);
+  const double weight = options_.terms.front().weight;
+  sums[kLoss] += weight * LabelLoss(ratio, desirable, pass.totals.kl, options_);
+  const double slope = weight * LabelLossGradient(ratio, desirable, pass.totals.kl, options_) /
+                       static_cast<double>(pass.totals.samples);
   for (std::int64_t t = answer.begin; t < answer.end; ++t) gradient[t] += slope;
   sums[desirable ? kDesirable : kUndesirable] += 1;
   sums[desirable ? kDesirableReward : kUndesirableReward] += options_.beta * ratio;
   sums[desirable ? kDesirableLogp : kUndesirableLogp] += logp;
 }
 
+// What the sum of -log p is divided by.
+double PreferenceObjective::NllCount(const WindowTotals& totals) const {
+  return static_cast<double>(options_.nll_over == NllOver::kAnswers ? totals.samples
+                                                                    : totals.chosen);
+}
+
 std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
                                                 const WindowTotals& totals) const {
+  const double n = static_cast<double>(totals.samples);
   if (options_.family() == LossFamily::kLabels) {
     const double chosen = Mean(sums[kDesirableReward], sums[kDesirable]);
     const double rejected = Mean(sums[kUndesirableReward], sums[kUndesirable]);
-    std::vector<double> values = {sums[kLoss],
+    std::vector<double> values = {sums[kLoss] / n,
                                   chosen,
                                   rejected,
                                   chosen - rejected,
@@ -231,17 +241,18 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
     if (options_.needs_kl()) values.push_back(totals.kl);
     return values;
   }
-  const double n = static_cast<double>(totals.samples);
+  const bool trains_nll = options_.nll_weight > 0;
+  const double nll = trains_nll ? sums[kNll] / NllCount(totals) : 0;
   const double chosen = sums[kChosenReward] / n;
   const double rejected = sums[kRejectedReward] / n;
-  std::vector<double> values = {sums[kLoss],
+  std::vector<double> values = {sums[kLoss] / n + options_.nll_weight * nll,
                                 chosen,
                                 rejected,
                                 chosen - rejected,
                                 sums[kHits] / n,
                                 sums[kChosenLogp] / n,
                                 sums[kRejectedLogp] / n};
-  if (options_.nll_weight > 0) values.push_back(sums[kNll]);
+  if (trains_nll) values.push_back(nll);
   return values;
 }
 

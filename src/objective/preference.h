@@ -42,6 +42,8 @@ class PreferenceObjective : public Objective {
                 std::span<const std::int64_t> before, std::int64_t e, std::span<double> gradient,
                 std::span<double> sums) const;
 
+  double NllCount(const WindowTotals& totals) const;
+
   PreferenceLossOptions options_;
 };
 

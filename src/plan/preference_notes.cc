@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "plan/preference_options.h"
 
@@ -30,7 +32,9 @@ std::string NoteOfLabels(const PreferenceLossOptions& loss, const Dataset& train
 }
 
 // A loss of sums is easily lowered by length alone.
-std::string NoteOfLengths(const Dataset& train) {
+std::string NoteOfLengths(const PreferenceLossOptions& loss, const Dataset& train) {
+  const auto takes_means = [](const PreferenceTerm& term) { return TakesMeans(term.loss); };
+  if (std::ranges::all_of(loss.terms, takes_means)) return "";
   double chosen = 0;
   double rejected = 0;
   for (std::int64_t i = 0; i < train.size(); ++i) {
@@ -42,8 +46,10 @@ std::string NoteOfLengths(const Dataset& train) {
   if (similar) return "";
   return fmt::format(
       "chosen answers have {:.0f} tokens on average and rejected ones {:.0f}: the model may learn "
-      "their length; ld_alpha weighs the tokens beyond the shorter answer",
-      chosen / n, rejected / n);
+      "their length; {}",
+      chosen / n, rejected / n,
+      loss.needs_reference() ? "ld_alpha weighs the tokens beyond the shorter answer"
+                             : "preference_loss simpo compares means over the tokens");
 }
 
 }  // namespace
@@ -52,8 +58,8 @@ std::string NoteOfPreferences(const TrainOptions& options, const Dataset& train)
   if (!TrainsPreferences(options)) return "";
   const PreferenceLossOptions loss = PreferenceLossOf(options);
   if (loss.family() == LossFamily::kLabels) return NoteOfLabels(loss, train);
-  const bool trains_text = PreferenceReadingOf(options).trains_text;
-  return trains_text ? "" : NoteOfLengths(train);
+  // Of the chosen answers the tokens of prompts would be counted, too.
+  return PreferenceReadingOf(options).trains_text ? "" : NoteOfLengths(loss, train);
 }
 
 }  // namespace qlora

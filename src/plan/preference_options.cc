@@ -207,6 +207,17 @@ PreferenceLossOptions PreferenceLossOf(const TrainOptions& options) {
   return loss;
 }
 
+std::optional<TrainOptions> OptionsOfReference(const TrainOptions& options) {
+  const std::string& name = options.preference.reference;
+  if (!TrainsPreferences(options) || name == "start" || name == "base") return {};
+  TrainOptions of_reference = options;
+  of_reference.adapter = name;
+  // It is only read.
+  of_reference.init_lora_weights = TrainOptions().init_lora_weights;
+  of_reference.embedding_learning_rate = TrainOptions().embedding_learning_rate;
+  return of_reference;
+}
+
 PreferenceReading PreferenceReadingOf(const TrainOptions& options) {
   if (!TrainsPreferences(options)) return {};
   const PreferenceLossOptions loss = PreferenceLossOf(options);

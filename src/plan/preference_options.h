@@ -2,6 +2,7 @@
 #ifndef QLORA_PLAN_PREFERENCE_OPTIONS_H_
 #define QLORA_PLAN_PREFERENCE_OPTIONS_H_
 
+#include <optional>
 #include <vector>
 
 #include "preference/preference_loss.h"
@@ -17,6 +18,10 @@ inline bool TrainsPreferences(const TrainOptions& options) {
 // Errors: InvalidInput for an unknown loss, losses that do not go together, values out of range,
 // and options of ordinary training that preferences cannot have.
 PreferenceLossOptions PreferenceLossOf(const TrainOptions& options);
+
+// The options of a run that goes on from the adapter in `reference`, for that adapter; nothing
+// where the reference is the start or the base.
+std::optional<TrainOptions> OptionsOfReference(const TrainOptions& options);
 
 // How records are read.
 PreferenceReading PreferenceReadingOf(const TrainOptions& options);

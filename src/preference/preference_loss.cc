@@ -12,13 +12,14 @@ struct LossName {
   Loss loss;
   std::string_view name;
   LossFamily family;
+  bool takes_means = false;
 };
 constexpr LossName kLosses[] = {
     {Loss::kSigmoid, "sigmoid", LossFamily::kReference},
     {Loss::kRobust, "robust", LossFamily::kReference},
     {Loss::kHinge, "hinge", LossFamily::kReference},
-    {Loss::kIpo, "ipo", LossFamily::kReference},
-    {Loss::kSigmoidNorm, "sigmoid_norm", LossFamily::kReference},
+    {Loss::kIpo, "ipo", LossFamily::kReference, true},
+    {Loss::kSigmoidNorm, "sigmoid_norm", LossFamily::kReference, true},
     {Loss::kApoZero, "apo_zero", LossFamily::kReference},
     {Loss::kApoDown, "apo_down", LossFamily::kReference},
     {Loss::kSppoHard, "sppo_hard", LossFamily::kReference},
@@ -26,8 +27,8 @@ constexpr LossName kLosses[] = {
     {Loss::kBcoPair, "bco_pair", LossFamily::kReference},
     {Loss::kExoPair, "exo_pair", LossFamily::kReference},
     {Loss::kDiscopop, "discopop", LossFamily::kReference},
-    {Loss::kOrpo, "orpo", LossFamily::kOwn},
-    {Loss::kSimpo, "simpo", LossFamily::kOwn},
+    {Loss::kOrpo, "orpo", LossFamily::kOwn, true},
+    {Loss::kSimpo, "simpo", LossFamily::kOwn, true},
     {Loss::kCpo, "cpo", LossFamily::kOwn},
     {Loss::kKto, "kto", LossFamily::kLabels},
     {Loss::kApoZeroUnpaired, "apo_zero_unpaired", LossFamily::kLabels},
@@ -86,6 +87,8 @@ PairGradient OfOwn(Loss loss, const PairLogprobs<double>& pair, const Preference
 
 LossFamily FamilyOf(PreferenceLoss loss) { return RowOf(loss).family; }
 
+bool TakesMeans(PreferenceLoss loss) { return RowOf(loss).takes_means; }
+
 std::string_view NameOf(PreferenceLoss loss) { return RowOf(loss).name; }
 
 std::vector<std::string_view> PreferenceLossNames() {
@@ -137,8 +140,7 @@ double LabelLossGradient(double r, bool desirable, double k, const PreferenceLos
 PairRewards RewardsOf(const PairLogprobs<double>& pair, const PreferenceLossOptions& options) {
   const auto of = [&](double logp, double reference, double tokens) {
     if (options.needs_reference()) return options.beta * (logp - reference);
-    const bool sums = options.terms.front().loss == Loss::kCpo;
-    return options.beta * (sums ? logp : logp / tokens);
+    return options.beta * (TakesMeans(options.terms.front().loss) ? logp / tokens : logp);
   };
   return {of(pair.chosen, pair.ref_chosen, pair.chosen_tokens),
           of(pair.rejected, pair.ref_rejected, pair.rejected_tokens)};

@@ -48,6 +48,8 @@ enum class LossFamily : std::uint8_t {
   kSft,
 };
 LossFamily FamilyOf(PreferenceLoss loss);
+// True for a loss of the means over the tokens of answers, which does not grow with their length.
+bool TakesMeans(PreferenceLoss loss);
 
 std::string_view NameOf(PreferenceLoss loss);  // "sigmoid_norm"
 std::vector<std::string_view> PreferenceLossNames();

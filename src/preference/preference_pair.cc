@@ -44,16 +44,17 @@ std::int64_t FirstTrained(const Sample& sequence) {
 
 Sample JoinPair(Sample chosen, Sample rejected, const PairLayout& layout) {
   if (layout.implicit) MaskCommon(chosen, rejected);
+  if (CountSupervised(chosen) == 0 || CountSupervised(rejected) == 0) return {};
   const std::int64_t first = FirstTrained(chosen);
   const std::int64_t second = FirstTrained(rejected);
-  if (first == std::ssize(chosen.ids) || second == std::ssize(rejected.ids)) {
-    return {};  // without a trained token, which is counted
+  Sample pair;
+  if (layout.trains_text) {
+    std::copy_n(chosen.ids.begin(), first, chosen.labels.begin());
+    pair.text_targets = std::max<std::int64_t>(0, first - 1);  // nothing predicts the first token
   }
-  if (layout.trains_text) std::ranges::copy(chosen.ids, chosen.labels.begin());
   const std::int64_t prompt = std::min({first, second, CommonTokens(chosen, rejected)});
   const std::int64_t shared =
       layout.share_prefix && !layout.trains_text ? std::max<std::int64_t>(0, prompt - 1) : 0;
-  Sample pair;
   pair.ids.assign(chosen.ids.begin(), chosen.ids.begin() + shared);
   pair.labels.assign(shared, kIgnoreLabel);
   pair.branches.push_back(shared);
@@ -70,7 +71,7 @@ bool CutPair(Sample& chosen, Sample& rejected, std::int64_t length) {
     side->ids.resize(length);
     side->labels.resize(length);
   }
-  return true;
+  return chosen.ids != rejected.ids;
 }
 
 Sample Mismatched(const Sample& row, const Sample& other) {

@@ -12,7 +12,8 @@ namespace qlora {
 struct PairLayout {
   bool implicit = false;     // both train whole texts: what they share is their prompt
   bool share_prefix = true;  // compute the common prompt once
-  bool trains_text = false;  // the chosen one trains its prompt as well; nothing is shared
+  // The chosen one trains its prompt as well, the tokens before its answer; nothing is shared.
+  bool trains_text = false;
 };
 
 // A pair as two sequences behind their common prompt, of which each sequence repeats the last
@@ -21,12 +22,13 @@ struct PairLayout {
 //   ids        x x | x y y y | x z z       x x x the prompt
 //   labels     - - | - y y y | - z z
 //
-// Errors: InvalidInput, without a place, for answers without a token, and for texts of an implicit
-// prompt that share nothing, or of which one is the beginning of the other.
+// Returns a sample without tokens where an answer has none that is trained. Errors: InvalidInput,
+// without a place, for texts of an implicit prompt that share nothing, or of which one is the
+// beginning of the other.
 Sample JoinPair(Sample chosen, Sample rejected, const PairLayout& layout);
 
 // Removes tokens from the ends of both answers, until the longest sequence has `length` tokens.
-// Returns false when an answer has no token left.
+// Returns false when an answer has no token left, or nothing is left in which the answers differ.
 bool CutPair(Sample& chosen, Sample& rejected, std::int64_t length);
 
 // The first trained token of a sequence; its length without one.

@@ -21,40 +21,66 @@ constexpr std::string_view kChosen[] = {"chosen", "chosen_response", "preferred_
 constexpr std::string_view kRejected[] = {"rejected", "rejected_response", "non_preferred_output"};
 constexpr std::string_view kChosenIds[] = {"chosen_ids", "chosen_input_ids"};
 constexpr std::string_view kRejectedIds[] = {"rejected_ids", "rejected_input_ids"};
+constexpr std::string_view kCompletion[] = {"completion"};
 constexpr std::string_view kCompletionIds[] = {"completion_ids", "completion_input_ids"};
 constexpr std::string_view kPromptIds[] = {"prompt_ids", "prompt_input_ids"};
 constexpr std::string_view kLabel[] = {"label", "kto_tag"};
 constexpr std::string_view kTurns[] = {"messages", "conversations", "conversation"};
 constexpr std::string_view kQuestions[] = {"prompt", "question", "query"};
 
-// The first of these fields that the record has; null: none.
-const OrderedJson* Find(const OrderedJson& record, Names names) {
+struct Field {
+  std::string name;
+  const OrderedJson* value = nullptr;  // null: there is none
+
+  explicit operator bool() const { return value != nullptr; }
+};
+
+// The field of this meaning; of several that are equal the first. Errors: InvalidInput for several
+// that differ, of which one would be lost.
+Field Find(const OrderedJson& record, Names names) {
+  Field found;
   for (const std::string_view name : names) {
     const auto field = record.find(name);
-    if (field != record.end() && !field->is_null()) return &*field;
+    if (field == record.end() || field->is_null()) continue;
+    if (found && *found.value != *field) {
+      ThrowInvalidInput(
+          "the fields '{}' and '{}' mean the same and differ; keep one, or leave one out with "
+          "ignore_fields: {}",
+          found.name, name, name);
+    }
+    if (!found) found = {std::string(name), &*field};
   }
-  return nullptr;
+  return found;
 }
-bool Has(const OrderedJson& record, Names names) { return Find(record, names) != nullptr; }
+bool Has(const OrderedJson& record, Names names) {
+  return std::ranges::any_of(
+      names, [&](std::string_view name) { return HasField(record, std::string(name).c_str()); });
+}
 
-std::string_view NameIn(const OrderedJson& record, Names names) {
+Field Require(const OrderedJson& record, Names names) {
+  if (Field found = Find(record, names)) return found;
   for (const std::string_view name : names) {
-    if (record.contains(name) && !record.find(name)->is_null()) return name;
+    if (record.contains(name)) ThrowInvalidInput("field '{}' is null, expected an answer", name);
   }
-  return names.front();
+  RequiredField(record, std::string(names.front()).c_str());
+  return {};
 }
 
+// Takes a field out of the record, and those that repeat it.
 void Erase(OrderedJson& record, Names names) {
   for (const std::string_view name : names) record.erase(std::string(name));
 }
 
-const OrderedJson& Require(const OrderedJson& record, Names names) {
-  const OrderedJson* found = Find(record, names);
-  if (found != nullptr) return *found;
-  for (const std::string_view name : names) {
-    if (record.contains(name)) ThrowInvalidInput("field '{}' is null, expected an answer", name);
+// Gives the record a field. Errors: InvalidInput where it has another one of this name.
+void Put(OrderedJson& record, const std::string& name, OrderedJson value) {
+  const auto there = record.find(name);
+  if (there != record.end() && !SaysNothing(*there) && *there != value) {
+    ThrowInvalidInput(
+        "field '{}' holds something else than the prompt and the answers, which get that name; "
+        "leave it out with ignore_fields: {}",
+        name, name);
   }
-  return RequiredField(record, std::string(names.front()).c_str());
+  record[name] = std::move(value);
 }
 
 // A list of turns, which tables hold as JSON text, else the value itself.
@@ -131,25 +157,46 @@ OrderedJson MessagesOf(const OrderedJson& answer) {
   return OrderedJson::array({{{"role", "assistant"}, {"content", answer}}});
 }
 
-// Tokens as they are: those of the prompt are masked.
-OrderedJson OfIds(const OrderedJson& prompt, const OrderedJson& completion, std::string_view name) {
+// The messages before the last one, which is the answer.
+struct SplitTurns {
+  OrderedJson prompt;
+  OrderedJson answer;  // a message
+};
+SplitTurns SplitLastAnswer(const Field& field) {
+  OrderedJson turns = AsTurns(*field.value);
+  if (!turns.is_array()) {
+    ThrowInvalidInput("field '{}': expected a list of messages, found {}", field.name,
+                      KindOf(turns));
+  }
+  CheckAnswer(turns, field.name);
+  OrderedJson answer = turns.back();
+  turns.erase(turns.size() - 1);
+  CheckPrompt(turns, field.name);
+  return {std::move(turns), std::move(answer)};
+}
+
+// The record of tokens as they are: those of the prompt are masked. base: the other fields.
+OrderedJson OfIds(OrderedJson base, const OrderedJson& prompt, const Field& completion) {
   if (!prompt.is_array()) ThrowInvalidInput("field 'prompt_ids': expected a list of token ids");
-  if (!completion.is_array() || completion.empty()) {
-    ThrowInvalidInput("field '{}': expected a list of token ids that is not empty", name);
+  if (!completion.value->is_array() || completion.value->empty()) {
+    ThrowInvalidInput("field '{}': expected a list of token ids that is not empty",
+                      completion.name);
   }
   OrderedJson ids = prompt;
   OrderedJson labels(OrderedJson::array_t(prompt.size(), -100));
-  for (const OrderedJson& id : completion) {
+  for (const OrderedJson& id : *completion.value) {
     ids.push_back(id);
     labels.push_back(id);
   }
-  return {{"input_ids", std::move(ids)}, {"labels", std::move(labels)}};
+  Put(base, "input_ids", std::move(ids));
+  Put(base, "labels", std::move(labels));
+  return base;
 }
 
 // The record of an answer in messages. base: the other fields.
 OrderedJson OfMessages(OrderedJson base, OrderedJson prompt, OrderedJson answer) {
-  base["prompt"] = std::move(prompt);
-  base["completion"] = std::move(answer);
+  Put(base, "prompt", std::move(prompt));
+  Put(base, "completion", std::move(answer));
   return base;
 }
 
@@ -158,10 +205,7 @@ std::size_t CommonMessages(const OrderedJson& chosen, const OrderedJson& rejecte
   std::size_t common = 0;
   const std::size_t most = std::min(chosen.size(), rejected.size());
   while (common < most && chosen[common] == rejected[common]) ++common;
-  if (common == chosen.size() || common == rejected.size()) {
-    // Equal, or one goes on from the other: the last messages of the shorter one are its answer.
-    common = most - 1;
-  }
+  if (common == most) common = most - 1;  // the last messages of the shorter one are its answer
   while (common > 0 && (!IsAnswer(chosen[common]) || !IsAnswer(rejected[common]))) --common;
   return common;
 }
@@ -186,24 +230,83 @@ bool HasContent(const OrderedJson& messages, const std::string& text) {
   });
 }
 
-// Both answers are lists of messages.
-PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const OrderedJson& rejected) {
-  OrderedJson prompt;
-  if (const OrderedJson* given = Find(base, kQuestions)) prompt = AsTurns(*given);
-  if (prompt.is_null()) {
-    if (const OrderedJson* turns = Find(base, kTurns)) prompt = AsTurns(*turns);
+// Takes a prompt out of `base` that stands beside the messages before the answers. Errors:
+// InvalidInput for one that says something else, which would be lost.
+void TakeRepeated(OrderedJson& base, const OrderedJson& messages) {
+  const Field question = Find(base, kQuestions);
+  if (!question) return;
+  const OrderedJson value = AsTurns(*question.value);
+  const bool is_said =
+      value.is_string() ? HasContent(messages, value.get<std::string>()) : value == messages;
+  if (!is_said) {
+    ThrowInvalidInput(
+        "field '{}' is none of the messages before the answers; mend it, or leave it out with "
+        "ignore_fields: {}",
+        question.name, question.name);
   }
   Erase(base, kQuestions);
+}
+
+// Takes messages out of `base` that stand beside a prompt: data sets repeat a whole conversation.
+// Errors: InvalidInput as TakeRepeated.
+void TakeRepeatedTurns(OrderedJson& base, const OrderedJson& prompt, const OrderedJson& chosen,
+                       const OrderedJson& rejected) {
+  const Field turns = Find(base, kTurns);
+  if (!turns) return;
+  const OrderedJson value = AsTurns(*turns.value);
+  const auto is_whole = [&](const OrderedJson& answer) {
+    return value.is_array() && value.size() == prompt.size() + answer.size() &&
+           Slice(value, 0, prompt.size()) == prompt &&
+           Slice(value, prompt.size(), value.size()) == answer;
+  };
+  if (value != prompt && !is_whole(chosen) && !is_whole(rejected)) {
+    ThrowInvalidInput(
+        "field '{}' is another conversation than the prompt and its answers; leave one of them out "
+        "with ignore_fields",
+        turns.name);
+  }
   Erase(base, kTurns);
+}
+
+// What an answer of several turns was asked on its way.
+OrderedJson AskedIn(const OrderedJson& answer) {
+  OrderedJson asked = OrderedJson::array();
+  for (const OrderedJson& message : answer) {
+    const std::string role = RoleOf(message);
+    if (role == "user" || role == "system") asked.push_back(message);
+  }
+  return asked;
+}
+
+// Both answers as lists of messages, without the prompt.
+PreferenceRecord OfAnswers(OrderedJson base, const OrderedJson& prompt, OrderedJson chosen,
+                           OrderedJson rejected) {
+  TakeRepeated(base, prompt);
+  TakeRepeatedTurns(base, prompt, chosen, rejected);
+  if (AskedIn(chosen) != AskedIn(rejected)) {
+    ThrowInvalidInput(
+        "the turns of the user in chosen and rejected differ, so that they answer different "
+        "questions; end both before the turns that differ");
+  }
   PreferenceRecord record;
-  if (prompt.is_array()) {
-    CheckPrompt(prompt, "prompt");
-    for (const OrderedJson* side : {&chosen, &rejected}) {
-      const bool repeats = !prompt.empty() && BeginsWith(*side, prompt);
-      record.answers.push_back(
-          OfMessages(base, prompt, repeats ? Slice(*side, prompt.size(), side->size()) : *side));
-    }
-    return record;
+  record.answers = {OfMessages(base, prompt, std::move(chosen)),
+                    OfMessages(base, prompt, std::move(rejected))};
+  return record;
+}
+
+// Both answers are lists of messages.
+PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const OrderedJson& rejected) {
+  for (const Names names : {Names(kQuestions), Names(kTurns)}) {
+    const Field given = Find(base, names);
+    const OrderedJson prompt = given ? AsTurns(*given.value) : OrderedJson();
+    if (!prompt.is_array() || prompt == chosen || prompt == rejected) continue;
+    CheckPrompt(prompt, given.name);
+    Erase(base, names);
+    const auto answer = [&](const OrderedJson& side) {
+      const bool repeats = !prompt.empty() && BeginsWith(side, prompt);
+      return repeats ? Slice(side, prompt.size(), side.size()) : side;
+    };
+    return OfAnswers(std::move(base), prompt, answer(chosen), answer(rejected));
   }
   const std::size_t common = CommonMessages(chosen, rejected);
   if (common == 0) {
@@ -212,40 +315,33 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
         "first messages, or a field 'prompt'");
   }
   const OrderedJson shared = Slice(chosen, 0, common);
-  if (prompt.is_string() && !HasContent(shared, prompt.get<std::string>())) {
-    ThrowInvalidInput(
-        "field 'prompt' is none of the messages that chosen and rejected begin with; mend it, or "
-        "leave it out with ignore_fields: prompt");
-  }
-  record.answers.push_back(OfMessages(base, shared, Slice(chosen, common, chosen.size())));
-  record.answers.push_back(OfMessages(base, shared, Slice(rejected, common, rejected.size())));
-  return record;
+  return OfAnswers(std::move(base), shared, Slice(chosen, common, chosen.size()),
+                   Slice(rejected, common, rejected.size()));
 }
 
 // The record of an answer that is a text or one message. base: the other fields, the prompt
 // included.
 OrderedJson OfAnswer(OrderedJson base, const OrderedJson& answer) {
-  if (const OrderedJson* turns = Find(base, kTurns)) {
-    OrderedJson prompt = AsTurns(*turns);
-    CheckPrompt(prompt, NameIn(base, kTurns));
+  if (const Field turns = Find(base, kTurns)) {
+    OrderedJson prompt = AsTurns(*turns.value);
+    CheckPrompt(prompt, turns.name);
     Erase(base, kTurns);
+    TakeRepeated(base, prompt);
     return OfMessages(std::move(base), std::move(prompt), MessagesOf(answer));
   }
   if (HasField(base, "instruction") && answer.is_string()) {
-    base["output"] = answer;
+    Put(base, "output", answer);
     return base;
   }
-  const OrderedJson* question = Find(base, kQuestions);
-  if (question == nullptr && answer.is_string()) {
-    base["text"] = answer;
+  const Field question = Find(base, kQuestions);
+  if (!question && answer.is_string()) {
+    Put(base, "text", answer);
     return base;
   }
-  OrderedJson prompt = question == nullptr ? RequiredField(base, "prompt") : AsTurns(*question);
+  OrderedJson prompt = question ? AsTurns(*question.value) : RequiredField(base, "prompt");
   Erase(base, kQuestions);
   if (answer.is_string() && !prompt.is_array()) {
-    base["prompt"] = std::move(prompt);
-    base["completion"] = answer;
-    return base;
+    return OfMessages(std::move(base), std::move(prompt), answer);
   }
   if (prompt.is_string()) {
     prompt = OrderedJson::array({{{"role", "user"}, {"content", prompt}}});
@@ -263,7 +359,7 @@ OrderedJson Around(const OrderedJson& record) {
     const OrderedJson input = base["input"];
     base.erase("input");
     for (const auto& [name, value] : input.items()) {
-      if (name != "parallel_tool_calls") base[name] = value;
+      if (name != "parallel_tool_calls") Put(base, name, value);
     }
   }
   return base;
@@ -272,30 +368,43 @@ OrderedJson Around(const OrderedJson& record) {
 PreferenceRecord OfPair(const OrderedJson& record) {
   // {"messages": [..., answer], "rejected_response": text}
   if (!Has(record, kChosen) && HasField(record, "rejected_response") && Has(record, kTurns)) {
+    const Field field = Find(record, kTurns);
+    SplitTurns turns = SplitLastAnswer(field);
     OrderedJson whole = record;
-    const std::string name(NameIn(record, kTurns));
-    OrderedJson turns = AsTurns(record.find(name).value());
-    CheckAnswer(turns, name);
-    whole["chosen"] = turns.back();
-    turns.erase(turns.size() - 1);
-    whole[name] = std::move(turns);
+    whole[field.name] = std::move(turns.prompt);
+    whole["chosen"] = std::move(turns.answer);
     return OfPair(whole);
   }
-  const OrderedJson chosen = AsTurns(Require(record, kChosen));
-  const OrderedJson rejected = AsTurns(Require(record, kRejected));
-  const std::string_view first = NameIn(record, kChosen);
-  const std::string_view second = NameIn(record, kRejected);
-  CheckAnswer(chosen, first);
-  CheckAnswer(rejected, second);
-  if (chosen.is_array() != rejected.is_array() && (chosen.is_array() || rejected.is_array())) {
-    ThrowInvalidInput("'{}' is {} and '{}' is {}, expected both of one kind", first, KindOf(chosen),
-                      second, KindOf(rejected));
+  const Field first = Require(record, kChosen);
+  const Field second = Require(record, kRejected);
+  const OrderedJson chosen = AsTurns(*first.value);
+  const OrderedJson rejected = AsTurns(*second.value);
+  CheckAnswer(chosen, first.name);
+  CheckAnswer(rejected, second.name);
+  if (chosen.is_array() != rejected.is_array()) {
+    ThrowInvalidInput("'{}' is {} and '{}' is {}, expected both of one kind", first.name,
+                      KindOf(chosen), second.name, KindOf(rejected));
   }
   OrderedJson base = Around(record);
   if (chosen.is_array()) return OfLists(std::move(base), chosen, rejected);
   PreferenceRecord read;
   read.answers = {OfAnswer(base, chosen), OfAnswer(base, rejected)};
   read.implicit = read.answers[0].contains("text") && !base.contains("text");
+  return read;
+}
+
+// {"prompt_ids", "chosen_ids", "rejected_ids"}: the tokens stand for the texts of the answers.
+PreferenceRecord OfPairIds(const OrderedJson& record) {
+  const OrderedJson& prompt = *Require(record, kPromptIds).value;
+  const Field chosen = Require(record, kChosenIds);
+  const Field rejected = Require(record, kRejectedIds);
+  OrderedJson base = record;
+  for (const Names names : {Names(kPromptIds), Names(kChosenIds), Names(kRejectedIds),
+                            Names(kChosen), Names(kRejected)}) {
+    Erase(base, names);
+  }
+  PreferenceRecord read;
+  read.answers = {OfIds(base, prompt, chosen), OfIds(base, prompt, rejected)};
   return read;
 }
 
@@ -311,58 +420,45 @@ bool LabelOf(const OrderedJson& value, std::string_view name) {
   ThrowInvalidInput("field '{}': expected true or false, found {}", name, FormatJson(value));
 }
 
-// {"prompt", "completion"}, or a conversation whose last turns are the answer.
+// {"prompt_ids", "completion_ids"}, {"prompt", "completion"}, or a conversation whose last turn is
+// the answer.
 OrderedJson Labelled(OrderedJson record) {
   Erase(record, kLabel);
-  if (!Has(record, kTurns)) {
-    const OrderedJson completion = AsTurns(RequiredField(record, "completion"));
-    CheckAnswer(completion, "completion");
-    record.erase("completion");
-    return OfAnswer(std::move(record), completion);
+  if (const Field ids = Find(record, kCompletionIds)) {
+    OrderedJson base = record;
+    for (const Names names : {Names(kPromptIds), Names(kCompletionIds), Names(kCompletion)}) {
+      Erase(base, names);
+    }
+    return OfIds(std::move(base), *Require(record, kPromptIds).value, ids);
   }
-  const std::string name(NameIn(record, kTurns));
-  OrderedJson turns = AsTurns(record.find(name).value());
-  CheckAnswer(turns, name);
-  OrderedJson answer = OrderedJson::array({turns.back()});
-  turns.erase(turns.size() - 1);
-  CheckPrompt(turns, name);
-  record.erase(name);
-  return OfMessages(std::move(record), std::move(turns), std::move(answer));
-}
-
-bool IsPair(const OrderedJson& record) {
-  return Has(record, kRejected) || Has(record, kChosen) || Has(record, kChosenIds) ||
-         Has(record, kRejectedIds);
+  if (const Field field = Find(record, kTurns)) {
+    SplitTurns turns = SplitLastAnswer(field);
+    Erase(record, kTurns);
+    TakeRepeated(record, turns.prompt);
+    return OfMessages(std::move(record), std::move(turns.prompt),
+                      OrderedJson::array({std::move(turns.answer)}));
+  }
+  const OrderedJson completion = AsTurns(*Require(record, kCompletion).value);
+  CheckAnswer(completion, "completion");
+  Erase(record, kCompletion);
+  return OfAnswer(std::move(record), completion);
 }
 
 }  // namespace
 
-bool LooksLikePreference(const OrderedJson& record) {
-  if (Has(record, kRejected) || Has(record, kRejectedIds)) return true;
-  return Has(record, kLabel) &&
-         (HasField(record, "completion") || Has(record, kTurns) || Has(record, kCompletionIds));
-}
-
 PreferenceRecord ReadPreferenceRecord(const OrderedJson& record) {
   if (!record.is_object()) ThrowInvalidInput("expected an object with fields");
-  PreferenceRecord read;
-  if (Has(record, kChosenIds) || Has(record, kRejectedIds)) {
-    const OrderedJson& prompt = Require(record, kPromptIds);
-    read.answers = {OfIds(prompt, Require(record, kChosenIds), kChosenIds[0]),
-                    OfIds(prompt, Require(record, kRejectedIds), kRejectedIds[0])};
-    return read;
-  }
-  if (IsPair(record)) return OfPair(record);
-  if (!Has(record, kLabel)) {
+  if (Has(record, kChosenIds) || Has(record, kRejectedIds)) return OfPairIds(record);
+  if (Has(record, kRejected) || Has(record, kChosen)) return OfPair(record);
+  const Field label = Find(record, kLabel);
+  if (!label) {
     ThrowInvalidInput(
         "no preference in the record: expected chosen and rejected, or an answer with a label "
         "(completion and label, conversations and kto_tag)");
   }
-  read.label = LabelOf(*Find(record, kLabel), NameIn(record, kLabel));
-  read.answers = {
-      Has(record, kCompletionIds)
-          ? OfIds(Require(record, kPromptIds), Require(record, kCompletionIds), kCompletionIds[0])
-          : Labelled(record)};
+  PreferenceRecord read;
+  read.label = LabelOf(*label.value, label.name);
+  read.answers = {Labelled(record)};
   return read;
 }
 

@@ -27,11 +27,8 @@ struct PreferenceRecord {
   bool is_pair() const { return answers.size() == 2; }
 };
 
-// True for a record with a chosen and a rejected answer, or with an answer and a label, by the
-// names of its fields.
-bool LooksLikePreference(const OrderedJson& record);
-
-// Errors: InvalidInput, without a place in the data, that names the field.
+// No field is dropped but what repeats another one; those that are no part of the preference stay
+// in each answer. Errors: InvalidInput, without a place in the data, that names the field.
 PreferenceRecord ReadPreferenceRecord(const OrderedJson& record);
 
 }  // namespace qlora

@@ -10,6 +10,8 @@
 
 namespace qlora {
 
+inline constexpr const char* kReferenceFile = "reference_logps.json";  // in output_dir
+
 // Of a sample: of the chosen and the rejected answer, or of one answer.
 struct AnswerLogp {
   double chosen = 0;

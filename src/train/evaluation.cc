@@ -51,38 +51,37 @@ Evaluation::Evaluation(const TrainPlan& plan, LoadedRun& loaded, StopRules& stop
   }
 }
 
-// Runs in the arena of training's activations, which hold nothing between steps. Stopping is asked
-// for at every progress report; an evaluation that was stopped has no result.
-std::optional<DatasetSums> Evaluation::Measure(const Dataset& data, std::int64_t before,
-                                               std::int64_t all) {
-  const Objective& objective = *plan_.run->steps.step.objective;
-  const auto progress = [&](std::int64_t done, std::int64_t /*total*/) {
-    log_.ShowEvalProgress(before + done, all);
+EvalProgress Evaluation::ProgressFrom(std::int64_t before) {
+  return [this, before](std::int64_t done, std::int64_t /*total*/) {
+    log_.ShowEvalProgress(before + done, plan_.run->data->held_out->size());
     return !stop_.AskHere();
   };
+}
+
+// Runs in the arena of training's activations, which hold nothing between steps. Stopping is asked
+// for at every progress report; an evaluation that was stopped has no result.
+std::optional<DatasetSums> Evaluation::Measure(const Dataset& data, double kl,
+                                               std::int64_t before) {
+  const Objective& objective = *plan_.run->steps.step.objective;
   SampleList list = ListOf(data);
+  list.kl = kl;
   if (objective.needs_reference()) {
     list.reference = [&](std::int64_t i) { return loaded_.reference.Of(data.key(i)); };
   }
-  std::optional<DatasetSums> result;
-  const std::optional<double> kl =
-      objective.needs_kl() ? MeasureKl(data, progress) : std::optional<double>(0);
-  if (kl) {
-    list.kl = *kl;
-    result =
-        EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                        &loaded_.adapter, objective, list, false, loaded_.passes.front(), progress);
-  }
-  if (!result) stop_.Ask();  // so that all ranks know
-  return result;
+  return EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+                         &loaded_.adapter, objective, list, false, loaded_.passes.front(),
+                         ProgressFrom(before));
 }
 
-// As WindowTotals::kl, over all of the data.
-std::optional<double> Evaluation::MeasureKl(const Dataset& data, const EvalProgress& progress) {
+// As WindowTotals::kl, over all of the data: the prompts of one file may be all the same. 0 where
+// the objective needs none.
+std::optional<double> Evaluation::MeasureKl() {
+  if (!plan_.run->steps.step.objective->needs_kl()) return 0;
+  const Dataset& data = *plan_.run->data->held_out;
   const std::int64_t max_length = plan_.run->data->stream.max_length;
   const std::vector<MismatchedRow> rows = VisitedByEvaluation(data, true).mismatched;
   const AnswerMeter meter{loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                          &loaded_.adapter,     loaded_.passes.front(), progress};
+                          &loaded_.adapter,     loaded_.passes.front(), ProgressFrom(0)};
   const auto answers = meter.Measure(ListOf(data, rows, max_length), 1);
   if (!answers) return {};
   double sum = 0;
@@ -96,12 +95,15 @@ std::optional<double> Evaluation::MeasureKl(const Dataset& data, const EvalProgr
 std::optional<EvalReport> Evaluation::MeasureAll() {
   const Dataset& held_out = *plan_.run->data->held_out;
   const Objective& objective = *plan_.run->steps.step.objective;
+  const std::optional<double> kl = MeasureKl();
+  if (!kl) return {};
   EvalReport report;
   DatasetSums all;
   all.sums.resize(objective.sums());
+  all.totals.kl = *kl;
   std::int64_t before = 0;
   const auto measure = [&](const Dataset& data, const std::string& file) {
-    const std::optional<DatasetSums> part = Measure(data, before, held_out.size());
+    const std::optional<DatasetSums> part = Measure(data, *kl, before);
     if (!part) return false;
     before += data.size();
     for (std::int64_t i = 0; i < std::ssize(all.sums); ++i) all.sums[i] += part->sums[i];
@@ -109,7 +111,6 @@ std::optional<EvalReport> Evaluation::MeasureAll() {
     all.totals.rows += part->totals.rows;
     all.totals.chosen += part->totals.chosen;
     all.totals.samples += part->totals.samples;
-    all.totals.kl = part->totals.kl;
     all.seconds += part->seconds;
     if (!file.empty()) {
       report.files.push_back(
@@ -132,7 +133,10 @@ std::optional<EvalReport> Evaluation::MeasureAll() {
 bool Evaluation::Run(TrainPosition& at) {
   if (!at.eval_due) return false;
   std::optional<EvalReport> measured = MeasureAll();
-  if (!measured) return false;
+  if (!measured) {
+    stop_.Ask();  // so that all ranks know
+    return false;
+  }
   at.eval_due = false;
   EvalReport& report = *measured;
   if (at.step > 0) {  // the untrained model is not a candidate

@@ -39,10 +39,11 @@ class Evaluation {
     Dataset data;
   };
 
-  // before, all: samples, for the progress. Nothing when the run is to stop.
-  std::optional<DatasetSums> Measure(const Dataset& data, std::int64_t before, std::int64_t all);
+  // kl: of all data. before: samples, for the progress. Nothing when the run is to stop.
+  std::optional<DatasetSums> Measure(const Dataset& data, double kl, std::int64_t before);
   std::optional<EvalReport> MeasureAll();
-  std::optional<double> MeasureKl(const Dataset& data, const EvalProgress& progress);
+  std::optional<double> MeasureKl();
+  EvalProgress ProgressFrom(std::int64_t before);
 
   const TrainPlan& plan_;
   LoadedRun& loaded_;

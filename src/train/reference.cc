@@ -15,6 +15,7 @@
 #include "inference/answers.h"
 #include "io/json.h"
 #include "machine/simd_target.h"
+#include "plan/preference_options.h"
 #include "plan/run/prepared_run.h"
 #include "plan/visited_samples.h"
 #include "tokenizer/lookup_tables.h"
@@ -24,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFile = "reference_logps.json";
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 34;
 
 // The options that decide what the reference computes.
@@ -70,28 +70,19 @@ std::string FingerprintOf(const TrainPlan& plan, std::uint64_t weights) {
   return text + HashOf(options.adapter) + HashOf(options.preference.reference);
 }
 
-// The adapter of the reference; empty: the base alone. The run's own stands for itself before the
-// first step.
-struct Reference {
-  std::optional<LoraAdapter> other;
-  const LoraAdapter* adapter = nullptr;
-};
-
-Reference MakeReference(Context& context, const TrainPlan& plan, const TrainPosition& at,
-                        LoadedRun& loaded, TrainObserver& observer) {
-  Reference reference;
+// The adapter of the reference. The run's own stands for itself before the first step; null: the
+// base alone. other: keeps the adapter where it is another one.
+const LoraAdapter* ReferenceAdapter(Context& context, const TrainPlan& plan,
+                                    const TrainPosition& at, LoadedRun& loaded,
+                                    TrainObserver& observer, std::optional<LoraAdapter>& other) {
   const std::string& name = plan.options.preference.reference;
-  if (name == "base") return reference;
-  if (name == "start" && at.step == 0) {
-    reference.adapter = &loaded.adapter;
-    return reference;
-  }
-  TrainOptions options = plan.options;
-  if (name != "start") options.adapter = name;
-  reference.other.emplace(StartAdapter(context, plan, options, loaded, observer));
-  RefreshNorms(*loaded.backend, loaded.weights, *reference.other);
-  reference.adapter = &*reference.other;
-  return reference;
+  if (name == "base") return nullptr;
+  if (name == "start" && at.step == 0) return &loaded.adapter;
+  const TrainOptions options = OptionsOfReference(plan.options).value_or(plan.options);
+  Together(loaded.communicator,
+           [&] { other.emplace(StartAdapter(context, plan, options, loaded, observer)); });
+  RefreshNorms(*loaded.backend, loaded.weights, *other);
+  return &*other;
 }
 
 // What of some samples is not in the table yet.
@@ -148,14 +139,16 @@ bool Measure(const AnswerMeter& meter, const Part& part, double ld_alpha, std::i
 // What an earlier part of the run has measured; rank 0 has the file.
 ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator,
                          const std::string& fingerprint) {
-  const fs::path file = fs::path(plan.options.output_dir) / kFile;
-  std::string text;
-  if (communicator.is_root() && plan.run->start.checkpoint && fs::exists(file)) {
-    text = ReadTextFile(file, kMostBytes);
-  }
-  text = BroadcastText(communicator, text);
+  const fs::path file = fs::path(plan.options.output_dir) / kReferenceFile;
+  const std::string of_root = MakeTogether(communicator, [&] {
+    const bool has = communicator.is_root() && plan.run->start.checkpoint && fs::exists(file);
+    return has ? ReadTextFile(file, kMostBytes) : "";
+  });
+  const std::string text = BroadcastLongText(communicator, of_root);
   if (text.empty()) return {};
-  return ReferenceTable::FromText(text, fingerprint, file.string()).value_or(ReferenceTable());
+  return MakeTogether(communicator, [&] {
+    return ReferenceTable::FromText(text, fingerprint, file.string()).value_or(ReferenceTable());
+  });
 }
 
 }  // namespace
@@ -165,15 +158,19 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
   const Objective& objective = *plan.run->steps.step.objective;
   if (!objective.needs_reference()) return;
   Communicator& communicator = loaded.communicator;
-  const std::string fingerprint = FingerprintOf(plan, loaded.weights_hash);
+  // That of rank 0 counts, which has the table.
+  const std::string fingerprint = BroadcastText(communicator, MakeTogether(communicator, [&] {
+                                                  return FingerprintOf(plan, loaded.weights_hash);
+                                                }));
   loaded.reference = LoadTable(plan, communicator, fingerprint);
   const std::vector<Part> parts = PartsOf(plan, at, loaded.reference);
   if (parts.empty()) return;
-  const Reference reference = MakeReference(context, plan, at, loaded, observer);
+  std::optional<LoraAdapter> other;
+  const LoraAdapter* adapter = ReferenceAdapter(context, plan, at, loaded, observer, other);
   const AnswerMeter meter{communicator,
                           plan.run->start.place,
                           *loaded.decoder,
-                          reference.adapter,
+                          adapter,
                           loaded.passes.front(),
                           [&](std::int64_t done, std::int64_t total) {
                             observer.OnReference(done, total);
@@ -187,8 +184,11 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
     stop.Ask();  // so that all ranks know
     return;
   }
-  if (!communicator.is_root()) return;
-  WriteTextFile(fs::path(plan.options.output_dir) / kFile, loaded.reference.ToText(fingerprint));
+  Together(communicator, [&] {
+    if (!communicator.is_root()) return;
+    WriteTextFile(fs::path(plan.options.output_dir) / kReferenceFile,
+                  loaded.reference.ToText(fingerprint));
+  });
 }
 
 }  // namespace qlora

@@ -9,15 +9,6 @@
 namespace qlora {
 namespace {
 
-void TakeReference(const WindowNeeds& needs, const std::vector<std::uint32_t>& samples,
-                   Batch& batch) {
-  std::vector<AnswerLogp> logps;
-  for (const std::uint32_t sample : samples) {
-    logps.push_back(needs.reference.Of(needs.dataset.key(sample)));
-  }
-  SetReference(logps, batch);
-}
-
 // The rows of a micro-batch in passes of the size of an evaluation's.
 std::vector<Batch> MismatchedBatches(const WindowNeeds& needs,
                                      std::span<const MismatchedRow> rows) {
@@ -29,7 +20,7 @@ std::vector<Batch> MismatchedBatches(const WindowNeeds& needs,
   const auto flush = [&] {
     if (samples.empty()) return;
     batches.push_back(MakeBatch(samples));
-    SetReference(logps, batches.back());
+    SetReference([&](std::int64_t e) { return logps[e]; }, batches.back());
     samples.clear();
     logps.clear();
     filled = 0;
@@ -71,7 +62,11 @@ StepBatch NextWindow(const WindowNeeds& needs, const RankPlace& place, const Tra
     StepBatch::MicroBatch& it = batch.micro_batches.emplace_back();
     it.index = m;
     it.batch = stream.Materialise(window, m);
-    if (needs.objective.needs_reference()) TakeReference(needs, samples, it.batch);
+    if (needs.objective.needs_reference()) {
+      SetReference(
+          [&](std::int64_t e) { return needs.reference.Of(needs.dataset.key(samples[e])); },
+          it.batch);
+    }
     if (!rows.empty()) {
       it.mismatched = MismatchedBatches(needs, std::span(rows).subspan(begin, std::ssize(samples)));
     }

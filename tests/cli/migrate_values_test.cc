@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include "base/file.h"
 #include "cli/test_util.h"
 #include "migrate/migrate.h"
 
@@ -79,6 +80,10 @@ TEST_F(MigrateValuesTest, TrainingByRewardsIsRefused) {
   EXPECT_THROW(Yaml("stage: ppo\ntemplate: llama3\n", "llama-factory"), Error);
   EXPECT_THROW(Yaml("base_model: m\nrl: grpo\n", "axolotl"), Error);
   EXPECT_NO_THROW(Yaml("base_model: m\nrl: false\n", "axolotl"));
+  EXPECT_THROW(Yaml("use_peft: true\nbeta: 0.04\nnum_generations: 8\n", "trl"), Error);
+  EXPECT_THROW(Yaml("use_peft: true\nbeta: 0.04\nloss_type: dapo\n", "trl"), Error);
+  EXPECT_THROW(Yaml("use_peft: true\nGRPOConfig:\n  beta: 0.04\n", "trl"), Error);
+  EXPECT_NO_THROW(Yaml("use_peft: true\nbeta: 0.04\nuse_vllm: false\n", "trl"));
 }
 
 TEST_F(MigrateValuesTest, Preferences) {
@@ -110,6 +115,53 @@ TEST_F(MigrateValuesTest, Preferences) {
       "pairs.jsonl");
   EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndpo_loss_type: [aot]\n", "axolotl", "dpo_loss_type"),
             Fate::kUnsupported);
+}
+
+// Settings of preferences stand in files that train on examples, where they do nothing.
+TEST_F(MigrateValuesTest, PreferencesTakeTheirMethod) {
+  const auto lacks = [](const std::string& text, const std::string& from) {
+    const std::string yaml = Yaml(text, from);
+    for (const char* key : {"\npreference_loss:", "\nbeta:", "\nlabel_smoothing_factor:"}) {
+      EXPECT_THAT(yaml, Not(HasSubstr(key))) << text;
+    }
+  };
+  for (const char* stage : {"", "stage: sft\n"}) {
+    lacks(fmt::format("{}template: qwen\npref_loss: sigmoid\npref_beta: 0.1\npref_ftx: 0.5\n"
+                      "dpo_label_smoothing: 0.1\n",
+                      stage),
+          "llama-factory");
+  }
+  lacks("base_model: m\ndpo_loss_type: [ipo]\nrl_beta: 0.1\ndpo_label_smoothing: 0.1\n", "axolotl");
+  // The loss of stage kto is its own.
+  EXPECT_THAT(Yaml("stage: kto\npref_loss: sigmoid\n", "llama-factory"),
+              HasSubstr("preference_loss: kto\n"));
+  EXPECT_THAT(Yaml("pref_loss: sigmoid\nstage: kto\n", "llama-factory"),
+              HasSubstr("preference_loss: kto\n"));
+}
+
+TEST_F(MigrateValuesTest, TheFormatsOfPairsAreNamed) {
+  EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndatasets:\n  - path: a.jsonl\n    type: "
+                   "{field_prompt: q, prompt_format: 'Q: {prompt}'}\n",
+                   "axolotl", "datasets[0].type"),
+            Fate::kUnsupported);
+  EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndatasets:\n  - path: a.jsonl\n    type: "
+                   "chat_template.default\n",
+                   "axolotl", "datasets[0].type"),
+            Fate::kNotNeeded);
+  // LLaMA-Factory's list of data sets.
+  WriteTextFile(scratch_ / "dataset_info.json",
+                R"({"pairs": {"file_name": "pairs.json", "ranking": true, "columns": )"
+                R"({"prompt": "instruction", "query": "input", "chosen": "chosen", )"
+                R"("rejected": "rejected"}}, "plain": {"file_name": "plain.json", )"
+                R"("ranking": null}})");
+  const auto of_list = [&](const char* stage, const char* name) {
+    return Yaml(
+        fmt::format("stage: {}\ndataset_dir: {}\ndataset: {}\n", stage, scratch_.string(), name),
+        "llama-factory");
+  };
+  EXPECT_THAT(of_list("dpo", "pairs"), HasSubstr("pairs.json\n"));
+  EXPECT_THAT(of_list("sft", "plain"), HasSubstr("plain.json\n"));
+  EXPECT_THAT(of_list("sft", "pairs"), Not(HasSubstr("\ndataset:")));
 }
 
 TEST_F(MigrateValuesTest, FilesOfDataSets) {

@@ -72,6 +72,9 @@ TEST(Together, NoErrorLetsAllGoOn) {
         GatherTexts(communicator, std::string(static_cast<std::size_t>(communicator.rank()), 'x')),
         (std::vector<std::string>{"", "x", "xx"}));
     EXPECT_EQ(BroadcastText(communicator, communicator.is_root() ? "root" : ""), "root");
+    for (const std::string text : {"", "ab", "abc", "abcd", "abcdefgh"}) {
+      EXPECT_EQ(BroadcastLongText(communicator, communicator.is_root() ? text : "", 3), text);
+    }
     EXPECT_TRUE(AnyRank(communicator, communicator.rank() == 2));
     EXPECT_FALSE(AnyRank(communicator, false));
   });

@@ -48,6 +48,19 @@ TEST(PreferencePairTest, TrainsTheTextOfTheChosenAnswer) {
   EXPECT_EQ(CountOfFirst(pair), 3);  // nothing predicts the first token
 }
 
+// A turn of the user amid an answer is no part of its text.
+TEST(PreferencePairTest, TrainsNothingBetweenTheTurnsOfAnAnswer) {
+  Sample chosen = Answer({1, 2}, {4, 5, 6});
+  chosen.labels[3] = kNo;
+  const Sample pair = JoinPair(chosen, Answer({1, 2}, {7}), {.trains_text = true});
+  EXPECT_EQ(pair.labels, (Ids{1, 2, 4, kNo, 6, kNo, kNo, 7}));
+  EXPECT_EQ(pair.text_targets, 1);
+}
+
+TEST(PreferencePairTest, AnAnswerThatNothingPredictsIsNone) {
+  EXPECT_TRUE(JoinPair(Answer({}, {4}), Answer({1}, {6}), {}).ids.empty());
+}
+
 TEST(PreferencePairTest, FindsAnImplicitPrompt) {
   const Sample pair = JoinPair(Answer({}, {1, 2, 3, 4}), Answer({}, {1, 2, 5}), {.implicit = true});
   EXPECT_EQ(pair.ids, (Ids{1, 2, 3, 4, 2, 5}));
@@ -66,6 +79,10 @@ TEST(PreferencePairTest, CutsTheEndsOfAnswersAlone) {
   EXPECT_EQ(chosen.ids, (Ids{1, 2, 4}));
   EXPECT_EQ(rejected.ids, (Ids{1, 2, 7}));
   EXPECT_FALSE(CutPair(chosen, rejected, 2));
+  // They differ in what is cut.
+  Sample longer = Answer({1, 2}, {4, 5, 7});
+  Sample shorter = Answer({1, 2}, {4, 5});
+  EXPECT_FALSE(CutPair(longer, shorter, 4));
 }
 
 TEST(PreferencePairTest, MismatchesPromptAndAnswer) {

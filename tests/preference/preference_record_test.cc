@@ -87,8 +87,8 @@ TEST(PreferenceRecordTest, ReadsConversations) {
 
 TEST(PreferenceRecordTest, ReadsIdsAndLabels) {
   EXPECT_EQ(AnswersOf(R"({"prompt_ids":[1,2],"chosen_ids":[3],"rejected_ids":[4,5],"prompt":"x"})"),
-            (Texts{R"({"input_ids":[1,2,3],"labels":[-100,-100,3]})",
-                   R"({"input_ids":[1,2,4,5],"labels":[-100,-100,4,5]})"}));
+            (Texts{R"({"prompt":"x","input_ids":[1,2,3],"labels":[-100,-100,3]})",
+                   R"({"prompt":"x","input_ids":[1,2,4,5],"labels":[-100,-100,4,5]})"}));
   const PreferenceRecord row = Read(R"({"prompt":"Hi","completion":"Hello","label":false})");
   EXPECT_EQ(row.answers[0].dump(), R"({"prompt":"Hi","completion":"Hello"})");
   EXPECT_EQ(row.label, false);
@@ -101,6 +101,74 @@ TEST(PreferenceRecordTest, ReadsIdsAndLabels) {
   EXPECT_EQ(Read(tagged).label, true);
   EXPECT_EQ(AnswersOf(R"({"prompt_ids":[1],"completion_ids":[2],"label":true})"),
             (Texts{R"({"input_ids":[1,2],"labels":[-100,2]})"}));
+}
+
+// A field stays, repeats another one, or is refused.
+TEST(PreferenceRecordTest, DropsNoFieldInSilence) {
+  const std::string hi = kHi;
+  const std::string good = kGood;
+  const std::string bad = kBad;
+  const auto with = [](const std::string& field, const std::string& chosen,
+                       const std::string& rejected) {
+    return "{" + field + R"(,"chosen":)" + chosen + R"(,"rejected":)" + rejected + "}";
+  };
+  const auto completions = [&](const std::string& json) {
+    Texts all;
+    for (const OrderedJson& answer : Read(json).answers) all.push_back(answer["completion"].dump());
+    return all;
+  };
+  const Texts both = {"[" + good + "]", "[" + bad + "]"};
+  const std::string long_good = "[" + hi + "," + good + "]";
+  const std::string long_bad = "[" + hi + "," + bad + "]";
+  // The conversation is repeated as messages, as data sets do, with a prompt or without.
+  EXPECT_EQ(completions(with(R"("prompt":"Hi","messages":)" + long_good, long_good, long_bad)),
+            both);
+  EXPECT_EQ(completions(with(R"("messages":)" + long_bad, long_good, long_bad)), both);
+  EXPECT_EQ(completions(with("\"prompt\":[" + hi + R"(],"messages":)" + long_good, "[" + good + "]",
+                             "[" + bad + "]")),
+            both);
+  EXPECT_EQ(AnswersOf(with(R"("prompt":"Hi","question":"Hi","score":3)", "\"A\"", "\"B\""))[0],
+            R"({"score":3,"prompt":"Hi","completion":"A"})");
+  const auto refused = [](const std::string& json, const std::string& what) {
+    SCOPED_TRACE(json);
+    ExpectRefused([&] { Read(json); }, what);
+    ExpectRefused([&] { Read(json); }, "ignore_fields");
+  };
+  refused(with(R"("prompt":"Hi","query":"Hello")", "\"A\"", "\"B\""), "'prompt' and 'query'");
+  refused(with(R"("prompt":"Hi","chosen_response":"C")", "\"A\"", "\"B\""), "'chosen_response'");
+  refused(with("\"query\":\"Else\",\"messages\":[" + hi + "]", "\"A\"", "\"B\""), "'query'");
+  refused(with("\"prompt\":\"Else\",\"messages\":[" + hi + "]", good, bad), "'prompt'");
+  refused(with("\"prompt\":[" + hi + R"(],"messages":[{"role":"user","content":"Else"}])",
+               "[" + good + "]", "[" + bad + "]"),
+          "'messages'");
+  refused(with(R"("instruction":"Hi","output":"C")", "\"A\"", "\"B\""), "'output'");
+  refused(with(R"("prompt":"Hi","completion":"C")", "\"A\"", "\"B\""), "'completion'");
+  refused(R"({"messages":[)" + hi + "," + good + R"(],"prompt":"Else","label":true})", "'prompt'");
+  refused(R"({"messages":[)" + hi + "," + good + R"(],"completion":"A","label":true})",
+          "'completion'");
+  refused(R"({"prompt_ids":[1],"chosen_ids":[2],"rejected_ids":[3],"input_ids":[4]})",
+          "'input_ids'");
+}
+
+// Answers of several turns are compared where both were asked the same.
+TEST(PreferenceRecordTest, RefusesAnswersToOtherTurnsOfTheUser) {
+  const auto turns = [](const std::string& question, const std::string& last) {
+    return std::string("[") + kHi + "," + kGood + R"(,{"role":"user","content":")" + question +
+           R"("},{"role":"assistant","content":")" + last + "\"}]";
+  };
+  const auto pair = [](const std::string& chosen, const std::string& rejected) {
+    return R"({"chosen":)" + chosen + R"(,"rejected":)" + rejected + "}";
+  };
+  EXPECT_EQ(Read(pair(turns("Q", "A"), turns("Q", "B"))).answers[0]["prompt"].size(), 3);
+  ExpectRefused([&] { Read(pair(turns("Q", "A"), turns("R", "B"))); }, "different questions");
+  const std::string one = std::string("[") + kHi + "," + kBad + "]";
+  ExpectRefused([&] { Read(pair(turns("Q", "A"), one)); }, "different questions");
+  // What tools say may differ.
+  const auto calls = [](const std::string& result) {
+    return std::string("[") + kHi + "," + kGood + R"(,{"role":"tool","content":")" + result +
+           R"("},{"role":"assistant","content":")" + result + "\"}]";
+  };
+  EXPECT_EQ(Read(pair(calls("1"), calls("2"))).answers[0]["prompt"].size(), 1);
 }
 
 TEST(PreferenceRecordTest, RefusesBadRecords) {
@@ -125,6 +193,8 @@ TEST(PreferenceRecordTest, RefusesBadRecords) {
               kHi + "," + kBad + "]}",
           "none of the messages");
   refused(R"({"prompt":"Hi","completion":"A"})", "no preference");
+  refused(R"({"messages":"Hi","rejected_response":"A"})", "'messages': expected a list");
+  refused(std::string(R"({"messages":)") + kGood + R"(,"label":true})", "expected a list");
   refused(R"({"prompt":"Hi","completion":"A","label":"maybe"})", "true or false");
   refused(R"({"prompt":"Hi","completion":"A","label":2})", "true or false");
   refused(R"({"chosen_ids":[1],"rejected_ids":[2]})", "prompt_ids");

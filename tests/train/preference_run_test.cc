@@ -70,6 +70,50 @@ TEST_F(PreferenceRunTest, SharingAndPackingChangeRoundingAlone) {
   const std::vector<Json> shared = RunPreference(options);
   options.data.reading.decision.share_prefix = false;
   ExpectNear(shared, RunPreference(options), 2e-5);
+  // All 40 pairs are a step, in another order where they are packed.
+  options = Options("run");
+  options.per_device_train_batch_size = 40;
+  const std::vector<Json> whole = RunPreference(options);
+  options.data.packing = true;
+  ExpectNear(whole, RunPreference(options), 2e-5);
+}
+
+// Files are measured as one: what each of them has is in the mean of all once.
+TEST_F(PreferenceRunTest, SeveralEvaluationFilesAreOne) {
+  for (const char* loss : {"sigmoid", "orpo", "kto"}) {
+    SCOPED_TRACE(loss);
+    const bool kto = std::string(loss) == "kto";
+    const std::vector<Json> lines =
+        ReadJsonLines(PreferenceGoldens() / (kto ? "unpaired.jsonl" : "eval_pairs.jsonl"));
+    // Of labels, the first file has answers to one prompt alone.
+    const std::size_t first = kto ? 1 : 3;
+    std::string parts[3];
+    for (std::size_t i = 0; i < 8; ++i) {
+      const std::string line = lines[i].dump() + "\n";
+      parts[i < first ? 0 : 1] += line;
+      parts[2] += line;
+    }
+    const std::string files[3] = {folder_.Write("one.jsonl", parts[0]),
+                                  folder_.Write("two.jsonl", parts[1]),
+                                  folder_.Write("all.jsonl", parts[2])};
+    const auto evaluate = [&](const std::vector<std::string>& eval_dataset) {
+      TrainOptions options = kto ? Kto("run") : Options("run");
+      options.preference.preference_loss = {loss};
+      options.data.eval_dataset = eval_dataset;
+      options.eval_steps = 3;
+      RunPreference(options);
+      return ReadJsonLines(folder_ / "run/eval_log.jsonl").back();
+    };
+    const Json all = evaluate({files[2]});
+    const Json both = evaluate({files[0], files[1]});
+    EXPECT_TRUE(both.contains("eval_one_loss")) << both.dump();
+    for (const char* name : {"eval_loss", "eval_rewards/chosen", "eval_logps/chosen", "eval_kl"}) {
+      ASSERT_EQ(all.contains(name), both.contains(name)) << name;
+      if (!all.contains(name)) continue;
+      const double value = all[name].get<double>();
+      EXPECT_NEAR(value, both[name].get<double>(), 2e-5 * (1 + std::abs(value))) << name;
+    }
+  }
 }
 
 TEST_F(PreferenceRunTest, TheFirstRewardsAreZero) {
@@ -102,6 +146,57 @@ TEST_F(PreferenceRunTest, TheFirstRewardsAreZero) {
   // Another adapter as the reference: that of the start.
   options.preference.reference = PreferenceGoldens() / "adapter_sft";
   expect_zero("folder", options);
+}
+
+// The reference has a rank and targets of its own, which are not those of the run.
+TEST_F(PreferenceRunTest, TheReferenceMayBeAnotherKindOfAdapter) {
+  TrainOptions options = PreferenceOptions(folder_ / "run", "adapter_sft");
+  options.max_steps = 1;
+  options.preference.reference = "base";
+  const double expected = RunPreference(options)[0]["logps/chosen"].get<double>() -
+                          RunPreference(options)[0]["rewards/chosen"].get<double>() / 0.1;
+  TrainOptions fresh = Options("small");
+  fresh.adapter.clear();
+  fresh.lora_r = 2;
+  fresh.lora_target_modules = {"q_proj"};
+  fresh.init_lora_weights = "default";
+  fresh.learning_rate = 1e-9;
+  fresh.max_steps = 1;
+  RunPreference(fresh);
+  // B is 0: the base.
+  options.preference.reference = folder_ / "small";
+  const Json first = RunPreference(options)[0];
+  EXPECT_NEAR(first["logps/chosen"].get<double>() - first["rewards/chosen"].get<double>() / 0.1,
+              expected, 1e-3);
+}
+
+// What the run would find only after it has replaced an older one.
+TEST_F(PreferenceRunTest, NothingIsReplacedByARunThatCannotBegin) {
+  RunPreference(Options("run"));
+  const std::string log = ReadTextFile(folder_ / "run/train_log.jsonl");
+  const auto refused = [&](const TrainOptions& options, const std::string& what) {
+    SCOPED_TRACE(what);
+    ExpectRefused([&] { RunPreference(options); }, what);
+    EXPECT_EQ(ReadTextFile(folder_ / "run/train_log.jsonl"), log);
+  };
+  TrainOptions options = Options("run");
+  options.preference.reference = folder_ / "nowhere";
+  refused(options, "nowhere");
+  options.preference.reference = folder_ / "run";
+  refused(options, "reference");
+  fs::create_directory(folder_ / "damaged");
+  fs::copy_file(PreferenceGoldens() / "adapter_sft/adapter_config.json",
+                folder_ / "damaged/adapter_config.json");
+  WriteTextFile(folder_ / "damaged/adapter_model.safetensors", "damaged");
+  options.preference.reference = folder_ / "damaged";
+  refused(options, "adapter_model.safetensors");
+  options = Kto("run");
+  options.data.eval_dataset = {
+      folder_.Write("eval.jsonl",
+                    "{\"prompt\": \"Once\", \"completion\": \" a\", \"label\": true}\n"
+                    "{\"prompt\": \"Once\", \"completion\": \" b\", \"label\": "
+                    "false}\n")};
+  refused(options, "one prompt");
 }
 
 // The start is gone when a run resumes: its log-probabilities are kept, or measured again by an
@@ -238,6 +333,13 @@ TEST_F(PreferenceRunTest, WeightsAndSmoothingChangeTheLoss) {
   weighted = Kto("run");
   weighted.preference.undesirable_weight = 1.33;
   EXPECT_NE(plain, RunPreference(weighted)[1]["loss"].get<double>());
+  for (const char* loss : {"sigmoid", "robust", "exo_pair"}) {
+    TrainOptions options = Options("run");
+    options.preference.preference_loss = {loss};
+    const Json sharp = RunPreference(options)[1]["loss"];
+    options.label_smoothing_factor = 0.1;
+    EXPECT_NE(sharp, RunPreference(options)[1]["loss"]) << loss;
+  }
 }
 
 }  // namespace

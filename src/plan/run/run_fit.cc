@@ -110,6 +110,21 @@ std::string CheckResumedOptions(const TrainOptions& options, const RunStart& sta
          "sums are rounded in another order, and dropout and NEFTune draw other numbers";
 }
 
+// Finds steps and evaluation data of one prompt.
+void CheckMismatches(const TrainOptions& options, const RunData& data, std::int64_t steps) {
+  VisitedBy(options, data, {}, steps, true);
+  if (data.held_out) VisitedByEvaluation(*data.held_out, true);
+}
+
+// A damaged adapter is found now, not when the weights have been loaded.
+void CheckAdapters(const TrainOptions& options, const DecoderConfig& config) {
+  const auto read = [&](const TrainOptions& of_adapter) {
+    DescribeAdapter(of_adapter, config, HostMemory()).Read(of_adapter.adapter);
+  };
+  if (!options.adapter.empty()) read(options);
+  if (const auto reference = OptionsOfReference(options)) read(*reference);
+}
+
 std::string WarnOfHighRate(const TrainOptions& options) {
   if (options.learning_rate < kHighRate) return "";
   return fmt::format("learning_rate {} is far above the usual 1e-5 to 1e-3; the run may diverge",
@@ -145,18 +160,13 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, start, data));
   MetricNamed(*fit.steps.step.objective, options.metric_for_best_model);
   const Schedule& schedule = fit.steps.schedule;
-  if (fit.steps.step.objective->needs_kl()) {
-    VisitedBy(options, data, {}, schedule.total_steps, true);  // finds steps of one prompt
-  }
+  if (fit.steps.step.objective->needs_kl()) CheckMismatches(options, data, schedule.total_steps);
   CheckRandomNumbers(options, schedule.total_steps);
   if (start.checkpoint) {
     fit.resume = FindResumePoint(*start.checkpoint, options, schedule.total_steps);
   }
   fit.disk = DiskOf(options, start, base, data, backend->memory(), stream, schedule.total_steps);
-  // A damaged adapter is found now, not when the weights have been loaded.
-  if (!options.adapter.empty() && fit.memory.shortage.empty()) {
-    DescribeAdapter(options, base.config, HostMemory()).Read(options.adapter);
-  }
+  if (fit.memory.shortage.empty()) CheckAdapters(options, base.config);
   fit.notes = {WarnOfHighRate(options),
                WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),

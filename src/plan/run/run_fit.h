@@ -36,7 +36,8 @@ struct RunFit {
 };
 
 // Errors: InvalidInput for more steps than dropout has random numbers, a checkpoint of another run,
-// and an adapter whose values cannot be read.
+// an adapter or a reference whose values cannot be read, and steps of one prompt where answers to
+// others are needed.
 RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& start,
               const RunBase& base, const RunData& data);
 

@@ -18,6 +18,8 @@
 #include "decision/decision_file.h"
 #include "io/safetensors.h"
 #include "log/run_log.h"
+#include "plan/preference_options.h"
+#include "preference/reference_table.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/chat_template_files.h"
 
@@ -29,7 +31,7 @@ namespace fs = std::filesystem;
 // Files that belong to a run, other than its logs and checkpoints.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
-     "qlora_base.json", kDecisionFile, kDecisionMetrics});
+     "qlora_base.json", kDecisionFile, kDecisionMetrics, kReferenceFile});
 constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
 
 // All files that a run may have written directly into its folder, whether they exist or not.
@@ -70,18 +72,24 @@ void CheckNothingIsLost(const TrainOptions& options) {
   if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
     ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
   }
-  const bool removes = options.overwrite_output_dir && !options.adapter.empty();
-  if (removes && dir == WithoutLinks(options.adapter)) {
-    ThrowInvalidInput(
-        "output_dir {} is the adapter that the run starts from, which overwrite_output_dir would "
-        "remove; choose another directory",
-        options.output_dir);
-  }
-  if (removes && Contains(dir, WithoutLinks(options.adapter))) {
-    ThrowInvalidInput(
-        "output_dir {} holds {}, which the run starts from and overwrite_output_dir would remove; "
-        "choose another directory",
-        options.output_dir, options.adapter);
+  if (!options.overwrite_output_dir) return;
+  const auto check = [&](const std::string& adapter, std::string_view starts_from) {
+    if (dir == WithoutLinks(adapter)) {
+      ThrowInvalidInput(
+          "output_dir {} is the adapter that the run {}, which overwrite_output_dir would remove; "
+          "choose another directory",
+          options.output_dir, starts_from);
+    }
+    if (Contains(dir, WithoutLinks(adapter))) {
+      ThrowInvalidInput(
+          "output_dir {} holds {}, which the run {} and overwrite_output_dir would remove; choose "
+          "another directory",
+          options.output_dir, adapter, starts_from);
+    }
+  };
+  if (!options.adapter.empty()) check(options.adapter, "starts from");
+  if (const auto reference = OptionsOfReference(options)) {
+    check(reference->adapter, "takes as its reference");
   }
 }
 
