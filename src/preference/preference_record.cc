@@ -299,7 +299,9 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
   for (const Names names : {Names(kQuestions), Names(kTurns)}) {
     const Field given = Find(base, names);
     const OrderedJson prompt = given ? AsTurns(*given.value) : OrderedJson();
-    if (!prompt.is_array() || prompt == chosen || prompt == rejected) continue;
+    // Data sets repeat a whole conversation as messages.
+    const bool repeats = names.data() == kTurns && (prompt == chosen || prompt == rejected);
+    if (!prompt.is_array() || repeats) continue;
     CheckPrompt(prompt, given.name);
     Erase(base, names);
     const auto answer = [&](const OrderedJson& side) {
