@@ -305,8 +305,8 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
     CheckPrompt(prompt, given.name);
     Erase(base, names);
     const auto answer = [&](const OrderedJson& side) {
-      const bool repeats = !prompt.empty() && BeginsWith(side, prompt);
-      return repeats ? Slice(side, prompt.size(), side.size()) : side;
+      const bool begins = !prompt.empty() && BeginsWith(side, prompt);
+      return begins ? Slice(side, prompt.size(), side.size()) : side;
     };
     return OfAnswers(std::move(base), prompt, answer(chosen), answer(rejected));
   }
