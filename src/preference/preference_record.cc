@@ -299,12 +299,14 @@ PreferenceRecord OfLists(OrderedJson base, const OrderedJson& chosen, const Orde
   for (const Names names : {Names(kQuestions), Names(kTurns)}) {
     const Field given = Find(base, names);
     const OrderedJson prompt = given ? AsTurns(*given.value) : OrderedJson();
-    if (!prompt.is_array() || prompt == chosen || prompt == rejected) continue;
+    // Data sets repeat a whole conversation as messages.
+    const bool repeats = names.data() == kTurns && (prompt == chosen || prompt == rejected);
+    if (!prompt.is_array() || repeats) continue;
     CheckPrompt(prompt, given.name);
     Erase(base, names);
     const auto answer = [&](const OrderedJson& side) {
-      const bool repeats = !prompt.empty() && BeginsWith(side, prompt);
-      return repeats ? Slice(side, prompt.size(), side.size()) : side;
+      const bool begins = !prompt.empty() && BeginsWith(side, prompt);
+      return begins ? Slice(side, prompt.size(), side.size()) : side;
     };
     return OfAnswers(std::move(base), prompt, answer(chosen), answer(rejected));
   }
@@ -406,6 +408,21 @@ PreferenceRecord OfPair(const OrderedJson& record) {
   read.answers = {OfAnswer(base, chosen), OfAnswer(base, rejected)};
   read.implicit = read.answers[0].contains("text") && !base.contains("text");
   if (read.implicit) CheckImplicit(chosen.get<std::string>(), rejected.get<std::string>());
+  return read;
+}
+
+// {"prompt_ids", "chosen_ids", "rejected_ids"}: the tokens stand for the texts of the answers.
+PreferenceRecord OfPairIds(const OrderedJson& record) {
+  const OrderedJson& prompt = *Require(record, kPromptIds).value;
+  const Field chosen = Require(record, kChosenIds);
+  const Field rejected = Require(record, kRejectedIds);
+  OrderedJson base = record;
+  for (const Names names : {Names(kPromptIds), Names(kChosenIds), Names(kRejectedIds),
+                            Names(kChosen), Names(kRejected)}) {
+    Erase(base, names);
+  }
+  PreferenceRecord read;
+  read.answers = {OfIds(base, prompt, chosen), OfIds(base, prompt, rejected)};
   return read;
 }
 

@@ -1,5 +1,7 @@
 #include "prompt/record_format.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -87,8 +89,13 @@ std::string KeysOf(const OrderedJson& record) {
   return keys.empty() ? "none" : keys;
 }
 
+// By the names that training on preferences reads (preference/preference_record.h).
 bool IsPreferencePair(const OrderedJson& record) {
-  return Has(record, "chosen") && Has(record, "rejected");
+  const auto has = [&record](std::initializer_list<const char*> names) {
+    return std::ranges::any_of(names, [&](const char* name) { return HasField(record, name); });
+  };
+  return has({"chosen", "chosen_response", "preferred_output", "chosen_ids"}) &&
+         has({"rejected", "rejected_response", "non_preferred_output", "rejected_ids"});
 }
 
 // Returns "question in place of Question, ...": the names to use in a record whose fields tell a
@@ -172,9 +179,9 @@ std::optional<DetectedFormat> DetectFieldNames(const OrderedJson& record, Record
 void ThrowUnknownFormat(const OrderedJson& record) {
   if (IsPreferencePair(record)) {
     ThrowInvalidInput(
-        "the records are preference pairs (chosen, rejected): train on them with preference_loss "
-        "sigmoid (DPO), or on the chosen answers alone with prompt_template '{{prompt}}' and "
-        "completion_template '{{chosen}}'");
+        "the records are preference pairs (chosen, rejected): a run with preference_loss sigmoid "
+        "(DPO) trains on them, and evaluates those of eval_dataset; the chosen answers alone are "
+        "read with prompt_template '{{prompt}}' and completion_template '{{chosen}}'");
   }
   if (const std::string names = NamesInLowerCase(record); !names.empty()) {
     ThrowInvalidInput(

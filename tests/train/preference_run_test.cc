@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -168,6 +169,38 @@ TEST_F(PreferenceRunTest, TheReferenceMayBeAnotherKindOfAdapter) {
   const Json first = RunPreference(options)[0];
   EXPECT_NEAR(first["logps/chosen"].get<double>() - first["rewards/chosen"].get<double>() / 0.1,
               expected, 1e-3);
+}
+
+TEST_F(PreferenceRunTest, PairsAreNamedWhereNothingIsSaidOfPreferences) {
+  for (const char* record :
+       {R"({"prompt": "Once", "chosen": " upon", "rejected": " a"})",
+        R"({"instruction": "Once", "chosen_response": " upon", "rejected_response": " a"})",
+        R"({"input": {"messages": []}, "preferred_output": [], "non_preferred_output": []})"}) {
+    TrainOptions options = Options("plain");
+    options.preference.preference_loss.clear();
+    options.data.dataset = {folder_.Write("pairs.jsonl", record)};
+    ExpectRefused([&] { RunPreference(options); }, "preference_loss sigmoid");
+  }
+}
+
+TEST_F(PreferenceRunTest, LengthIsWarnedOfWhereTheLossGrowsWithIt) {
+  const auto warns = [&](const char* loss, const char* advice) {
+    TrainOptions options = Options("plan");
+    options.preference.preference_loss = {loss};
+    options.data.dataset = {folder_.Write(
+        "pairs.jsonl", R"({"prompt": "Once", "chosen": " upon a time in a wood", "rejected": "."})"
+                       "\n")};
+    Context context(1);
+    const TrainPlan plan = PlanTraining(context, options);
+    return std::ranges::any_of(plan.warnings, [&](const std::string& text) {
+      return text.find("their length") != std::string::npos &&
+             text.find(advice) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(warns("sigmoid", "ld_alpha"));
+  EXPECT_TRUE(warns("cpo", "simpo"));
+  EXPECT_FALSE(warns("cpo", "ld_alpha"));
+  for (const char* loss : {"ipo", "sigmoid_norm", "simpo", "orpo"}) EXPECT_FALSE(warns(loss, ""));
 }
 
 // What the run would find only after it has replaced an older one.
