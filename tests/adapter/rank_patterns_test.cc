@@ -74,7 +74,7 @@ TEST(RankPatternsTest, ParametersHaveTheRanksOfTheirExperts) {
                           {"num_experts", 3},
                           {"num_experts_per_tok", 2},
                           {"moe_intermediate_size", 12},
-                          {"layer_types", std::vector<std::string>(4, "conv")},
+                          {"layer_types", {"conv", "full_attention", "conv", "conv"}},
                           {"num_dense_layers", 1}},
                          "config.json");
   ASSERT_TRUE(NeedsParameters(decoder));
