@@ -29,6 +29,7 @@
 #include "export/gguf/gguf_decision_keys.h"
 #include "export/gguf/gguf_limits.h"
 #include "export/gguf/gguf_mix.h"
+#include "export/gguf/gguf_plan.h"
 #include "export/gguf/imatrix.h"
 #include "export/modelfile.h"
 #include "gguf/gguf.h"
@@ -41,7 +42,6 @@
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
 #include "tokenizer/adapter_files.h"
-#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {

@@ -185,7 +185,9 @@ for (const file of options.files.split(",")) {
   const whole = readGguf(file);
   const tokens = whole.keys.find(({key}) => key === "tokenizer.ggml.tokens").value.values.length;
   const context = Number(whole.keys.find(({key}) => key.endsWith(".context_length")).value);
-  const row = Array.from({length: Math.min(kRow, context)}, (_, i) => 3 + (11 * i * i + 17 * i) % (tokens - 3));
+  // Of two lists of factors llama.cpp takes one by the length of its context, the program by that of the row.
+  const length = whole.tensors.some(({name}) => name.startsWith("rope_factors_")) ? context : Math.min(kRow, context);
+  const row = Array.from({length}, (_, i) => 3 + (11 * i * i + 17 * i) % (tokens - 3));
   const name = path.basename(file, ".gguf");
   for (const [what, edit] of [["nothing", (f) => f], ...changesOf(whole)]) {
     if (`${name}: ${what}`.includes(options.only)) work.push({name: `${name}: ${what}`, edit, whole, row, first: what === "nothing"});

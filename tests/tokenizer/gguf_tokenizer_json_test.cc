@@ -99,6 +99,31 @@ TEST(GgufTokenizerJson, MergesTheHighestScoreFirst) {
   EXPECT_EQ(both.written->Decode(both.written->Encode("ab \u00e9b")), "ab \u00e9b");
 }
 
+// Gemma 4's pieces, which merge within lines.
+TEST(GgufTokenizerJson, PiecesOfCharactersMergeByRank) {
+  KeysToWrite keys = Pieces();
+  keys.model = "gemma4";
+  for (const char* token : {"\u2581", "a", "b", "\n", "\n\n", "\n\n\n", "ab", "\u2581a", "a\u2581a",
+                            "bb", "b\n", "\na"}) {
+    keys.Add(token);
+  }
+  keys.Add("<|turn>", kUserType);
+  keys.merges = {"b \n", "\n a", "\n \n", "\u2581 a", "a b", "a \u2581a", "\n\n \n"};
+  const Both both(keys);
+  for (const char* text : {"", "ab a", "a ab", "bb", "a\n\n\nb", "\n\n", "b\n\n\n\n\na",
+                           "\u00e9\n b", " a\n a<|turn>a\n", "<|turn>\n\n\n\n<|turn>"}) {
+    both.ExpectSame(text);
+  }
+  EXPECT_EQ(both.written->Decode(both.written->Encode("ab \u00e9\n")), "ab \u00e9\n");
+  keys.Add("\n\n\n\n");
+  try {
+    const Both other(keys);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has 4 line feeds, which llama.cpp takes whole"));
+  }
+}
+
 TEST(GgufTokenizerJson, StatesRolesAndTemplates) {
   KeysToWrite keys = Bytes("qwen2");
   const auto end = keys.Add("<|im_end|>", kControlType);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -34,7 +35,9 @@ using Merges = std::vector<std::pair<std::string, std::string>>;
 
 // The merges of two tokens that llama.cpp may make of the scores, the best first.
 Merges MergesOf(const GgufVocabulary& vocabulary) {
-  if (vocabulary.kind == TokenizerKind::kByteLevelBpe) return vocabulary.merges;
+  if (vocabulary.kind == TokenizerKind::kByteLevelBpe || vocabulary.has_merges) {
+    return vocabulary.merges;
+  }
   PieceTable ids(vocabulary.texts.size());
   for (std::int32_t id = 0; id < std::ssize(vocabulary.texts); ++id) {
     ids.Insert(vocabulary.texts[id], id);
@@ -46,6 +49,49 @@ Merges MergesOf(const GgufVocabulary& vocabulary) {
     merges.emplace_back(vocabulary.texts[left], vocabulary.texts[right]);
   }
   return merges;
+}
+
+bool IsLineFeeds(std::string_view text) {
+  return text.find_first_not_of('\n') == std::string_view::npos;
+}
+
+// How many tokens the merges make of some line feeds. ranks: of the merges of line feeds, by the
+// sizes of their parts.
+std::size_t MergeLineFeeds(
+    std::size_t count, const std::map<std::pair<std::size_t, std::size_t>, std::size_t>& ranks) {
+  std::vector<std::size_t> sizes(count, 1);
+  while (true) {
+    std::optional<std::pair<std::size_t, std::size_t>> best;  // rank, place
+    for (std::size_t i = 0; i + 1 < sizes.size(); ++i) {
+      const auto rank = ranks.find({sizes[i], sizes[i + 1]});
+      if (rank != ranks.end() && (!best || rank->second < best->first)) best = {rank->second, i};
+    }
+    if (!best) return sizes.size();
+    sizes[best->second] += sizes[best->second + 1];
+    sizes.erase(sizes.begin() + static_cast<std::ptrdiff_t>(best->second) + 1);
+  }
+}
+
+// llama.cpp takes line feeds that are one token for that token, and tokenizer.json what its merges
+// make of them: the same in the vocabularies of Gemma. Errors: InvalidInput where it is not.
+void CheckLineFeeds(const GgufVocabulary& vocabulary) {
+  constexpr std::size_t kMost = 256;
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> ranks;
+  for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+    const auto& [left, right] = vocabulary.merges[rank];
+    if (IsLineFeeds(left) && IsLineFeeds(right))
+      ranks.try_emplace({left.size(), right.size()}, rank);
+  }
+  for (std::size_t id = 0; id < vocabulary.texts.size(); ++id) {
+    const std::string& text = vocabulary.texts[id];
+    if (text.size() < 2 || !IsLineFeeds(text)) continue;
+    if (text.size() <= kMost && MergeLineFeeds(text.size(), ranks) == 1) continue;
+    ThrowInvalidInput(
+        "{}: token {} has {} line feeds, which llama.cpp takes whole and which the merges do not "
+        "make: no tokenizer.json does the same; take the tokenizer's files of the checkpoint that "
+        "the file was made from",
+        vocabulary.where, id, text.size());
+  }
 }
 
 std::string MergesText(const GgufVocabulary& vocabulary) {
@@ -255,12 +301,7 @@ nlohmann::json TokenIdsOf(const TokenRoles& roles) {
 }
 
 std::map<std::string, std::string> TokenizerFilesOf(const GgufVocabulary& vocabulary) {
-  if (vocabulary.has_merges) {
-    ThrowInvalidInput(
-        "{}: tokenizer.ggml.model 'gemma4' cannot be written as tokenizer.json, which splits lines "
-        "in another way; take the tokenizer's files of the checkpoint that it was made from",
-        vocabulary.where);
-  }
+  if (vocabulary.has_merges) CheckLineFeeds(vocabulary);
   return {{"tokenizer.json", TokenizerJsonText(vocabulary)},
           {"tokenizer_config.json", TokenizerConfigText(vocabulary)},
           {"generation_config.json", TokenIdsOf(vocabulary.roles).dump(2) + "\n"}};

@@ -32,6 +32,8 @@ nlohmann::json PreTokenizerOf(const GgufVocabulary& vocabulary);
 nlohmann::json ByteLevelPreTokenizer(const std::vector<std::string>& splits);
 
 // Returns the texts of tokenizer.json, tokenizer_config.json and generation_config.json by name.
+// Errors: InvalidInput for a vocabulary of Gemma 4's kind with line feeds that llama.cpp does not
+// merge as it merges others.
 std::map<std::string, std::string> TokenizerFilesOf(const GgufVocabulary& vocabulary);
 
 // bos_token_id, eos_token_id (a number or a list) and pad_token_id, of config.json and
