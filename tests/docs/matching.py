@@ -7,7 +7,7 @@ A line of a document stands for itself, with these exceptions:
   time, speed    any number with such a unit (8.3 s, 5120 tok/s), or behind a name of time, speed or
                  measured memory (seconds=8.3, "elapsed":0.01, memory=45MiB)
   size           with a unit (1.2 MiB): at most twice or half as large
-  version, hash  any version (0.1.0+3), any hash (8442cfd4498f)
+  version, hash  any version (0.2.0+3), any hash (8442cfd4498f)
   count          a number without a decimal point: exactly this number
   decimal        a loss and the like: within 1 %, or one unit of its last digit
 """
