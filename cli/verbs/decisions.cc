@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/check.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "io/json.h"
@@ -42,6 +41,7 @@ class DecideVerb : public Verb {
   }
 
   int Run(const Console& console) override {
+    decide_.Check();
     const std::string request = ReadInput(request_);
     Context context(run_.ThreadCount());
     Model model = LoadModel(context, model_, console);
@@ -137,10 +137,8 @@ class CalibrateVerb : public Verb {
 
  private:
   CalibrationResult Fit(const Console& console) {
+    calibrate_.Check();
     if (!calibrate_.from_predictions.empty()) {
-      if (!calibrate_.dataset.empty()) {
-        ThrowInvalidInput("dataset and from_predictions are both given; keep one");
-      }
       return CalibratePredictions(calibrate_, model_.adapter.empty() ? "" : model_.adapter.front());
     }
     Context context(run_.ThreadCount());

@@ -49,6 +49,8 @@ struct DecideOptions {
   std::string decision_temperature;  // noul=1.2,choice=0.9; "": those of the model
 
   void Declare(OptionTable& table);
+  // Before a model is loaded. Errors: InvalidInput for temperatures that do not exist.
+  void Check() const;
 };
 
 struct CalibrateOptions {
@@ -58,6 +60,9 @@ struct CalibrateOptions {
   std::int64_t min_questions = 10;  // of a type; the temperature of fewer is 1
 
   void Declare(OptionTable& table);
+  // Before a model is loaded. Errors: InvalidInput for a number that is not above 0, and for a file
+  // of predictions beside a dataset.
+  void Check() const;
 };
 
 struct CalibrationResult {

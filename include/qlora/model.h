@@ -89,6 +89,10 @@ class Model {
   // The folder of the adapter; "" without one, for several, and for a file.
   std::string adapter_folder() const;
 
+  // The options that load the base alone in the form in which it is held here: with the adapter,
+  // the form that it was trained on. Figures of both differ by the adapter alone.
+  ModelOptions base_options() const;
+
   // Gives the options that the user did not set the values of the model's generation_config.json.
   // options: declared by GenerateOptions. Returns these options as text, "temperature 0.7, top_p
   // 0.9", or "". Errors: InvalidInput naming file and key.
@@ -145,9 +149,10 @@ class Model {
                           const std::function<bool(std::string_view piece)>& on_text = {});
   // The scores of the continuations of each request, whose context is computed once. Of a row that
   // is longer than the context of the model, the last tokens are read. Errors: InvalidInput for an
-  // empty context or continuation, and for ids that are none.
+  // empty context or continuation, and for ids that are none; Runtime when a log-probability is not
+  // finite.
   std::vector<std::vector<ContinuationScore>> Score(
-      std::span<const ScoreRequest> requests, bool without_adapter = false,
+      std::span<const ScoreRequest> requests,
       const std::function<void(std::int64_t done, std::int64_t total)>& progress = {});
   // progress: receives the number of samples that are done, and of all samples; reading, before:
   // how many bytes of the data files are read. Errors: InvalidInput with file and line; Runtime

@@ -64,6 +64,8 @@ struct EvalOptions {
   std::string decision_temperature;  // noul=1.2,choice=0.9; "": those of the model
 
   void Declare(OptionTable& table);
+  // Before a model is loaded. Errors: InvalidInput for bins or temperatures that do not exist.
+  void Check() const;
 };
 
 }  // namespace qlora

@@ -40,10 +40,14 @@ struct TaskResult {
   std::int64_t num_fewshot = 0;
   std::int64_t records = 0;
   std::vector<TaskFigure> figures;
-  std::vector<std::string> samples;  // a JSON object for each record
+  std::vector<std::string> samples;  // a JSON object for each record, which begins with the task
   std::string note;                  // what is left out, or ""
   double seconds = 0;
 };
+
+// Reads the definitions and their records, before a model is loaded. Errors: InvalidInput as
+// EvaluateTask, for two tasks of one name, and for data that no task reads.
+void CheckTasks(const TaskOptions& options);
 
 // Measures a model by the definition at `path`. progress: receives what is done of all requests.
 // Errors: InvalidInput with file and key, or file and line of a record.

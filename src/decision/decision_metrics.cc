@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/check.h"
 #include "base/random.h"
 
 namespace qlora {
@@ -286,6 +287,13 @@ OrderedJson ConfusionsOf(const std::vector<Prediction>& rows) {
 }
 
 }  // namespace
+
+void CheckBins(std::int64_t bins) {
+  constexpr std::int64_t kMostBins = 10'000;
+  if (bins < 1 || bins > kMostBins) {
+    ThrowInvalidInput("ece_bins: expected a number from 1 to {}, found {}", kMostBins, bins);
+  }
+}
 
 DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins) {
   constexpr double kConfident = 0.9;

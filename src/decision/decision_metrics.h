@@ -47,7 +47,10 @@ struct DecisionMetrics {
   std::vector<ReliabilityBin> reliability;
 };
 
-// rows: not empty.
+// Errors: InvalidInput for a number of bins that no calibration error has.
+void CheckBins(std::int64_t bins);
+
+// rows: not empty. bins: as CheckBins allows.
 DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins = kUsualBins);
 
 // [low, high] that hold 95 % of the values of a metric over rows that are drawn again from these,

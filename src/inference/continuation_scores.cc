@@ -1,6 +1,7 @@
 #include "inference/continuation_scores.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "adapter/combined_adapter.h"
 #include "base/check.h"
@@ -161,6 +162,12 @@ std::vector<ContinuationScore> RunScores(const Decoder& decoder, const LoraAdapt
         for (std::int64_t t = 0; t < count; ++t, ++row) {
           score.logprob += of_rows.logprobs[row];
           score.is_greedy = score.is_greedy && of_rows.hits[row] != 0;
+        }
+        if (!std::isfinite(score.logprob)) {
+          ThrowRuntime(
+              "the log-probability of a text is {}: base or adapter is damaged, or of another "
+              "model",
+              score.logprob);
         }
       }
     }

@@ -27,13 +27,29 @@ std::string MetricsText(const std::vector<Prediction>& rows, std::int64_t bins,
 
 DecisionResult Judge(const std::vector<Prediction>& rows, const Temperatures& temperatures,
                      std::int64_t bins, std::optional<double> flip = {}) {
-  if (bins < 1) ThrowInvalidInput("ece_bins: expected a number from 1 on, found {}", bins);
   DecisionResult result;
   result.questions = std::ssize(rows);
   result.flip = flip;
   result.metrics = MetricsText(rows, bins, flip);
   result.temperatures = temperatures.values();
   for (const Prediction& row : rows) result.predictions += PredictionLine(row);
+  return result;
+}
+
+// Probabilities are as the file has them, or made of its logits where there are temperatures.
+DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
+                                std::int64_t bins) {
+  if (!HasEffect(temperatures)) return Judge(rows, temperatures, bins);
+  const std::string before = MetricsText(rows, bins, {});
+  for (Prediction& row : rows) {
+    if (row.logits.empty()) {
+      ThrowInvalidInput("decision_temperature: the predictions have no logits to divide");
+    }
+    row.probabilities =
+        WithTemperature(row.logits, temperatures.Of(row.type, std::ssize(row.logits)));
+  }
+  DecisionResult result = Judge(rows, temperatures, bins);
+  result.metrics_before = before;
   return result;
 }
 
@@ -74,24 +90,9 @@ std::vector<Prediction> ParsePredictions(const std::string& text, const std::str
   return rows;
 }
 
-DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
-                                std::int64_t bins) {
-  if (!HasEffect(temperatures)) return Judge(rows, temperatures, bins);
-  const std::string before = MetricsText(rows, bins, {});
-  for (Prediction& row : rows) {
-    if (row.logits.empty()) {
-      ThrowInvalidInput("decision_temperature: the predictions have no logits to divide");
-    }
-    row.probabilities =
-        WithTemperature(row.logits, temperatures.Of(row.type, std::ssize(row.logits)));
-  }
-  DecisionResult result = Judge(rows, temperatures, bins);
-  result.metrics_before = before;
-  return result;
-}
-
 DecisionResult EvaluatePredictions(const std::string& file, const std::string& decision_temperature,
                                    std::int64_t ece_bins) {
+  CheckBins(ece_bins);
   const Temperatures temperatures =
       decision_temperature.empty()
           ? Temperatures()

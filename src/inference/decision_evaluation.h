@@ -21,10 +21,6 @@ DecisionResult JudgeDecisions(const AskedQuestions& asked, const DatasetSums& su
 // Reads lines of predictions. Errors (both): InvalidInput with file and line.
 std::vector<Prediction> ParsePredictions(const std::string& text, const std::string& file);
 std::vector<Prediction> ReadPredictions(const std::filesystem::path& file);
-// The result of such rows. Probabilities are as the file has them, or made of its logits where
-// there are temperatures.
-DecisionResult JudgePredictions(std::vector<Prediction> rows, const Temperatures& temperatures,
-                                std::int64_t bins);
 
 }  // namespace qlora
 

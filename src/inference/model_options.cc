@@ -2,6 +2,9 @@
 // Axolotl and LLaMA-Factory, so that their users need not learn new ones.
 #include "qlora/model_options.h"
 
+#include "base/check.h"
+#include "decision/decision_metrics.h"
+#include "decision/decision_temperature.h"
 #include "model/shared_options.h"
 #include "qlora/decision.h"
 
@@ -11,6 +14,11 @@ namespace {
 void DeclareTemperature(OptionTable& table, std::string* temperature) {
   table.Add("decision_temperature", temperature,
             "temperatures of the answers, as noul=1.2,choice=0.9; default: those of the model");
+}
+
+// As ParseTemperatures reads it; "": nothing is given.
+void CheckTemperature(const std::string& temperature) {
+  if (!temperature.empty()) ParseTemperatures(temperature, "decision_temperature");
 }
 
 }  // namespace
@@ -67,6 +75,11 @@ void EvalOptions::Declare(OptionTable& table) {
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
 }
 
+void EvalOptions::Check() const {
+  CheckBins(ece_bins);
+  CheckTemperature(decision_temperature);
+}
+
 void DecideOptions::Declare(OptionTable& table) {
   table.Section("Decisions");
   table.AddPath("decision_template", &decision_template,
@@ -74,6 +87,8 @@ void DecideOptions::Declare(OptionTable& table) {
                 "default: that of the training");
   DeclareTemperature(table, &decision_temperature);
 }
+
+void DecideOptions::Check() const { CheckTemperature(decision_temperature); }
 
 void CalibrateOptions::Declare(OptionTable& table) {
   table.Section("Data");
@@ -86,6 +101,15 @@ void CalibrateOptions::Declare(OptionTable& table) {
             "questions of a type that a temperature needs; with fewer it is 1");
   reading.Declare(table);
   reading.decision.Declare(table);
+}
+
+void CalibrateOptions::Check() const {
+  if (min_questions < 1) {
+    ThrowInvalidInput("min_questions: expected a number from 1 on, found {}", min_questions);
+  }
+  if (!from_predictions.empty() && !dataset.empty()) {
+    ThrowInvalidInput("dataset and from_predictions are both given; keep one");
+  }
 }
 
 }  // namespace qlora

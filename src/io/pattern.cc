@@ -3,7 +3,6 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <cstdlib>
 #include <memory>
 
 #include "base/check.h"
@@ -95,39 +94,14 @@ void ForEachMatch(Matcher& matcher, std::string_view text, const Visit& visit) {
   std::size_t at = 0;
   bool was_empty = false;
   while (at <= text.size()) {
+    // The first search has found the whole text to be UTF-8.
+    const std::uint32_t known = at == 0 ? 0 : PCRE2_NO_UTF_CHECK;
     const std::uint32_t options = was_empty ? PCRE2_NOTEMPTY_ATSTART : 0;
-    if (!matcher.Find(text, at, options)) return;
+    if (!matcher.Find(text, at, known | options)) return;
     visit();
     at = matcher.end();
     was_empty = matcher.begin() == matcher.end();
   }
-}
-
-// A replacement of Python: \1 and \g<1> are groups of the match, \n, \t and \\ characters.
-std::string Expand(const Matcher& matcher, std::string_view replacement, std::string_view where) {
-  std::string out;
-  for (std::size_t i = 0; i < replacement.size(); ++i) {
-    const char next = i + 1 < replacement.size() ? replacement[i + 1] : '\0';
-    if (replacement[i] != '\\') {
-      out += replacement[i];
-    } else if (next >= '0' && next <= '9') {
-      out += matcher.Group(next - '0');
-      ++i;
-    } else if (next == 'g' && replacement.find('>', i) != std::string_view::npos) {
-      const std::size_t end = replacement.find('>', i);
-      const std::string name(replacement.substr(i + 3, end - i - 3));
-      const bool is_number = name.find_first_not_of("0123456789") == std::string::npos;
-      out += matcher.Group(is_number ? std::atoi(name.c_str()) : matcher.NumberOf(name.c_str()));
-      i = end;
-    } else if (next == 'n' || next == 't' || next == '\\') {
-      out += next == 'n' ? '\n' : next == 't' ? '\t' : '\\';
-      ++i;
-    } else {
-      ThrowInvalidInput("{}: the replacement '{}' has an escape that is not known", where,
-                        replacement);
-    }
-  }
-  return out;
 }
 
 std::optional<std::string> Match(const std::string& pattern, std::uint32_t options,
@@ -179,14 +153,14 @@ std::vector<std::string> SplitAtMatches(const std::string& pattern, std::string_
   return parts;
 }
 
-std::string ReplaceAll(const std::string& pattern, std::string_view replacement,
-                       std::string_view text, std::string_view where) {
+std::string ReplaceMatches(const std::string& pattern, std::string_view replacement,
+                           std::string_view text, std::string_view where) {
   Matcher matcher(pattern, PCRE2_UCP, where);
   std::string out;
   std::size_t at = 0;
   ForEachMatch(matcher, text, [&] {
     out += text.substr(at, matcher.begin() - at);
-    out += Expand(matcher, replacement, where);
+    out += replacement;
     at = matcher.end();
   });
   out += text.substr(at);

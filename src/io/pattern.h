@@ -30,9 +30,10 @@ std::vector<std::vector<std::string>> FindAll(const std::string& pattern, std::s
 std::vector<std::string> SplitAtMatches(const std::string& pattern, std::string_view text,
                                         std::string_view where);
 
-// Returns re.sub(pattern, replacement, text).
-std::string ReplaceAll(const std::string& pattern, std::string_view replacement,
-                       std::string_view text, std::string_view where);
+// Returns re.sub(pattern, lambda match: replacement, text): the replacement as it is, without
+// escapes.
+std::string ReplaceMatches(const std::string& pattern, std::string_view replacement,
+                           std::string_view text, std::string_view where);
 
 }  // namespace qlora
 

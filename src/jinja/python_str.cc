@@ -163,6 +163,19 @@ void AppendCapital(char32_t c, bool is_title, std::string& out) {
   }
 }
 
+void AppendCapitalized(char32_t c, bool is_first, std::string& out) {
+  is_first ? AppendCapital(c, /*is_title=*/true, out) : AppendLowerCase(c, &out);
+}
+
+std::string Capitalized(std::string_view text) {
+  std::string out;
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    const bool is_first = p == text.data();
+    AppendCapitalized(NextCharacter(p), is_first, out);
+  }
+  return out;
+}
+
 std::string TitleCase(WorkBudget& budget, std::string_view text, bool (*ends_word)(char32_t),
                       bool is_title) {
   budget.Charge(text.size(), kCaseWork);

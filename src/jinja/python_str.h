@@ -43,6 +43,9 @@ void AppendEscape(char letter, char32_t c, int digits, std::string& out);
 // The upper case, or the form at the start of a word. Simple mapping, but for the German sharp s,
 // which has an upper case of two letters.
 void AppendCapital(char32_t c, bool is_title, std::string& out);
+// A character of str.capitalize(): the first one as at the start of a word, the others small.
+void AppendCapitalized(char32_t c, bool is_first, std::string& out);
+std::string Capitalized(std::string_view text);
 // The work of one byte whose case is changed: a look-up in the tables of Unicode.
 inline constexpr std::size_t kCaseWork = 4;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "io/pattern.h"
 #include "jinja/python_str.h"
@@ -13,16 +14,6 @@ namespace {
 bool IsPunctuation(char c) {
   constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
   return kPunctuation.find(c) != std::string_view::npos;
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string storage;
-  text = ValidUtf8(text, &storage);
-  std::string out;
-  for (const char* p = text.data(); p != text.data() + text.size();) {
-    AppendLowerCase(NextCharacter(p), &out);
-  }
-  return out;
 }
 
 // The first group of the match that took part in it, or the fallback.
@@ -42,18 +33,18 @@ std::string SelectMatch(std::string_view answer, const FilterStep& step, std::st
 std::string Normalized(std::string_view text, const TaskMetric& metric, std::string_view where) {
   std::string out(text);
   for (const std::string& pattern : metric.regexes_to_ignore) {
-    out = ReplaceAll(pattern, "", out, where);
+    out = ReplaceMatches(pattern, "", out, where);
   }
-  if (metric.ignore_case) out = LowerCase(out);
+  if (metric.ignore_case) out = LowerText(out);
   if (metric.ignore_punctuation) std::erase_if(out, IsPunctuation);
   if (metric.ignore_numbers) std::erase_if(out, [](char c) { return c >= '0' && c <= '9'; });
   return out;
 }
 
 std::map<std::string, std::int64_t> CountWords(std::string_view text) {
-  std::string plain = LowerCase(text);
+  std::string plain = LowerText(text);
   std::erase_if(plain, IsPunctuation);
-  plain = ReplaceAll("\\b(a|an|the)\\b", " ", plain, "f1");
+  plain = ReplaceMatches("\\b(a|an|the)\\b", " ", plain, "f1");
   std::map<std::string, std::int64_t> counts;
   for (const std::vector<std::string>& word : FindAll("\\S+", plain, "f1")) ++counts[word.front()];
   return counts;
@@ -66,6 +57,21 @@ std::string CutAtStops(std::string text, const std::vector<std::string>& stops) 
   return text;
 }
 
+StopSearch::StopSearch(std::vector<std::string> stops) : stops_(std::move(stops)) {
+  for (const std::string& stop : stops_) {
+    if (!stop.empty()) kept_ = std::max(kept_, stop.size() - 1);
+  }
+}
+
+bool StopSearch::Add(std::string_view piece) {
+  end_ += piece;
+  const bool found = std::any_of(stops_.begin(), stops_.end(), [&](const std::string& stop) {
+    return !stop.empty() && end_.find(stop) != std::string::npos;
+  });
+  if (end_.size() > kept_) end_.erase(0, end_.size() - kept_);
+  return found;
+}
+
 std::string Filtered(std::string answer, const TaskFilter& filter, std::string_view where) {
   for (const FilterStep& step : filter.steps) {
     switch (step.kind) {
@@ -76,7 +82,7 @@ std::string Filtered(std::string answer, const TaskFilter& filter, std::string_v
         answer = std::string(jinja::StripText(answer, jinja::Side::kLeft));
         break;
       case FilterStep::kLowercase:
-        answer = LowerCase(answer);
+        answer = LowerText(answer);
         break;
       case FilterStep::kTakeFirst:
         break;  // there is one answer

@@ -1,4 +1,6 @@
 // The gate against forgetting: tasks of which an adapter may lose no more than a suite allows.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -7,13 +9,20 @@
 #include "io/json.h"
 #include "qlora/tasks.h"
 #include "records/yaml_text.h"
-#include "task/task_file.h"
-#include "task/task_requests.h"
+#include "task/prepared_task.h"
 
 namespace qlora {
 namespace {
 
 constexpr std::size_t kMostExamples = 3;
+
+std::int64_t WholeNumber(const OrderedJson& value, const std::string& where,
+                         const std::string& key) {
+  if (!value.is_number_integer() || value.get<std::int64_t>() < 0) {
+    ThrowInvalidInput("{}: {}: expected a whole number", where, key);
+  }
+  return value.get<std::int64_t>();
+}
 
 GateTask ReadTask(const OrderedJson& json, const std::filesystem::path& suite) {
   const std::string where = suite.string() + ": tasks";
@@ -33,25 +42,25 @@ GateTask ReadTask(const OrderedJson& json, const std::filesystem::path& suite) {
     } else if (key == "p") {
       task.p = value.get<double>();
     } else if (key == "num_fewshot") {
-      task.options.num_fewshot = value.get<std::int64_t>();
+      task.options.num_fewshot = WholeNumber(value, where, key);
     } else if (key == "limit") {
-      task.options.limit = value.get<std::int64_t>();
+      task.options.limit = WholeNumber(value, where, key);
     } else {
       ThrowInvalidInput("{}: {}: expected task, figure, max_loss, p, num_fewshot or limit", where,
                         key);
     }
   }
   if (task.path.empty()) ThrowInvalidInput("{}: task: the name of a definition is missing", where);
-  if (task.max_loss < 0) ThrowInvalidInput("{}: max_loss: expected 0 or more", where);
+  if (!(task.max_loss >= 0)) ThrowInvalidInput("{}: max_loss: expected 0 or more", where);
   if (!(task.p > 0 && task.p <= 1)) ThrowInvalidInput("{}: p: expected a share, 0 to 1", where);
   return task;
 }
 
 std::size_t IndexOf(const TaskResult& result, const std::string& name) {
-  for (std::size_t i = 0; i < result.figures.size(); ++i) {
-    if (result.figures[i].name == name) return i;
-  }
-  ThrowInvalidInput("gate: the task '{}' has no figure '{}'", result.task, name);
+  const auto found = std::find_if(result.figures.begin(), result.figures.end(),
+                                  [&](const TaskFigure& figure) { return figure.name == name; });
+  QLORA_DCHECK(found != result.figures.end());  // ReadGateSuite has looked
+  return found - result.figures.begin();
 }
 
 }  // namespace
@@ -65,17 +74,13 @@ GateSuite ReadGateSuite(const std::string& path) {
   GateSuite suite;
   for (const OrderedJson& one : json["tasks"]) {
     GateTask task = ReadTask(one, path);
-    const TaskFile definition = ReadTaskFile(task.path);
-    if (task.figure.empty()) task.figure = definition.metrics.front().name;
-    const bool has = std::any_of(
-        definition.metrics.begin(), definition.metrics.end(), [&](const TaskMetric& metric) {
-          return metric.name == task.figure.substr(0, task.figure.find(','));
-        });
-    if (!has) ThrowInvalidInput("{}: figure: {} has no '{}'", path, task.path, task.figure);
     // Wrong data are named now, not when the run has ended.
-    MakeItems(definition,
-              task.options.num_fewshot < 0 ? definition.num_fewshot : task.options.num_fewshot,
-              task.options.fewshot_seed, task.options.limit);
+    const std::vector<std::string> figures = FigureNames(PrepareTask(task.path, task.options).file);
+    if (task.figure.empty()) task.figure = figures.front();
+    if (std::find(figures.begin(), figures.end(), task.figure) == figures.end()) {
+      ThrowInvalidInput("{}: figure: {} has {}, found '{}'", path, task.path,
+                        fmt::join(figures, ", "), task.figure);
+    }
     suite.tasks.push_back(std::move(task));
   }
   return suite;
@@ -103,7 +108,8 @@ std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<Tas
     verdict.max_loss = task.max_loss;
     verdict.figure = CompareTasks(base[t], adapter[t])[index];
     const double loss = verdict.figure.difference * (before.higher_is_better ? -1 : 1);
-    verdict.lost = loss > task.max_loss && verdict.figure.p <= task.p;
+    // Each comparison is false of NaN, so that a figure that is no number is lost.
+    verdict.lost = !(loss <= task.max_loss) && !(verdict.figure.p > task.p);
     for (std::size_t i = 0; i < before.numerators.size() && before.is_mean; ++i) {
       if (verdict.examples.size() == kMostExamples) break;
       if (after.numerators[i] < before.numerators[i]) {

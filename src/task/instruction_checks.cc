@@ -14,16 +14,6 @@ namespace {
 using jinja::Side;
 using jinja::StripText;
 
-std::string Lower(std::string_view text) {
-  std::string storage;
-  text = ValidUtf8(text, &storage);
-  std::string out;
-  for (const char* p = text.data(); p != text.data() + text.size();) {
-    AppendLowerCase(NextCharacter(p), &out);
-  }
-  return out;
-}
-
 std::string Trimmed(std::string_view text) { return std::string(StripText(text)); }
 bool IsBlank(std::string_view text) { return StripText(text).empty(); }
 
@@ -105,8 +95,8 @@ bool CountsKeyword(const Check& check) {
 }
 
 bool CountsLetter(const Check& check) {
-  const std::string letter = Lower(check.Text("letter"));
-  const std::string text = Lower(check.answer());
+  const std::string letter = LowerText(check.Text("letter"));
+  const std::string text = LowerText(check.answer());
   std::int64_t count = 0;
   for (std::size_t at = 0; (at = text.find(letter, at)) != std::string::npos; at += letter.size()) {
     if (letter.empty()) break;
@@ -144,7 +134,8 @@ bool BeginsParagraph(const Check& check) {
   std::string_view word = paragraph.substr(0, end);
   word = StripText(StripText(word, Side::kLeft, "'"), Side::kLeft, "\"");
   word = word.substr(0, word.find_first_of(kPunctuation));
-  return count == check.Number("num_paragraphs") && Lower(word) == Lower(check.Text("first_word"));
+  return count == check.Number("num_paragraphs") &&
+         LowerText(word) == LowerText(check.Text("first_word"));
 }
 
 bool HasPlaceholders(const Check& check) {
@@ -155,8 +146,8 @@ bool HasPostscript(const Check& check) {
   const std::string marker = check.Text("postscript_marker");
   const std::string pattern = marker == "P.P.S"  ? "p\\.\\s?p\\.\\s?s"
                               : marker == "P.S." ? "p\\.\\s?s\\."
-                                                 : Lower(marker);
-  return !FindAll("(?m)\\s*" + pattern + ".*$", Lower(check.answer()), "postscript").empty();
+                                                 : LowerText(marker);
+  return !FindAll("(?m)\\s*" + pattern + ".*$", LowerText(check.answer()), "postscript").empty();
 }
 
 bool CountsBullets(const Check& check) {
@@ -218,13 +209,13 @@ bool GivesTwoAnswers(const Check& check) {
 }
 
 bool RepeatsPrompt(const Check& check) {
-  return Lower(StripText(check.answer()))
-      .starts_with(Lower(StripText(check.Text("prompt_to_repeat"))));
+  return LowerText(StripText(check.answer()))
+      .starts_with(LowerText(StripText(check.Text("prompt_to_repeat"))));
 }
 
 bool EndsAsAsked(const Check& check) {
   const std::string_view text = StripText(StripText(check.answer()), Side::kBoth, "\"");
-  return Lower(text).ends_with(Lower(StripText(check.Text("end_phrase"))));
+  return LowerText(text).ends_with(LowerText(StripText(check.Text("end_phrase"))));
 }
 
 bool IsQuoted(const Check& check) {
@@ -277,6 +268,7 @@ std::vector<Instruction> InstructionsOf(const OrderedJson& record) {
   if (!fit) {
     ThrowInvalidInput("expected the lists instruction_id_list and kwargs, of one length");
   }
+  if (ids->empty()) ThrowInvalidInput("instruction_id_list: there is no instruction to follow");
   std::vector<Instruction> instructions;
   for (std::size_t i = 0; i < ids->size(); ++i) {
     if (!(*ids)[i].is_string() || !(*kwargs)[i].is_object()) {

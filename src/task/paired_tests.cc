@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/random.h"
@@ -57,6 +58,12 @@ PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws) {
     }
     return (b - a) / below;
   };
+  PairedDifference result;
+  result.difference = difference([](std::int64_t i) { return i; });
+  if (!std::isfinite(result.difference)) {
+    result.low = result.high = result.p = std::numeric_limits<double>::quiet_NaN();
+    return result;
+  }
   std::vector<double> drawn;
   for (std::int64_t d = 0; d < draws; ++d) {
     drawn.push_back(difference(
@@ -67,8 +74,6 @@ PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws) {
     return static_cast<double>(std::count_if(drawn.begin(), drawn.end(), holds)) /
            static_cast<double>(draws);
   };
-  PairedDifference result;
-  result.difference = difference([](std::int64_t i) { return i; });
   result.low = drawn[draws / 40];
   result.high = drawn[draws - 1 - draws / 40];
   const double side =

@@ -30,8 +30,8 @@ struct PairedDifference {
   double high = 0;
   double p = 1;  // two-sided: twice the smaller share of draws on one side of 0, at least 1/draws
 };
-// The paired bootstrap: records are drawn with replacement, the same for both. Draws are those of
-// a fixed seed.
+// All are NaN where the difference is no number. The paired bootstrap: records are drawn with
+// replacement, the same for both. Draws are those of a fixed seed.
 PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws = 2000);
 
 }  // namespace qlora

@@ -7,7 +7,6 @@
 #include "io/pattern.h"
 #include "jinja/python_str.h"
 #include "task/python_literal.h"
-#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -21,28 +20,20 @@ bool MayBeColumn(const OrderedJson& spec) {
   return spec.is_string() && spec.get_ref<const std::string&>().find('{') == std::string::npos;
 }
 
-// The text before the first white space of `text` behind its start with a capital letter, and the
-// rest in small letters: Python's capitalize().
-std::string Capitalized(std::string_view text) {
-  std::string out;
-  for (const char* p = text.data(); p != text.data() + text.size();) {
-    const bool is_first = p == text.data();
-    const char32_t c = NextCharacter(p);
-    if (is_first) {
-      jinja::AppendCapital(c, /*is_title=*/true, out);
-    } else {
-      AppendLowerCase(c, &out);
-    }
-  }
-  return out;
+std::string RenderText(const JinjaTemplate& text, const OrderedJson& record) {
+  std::vector<JinjaVariable> variables;
+  for (const auto& [name, value] : record.items()) variables.push_back({name, &value});
+  JinjaOptions options;
+  options.dialect = JinjaDialect::kStrict;
+  return text.Render(variables, options).text;
 }
 
 std::string WithoutMarkup(std::string_view text) {
   constexpr std::string_view kWhere = "process_docs of HellaSwag";
   std::string out(jinja::StripText(text));
-  out = ReplaceAll(" \\[title\\]", ". ", out, kWhere);
-  out = ReplaceAll("\\[.*?\\]", "", out, kWhere);
-  return ReplaceAll("  ", " ", out, kWhere);
+  out = ReplaceMatches(" \\[title\\]", ". ", out, kWhere);
+  out = ReplaceMatches("\\[.*?\\]", "", out, kWhere);
+  return ReplaceMatches("  ", " ", out, kWhere);
 }
 
 const OrderedJson& Column(const OrderedJson& record, const char* name) {
@@ -57,16 +48,25 @@ TaskField::TaskField(const OrderedJson& spec, const std::string& name) : spec_(s
   if (spec.is_string()) {
     text_.emplace(spec.get<std::string>(), name, JinjaLayout::kPlain);
   } else if (spec.is_array()) {
-    for (const OrderedJson& item : spec) items_.emplace_back(item, name);
+    for (const OrderedJson& item : spec) {
+      std::optional<JinjaTemplate>& text = items_.emplace_back();
+      if (item.is_object() || item.is_array()) {
+        ThrowInvalidInput("{}: expected a list of texts or numbers", name);
+      }
+      const bool has_braces = item.is_string() && !MayBeColumn(item);
+      if (has_braces) text.emplace(item.get<std::string>(), name, JinjaLayout::kPlain);
+    }
   } else if (spec.is_object()) {
     ThrowInvalidInput("{}: expected the name of a column, a Jinja text or a list", name);
   }
 }
 
-OrderedJson TaskField::Fill(const OrderedJson& record, bool numbers) const {
+OrderedJson TaskField::Fill(const OrderedJson& record, Reading reading) const {
   if (spec_.is_array()) {
     OrderedJson list = OrderedJson::array();
-    for (const TaskField& item : items_) list.push_back(item.Fill(record, numbers));
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+      list.push_back(items_[i] ? OrderedJson(RenderText(*items_[i], record)) : spec_[i]);
+    }
     return list;
   }
   if (!text_) return spec_;
@@ -74,13 +74,9 @@ OrderedJson TaskField::Fill(const OrderedJson& record, bool numbers) const {
     const auto column = record.find(spec_.get_ref<const std::string&>());
     if (column != record.end()) return *column;
   }
-  std::vector<JinjaVariable> variables;
-  for (const auto& [name, value] : record.items()) variables.push_back({name, &value});
-  JinjaOptions options;
-  options.dialect = JinjaDialect::kStrict;
-  std::string text = text_->Render(variables, options).text;
-  if (numbers && IsDigits(text) && text.size() < 18) return std::stoll(text);
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']') {
+  std::string text = RenderText(*text_, record);
+  if (reading.digits && IsDigits(text) && text.size() < 18) return std::stoll(text);
+  if (reading.list && text.size() >= 2 && text.front() == '[' && text.back() == ']') {
     const std::optional<OrderedJson> list = ParsePythonLiteral(text);
     if (list && list->is_array()) return *list;
   }
@@ -116,23 +112,27 @@ TaskDocument TaskReader::Read(const OrderedJson& original) const {
     return document;
   }
   if (text_.is_given() && task_.kind == TaskKind::kGenerate) {
-    document.text = TextOf(text_.Fill(record, false), "doc_to_text");
+    document.text = TextOf(text_.Fill(record, {}), "doc_to_text");
   }
-  document.target = TextOf(target_.Fill(record, false), "doc_to_target");
+  const bool generates = task_.kind == TaskKind::kGenerate;
+  document.target = TextOf(target_.Fill(record, {.list = generates}), "doc_to_target");
+  if (!generates && document.target.empty()) {
+    ThrowInvalidInput("doc_to_target: expected a text, found an empty one");
+  }
   if (task_.checks_instructions) document.instructions = InstructionsOf(record);
   return document;
 }
 
 void TaskReader::ReadChoices(const OrderedJson& record, TaskDocument& document) const {
-  const OrderedJson choices = choice_.Fill(record, false);
+  const OrderedJson choices = choice_.Fill(record, {.list = true});
   if (!choices.is_array() || choices.empty()) {
     ThrowInvalidInput("doc_to_choice: expected a list, found {}", FormatJson(choices));
   }
   for (const OrderedJson& choice : choices) {
     document.choices.push_back(TextOf(choice, "doc_to_choice"));
   }
-  const OrderedJson text = text_.Fill(record, true);
-  const OrderedJson target = target_.Fill(record, true);
+  const OrderedJson text = text_.Fill(record, {.digits = true});
+  const OrderedJson target = target_.Fill(record, {.digits = true, .list = true});
   document.has_contexts = text.is_number_integer();
   const OrderedJson& gold = document.has_contexts ? text : target;
   for (const OrderedJson& one : gold.is_array() ? gold : OrderedJson::array({gold})) {
@@ -159,7 +159,7 @@ void TaskReader::ReadChoices(const OrderedJson& record, TaskDocument& document) 
 OrderedJson HellaswagRecord(const OrderedJson& record) {
   OrderedJson out = record;
   const std::string context = TextOf(Column(record, "ctx_a"), "ctx_a") + " " +
-                              Capitalized(TextOf(Column(record, "ctx_b"), "ctx_b"));
+                              jinja::Capitalized(TextOf(Column(record, "ctx_b"), "ctx_b"));
   const std::string label = TextOf(Column(record, "activity_label"), "activity_label");
   out["query"] = WithoutMarkup(label + ": " + context);
   OrderedJson endings = OrderedJson::array();

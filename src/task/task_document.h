@@ -13,7 +13,14 @@
 
 namespace qlora {
 
-// A key doc_to_... of a definition: the name of a column, a Jinja text, a list of such, or a value.
+// What the text of a Jinja template may stand for, besides itself.
+struct Reading {
+  bool digits = false;  // digits are a whole number
+  bool list = false;    // what Python reads as a list is that list
+};
+
+// A key doc_to_... of a definition: the name of a column, a Jinja text, a list, or a value. Of a
+// list, the texts with braces are Jinja texts, and all others stand for themselves.
 class TaskField {
  public:
   // null: not given. name: of the key, with the file, for messages. Errors: InvalidInput for a
@@ -21,15 +28,13 @@ class TaskField {
   TaskField(const OrderedJson& spec, const std::string& name);
 
   bool is_given() const { return !spec_.is_null(); }
-  // The value for a record: a text that renders to a list of Python is that list, and with
-  // `numbers` one that renders to digits is a number. Errors: InvalidInput with the place in the
-  // text.
-  OrderedJson Fill(const OrderedJson& record, bool numbers) const;
+  // The value for a record. Errors: InvalidInput with the place in the text.
+  OrderedJson Fill(const OrderedJson& record, Reading reading) const;
 
  private:
   OrderedJson spec_;
   std::optional<JinjaTemplate> text_;
-  std::vector<TaskField> items_;  // of a list
+  std::vector<std::optional<JinjaTemplate>> items_;  // of a list; nothing: the item as it is
 };
 
 // A value as Python's str() writes a text or a number; lists and the like are errors.

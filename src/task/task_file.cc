@@ -1,11 +1,13 @@
 #include "task/task_file.h"
 
 #include <algorithm>
+#include <initializer_list>
+#include <iterator>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/spelling.h"
+#include "io/pattern.h"
 #include "records/yaml_text.h"
 
 namespace qlora {
@@ -22,9 +24,38 @@ constexpr std::string_view kKeys =
     "fewshot_config description target_delimiter fewshot_delimiter doc_to_text doc_to_target "
     "doc_to_choice process_docs process_results generation_kwargs filter_list metric_list "
     "output_type repeats ";
-constexpr std::string_view kMetrics =
-    " acc acc_norm exact_match f1 word_perplexity byte_perplexity bits_per_byte "
-    "prompt_level_strict_acc inst_level_strict_acc prompt_level_loose_acc inst_level_loose_acc ";
+constexpr std::string_view kFilterKeys = " name filter ";
+constexpr std::string_view kStepKeys = " function regex_pattern group_select fallback ";
+constexpr std::string_view kMetricKeys = " metric aggregation higher_is_better ";
+constexpr std::string_view kMatchKeys =
+    " regexes_to_ignore ignore_case ignore_punctuation ignore_numbers ";
+
+// What lm-evaluation-harness calls the figure of all records.
+struct KnownMetric {
+  std::string_view name;
+  TaskKind kind;
+  std::string_view aggregation = "mean";
+  bool of_instructions = false;  // of IFEval's answers alone
+};
+constexpr KnownMetric kMetrics[] = {
+    {"acc", TaskKind::kMultipleChoice},
+    {"acc_norm", TaskKind::kMultipleChoice},
+    {"exact_match", TaskKind::kGenerate},
+    {"f1", TaskKind::kGenerate},
+    {"word_perplexity", TaskKind::kRolling, "weighted_perplexity"},
+    {"byte_perplexity", TaskKind::kRolling, "weighted_perplexity"},
+    {"bits_per_byte", TaskKind::kRolling, "bits_per_byte"},
+    {"prompt_level_strict_acc", TaskKind::kGenerate, "mean", true},
+    {"inst_level_strict_acc", TaskKind::kGenerate, "agg_inst_level_acc", true},
+    {"prompt_level_loose_acc", TaskKind::kGenerate, "mean", true},
+    {"inst_level_loose_acc", TaskKind::kGenerate, "agg_inst_level_acc", true},
+};
+
+const KnownMetric* FindMetric(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                   [&](const KnownMetric& known) { return known.name == name; });
+  return found == std::end(kMetrics) ? nullptr : found;
+}
 
 bool Holds(std::string_view names, std::string_view name) {
   return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
@@ -143,7 +174,9 @@ class DefinitionReader {
   void ReadSplits() {
     task_.test_split = TextOr("test_split", TextOr("validation_split", ""));
     if (task_.test_split.empty()) Refuse("test_split", "the task names no split to measure");
-    task_.fewshot_split = TextOr("fewshot_split", TextOr("training_split", task_.test_split));
+    // Where the definition does not say, examples come from what is not measured, if anything is.
+    task_.fewshot_split = TextOr(
+        "fewshot_split", TextOr("training_split", TextOr("validation_split", task_.test_split)));
     const OrderedJson* kwargs = Find("dataset_kwargs");
     if (kwargs == nullptr || !kwargs->is_object() || !kwargs->contains("data_files")) return;
     const OrderedJson& files = (*kwargs)["data_files"];
@@ -212,7 +245,25 @@ class DefinitionReader {
     }
   }
 
+  // Refuses a value that is no object, and a key of it that is none of these.
+  void CheckObject(std::string_view key, const OrderedJson& json,
+                   std::initializer_list<std::string_view> known) const {
+    if (!json.is_object()) Refuse(key, "expected 'key: value'");
+    for (const auto& item : json.items()) {
+      const bool holds = std::any_of(known.begin(), known.end(), [&](std::string_view names) {
+        return Holds(names, item.key());
+      });
+      if (!holds) Refuse(key, fmt::format("the key '{}' is not supported", item.key()));
+    }
+  }
+
+  // An empty text is matched to have a malformed pattern refused.
+  void CheckPattern(std::string_view key, const std::string& pattern) const {
+    FindAll(pattern, "", fmt::format("{}: {}", where_, key));
+  }
+
   FilterStep Step(const OrderedJson& json) const {
+    CheckObject("filter_list", json, {kStepKeys});
     FilterStep step;
     const std::string function = json.value("function", "");
     if (function == "regex") {
@@ -220,27 +271,44 @@ class DefinitionReader {
       step.pattern = json.value("regex_pattern", R"(#### (\-?[0-9\.\,]+))");
       step.group_select = json.value("group_select", std::int64_t{0});
       step.fallback = json.value("fallback", step.fallback);
-    } else if (function == "remove_whitespace") {
+      CheckPattern("filter_list", step.pattern);
+      return step;
+    }
+    if (function == "remove_whitespace") {
       step.kind = FilterStep::kRemoveWhitespace;
     } else if (function == "lowercase") {
       step.kind = FilterStep::kLowercase;
     } else if (function != "take_first") {
       Refuse("filter_list", fmt::format("the filter '{}' is not supported", function));
     }
+    if (json.size() > 1) Refuse("filter_list", fmt::format("{} has no settings", function));
     return step;
   }
 
   void ReadFilters() {
     if (const OrderedJson* filters = Find("filter_list")) {
-      for (const OrderedJson& json : *filters) {
-        TaskFilter& filter = task_.filters.emplace_back();
-        filter.name = json.value("name", "none");
-        for (const OrderedJson& step : json.value("filter", OrderedJson::array())) {
-          filter.steps.push_back(Step(step));
-        }
+      if (task_.kind != TaskKind::kGenerate) {
+        Refuse("filter_list", "filters are for answers that are generated");
       }
+      if (!filters->is_array()) Refuse("filter_list", "expected a list");
+      for (const OrderedJson& json : *filters) ReadFilter(json);
     }
     if (task_.filters.empty()) task_.filters.push_back({"none", {}});
+  }
+
+  void ReadFilter(const OrderedJson& json) {
+    CheckObject("filter_list", json, {kFilterKeys});
+    TaskFilter filter;
+    filter.name = json.value("name", "none");
+    for (const TaskFilter& other : task_.filters) {
+      if (other.name == filter.name) {
+        Refuse("filter_list", fmt::format("two filters are named '{}'", filter.name));
+      }
+    }
+    for (const OrderedJson& step : json.value("filter", OrderedJson::array())) {
+      filter.steps.push_back(Step(step));
+    }
+    task_.filters.push_back(std::move(filter));
   }
 
   void ReadMetrics() {
@@ -248,21 +316,59 @@ class DefinitionReader {
     if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
       Refuse("metric_list", "the task names no metric");
     }
-    for (const OrderedJson& json : *metrics) {
-      TaskMetric& metric = task_.metrics.emplace_back();
-      if (!json.is_object() || !json.contains("metric") || !json["metric"].is_string()) {
-        Refuse("metric_list", "expected 'metric: NAME', a function of Python is not run");
+    for (const OrderedJson& json : *metrics) ReadMetric(json);
+  }
+
+  void ReadMetric(const OrderedJson& json) {
+    if (!json.is_object() || !json.contains("metric") || !json["metric"].is_string()) {
+      Refuse("metric_list", "expected 'metric: NAME', a function of Python is not run");
+    }
+    TaskMetric metric;
+    metric.name = json["metric"].get<std::string>();
+    const KnownMetric* known = FindMetric(metric.name);
+    if (known == nullptr) {
+      Refuse("metric_list", fmt::format("the metric '{}' is not supported", metric.name));
+    }
+    if (known->kind != task_.kind || known->of_instructions != task_.checks_instructions) {
+      Refuse("metric_list", fmt::format("{} is no metric of this output_type", metric.name));
+    }
+    for (const TaskMetric& other : task_.metrics) {
+      if (other.name == metric.name) {
+        Refuse("metric_list", fmt::format("{} is given twice", metric.name));
       }
-      metric.name = json["metric"].get<std::string>();
-      if (!Holds(kMetrics, metric.name)) {
-        Refuse("metric_list", fmt::format("the metric '{}' is not supported", metric.name));
+    }
+    const bool matches = metric.name == "exact_match";
+    CheckObject("metric_list", json, {kMetricKeys, matches ? kMatchKeys : kMetricKeys});
+    metric.higher_is_better =
+        !metric.name.ends_with("perplexity") && metric.name != "bits_per_byte";
+    CheckAggregation(json, *known, metric);
+    metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());
+    for (const std::string& pattern : metric.regexes_to_ignore) {
+      CheckPattern("metric_list", pattern);
+    }
+    metric.ignore_case = json.value("ignore_case", false);
+    metric.ignore_punctuation = json.value("ignore_punctuation", false);
+    metric.ignore_numbers = json.value("ignore_numbers", false);
+    task_.metrics.push_back(std::move(metric));
+  }
+
+  // The definition may say how records are put together, but not otherwise than it is done.
+  void CheckAggregation(const OrderedJson& json, const KnownMetric& known,
+                        const TaskMetric& metric) const {
+    if (const auto found = json.find("aggregation"); found != json.end()) {
+      const bool is_function = found->is_object() && found->contains("!function");
+      std::string given = is_function          ? (*found)["!function"].get<std::string>()
+                          : found->is_string() ? found->get<std::string>()
+                                               : FormatJson(*found);
+      if (is_function) given = given.substr(given.rfind('.') + 1);
+      if (given != known.aggregation) {
+        Refuse("metric_list", fmt::format("aggregation: {} is put together by '{}', found '{}'",
+                                          metric.name, known.aggregation, given));
       }
-      metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());
-      metric.ignore_case = json.value("ignore_case", false);
-      metric.ignore_punctuation = json.value("ignore_punctuation", false);
-      metric.ignore_numbers = json.value("ignore_numbers", false);
-      metric.higher_is_better =
-          !metric.name.ends_with("perplexity") && metric.name != "bits_per_byte";
+    }
+    if (json.value("higher_is_better", metric.higher_is_better) != metric.higher_is_better) {
+      Refuse("metric_list",
+             fmt::format("higher_is_better: of {} it is {}", metric.name, metric.higher_is_better));
     }
   }
 
@@ -281,6 +387,16 @@ TaskFile ReadTaskFile(const fs::path& path) {
     ThrowInvalidInput("{}: a key of filter_list or metric_list has a value of another type",
                       path.string());
   }
+}
+
+std::vector<std::string> FigureNames(const TaskFile& task) {
+  std::vector<std::string> names;
+  for (const TaskFilter& filter : task.filters) {
+    for (const TaskMetric& metric : task.metrics) {
+      names.push_back(task.filters.size() == 1 ? metric.name : metric.name + "," + filter.name);
+    }
+  }
+  return names;
 }
 
 const TaskSplit& SplitNamed(const TaskFile& task, const std::string& name) {

@@ -11,6 +11,7 @@
 
 namespace qlora {
 
+// Answers to multiple choices, texts whose tokens are predicted, answers that are generated.
 enum class TaskKind { kMultipleChoice, kRolling, kGenerate };
 
 struct TaskMetric {
@@ -52,7 +53,7 @@ struct TaskFile {
   std::string description;
   std::string target_delimiter = " ";
   std::string fewshot_delimiter = "\n\n";
-  // A column's name, a Jinja text, a list of such, or a number; null: not given.
+  // A column's name, a Jinja text, a list of texts, or a number; null: not given.
   OrderedJson doc_to_text;
   OrderedJson doc_to_target;
   OrderedJson doc_to_choice;
@@ -60,13 +61,18 @@ struct TaskFile {
   bool checks_instructions = false;  // answers are judged by the instructions of IFEval
   std::vector<std::string> until;
   std::int64_t max_gen_toks = 256;
-  std::vector<TaskFilter> filters;  // kGenerate: at least one
+  std::vector<TaskFilter> filters;  // at least one; of kGenerate it may do something
   std::vector<TaskMetric> metrics;
 };
 
 // Reads a definition, and those that it includes. Errors: InvalidInput with file and key for a key
-// that is not known, a function of Python, or a rule that is not supported.
+// that is not known, a function of Python, a rule that is not supported, a metric or filter that
+// does not fit the kind of task, or a pattern that is malformed.
 TaskFile ReadTaskFile(const std::filesystem::path& path);
+
+// The names of the figures that the task gives, in their order: "acc"; "exact_match,strict-match"
+// where there are several filters.
+std::vector<std::string> FigureNames(const TaskFile& task);
 
 // The files of a split. Errors: InvalidInput where the definition names none.
 const TaskSplit& SplitNamed(const TaskFile& task, const std::string& name);

@@ -123,6 +123,7 @@ std::vector<TaskItem> MakeItems(const TaskFile& task, std::int64_t shots, std::i
   std::vector<TaskItem> items;
   for (std::int64_t i = 0; i < count; ++i) {
     TaskItem& item = items.emplace_back();
+    item.record = i;
     item.document = ReadDocument(reader, records, i);
     item.context = task.description + examples.Next(records.Read(i)) + item.document.text;
   }

@@ -35,7 +35,8 @@ class TaskRecords {
 
 struct TaskItem {
   TaskDocument document;
-  std::string context;  // description, examples and the text of the record
+  std::int64_t record = 0;  // its number in the split
+  std::string context;      // description, examples and the text of the record
 };
 
 // The records of a task as texts. shots: examples before each. limit: of the records, 0: all.

@@ -10,23 +10,10 @@
 #include "jinja/python_str.h"
 #include "task/answer_text.h"
 #include "task/paired_tests.h"
-#include "task/task_requests.h"
+#include "task/prepared_task.h"
 
 namespace qlora {
 namespace {
-
-// Replaces the files of splits: "test=arc.parquet".
-void TakeData(const std::vector<std::string>& data, TaskFile& task) {
-  for (const std::string& entry : data) {
-    const std::size_t equals = entry.find('=');
-    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size()) {
-      ThrowInvalidInput("task_data: expected SPLIT=FILE, found '{}'", entry);
-    }
-    const std::string name = entry.substr(0, equals);
-    std::erase_if(task.splits, [&](const TaskSplit& split) { return split.name == name; });
-    task.splits.push_back({name, {ExpandHome(entry.substr(equals + 1))}});
-  }
-}
 
 // Index of the first largest.
 std::int64_t Best(const std::vector<double>& values) {
@@ -36,11 +23,11 @@ std::int64_t Best(const std::vector<double>& values) {
 // Measures one task: requests, passes, figures.
 class TaskRun {
  public:
-  TaskRun(Model& model, TaskFile task, const TaskOptions& options, const TaskProgress& progress)
-      : model_(model), task_(std::move(task)), progress_(progress) {
-    TakeData(options.task_data, task_);
-    result_.task = task_.name;
-    result_.num_fewshot = options.num_fewshot < 0 ? task_.num_fewshot : options.num_fewshot;
+  TaskRun(Model& model, PreparedTask task, const TaskOptions& options, const TaskProgress& progress)
+      : model_(model),
+        task_(std::move(task.file)),
+        items_(std::move(task.items)),
+        progress_(progress) {
     if (!model.start_token()) {
       ThrowInvalidInput(
           "{}: the model has neither BOS nor EOS, one of which stands for the start "
@@ -50,13 +37,19 @@ class TaskRun {
     tokens_ = {
         [&model](std::string_view text, bool special) { return model.Tokenize(text, special); },
         options.add_bos_token, *model.start_token(), model.context_length()};
-    items_ = MakeItems(task_, result_.num_fewshot, options.fewshot_seed, options.limit);
+    result_.task = task_.name;
+    result_.num_fewshot = task.shots;
     result_.records = std::ssize(items_);
+    if (task.left_out > 0) {
+      result_.note = fmt::format(
+          "{}: {} of {} records are left out: the text alone does not decide their instructions",
+          task_.name, task.left_out, task.left_out + result_.records);
+    }
+    AddFigures();
   }
 
   TaskResult Run() {
     const Stopwatch watch;
-    for (const TaskMetric& metric : task_.metrics) CheckFits(metric);
     switch (task_.kind) {
       case TaskKind::kMultipleChoice:
         RunChoices();
@@ -74,23 +67,19 @@ class TaskRun {
   }
 
  private:
-  void CheckFits(const TaskMetric& metric) const {
-    const bool of_choices = metric.name.starts_with("acc");
-    const bool of_instructions = metric.name.find("_level_") != std::string::npos;
-    const bool of_answers = metric.name == "exact_match" || metric.name == "f1" || of_instructions;
-    const TaskKind kind = of_choices   ? TaskKind::kMultipleChoice
-                          : of_answers ? TaskKind::kGenerate
-                                       : TaskKind::kRolling;
-    if (kind == task_.kind && of_instructions == task_.checks_instructions) return;
-    ThrowInvalidInput("{}: metric_list: {} is no metric of this output_type", task_.path.string(),
-                      metric.name);
+  // In the order of FigureNames: those of the metrics, filter by filter.
+  void AddFigures() {
+    std::size_t metric = 0;
+    for (std::string& name : FigureNames(task_)) {
+      TaskFigure& figure = result_.figures.emplace_back();
+      figure.name = std::move(name);
+      figure.higher_is_better = task_.metrics[metric++ % task_.metrics.size()].higher_is_better;
+      figure.is_mean = task_.kind != TaskKind::kRolling;
+    }
   }
-
-  TaskFigure& AddFigure(const TaskMetric& metric, std::string name = "") {
-    TaskFigure& figure = result_.figures.emplace_back();
-    figure.name = name.empty() ? metric.name : std::move(name);
-    figure.higher_is_better = metric.higher_is_better;
-    return figure;
+  // How the sample of a record begins.
+  OrderedJson SampleOf(const TaskItem& item) const {
+    return {{"task", task_.name}, {"doc", item.record}};
   }
   static void Count(TaskFigure& figure, double numerator, double denominator = 1) {
     figure.numerators.push_back(numerator);
@@ -114,7 +103,7 @@ class TaskRun {
       const std::vector<std::vector<ScoreRequest>>& of_items) {
     std::vector<ScoreRequest> all;
     for (const auto& requests : of_items) all.insert(all.end(), requests.begin(), requests.end());
-    const auto scores = model_.Score(all, false, progress_);
+    const auto scores = model_.Score(all, progress_);
     std::vector<std::vector<ContinuationScore>> result;
     std::size_t at = 0;
     for (const auto& requests : of_items) {
@@ -132,7 +121,6 @@ class TaskRun {
       requests.push_back(ChoiceRequests(item, task_.target_delimiter, tokens_));
     }
     const auto scores = Score(requests);
-    for (const TaskMetric& metric : task_.metrics) AddFigure(metric);
     for (std::size_t i = 0; i < items_.size(); ++i) AddChoice(i, scores[i]);
   }
 
@@ -152,16 +140,16 @@ class TaskRun {
     const auto is_gold = [&](std::int64_t k) {
       return std::find(document.gold.begin(), document.gold.end(), k) != document.gold.end();
     };
-    OrderedJson sample = {{"doc", i},
-                          {"context", items_[i].context},
-                          {"choices", document.choices},
-                          {"gold", document.gold.size() == 1 ? OrderedJson(document.gold.front())
-                                                             : OrderedJson(document.gold)},
-                          {"lls", lls},
-                          {"is_greedy", greedy},
-                          {"tokens", counts},
-                          {"pred", Best(lls)},
-                          {"pred_norm", Best(normed)}};
+    OrderedJson sample = SampleOf(items_[i]);
+    sample.update({{"context", items_[i].context},
+                   {"choices", document.choices},
+                   {"gold", document.gold.size() == 1 ? OrderedJson(document.gold.front())
+                                                      : OrderedJson(document.gold)},
+                   {"lls", lls},
+                   {"is_greedy", greedy},
+                   {"tokens", counts},
+                   {"pred", Best(lls)},
+                   {"pred_norm", Best(normed)}});
     for (TaskFigure& figure : result_.figures) {
       const double hit = is_gold(Best(figure.name == "acc" ? lls : normed)) ? 1 : 0;
       Count(figure, hit);
@@ -176,7 +164,6 @@ class TaskRun {
       requests.push_back(RollingRequests(item.document.target, tokens_));
     }
     const auto scores = Score(requests);
-    for (const TaskMetric& metric : task_.metrics) AddFigure(metric).is_mean = false;
     for (std::size_t i = 0; i < items_.size(); ++i) {
       const std::string& text = items_[i].document.target;
       const auto words = static_cast<std::int64_t>(FindAll("\\s+", text, "words").size()) + 1;
@@ -191,53 +178,25 @@ class TaskRun {
         Count(figure, -logprob,
               by_words ? static_cast<double>(words) : static_cast<double>(text.size()));
       }
-      result_.samples.push_back(FormatJson(OrderedJson{{"doc", i},
-                                                       {"ll", logprob},
-                                                       {"tokens", count},
-                                                       {"words", words},
-                                                       {"bytes", text.size()}}));
+      OrderedJson sample = SampleOf(items_[i]);
+      sample.update({{"ll", logprob}, {"tokens", count}, {"words", words}, {"bytes", text.size()}});
+      result_.samples.push_back(FormatJson(sample));
     }
   }
 
   void RunAnswers() {
-    for (const TaskFilter& filter : task_.filters) {
-      for (const TaskMetric& metric : task_.metrics) {
-        const bool is_only = task_.filters.size() == 1;
-        AddFigure(metric, is_only ? "" : metric.name + "," + filter.name);
-      }
-    }
-    std::int64_t left_out = 0;
-    for (std::size_t i = 0; i < items_.size(); ++i) {
-      if (progress_) progress_(static_cast<std::int64_t>(i), std::ssize(items_));
-      const std::vector<Instruction>& instructions = items_[i].document.instructions;
-      const bool checked =
-          std::all_of(instructions.begin(), instructions.end(),
-                      [](const Instruction& one) { return IsCheckOfText(one.id); });
-      if (checked) {
-        AddAnswer(i);
-      } else {
-        ++left_out;
-      }
-    }
-    if (left_out == 0) return;
-    result_.records -= left_out;
-    result_.note = fmt::format(
-        "{}: {} of {} records are left out: the text alone does not decide their instructions",
-        task_.name, left_out, items_.size());
-    if (result_.records == 0) ThrowInvalidInput("{}", result_.note);
+    for (std::size_t i = 0; i < items_.size(); ++i) AddAnswer(i);
   }
 
-  GenerateReport Answer(const std::string& context) {
+  GenerateReport Answer(const std::string& context, const std::function<void()>& next) {
     GenerateOptions options;
     options.max_new_tokens = task_.max_gen_toks;
-    std::string text;
-    return model_.Generate(
-        PromptText{context, tokens_.add_bos_token}, options, [&](std::string_view piece) {
-          text += piece;
-          return std::none_of(task_.until.begin(), task_.until.end(), [&](const std::string& stop) {
-            return text.find(stop) != std::string::npos;
-          });
-        });
+    StopSearch stops(task_.until);
+    return model_.Generate(PromptText{context, tokens_.add_bos_token}, options,
+                           [&](std::string_view piece) {
+                             next();
+                             return !stops.Add(piece);
+                           });
   }
 
   // What a metric counts of an answer, and of how much.
@@ -259,9 +218,15 @@ class TaskRun {
 
   void AddAnswer(std::size_t i) {
     const TaskItem& item = items_[i];
-    const GenerateReport report = Answer(item.context);
+    const auto next = [&] {
+      if (progress_) progress_(static_cast<std::int64_t>(i), result_.records);
+    };
+    next();
+    const GenerateReport report = Answer(item.context, next);
     const std::string text = CutAtStops(report.text, task_.until);
-    OrderedJson sample = {{"doc", i}, {"context", item.context}, {"text", text}};
+    OrderedJson sample = SampleOf(item);
+    sample["context"] = item.context;
+    sample["text"] = text;
     std::size_t figure = 0;
     for (const TaskFilter& filter : task_.filters) {
       const std::string where = task_.path.string() + ": filter_list";
@@ -281,9 +246,9 @@ class TaskRun {
 
   Model& model_;
   TaskFile task_;
+  std::vector<TaskItem> items_;
   const TaskProgress& progress_;
   TaskTokens tokens_;
-  std::vector<TaskItem> items_;
   TaskResult result_;
 };
 
@@ -302,7 +267,7 @@ void TaskOptions::Declare(OptionTable& table) {
 
 TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
                         const TaskProgress& progress) {
-  return TaskRun(model, ReadTaskFile(path), options, progress).Run();
+  return TaskRun(model, PrepareTask(path, options), options, progress).Run();
 }
 
 std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second) {

@@ -51,9 +51,6 @@ void CheckNotTrainedOn(const std::vector<std::string>& dataset, const fs::path& 
 }
 
 CalibrationResult Fit(const std::vector<Prediction>& rows, std::int64_t min_questions) {
-  if (min_questions < 1) {
-    ThrowInvalidInput("min_questions: expected a number from 1 on, found {}", min_questions);
-  }
   const std::vector<FittedTemperature> fitted = FitTemperatures(rows, min_questions);
   CalibrationResult result;
   result.temperatures = ToUse(fitted).values();
@@ -74,8 +71,10 @@ void Save(const fs::path& adapter, DecisionFile file, std::string fitted_on,
 
 CalibrationResult Calibrate(Model& model, const CalibrateOptions& options,
                             const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  options.Check();
   const std::string adapter = model.adapter_folder();
-  CheckNotTrainedOn(options.dataset, adapter);
+  // Without the folder of one adapter nothing says what was trained on.
+  if (!adapter.empty()) CheckNotTrainedOn(options.dataset, adapter);
   EvalOptions evaluation;
   evaluation.dataset = options.dataset;
   evaluation.reading = options.reading;
@@ -97,6 +96,7 @@ CalibrationResult Calibrate(Model& model, const CalibrateOptions& options,
 
 CalibrationResult CalibratePredictions(const CalibrateOptions& options,
                                        const std::string& adapter) {
+  options.Check();
   std::optional<DecisionFile> file;
   if (!adapter.empty()) {
     file = ReadDecisionFile(adapter);

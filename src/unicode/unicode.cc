@@ -161,6 +161,17 @@ void AppendLowerCase(char32_t c, std::string* text) {
   AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), text);
 }
 
+std::string LowerText(std::string_view text) {
+  std::string storage;
+  text = ValidUtf8(text, &storage);
+  std::string out;
+  out.reserve(text.size());
+  for (const char* p = text.data(); p != text.data() + text.size();) {
+    AppendLowerCase(NextCharacter(p), &out);
+  }
+  return out;
+}
+
 // Most text needs no change, and utf8proc is slow, so only runs of characters that may change go
 // through it, each with the character before, which a mark at the start of the run may join:
 //

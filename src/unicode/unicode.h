@@ -96,6 +96,8 @@ bool IsPunctuation(char32_t c);    // ASCII punctuation, or P of Unicode 8
 
 // Unicode's lower case of one character, without context (U+0130 gives two characters).
 void AppendLowerCase(char32_t c, std::string* text);
+// The lower case of each character of any text; ill-formed pieces are U+FFFD.
+std::string LowerText(std::string_view text);
 
 enum class NormalForm { kNfc, kNfkc };
 // The normal form of Unicode 9: later characters neither decompose, nor compose, nor move.

@@ -69,6 +69,11 @@ TEST(InstructionChecksTest, LooselyWithoutWhatSurroundsAnAnswer) {
   EXPECT_FALSE(FollowsLoosely("a", quoted));
 }
 
+TEST(InstructionChecksTest, RefusesARecordWithoutInstructions) {
+  const OrderedJson empty = OrderedJson::array();
+  EXPECT_THROW(InstructionsOf({{"instruction_id_list", empty}, {"kwargs", empty}}), Error);
+}
+
 TEST(InstructionChecksTest, NamesWhatItCannotDecide) {
   EXPECT_FALSE(IsCheckOfText("language:response_language"));
   EXPECT_THROW(Follows("a", {"language:response_language", {}}), Error);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 namespace qlora {
@@ -32,6 +33,15 @@ TEST(PairedTestsTest, DrawsTheSameRecordsForBoth) {
   EXPECT_NEAR(shifted.high, 0.5, 1e-15);
   EXPECT_LT(shifted.p, 0.001);
   EXPECT_EQ(PairedBootstrap({a, a, ones}).p, 1);
+}
+
+TEST(PairedTestsTest, SaysNothingOfWhatIsNoNumber) {
+  const std::vector<double> a = {1, 2};
+  const std::vector<double> b = {1, std::nan("")};
+  const PairedDifference none = PairedBootstrap({a, b, std::vector<double>(2, 1.0)});
+  EXPECT_TRUE(std::isnan(none.difference));
+  EXPECT_TRUE(std::isnan(none.low) && std::isnan(none.high));
+  EXPECT_TRUE(std::isnan(none.p));
 }
 
 }  // namespace

@@ -21,26 +21,44 @@ TaskFile Choices(OrderedJson text, OrderedJson target, OrderedJson choice) {
 
 TEST(TaskFieldTest, TakesColumnsTextsAndLists) {
   const OrderedJson record = {{"q", "What?"}, {"n", 2}, {"list", {"a", "it's"}}};
-  const auto fill = [&](const OrderedJson& spec, bool numbers = true) {
-    return TaskField(spec, "key").Fill(record, numbers).dump();
+  const auto fill = [&](const OrderedJson& spec, Reading reading = {true, true}) {
+    return TaskField(spec, "key").Fill(record, reading).dump();
   };
   EXPECT_EQ(fill("q"), R"("What?")");
   EXPECT_EQ(fill("n"), "2");
   EXPECT_EQ(fill("{{n}}"), "2");
-  EXPECT_EQ(fill("{{n}}", false), R"("2")");
+  EXPECT_EQ(fill("{{n}}", {}), R"("2")");
   EXPECT_EQ(fill("{{list}}"), R"(["a","it's"])");
-  EXPECT_EQ(fill({"{{q}}", "b"}), R"(["What?","b"])");
+  EXPECT_EQ(fill("{{list}}", {.digits = true}), R"("['a', \"it's\"]")");
+  EXPECT_EQ(fill({"{{q}}", "b", 3}), R"(["What?","b",3])");
   EXPECT_EQ(fill("{% if n %}\n  x\n{% endif %}\n"), R"("\n  x\n\n")");  // no trim_blocks
-  EXPECT_EQ(fill("{{q | regex_replace('[Ww]h(a)t', '<\\\\1>')}}"), R"("<a>?")");
+  EXPECT_EQ(fill("{{q | regex_replace('[Ww]h(a)t', '<$1>')}}"), R"("<$1>?")");
+}
+
+// Choices that are letters stay letters where a record has fields of these names.
+TEST(TaskFieldTest, TakesNoColumnsForTheItemsOfAList) {
+  const OrderedJson record = {{"A", "an answer"}, {"B", "another"}};
+  EXPECT_EQ(TaskField({"A", "B"}, "key").Fill(record, {}), OrderedJson({"A", "B"}));
+  EXPECT_EQ(TaskField({"{{A}}", "B"}, "key").Fill(record, {}), OrderedJson({"an answer", "B"}));
+}
+
+TEST(TaskFieldTest, RefusesGroupsInAReplacement) {
+  const TaskField field("{{q | regex_replace('(a)', '<\\\\1>')}}", "doc_to_text");
+  try {
+    field.Fill({{"q", "a"}}, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("regex_replace: groups and escapes"));
+  }
 }
 
 TEST(TaskFieldTest, RefusesUndefinedNames) {
   const TaskField field("{{missing}}", "doc_to_text");
-  EXPECT_THROW(field.Fill(OrderedJson::object(), false), Error);
+  EXPECT_THROW(field.Fill(OrderedJson::object(), {}), Error);
   const TaskField condition("{% if missing %}a{% endif %}", "doc_to_text");
-  EXPECT_THROW(condition.Fill(OrderedJson::object(), false), Error);
+  EXPECT_THROW(condition.Fill(OrderedJson::object(), {}), Error);
   const TaskField given("{{missing is defined}}", "doc_to_text");
-  EXPECT_EQ(given.Fill(OrderedJson::object(), false), "False");
+  EXPECT_EQ(given.Fill(OrderedJson::object(), {}), "False");
 }
 
 TEST(TaskReaderTest, FindsTheRightChoice) {
@@ -72,6 +90,25 @@ TEST(TaskReaderTest, RefusesAnAnswerThatIsNoChoice) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("\"C\" is none of the 2 choices"));
   }
+}
+
+// A prompt that looks like a list of Python is a text.
+TEST(TaskReaderTest, KeepsBracketsOfAPrompt) {
+  TaskFile task;
+  task.kind = TaskKind::kGenerate;
+  task.doc_to_text = "{{q}}";
+  task.doc_to_target = "{{a}}";
+  const TaskDocument document = TaskReader(task).Read({{"q", "[1, 2]"}, {"a", "7"}});
+  EXPECT_EQ(document.text, "[1, 2]");
+  EXPECT_EQ(document.target, "7");
+}
+
+TEST(TaskReaderTest, RefusesATextWithoutTokens) {
+  TaskFile task;
+  task.kind = TaskKind::kRolling;
+  task.doc_to_target = "{{text}}";
+  EXPECT_EQ(TaskReader(task).Read({{"text", "['a']"}}).target, "['a']");
+  EXPECT_THROW(TaskReader(task).Read({{"text", ""}}), Error);
 }
 
 TEST(HellaswagTest, TakesMarkupOutOfTexts) {

@@ -12,6 +12,7 @@
 namespace qlora {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class TaskFileTest : public ::testing::Test {
@@ -56,6 +57,63 @@ TEST_F(TaskFileTest, ReadsADefinitionAndWhatItIncludes) {
   EXPECT_EQ(SplitNamed(task, "test").files.front(), folder_.path() / "a.jsonl");
   EXPECT_EQ(task.target_delimiter, " ");
   EXPECT_EQ(task.fewshot_delimiter, "\n\n");
+}
+
+TEST_F(TaskFileTest, TakesExamplesFromTheFirstSplitThatIsNotMeasured) {
+  const auto split = [&](const std::string& lines) {
+    return ReadTaskFile(Write("task.yaml", lines + "metric_list: [{metric: exact_match}]\n"))
+        .fewshot_split;
+  };
+  const std::string all = "test_split: a\nvalidation_split: b\ntraining_split: c\n";
+  EXPECT_EQ(split(all), "c");
+  EXPECT_EQ(split(all + "fewshot_split: d\n"), "d");
+  EXPECT_EQ(split("test_split: a\nvalidation_split: b\n"), "b");
+  EXPECT_EQ(split("validation_split: b\n"), "b");
+  EXPECT_EQ(split("test_split: a\n"), "a");
+}
+
+TEST_F(TaskFileTest, NamesFiguresByMetricAndFilter) {
+  EXPECT_THAT(FigureNames(ReadTaskFile(Write("task.yaml", kTask))), ElementsAre("acc"));
+  const std::string two =
+      "test_split: a\nfilter_list:\n  - {name: x, filter: []}\n  - {name: y, filter: []}\n"
+      "metric_list: [{metric: exact_match}, {metric: f1}]\n";
+  EXPECT_THAT(FigureNames(ReadTaskFile(Write("task.yaml", two))),
+              ElementsAre("exact_match,x", "f1,x", "exact_match,y", "f1,y"));
+}
+
+TEST_F(TaskFileTest, RefusesMetricsThatAreOthersThanTheseOnes) {
+  const auto error = [&](const std::string& metric, const std::string& more = "") {
+    return ErrorOf("test_split: a\n" + more + "metric_list: [" + metric + "]\n");
+  };
+  EXPECT_EQ(error("{metric: exact_match, aggregation: mean, higher_is_better: true}"), "");
+  EXPECT_THAT(error("{metric: acc}"), HasSubstr("acc is no metric of this output_type"));
+  EXPECT_THAT(error("{metric: exact_match}", "output_type: multiple_choice\n"),
+              HasSubstr("exact_match is no metric"));
+  EXPECT_THAT(error("{metric: f1, aggregation: median}"),
+              HasSubstr("f1 is put together by 'mean'"));
+  EXPECT_THAT(error("{metric: f1, higher_is_better: false}"), HasSubstr("higher_is_better"));
+  EXPECT_THAT(error("{metric: f1}, {metric: f1}"), HasSubstr("f1 is given twice"));
+  EXPECT_THAT(error("{metric: f1, ignore_case: true}"), HasSubstr("'ignore_case'"));
+  EXPECT_THAT(error("{metric: exact_match, ignorecase: true}"), HasSubstr("'ignorecase'"));
+  EXPECT_THAT(error("{metric: exact_match, regexes_to_ignore: ['(']}"), HasSubstr("regular"));
+  EXPECT_THAT(error("{metric: prompt_level_strict_acc}"), HasSubstr("no metric"));
+}
+
+TEST_F(TaskFileTest, RefusesFiltersThatAreOthersThanTheseOnes) {
+  const auto error = [&](const std::string& filters, const std::string& more = "") {
+    return ErrorOf("test_split: a\n" + more + "filter_list: [" + filters +
+                   "]\nmetric_list: [{metric: exact_match}]\n");
+  };
+  EXPECT_EQ(error("{name: x, filter: [{function: take_first}]}"), "");
+  EXPECT_THAT(error("{name: x, filters: []}"), HasSubstr("'filters'"));
+  EXPECT_THAT(error("{name: x, filter: [{function: regex, pattern: a}]}"), HasSubstr("'pattern'"));
+  EXPECT_THAT(error("{name: x, filter: [{function: regex, regex_pattern: '('}]}"),
+              HasSubstr("regular expression"));
+  EXPECT_THAT(error("{name: x, filter: [{function: lowercase, fallback: a}]}"),
+              HasSubstr("lowercase has no settings"));
+  EXPECT_THAT(error("{name: x, filter: []}, {name: x, filter: []}"), HasSubstr("are named 'x'"));
+  EXPECT_THAT(error("{name: x, filter: []}", "output_type: loglikelihood_rolling\n"),
+              HasSubstr("answers that are generated"));
 }
 
 TEST_F(TaskFileTest, RefusesByNameWhatItDoesNotDo) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/json.h"
+#include "model/base_record.h"
 #include "model/golden.h"
 #include "qlora/error.h"
 #include "temporary_folder.h"
@@ -69,6 +70,25 @@ TEST(ScoreTest, RefusesWhatItCannotScore) {
   EXPECT_THROW(score({{1 << 30}, {{1}}}), Error);
 }
 
+// The base beside an adapter is held as the adapter's record says.
+TEST(BaseOptionsTest, LoadTheBaseInTheFormOfTheAdapter) {
+  const std::filesystem::path model = kGoldenDir / "llama-tiny";
+  TemporaryFolder folder;
+  std::filesystem::copy(model / "adapter", folder.path() / "adapter");
+  BaseRecord record;
+  record.load_in_4bit = false;
+  SaveBaseRecord(folder.path() / "adapter", record);
+  Context context(1);
+  ModelOptions options;
+  options.model_name_or_path = model.string();
+  EXPECT_EQ(Model::Load(context, options).base_options().load_in_4bit, "true");
+  options.adapter = {(folder.path() / "adapter").string()};
+  const ModelOptions base = Model::Load(context, options).base_options();
+  EXPECT_EQ(base.load_in_4bit, "false");
+  EXPECT_TRUE(base.adapter.empty());
+  EXPECT_EQ(Model::Load(context, base).base_options().load_in_4bit, "false");
+}
+
 class TaskTest : public testing::Test {
  protected:
   std::string Write(const std::string& name, const std::string& text) {
@@ -110,6 +130,48 @@ TEST_F(TaskTest, LeavesTheRecordItselfOutOfItsExamples) {
   }
 }
 
+TEST_F(TaskTest, BeginsSamplesWithTheTask) {
+  Write("test.jsonl", "{\"q\":\"one\",\"answer\":0}\n{\"q\":\"two\",\"answer\":1}\n");
+  const std::string task = Write("task.yaml", kChoices);
+  Model model = Model::Load(context_, InFloat(kGoldenDir / "llama-tiny"));
+  const TaskResult result = EvaluateTask(model, task, {});
+  for (std::size_t i = 0; i < result.samples.size(); ++i) {
+    EXPECT_THAT(result.samples[i],
+                testing::StartsWith("{\"task\":\"letters\",\"doc\":" + std::to_string(i)));
+  }
+}
+
+TEST_F(TaskTest, ChecksTasksWithoutAModel) {
+  const std::string data = Write("test.jsonl", "{\"q\":\"one\",\"answer\":0}\n");
+  Write("other.jsonl", "{\"q\":\"one\",\"answer\":7}\n");
+  TaskOptions options;
+  options.task = {Write("task.yaml", kChoices)};
+  options.num_fewshot = 0;
+  CheckTasks(options);
+  const auto error = [](const TaskOptions& wrong) {
+    try {
+      CheckTasks(wrong);
+    } catch (const Error& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string();
+  };
+  TaskOptions wrong = options;
+  wrong.task_data = {"train=" + data};
+  EXPECT_THAT(error(wrong), testing::HasSubstr("no task reads a split 'train'"));
+  wrong.task_data = {"test=" + (folder_.path() / "other.jsonl").string()};
+  EXPECT_THAT(error(wrong), testing::HasSubstr("other.jsonl:1"));
+  wrong = options;
+  wrong.task.push_back(wrong.task.front());
+  EXPECT_THAT(error(wrong), testing::HasSubstr("two definitions are named 'letters'"));
+  wrong = options;
+  wrong.num_fewshot = -2;
+  EXPECT_THAT(error(wrong), testing::HasSubstr("num_fewshot"));
+  wrong = options;
+  wrong.limit = -1;
+  EXPECT_THAT(error(wrong), testing::HasSubstr("limit"));
+}
+
 TEST_F(TaskTest, NamesTheRecordOfAnError) {
   const std::string data =
       Write("other.jsonl", "{\"q\":\"one\",\"answer\":0}\n{\"q\":\"two\",\"answer\":7}\n");
@@ -138,9 +200,8 @@ struct Golden {
 class GoldenTask : public testing::TestWithParam<Golden> {};
 
 TEST_P(GoldenTask, GivesTheFiguresOfFloat64) {
-  const std::filesystem::path folder = SharedFolder() / "golden" / "tasks";
-  const std::filesystem::path path = SharedFolder() / "models" / "stories260K-hf";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;
+  const std::filesystem::path folder = kGoldenDir / "tasks";
+  const std::filesystem::path path = kGoldenDir / "preference" / "stories260K-hf";
   const Json golden = ReadJsonFile(folder / GetParam().result);
   Context context(2);
   Model model = Model::Load(context, InFloat(path));

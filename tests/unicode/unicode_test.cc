@@ -86,6 +86,15 @@ std::string Valid(std::string_view text) {
 }
 
 // The table of Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts".
+TEST(Unicode, LowerTextTakesAnyBytes) {
+  EXPECT_EQ(LowerText("AbC \xC3\x89!"), "abc \xC3\xA9!");
+  EXPECT_EQ(LowerText("A\xFF"
+                      "B"),
+            "a\xEF\xBF\xBD"
+            "b");
+  EXPECT_EQ(LowerText(""), "");
+}
+
 TEST(Unicode, IllFormedBytesBecomeReplacementCharacters) {
   EXPECT_EQ(Valid("plain"), "plain");
   EXPECT_EQ(Valid("a\xF0\x9F\x98\x80z\u4e2d"), "a\U0001F600z\u4e2d");

@@ -339,11 +339,7 @@ Value MapCharacters(Call& call, Map map) {
 
 }  // namespace
 
-Value Capitalize(Call& call) {
-  return MapCharacters(call, [](char32_t c, bool is_first, std::string& out) {
-    is_first ? AppendCapital(c, /*is_title=*/true, out) : AppendLowerCase(c, &out);
-  });
-}
+Value Capitalize(Call& call) { return MapCharacters(call, AppendCapitalized); }
 
 Value Lower(Call& call) {
   return MapCharacters(call, [](char32_t c, bool, std::string& out) { AppendLowerCase(c, &out); });

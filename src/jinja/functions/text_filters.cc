@@ -160,12 +160,17 @@ Value Default(Call& call) {
   return args.Has(0) ? args[0] : call.runtime.NewText("");
 }
 
-// re.sub, which templates of evaluation tasks have.
+// re.sub, which templates of evaluation tasks have, with a replacement that holds no group.
 Value RegexReplace(Call& call) {
   if (!call.runtime.is_strict()) Fail("filter 'regex_replace' is not supported");
   const BoundArguments args = call.Take({"pattern", "replacement"}, 2);
-  return call.runtime.NewText(ReplaceAll(args.NeedTextAt(0), args.NeedTextAt(1),
-                                         NeedText(call.self, call.name), call.name));
+  const std::string replacement = args.NeedTextAt(1);
+  if (replacement.find('\\') != std::string::npos) {
+    Fail("regex_replace: groups and escapes in the replacement are not supported, found '{}'",
+         replacement);
+  }
+  return call.runtime.NewText(
+      ReplaceMatches(args.NeedTextAt(0), replacement, NeedText(call.self, call.name), call.name));
 }
 
 // json.dumps(value, ensure_ascii=False), as transformers defines this filter; Jinja's own filter

@@ -1,0 +1,138 @@
+#include "inference/model_evaluation.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "data/batch_stream.h"
+#include "data/dataset.h"
+#include "dist/agreement.h"
+#include "dist/together.h"
+#include "inference/dataset_loss.h"
+#include "inference/model_decisions.h"
+#include "machine/simd_target.h"
+#include "objective/supervised.h"
+#include "pass/eval_memory.h"
+#include "prompt/chat_template_load.h"
+
+namespace qlora {
+namespace {
+
+// A low share says that the prompt does not end where the model would answer with a letter.
+std::string WarnOfLabelMass(const DecisionResult& result) {
+  constexpr double kLow = 0.5;
+  if (!result.label_mass || *result.label_mass >= kLow) return "";
+  return fmt::format(
+      "the labels of the options have {:.1f} % of the probability of the next token: the model "
+      "expects other text there, and another decision_template may suit it better",
+      100 * *result.label_mass);
+}
+
+// Ranks that share an evaluation must compute the same.
+void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter) {
+  if (model.context.communicator().is_alone()) return;
+  const auto hash = [&](Memory& memory, const void* data, std::size_t bytes) {
+    const HostBytes host(memory, data, bytes);
+    return fmt::format("{:016x}", HashBytes({reinterpret_cast<const char*>(host.data()), bytes}));
+  };
+  // A vector that training changes throughout.
+  const ConstMatrixView& norm = model.weights.final_norm;
+  Facts facts = {{"samples of dataset", fmt::format("{:016x}", dataset.fingerprint())},
+                 {"weights of the model",
+                  hash(model.backend->memory(), norm.data, BytesOf(norm.dtype, norm.cols))},
+                 {"type of products", NameOf(model.precision.activation)},
+                 {"instruction set of the kernels", NameOf(ActiveSimdTarget())}};
+  if (model.adapter && !without_adapter) {
+    const ConstMatrixView values = std::as_const(*model.adapter).parameters();
+    facts.emplace_back("values of the adapter", hash(model.adapter->memory(), values.data,
+                                                     BytesOf(values.dtype, values.cols)));
+  }
+  AgreeOn(model.context.communicator(), facts);
+}
+
+EvalResult EvaluateText(LoadedModel& model, const Dataset& dataset, const EvalOptions& options,
+                        const std::function<void(std::int64_t, std::int64_t)>& progress) {
+  const DecoderConfig config = model.ConfigFor(options.without_adapter);
+  const DataReport& report = dataset.report();
+  const Decoder decoder(*model.backend, config, model.weights, model.precision, report.longest);
+  const std::int64_t rows = EvalRows(report.largest);
+  Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, report.unfolding));
+  model.UseNorms();
+  const Supervised objective;
+  DatasetSums sums =
+      *EvaluateDataset(model.context.communicator(), model.place(), decoder,
+                       model.AdapterFor(options.without_adapter), objective, ListOf(dataset),
+                       options.per_token, memory, [&](std::int64_t done, std::int64_t total) {
+                         if (progress) progress(done, total);
+                         return true;
+                       });
+  const std::vector<double> values = objective.Values(sums.sums, sums.totals);
+  EvalResult result;
+  result.loss = values.front();
+  const std::vector<MetricValue> metrics = MetricsOf(objective, values, false);
+  result.perplexity = ValueOf(metrics, "perplexity");
+  result.token_accuracy = ValueOf(metrics, "token_accuracy");
+  result.tokens = sums.totals.supervised;
+  result.sequences = dataset.size();
+  result.seconds = sums.seconds;
+  result.logprobs = std::move(sums.logprobs);
+  result.token_ids = std::move(sums.token_ids);
+  return result;
+}
+
+}  // namespace
+
+// Lays the data out as in training, unless the options ask for the layout of the model alone or
+// name a template.
+EvalResult EvaluateModel(LoadedModel& model, const EvalOptions& options,
+                         const std::function<void(std::int64_t, std::int64_t)>& progress,
+                         const std::function<void(std::int64_t, std::int64_t)>& reading) {
+  options.Check();
+  if (options.without_adapter && model.adapter && model.adapter->replaced() != nullptr) {
+    ThrowInvalidInput(
+        "the adapter brings '{}', which takes the place of the model's when it is loaded; "
+        "evaluate the base without --adapter",
+        model.adapter->replaced()->begin()->first);
+  }
+  model.memory->Free();  // an evaluation has memory of its own
+  const DataLimits limits{model.ConfigFor(options.without_adapter).vocab_size,
+                          model.config.max_position_embeddings};
+  const bool keeps = !options.raw && !model.prompts.template_given();
+  const std::optional<PromptLayout> recorded = RecordedLayout(model);
+  DataOptions data = ToDataOptions(options.reading, options.dataset, limits,
+                                   keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
+  data.decision.space = SpaceOf(model, data.decision.decision_template);
+  CheckUnweighted(data.sources, "dataset");
+  const auto chat =
+      LoadChatTemplate(model.prompts.chat_fields(), model.tokenizer, ChatClock::kFixed);
+  const Dataset dataset = MakeTogether(model.context.communicator(), [&] {
+    return Dataset::Open(data, model.tokenizer, chat.get(), &model.context, reading);
+  });
+  AgreeOnEvaluation(model, dataset, options.without_adapter);
+  const bool decides = dataset.layout().kind == PromptLayout::Kind::kDecision;
+  EvalResult result = decides ? EvaluateDecisions(model, dataset, data, options, progress)
+                              : EvaluateText(model, dataset, options, progress);
+  if (!std::isfinite(result.loss)) {
+    ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
+  }
+  const DataReport& report = dataset.report();
+  result.data = RenderReport(report);
+  result.layout = DescribeLayout(dataset.layout());
+  if (data.layout.recorded == dataset.layout()) result.layout += model.prompts.AsTrained();
+  const auto warn = [&result](const std::string& text) {
+    if (text.empty()) return;
+    result.warning += (result.warning.empty() ? "" : "\nwarning: ") + text;
+  };
+  warn(WarnOfLength(options.reading, limits));
+  for (const std::string& text : WarnOfFindings(report)) warn(text);
+  warn(WarnOfLostRecords(report));
+  const bool as_trained = recorded && !options.raw && !options.without_adapter;
+  if (as_trained) warn(WarnOfOtherLayout(*recorded, dataset.layout()));
+  if (decides) warn(WarnOfLabelMass(*result.decision));
+  result.dropped = report.dropped_long;
+  result.truncated = report.truncated;
+  return result;
+}
+
+}  // namespace qlora
