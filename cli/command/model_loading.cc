@@ -29,10 +29,12 @@ void DeclareGenerator(ModelOptions& model, OptionTable& table) {
       "memory: faster tokens, but nothing is shared with other processes");
 }
 
-Model LoadModel(Context& context, const ModelOptions& options, const Console& console) {
+Model LoadModel(Context& context, const ModelOptions& options, const Console& console,
+                const std::function<void()>& check) {
   NoteOtherBase(options.model_name_or_path, options.adapter, console);
   StatusLine line(console.err, console.style);
   Model model = Model::Load(context, options, [&](std::int64_t done, std::int64_t total) {
+    if (check) check();
     ShowProgress(line, "loading", done, total);
   });
   for (const std::string& note : model.notes()) line.Print("note: " + note);

@@ -2,6 +2,7 @@
 #ifndef QLORA_CLI_COMMAND_MODEL_LOADING_H_
 #define QLORA_CLI_COMMAND_MODEL_LOADING_H_
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,7 +15,9 @@ namespace qlora {
 // is on.
 void DeclareGenerator(ModelOptions& model, OptionTable& table);
 
-Model LoadModel(Context& context, const ModelOptions& options, const Console& console);
+// check: called often, may throw to end the work.
+Model LoadModel(Context& context, const ModelOptions& options, const Console& console,
+                const std::function<void()>& check = {});
 
 // Refuses a folder of an adapter in the place of the model, with the command that is meant. `text`:
 // a verb whose first bare argument is the model. Errors: InvalidInput, also for a damaged

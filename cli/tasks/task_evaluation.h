@@ -2,6 +2,7 @@
 #ifndef QLORA_CLI_TASKS_TASK_EVALUATION_H_
 #define QLORA_CLI_TASKS_TASK_EVALUATION_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,23 +10,38 @@
 #include "command/verb.h"
 #include "qlora/model.h"
 #include "qlora/tasks.h"
-#include "terminal/task_table.h"
+#include "tasks/task_table.h"
 
 namespace qlora {
+
+// A model of a comparison.
+struct ComparedModel {
+  std::string name;                  // "base", or its adapters; "" where nothing is compared
+  std::vector<std::string> adapter;  // empty: the base alone
+};
+
+// The models that are measured, in their order: those named behind --compare, or the one model of
+// `adapter` and the one that is named there. Nothing named: the model as it is. Errors:
+// InvalidInput where a model is named twice, beside none, or by both options.
+std::vector<ComparedModel> ModelsOf(const std::vector<std::string>& adapter,
+                                    const std::vector<std::string>& compared);
 
 class TaskEvaluation {
  public:
   void Declare(OptionTable& table);
   bool is_asked() const { return !options_.task.empty(); }
 
-  // compared: adapters, or "base", whose figures stand beside those of the last of them; empty: the
-  // model as it is. Errors: as EvaluateTask.
+  // Everything is checked before a model is loaded. compared: as ModelsOf. Errors: as CheckTasks
+  // and EvaluateTask.
   int Run(Context& context, const ModelOptions& model, const std::vector<std::string>& compared,
           bool overwrite, bool json, const Console& console);
 
  private:
-  ModelTasks Measure(Context& context, ModelOptions model, const std::string& name,
-                     const Console& console) const;
+  std::vector<ModelTasks> MeasureAll(Context& context, ModelOptions options,
+                                     const std::vector<ComparedModel>& models,
+                                     const Console& console) const;
+  ModelTasks Measure(Model& model, const std::string& name, const Console& console) const;
+  std::string Samples(const std::vector<ModelTasks>& models) const;
   OrderedJson ToJson(const std::vector<ModelTasks>& models) const;
 
   TaskOptions options_;

@@ -15,6 +15,7 @@
 #include "plan/plan_json.h"
 #include "qlora/error.h"
 #include "qlora/quantized_base.h"
+#include "qlora/tasks.h"
 #include "qlora/train.h"
 #include "report/http_server.h"
 #include "terminal/terminal.h"
@@ -178,6 +179,7 @@ Finding FindPlan(const Console& console, const TrainOptions& options, PlanPurpos
 void CheckRun(const Console& console, TrainSettings settings, PlanPurpose purpose, int world_size,
               bool json) {
   const TrainOptions& options = settings.options;
+  if (!settings.gate.empty()) ReadGateSuite(settings.gate);
   if (options.data.dataset.empty()) {
     PrintCheck(console, json, "options, memory and disk space",
                [&] { return FindShape(options, world_size); });

@@ -22,10 +22,10 @@
 #include "qlora/quantized_base.h"
 #include "qlora/tasks.h"
 #include "report/dashboard.h"
+#include "tasks/gate_check.h"
 #include "terminal/interrupt.h"
 #include "terminal/progress.h"
 #include "terminal/terminal.h"
-#include "training/gate_check.h"
 #include "training/generate_command.h"
 #include "training/recorded_paths.h"
 #include "training/run_check.h"
@@ -163,6 +163,42 @@ OrderedJson ToJson(const RunSummary& summary) {
   return json;
 }
 
+// The run has ended well, and the user knows of it: whatever happens to the gate, the adapter is
+// saved. Returns the exit code. result: of the run, for JSON.
+int RunGate(const Console& console, const GateSuite& gate, const TrainOptions& options, int threads,
+            InterruptGuard& guard, OrderedJson result, bool json) {
+  guard.AnswerWith("\nstopping the gate\n");
+  const std::string adapter = result.at("adapter_dir").get<std::string>();
+  try {
+    Context context(threads);
+    const int code = CheckGate(
+        context, gate, options, adapter, [&] { guard.ThrowIfRequested(); }, console);
+    result["gate_passed"] = code == 0;
+    if (json && code == 0) PrintSuccess(console, result);
+    if (json && code != 0) {
+      OrderedJson failure = FailureToJson(code, "the adapter has lost more than the gate allows");
+      failure.update(result);
+      PrintJson(console.out, failure);
+    }
+    return code;
+  } catch (const Interrupted&) {
+    if (json) {
+      OrderedJson failure = FailureToJson(kInterruptedExit, "interrupted");
+      failure.update(result);
+      PrintJson(console.out, failure);
+    }
+    console.err << fmt::format("interrupted; the adapter in {} is not measured by {}\n",
+                               ShellQuote(adapter), gate.path);
+    return kInterruptedExit;
+  } catch (const Error& error) {
+    const Error failed(ErrorCode::kRuntime,
+                       fmt::format("the adapter in {} is saved, but not measured by {}: {}",
+                                   ShellQuote(adapter), gate.path, error.what()));
+    if (json) ThrowWithJson(console, failed, result);
+    throw failed;
+  }
+}
+
 }  // namespace
 
 int RunTraining(const Console& console, Communicator& ranks, TrainSettings& settings, bool json,
@@ -175,9 +211,12 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
     }
     return ThreadCount(options.threads);
   });
+  std::optional<GateSuite> gate;
+  if (!settings.gate.empty()) {
+    gate = MakeTogether(ranks, [&] { return ReadGateSuite(settings.gate); });
+  }
   Context context(threads, ranks);
   const TrainPlan plan = PlanRun(context, console, settings);
-  if (!settings.gate.empty()) MakeTogether(ranks, [&] { return ReadGateSuite(settings.gate); });
   std::optional<Dashboard> dashboard;
   Together(ranks, [&] {
     // Before the dashboard opens its port and before anything is written.
@@ -229,12 +268,6 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
                             ShellQuote(summary.adapter_dir))
               : GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
   result["to_try_it"] = command;
-  int code = 0;
-  if (!settings.gate.empty() && ranks.is_root()) {
-    code = CheckGate(settings.gate, options, summary.adapter_dir, threads, console);
-    result["gate_passed"] = code == 0;
-  }
-  if (json) PrintSuccess(console, result);
   console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
                              ShellQuote(summary.adapter_dir), command);
   console.err << BestToText(options, summary);
@@ -243,7 +276,13 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
     console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
                                ResumeCommand(options), 2 * options.num_train_epochs);
   }
-  return code;
+  if (gate) {
+    // What follows is the work of the first rank.
+    ranks.EndTogether();
+    if (ranks.is_root()) return RunGate(console, *gate, options, threads, guard, result, json);
+  }
+  if (json) PrintSuccess(console, result);
+  return 0;
 }
 
 }  // namespace qlora

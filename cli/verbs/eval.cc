@@ -1,6 +1,5 @@
 // `qlora eval`: the loss of a model on data that `train` would read in the same way. Both numbers
-// of
-// --compare are of the same samples, in the same prompt layout, so that their difference is the
+// of --compare are of the same samples, in the same prompt layout, so that their difference is the
 // adapter's work alone. Records that ask questions get the metrics of decisions.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +7,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "command/common.h"
@@ -79,9 +80,12 @@ class EvalVerb : public Verb {
     run_.Declare(table);
   }
 
+  void Complete(OptionTable& table) override { CheckIdle(table); }
+
   int Run(const Console& console) override {
     // Before the model is loaded, which takes longest.
     const int threads = MakeTogether(ranks(), [&] {
+      eval_.Check();
       if (eval_.per_token && !run_.json)
         ThrowInvalidInput("per_token fills the JSON object; add --json");
       if (compare_ == std::vector<std::string>{"true"}) compare_ = {"base"};
@@ -89,16 +93,19 @@ class EvalVerb : public Verb {
       if (compare_.size() == 1 && model_.adapter.empty()) {
         ThrowInvalidInput("compare: the base is compared with an adapter; name one with --adapter");
       }
+      if (tasks_.is_asked() && !ranks().is_alone()) {
+        ThrowInvalidInput("task: tasks are the work of one process; run it without others");
+      }
+      if (!tasks_.is_asked() && !compare_.empty() && compare_ != std::vector<std::string>{"base"}) {
+        ThrowInvalidInput("compare: adapters are compared by --task; on a dataset, with the base");
+      }
+      if (ranks().is_root()) predictions_.Check();
       return run_.ThreadCount();
     });
     if (!from_predictions_.empty()) return RunPredictions(console);
-    predictions_.Check();
     Context context(threads, ranks());
     if (tasks_.is_asked()) {
       return tasks_.Run(context, model_, compare_, predictions_.overwrite, run_.json, console);
-    }
-    if (!compare_.empty() && compare_ != std::vector<std::string>{"base"}) {
-      ThrowInvalidInput("compare: adapters are compared by --task; on a dataset, with the base");
     }
     // One load for both measurements: without_adapter leaves the adapter out of the pass.
     Model model = MakeTogether(ranks(), [&] { return LoadModel(context, model_, console); });
@@ -107,12 +114,7 @@ class EvalVerb : public Verb {
     // On standard error, as all remarks: standard output holds the result alone, for pipes.
     Say(console, fmt::format("{}prompt layout: {}", result.data, result.layout));
     if (!result.warning.empty()) Say(console, "warning: " + result.warning);
-    if (!predictions_.path.empty()) {
-      if (!result.decision) {
-        ThrowInvalidInput("predictions: the records of the dataset ask no questions");
-      }
-      predictions_.Write(console, result.decision->predictions);
-    }
+    if (!predictions_.path.empty()) WritePredictions(result, console);
     std::optional<EvalResult> base;
     if (!compare_.empty()) {
       EvalOptions without = eval_;
@@ -133,6 +135,45 @@ class EvalVerb : public Verb {
   }
 
  private:
+  // Refuses options of what is not asked for.
+  void CheckIdle(const OptionTable& table) {
+    OptionTable of_model, of_data, of_chat, of_tasks;
+    model_.Declare(of_model);
+    eval_.Declare(of_data);
+    model_.chat.Declare(of_chat);
+    tasks_.Declare(of_tasks);
+    for (const char* name : {"predictions", "from_predictions"}) {
+      of_data.Add(*std::find_if(table.options().begin(), table.options().end(),
+                                [&](const Option& option) { return option.name == name; }));
+    }
+    if (!tasks_.is_asked()) Refuse(table, of_tasks, "without --task");
+    if (tasks_.is_asked()) {
+      for (OptionTable* other : {&of_data, &of_chat}) Refuse(table, *other, "with --task");
+    } else if (!from_predictions_.empty()) {
+      for (OptionTable* other : {&of_model, &of_data}) {
+        Refuse(table, *other, "with --from_predictions",
+               {"from_predictions", "decision_temperature", "ece_bins"});
+      }
+    }
+  }
+  static void Refuse(const OptionTable& given, OptionTable& idle, std::string_view when,
+                     const std::set<std::string>& read = {}) {
+    for (const Option& option : given.options()) {
+      if (!option.set || read.contains(option.name) || idle.Find(option.name) == nullptr) continue;
+      ThrowInvalidInput("{} would have no effect {}; leave it out", option.name, when);
+    }
+  }
+
+  // By the first rank: all have the same.
+  void WritePredictions(const EvalResult& result, const Console& console) {
+    Together(ranks(), [&] {
+      if (!result.decision) {
+        ThrowInvalidInput("predictions: the records of the dataset ask no questions");
+      }
+      if (ranks().is_root()) predictions_.Write(console, result.decision->predictions);
+    });
+  }
+
   std::vector<std::string> Required() const {
     if (!from_predictions_.empty()) return {};
     if (tasks_.is_asked()) return {"model_name_or_path"};

@@ -83,6 +83,7 @@ struct GateTask {
   TaskOptions options;
 };
 struct GateSuite {
+  std::string path;  // of the file
   std::vector<GateTask> tasks;
 };
 // Errors: InvalidInput with file and key; also for a definition that is not sound.
@@ -95,7 +96,7 @@ struct GateVerdict {
   std::string task;
   TaskComparison figure;  // of the base and of the adapter
   double max_loss = 0;
-  bool lost = false;                  // more than the suite allows
+  bool lost = false;                  // more than the suite allows, or no number
   std::vector<std::string> examples;  // samples that the base had right and the adapter has not
 };
 std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<TaskResult>& base,

@@ -71,7 +71,7 @@ GateSuite ReadGateSuite(const std::string& path) {
       !json["tasks"].is_array() || json["tasks"].empty()) {
     ThrowInvalidInput("{}: expected a list 'tasks' and nothing else", path);
   }
-  GateSuite suite;
+  GateSuite suite{.path = path, .tasks = {}};
   for (const OrderedJson& one : json["tasks"]) {
     GateTask task = ReadTask(one, path);
     // Wrong data are named now, not when the run has ended.

@@ -77,7 +77,7 @@ TaskResult Counted(std::vector<double> hits) {
 }
 
 GateVerdict Judged(const GateTask& task, const TaskResult& base, const TaskResult& adapter) {
-  return JudgeGate({{task}}, {base}, {adapter}).front();
+  return JudgeGate({"", {task}}, {base}, {adapter}).front();
 }
 
 TEST(GateVerdictTest, CallsLostWhatIsLargeAndNoChance) {

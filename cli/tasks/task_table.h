@@ -1,6 +1,6 @@
 // The figures of evaluation tasks as tables.
-#ifndef QLORA_CLI_TERMINAL_TASK_TABLE_H_
-#define QLORA_CLI_TERMINAL_TASK_TABLE_H_
+#ifndef QLORA_CLI_TASKS_TASK_TABLE_H_
+#define QLORA_CLI_TASKS_TASK_TABLE_H_
 
 #include <string>
 #include <vector>
@@ -26,4 +26,4 @@ std::string TaskComparisonTable(const std::vector<ModelTasks>& models);
 
 }  // namespace qlora
 
-#endif  // QLORA_CLI_TERMINAL_TASK_TABLE_H_
+#endif  // QLORA_CLI_TASKS_TASK_TABLE_H_

@@ -1,4 +1,4 @@
-#include "terminal/task_table.h"
+#include "tasks/task_table.h"
 
 #include <fmt/format.h>
 
