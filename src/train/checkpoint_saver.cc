@@ -153,7 +153,9 @@ void CheckpointSaver::WriteDecisions(const std::filesystem::path& dir,
 DecisionFinish CheckpointSaver::FinishDecisions() {
   const RunData& data = *plan_.run->data;
   const bool decides = data.recorded.record.layout->kind == PromptLayout::Kind::kDecision;
-  if (!decides || !loaded_.communicator.is_alone()) return {};
+  // The root has the adapter of the result, and with one stage all layers: it asks alone.
+  if (!decides || !loaded_.communicator.is_root() || plan_.run->start.place.stages > 1) return {};
+  const std::unique_ptr<Communicator> alone = MakeOneProcess();
   DecisionFinish finish;
   Temperatures temperatures;
   const DecisionOptions options =
@@ -162,8 +164,8 @@ DecisionFinish CheckpointSaver::FinishDecisions() {
     const DecisionEncoder encoder(dataset.layout().prompt_template, options, data.tokenizer);
     AskedQuestions asked(encoder);
     AskAll(dataset, encoder, asked);
-    take(asked, *asked.Run(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                           &loaded_.adapter, loaded_.passes.front()));
+    take(asked, *asked.Run(*alone, RankPlace(), *loaded_.decoder, &loaded_.adapter,
+                           loaded_.passes.front()));
   };
   if (data.calibration) {
     ask(*data.calibration, [&](const AskedQuestions& asked, const DatasetSums& sums) {

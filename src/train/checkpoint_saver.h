@@ -42,8 +42,9 @@ class CheckpointSaver {
   // load_best_model_at_end, the adapter of the best evaluation, so that a failure leaves one of the
   // two.
   void SaveResult(const TrainPosition& at);
-  // Of a run of decisions in one process, with the adapter of the result: fits temperatures to the
-  // calibration data and keeps them beside it, then judges the answers to the evaluation data.
+  // Of a run of decisions without pipeline stages, on rank 0, with the adapter of the result: fits
+  // temperatures to the calibration data and keeps them beside it, then judges the answers to the
+  // evaluation data. Communicates nothing.
   DecisionFinish FinishDecisions();
 
  private:

@@ -19,7 +19,7 @@ class GateSuiteTest : public ::testing::Test {
     folder_.Write("data.jsonl", "{\"q\":\"one\",\"a\":\"1\"}\n{\"q\":\"two\",\"a\":\"2\"}\n");
     folder_.Write("answers.yaml",
                   "task: answers\ndataset_kwargs: {data_files: {test: data.jsonl}}\n"
-                  "test_split: test\ndoc_to_text: q\ndoc_to_target: a\n"
+                  "test_split: test\ndoc_to_text: q\ndoc_to_target: '{{a}}'\n"
                   "filter_list:\n"
                   "  - {name: strict, filter: [{function: take_first}]}\n"
                   "  - {name: loose, filter: [{function: lowercase}]}\n"

@@ -355,5 +355,28 @@ TEST_F(RanksTest, DifferencesAreNamedBeforeTheStart) {
   EXPECT_FALSE(fs::exists(root_ / "run"));
 }
 
+TrainOptions DecisionsOf(TrainOptions options) {
+  const fs::path golden = kGolden / "decision";
+  options.model_name_or_path = golden / "tiny-qwen3";
+  options.data.dataset = {golden / "qwen3" / "train.jsonl"};
+  options.data.eval_dataset = {golden / "qwen3" / "eval.jsonl"};
+  options.data.calibration_dataset = {golden / "qwen3" / "calibration.jsonl"};
+  options.data.reading.decision.decision_template = "plain";
+  options.data.reading.max_length = 512;
+  options.lora_dropout = 0;
+  return options;
+}
+
+TEST_F(RanksTest, TemperaturesAreThoseOfOneProcess) {
+  Run(DecisionsOf(OptionsOf("one", 3, 3)));
+  const std::string decision = ReadTextFile(root_ / "one" / "decision.json");
+  EXPECT_THAT(decision, HasSubstr("calibration.jsonl"));
+  EXPECT_EQ(RunOn(2, DecisionsOf(OptionsOf("two", 3, 3))), "");
+  ExpectSameFiles("one", "two");
+  TrainOptions stages = DecisionsOf(OptionsOf("stages", 3, 3));
+  stages.pipeline_stages = 2;
+  EXPECT_THAT(RunOn(2, stages), HasSubstr("a run with pipeline_stages fits no temperatures"));
+}
+
 }  // namespace
 }  // namespace qlora

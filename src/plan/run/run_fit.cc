@@ -48,9 +48,9 @@ std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const 
     ThrowInvalidInput(
         "objective: the records are questions with answers, expected decision or auto");
   }
-  if (data.calibration && start.place.ranks() > 1) {
+  if (data.calibration && start.place.stages > 1) {
     ThrowInvalidInput(
-        "calibration_dataset, calibration_size: a run of several processes fits no temperatures; "
+        "calibration_dataset, calibration_size: a run with pipeline_stages fits no temperatures; "
         "leave them out, and run qlora calibrate after it");
   }
   if (options.data.reading.train_on_inputs) {
