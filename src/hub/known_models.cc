@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/spelling.h"
 #include "base/text.h"
@@ -13,23 +14,24 @@ namespace {
 
 constexpr std::int64_t k128K = 131072;
 constexpr std::int64_t k256K = 262144;
+constexpr std::int64_t k1M = 1048576;
 
 // The keys of config.json that differ inside a family; family_table.cc has the others.
 struct KnownShape {
-  std::int64_t V = 0;      // vocab_size
-  std::int64_t D = 0;      // hidden_size
-  std::int64_t F = 0;      // intermediate_size, of one expert in a mixture
-  std::int64_t L = 0;      // num_hidden_layers
-  std::int64_t H = 0;      // num_attention_heads
-  std::int64_t G = 0;      // num_key_value_heads
-  std::int64_t K = 0;      // head_dim
-  std::int64_t T = 0;      // max_position_embeddings
-  bool tied = false;       // tie_word_embeddings
-  std::int64_t E = 0;      // num_experts
-  std::int64_t top_k = 0;  // num_experts_per_tok
-  std::int64_t Hv = 0;     // linear_num_value_heads (Qwen3.5)
+  std::int64_t V = 0;       // vocab_size
+  std::int64_t D = 0;       // hidden_size
+  std::int64_t F = 0;       // intermediate_size, of one expert in a mixture
+  std::int64_t L = 0;       // num_hidden_layers
+  std::int64_t H = 0;       // num_attention_heads
+  std::int64_t G = 0;       // num_key_value_heads
+  std::int64_t K = 0;       // head_dim
+  std::int64_t T = 0;       // max_position_embeddings
+  bool tied = false;        // tie_word_embeddings
+  std::int64_t E = 0;       // num_experts
+  std::int64_t top_k = 0;   // num_experts_per_tok
+  std::int64_t Hv = 0;      // linear_num_value_heads (Qwen3.5)
+  std::int64_t period = 0;  // every so many layers, one sees everything; 0: all do
   // Gemma 4.
-  std::int64_t period = 0;  // every so many layers, one sees everything
   std::int64_t shared = 0;  // num_kv_shared_layers
   std::int64_t P = 0;       // hidden_size_per_layer_input
   std::int64_t Gg = 0;      // num_global_key_value_heads; 0: values are not keys
@@ -195,6 +197,8 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
      {.V = 128256, .D = 2048, .F = 11008, .L = 36, .H = 16, .G = 4, .K = 128, .T = 65536, .tied = true}},
     {"MiniCPM5-1B", "openbmb/MiniCPM5-1B", "llama",
      {.V = 130560, .D = 1536, .F = 4608, .L = 24, .H = 16, .G = 2, .K = 128, .T = k128K}},
+    {"MiniCPM5-2B", "openbmb/MiniCPM5-2B", "llama",
+     {.V = 130560, .D = 2048, .F = 6144, .L = 42, .H = 16, .G = 2, .K = 128, .T = k128K}},
     {"Ministral-3-3B", "mistralai/Ministral-3-3B-Base-2512", "ministral3",
      {.V = 131072, .D = 3072, .F = 9216, .L = 26, .H = 32, .G = 8, .K = 128, .T = k256K, .tied = true}},
     {"Ministral-3-8B", "mistralai/Ministral-3-8B-Base-2512", "ministral3",
@@ -249,6 +253,20 @@ constexpr auto kKnownModels = std::to_array<KnownModel>({
     {"LFM2-8B-A1B", "LiquidAI/LFM2-8B-A1B", "lfm2_moe",
      {.V = 65536, .D = 2048, .F = 1792, .L = 24, .H = 32, .G = 8, .K = 64, .T = 128000, .tied = true,
       .E = 32, .top_k = 4}},
+    // Its vocabulary is the last id that it names, 124900, filled up to a multiple of 128.
+    {"LFM3-1.7B", "LiquidAI/LFM3-1.7B", "lfm3",
+     {.V = 124928, .D = 2048, .F = 7680, .L = 24, .H = 16, .G = 4, .K = 128, .T = k256K, .tied = true}},
+    {"Spark-X2.5-1.7B", "XHToken/Spark-X2.5-1.7B", "spark2_5",
+     {.V = 131072, .D = 2048, .F = 6656, .L = 28, .H = 8, .G = 2, .K = 256, .T = k1M, .tied = true,
+      .period = 4}},
+    {"Spark-X2.5-4B", "XHToken/Spark-X2.5-4B", "spark2_5",
+     {.V = 131072, .D = 2560, .F = 10240, .L = 36, .H = 16, .G = 4, .K = 256, .T = k1M, .tied = true,
+      .period = 4}},
+    {"EXAONE-4.0-1.2B", "LGAI-EXAONE/EXAONE-4.0-1.2B", "exaone4",
+     {.V = 102400, .D = 2048, .F = 4096, .L = 30, .H = 32, .G = 8, .K = 64, .T = 65536, .tied = true}},
+    {"EXAONE-4.0-32B", "LGAI-EXAONE/EXAONE-4.0-32B", "exaone4",
+     {.V = 102400, .D = 5120, .F = 27392, .L = 64, .H = 40, .G = 8, .K = 128, .T = k128K,
+      .period = 4}},
     {"Qwen3-VL-2B", "Qwen/Qwen3-VL-2B-Instruct", "qwen3_vl_text",
      {.V = 151936, .D = 2048, .F = 6144, .L = 28, .H = 16, .G = 8, .K = 128, .T = k256K, .tied = true}},
     {"Qwen3-VL-4B", "Qwen/Qwen3-VL-4B-Instruct", "qwen3_vl_text",
@@ -334,6 +352,63 @@ const KnownModel* FindKnown(std::string_view name) {
   return known == kKnownModels.end() ? nullptr : known;
 }
 
+// Layers of which those that are named have attention, and the others a short convolution.
+std::vector<std::string> ConvAndAttention(std::int64_t layers,
+                                          std::span<const std::int64_t> attention) {
+  std::vector<std::string> types(layers, "conv");
+  for (const std::int64_t l : attention) types[l] = "full_attention";
+  return types;
+}
+
+void AddGemma4(const KnownShape& shape, Json& config) {
+  config["sliding_window"] = shape.P > 0 ? 512 : 1024;
+  config["num_kv_shared_layers"] = shape.shared;
+  config["hidden_size_per_layer_input"] = shape.P;
+  config["use_double_wide_mlp"] = shape.wide;
+  config["attention_k_eq_v"] = shape.Gg > 0;
+  if (shape.Gg > 0) config["num_global_key_value_heads"] = shape.Gg;
+  config["final_logit_softcapping"] = 30.0;
+  if (shape.E == 0) return;
+  // Beside an MLP of F.
+  config["enable_moe_block"] = true;
+  config["top_k_experts"] = shape.top_k;
+  config["moe_intermediate_size"] = 704;
+}
+
+// Models that are known have the same layers of attention wherever they have as many layers.
+void AddLfm(std::string_view type, const KnownShape& shape, Json& config) {
+  constexpr std::array<std::int64_t, 6> kOfLfm3 = {2, 6, 10, 14, 18, 22};
+  constexpr std::array<std::int64_t, 6> kOfLfm2Moe = {2, 6, 10, 14, 18, 21};
+  if (type == "lfm2") {
+    config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
+    // F is the width that is used.
+    config["block_auto_adjust_ff_dim"] = false;
+  } else if (type == "lfm2_moe") {
+    config["layer_types"] = ConvAndAttention(shape.L, kOfLfm2Moe);
+    config["intermediate_size"] = 7168;  // of the two first layers, which have an MLP
+  } else {
+    std::vector<std::string> types = ConvAndAttention(shape.L, kOfLfm3);
+    for (std::int64_t l = 4; l + 2 < shape.L; l += 4) types[l] = "sliding_attention";
+    config["layer_types"] = types;
+  }
+}
+
+// What single families need beyond the sizes that all have.
+void AddFamilyKeys(std::string_view type, const KnownShape& shape, Json& config) {
+  if (type.starts_with("gemma4")) AddGemma4(shape, config);
+  if (type.starts_with("lfm")) AddLfm(type, shape, config);
+  if (type == "spark2_5") config["headwise_attn_output_gate"] = true;
+  // Without a period, the default of the key would still be a window.
+  if (type == "exaone4" && shape.period == 0) config["sliding_window"] = nullptr;
+  if (type == "granitemoehybrid") {
+    // The files of Granite 4, which is dense here.
+    config["layer_types"] = std::vector<std::string>(shape.L, "attention");
+    config["num_local_experts"] = 0;
+    config["shared_intermediate_size"] = shape.F;
+    config["position_embedding_type"] = "rope";
+  }
+}
+
 // Returns a config.json, so that a name and a downloaded model give the same plan. Both spellings
 // of the number of experts are given; each family reads its own.
 Json ConfigOf(const KnownModel& model) {
@@ -356,43 +431,11 @@ Json ConfigOf(const KnownModel& model) {
     config["moe_intermediate_size"] = shape.F;
   }
   if (shape.Hv > 0) config["linear_num_value_heads"] = shape.Hv;
-  if (shape.period > 0) {
-    for (std::int64_t l = 1; l <= shape.L; ++l) {
-      const bool full = l % shape.period == 0;
-      config["layer_types"].push_back(full ? "full_attention" : "sliding_attention");
-    }
-    config["sliding_window"] = shape.P > 0 ? 512 : 1024;
-    config["num_kv_shared_layers"] = shape.shared;
-    config["hidden_size_per_layer_input"] = shape.P;
-    config["use_double_wide_mlp"] = shape.wide;
-    config["attention_k_eq_v"] = shape.Gg > 0;
-    if (shape.Gg > 0) config["num_global_key_value_heads"] = shape.Gg;
-    config["final_logit_softcapping"] = 30.0;
-    if (shape.E > 0) {
-      // Beside an MLP of F.
-      config["enable_moe_block"] = true;
-      config["top_k_experts"] = shape.top_k;
-      config["moe_intermediate_size"] = 704;
-    }
+  for (std::int64_t l = 1; shape.period > 0 && l <= shape.L; ++l) {
+    const bool full = l % shape.period == 0;
+    config["layer_types"].push_back(full ? "full_attention" : "sliding_attention");
   }
-  if (std::string_view(model.model_type) == "lfm2") {
-    // All of 16 layers have the same layers of attention, and F is the width that is used.
-    config["full_attn_idxs"] = {2, 5, 8, 10, 12, 14};
-    config["block_auto_adjust_ff_dim"] = false;
-  }
-  if (std::string_view(model.model_type) == "lfm2_moe") {
-    // LFM2-8B-A1B; the two first layers have an MLP.
-    config["layer_types"] = std::vector<std::string>(shape.L, "conv");
-    for (const std::size_t l : {2, 6, 10, 14, 18, 21}) config["layer_types"][l] = "full_attention";
-    config["intermediate_size"] = 7168;
-  }
-  // The files of Granite 4, which is dense here.
-  if (model.model_type == std::string_view("granitemoehybrid")) {
-    config["layer_types"] = std::vector<std::string>(shape.L, "attention");
-    config["num_local_experts"] = 0;
-    config["shared_intermediate_size"] = shape.F;
-    config["position_embedding_type"] = "rope";
-  }
+  AddFamilyKeys(model.model_type, shape, config);
   return config;
 }
 

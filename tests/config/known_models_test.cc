@@ -88,6 +88,12 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"SmolLM2-1.7B", 1711376384},
     {"SmolLM3-3B", 3075098624},
     {"MiniCPM5-1B", 1080632832},
+    {"MiniCPM5-2B", 2516756480},
+    {"Spark-X2.5-1.7B", 1707657216},
+    {"Spark-X2.5-4B", 4112079360},
+    {"EXAONE-4.0-1.2B", 1279391488},
+    {"EXAONE-4.0-32B", 32003216384},
+    {"LFM3-1.7B", 1722510080},  // as we count it: nobody has published the number
     {"Ministral-3-3B", 3429006336},
     {"Ministral-3-8B", 8489553920},
     {"Ministral-3-14B", 13506073600},
@@ -149,6 +155,23 @@ TEST(KnownModelsTest, HaveTheParametersThatAreKnown) {
   }
 }
 
+// Windows are no parameters, but a plan of memory knows them.
+TEST(KnownModelsTest, LayersOfNewFamiliesSeeWhatTheirConfigurationsSay) {
+  const auto windows = [](const char* name) {
+    const DecoderConfig config = ParseDecoderConfig(*KnownModelConfig(name), name);
+    std::map<std::int64_t, int> layers;
+    for (const LayerConfig& layer : config.layers) ++layers[layer.window];
+    return layers;
+  };
+  using Layers = std::map<std::int64_t, int>;
+  EXPECT_EQ(windows("MiniCPM5-2B"), (Layers{{0, 42}}));
+  EXPECT_EQ(windows("Spark-X2.5-1.7B"), (Layers{{0, 7}, {512, 21}}));
+  EXPECT_EQ(windows("Spark-X2.5-4B"), (Layers{{0, 9}, {512, 27}}));
+  EXPECT_EQ(windows("EXAONE-4.0-1.2B"), (Layers{{0, 30}}));
+  EXPECT_EQ(windows("EXAONE-4.0-32B"), (Layers{{0, 16}, {4096, 48}}));
+  EXPECT_EQ(windows("LFM3-1.7B"), (Layers{{0, 19}, {256, 5}}));
+}
+
 TEST(KnownModelsTest, NamesHaveManyForms) {
   for (const char* name : {"llama-3.1-8b", "meta-llama/Llama-3.1-8B-Instruct",
                            "unsloth/Meta-Llama-3.1-8B-bnb-4bit", "Llama-3.1-8B@main"}) {
@@ -173,6 +196,9 @@ TEST(KnownModelsTest, NamesThatAreNear) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(NearKnownModels("Qwen/Qwen3-7B-Instruct"), (Names{"Qwen3-4B", "Qwen3-8B"}));
   EXPECT_EQ(NearKnownModels("Mistral-8B-v0.3"), Names{"Mistral-7B-v0.3"});
+  // A model whose shape is not known is not taken for its elder.
+  EXPECT_FALSE(KnownModelConfig("XHToken/Spark-X2.6-4B"));
+  EXPECT_EQ(NearKnownModels("Spark-X2.6-4B"), Names{"Spark-X2.5-4B"});
   EXPECT_EQ(NearKnownModels("bert-large-uncased"), Names{});
 }
 
