@@ -37,6 +37,31 @@ PromptExample ExampleOf(const std::vector<std::string>& adapters) {
   }
 }
 
+OrderedJson JsonOf(const ExportReport& report) {
+  OrderedJson json = {{"files", report.files},           {"bytes", report.bytes},
+                      {"format", report.format},         {"outtype", report.outtype},
+                      {"merge_base", report.merge_base}, {"verified", report.verified},
+                      {"seconds", report.seconds}};
+  // The keys are absent without a verification: 0 would read like a perfect result.
+  if (report.verified) {
+    json["mean_logprob_difference"] = report.mean_logprob_difference;
+    json["max_logprob_difference"] = report.max_logprob_difference;
+    json["mean_kl_divergence"] = report.verification.mean_kl_divergence;
+    json["max_kl_divergence"] = report.verification.max_kl_divergence;
+    json["top1_agreement"] = report.verification.top1_agreement;
+    json["source_perplexity"] = report.verification.source_perplexity;
+    json["perplexity"] = report.verification.perplexity;
+  }
+  if (report.kept_change) {
+    json["kept_change"] = *report.kept_change;
+    for (const KeptShare& tensor : report.kept_by_tensor) {
+      json["kept_by_tensor"][tensor.tensor] = tensor.share;
+    }
+  }
+  if (!report.notes.empty()) json["notes"] = report.notes;
+  return json;
+}
+
 class ExportVerb : public Verb {
  public:
   VerbText text() const override {
@@ -96,30 +121,15 @@ class ExportVerb : public Verb {
     }
     for (const std::string& note : report.notes) Say(console, "note: " + note);
     if (run_.json) {
-      OrderedJson json = {{"files", report.files},           {"bytes", report.bytes},
-                          {"format", report.format},         {"outtype", report.outtype},
-                          {"merge_base", report.merge_base}, {"verified", report.verified},
-                          {"seconds", report.seconds}};
-      // The keys are absent without a verification: 0 would read like a perfect result.
-      if (report.verified) {
-        json["mean_logprob_difference"] = report.mean_logprob_difference;
-        json["max_logprob_difference"] = report.max_logprob_difference;
-        json["mean_kl_divergence"] = report.verification.mean_kl_divergence;
-        json["max_kl_divergence"] = report.verification.max_kl_divergence;
-        json["top1_agreement"] = report.verification.top1_agreement;
-        json["source_perplexity"] = report.verification.source_perplexity;
-        json["perplexity"] = report.verification.perplexity;
-      }
-      if (report.kept_change) {
-        json["kept_change"] = *report.kept_change;
-        for (const KeptShare& tensor : report.kept_by_tensor) {
-          json["kept_by_tensor"][tensor.tensor] = tensor.share;
-        }
-      }
-      if (!report.notes.empty()) json["notes"] = report.notes;
-      PrintJson(console.out, json);
-      return 0;
+      PrintJson(console.out, JsonOf(report));
+    } else {
+      SayWritten(report, console);
     }
+    return 0;
+  }
+
+ private:
+  void SayWritten(const ExportReport& report, const Console& console) const {
     console.out << options_.output << '\n';
     Say(console, fmt::format("{} written in {:.1f} s", FormatBytes(report.bytes), report.seconds));
     if (!report.merge_base.empty()) {
@@ -154,10 +164,8 @@ class ExportVerb : public Verb {
     if (report.format.starts_with("gguf")) {
       console.err << "to run it: " << RunCommand(report) << '\n';
     }
-    return 0;
   }
 
- private:
   // With Ollama where there is a Modelfile, otherwise with llama.cpp.
   std::string RunCommand(const ExportReport& report) const {
     namespace fs = std::filesystem;
