@@ -86,10 +86,6 @@ FoundSources FindSources(std::string_view text, RecordFormat format, DataPurpose
   return found;
 }
 
-std::vector<DataSource> FindDataSources(std::string_view text, RecordFormat format) {
-  return FindSources(text, format, DataPurpose::kTraining).sources;
-}
-
 DataFields WithFoundEvaluation(DataFields fields) {
   if (!fields.eval_dataset.empty() || fields.val_set_size != 0) return fields;
   const RecordFormat format = ParseRecordFormat(fields.reading.dataset_format);

@@ -61,9 +61,6 @@ struct FoundSources {
 // Returns what `text` names, as FindDataFiles finds it. Errors: InvalidInput as FindDataFiles, and
 // for an empty name.
 FoundSources FindSources(std::string_view text, RecordFormat format, DataPurpose purpose);
-// Returns the sources for training alone.
-std::vector<DataSource> FindDataSources(std::string_view text,
-                                        RecordFormat format = RecordFormat::kAuto);
 
 // Returns the options with eval_dataset set to the evaluation files that lie beside the training
 // files of `dataset`, where the options name no data for evaluation. Errors: as FindDataFiles.

@@ -38,8 +38,6 @@ class FileBytes {
   const std::string& key() const { return key_; }
   // A hash of the bytes. Reads the file.
   std::uint64_t HashOfContent() const;
-  // Nanoseconds from 1970 to the last change that the file had when it was opened; 0 for memory.
-  std::int64_t modified() const { return modified_; }
 
   // Errors: InvalidInput when the file has changed since it was opened.
   void CheckUnchanged() const;

@@ -106,9 +106,12 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
        {"b.jsonl", "a.jsonl", "c.csv", "d.parquet", "notes.md", ".hidden.jsonl"}) {
     std::ofstream(folder / name) << "x";
   }
+  const auto sources = [](const std::string& text) {
+    return FindSources(text, RecordFormat::kAuto, DataPurpose::kTraining).sources;
+  };
   const auto names = [&](const std::string& text) {
     std::vector<std::string> found;
-    for (const DataSource& source : FindDataSources(text)) {
+    for (const DataSource& source : sources(text)) {
       found.push_back(source.path.filename().string() + ":" + std::to_string(int(source.weight)));
     }
     return found;
@@ -118,8 +121,8 @@ TEST(TrainingDataTest, FoldersAndPatternsStandForTheirFiles) {
   EXPECT_EQ(names(dir), (Found{"a.jsonl:1", "b.jsonl:1", "c.csv:1", "d.parquet:1"}));
   EXPECT_EQ(names(dir + "/?.jsonl:2"), (Found{"a.jsonl:2", "b.jsonl:2"}));
   EXPECT_EQ(names(dir + "/absent.jsonl"), Found{"absent.jsonl:1"});
-  EXPECT_THROW(FindDataSources(dir + "/*.tsv"), Error);
-  EXPECT_THROW(FindDataSources((folder / "inner.jsonl").string()), Error);
+  EXPECT_THROW(sources(dir + "/*.tsv"), Error);
+  EXPECT_THROW(sources((folder / "inner.jsonl").string()), Error);
 }
 
 // A folder as mlx-lm wants it.
