@@ -162,10 +162,20 @@ OrderedJson WithTextParts(const Conversation& conversation, OrderedJson messages
   return has_parts ? messages : OrderedJson();
 }
 
-OrderedJson WithUsualRoles(OrderedJson messages, std::vector<std::string>& readings) {
+// True for another name of a role that the template does not name, where it names the usual one:
+// such a template may show the message, but not as what it is.
+bool IsForeignRole(std::string_view source, std::string_view role) {
+  return IsRoleOfSomeTemplates(role) && !NamesField(source, role) &&
+         NamesField(source, RoleOfTemplates(role));
+}
+
+// Returns the messages with usual names of roles in place of those that `replaced` is true of.
+template <typename Replaced>
+OrderedJson WithUsualRoles(OrderedJson messages, const Replaced& replaced,
+                           std::vector<std::string>& readings) {
   for (OrderedJson& message : messages) {
     const auto role = message.at("role").get<std::string>();
-    if (!IsRoleOfSomeTemplates(role)) continue;
+    if (!replaced(role)) continue;
     message["role"] = RoleOfTemplates(role);
     readings.push_back("role " + role + " as " + std::string(RoleOfTemplates(role)));
   }
@@ -402,11 +412,16 @@ class Fitter {
   }
 
   Fitted FitRoles(const FittedConversation& before, const OrderedJson& messages) {
-    Fitted fitted = FitArguments(before, messages);
-    if (fitted && SkippedRole(messages, fitted->output.text).empty()) return fitted;
     std::vector<std::string> readings;
-    const OrderedJson usual = WithUsualRoles(messages, readings);
-    if (readings.empty()) return fitted;
+    const OrderedJson named = WithUsualRoles(
+        messages, [this](const std::string& role) { return IsForeignRole(source_, role); },
+        readings);
+    Fitted fitted = FitArguments(before, named, readings);
+    if (!fitted && !readings.empty()) fitted = FitArguments(before, messages);
+    if (fitted && SkippedRole(fitted->messages, fitted->output.text).empty()) return fitted;
+    readings.clear();
+    const OrderedJson usual = WithUsualRoles(messages, IsRoleOfSomeTemplates, readings);
+    if (readings.empty() || usual == named) return fitted;
     Fitted other = FitArguments(before, usual, readings);
     return other ? std::move(other) : std::move(fitted);
   }

@@ -167,17 +167,34 @@ class Reader final : public json::json_sax_t {
   std::vector<std::string> pair_;  // the merge that is open
 };
 
+// Throws that there is no such file, with what its folder has in its place and what to do.
+[[noreturn]] void ThrowNoTokenizer(const std::filesystem::path& path) {
+  const auto has = [&path](const char* name) {
+    std::error_code ignored;
+    return std::filesystem::exists(path.parent_path() / name, ignored);
+  };
+  const char* other = has("tokenizer.model")                   ? "tokenizer.model"
+                      : has("vocab.json") && has("merges.txt") ? "vocab.json and merges.txt"
+                                                               : nullptr;
+  if (other == nullptr) {
+    ThrowInvalidInput(
+        "{}: no such file: the folder has no tokenizer. Copy tokenizer.json and "
+        "tokenizer_config.json "
+        "from the model that these weights were trained from",
+        path.string());
+  }
+  ThrowInvalidInput(
+      "{}: no such file; the model has only {}, which {} not read. Make the file once in Python: "
+      "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
+      path.string(), other, other == std::string_view("tokenizer.model") ? "is" : "are");
+}
+
 }  // namespace
 
 TokenizerJson ReadTokenizerJson(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored) &&
-      std::filesystem::exists(path.parent_path() / "tokenizer.model", ignored)) {
-    ThrowInvalidInput(
-        "{}: no such file; the model has only tokenizer.model, which is not read. Make the file "
-        "once in Python: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)",
-        path.string());
-  }
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type == std::filesystem::file_type::not_found) ThrowNoTokenizer(path);
   const std::string text = ReadTextFile(path);
   TokenizerJson result;
   result.file = path.string();

@@ -173,9 +173,21 @@ TEST_F(BadModelTest, ConfigurationWithImpossibleNumbers) {
 
 TEST_F(BadModelTest, TokenizerThatIsMissing) {
   fs::remove(model() / "tokenizer.json");
-  EXPECT_THAT(Refused(TrainWords()), HasSubstr("tokenizer.json"));
-  EXPECT_THAT(Refused({"generate", "model", "Once"}), HasSubstr("tokenizer.json"));
-  EXPECT_THAT(Refused({"export", "model", "out.gguf"}), HasSubstr("tokenizer.json"));
+  const auto advice = HasSubstr(
+      "tokenizer.json: no such file: the folder has no tokenizer. Copy tokenizer.json and "
+      "tokenizer_config.json from the model that");
+  EXPECT_THAT(Refused(TrainWords()), advice);
+  EXPECT_THAT(Refused({"generate", "model", "Once"}), advice);
+  EXPECT_THAT(Refused({"export", "model", "out.gguf"}), advice);
+}
+
+TEST_F(BadModelTest, TokenizerOfVocabularyAndMergesAlone) {
+  fs::rename(model() / "tokenizer.json", model() / "vocab.json");
+  Write("model/merges.txt", "");
+  EXPECT_THAT(
+      Refused(TrainWords()),
+      HasSubstr("the model has only vocab.json and merges.txt, which are not read. Make the "
+                "file once in Python"));
 }
 
 TEST_F(BadModelTest, TokenizerOfSentencePieceAlone) {

@@ -227,6 +227,27 @@ TEST_F(RecordFieldsTest, WhatIsNotUsedIsNamed) {
       "image_url");
 }
 
+TEST_F(RecordFieldsTest, ARoleHasTheNameThatTheTemplateNames) {
+  const std::string turns = R"({"messages": [{"role": "user", "content": "u"}, )"
+                            R"({"role": "observation", "content": "o"}, {"role": "tool", )"
+                            R"("content": "r"}, {"role": "assistant", "content": "x"}]})";
+  const std::string begin =
+      "{%- for m in messages -%}{%- if m.role == 'assistant' -%}A:{{ m.content }}"
+      "{{ eos_token }}";
+  const std::string end =
+      "{%- else -%}{{ m.role + ':' + m.content + ';' }}{%- endif -%}{%- endfor -%}"
+      "{%- if add_generation_prompt -%}A:{%- endif -%}";
+  // Shown as some role, but not as the result that it is.
+  EXPECT_EQ(ShowOf(turns, begin + "{%- elif m.role == 'tool' -%}<{{ m.content }}>" + end),
+            "user:u;<o><r>A:[x$]");
+  EXPECT_EQ(ShowOf(turns, begin +
+                              "{%- elif m.role in ['tool', 'observation'] and m.role == 'tool' "
+                              "-%}<{{ m.content }}>" +
+                              end),
+            "user:u;observation:o;<r>A:[x$]");
+  EXPECT_EQ(ShowOf(turns, begin + end), "user:u;observation:o;tool:r;A:[x$]");
+}
+
 TEST_F(RecordFieldsTest, ATurnBeginsBehindTheEndingOfThePrompt) {
   const std::string chat =
       "{%- for m in messages -%}{%- if m.role == 'assistant' -%}{{ 'A:\n' + m.content + eos_token "
