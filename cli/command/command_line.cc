@@ -297,9 +297,10 @@ class Scanner {
   }
 
   // Returns the open positional that need not be given, or "".
-  std::string OpenWord() const {
+  std::string OpenWord(const std::vector<std::string>& missing) const {
     for (const std::string& key : text_.positionals) {
-      if (!IsConfig(key) && !IsGiven(key) && !IsList(table_.Find(key))) return key;
+      const bool is_open = !IsGiven(key) && std::ranges::count(missing, key) == 0;
+      if (is_open && !IsConfig(key) && !IsList(table_.Find(key))) return key;
     }
     return "";
   }
@@ -309,8 +310,10 @@ class Scanner {
   // --adapter DIR 'a prompt'.
   void GiveBack() {
     std::vector<std::string> missing = MissingWords();
-    if (missing.empty() && !loose_.empty() && !IsPath(loose_.back().word)) {
-      if (const std::string open = OpenWord(); !open.empty()) missing.push_back(open);
+    // Words for all that is missing come first: with one word, that is the model.
+    const bool has_more = std::ssize(loose_) > std::ssize(missing);
+    if (has_more && !IsPath(loose_.back().word)) {
+      if (const std::string open = OpenWord(missing); !open.empty()) missing.push_back(open);
     }
     const std::int64_t items = std::max<std::int64_t>(std::ssize(loose_) - std::ssize(missing), 0);
     for (std::int64_t i = 0; i < std::ssize(loose_); ++i) {

@@ -177,19 +177,25 @@ class ExportVerb : public Verb {
   void SayVerified(const VerifyReport& report, const std::string& outtype,
                    const Console& console) const {
     Say(console,
-        fmt::format("verified: log-probabilities differ from the source by {:.2e} on average, "
-                    "{:.2e} at most, no more than rounding to {} explains",
-                    report.mean_logprob_difference, report.max_logprob_difference, outtype));
+        fmt::format("verified: as close as {} allows; log-probabilities differ from the source by "
+                    "{:.2e} on average, {:.2e} at most",
+                    outtype, report.mean_logprob_difference, report.max_logprob_difference));
     Say(console, fmt::format("KL divergence {:.2e} on average, {:.2e} at most; the most probable "
                              "token is the same in {:.1f} % of the places",
                              report.mean_kl_divergence, report.max_kl_divergence,
                              100 * report.top1_agreement));
     if (report.text_tokens == 0) return;
+    const bool is_own = !options_.verify_text.empty();
+    Say(console, fmt::format("perplexity {:.4g} of the source, {:.4g} of the output, on {} of {}",
+                             report.source_perplexity, report.perplexity,
+                             Counted(report.text_tokens, "token"),
+                             is_own ? options_.verify_text : "a built-in text"));
+    // Of a text that reads like those of training it is below 100.
+    constexpr double kStrange = 1000;
+    if (is_own || report.source_perplexity < kStrange) return;
     Say(console,
-        fmt::format("perplexity {:.4g} of the source, {:.4g} of the output, on {} of {}",
-                    report.source_perplexity, report.perplexity,
-                    Counted(report.text_tokens, "token"),
-                    options_.verify_text.empty() ? "a built-in text" : options_.verify_text));
+        "(a text of another kind than the model's, so high for both; --verify-text FILE takes "
+        "yours)");
   }
 
   ExportOptions options_;

@@ -3,6 +3,7 @@
 #define QLORA_DATA_REPORT_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -78,6 +79,8 @@ struct DataReport {
   std::int64_t own_bos = 0;         // texts that begin with BOS: the tokenizer's is not added
   std::int64_t without_bos = 0;     // samples without the BOS that the tokenizer would add
   std::int64_t foreign_labels = 0;  // labels that are neither the token itself nor ignored
+  // "data.jsonl:2": the first record of some of these counts, by their names above.
+  std::map<std::string, std::string> first_places;
 };
 
 // The micro-batches of the first epoch when short samples are packed together.

@@ -104,14 +104,11 @@ void Dataset::ThrowEmpty() const {
   }
   add(report_.dropped_identical, "are pairs of two equal answers");
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
-  for (const auto& source : sources_) {
-    if (source->counts().dropped_untrained == 0) continue;
-    const std::string place = source->Where(source->FirstUntrained());
+  if (report_.dropped_untrained > 0) {
     add(report_.dropped_untrained,
         fmt::format("have no token that is trained on, the first at {} (all tokens are masked, or "
                     "none comes before them)",
-                    place));
-    break;
+                    report_.first_places.at("dropped_untrained")));
   }
   add(report_.dropped_tail, "tokens of text are too few to train on");
   ThrowInvalidInput("{}: no sample is left of {}: {}", report_.files.front().path,
@@ -158,7 +155,18 @@ void Dataset::Summarize() {
   CountLengths(lengths, kHistogramBuckets, report_);
   // Sorting 8 bytes a sample takes a fraction of the memory of a hash set.
   std::sort(hashes.begin(), hashes.end());
-  report_.duplicates = hashes.end() - std::unique(hashes.begin(), hashes.end());
+  const auto distinct = std::unique(hashes.begin(), hashes.end());
+  report_.duplicates = hashes.end() - distinct;
+  report_.first_places.erase("duplicates");
+  if (report_.duplicates > 0) report_.first_places["duplicates"] = Where(FirstDuplicate());
+}
+
+// The first sample that is equal to an earlier one. There must be one.
+std::int64_t Dataset::FirstDuplicate() const {
+  std::unordered_set<std::uint64_t> seen;
+  std::int64_t i = 0;
+  while (seen.insert(At(i).entry.hash).second) ++i;
+  return i;
 }
 
 Sample Dataset::Get(std::int64_t i, std::int64_t visit) const {

@@ -129,6 +129,7 @@ class Dataset {
   // Errors: InvalidInput for options of decisions where no file has any.
   void CheckAsked(const DecisionOptions& options) const;
   void Summarize();
+  std::int64_t FirstDuplicate() const;
   [[noreturn]] void ThrowEmpty() const;
 
   std::vector<std::shared_ptr<const SampleIndex>> sources_;

@@ -17,30 +17,33 @@
 namespace qlora {
 namespace {
 
-// A count of opening files: its key in JSON, and its text for people.
+// A count of opening files: its key in JSON, its text for people, and whether the first place
+// counts to them.
 struct Remark {
   const char* key;
   std::int64_t DataReport::*count;
   std::string_view text;
+  bool has_place = false;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
 constexpr std::array<Remark, 17> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
-     "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)"},
-    {"truncated", &DataReport::truncated, "samples cut to max_length"},
+     "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)",
+     true},
+    {"truncated", &DataReport::truncated, "samples cut to max_length", true},
     {"truncated_tokens", &DataReport::truncated_tokens, "tokens cut off"},
     {"dropped_masked", &DataReport::dropped_masked,
-     "samples dropped, no trained token left by the cut"},
+     "samples dropped, no trained token left by the cut", true},
     {"dropped_untrained", &DataReport::dropped_untrained,
-     "samples dropped, no token is trained on (all masked, or none before them)"},
+     "samples dropped, no token is trained on (all masked, or none before them)", true},
     {"dropped_identical", &DataReport::dropped_identical,
-     "pairs dropped, the chosen and the rejected answer have the same tokens"},
+     "pairs dropped, the chosen and the rejected answer have the same tokens", true},
     {"dropped_bad", &DataReport::dropped_bad, "records dropped, they cannot be read"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
      "samples where a token would span masked and trained text (end prompts with a line break; in "
      "conversations, the chat template decides)"},
-    {"empty_completions", &DataReport::empty_completions, "samples with an empty completion"},
+    {"empty_completions", &DataReport::empty_completions, "samples with an empty completion", true},
     {"without_eos", &DataReport::without_eos,
      "samples that do not train an end of text at their end"},
     {"unlisted_stops", &DataReport::unlisted_stops,
@@ -50,7 +53,7 @@ constexpr std::array<Remark, 17> kRemarks = {{
      "conversations whose last turn the chat template leaves open: EOS was appended (append_eos: "
      "false trains them as they are)"},
     {"cut_answers", &DataReport::cut_answers,
-     "samples cut within an answer, which train it without its end"},
+     "samples cut within an answer, which train it without its end", true},
     {"without_bos", &DataReport::without_bos,
      "samples without the BOS that the tokenizer adds to text"},
     {"own_bos", &DataReport::own_bos,
@@ -100,6 +103,12 @@ double Percent(std::int64_t part, std::int64_t whole) {
 }
 
 std::string_view Are(std::int64_t count) { return count == 1 ? "is" : "are"; }
+
+// Returns ", the first data.jsonl:2", or "" where the report names no place of a count.
+std::string FirstPlace(const DataReport& report, const char* key) {
+  const auto place = report.first_places.find(key);
+  return place == report.first_places.end() ? "" : ", the first " + Printable(place->second);
+}
 
 // Renders a line for each bucket from the first one that is not empty:
 //   "   1-20  ##########                               7"
@@ -172,7 +181,8 @@ std::string RenderReport(const DataReport& report) {
   }
   for (const Remark& remark : kRemarks) {
     const std::int64_t count = report.*remark.count;
-    if (count > 0) fmt::format_to(out, "{}: {}\n", remark.text, count);
+    if (count == 0) continue;
+    fmt::format_to(out, "{}: {}{}\n", remark.text, count, FirstPlace(report, remark.key));
   }
   for (const std::string& reason : report.bad_reasons) text += "  " + Printable(reason) + '\n';
   if (!report.readings.empty()) {
@@ -180,8 +190,8 @@ std::string RenderReport(const DataReport& report) {
                                   fmt::join(report.readings, ", ")));
   }
   if (report.duplicates > 0) {
-    fmt::format_to(out, "duplicates: {} ({:.1f} %)\n", report.duplicates,
-                   Percent(report.duplicates, report.samples));
+    fmt::format_to(out, "duplicates: {} ({:.1f} %){}\n", report.duplicates,
+                   Percent(report.duplicates, report.samples), FirstPlace(report, "duplicates"));
   }
   return text;
 }
@@ -192,6 +202,7 @@ OrderedJson CountsToJson(const DataReport& counts) {
   for (const Found& found : kFound) json[found.key] = FindingsToJson(counts.*found.list);
   json["readings"] = counts.readings;
   json["bad_reasons"] = counts.bad_reasons;
+  json["first_places"] = counts.first_places;
   return json;
 }
 
@@ -223,7 +234,22 @@ std::optional<DataReport> CountsFromJson(const std::string& text) {
   whole = whole && take_texts("readings", counts.readings) &&
           take_texts("bad_reasons", counts.bad_reasons) &&
           counts.bad_reasons.empty() == (counts.dropped_bad == 0);
+  const auto places = json.find("first_places");
+  whole = whole && places != json.end() && places->is_object();
+  for (const Remark& remark : kRemarks) {
+    if (!whole || !remark.has_place || counts.*remark.count == 0) continue;
+    const auto place = places->find(remark.key);
+    whole = place != places->end() && place->is_string();
+    if (whole) counts.first_places[remark.key] = *place;
+  }
   return whole ? std::optional(counts) : std::nullopt;
+}
+
+void NameFirsts(DataReport& counts, const std::function<std::string()>& place) {
+  for (const Remark& remark : kRemarks) {
+    if (!remark.has_place || counts.*remark.count == 0) continue;
+    if (!counts.first_places.contains(remark.key)) counts.first_places[remark.key] = place();
+  }
 }
 
 void AddCounts(const DataReport& counts, DataReport& report) {
@@ -231,6 +257,7 @@ void AddCounts(const DataReport& counts, DataReport& report) {
   for (const Remark& remark : kRemarks) report.*remark.count += counts.*remark.count;
   for (const Found& found : kFound) AddFindings(counts.*found.list, report.*found.list);
   AddNames(counts.readings, report.readings);
+  report.first_places.insert(counts.first_places.begin(), counts.first_places.end());
   report.bad_reasons.insert(report.bad_reasons.end(), counts.bad_reasons.begin(),
                             counts.bad_reasons.end());
 }

@@ -3,6 +3,7 @@
 #define QLORA_DATA_DATASET_REPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,6 +23,9 @@ void CountLengths(const std::vector<std::int32_t>& lengths, std::int64_t max_buc
 // returns nothing for a text that CountsToJson has not written.
 OrderedJson CountsToJson(const DataReport& counts);
 std::optional<DataReport> CountsFromJson(const std::string& text);
+// Names the first place of each count that a person wants to look up and that has become more than
+// 0.
+void NameFirsts(DataReport& counts, const std::function<std::string()>& place);
 // Adds them to a report; of longest_record, takes the maximum.
 void AddCounts(const DataReport& counts, DataReport& report);
 // Adds names to ascending ones, each once, until there are kMostNames: each record may have a field

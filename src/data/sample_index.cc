@@ -303,21 +303,6 @@ std::string SampleIndex::Where(std::int64_t record) const {
   return records_ ? records_->Where(record) : fmt::format("{}: window {}", name_, record + 1);
 }
 
-// Only for the error of a data set without samples, so nothing is kept to find it faster.
-std::int64_t SampleIndex::FirstUntrained() const {
-  const auto is_untrained = [](const EncodedRecord& encoded) { return encoded.supervised == 0; };
-  const auto has_untrained = [&](std::int64_t record) {
-    try {
-      return std::ranges::any_of(EncodeAll(record), is_untrained);
-    } catch (const Error&) {  // a bad record, which was dropped
-      return false;
-    }
-  };
-  std::int64_t record = begin_;
-  while (!has_untrained(record)) ++record;
-  return record;
-}
-
 // Windows are cut from the tokens, not from the text, so that every one of them but the last is
 // full.
 void SampleIndex::AddWindows() {
@@ -379,6 +364,7 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
       }
       for (std::int64_t part = 0; part < std::ssize(outcome.samples); ++part) {
         AddRecord(begin + i, part, options.over_long, outcome.samples[part]);
+        NameFirsts(counts_, [&] { return Where(begin + i); });
       }
     }
   }

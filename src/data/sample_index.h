@@ -74,9 +74,6 @@ class SampleIndex {
   std::optional<OrderedJson> ReadRecord(const SampleEntry& entry) const;
   // Returns "data.jsonl:17", or "book.txt: window 17". Records count from the start of the file.
   std::string Where(std::int64_t record) const;
-  // Returns the first record without a trained token. There must be one; records before it are
-  // encoded.
-  std::int64_t FirstUntrained() const;
 
  private:
   Sample OfVisit(const SampleEntry& entry, Sample first, std::int64_t visit) const;

@@ -1,5 +1,7 @@
 #include "hub/hub_adapter.h"
 
+#include <fmt/ranges.h>
+
 #include <filesystem>
 
 #include "base/check.h"
@@ -42,6 +44,12 @@ AdapterSet ResolveAdapters(const std::vector<std::string>& names, std::int64_t r
     if (name.empty()) continue;
     AdapterSource source = ParseAdapterSource(name);
     source.path = ResolveAdapterDir(source.path);
+    // A word behind the list of a command line is of the list, too.
+    std::error_code ignored;
+    if (names.size() > 1 && !fs::exists(source.path, ignored)) {
+      ThrowInvalidInput("{}: there is no such adapter folder{}; the adapters were given as: {}",
+                        source.path, SuggestPath(source.path), fmt::join(names, ", "));
+    }
     adapters.sources.push_back(std::move(source));
   }
   if (rank > 0 && adapters.empty()) ThrowInvalidInput("adapter_rank needs an adapter");

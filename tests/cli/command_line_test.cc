@@ -317,6 +317,10 @@ TEST_F(CommandLineTest, ATextBehindAListIsTheOpenArgument) {
   Parse({"m", "--dataset", "a", "a text"}, positionals);
   EXPECT_THAT(dataset_, ElementsAre("a"));
   EXPECT_EQ(format_, "a text");
+  Parse({"--dataset", "a", "m", "a text"}, positionals);
+  EXPECT_THAT(dataset_, ElementsAre("a"));
+  EXPECT_EQ(model_, "m");
+  EXPECT_EQ(format_, "a text");
   const std::string file = Write("b", "");
   Parse({"m", "--dataset", "a", file}, positionals);
   EXPECT_THAT(dataset_, ElementsAre("a", file));

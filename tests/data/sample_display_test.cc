@@ -81,16 +81,18 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   options.sources[0].weight = 2;
   const Dataset data = Dataset::Open(options, tokenizer_, nullptr);
   const std::string view = RenderSamples(data, tokenizer_, 2, false) + RenderReport(data.report());
+  const std::string file = options.sources[0].path.string();
   EXPECT_THAT(view, HasSubstr("d.jsonl:1: 4 tokens, 2 trained\n<s>Q[A</s>]\n"));
   EXPECT_THAT(view, HasSubstr("format prompt_completion, 3 of 4 records kept, weight 2\n"));
   EXPECT_THAT(view, HasSubstr("samples 3, tokens 12, trained tokens 6 (50.0 %)\n"));
   EXPECT_THAT(
       view,
       HasSubstr("samples dropped, longer than max_length (raise it, or cut them with over_long: "
-                "truncate): 1\n"));
+                "truncate): 1, the first " +
+                file + ":4\n"));
   EXPECT_THAT(view, HasSubstr("tokens of the longest record: 11\n"));
   EXPECT_THAT(view, HasSubstr("in conversations, the chat template decides): 1\n"));
-  EXPECT_THAT(view, HasSubstr("duplicates: 1 (33.3 %)\n"));
+  EXPECT_THAT(view, HasSubstr("duplicates: 1 (33.3 %), the first " + file + ":2\n"));
   EXPECT_THAT(view, Not(HasSubstr("d.jsonl:3")));
   EXPECT_THAT(view, Not(HasSubstr("samples cut")));
   EXPECT_THAT(RenderSamples(data, tokenizer_, 1, true), HasSubstr("\x1b[32mtrained"));
@@ -107,6 +109,8 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   EXPECT_EQ(json.at("samples"), 3);
   EXPECT_EQ(json.at("trained_tokens"), 6);
   EXPECT_EQ(json.at("dropped_long"), 1);
+  EXPECT_EQ(json.at("first_places"),
+            OrderedJson({{"dropped_long", file + ":4"}, {"duplicates", file + ":2"}}));
   EXPECT_EQ(json.at("files")[0].at("records"), 4);
 }
 

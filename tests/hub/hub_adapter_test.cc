@@ -30,5 +30,16 @@ TEST(HubAdapter, FindsAdaptersOfTheCacheByName) {
   unsetenv("HF_HUB_CACHE");
 }
 
+// "--adapter a 'my prompt'" of a verb that takes no prompt.
+TEST(HubAdapter, OneOfSeveralThatIsMissingIsNamedWithTheOthers) {
+  TemporaryFolder folder;
+  ExpectRefused(
+      [&] {
+        ResolveAdapters({folder.path().string(), "my prompt"}, 0);
+      },
+      "my prompt: there is no such adapter folder; the adapters were given as: " +
+          folder.path().string() + ", my prompt");
+}
+
 }  // namespace
 }  // namespace qlora

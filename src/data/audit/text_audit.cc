@@ -298,7 +298,7 @@ class TextAudit {
           !content.is_string() || !Trim(content.get_ref<const std::string&>()).empty();
       if (says || !conversation_.trained[m] || message.contains("tool_calls")) continue;
       if (FindByMeaning(message, FieldMeaning::kThoughts)) continue;
-      Add("answers without text, of which the model learns to stop alone", "");
+      Add("answers without text, which teach the model to say nothing", "");
     }
   }
 
