@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/printable.h"
 #include "tokenizer/lookup_tables.h"
 
 namespace qlora {
@@ -109,6 +110,10 @@ void Dataset::ThrowEmpty() const {
         fmt::format("have no token that is trained on, the first at {} (all tokens are masked, or "
                     "none comes before them)",
                     report_.first_places.at("dropped_untrained")));
+    for (const std::string& finding : WarnOfFindings(report_)) reasons += "; " + finding;
+    for (const DataFinding& one : report_.not_read) {
+      reasons += fmt::format("; the field '{}' is not read", Printable(one.what));
+    }
   }
   add(report_.dropped_tail, "tokens of text are too few to train on");
   ThrowInvalidInput("{}: no sample is left of {}: {}", report_.files.front().path,

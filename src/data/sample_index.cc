@@ -410,6 +410,7 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   }
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
+    CountTexts(encoded.notes, record);
     return;
   }
   if (length > max_length_) {
@@ -467,16 +468,20 @@ void SampleIndex::CountFinding(std::vector<DataFinding>& findings, const TextFin
   }
 }
 
+void SampleIndex::CountTexts(const SampleNotes& notes, std::int64_t record) {
+  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
+  for (const std::string& name : notes.other_fields) {
+    CountFinding(counts_.not_read, {name}, record);
+  }
+}
+
 void SampleIndex::CountNotes(const SampleNotes& notes, std::int64_t record) {
   counts_.split_boundaries += notes.split_boundary;
   counts_.empty_completions += notes.empty_completion;
   counts_.without_eos += notes.without_eos;
   counts_.unlisted_stops += notes.unlisted_stop;
   counts_.closed_turns += notes.closed_turn;
-  for (const TextFinding& one : notes.findings) CountFinding(counts_.findings, one, record);
-  for (const std::string& name : notes.other_fields) {
-    CountFinding(counts_.not_read, {name}, record);
-  }
+  CountTexts(notes, record);
   if (!notes.readings.empty()) AddNames(notes.readings, counts_.readings);
   counts_.own_bos += notes.own_bos;
   counts_.without_bos += notes.without_bos;

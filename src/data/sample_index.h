@@ -106,6 +106,8 @@ class SampleIndex {
                     std::int64_t record);
   void AddSample(const Sample& sample, std::int64_t record, std::int64_t part = 0);
   void DescribeFields();
+  // What of a record is not shown, not trained or not read; of records that are left out, too.
+  void CountTexts(const SampleNotes& notes, std::int64_t record);
   void CountNotes(const SampleNotes& notes, std::int64_t record);
   std::span<const std::int32_t> WindowTokens(std::int64_t i) const;
   Sample Window(std::int64_t i) const;

@@ -61,6 +61,24 @@ constexpr const char* kNoThoughts =
     R"({"role": "user", "content": "c"}, {"role": "assistant", "content": "d"}]})";
 constexpr const char* kWarning = "whose thoughts the chat template leaves out";
 
+TEST_F(TextAuditTest, AConversationThatNobodyAnswersIsNamed) {
+  const auto unanswered =
+      ElementsAre(StartsWith("conversations that end with a message that nobody"));
+  const std::string begin = R"({"messages": [{"role": "user", "content": "a"}, )"
+                            R"({"role": "assistant", "content": "b"})";
+  const std::string end = R"(, {"role": "user", "content": "c"}], "target": "d"})";
+  EXPECT_THAT(Found(reasoning_, begin + "]}"), IsEmpty());
+  EXPECT_THAT(Found(reasoning_, begin + end), unanswered);
+  // Nothing is trained: the error says the same, and which field is not read.
+  try {
+    Found(reasoning_, R"({"messages": [{"role": "user", "content": "c"}], "target": "d"})");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("conversations that end with a message that nobody"));
+    EXPECT_THAT(error.what(), EndsWith("; the field 'target' is not read"));
+  }
+}
+
 TEST_F(TextAuditTest, AnswerWithoutItsThoughtsIsNotTrained) {
   for (const char* record : {kFields, kTags}) {
     SCOPED_TRACE(record);

@@ -131,6 +131,7 @@ class TextAudit {
       Add("chat_template_kwargs." + name + ": a variable that the chat template does not read", "");
     }
     CheckEmptyAnswers();
+    CheckLastMessage();
     return std::move(findings_);
   }
 
@@ -300,6 +301,18 @@ class TextAudit {
       if (FindByMeaning(message, FieldMeaning::kThoughts)) continue;
       Add("answers without text, which teach the model to say nothing", "");
     }
+  }
+
+  // A file of requests keeps the answers elsewhere, perhaps in a field that is not read.
+  void CheckLastMessage() {
+    if (conversation_.messages.empty()) return;
+    const OrderedJson& last = conversation_.messages.back();
+    const std::string_view role = RoleOfTemplates(last.at("role").get_ref<const std::string&>());
+    if (role != "user" && role != "tool") return;
+    const OrderedJson& content = last.at("content");
+    Add("conversations that end with a message that nobody answers; the answer belongs behind it, "
+        "as a message of the assistant",
+        content.is_string() ? content.get_ref<const std::string&>() : std::string());
   }
 
   std::string WhatOf(const TextSite& site, Loss loss) const {
