@@ -328,8 +328,10 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory, bool in_p
   if (Exists(directory / kSingleName)) return OpenSingle(directory / kSingleName, in_part);
   if (Exists(directory / kIndexName)) return OpenIndex(directory / kIndexName, in_part);
   std::error_code error;
+  std::string other;  // the first file of tensors by name
   for (const auto& item : fs::directory_iterator(directory, error)) {
     const std::string name = item.path().filename().string();
+    if (item.path().extension() == ".safetensors" && (other.empty() || name < other)) other = name;
     if (name.starts_with("pytorch_model") && IsPickle(item.path())) {
       ThrowInvalidInput("{}: holds {} but no {}: {}", directory.string(), name, kSingleName,
                         kConvertHint);
@@ -342,6 +344,12 @@ std::unique_ptr<TensorReader> OpenDirectory(const fs::path& directory, bool in_p
     }
   }
   if (error) ThrowInvalidInput("{}: cannot be read: {}", directory.string(), error.message());
+  if (!other.empty()) {
+    ThrowInvalidInput(
+        "{0}: holds {1}, but neither {2} nor {3}, which lists the files of a model in parts: "
+        "download {3}, or call a file that holds the whole model {2}",
+        directory.string(), other, kSingleName, kIndexName);
+  }
   ThrowInvalidInput("{}: holds neither {} nor {}", directory.string(), kSingleName, kIndexName);
 }
 

@@ -342,6 +342,12 @@ TEST_F(SafetensorsTest, SaysWhatDirectoriesLack) {
   ExpectRefused([&] { OpenSafetensors(folder_ / "nowhere"); }, "No such file or directory");
   ExpectRefused([&] { OpenSafetensors(folder_.path()); },
                 "holds neither model.safetensors nor model.safetensors.index.json");
+  WriteTextFile(folder_ / "model-00002-of-00002.safetensors", "");
+  WriteTextFile(folder_ / "model-00001-of-00002.safetensors", "");
+  ExpectRefused(
+      [&] { OpenSafetensors(folder_.path()); },
+      "holds model-00001-of-00002.safetensors, but neither model.safetensors nor "
+      "model.safetensors.index.json, which lists the files of a model in parts: download");
   WriteTextFile(folder_ / "adapter_model.safetensors", "");
   ExpectRefused([&] { OpenSafetensors(folder_.path()); }, "holds a LoRA adapter");
   fs::remove(folder_ / "adapter_model.safetensors");
