@@ -94,7 +94,7 @@ Value Int(Call& call) {
     if (const auto integer = ParseNumber<std::int64_t>(*text)) return *integer;
   }
   const auto number = ToFloat(call.self);
-  if (!number || !std::isfinite(*number)) return args.Or(0, std::int64_t{0});
+  if (!number || std::isnan(*number)) return args.Or(0, std::int64_t{0});
   if (std::fabs(*number) >= 0x1p63) Fail("the number {} is too large", *number);
   return static_cast<std::int64_t>(*number);
 }
