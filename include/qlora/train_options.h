@@ -55,6 +55,11 @@ struct TrainOptions {
 
   PreferenceFields preference;
 
+  // A guard against forgetting (src/objective/anchored.h).
+  std::vector<std::string> anchor;  // files of texts; empty: none
+  double anchor_weight = 0.1;
+  std::int64_t anchor_tokens = 512;  // of a step, at most
+
   // Optimization.
   std::int64_t per_device_train_batch_size = 2;
   // Micro-batches of a step for each rank. In a plan: of all ranks together, so that the records of
@@ -130,6 +135,7 @@ struct TrainOptions {
   // The parts of Declare.
   void DeclareModel(OptionTable& table);
   void DeclareAdapter(OptionTable& table);
+  void DeclareAnchor(OptionTable& table);
   void DeclareBatches(OptionTable& table);
   void DeclareOptimizer(OptionTable& table);
   void DeclareComputation(OptionTable& table);

@@ -324,6 +324,15 @@ void Check(Checker& check, const ops::CrossEntropy& op) {
   }
 }
 
+void Check(Checker& check, const ops::KlDivergence& op) {
+  check.Wide("logits_inout", op.logits_inout, op.base_inout.rows, op.base_inout.cols);
+  check.Wide("base_inout", op.base_inout, op.logits_inout.rows, op.logits_inout.cols);
+  check.Wide("kl", op.kl, 1, op.logits_inout.rows);
+  check.Apart("base_inout", op.base_inout, "logits_inout", op.logits_inout);
+  check.Apart("kl", op.kl, "logits_inout", op.logits_inout);
+  check.Apart("kl", op.kl, "base_inout", op.base_inout);
+}
+
 void Check(Checker& check, const ops::SumRows& op) {
   check.Wide("values", op.values, op.values.rows, op.values.cols);
   // Sums over many rows need more digits than float32 has.

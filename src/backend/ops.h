@@ -301,6 +301,18 @@ struct CrossEntropy {
   float smoothing = 0;  // in [0, 1)
 };
 
+// p = softmax(cap(logits)), q = softmax(cap(base)), cap as for CrossEntropy.
+// kl = sum of q (log q - log p): how far p is from q; 0 where the logits are the same bits.
+// base becomes q, and the logits become the gradient of scale times the sum of kl.
+struct KlDivergence {
+  static constexpr const char* kName = "KlDivergence";
+  float softcap = 0;
+  float scale = 1;
+  MatrixView base_inout;    // (N, V) wide
+  MatrixView logits_inout;  // (N, V) wide
+  MatrixView kl;            // (1, N) wide
+};
+
 // sums_acc(1, k; float64) += the sum over n of each of the k rows of values(k, n; wide), its real
 // part where it is complex, added in float64 in the order of n.
 struct SumRows {
@@ -420,15 +432,17 @@ struct SumOfSquares {
 
 // One call of any op. An op that is missing here cannot be run; one that a backend lacks does not
 // compile.
-using Op = std::variant<
-    ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
-    ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope, ops::Attention,
-    ops::AttentionBackward, ops::AttentionSinks, ops::GatedActivation, ops::GatedActivationBackward,
-    ops::CrossEntropy, ops::SumRows, ops::Copy, ops::Zero, ops::Add, ops::GatherRows,
-    ops::ScatterAddRows, ops::RouteExperts, ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots,
-    ops::AddNoise, ops::WeightGradient, ops::RowNorms, ops::ScaleColumns, ops::ColumnDots,
-    ops::ColumnSquares, ops::Update, ops::SumOfSquares, ops::CausalConv, ops::CausalConvBackward,
-    ops::GatedDeltaRule, ops::GatedDeltaRuleBackward, ops::GateRows, ops::GateRowsBackward>;
+using Op =
+    std::variant<ops::Embed, ops::EmbedBackward, ops::RmsNorm, ops::RmsNormBackward, ops::Linear,
+                 ops::LinearBackward, ops::ExpertLinear, ops::ExpertLinearBackward, ops::Rope,
+                 ops::Attention, ops::AttentionBackward, ops::AttentionSinks, ops::GatedActivation,
+                 ops::GatedActivationBackward, ops::CrossEntropy, ops::KlDivergence, ops::SumRows,
+                 ops::Copy, ops::Zero, ops::Add, ops::GatherRows, ops::ScatterAddRows,
+                 ops::RouteExperts, ops::RouteExpertsBackward, ops::ScaleRows, ops::RowDots,
+                 ops::AddNoise, ops::WeightGradient, ops::RowNorms, ops::ScaleColumns,
+                 ops::ColumnDots, ops::ColumnSquares, ops::Update, ops::SumOfSquares,
+                 ops::CausalConv, ops::CausalConvBackward, ops::GatedDeltaRule,
+                 ops::GatedDeltaRuleBackward, ops::GateRows, ops::GateRowsBackward>;
 
 // Throws kRuntime when shapes, types or overlaps break the statement of the op: a bug of the
 // caller.

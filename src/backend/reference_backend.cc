@@ -175,6 +175,13 @@ void Run(const ops::CrossEntropy& op) {
   });
 }
 
+void Run(const ops::KlDivergence& op) {
+  Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
+    reference::KlDivergence<T>(static_cast<T>(op.softcap), static_cast<T>(op.scale),
+                               Typed<T>(op.base_inout), Typed<T>(op.logits_inout), Typed<T>(op.kl));
+  });
+}
+
 void Run(const ops::SumRows& op) {
   Dispatch(op.kName, op.values.dtype, [&]<typename T>() {
     const Mat<const T> values = TypedConst<T>(op.values);

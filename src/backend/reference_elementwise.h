@@ -275,6 +275,29 @@ void CrossEntropy(std::span<const std::int32_t> targets, T softcap, Mat<const T>
   }
 }
 
+// kl = sum of q (log q - log p),  p and q = softmax(cap(logits)) and softmax(cap(base))
+// d kl / d logits = (p - q) cap'(logits)
+template <typename T>
+void KlDivergence(T softcap, T scale, Mat<T> base_inout, Mat<T> logits_inout, Mat<T> kl) {
+  for (std::int64_t n = 0; n < logits_inout.rows; ++n) {
+    T* b = &base_inout(n, 0);
+    T* c = &logits_inout(n, 0);
+    for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
+      b[v] = SoftCap(b[v], softcap);
+      c[v] = SoftCap(c[v], softcap);
+    }
+    const T base_lse = LogSumExp(b, base_inout.cols);
+    const T lse = LogSumExp(c, logits_inout.cols);
+    kl(0, n) = lse - base_lse;
+    for (std::int64_t v = 0; v < logits_inout.cols; ++v) {
+      const T q = std::exp(b[v] - base_lse);
+      if (q != T(0)) kl(0, n) += q * (b[v] - c[v]);  // 0 log 0 is 0
+      b[v] = q;
+      c[v] = scale * (std::exp(c[v] - lse) - q) * SoftCapSlope(c[v], softcap);
+    }
+  }
+}
+
 // y += magnitude (2 u - 1), u uniform
 template <typename T>
 void AddNoise(RandomKey key, Mat<const T> magnitude, Mat<T> y_acc) {

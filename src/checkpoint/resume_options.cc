@@ -28,6 +28,7 @@ constexpr auto kFreeOptions = std::to_array<std::string_view>({
     "model_name_or_path",
     "dataset",
     "eval_dataset",
+    "anchor",
     "bad_records",
     "chat_template",
     "adapter",
@@ -70,6 +71,7 @@ constexpr const char* kModelHash = "model_hash";
 constexpr const char* kDataFingerprint = "dataset_fingerprint";
 constexpr const char* kDataWeights = "dataset_weights";
 constexpr const char* kEvalFingerprint = "eval_fingerprint";
+constexpr const char* kAnchorFingerprint = "anchor_fingerprint";
 constexpr const char* kTrainTurns = "train_turns";
 
 // How a step is split; with packing also what is in a step.
@@ -88,6 +90,7 @@ constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*
     {kModelHash, "the weights of model_name_or_path (some bytes of them)"},
     {kDataFingerprint, "the samples of dataset"},
     {kEvalFingerprint, "the samples for evaluation"},
+    {kAnchorFingerprint, "the texts of anchor"},
 });
 
 template <typename List>
@@ -123,6 +126,7 @@ std::int64_t CountOf(const Json& options, const char* key) {
 // The defaults stand for options that the version of a checkpoint did not have.
 Json DefaultsOf(const Json& options) {
   Json defaults = OptionsToJson({});
+  defaults[kAnchorFingerprint] = "";
   for (const std::string_view key : kLaterKeys) defaults.erase(std::string(key));
   for (auto option = defaults.begin(); option != defaults.end();) {
     option = options.contains(option.key()) ? defaults.erase(option) : std::next(option);
@@ -195,7 +199,7 @@ Json OptionsToJson(TrainOptions options) {
 }
 
 Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, const Dataset& train,
-                     const Dataset* held_out) {
+                     const Dataset* held_out, const Dataset* anchors) {
   const Json all = OptionsToJson(options);
   Json recorded = Json::object();
   for (const auto& [name, value] : all.items()) {
@@ -209,6 +213,7 @@ Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, co
   recorded[kDataFingerprint] = Hex(train.fingerprint());
   recorded[kDataWeights] = WeightsOf(train);
   recorded[kEvalFingerprint] = held_out != nullptr ? Hex(held_out->fingerprint()) : "";
+  recorded[kAnchorFingerprint] = anchors != nullptr ? Hex(anchors->fingerprint()) : "";
   return recorded;
 }
 

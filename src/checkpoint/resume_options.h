@@ -46,9 +46,9 @@ struct RecordedModel {
 };
 
 // The record of a run's checkpoints that a resumed run must share: the options that may not
-// change, and what tells model and data from others. held_out: null without evaluation data.
+// change, and what tells model and data from others. held_out, anchors: null without such data.
 Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, const Dataset& train,
-                     const Dataset* held_out);
+                     const Dataset* held_out, const Dataset* anchors);
 
 // Removes the model from the record `now` where the samples are the samples of `then`: the run may
 // yet change its base for another form of the same model. Other samples may be of another model.

@@ -14,7 +14,7 @@ void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
                             const DataCursor& next, std::int64_t start_steps) {
   ++step;
   // A skipped step has consumed its data all the same: step, position and tokens advance.
-  micro_step = batch.first_micro_batch + batch.count;
+  micro_step = batch.first_micro_batch + batch.count - (batch.has_anchor ? 1 : 0);
   epoch = next.epoch;
   epoch_batch = next.position;
   tokens += batch.totals.supervised;

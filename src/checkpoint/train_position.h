@@ -18,7 +18,7 @@ namespace qlora {
 
 struct TrainPosition {
   std::int64_t step = 0;              // optimizer steps done
-  std::int64_t micro_step = 0;        // micro-batches done
+  std::int64_t micro_step = 0;        // micro-batches done, without anchors
   std::int64_t epoch = 0;             // epoch of the next micro-batch
   std::int64_t epoch_batch = 0;       // micro-batches of that epoch already done
   std::int64_t tokens = 0;            // supervised tokens seen

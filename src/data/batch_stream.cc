@@ -120,12 +120,22 @@ WindowPlan BatchStream::PlanWindow(std::int64_t count) {
       ++window.samples;
     }
   }
-  if (end == plan_.groups.size()) {  // the cursor is never the end of an epoch
-    cursor_ = {.epoch = cursor_.epoch + 1, .position = 0};
-    plan_ = PlanEpoch(cursor_.epoch);
-  }
+  if (end == plan_.groups.size()) NextEpoch();
   window.end = cursor_;
   return window;
+}
+
+// At the end of an epoch, where the cursor never stays.
+void BatchStream::NextEpoch() {
+  cursor_ = {.epoch = cursor_.epoch + 1, .position = 0};
+  plan_ = PlanEpoch(cursor_.epoch);
+}
+
+void BatchStream::Skip(std::int64_t count) {
+  for (std::int64_t left; count >= (left = plan_.groups.size() - cursor_.position); count -= left) {
+    NextEpoch();
+  }
+  cursor_.position += count;
 }
 
 Batch BatchStream::Materialise(const WindowPlan& window, std::int64_t m) const {

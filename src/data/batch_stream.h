@@ -64,6 +64,9 @@ class BatchStream {
   // Returns the rows that no micro-batch exceeds, for planning memory.
   std::int64_t MaxRows() const;
 
+  // Moves the cursor by `count` micro-batches, through as many epochs as they are.
+  void Skip(std::int64_t count);
+
   // Plans up to `count` micro-batches and moves the cursor behind them. The last window of an epoch
   // may be short.
   WindowPlan PlanWindow(std::int64_t count);
@@ -81,6 +84,7 @@ class BatchStream {
     Groups groups;  // of places in `order`
   };
   EpochPlan PlanEpoch(std::int64_t epoch) const;
+  void NextEpoch();
   std::int64_t capacity() const;
 
   const Dataset& dataset_;

@@ -4,6 +4,7 @@
 //   supervised.h   -log p of the supervised tokens
 //   decision.h     -log p of an answer among the labels of a question
 //   preference.h   losses of chosen and rejected answers, and of answers with labels
+//   anchored.h     one of these, and the divergence from the base on other texts
 //
 // A step and an evaluation run the same objective: a step asks for gradients too. Sums of
 // micro-batches are added in the order of the window on every rank, so that an objective gives the
@@ -34,7 +35,8 @@ struct WindowTotals {
   std::int64_t rows = 0;        // all tokens
   std::int64_t chosen = 0;      // tokens that are trained on, of the first sequences of samples
   std::int64_t samples = 0;
-  double kl = 0;  // of the model to its reference, where the objective needs it
+  std::int64_t anchors = 0;  // tokens of the anchor that are predicted
+  double kl = 0;             // of the model to its reference, where the objective needs it
 };
 
 // A micro-batch whose forward pass is done.
@@ -46,6 +48,8 @@ struct ObjectivePass {
   Activations& activations;
   // Where not null, log p(target) of each supervised row is appended, in row order.
   std::vector<double>* logprobs = nullptr;
+  // (N, D) of an anchor: x_out of the base; empty of what the objective trains on.
+  ConstMatrixView base = {};
 };
 
 class Objective {

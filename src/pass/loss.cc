@@ -19,9 +19,9 @@ IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
 
 // logits = norm W^T, with the head of the adapter of each row. begin: of the first row in
 // head_rows.
-void MultiplyHeads(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
+void MultiplyHeads(const Decoder& decoder, std::span<const AdapterRows> heads, std::int64_t begin,
                    const MatrixView& norm, const MatrixView& logits) {
-  for (const AdapterRows& range : inputs.heads) {
+  for (const AdapterRows& range : heads) {
     const std::int64_t first = std::max(range.begin, begin) - begin;
     const std::int64_t last = std::min(range.begin + range.rows, begin + norm.rows) - begin;
     if (first >= last) continue;
@@ -29,6 +29,22 @@ void MultiplyHeads(const Decoder& decoder, const PassInputs& inputs, std::int64_
     const LinearOutput out{Rows(logits, first, last - first), {}};
     decoder.backend().Run(ops::Linear{{&head, 1}, Rows(norm, first, last - first), {&out, 1}});
   }
+}
+
+// Logits of the next head rows, which are `rows` of a residual stream, into rows [at, at + count)
+// of the buffers of the head. begin: of the first of them in head_rows.
+MatrixView LogitsOf(const Decoder& decoder, const ConstMatrixView& stream, const IndexView& rows,
+                    std::span<const AdapterRows> heads, std::int64_t begin, std::int64_t at,
+                    Activations& activations) {
+  Backend& backend = decoder.backend();
+  const MatrixView x = Rows(activations.head_x, at, rows.size);
+  const MatrixView norm = Rows(activations.head_norm, at, rows.size);
+  const MatrixView logits = Rows(activations.logits, at, rows.size);
+  backend.Run(ops::GatherRows{stream, rows, x});
+  backend.Run(ops::RmsNorm{x, decoder.weights().head_norm, decoder.config().stream_eps(), norm,
+                           Columns(activations.head_rstd, at, rows.size)});
+  MultiplyHeads(decoder, heads, begin, norm, logits);
+  return logits;
 }
 
 // The mirror of Logits: head, norm, gather.
@@ -95,15 +111,8 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
 
 MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
                   std::int64_t count, Activations& activations) {
-  Backend& backend = decoder.backend();
-  const MatrixView x = Rows(activations.head_x, 0, count);
-  const MatrixView norm = Rows(activations.head_norm, 0, count);
-  const MatrixView logits = Rows(activations.logits, 0, count);
-  backend.Run(ops::GatherRows{activations.x_out, Part(inputs.head_rows, begin, count), x});
-  backend.Run(ops::RmsNorm{x, decoder.weights().head_norm, decoder.config().stream_eps(), norm,
-                           Columns(activations.head_rstd, 0, count)});
-  MultiplyHeads(decoder, inputs, begin, norm, logits);
-  return logits;
+  return LogitsOf(decoder, activations.x_out, Part(inputs.head_rows, begin, count), inputs.heads,
+                  begin, 0, activations);
 }
 
 void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
@@ -158,6 +167,35 @@ RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activat
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained, double label_smoothing) {
   return SumLoss(decoder, inputs, activations, &trained, label_smoothing, nullptr);
+}
+
+double Divergence(const Decoder& decoder, const PassInputs& inputs, const ConstMatrixView& base,
+                  double scale, Activations& activations, LoraAdapter* trained) {
+  Backend& backend = decoder.backend();
+  const std::int64_t total = inputs.head_rows.size;
+  const std::int64_t chunk = activations.logits.rows / 2;  // rows of the base lie behind those of p
+  if (total > 0 && chunk == 0) {
+    ThrowRuntime("Divergence: the activations have no second row of logits for the base");
+  }
+  if (trained != nullptr) {
+    CheckTrained(inputs, *trained);
+    backend.Run(ops::Zero{activations.dx});
+  }
+  const MatrixView sum = Columns(activations.sums, 0, 1);
+  backend.Run(ops::Zero{sum});
+  const std::vector<AdapterRows> base_head = ForAllRows(nullptr, total);
+  for (std::int64_t begin = 0; begin < total; begin += chunk) {
+    const std::int64_t count = std::min(chunk, total - begin);
+    const IndexView rows = Part(inputs.head_rows, begin, count);
+    const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
+    const MatrixView of_base = LogitsOf(decoder, base, rows, base_head, begin, chunk, activations);
+    const MatrixView kl = Columns(Rows(activations.row_stats, 0, 1), begin, count);
+    backend.Run(ops::KlDivergence{decoder.config().final_softcap, static_cast<float>(scale),
+                                  of_base, logits, kl});
+    backend.Run(ops::SumRows{kl, sum});
+    if (trained != nullptr) LogitsBackward(decoder, rows, logits, activations, *trained);
+  }
+  return Download<double>(backend.memory(), sum).front();
 }
 
 }  // namespace qlora

@@ -38,6 +38,13 @@ RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activat
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
                         LoraAdapter& trained, double label_smoothing = 0);
 
+// The sum over the head rows of KL(q || p), the divergence of the decoder's p from the q of the
+// base, the same weights without the adapter. base (N, D): x_out of the base for the same rows.
+// Needs activations with two rows of logits or more. trained: where not null, the gradient of scale
+// times the sum goes on as in LossAndGradient.
+double Divergence(const Decoder& decoder, const PassInputs& inputs, const ConstMatrixView& base,
+                  double scale, Activations& activations, LoraAdapter* trained);
+
 // The gradient of a loss with respect to the logits of a row: values at some columns, 0 elsewhere.
 struct LogitGradient {
   std::vector<std::int32_t> columns;

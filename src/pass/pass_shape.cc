@@ -37,6 +37,11 @@ ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::
           .unfolded = unfolded};
 }
 
+ActivationShape AnchorShape(const DecoderConfig& config, std::int64_t rows,
+                            const std::vector<Recompute>& recompute) {
+  return TrainShape(config, rows, 2 * rows, recompute);  // a row of logits, and one of the base
+}
+
 ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows, std::int64_t unfolded) {
   return {.rows = rows,
           .head_rows = HeadRows(config, rows),

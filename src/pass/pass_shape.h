@@ -24,6 +24,10 @@ BackendLimits LimitsOf(const DecoderConfig& config, const Adapters& adapters, st
 ActivationShape TrainShape(const DecoderConfig& config, std::int64_t rows, std::int64_t supervised,
                            const std::vector<Recompute>& recompute, std::int64_t unfolded = 0);
 
+// The shape of training passes over `rows` rows whose logits are compared with those of the base.
+ActivationShape AnchorShape(const DecoderConfig& config, std::int64_t rows,
+                            const std::vector<Recompute>& recompute);
+
 // The shape of passes without gradients over `rows` rows, each of which may be supervised.
 ActivationShape EvalShape(const DecoderConfig& config, std::int64_t rows,
                           std::int64_t unfolded = 0);

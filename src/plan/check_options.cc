@@ -137,6 +137,10 @@ void CheckRanges(const TrainOptions& o) {
   not_negative("sample_steps", o.sample_steps);
   positive("sample_max_new_tokens", o.sample_max_new_tokens);
   positive("max_skipped_steps", o.max_skipped_steps);
+  positive("anchor_weight", o.anchor_weight);
+  if (o.anchor_tokens < 2) {  // of one token nothing is predicted
+    ThrowInvalidInput("anchor_tokens must be 2 or more, found {}", o.anchor_tokens);
+  }
   not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
   share("label_smoothing_factor", o.label_smoothing_factor);
   // The loss computes with float32, in which a number just below 1 is 1.

@@ -23,8 +23,8 @@ constexpr std::int64_t kShortest = 128;
 
 // Positions of the longest sequence when samples are cut to max_length tokens.
 std::int64_t PositionsOf(const RunParts& run, std::int64_t max_length) {
-  const std::int64_t longest =
-      std::max({run.data.longest, run.data.held_out_longest, run.data.measured_largest});
+  const std::int64_t longest = std::max({run.data.longest, run.data.held_out_longest,
+                                         run.data.measured_largest, run.data.anchor_longest});
   return std::max(std::min(longest, max_length), run.prompts.capacity);
 }
 
@@ -242,6 +242,10 @@ DataExtent ExtentOf(const RunData& data) {
                        .max_rows = [&data](const StreamOptions& stream) {
                          return BatchStream(data.train, stream).MaxRows();
                        }};
+  if (data.anchors) {
+    extent.anchor_longest = data.anchors->report().longest;
+    extent.anchor_rows = BatchStream(*data.anchors, data.anchor_stream).MaxRows();
+  }
   for (const std::optional<Dataset>* part : {&data.held_out, &data.calibration}) {
     if (!*part) continue;
     const DataReport& report = (*part)->report();
@@ -256,11 +260,13 @@ FittedRun FitMemory(const RunParts& run) {
   const std::int64_t max_length = run.data.stream.max_length;
   FittedRun fitted;
   fitted.positions = PositionsOf(run, max_length);
-  fitted.needs = {.train_rows = run.data.max_rows(run.data.stream),
-                  .train_length = std::min(run.data.longest, max_length),
-                  .eval_rows = EvalRowsOf(run, max_length),
-                  .in_flight = run.place.in_flight(),
-                  .recompute = {}};
+  fitted.needs = {
+      .train_rows = run.data.max_rows(run.data.stream),
+      .train_length = std::min(std::max(run.data.longest, run.data.anchor_longest), max_length),
+      .eval_rows = EvalRowsOf(run, max_length),
+      .in_flight = run.place.in_flight(),
+      .recompute = {},
+      .anchor_rows = run.data.anchor_rows};
   AddUnfolded(run.data, fitted.needs);
   const Memory& memory = run.backend.memory();
   const int sharers = run.place.of_host;

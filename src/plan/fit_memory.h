@@ -30,6 +30,9 @@ struct DataExtent {
   double held_out_unfolding = 1;
   // Tokens of the largest sample that is measured under the reference of preferences.
   std::int64_t measured_largest = 0;
+  // Tokens of the longest sample and of a micro-batch of the anchors; 0: there are none.
+  std::int64_t anchor_longest = 0;
+  std::int64_t anchor_rows = 0;
   StreamOptions stream;
   // Rows of the largest micro-batch with these options of the stream.
   std::function<std::int64_t(const StreamOptions&)> max_rows;

@@ -8,6 +8,7 @@
 #include "base/printable.h"
 #include "data/data_options.h"
 #include "pass/pass_shape.h"
+#include "step/anchor_base.h"
 
 namespace qlora {
 namespace {
@@ -19,17 +20,21 @@ constexpr std::size_t kLaterPages = std::size_t{2} << 20;
 // The memory of a training pass.
 std::size_t TrainBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                        const Precision& precision, const ActivationNeeds& needs) {
-  return BytesOfPass(config, {&adapter}, precision,
-                     TrainShape(config, needs.train_rows, needs.train_rows, needs.recompute,
-                                needs.train_unfolded));
+  const std::size_t bytes = BytesOfPass(config, {&adapter}, precision,
+                                        TrainShape(config, needs.train_rows, needs.train_rows,
+                                                   needs.recompute, needs.train_unfolded));
+  if (needs.anchor_rows == 0) return bytes;
+  return std::max(bytes, BytesOfPass(config, {&adapter}, precision,
+                                     AnchorShape(config, needs.anchor_rows, needs.recompute)));
 }
 
-// The memory of an evaluation or of samples; 0 bytes for a run that has neither.
+// The memory of an evaluation, of samples, or of the base on an anchor; 0 bytes for a run that has
+// none of them.
 std::size_t EvalBytes(const DecoderConfig& config, const LoraAdapter& adapter,
                       const Precision& precision, const ActivationNeeds& needs) {
-  if (needs.eval_rows == 0) return 0;
-  return BytesOfPass(config, {&adapter}, precision,
-                     EvalShape(config, needs.eval_rows, needs.eval_unfolded));
+  const std::int64_t rows = std::max(needs.eval_rows, needs.anchor_rows);
+  if (rows == 0) return 0;
+  return BytesOfPass(config, {&adapter}, precision, EvalShape(config, rows, needs.eval_unfolded));
 }
 
 // The part that a person should look at first when a plan does not fit.
@@ -43,9 +48,10 @@ const MemoryPart& LargestPart(const MemoryPlan& plan) {
 
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
                        const ActivationNeeds& needs) {
-  const std::int64_t rows = std::max(needs.train_rows, needs.eval_rows);
+  const std::int64_t rows = std::max({needs.train_rows, needs.eval_rows, needs.anchor_rows});
   return LimitsOf(config, {&adapter}, rows, HeadRows(config, rows),
-                  std::max(needs.train_rows, needs.train_unfolded), needs.train_length);
+                  std::max({needs.train_rows, needs.train_unfolded, needs.anchor_rows}),
+                  needs.train_length);
 }
 
 std::vector<std::size_t> BytesOfPasses(const DecoderConfig& config, const LoraAdapter& adapter,
@@ -75,6 +81,10 @@ MemoryPlan PlanMemory(const Backend& backend, const DecoderConfig& config,
   plan.parts.push_back({"activations", std::max(train, eval) + behind});
   plan.train_peak += train + behind;
   plan.eval_peak += eval + behind;
+  if (needs.anchor_rows > 0) {
+    plan.Add({"the base's states of an anchor",
+              BytesOfAnchorBase(config, precision, needs.anchor_rows)});
+  }
   plan.Add({"workspace", backend.WorkspaceBytes(LimitsOf(config, adapter, needs))});
   return plan;
 }

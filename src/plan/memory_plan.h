@@ -25,6 +25,7 @@ struct ActivationNeeds {
   std::vector<Recompute> recompute;
   std::int64_t train_unfolded = 0;  // Batch::unfolded_rows of the largest micro-batch
   std::int64_t eval_unfolded = 0;
+  std::int64_t anchor_rows = 0;  // of an anchor, with gradients and without; 0: none
 };
 
 // The largest operands of a run, for Backend::Reserve.

@@ -81,6 +81,10 @@ DataExtent FullSequences(const TrainOptions& options, std::int64_t length) {
   DataExtent extent;
   extent.longest = length;
   extent.held_out_longest = evaluates ? length : 0;
+  if (!options.anchor.empty()) {
+    extent.anchor_longest = std::min(length, options.anchor_tokens);
+    extent.anchor_rows = options.anchor_tokens;
+  }
   extent.stream.per_device_train_batch_size = options.per_device_train_batch_size;
   extent.stream.max_length = length;
   extent.stream.packing = options.data.packing;

@@ -59,10 +59,12 @@ double EndOf(int stages, std::int64_t micro_batches, double forward, double back
 RankPlace RankPlaceOf(const TrainOptions& options, int rank, int ranks) {
   const int stages = static_cast<int>(options.pipeline_stages);
   // Several ranks are each on another machine, until they are there.
+  const std::int64_t anchors = options.anchor.empty() ? 0 : 1;
   return {.rank = rank,
           .of_host = ranks > 1 ? 0 : 1,
           .stages = stages,
-          .split = {options.gradient_accumulation_steps, options.reduction_groups, ranks / stages}};
+          .split = {options.gradient_accumulation_steps + anchors, options.reduction_groups,
+                    ranks / stages}};
 }
 
 std::vector<IndexRange> PlanStages(const DecoderConfig& config, const TrainOptions& options) {

@@ -29,6 +29,7 @@ void TrainOptions::Declare(OptionTable& table) {
   data.Declare(table);
   DeclareAdapter(table);
   preference.Declare(table);
+  DeclareAnchor(table);
   table.Section("Optimization");
   DeclareBatches(table);
   DeclareOptimizer(table);
@@ -101,6 +102,19 @@ void TrainOptions::DeclareAdapter(OptionTable& table) {
             "objective decision: weight of the distance from the right level of score questions");
   table.Add("use_rslora", &use_rslora, "rsLoRA: scale the LoRA update by lora_alpha / sqrt(lora_r)",
             {"peft_use_rslora"});
+}
+
+void TrainOptions::DeclareAnchor(OptionTable& table) {
+  table.Section("Anchor");
+  table.AddPath(
+      "anchor", &anchor,
+      "files of general texts, in any format of dataset, on which training keeps the model "
+      "near its base: anchor_weight times the KL divergence from the base to the model is "
+      "added to what is minimized");
+  table.Add("anchor_weight", &anchor_weight,
+            "weight of the divergence on anchor beside the loss; more keeps more of the base");
+  table.Add("anchor_tokens", &anchor_tokens,
+            "tokens of anchor that join each optimizer step, at most");
 }
 
 void TrainOptions::DeclareBatches(OptionTable& table) {
@@ -316,6 +330,7 @@ std::vector<IdleOption> TrainOptions::Idle() const {
   const bool saves = save_steps > 0 || saves_per_epoch > 0 || save_ratio > 0;
   constexpr const char* kNoEval =
       "there is no evaluation data; set eval_dataset or val_set_size, or leave it out";
+  constexpr const char* kNoAnchor = "there is no anchor; name texts, or leave it out";
   constexpr const char* kNoPrompts = "there are no sample_prompts; give some, or leave it out";
   constexpr const char* kNoWarmup =
       "lr_scheduler_type constant has no warm-up; use constant_with_warmup, or leave it out";
@@ -344,6 +359,8 @@ std::vector<IdleOption> TrainOptions::Idle() const {
       {"lr_decay_type", decays_last, kNoDecay},
       {"embedding_learning_rate", !adapter.empty() || !modules_to_save.empty(),
        "it is the learning rate of modules_to_save, which names no module; leave it out"},
+      {"anchor_weight", !anchor.empty(), kNoAnchor},
+      {"anchor_tokens", !anchor.empty(), kNoAnchor},
       {"eval_steps", eval, kNoEval},
       {"evals_per_epoch", eval, kNoEval},
       {"eval_ratio", eval, kNoEval},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dist/together.h"
+#include "step/anchor_base.h"
 #include "step/non_finite.h"
 #include "step/window_kl.h"
 #include "step/window_passes.h"
@@ -40,7 +41,8 @@ WindowSums AddGradients(const StepModel& model, const StepOptions& options, cons
   std::int64_t done = 0;
   if (model.progress) model.progress(done);
   if (options.objective->needs_kl()) sums.totals.kl = WindowKl(model, place, batch, adapter);
-  WindowPasses passes(model, place, options, batch, adapter, sums);
+  const AnchorBase base = ForwardBase(model, place, batch);
+  WindowPasses passes(model, place, options, batch, base.x_out, adapter, sums);
   passes.Run(
       [&](std::int64_t m) {
         if (m == window.MicroBatchesOf(leaf).begin) adapter.ZeroGradients();

@@ -7,6 +7,7 @@
 // no rank leaves a step early.
 //
 //   window_passes.h   forward and backward passes in that order
+//   anchor_base.h     what the base computes of an anchor, before them
 //   optimizer.h   AdamW, AdamW with 8-bit or paged moments, SGD
 //   schedule.h    the learning rate of each step
 //   non_finite.h  where a NaN or Inf appeared first
@@ -49,8 +50,11 @@ struct StepBatch {
   // The micro-batches that this rank runs, in the order of the window.
   std::vector<MicroBatch> micro_batches = {};
   std::int64_t count = 0;              // micro-batches of the window
+  bool has_anchor = false;             // the last of them is one (objective/anchored.h)
   std::int64_t first_micro_batch = 0;  // number of its first one since the start of training
   WindowTotals totals = {};
+
+  bool is_anchor(const MicroBatch& it) const { return has_anchor && it.index + 1 == count; }
 };
 
 // The results of the micro-batches of a window, besides their gradients.

@@ -10,11 +10,12 @@
 namespace qlora {
 WindowPasses::WindowPasses(const StepModel& model, const RankPlace& place,
                            const StepOptions& options, const StepBatch& window,
-                           LoraAdapter& adapter, WindowSums& sums)
+                           const ConstMatrixView& base, LoraAdapter& adapter, WindowSums& sums)
     : model_(model),
       place_(place),
       options_(options),
       window_(window),
+      base_(base),
       adapter_(adapter),
       sums_(sums),
       schedule_(StageOpsOf(place.stage(), place.stages, std::ssize(window.micro_batches))),
@@ -30,16 +31,21 @@ void WindowPasses::Prepare(std::int64_t micro_batch) {
   const Decoder& decoder = model_.decoder;
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   Pass& pass = At(micro_batch);
-  const ActivationShape shape = TrainShape(decoder.config(), it.batch.rows(), it.batch.supervised(),
-                                           options_.recompute, it.batch.unfolded_rows());
+  // An anchor is read as the model is used: without dropout and noise, of which the base has none.
+  const bool is_anchor = window_.is_anchor(it);
+  const ActivationShape shape =
+      is_anchor ? AnchorShape(decoder.config(), it.batch.rows(), options_.recompute)
+                : TrainShape(decoder.config(), it.batch.rows(), it.batch.supervised(),
+                             options_.recompute, it.batch.unfolded_rows());
   pass.activations = LayoutActivations(model_.memories[micro_batch % std::ssize(passes_)],
                                        decoder.config(), sizes_, decoder.precision(), shape);
   // Random numbers are keyed by seed and micro-step, not drawn in sequence: a resumed run gets the
   // same ones.
-  const DropoutState dropout{true, options_.seed,
+  const DropoutState dropout{!is_anchor, options_.seed,
                              static_cast<std::uint64_t>(window_.first_micro_batch + it.index),
                              options_.neftune_alpha};
-  const std::vector<float> row_scale = options_.objective->RowScale(it.batch, sums_.totals);
+  std::vector<float> row_scale;
+  if (!is_anchor) row_scale = options_.objective->RowScale(it.batch, sums_.totals);
   pass.inputs =
       PrepareInputs(decoder, it.batch, {ForAllRows(&adapter_, it.batch.rows()), dropout, row_scale},
                     pass.activations);
@@ -82,7 +88,8 @@ void WindowPasses::RunForward(std::int64_t micro_batch) {
   const StepBatch::MicroBatch& it = window_.micro_batches[micro_batch];
   const std::span<double> sums =
       std::span(sums_.values).subspan(it.index * objective.sums(), objective.sums());
-  objective.Run({sums_.totals, decoder, it.batch, pass.inputs, pass.activations},
+  objective.Run({sums_.totals, decoder, it.batch, pass.inputs, pass.activations, nullptr,
+                 window_.is_anchor(it) ? base_ : ConstMatrixView{}},
                 wanted ? &adapter_ : nullptr, sums);
   pass.has_loss_gradient = wanted && std::isfinite(sums.front());
   if (wanted && !pass.has_loss_gradient) {

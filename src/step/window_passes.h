@@ -14,9 +14,11 @@ namespace qlora {
 
 class WindowPasses {
  public:
-  // The arguments must outlive this. Sums of the micro-batches of this rank are written to `sums`.
+  // The arguments must outlive this. base: of the window's anchor (anchor_base.h). Sums of the
+  // micro-batches of this rank are written to `sums`.
   WindowPasses(const StepModel& model, const RankPlace& place, const StepOptions& options,
-               const StepBatch& window, LoraAdapter& adapter, WindowSums& sums);
+               const StepBatch& window, const ConstMatrixView& base, LoraAdapter& adapter,
+               WindowSums& sums);
 
   // Does what the schedule says next, after the bytes for it have come from the neighbours. begins:
   // called with the number of a micro-batch in the window before its first gradient; ends: after
@@ -65,6 +67,7 @@ class WindowPasses {
   const RankPlace& place_;
   const StepOptions& options_;
   const StepBatch& window_;
+  ConstMatrixView base_;
   LoraAdapter& adapter_;
   WindowSums& sums_;
   std::vector<StageOp> schedule_;

@@ -110,8 +110,14 @@ void TrainingLoop(const TrainPlan& plan, LoadedRun& loaded, RunOutputs& out, Tra
   BatchStream stream(plan.run->data->train, plan.run->data->stream, at.cursor());
   const std::int64_t start_steps = StartSteps(plan.warmup_steps);
   const RunData& data = *plan.run->data;
+  // One micro-batch of the anchors joins each step.
+  std::optional<BatchStream> anchors;
+  if (data.anchors) {
+    anchors.emplace(*data.anchors, data.anchor_stream);
+    anchors->Skip(at.step);
+  }
   const WindowNeeds needs{data.train, *plan.run->steps.step.objective, loaded.reference,
-                          data.stream.max_length};
+                          data.stream.max_length, anchors ? &*anchors : nullptr};
   PreferenceWatch watch_of_preferences;
   while (!out.stop.Ended(at)) {
     const Stopwatch watch;

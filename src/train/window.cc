@@ -1,5 +1,6 @@
 #include "train/window.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "data/mismatched_rows.h"
@@ -54,16 +55,22 @@ std::vector<MismatchedRow> RowsOf(const WindowNeeds& needs, const WindowPlan& wi
 
 StepBatch NextWindow(const WindowNeeds& needs, const RankPlace& place, const TrainPosition& at,
                      BatchStream& stream) {
-  const WindowPlan window = stream.PlanWindow(place.split.micro_batches);
-  StepBatch batch{{},
-                  std::ssize(window.micro_batches),
-                  at.micro_step,
-                  {window.supervised, window.rows, window.chosen, window.samples}};
+  const bool has_anchor = needs.anchors != nullptr;
+  const std::int64_t anchors = has_anchor ? 1 : 0;
+  const WindowPlan window = stream.PlanWindow(place.split.micro_batches - anchors);
+  const WindowPlan anchor = has_anchor ? needs.anchors->PlanWindow(1) : WindowPlan{};
+  const std::int64_t trained = std::ssize(window.micro_batches);
+  StepBatch batch{
+      {},
+      trained + anchors,
+      has_anchor,
+      at.micro_step,
+      {window.supervised, window.rows, window.chosen, window.samples, anchor.supervised}};
   const std::vector<MismatchedRow> rows = RowsOf(needs, window);
   const IndexRange mine =
       place.split.WithMicroBatches(batch.count).MicroBatchesOfReplica(place.replica());
   std::int64_t first = 0;  // sample of the window
-  for (std::int64_t m = 0; m < mine.end; ++m) {
+  for (std::int64_t m = 0; m < std::min(mine.end, trained); ++m) {
     const std::vector<std::uint32_t>& samples = window.micro_batches[m];
     const std::int64_t begin = first;
     first += std::ssize(samples);
@@ -75,6 +82,9 @@ StepBatch NextWindow(const WindowNeeds& needs, const RankPlace& place, const Tra
     if (!rows.empty()) {
       it.mismatched = MismatchedBatches(needs, std::span(rows).subspan(begin, std::ssize(samples)));
     }
+  }
+  if (has_anchor && mine.begin < batch.count && mine.end == batch.count) {
+    batch.micro_batches.push_back({trained, needs.anchors->Materialise(anchor, 0)});
   }
   return batch;
 }

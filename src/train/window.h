@@ -17,11 +17,13 @@ struct WindowNeeds {
   const Objective& objective;
   const ReferenceTable& reference;
   std::int64_t max_length;
+  BatchStream* anchors = nullptr;  // null: no anchor
 };
 
 // Plans the next window of micro-batches and reads those of this rank; the last window of an epoch
-// may be short. The totals are known before the first pass, because the gradient is scaled by the
-// supervised tokens of the whole window.
+// may be short. The next micro-batch of the anchors, if there are any, is the last one. The totals
+// are known before the first pass, because the gradient is scaled by the supervised tokens of the
+// whole window.
 StepBatch NextWindow(const WindowNeeds& needs, const RankPlace& place, const TrainPosition& at,
                      BatchStream& stream);
 

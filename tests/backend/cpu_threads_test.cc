@@ -143,6 +143,7 @@ TEST_P(CpuThreads, LayersWithAState) {
 TEST_P(CpuThreads, RowsAndElements) {
   struct Result {
     Matrix norm, rstd, logits, loss, gate, dx;
+    Matrix moved, kl;
     double sum = 0;
   };
   const auto run = [&](Backend& backend) {
@@ -162,6 +163,10 @@ TEST_P(CpuThreads, RowsAndElements) {
         ops::GateRowsBackward{r.dx.view(), x.view(), r.gate.view(), r.gate.view(), r.dx.view()});
     const Matrix row_scale = Filled(DType::kF32, 1, r.logits.rows(), 0.01);
     backend.Run(ops::CrossEntropy{targets, 0, row_scale.view(), r.logits.view(), r.loss.view()});
+    Matrix base = random.Normal(DType::kF32, 100, 1000, 3);
+    r.moved = random.Normal(DType::kF32, 100, 1000, 3);
+    r.kl = Matrix(DType::kF32, 1, 100);
+    backend.Run(ops::KlDivergence{0, 1, base.view(), r.moved.view(), r.kl.view()});
     const Matrix flat = random.Normal(DType::kF32, 1, 200000, 1, DType::kF32);
     r.sum = SumOfSquaresOf(backend, flat.view());
     return r;
@@ -173,6 +178,8 @@ TEST_P(CpuThreads, RowsAndElements) {
     ExpectEqual(b.dx, a.dx, "dx");
     ExpectEqual(b.logits, a.logits, "logits");
     ExpectEqual(b.loss, a.loss, "loss");
+    ExpectEqual(b.moved, a.moved, "moved");
+    ExpectEqual(b.kl, a.kl, "kl");
     EXPECT_EQ(b.sum, a.sum);
   });
 }

@@ -311,5 +311,25 @@ TEST_F(GradTest, CrossEntropy) {
   }
 }
 
+TEST_F(GradTest, KlDivergence) {
+  for (const float softcap : {0.0f, 2.5f}) {
+    Matrix logits = Normal(4, 17, 3);
+    Matrix base = Normal(4, 17, 3);
+    Matrix logits_c = Convert(logits, DType::kC128);
+    Matrix kl_c(DType::kC128, 1, 4);
+    const Matrix scale = Filled(DType::kF64, 1, 4, 0.25);
+    const Matrix expected = ComplexStep(logits_c, [&, cap = softcap] {
+      Matrix scratch = logits_c;
+      Matrix base_c = Convert(base, DType::kC128);
+      backend_->Run(ops::KlDivergence{cap, 1, base_c.view(), scratch.view(), kl_c.view()});
+      return Contract(scale, kl_c);
+    });
+    Matrix kl(DType::kF64, 1, 4);
+    backend_->Run(ops::KlDivergence{softcap, 0.25f, base.view(), logits.view(), kl.view()});
+    ExpectGradient(logits, expected, "logits");
+    ExpectWithin(kl, kl_c, Filled(DType::kF64, 1, 4, 1e-14), "kl");
+  }
+}
+
 }  // namespace
 }  // namespace qlora::testing_util

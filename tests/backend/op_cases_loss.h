@@ -1,4 +1,4 @@
-// CrossEntropy. Part of op_cases.h.
+// CrossEntropy and KlDivergence. Part of op_cases.h.
 #ifndef QLORA_TESTS_BACKEND_OP_CASES_LOSS_H_
 #define QLORA_TESTS_BACKEND_OP_CASES_LOSS_H_
 
@@ -78,6 +78,83 @@ TEST_P(OpTest, CrossEntropy) {
                     }),
               "logits");
         }
+      }
+    }
+  }
+}
+
+TEST_P(OpTest, KlDivergence) {
+  std::uint64_t seed = 1900;
+  const double u = UnitRoundoff(wide());
+  const double unit = kMathRoundings * u;
+  for (const RowsShape& s : RowsShapes()) {
+    for (const float softcap : {0.0f, 10.0f}) {
+      for (const double deviation : {1.0, 50.0}) {
+        Random random(++seed);
+        Matrix logits = random.Normal(wide(), s.rows, s.cols, deviation);
+        Matrix base = random.Normal(wide(), s.rows, s.cols, deviation);
+        // A row of equal logits, and a logit that no softmax counts.
+        for (std::int64_t v = 0; v < s.cols; ++v) base.Set(0, v, logits.at(0, v));
+        if (softcap == 0 && s.rows > 1 && s.cols > 1) {
+          logits.Set(s.rows - 1, 0, -HUGE_VAL);
+          base.Set(s.rows - 1, 0, -HUGE_VAL);
+        }
+        const float scale = 0.0125f;
+        Matrix kl(wide(), 1, s.rows);
+        Matrix capped64 = Convert(logits, DType::kF64);
+        Matrix base_capped64 = Convert(base, DType::kF64);
+        for (Matrix* capped : {&capped64, &base_capped64}) {
+          Matrix unused(DType::kF64, 1, s.rows);
+          const std::vector<std::int32_t> targets(static_cast<std::size_t>(s.rows), 0);
+          reference().Run(ops::CrossEntropy{targets, softcap, {}, capped->view(), unused.view()});
+        }
+        Matrix logits64 = Convert(logits, DType::kF64);
+        Matrix base64 = Convert(base, DType::kF64);
+        Matrix kl64(DType::kF64, 1, s.rows);
+        reference().Run(
+            ops::KlDivergence{softcap, scale, base64.view(), logits64.view(), kl64.view()});
+        backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
+        backend().Run(ops::KlDivergence{softcap, scale, base.view(), logits.view(), kl.view()});
+        EXPECT_EQ(kl(0, 0), 0);
+        for (std::int64_t v = 0; v < s.cols; ++v) EXPECT_EQ(logits(0, v), 0);
+
+        // As for CrossEntropy: `error` of an exponential relative to itself, with its sum. The
+        // difference of two logits has it twice, and so has the logarithm of each sum.
+        std::vector<double> error;
+        std::vector<double> kl_error;
+        std::vector<double> lse;
+        for (std::int64_t n = 0; n < s.rows; ++n) {
+          double size = 0;
+          double moved = 0;  // the mean of |b - c| under q
+          for (std::int64_t v = 0; v < s.cols; ++v) {
+            if (std::isinf(capped64(n, v))) continue;
+            size = std::max({size, std::abs(capped64(n, v)), std::abs(base_capped64(n, v))});
+            moved += base64(n, v) * std::abs(base_capped64(n, v) - capped64(n, v));
+          }
+          double sum = 0;
+          for (std::int64_t v = 0; v < s.cols; ++v) sum += std::exp(capped64(n, v) - size);
+          lse.push_back(size + std::log(sum));
+          error.push_back(4 * unit * (1 + size) + Gamma(s.cols, u));
+          // Each term is taken from the largest logits, and has the difference of those besides.
+          const double terms = moved + 2 * size;
+          kl_error.push_back(error[n] * (3 * terms + 4) +
+                             2 * unit * std::log(static_cast<double>(s.cols)));
+        }
+        ExpectWithin(kl, kl64, Bound(kl, [&](std::int64_t, std::int64_t n) { return kl_error[n]; }),
+                     "kl");
+        ExpectWithin(
+            base, base64,
+            Bound(base64, [&](std::int64_t n,
+                              std::int64_t v) { return base64(n, v) * (2 * error[n] + unit); }),
+            "base");
+        ExpectWithin(logits, logits64,
+                     Bound(logits64,
+                           [&](std::int64_t n, std::int64_t v) {
+                             const double p = std::exp(capped64(n, v) - lse[n]);
+                             return scale * (p + base64(n, v)) *
+                                    (2 * error[n] + 2 * unit + (softcap == 0 ? 0 : 4 * unit));
+                           }),
+                     "logits");
       }
     }
   }

@@ -54,6 +54,9 @@ void Operands(OpLike<ops::GatedActivationBackward> auto& op, const auto& all) {
 void Operands(OpLike<ops::CrossEntropy> auto& op, const auto& all) {
   all(op.targets, op.row_scale, op.logits_inout, op.logprob, op.hit);
 }
+void Operands(OpLike<ops::KlDivergence> auto& op, const auto& all) {
+  all(op.base_inout, op.logits_inout, op.kl);
+}
 void Operands(OpLike<ops::SumRows> auto& op, const auto& all) { all(op.values, op.sums_acc); }
 void Operands(OpLike<ops::Copy> auto& op, const auto& all) { all(op.x, op.y); }
 void Operands(OpLike<ops::Zero> auto& op, const auto& all) { all(op.y); }

@@ -274,6 +274,17 @@ TEST_F(ReferenceBackendTest, CrossEntropyWithoutGradientKeepsCappedLogits) {
   ExpectValues(logprob, {{-std::log1p(std::exp(b - a))}});
 }
 
+// q = (3/4, 1/4) and p = (1/2, 1/2).
+TEST_F(ReferenceBackendTest, KlDivergenceIsThatOfTheBase) {
+  Matrix base = Make({{std::log(3.0), 0}});
+  Matrix logits = Make({{5, 5}});
+  Matrix kl(DType::kF64, 1, 1);
+  backend_->Run(ops::KlDivergence{0, 2, base.view(), logits.view(), kl.view()});
+  EXPECT_NEAR(kl(0, 0), 0.75 * std::log(1.5) + 0.25 * std::log(0.5), 1e-15);
+  ExpectValues(base, {{0.75, 0.25}});
+  ExpectValues(logits, {{-0.5, 0.5}});
+}
+
 TEST_F(ReferenceBackendTest, RowMoves) {
   const Matrix x = Make({{1, 2}, {3, 4}});
   Matrix y(DType::kF64, 3, 2);

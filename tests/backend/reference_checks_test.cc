@@ -70,6 +70,16 @@ TEST_F(ChecksTest, Shapes) {
         backend_->Run(ops::CrossEntropy{ids, 0, {}, x_.view(), vector_.view()});
       },
       "CrossEntropy", "logprob");
+  ExpectRefused(
+      [&] {
+        backend_->Run(ops::KlDivergence{0, 1, narrow.view(), x_.view(), per_row_.view()});
+      },
+      "KlDivergence", "logits_inout");
+  ExpectRefused(
+      [&] {
+        backend_->Run(ops::KlDivergence{0, 1, y_.view(), x_.view(), vector_.view()});
+      },
+      "KlDivergence", "kl");
   Matrix other_vector = vector_;
   ExpectRefused(
       [&] {

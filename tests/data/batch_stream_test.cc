@@ -90,6 +90,20 @@ TEST_F(BatchStreamTest, ResumesExactlyAtEveryMicroBatch) {
   }
 }
 
+TEST_F(BatchStreamTest, SkipsThroughEpochs) {
+  for (const bool packing : {false, true}) {
+    const StreamOptions options{
+        .per_device_train_batch_size = 1, .max_length = 16, .packing = packing, .seed = 3};
+    BatchStream walked(data_, options);
+    for (std::int64_t count = 0; count < 120; ++count) {
+      BatchStream skipped(data_, options);
+      skipped.Skip(count);
+      ASSERT_EQ(skipped.cursor(), walked.cursor()) << count;
+      ASSERT_EQ(skipped.PlanWindow(1).micro_batches, walked.PlanWindow(1).micro_batches) << count;
+    }
+  }
+}
+
 TEST_F(BatchStreamTest, PackingFillsAndKeepsOrder) {
   BatchStream packed(data_, {.per_device_train_batch_size = 2, .max_length = 16, .packing = true});
   EXPECT_GT(packed.FillRate(), 0.9);

@@ -144,6 +144,17 @@ const std::map<std::string, Change>& Recipes() {
       {"loraplus", [](TrainOptions& o) { o.loraplus_lr_ratio = 16; }},
       {"clipped", [](TrainOptions& o) { o.max_grad_norm = 0.01; }},
       {"bfloat16", [](TrainOptions& o) { o.compute_dtype = "bfloat16"; }},
+      {"anchor",
+       [](TrainOptions& o) {
+         o.anchor = o.data.dataset;
+         o.anchor_tokens = 100;
+         o.data.val_set_size = 5;
+       }},
+      {"anchored_kto",
+       [](TrainOptions& o) {
+         o.anchor = o.data.dataset;
+         UsePreferences(o, "unpaired.jsonl", "kto");
+       }},
       {"sigmoid",
        [](TrainOptions& o) {
          UsePreferences(o, "pairs.jsonl", "sigmoid");

@@ -142,6 +142,7 @@ class CpuBackend final : public Backend {
   void Call(const ops::GatedActivation& op) { ForRows(op.y, op, cpu::GatedRows); }
   void Call(const ops::GatedActivationBackward& op) { ForRows(op.dy, op, cpu::GatedBackwardRows); }
   void Call(const ops::CrossEntropy& op) { ForRows(op.logits_inout, op, cpu::CrossEntropyRows); }
+  void Call(const ops::KlDivergence& op) { ForRows(op.logits_inout, op, cpu::KlDivergenceRows); }
 
   // An expert that no token was routed to has N = 0, but kernels demand Product::rows > 0.
   void Call(const ops::Linear& op) {

@@ -49,6 +49,7 @@ void AttentionSinksRows(const ops::AttentionSinks& op, Range rows);
 
 // loss.cc
 void CrossEntropyRows(const ops::CrossEntropy& op, Range rows);
+void KlDivergenceRows(const ops::KlDivergence& op, Range rows);
 
 // experts.cc. The first two take all rows at once.
 void RouteExperts(const ops::RouteExperts& op);

@@ -14,10 +14,11 @@ BaseRecord RecordedBase(const PreparedRun& run) {
 
 Json RecordedOptions(const TrainPlan& plan, std::optional<std::uint64_t> weights) {
   const PreparedRun& run = *plan.run;
-  const std::optional<Dataset>& held_out = run.data->held_out;
+  const RunData& data = *run.data;
   RecordedModel model = run.base.recorded;
   model.weights = weights;
-  return RecordedOptions(plan.options, model, run.data->train, held_out ? &*held_out : nullptr);
+  return RecordedOptions(plan.options, model, data.train, data.held_out ? &*data.held_out : nullptr,
+                         data.anchors ? &*data.anchors : nullptr);
 }
 
 }  // namespace qlora

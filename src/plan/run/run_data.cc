@@ -11,6 +11,7 @@
 #include "model/base_record.h"
 #include "plan/preference_notes.h"
 #include "plan/preference_options.h"
+#include "plan/run/anchor_data.h"
 #include "prompt/chat_template_load.h"
 #include "tokenizer/adapter_files.h"
 
@@ -91,6 +92,7 @@ std::shared_ptr<const RunData> OpenRunData(Context& context, const TrainOptions&
   data->prompts = EncodePrompts(options, layout, data->tokenizer, data->chat.get(), limits);
   data->notes = NotesOf(*data, fields, tokenizer_note);
   data->notes.push_back(NoteOfPreferences(options, data->train));
+  if (!options.anchor.empty()) OpenAnchors(context, options, reading, *data);
   return data;
 }
 

@@ -31,6 +31,8 @@ struct RunData {
   std::optional<Dataset> held_out = {};
   std::optional<Dataset> calibration = {};  // of decisions, for their temperatures
   StreamOptions stream = {};
+  std::optional<Dataset> anchors = {};  // of which a micro-batch joins each step
+  StreamOptions anchor_stream = {};
   PreferenceForm form = PreferenceForm::kNone;
   TrainingDataReport report = {};
   RecordedPrompts recorded = {};

@@ -10,6 +10,7 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/resume_point.h"
 #include "io/json.h"
+#include "objective/anchored.h"
 #include "objective/decision.h"
 #include "objective/preference.h"
 #include "objective/supervised.h"
@@ -61,6 +62,12 @@ std::shared_ptr<const Objective> ObjectiveOf(const TrainOptions& options, const 
   return std::make_shared<DecisionObjective>(loss);
 }
 
+std::shared_ptr<const Objective> WithAnchors(std::shared_ptr<const Objective> objective,
+                                             const TrainOptions& options) {
+  if (options.anchor.empty()) return objective;
+  return std::make_shared<Anchored>(std::move(objective), options.anchor_weight);
+}
+
 RunSteps StepsOf(const TrainOptions& options, const BatchStream& stream, FittedRun fitted,
                  std::shared_ptr<const Objective> objective) {
   RunSteps steps;
@@ -102,8 +109,9 @@ DiskPlan DiskOf(const TrainOptions& options, const RunStart& start, const RunBas
 std::string CheckResumedOptions(const TrainOptions& options, const RunStart& start,
                                 const RunBase& base, const RunData& data) {
   if (!start.checkpoint) return "";
-  const Json recorded = RecordedOptions(options, base.recorded, data.train,
-                                        data.held_out ? &*data.held_out : nullptr);
+  const Json recorded =
+      RecordedOptions(options, base.recorded, data.train, data.held_out ? &*data.held_out : nullptr,
+                      data.anchors ? &*data.anchors : nullptr);
   CheckOptionsOnResume(*start.checkpoint, recorded, /*base_may_change=*/true);
   if (!SplitsStepsAgain(*start.checkpoint, recorded)) return "";
   return "steps are split into other micro-batches than before: a step has the same samples, but "
@@ -142,7 +150,8 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.memory = std::move(fitted.plan);
   fit.ranks = PlanRanks(start.place, base.stages, base.adapter, base.config,
                         fitted.needs.train_rows, base.precision.wide);
-  fit.steps = StepsOf(options, stream, std::move(fitted), ObjectiveOf(options, start, data));
+  fit.steps = StepsOf(options, stream, std::move(fitted),
+                      WithAnchors(ObjectiveOf(options, start, data), options));
   MetricNamed(*fit.steps.step.objective, options.metric_for_best_model);
   const Schedule& schedule = fit.steps.schedule;
   if (fit.steps.step.objective->needs_kl()) {

@@ -1,0 +1,153 @@
+// Runs that an anchor keeps near their base.
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "train/tiny_run.h"
+
+namespace qlora {
+namespace {
+
+class AnchorTest : public TinyRunTest {
+ protected:
+  static constexpr const char* kTexts =
+      "{\"text\": \"Once upon a time there was a little house by the sea.\"}\n"
+      "{\"text\": \"The cat sat on the mat and looked at the moon.\"}\n"
+      "{\"text\": \"It rained, and nobody went out.\"}\n";
+  static constexpr const char* kOtherTexts =
+      "{\"text\": \"A dog ran over the hill and into the wood.\"}\n"
+      "{\"text\": \"They had bread and soup, and were glad.\"}\n";
+
+  // A run with an anchor.
+  TrainOptions Anchored(const std::string& name, const std::string& text = kTexts) {
+    TrainOptions options = Options(name);
+    options.anchor = {folder_.Write(name + "-anchor.jsonl", text)};
+    options.anchor_tokens = 64;
+    return options;
+  }
+  double AnchorKl(const std::string& name, std::int64_t step) const {
+    return Json::parse(Steps(name)[step])["anchor_kl"].get<double>();
+  }
+  // The divergence of a trained adapter from the base, on texts that no run has seen.
+  double HeldOutKl(const std::string& adapter) {
+    TrainOptions options = Anchored(adapter + "-measured", kOtherTexts);
+    options.adapter = root_ / adapter;
+    options.lora_r = TrainOptions().lora_r;
+    options.lora_dropout = TrainOptions().lora_dropout;
+    options.learning_rate = 0;
+    options.max_steps = 1;
+    Run(options);
+    return AnchorKl(adapter + "-measured", 0);
+  }
+};
+
+// With B = 0 the adapter changes no bit of the logits.
+TEST_F(AnchorTest, TheFirstDivergenceIsZeroInEveryFamily) {
+  for (const auto& entry : fs::directory_iterator(kGolden)) {
+    const std::string family = entry.path().filename();
+    if (!family.ends_with("-tiny")) continue;
+    SCOPED_TRACE(family);
+    TrainOptions options = Anchored(family);
+    options.model_name_or_path = entry.path();
+    options.max_steps = 2;
+    options.neftune_noise_alpha = 5;
+    Run(options);
+    EXPECT_EQ(AnchorKl(family, 0), 0);
+    EXPECT_GT(AnchorKl(family, 1), 0);
+  }
+}
+
+// An anchor whose gradient is 0 in the first step changes nothing of it.
+TEST_F(AnchorTest, TheLossIsThatOfTheObjective) {
+  Run(Options("plain"));
+  Run(Anchored("anchored"));
+  const Json plain = Json::parse(Steps("plain")[0]);
+  const Json anchored = Json::parse(Steps("anchored")[0]);
+  for (const char* key : {"loss", "grad_norm", "tokens"})
+    EXPECT_EQ(plain[key], anchored[key]) << key;
+  EXPECT_NE(Steps("plain")[2], Steps("anchored")[2]);
+}
+
+TEST_F(AnchorTest, AWeightKeepsTheModelNearItsBaseOnOtherTexts) {
+  for (const char* name : {"free", "held"}) {
+    TrainOptions options = Anchored(name);
+    options.anchor_weight = name == std::string("held") ? 10 : 1e-9;
+    options.max_steps = 30;
+    Run(options);
+  }
+  EXPECT_LT(HeldOutKl("held"), 0.5 * HeldOutKl("free"));
+}
+
+TEST_F(AnchorTest, AResumedRunIsAnUnbrokenOne) {
+  TrainOptions options = Anchored("whole");
+  options.anchor_tokens = 32;  // the texts are several micro-batches
+  Run(options);
+  for (const std::int64_t stop : {1, 5}) {
+    options.output_dir = root_ / ("parts" + std::to_string(stop));
+    options.resume_from_checkpoint.clear();
+    Run(options, stop);
+    options.resume_from_checkpoint = "auto";
+    Run(options);
+    const std::string name = fs::path(options.output_dir).filename();
+    EXPECT_EQ(Steps("whole"), Steps(name)) << stop;
+    EXPECT_TRUE(Adapter("whole") == Adapter(name)) << stop;
+  }
+}
+
+TEST_F(AnchorTest, AResumedRunHasTheSameTexts) {
+  TrainOptions options = Anchored("run");
+  Run(options, 2);
+  options.resume_from_checkpoint = "auto";
+  TrainOptions other = options;
+  other.anchor = {folder_.Write("other.jsonl", kOtherTexts)};
+  ExpectRefused(other, "the texts of anchor");
+  other.anchor.clear();
+  other.anchor_tokens = TrainOptions().anchor_tokens;
+  ExpectRefused(other, "the texts of anchor");
+  other = options;
+  other.anchor = {folder_.Write("moved.jsonl", kTexts)};
+  Run(other);
+}
+
+TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
+  const auto refused = [&](const Change& change, const std::string& why) {
+    TrainOptions options = Anchored("refused");
+    change(options);
+    ExpectRefused(options, why);
+    EXPECT_FALSE(fs::exists(options.output_dir));
+  };
+  using O = TrainOptions;
+  refused([](O& o) { o.anchor_weight = 0; }, "anchor_weight");
+  refused([](O& o) { o.anchor_weight = NAN; }, "anchor_weight");
+  refused([](O& o) { o.anchor_tokens = 1; }, "anchor_tokens");
+  refused([](O& o) { o.anchor = {"no-such.jsonl"}; }, "no-such.jsonl");
+  const auto without = [&](const Change& change, const std::string& why) {
+    refused([&](O& o) { o.anchor.clear(), o.anchor_tokens = O().anchor_tokens, change(o); }, why);
+  };
+  without([](O& o) { o.anchor_weight = 2; }, "anchor_weight would have no effect");
+  without([](O& o) { o.anchor_tokens = 7; }, "anchor_tokens would have no effect");
+  const std::string question = folder_.Write(
+      "question.jsonl",
+      R"({"state": "The lamp is on.", "type": "noul", "instructions": "Is it dark?", "answer": "no"})"
+      "\n");
+  refused([&](O& o) { o.anchor = {question}; }, "question.jsonl");
+}
+
+// The longest texts are cut, and the plan has room for the anchor.
+TEST_F(AnchorTest, ThePlanHasRoomForTheAnchor) {
+  const auto peak = [&](TrainOptions options) {
+    Context context(1);
+    const TrainPlan plan = PlanTraining(context, options);
+    return plan.memory.train_peak;
+  };
+  TrainOptions options = Anchored("plan");
+  options.data.reading.max_length = 16;
+  options.data.reading.over_long = "truncate";
+  options.per_device_train_batch_size = 1;
+  const std::size_t small = peak(options);
+  options.anchor_tokens = 4096;
+  EXPECT_GT(peak(options), small + (4096 - 64) * 4 * 64);
+}
+
+}  // namespace
+}  // namespace qlora
