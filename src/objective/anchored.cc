@@ -13,7 +13,7 @@ Anchored::Anchored(std::shared_ptr<const Objective> objective, double weight)
     : objective_(std::move(objective)),
       weight_(weight),
       metrics_(objective_->metrics().begin(), objective_->metrics().end()) {
-  metrics_.push_back({.name = "anchor_kl"});
+  metrics_.push_back({.name = "anchor_kl", .in_evals = false});
 }
 
 void Anchored::Run(const ObjectivePass& pass, LoraAdapter* trained, std::span<double> sums) const {

@@ -12,7 +12,7 @@ namespace qlora {
 
 // The gradient is that of the loss of the objective plus weight times anchor_kl, the mean of
 // KL(p_base || p) over the predicted tokens of the anchors. Each is reported by itself. Of a pass
-// without anchor it is the objective; evaluations, which have no anchors, know no anchor_kl.
+// without anchor it is the objective; evaluations have no anchors and report no anchor_kl.
 class Anchored : public Objective {
  public:
   Anchored(std::shared_ptr<const Objective> objective, double weight);

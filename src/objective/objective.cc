@@ -16,6 +16,7 @@ double ValueOf(const std::vector<MetricValue>& metrics, std::string_view name) {
 const Metric& MetricNamed(const Objective& objective, std::string_view name) {
   std::string names;
   for (const Metric& metric : objective.metrics()) {
+    if (!metric.in_evals) continue;
     if (metric.name == name) return metric;
     names += (names.empty() ? "" : ", ") + std::string(metric.name);
   }
@@ -27,7 +28,8 @@ std::vector<MetricValue> MetricsOf(const Objective& objective, std::span<const d
   std::vector<MetricValue> metrics;
   for (std::int64_t i = 1; i < std::ssize(values); ++i) {
     const Metric& metric = objective.metrics()[i];
-    if (metric.in_steps || !of_steps) metrics.push_back({std::string(metric.name), values[i]});
+    const bool reported = of_steps ? metric.in_steps : metric.in_evals;
+    if (reported) metrics.push_back({std::string(metric.name), values[i]});
   }
   return metrics;
 }

@@ -26,6 +26,7 @@ namespace qlora {
 struct Metric {
   std::string_view name;
   bool in_steps = true;  // false: evaluations alone report it
+  bool in_evals = true;  // false: steps alone do
   bool higher_is_better = false;
 };
 
@@ -82,11 +83,11 @@ class Objective {
                                      const WindowTotals& totals) const = 0;
 };
 
-// Errors: InvalidInput where the objective has no metric of this name; the message lists those it
-// has.
+// The metric of evaluations of this name. Errors: InvalidInput where the objective has none; the
+// message lists those it has.
 const Metric& MetricNamed(const Objective& objective, std::string_view name);
 // The values of Objective::Values with their names, without the loss. of_steps: those that steps
-// report. A NaN is a value that this window does not have.
+// report, else those of evaluations. A NaN is a value that this window does not have.
 std::vector<MetricValue> MetricsOf(const Objective& objective, std::span<const double> values,
                                    bool of_steps);
 

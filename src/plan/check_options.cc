@@ -1,5 +1,7 @@
 #include "plan/check_options.h"
 
+#include <cmath>
+
 #include "adapter/lora_init.h"
 #include "base/check.h"
 #include "log/run_log.h"
@@ -13,6 +15,7 @@ namespace {
 
 constexpr double kMostEpochs = 10000;  // the steps of each epoch are counted
 constexpr std::int64_t kMostReductionGroups = 4096;
+constexpr std::int64_t kMostAnchorTokens = std::int64_t{1} << 20;
 
 // How often something happens is said in one way.
 void CheckInterval(const char* what, std::int64_t steps, std::int64_t per_epoch, double ratio) {
@@ -26,6 +29,17 @@ void CheckSchedule(const TrainOptions& o) {
   }
   if (o.min_lr > o.learning_rate) {
     ThrowInvalidInput("min_lr {} is above learning_rate {}", o.min_lr, o.learning_rate);
+  }
+}
+
+void CheckAnchor(const TrainOptions& o) {
+  if (!(o.anchor_weight > 0) || std::isinf(o.anchor_weight)) {
+    ThrowInvalidInput("anchor_weight must be a positive number, found {}", o.anchor_weight);
+  }
+  // Of one token nothing is predicted.
+  if (o.anchor_tokens < 2 || o.anchor_tokens > kMostAnchorTokens) {
+    ThrowInvalidInput("anchor_tokens must be 2 to {}, found {}", kMostAnchorTokens,
+                      o.anchor_tokens);
   }
 }
 
@@ -106,6 +120,7 @@ void CheckRanges(const TrainOptions& o) {
                         o.num_train_epochs);
     }
   }
+  CheckAnchor(o);
   not_negative("seed", o.seed);
   not_negative("val_set_size", o.data.val_set_size);
   not_negative("calibration_size", o.data.calibration_size);
@@ -137,10 +152,6 @@ void CheckRanges(const TrainOptions& o) {
   not_negative("sample_steps", o.sample_steps);
   positive("sample_max_new_tokens", o.sample_max_new_tokens);
   positive("max_skipped_steps", o.max_skipped_steps);
-  positive("anchor_weight", o.anchor_weight);
-  if (o.anchor_tokens < 2) {  // of one token nothing is predicted
-    ThrowInvalidInput("anchor_tokens must be 2 or more, found {}", o.anchor_tokens);
-  }
   not_negative("neftune_noise_alpha", o.neftune_noise_alpha);
   share("label_smoothing_factor", o.label_smoothing_factor);
   // The loss computes with float32, in which a number just below 1 is 1.

@@ -68,6 +68,16 @@ TEST_F(AnchorTest, TheLossIsThatOfTheObjective) {
   EXPECT_NE(Steps("plain")[2], Steps("anchored")[2]);
 }
 
+TEST_F(AnchorTest, EvaluationsKnowNoAnchor) {
+  TrainOptions options = Anchored("evaluated");
+  options.data.eval_dataset = options.data.dataset;
+  options.max_steps = 1;
+  Run(options);
+  const std::string log = ReadTextFile(root_ / "evaluated" / "eval_log.jsonl");
+  EXPECT_THAT(log, testing::HasSubstr("eval_loss"));
+  EXPECT_THAT(log, testing::Not(testing::HasSubstr("anchor_kl")));
+}
+
 TEST_F(AnchorTest, AWeightKeepsTheModelNearItsBaseOnOtherTexts) {
   for (const char* name : {"free", "held"}) {
     TrainOptions options = Anchored(name);
