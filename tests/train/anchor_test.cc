@@ -57,6 +57,40 @@ TEST_F(AnchorTest, TheFirstDivergenceIsZeroInEveryFamily) {
   }
 }
 
+TEST_F(AnchorTest, GoesWithEveryObjective) {
+  const auto expect_anchor = [&](const std::string& name, const Change& change) {
+    SCOPED_TRACE(name);
+    TrainOptions options = Anchored(name);
+    change(options);
+    options.max_steps = 2;
+    Run(options);
+    EXPECT_EQ(AnchorKl(name, 0), 0);
+    EXPECT_GT(AnchorKl(name, 1), 0);
+  };
+  const auto preference = [](TrainOptions& o, const char* file, const char* loss) {
+    o.model_name_or_path = kGolden / "preference" / "stories260K-hf";
+    o.data.dataset = {kGolden / "preference" / file};
+    o.data.reading.max_length = 192;
+    o.lora_dropout = 0;
+    o.preference.preference_loss = {loss};
+  };
+  expect_anchor("pairs", [&](TrainOptions& o) { preference(o, "pairs.jsonl", "sigmoid"); });
+  expect_anchor("labels", [&](TrainOptions& o) { preference(o, "unpaired.jsonl", "kto"); });
+  expect_anchor("decisions", [](TrainOptions& o) {
+    o.model_name_or_path = kGolden / "decision" / "qwen3";
+    o.data.dataset = {kGolden / "decision" / "tiny-qwen3" / "train.jsonl"};
+    o.data.reading.max_length = 0;
+    o.data.reading.decision.decision_template = "plain";
+    o.lora_dropout = 0;
+  });
+  expect_anchor("packed", [](TrainOptions& o) { o.data.packing = true; });
+  expect_anchor("dora", [](TrainOptions& o) { o.use_dora = true; });
+  expect_anchor("rslora", [](TrainOptions& o) { o.use_rslora = true; });
+  expect_anchor("modules", [](TrainOptions& o) {
+    o.modules_to_save = {"embed_tokens", "lm_head"};
+  });
+}
+
 // An anchor whose gradient is 0 in the first step changes nothing of it.
 TEST_F(AnchorTest, TheLossIsThatOfTheObjective) {
   Run(Options("plain"));
