@@ -23,6 +23,7 @@ class AnchorTest : public TinyRunTest {
     TrainOptions options = Options(name);
     options.anchor = {folder_.Write(name + "-anchor.jsonl", text)};
     options.anchor_tokens = 64;
+    options.warmup_ratio = 0;  // the first step trains
     return options;
   }
   double AnchorKl(const std::string& name, std::int64_t step) const {
