@@ -183,9 +183,10 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
 
 // The longest texts are cut, and the plan has room for the anchor.
 TEST_F(AnchorTest, ThePlanHasRoomForTheAnchor) {
-  const auto peak = [&](TrainOptions options) {
+  const auto peak = [&](const TrainOptions& options) {
     Context context(1);
     const TrainPlan plan = PlanTraining(context, options);
+    EXPECT_EQ(plan.data.anchors->files.front().samples, 3);
     return plan.memory.train_peak;
   };
   TrainOptions options = Anchored("plan");
