@@ -55,8 +55,8 @@ class TimedBackend final : public BackendDecorator {
     if (is(std::type_identity<std::tuple<ops::Rope>>{})) return Part::kRope;
     using Gates = std::tuple<GatedActivation, GatedActivationBackward, GateRows, GateRowsBackward>;
     if (is(std::type_identity<Gates>{})) return Part::kActivation;
-    if (is(std::type_identity<std::tuple<CrossEntropy, KlDivergence, SumRows>>{}))
-      return Part::kLoss;
+    using Losses = std::tuple<CrossEntropy, KlDivergence, SumRows>;
+    if (is(std::type_identity<Losses>{})) return Part::kLoss;
     if (is(std::type_identity<std::tuple<Update, SumOfSquares>>{})) return Part::kOptimizer;
     return Part::kOther;
   }

@@ -95,8 +95,9 @@ struct TrainingDataReport {
   DataReport train;
   std::optional<PackingReport> packing;  // with the option packing
   std::optional<DataReport> held_out;
-  std::int64_t shared = 0;  // held-out samples that are trained on as well
-  bool is_split = false;    // held_out was drawn from the same files, by val_set_size
+  std::int64_t shared = 0;            // held-out samples that are trained on as well
+  bool is_split = false;              // held_out was drawn from the same files, by val_set_size
+  std::optional<DataReport> anchors;  // texts that keep the model near its base
 };
 
 }  // namespace qlora

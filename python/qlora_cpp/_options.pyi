@@ -121,6 +121,9 @@ class TrainOptions(TypedDict, total=False):
     kto_undesirable_weight: Union[float, str]
     kto_rejected_weight: Union[float, str]
     reference: str
+    anchor: Union[Sequence[Any], str]
+    anchor_weight: Union[float, str]
+    anchor_tokens: int
     per_device_train_batch_size: int
     micro_batch_size: int
     batch_size: int

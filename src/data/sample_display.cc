@@ -132,6 +132,7 @@ std::string RenderTrainingData(const TrainingDataReport& report) {
         report.packing->micro_batches, report.packing->capacity, 100 * report.packing->fill_rate);
   }
   if (report.held_out) out += "held out for evaluation\n" + RenderReport(*report.held_out);
+  if (report.anchors) out += "anchor\n" + RenderReport(*report.anchors);
   if (report.shared > 0) {
     fmt::format_to(std::back_inserter(out),
                    "evaluation samples that are also in the training data: {}\n", report.shared);
@@ -150,6 +151,7 @@ OrderedJson TrainingDataToJson(const TrainingDataReport& report) {
     json["held_out"] = ReportToJson(*report.held_out);
     json["held_out"]["also_trained_on"] = report.shared;
   }
+  if (report.anchors) json["anchor"] = ReportToJson(*report.anchors);
   return json;
 }
 

@@ -183,12 +183,13 @@ double Divergence(const Decoder& decoder, const PassInputs& inputs, const ConstM
   }
   const MatrixView sum = Columns(activations.sums, 0, 1);
   backend.Run(ops::Zero{sum});
-  const std::vector<AdapterRows> base_head = ForAllRows(nullptr, total);
+  const AdapterRows base_head{nullptr, 0, total};
   for (std::int64_t begin = 0; begin < total; begin += chunk) {
     const std::int64_t count = std::min(chunk, total - begin);
     const IndexView rows = Part(inputs.head_rows, begin, count);
     const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
-    const MatrixView of_base = LogitsOf(decoder, base, rows, base_head, begin, chunk, activations);
+    const MatrixView of_base =
+        LogitsOf(decoder, base, rows, {&base_head, 1}, begin, chunk, activations);
     const MatrixView kl = Columns(Rows(activations.row_stats, 0, 1), begin, count);
     backend.Run(ops::KlDivergence{decoder.config().final_softcap, static_cast<float>(scale),
                                   of_base, logits, kl});

@@ -4,6 +4,14 @@
 #include "pass/eval_memory.h"
 
 namespace qlora {
+namespace {
+
+MatrixView LayoutAnchorBase(Carver& carver, const DecoderConfig& config, const Precision& precision,
+                            std::int64_t rows) {
+  return carver.Matrix(precision.wide, rows, config.hidden_size);
+}
+
+}  // namespace
 
 AnchorBase ForwardBase(const StepModel& model, const RankPlace& place, const StepBatch& batch) {
   AnchorBase base;
@@ -16,14 +24,11 @@ AnchorBase ForwardBase(const StepModel& model, const RankPlace& place, const Ste
       PrepareInputs(decoder, rows, {ForAllRows(nullptr, rows.rows())}, activations);
   ForwardStage(model.communicator, place, decoder, inputs, activations);
   if (!place.is_last_stage()) return base;
-  Carver plan;
-  const auto layout = [&](Carver& carver) {
-    return carver.Matrix(activations.x_out.dtype, rows.rows(), activations.x_out.cols);
-  };
-  layout(plan);
-  base.memory = Arena(plan.bytes(), decoder.backend().memory());
+  base.memory = Arena(BytesOfAnchorBase(decoder.config(), decoder.precision(), rows.rows()),
+                      decoder.backend().memory());
   Carver carver(base.memory);
-  const MatrixView x_out = layout(carver);
+  const MatrixView x_out =
+      LayoutAnchorBase(carver, decoder.config(), decoder.precision(), rows.rows());
   decoder.backend().Run(ops::Copy{activations.x_out, x_out});
   base.x_out = x_out;
   return base;
@@ -32,7 +37,7 @@ AnchorBase ForwardBase(const StepModel& model, const RankPlace& place, const Ste
 std::size_t BytesOfAnchorBase(const DecoderConfig& config, const Precision& precision,
                               std::int64_t rows) {
   Carver plan;
-  plan.Matrix(precision.wide, rows, config.hidden_size);
+  LayoutAnchorBase(plan, config, precision, rows);
   return plan.bytes();
 }
 

@@ -23,6 +23,7 @@ class AnchorTest : public TinyRunTest {
     TrainOptions options = Options(name);
     options.anchor = {folder_.Write(name + "-anchor.jsonl", text)};
     options.anchor_tokens = 64;
+    options.warmup_ratio = 0;  // the first step trains
     return options;
   }
   double AnchorKl(const std::string& name, std::int64_t step) const {
@@ -58,14 +59,14 @@ TEST_F(AnchorTest, TheFirstDivergenceIsZeroInEveryFamily) {
 }
 
 TEST_F(AnchorTest, GoesWithEveryObjective) {
-  const auto expect_anchor = [&](const std::string& name, const Change& change) {
+  const auto expect_anchor = [&](const std::string& name, const Change& change, double first = 0) {
     SCOPED_TRACE(name);
     TrainOptions options = Anchored(name);
     change(options);
     options.max_steps = 2;
     Run(options);
-    EXPECT_EQ(AnchorKl(name, 0), 0);
-    EXPECT_GT(AnchorKl(name, 1), 0);
+    EXPECT_NEAR(AnchorKl(name, 0), 0, first);
+    EXPECT_GT(AnchorKl(name, 1), first);
   };
   const auto preference = [](TrainOptions& o, const char* file, const char* loss) {
     o.model_name_or_path = kGolden / "preference" / "stories260K-hf";
@@ -77,14 +78,17 @@ TEST_F(AnchorTest, GoesWithEveryObjective) {
   expect_anchor("pairs", [&](TrainOptions& o) { preference(o, "pairs.jsonl", "sigmoid"); });
   expect_anchor("labels", [&](TrainOptions& o) { preference(o, "unpaired.jsonl", "kto"); });
   expect_anchor("decisions", [](TrainOptions& o) {
-    o.model_name_or_path = kGolden / "decision" / "qwen3";
-    o.data.dataset = {kGolden / "decision" / "tiny-qwen3" / "train.jsonl"};
+    o.model_name_or_path = kGolden / "decision" / "tiny-qwen3";
+    o.data.dataset = {kGolden / "decision" / "qwen3" / "train.jsonl"};
     o.data.reading.max_length = 0;
     o.data.reading.decision.decision_template = "plain";
     o.lora_dropout = 0;
   });
   expect_anchor("packed", [](TrainOptions& o) { o.data.packing = true; });
-  expect_anchor("dora", [](TrainOptions& o) { o.use_dora = true; });
+  // The lengths of DoRA round: a logit of size s and its divergence err by some roundings of s, for
+  // which 100 with s = 10 leave room in float32.
+  expect_anchor(
+      "dora", [](TrainOptions& o) { o.use_dora = true; }, 100 * 10 * 0x1p-24);
   expect_anchor("rslora", [](TrainOptions& o) { o.use_rslora = true; });
   expect_anchor("modules", [](TrainOptions& o) {
     o.modules_to_save = {"embed_tokens", "lm_head"};
@@ -179,9 +183,10 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
 
 // The longest texts are cut, and the plan has room for the anchor.
 TEST_F(AnchorTest, ThePlanHasRoomForTheAnchor) {
-  const auto peak = [&](TrainOptions options) {
+  const auto peak = [&](const TrainOptions& options) {
     Context context(1);
     const TrainPlan plan = PlanTraining(context, options);
+    EXPECT_EQ(plan.data.anchors->files.front().samples, 3);
     return plan.memory.train_peak;
   };
   TrainOptions options = Anchored("plan");

@@ -104,6 +104,7 @@ TEST_F(GuardedRunTest, Recipes) {
   Check("smoothed", [](TrainOptions& o) { o.label_smoothing_factor = 0.1; });
   Check("clipped", [](TrainOptions& o) { o.max_grad_norm = 0.1; });
   Check("packed", [](TrainOptions& o) { o.data.packing = true; });
+  Check("anchored", [](TrainOptions& o) { o.anchor = o.data.dataset; });
   Check("modules", [](TrainOptions& o) {
     o.modules_to_save = {"lm_head", "embed_tokens"};
     o.embedding_learning_rate = 1e-3;

@@ -1,9 +1,6 @@
 #include "plan/run/anchor_data.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -39,13 +36,7 @@ void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn
                         .packing = true,
                         .shuffle = options.data.shuffle,
                         .seed = static_cast<std::uint64_t>(options.seed)};
-  const std::int64_t cut = anchors.report().truncated;
-  std::string note = fmt::format(
-      "anchor: {} tokens in {} samples{}, of which up to {} join each step",
-      anchors.report().supervised, anchors.size(),
-      cut > 0 ? fmt::format(" ({} cut to {} tokens)", cut, fields.reading.max_length) : "",
-      options.anchor_tokens);
-  data.notes.push_back(std::move(note));
+  data.report.anchors = anchors.report();
   data.anchors = std::move(anchors);
 }
 
