@@ -426,21 +426,6 @@ PreferenceRecord OfPairIds(const OrderedJson& record) {
   return read;
 }
 
-// {"prompt_ids", "chosen_ids", "rejected_ids"}: the tokens stand for the texts of the answers.
-PreferenceRecord OfPairIds(const OrderedJson& record) {
-  const OrderedJson& prompt = *Require(record, kPromptIds).value;
-  const Field chosen = Require(record, kChosenIds);
-  const Field rejected = Require(record, kRejectedIds);
-  OrderedJson base = record;
-  for (const Names names : {Names(kPromptIds), Names(kChosenIds), Names(kRejectedIds),
-                            Names(kChosen), Names(kRejected)}) {
-    Erase(base, names);
-  }
-  PreferenceRecord read;
-  read.answers = {OfIds(base, prompt, chosen), OfIds(base, prompt, rejected)};
-  return read;
-}
-
 bool LabelOf(const OrderedJson& value, std::string_view name) {
   if (value.is_boolean()) return value.get<bool>();
   if (value == 1) return true;
