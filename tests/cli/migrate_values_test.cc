@@ -159,8 +159,8 @@ TEST_F(MigrateValuesTest, TheFormatsOfPairsAreNamed) {
         fmt::format("stage: {}\ndataset_dir: {}\ndataset: {}\n", stage, scratch_.string(), name),
         "llama-factory");
   };
-  EXPECT_THAT(of_list("dpo", "pairs"), HasSubstr("pairs.json\n"));
-  EXPECT_THAT(of_list("sft", "plain"), HasSubstr("plain.json\n"));
+  EXPECT_THAT(of_list("dpo", "pairs"), HasSubstr("pairs.json]"));
+  EXPECT_THAT(of_list("sft", "plain"), HasSubstr("plain.json]"));
   EXPECT_THAT(of_list("sft", "pairs"), Not(HasSubstr("\ndataset:")));
 }
 
