@@ -14,7 +14,7 @@ for component in "${@:4}"; do
   cat >"$scratch/$component/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.25)
 project(use LANGUAGES CXX)
-find_package(qlora 0.1 REQUIRED COMPONENTS $component)
+find_package(qlora REQUIRED COMPONENTS $component)
 add_executable(use main.cc)
 target_link_libraries(use PRIVATE qlora::$component)
 CMAKE

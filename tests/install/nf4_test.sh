@@ -22,7 +22,7 @@ if ldd "$scratch/build/nf4" | grep -E 'yaml|utf8proc|pcre'; then
   exit 1
 fi
 # Another version is refused, and so is a part that does not exist.
-for wrong in '9.0' '0.1 COMPONENTS nothing'; do
+for wrong in '9.0' 'COMPONENTS nothing'; do
   cat >"$scratch/CMakeLists.txt" <<CMAKE
 cmake_minimum_required(VERSION 3.25)
 project(wrong LANGUAGES CXX)

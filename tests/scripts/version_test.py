@@ -141,6 +141,16 @@ class VersionTest(unittest.TestCase):
         changes.write_text("# Changes\n\n## 9.8.7\n")
         self.assertEqual(self.refusal(), "tag v9.8.7: files were changed since\n")
 
+    # A package is compatible within its minor version.
+    def test_examples_ask_for_this_release(self):
+        minor = ".".join(NUMBER.split(".")[:2])
+        files = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/CMakeLists.txt"), *ROOT.glob("*.md")]
+        asked = {str(file): re.findall(r"find_package\(qlora ([0-9.]+)", file.read_text()) for file in files}
+        found = {name: numbers for name, numbers in asked.items() if numbers}
+        self.assertGreaterEqual(len(found), 2)
+        for name, numbers in found.items():
+            self.assertEqual(set(numbers), {minor}, name)
+
     @unittest.skipUnless(shutil.which("dpkg-deb"), "no dpkg")
     def test_packages_have_the_version_of_the_program(self):
         self.git("tag", "v9.8.7")
