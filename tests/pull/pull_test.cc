@@ -13,6 +13,7 @@
 #include "bound_by_permissions.h"
 #include "io/test_util.h"
 #include "pull/fake_hub.h"
+#include "recorded_syncs.h"
 
 namespace qlora {
 namespace {
@@ -101,6 +102,15 @@ TEST_F(PullTest, FillsTheCacheWithWhatTrainingNeeds) {
   const std::int64_t before = hub_.CountFileRequests();
   EXPECT_EQ(Run().progress.bytes_received, 0);
   EXPECT_EQ(hub_.CountFileRequests(), before);
+}
+
+// Every later program takes a blob that is there for right, also after a power failure.
+TEST_F(PullTest, BlobsAreOnTheDiskBeforeTheyHaveTheirNames) {
+  RecordedSyncs syncs;
+  Run();
+  const std::string weights = Sha256Of(hub_.files.at("model.safetensors"));
+  EXPECT_THAT(syncs.named(), testing::Contains((folder() / "blobs" / weights).string()));
+  EXPECT_EQ(syncs.unsynced(), std::vector<std::string>());
 }
 
 TEST_F(PullTest, ABrokenConnectionContinuesWhereItEnded) {
