@@ -30,6 +30,14 @@ TEST(DataSliceTest, RecordsAsPythonSlices) {
   EXPECT_EQ(Records("f[:]", 100), Range(0, 100));
 }
 
+// To the nearest record, also where 29 / 100 * 100 is a little less than 29.
+TEST(DataSliceTest, PercentsAreRounded) {
+  EXPECT_EQ(Records("f[:29%]", 100), Range(0, 29));
+  EXPECT_EQ(Records("f[:55%]", 9), Range(0, 5));
+  EXPECT_EQ(Records("f[55%:]", 9), Range(5, 9));
+  EXPECT_EQ(Records("f[:54%]", 8), Range(0, 4));
+}
+
 TEST(DataSliceTest, OtherBracketsArePatternsAndNames) {
   for (const char* name : {"data[0-9].jsonl", "data[12]", "data[:a]", "data[:1]x", "[1", "a]",
                            "data[:1.5]", "data[:%]"}) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "qlora/error.h"
 
@@ -29,6 +30,41 @@ TEST(Sampler, DrawsFromTheTopOnlyAndEachDrawIsItsOwn) {
   }
   // p = 1 / (1 + e^-0.1) = 0.525; four standard deviations of 1000 draws.
   EXPECT_NEAR(first, 525, 4 * std::sqrt(1000 * 0.525 * 0.475));
+}
+
+// The tokens of a thousand draws with probabilities of 0.5, 0.3, 0.15 and 0.05, in which each that
+// is kept comes up.
+std::set<std::int32_t> Drawn(double top_p, double min_p) {
+  GenerateOptions options;
+  options.do_sample = true;
+  options.top_p = top_p;
+  options.min_p = min_p;
+  Sampler sampler(options);
+  const std::vector<float> logits = {std::log(0.15f), std::log(0.5f), std::log(0.05f),
+                                     std::log(0.3f)};
+  std::set<std::int32_t> tokens;
+  for (int draw = 0; draw < 1000; ++draw) tokens.insert(sampler.Next(logits, {}, draw));
+  return tokens;
+}
+
+TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
+  using Tokens = std::set<std::int32_t>;
+  EXPECT_EQ(Drawn(0.01, 0), Tokens{1});
+  EXPECT_EQ(Drawn(0.45, 0), Tokens{1});
+  EXPECT_EQ(Drawn(0.55, 0), (Tokens{1, 3}));
+  EXPECT_EQ(Drawn(0.75, 0), (Tokens{1, 3}));
+  EXPECT_EQ(Drawn(0.85, 0), (Tokens{0, 1, 3}));
+  EXPECT_EQ(Drawn(1, 0), (Tokens{0, 1, 2, 3}));
+}
+
+// Of the probability of the likeliest.
+TEST(Sampler, MinPLeavesOutWhatIsLessLikely) {
+  using Tokens = std::set<std::int32_t>;
+  EXPECT_EQ(Drawn(1, 0.7), Tokens{1});
+  EXPECT_EQ(Drawn(1, 0.5), (Tokens{1, 3}));
+  EXPECT_EQ(Drawn(1, 0.25), (Tokens{0, 1, 3}));
+  EXPECT_EQ(Drawn(1, 0.05), (Tokens{0, 1, 2, 3}));
+  EXPECT_EQ(Drawn(0.55, 0.25), (Tokens{1, 3}));
 }
 
 TEST(Sampler, RepetitionPenaltyCountsATokenOnce) {
