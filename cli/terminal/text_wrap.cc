@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace qlora {
 namespace {
 
 // Characters of UTF-8 text: the bytes that do not continue a character.
 std::int64_t WidthOf(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <iterator>
 
+#include "base/text.h"
+
 namespace qlora {
 
 namespace {
@@ -15,7 +17,7 @@ std::size_t LengthOfCharacter(std::string_view text) {
   const std::size_t length = lead < 0xC2 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   if (lead > 0xF4 || text.size() < length) return 1;
   for (const char c : text.substr(1, length - 1)) {
-    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) return 1;
+    if (!ContinuesCharacter(c)) return 1;
   }
   return length;
 }

@@ -32,6 +32,18 @@ inline std::string_view Trim(std::string_view text) {
   return TrimEnd(text);
 }
 
+// True for a byte of UTF-8 that begins no character.
+constexpr bool ContinuesCharacter(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// Returns the beginning of a text of UTF-8: at most so many bytes, and no part of a character.
+inline std::string_view FirstBytes(std::string_view text, std::size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && ContinuesCharacter(text[bytes])) --bytes;
+  return text.substr(0, bytes);
+}
+
 // Returns the words of a list, without empty ones.
 inline std::vector<std::string_view> Words(std::string_view list, char separator = ' ') {
   std::vector<std::string_view> words;

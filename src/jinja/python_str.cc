@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "unicode/unicode.h"
 
 namespace qlora::jinja {
@@ -36,8 +37,7 @@ bool IsPythonSpace(char32_t c) { return IsWhitespace(c) || (c >= 0x1C && c <= 0x
 
 // Every character has one byte that is not a continuation, 10xxxxxx.
 std::int64_t CountCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
 }
 
 // Walks from the front: an index of characters is not one of bytes.

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/text.h"
+
 namespace qlora {
 
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
@@ -58,7 +60,7 @@ inline char32_t NextCharacter(const char*& p) {
 inline const char* PreviousCharacter(const char* p) {
   do {
     --p;
-  } while ((static_cast<unsigned char>(*p) & 0xC0) == 0x80);
+  } while (ContinuesCharacter(*p));
   return p;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/printable.h"
+#include "base/text.h"
 #include "prompt/prompt_layout.h"
 #include "unicode/unicode.h"
 
@@ -46,17 +47,10 @@ SpacedText SpacedTextOf(std::string_view text) {
   return out;
 }
 
-// At most `most` bytes, whole characters.
-std::string_view Start(std::string_view text, std::size_t most) {
-  if (text.size() <= most) return text;
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return text.substr(0, most);
-}
-
 // The last `most` bytes, whole characters.
 std::string_view End(std::string_view text, std::size_t most) {
   std::size_t begin = text.size() - std::min(most, text.size());
-  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  while (begin < text.size() && ContinuesCharacter(text[begin])) ++begin;
   return text.substr(begin);
 }
 
@@ -65,7 +59,7 @@ std::string LostGap(const SpacedText& before, const SpacedText& after) {
   for (const std::size_t gap : before.gaps) {
     if (std::ranges::binary_search(after.gaps, gap)) continue;
     const std::string_view text = before.text;
-    return fmt::format("{} {}", End(text.substr(0, gap), 8), Start(text.substr(gap), 8));
+    return fmt::format("{} {}", End(text.substr(0, gap), 8), FirstBytes(text.substr(gap), 8));
   }
   return {};
 }
@@ -74,7 +68,7 @@ std::string LostGap(const SpacedText& before, const SpacedText& after) {
 
 std::string LostText(const Tokenizer& tokenizer, std::string_view text) {
   std::string storage;
-  const std::string_view valid = ValidUtf8(Start(text, kMostBytes), &storage);
+  const std::string_view valid = ValidUtf8(FirstBytes(text, kMostBytes), &storage);
   const SpacedText all = SpacedTextOf(valid);
   const std::vector<std::int32_t> ids = tokenizer.Encode(valid, /*add_special_tokens=*/false);
   const SpacedText found = SpacedTextOf(tokenizer.Decode(ids, /*skip_special_tokens=*/false));
@@ -85,10 +79,8 @@ std::string LostText(const Tokenizer& tokenizer, std::string_view text) {
       std::mismatch(before.begin(), before.end(), after.begin(), after.end()).first -
       before.begin());
   // The start of the character that differs.
-  while (at > 0 && at < before.size() && (static_cast<unsigned char>(before[at]) & 0xC0) == 0x80) {
-    --at;
-  }
-  return std::string(Start(std::string_view(before).substr(at), 16));
+  while (at > 0 && at < before.size() && ContinuesCharacter(before[at])) --at;
+  return std::string(FirstBytes(std::string_view(before).substr(at), 16));
 }
 
 std::string WarnOfLostText(const Dataset& dataset, const Tokenizer& tokenizer) {

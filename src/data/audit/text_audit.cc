@@ -49,9 +49,7 @@ std::string Quote(std::string_view text) {
   constexpr std::size_t kMost = 40;
   text = Trim(text);
   if (text.size() <= kMost) return std::string(text);
-  std::size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return std::string(text.substr(0, end)) + " ...";
+  return std::string(FirstBytes(text, kMost)) + " ...";
 }
 
 std::string_view Describe(TextKind kind, Loss loss, bool is_answer) {

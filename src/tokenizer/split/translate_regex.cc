@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "unicode/unicode.h"
 #include "unicode/unicode_tables.h"
 
@@ -102,9 +103,7 @@ class RegexTranslator {
     } else {
       CheckCaseless(c);
       out_ += regex_[at_++];
-      while (at_ < regex_.size() && (static_cast<unsigned char>(regex_[at_]) & 0xC0) == 0x80) {
-        out_ += regex_[at_++];
-      }
+      while (at_ < regex_.size() && ContinuesCharacter(regex_[at_])) out_ += regex_[at_++];
       // A quantifier of these is an error or has no meaning; the next Element refuses it.
       if (c == '|' || c == '^' || c == '$') return;
     }
