@@ -163,6 +163,35 @@ OrderedJson ToJson(const RunSummary& summary) {
   return json;
 }
 
+// Prints the object of a run that ended with another exit code than 0, and what it has come to.
+void PrintUnfinished(const Console& console, int code, std::string_view message,
+                     const OrderedJson& result) {
+  OrderedJson failure = FailureToJson(code, message);
+  failure.update(result);
+  PrintJson(console.out, failure);
+}
+
+// Says where the adapter is, and what can be done with it. Returns the command that tries it.
+std::string TellResult(const Console& console, const TrainPlan& plan, const RunSummary& summary,
+                       const TrainDisplay& display) {
+  const TrainOptions& options = plan.options;
+  const bool decides = Exists(std::filesystem::path(summary.adapter_dir) / "decision.json");
+  const std::string command =
+      decides ? fmt::format("qlora decide {} --adapter {} --request request.json",
+                            ShellQuote(plan.options.model_name_or_path),
+                            ShellQuote(summary.adapter_dir))
+              : GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
+  console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
+                             ShellQuote(summary.adapter_dir), command);
+  console.err << BestToText(options, summary);
+  // Whoever sets max_steps knows how long.
+  if (options.max_steps <= 0 && display.StillFalls()) {
+    console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
+                               ResumeCommand(options), 2 * options.num_train_epochs);
+  }
+  return command;
+}
+
 // The run has ended well, and the user knows of it: whatever happens to the gate, the adapter is
 // saved. Returns the exit code. result: of the run, for JSON.
 int RunGate(const Console& console, const GateSuite& gate, const TrainOptions& options, int threads,
@@ -176,17 +205,11 @@ int RunGate(const Console& console, const GateSuite& gate, const TrainOptions& o
     result["gate_passed"] = code == 0;
     if (json && code == 0) PrintSuccess(console, result);
     if (json && code != 0) {
-      OrderedJson failure = FailureToJson(code, "the adapter has lost more than the gate allows");
-      failure.update(result);
-      PrintJson(console.out, failure);
+      PrintUnfinished(console, code, "the adapter has lost more than the gate allows", result);
     }
     return code;
   } catch (const Interrupted&) {
-    if (json) {
-      OrderedJson failure = FailureToJson(kInterruptedExit, "interrupted");
-      failure.update(result);
-      PrintJson(console.out, failure);
-    }
+    if (json) PrintUnfinished(console, kInterruptedExit, "interrupted", result);
     console.err << fmt::format("interrupted; the adapter in {} is not measured by {}\n",
                                ShellQuote(adapter), gate.path);
     return kInterruptedExit;
@@ -245,11 +268,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
   OrderedJson result = ToJson(summary);
   if (summary.interrupted) {
     result["checkpoint"] = display.last_checkpoint();
-    if (json) {
-      OrderedJson failure = FailureToJson(kInterruptedExit, "interrupted");
-      failure.update(result);
-      PrintJson(console.out, failure);
-    }
+    if (json) PrintUnfinished(console, kInterruptedExit, "interrupted", result);
     console.err << fmt::format("interrupted; checkpoint saved in {}\nto resume: {}\n",
                                display.last_checkpoint(), ResumeCommand(options));
     return kInterruptedExit;
@@ -261,21 +280,7 @@ int RunTraining(const Console& console, Communicator& ranks, TrainSettings& sett
     if (json) ThrowWithJson(console, error, result);
     throw error;
   }
-  const bool decides = Exists(std::filesystem::path(summary.adapter_dir) / "decision.json");
-  const std::string command =
-      decides ? fmt::format("qlora decide {} --adapter {} --request request.json",
-                            ShellQuote(plan.options.model_name_or_path),
-                            ShellQuote(summary.adapter_dir))
-              : GenerateCommand(plan.options.model_name_or_path, summary.adapter_dir, plan.example);
-  result["to_try_it"] = command;
-  console.err << fmt::format("adapter saved in {}\nto try it: {}\n",
-                             ShellQuote(summary.adapter_dir), command);
-  console.err << BestToText(options, summary);
-  // Whoever sets max_steps knows how long.
-  if (options.max_steps <= 0 && display.StillFalls()) {
-    console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
-                               ResumeCommand(options), 2 * options.num_train_epochs);
-  }
+  result["to_try_it"] = TellResult(console, plan, summary, display);
   if (gate) {
     // What follows is the work of the first rank.
     ranks.EndTogether();

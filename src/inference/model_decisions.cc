@@ -28,6 +28,7 @@ PromptLayout DecisionLayout(const LoadedModel& model, const DecisionOptions& rea
       LoadChatTemplate(model.prompts.chat_fields(), model.tokenizer, ChatClock::kFixed);
   return WithDecisionTemplate(std::move(layout), reading, model.tokenizer, chat.get());
 }
+
 // Temperatures hold for the prompts that they were fitted to.
 Temperatures TemperaturesOf(const LoadedModel& model, const std::string& given,
                             const PromptLayout& layout) {
@@ -67,6 +68,7 @@ PromptSpace SpaceOf(const LoadedModel& model, const std::string& given_template)
   return model.decisions && given_template.empty() ? model.decisions->space
                                                    : PromptSpace::kOfPrompt;
 }
+
 EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const DataOptions& data,
                              const EvalOptions& options,
                              const std::function<void(std::int64_t, std::int64_t)>& progress) {
