@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -12,10 +13,33 @@
 namespace qlora {
 namespace {
 
+constexpr const char* kWidth = "feed_forward_length";
+constexpr const char* kHeads = "attention.head_count";
+constexpr const char* kKeyHeads = "attention.head_count_kv";
+constexpr const char* kExperts = "expert_count";
+constexpr const char* kUsedExperts = "expert_used_count";
+constexpr const char* kExpertWidth = "expert_feed_forward_length";
+constexpr const char* kKeyLength = "attention.key_length";
+constexpr const char* kValueLength = "attention.value_length";
+constexpr const char* kPattern = "attention.sliding_window_pattern";
+constexpr const char* kLocal = "_swa";  // behind the keys of layers with a window
+
+std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
+// A number for each layer.
+template <typename Fn>
+std::vector<std::uint32_t> OfLayers(const DecoderConfig& config, const Fn& value_of) {
+  std::vector<std::uint32_t> values;
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    values.push_back(U32(value_of(config.layer(l))));
+  }
+  return values;
+}
+
 // Keys and values of one size, of layers with a window ("_swa") or without.
 std::int64_t HeadDim(const GgufKeys& keys, const std::string& end) {
-  const std::int64_t size = keys.Int("attention.key_length" + end);
-  const std::int64_t values = keys.Int("attention.value_length" + end);
+  const std::int64_t size = keys.Int(kKeyLength + end);
+  const std::int64_t values = keys.Int(kValueLength + end);
   const std::int64_t rotary = keys.Int("rope.dimension_count" + end, size);
   if (values != size || rotary != size || size < 2 || size > 4096 || size % 2 != 0) {
     ThrowInvalidInput(
@@ -33,31 +57,31 @@ bool IsKeyValue(const GgufReader& file, std::int64_t l) {
 
 }  // namespace
 
-void AddGgufGemma4Sizes(const GgufKeys& keys, Json& json) {
-  const std::int64_t experts = keys.Int("expert_count", 0);
+void ReadGgufGemma4Sizes(const GgufKeys& keys, Json& json) {
+  const std::int64_t experts = keys.Int(kExperts, 0);
   json["enable_moe_block"] = experts > 0;
   if (experts > 0) {
     json["num_experts"] = experts;
-    json["top_k_experts"] = keys.IntOfBlocks("expert_used_count");
-    json["moe_intermediate_size"] = keys.Int("expert_feed_forward_length");
+    json["top_k_experts"] = keys.IntOfBlocks(kUsedExperts);
+    json["moe_intermediate_size"] = keys.Int(kExpertWidth);
   }
-  const std::vector<std::int64_t> kv_heads = keys.OfBlocks("attention.head_count_kv");
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(kKeyHeads);
   if (std::ranges::min(kv_heads) < 1) {
     ThrowInvalidInput("{}: attention.head_count_kv must be positive", keys.where());
   }
-  json["num_attention_heads"] = keys.IntOfBlocks("attention.head_count");
+  json["num_attention_heads"] = keys.IntOfBlocks(kHeads);
   json["num_key_value_heads"] = kv_heads.front();
   json["num_global_key_value_heads"] = kv_heads.back();
-  json["head_dim"] = HeadDim(keys, "_swa");
+  json["head_dim"] = HeadDim(keys, kLocal);
   json["global_head_dim"] = HeadDim(keys, "");
-  json["intermediate_size"] = keys.OfBlocks("feed_forward_length").front();
+  json["intermediate_size"] = keys.OfBlocks(kWidth).front();
   if (NumberAt(json, "hidden_size_per_layer_input") > 0) {
     json["vocab_size_per_layer_input"] = json["vocab_size"];
   }
 }
 
-void AddGgufGemma4Layers(const GgufKeys& keys, Json& json) {
-  const std::vector<std::int64_t> pattern = keys.OfBlocks("attention.sliding_window_pattern");
+void ReadGgufGemma4Layers(const GgufKeys& keys, Json& json) {
+  const std::vector<std::int64_t> pattern = keys.OfBlocks(kPattern);
   if (pattern.back() != 0) {
     ThrowInvalidInput(
         "{}: attention.sliding_window_pattern gives the last layer a window, which that of a Gemma "
@@ -70,13 +94,13 @@ void AddGgufGemma4Layers(const GgufKeys& keys, Json& json) {
   for (std::int64_t l = 0; l < keys.blocks() - shared; ++l) {
     if (IsKeyValue(keys.file(), l)) json["attention_k_eq_v"] = true;
   }
-  const std::int64_t width = keys.OfBlocks("feed_forward_length").back();
+  const std::int64_t width = keys.OfBlocks(kWidth).back();
   json["use_double_wide_mlp"] = shared > 0 && width == 2 * NumberAt(json, "intermediate_size");
 }
 
 void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
-  const std::vector<std::int64_t> widths = keys.OfBlocks("feed_forward_length");
-  const std::vector<std::int64_t> kv_heads = keys.OfBlocks("attention.head_count_kv");
+  const std::vector<std::int64_t> widths = keys.OfBlocks(kWidth);
+  const std::vector<std::int64_t> kv_heads = keys.OfBlocks(kKeyHeads);
   const std::int64_t layers = config.num_hidden_layers;
   const std::int64_t first = layers - keys.Int("attention.shared_kv_layers", 0);
   for (std::int64_t l = 0; l < layers; ++l) {
@@ -93,6 +117,26 @@ void SetGgufGemma4Layers(const GgufKeys& keys, DecoderConfig& config) {
   }
   config.layer_scalar = keys.file().Find("blk.0.layer_output_scale.weight") != nullptr;
   config.ropes[0].divisors = ReadTurns(keys.file(), config.ropes[0].rotary_dim / 2);
+}
+
+void WriteGgufGemma4(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const auto add = [&](const std::string& key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  add(kWidth, OfLayers(config, [](const LayerConfig& l) { return l.intermediate_size; }));
+  add(kHeads, U32(config.num_attention_heads));
+  add(kKeyHeads, OfLayers(config, [](const LayerConfig& l) { return l.num_key_value_heads; }));
+  if (config.side_moe.num_experts > 0) {
+    add(kExpertWidth, U32(config.side_intermediate_size));
+    add(kExperts, U32(config.side_moe.num_experts));
+    add(kUsedExperts, U32(config.side_moe.num_experts_per_tok));
+  }
+  // Whole heads rotate.
+  for (const std::string end : {"", kLocal}) {
+    const std::int64_t size = config.ropes[end.empty() ? 0 : 1].rotary_dim;
+    add(kKeyLength + end, U32(size));
+    add(kValueLength + end, U32(size));
+  }
 }
 
 }  // namespace qlora

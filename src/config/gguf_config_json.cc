@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "config/gguf_config_gemma4.h"
+#include "config/gguf_config_layers.h"
 #include "config/gguf_config_rope.h"
 #include "config/gguf_numbers.h"
 #include "io/json.h"
@@ -63,83 +63,13 @@ void AddSizes(const GgufKeys& keys, const Family& family, Json& json) {
   json["tie_word_embeddings"] = family.gguf.is_tied || keys.file().Find("output.weight") == nullptr;
 }
 
-// The heads of keys and values of each block of an LFM2; 0 tells a short convolution.
-std::vector<std::int64_t> HeadsOrConvolutions(const GgufKeys& keys) {
-  std::vector<std::int64_t> heads = keys.OfBlocks("attention.head_count_kv");
-  const std::int64_t most = std::ranges::max(heads);
-  for (const std::int64_t count : heads) {
-    if (count == 0 || count == most) continue;
-    ThrowInvalidInput("{}: attention.head_count_kv has {} and {}, expected one number and zeros",
-                      keys.where(), most, count);
-  }
-  return heads;
-}
-
-void AddHeads(const GgufKeys& keys, const Family& family, Json& json) {
-  // Experts may have a key of their own.
-  const bool has_width = family.moe && keys.Has("expert_feed_forward_length");
-  json["intermediate_size"] = keys.IntOfBlocks(
-      "feed_forward_length", has_width ? std::optional<std::int64_t>(0) : std::nullopt);
-  const std::int64_t heads = keys.IntOfBlocks("attention.head_count");
-  if (heads < 1) ThrowInvalidInput("{}: attention.head_count must be positive", keys.where());
-  const std::int64_t kv_heads = HasConvolutions(family)
-                                    ? std::ranges::max(HeadsOrConvolutions(keys))
-                                    : keys.IntOfBlocks("attention.head_count_kv", heads);
-  const std::int64_t share = NumberAt(json, "hidden_size") / heads;
-  const std::int64_t head_dim = keys.Int("attention.key_length", share);
-  const std::int64_t value_length = keys.Int("attention.value_length", share);
-  if (value_length != head_dim) {
-    ThrowInvalidInput(
-        "{}: attention.key_length {} and attention.value_length {} differ, which is not supported",
-        keys.where(), head_dim, value_length);
-  }
-  if (kv_heads < 1 || head_dim < 1) {
-    ThrowInvalidInput(
-        "{}: attention.head_count_kv is {} and attention.key_length {}, expected positive numbers",
-        keys.where(), kv_heads, head_dim);
-  }
-  json["num_attention_heads"] = heads;
-  json["num_key_value_heads"] = kv_heads;
-  json["head_dim"] = head_dim;
-}
-
-void AddExperts(const GgufKeys& keys, const Family& family, Json& json) {
-  const bool is_local = family.experts.local_names;
-  json[is_local ? "num_local_experts" : "num_experts"] = keys.Int("expert_count");
-  const std::int64_t used = keys.IntOfBlocks("expert_used_count");
-  json["num_experts_per_tok"] = used;
-  if (family.gguf.is_llama) return;  // feed_forward_length is an expert's
-  // llama.cpp always divides the weights of a token's experts by their sum.
-  json["norm_topk_prob"] = true;
-  if (used < 1) ThrowInvalidInput("{}: expert_used_count must be positive", keys.where());
-  const std::int64_t width =
-      keys.Int("expert_feed_forward_length", NumberAt(json, "intermediate_size") / used);
-  json[is_local ? "intermediate_size" : "moe_intermediate_size"] = width;
-  if (family.experts.shared_intermediate_size > 0) {
-    json["shared_expert_intermediate_size"] = keys.Int("expert_shared_feed_forward_length", width);
-  }
-  if (family.experts.has_dense_layers) {
-    // No layer is without experts.
-    json["decoder_sparse_step"] = 1;
-    json["mlp_only_layers"] = Json::array();
-  }
-  if (family.experts.score != RouterScore::kSigmoid) return;
-  constexpr std::int64_t kSigmoids = 2;
-  if (const std::int64_t score = keys.Int("expert_gating_func"); score != kSigmoids) {
-    ThrowInvalidInput("{}: expert_gating_func is {}, expected {} (sigmoids)", keys.where(), score,
-                      kSigmoids);
-  }
-  json["use_expert_bias"] = true;
-  json["routed_scaling_factor"] = 1.0;
-}
-
 // Of LFM2 and 3. Widths are meant as they are.
 void AddConvolutions(const GgufKeys& keys, const Family& family, Json& json) {
   json["norm_eps"] = json["rms_norm_eps"];
   json["conv_bias"] = false;
   if (family.lfm2) json["block_auto_adjust_ff_dim"] = false;
   std::vector<bool> is_conv;
-  for (const std::int64_t heads : HeadsOrConvolutions(keys)) is_conv.push_back(heads == 0);
+  for (const std::int64_t heads : GgufHeadsOrConvolutions(keys)) is_conv.push_back(heads == 0);
   AddLayerTypes(is_conv, "conv", json);
 }
 
@@ -197,50 +127,6 @@ void AddScales(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.multipliers) AddMultipliers(keys, json);
 }
 
-// Whether the keys of windows must be there, the pattern as a list.
-bool NeedsWindowKeys(const GgufFamily& gguf) {
-  return gguf.windows == GgufWindows::kList && gguf.window == 0;
-}
-
-// The blocks with a window: by a list, or all but the last of each period.
-std::vector<bool> WindowPattern(const GgufKeys& keys, const Family& family) {
-  constexpr const char* kKey = "attention.sliding_window_pattern";
-  const std::vector<std::int64_t> list = keys.List(kKey, keys.blocks());
-  if (!list.empty()) return {list.begin(), list.end()};
-  if (NeedsWindowKeys(family.gguf)) {
-    ThrowInvalidInput("{}: key '{}.{}': expected a list with a bool for each of {} blocks",
-                      keys.where(), family.gguf.architecture, kKey, keys.blocks());
-  }
-  const std::int64_t period = keys.Int(kKey, family.window_period);
-  std::vector<bool> pattern(keys.blocks());
-  for (std::int64_t l = 0; l < keys.blocks(); ++l) {
-    pattern[l] = period == 0 || (l + 1) % period != 0;
-  }
-  return pattern;
-}
-
-void AddWindows(const GgufKeys& keys, const Family& family, Json& json) {
-  const GgufFamily& gguf = family.gguf;
-  if (gguf.windows == GgufWindows::kIgnored) {
-    if (family.window == WindowRule::kNone) return;
-    json["sliding_window"] = nullptr;
-    if (family.window != WindowRule::kAll) json["use_sliding_window"] = false;
-    return;
-  }
-  if (gguf.layers_of_windows != 0 && keys.blocks() != gguf.layers_of_windows) {
-    json["sliding_window"] = nullptr;
-    return AddLayerTypes(std::vector<bool>(keys.blocks()), "", json);
-  }
-  constexpr const char* kWindow = "attention.sliding_window";
-  const std::int64_t window =
-      NeedsWindowKeys(gguf) ? keys.Int(kWindow) : keys.Int(kWindow, gguf.window);
-  std::vector<bool> has_window = WindowPattern(keys, family);
-  if (window == 0) has_window.assign(keys.blocks(), false);
-  AddLayerTypes(has_window, "sliding_attention", json);
-  // transformers needs a window also where no layer has it.
-  json["sliding_window"] = window > 0 ? Json(window) : json["max_position_embeddings"];
-}
-
 // SmolLM3's layers that do not rotate.
 void AddRotatingLayers(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.no_rope_interval == 0) return;
@@ -255,19 +141,19 @@ Json ConfigJsonOfKeys(const GgufKeys& keys, const Family& family) {
   Json json = {{"model_type", std::string(family.model_type)}};
   AddSizes(keys, family, json);
   if (family.gemma4) {
-    AddGgufGemma4Sizes(keys, json);
+    ReadGgufGemma4Sizes(keys, json);
   } else {
-    AddHeads(keys, family, json);
+    ReadGgufHeads(keys, family, json);
   }
-  if (family.moe) AddExperts(keys, family, json);
+  if (family.moe) ReadGgufExperts(keys, family, json);
   if (HasConvolutions(family)) AddConvolutions(keys, family, json);
   AddBiases(keys, family, json);
   AddScales(keys, family, json);
-  AddGgufRope(keys, family, json);
+  ReadGgufRope(keys, family, json);
   if (family.gemma4) {
-    AddGgufGemma4Layers(keys, json);
+    ReadGgufGemma4Layers(keys, json);
   } else {
-    AddWindows(keys, family, json);
+    ReadGgufWindows(keys, family, json);
     AddRotatingLayers(keys, family, json);
   }
   if (!family.output_gate_key.empty()) json[std::string(family.output_gate_key)] = true;

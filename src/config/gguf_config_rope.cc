@@ -15,9 +15,28 @@
 namespace qlora {
 namespace {
 
+constexpr const char* kDims = "rope.dimension_count";
+constexpr const char* kLocalDims = "rope.dimension_count_swa";
+constexpr const char* kBase = "rope.freq_base";
+constexpr const char* kLocalBase = "rope.freq_base_swa";
+constexpr const char* kSections = "rope.dimension_sections";
+constexpr const char* kType = "rope.scaling.type";
+constexpr const char* kFactor = "rope.scaling.factor";
+constexpr const char* kOriginal = "rope.scaling.original_context_length";
+constexpr const char* kAttention = "rope.scaling.attn_factor";
+constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
+constexpr const char* kBetaFast = "rope.scaling.yarn_beta_fast";
+constexpr const char* kBetaSlow = "rope.scaling.yarn_beta_slow";
+constexpr const char* kGrowth = "attention.temperature_scale";
+
+// Below the resolution of the float32 that llama.cpp reads.
+constexpr double kSame = 1e-6;
+
+std::uint32_t U32(std::int64_t value) { return static_cast<std::uint32_t>(value); }
+
 // none, linear, yarn or longrope.
 std::string RopeScalingType(const GgufKeys& keys) {
-  std::string type = keys.String("rope.scaling.type", "linear");
+  std::string type = keys.String(kType, "linear");
   if (type == "none" || type == "linear" || type == "yarn" || type == "longrope") return type;
   ThrowInvalidInput(
       "{}: rope.scaling.type '{}' is not supported; supported: none, linear, yarn, longrope",
@@ -45,8 +64,7 @@ std::vector<double> ReadDivisors(const GgufReader& file, const std::string& name
 }
 
 std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
-  const std::int64_t length =
-      keys.Int("rope.scaling.original_context_length", NumberAt(json, "max_position_embeddings"));
+  const std::int64_t length = keys.Int(kOriginal, NumberAt(json, "max_position_embeddings"));
   if (length < 1) {
     ThrowInvalidInput("{}: rope.scaling.original_context_length must be positive", keys.where());
   }
@@ -54,17 +72,16 @@ std::int64_t OriginalLength(const GgufKeys& keys, const Json& json) {
 }
 
 Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
-  double attention_factor =
-      keys.Positive("rope.scaling.attn_factor", 1) * (1 + 0.1 * std::log(factor));
+  double attention_factor = keys.Positive(kAttention, 1) * (1 + 0.1 * std::log(factor));
   // llama.cpp computes YaRN with its own parameters, whatever the keys of its converter say, but in
   // the graph of families whose queries grow.
   double beta_fast = 32;
   double beta_slow = 1;
   if (family.query_scale) {
-    const double multiplier = keys.Double("rope.scaling.yarn_log_multiplier", 0);
+    const double multiplier = keys.Double(kLogMultiplier, 0);
     if (multiplier != 0) attention_factor /= 1 + 0.1 * multiplier * std::log(factor);
-    beta_fast = keys.Positive("rope.scaling.yarn_beta_fast", beta_fast);
-    beta_slow = keys.Positive("rope.scaling.yarn_beta_slow", beta_slow);
+    beta_fast = keys.Positive(kBetaFast, beta_fast);
+    beta_slow = keys.Positive(kBetaSlow, beta_slow);
   }
   return {{"rope_type", "yarn"},
           {"factor", factor},
@@ -74,8 +91,7 @@ Json Yarn(const GgufKeys& keys, const Family& family, double factor) {
 }
 
 Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
-  Json scaling = {{"rope_type", "longrope"},
-                  {"attention_factor", keys.Positive("rope.scaling.attn_factor", 1)}};
+  Json scaling = {{"rope_type", "longrope"}, {"attention_factor", keys.Positive(kAttention, 1)}};
   for (const char* list : {"long", "short"}) {
     std::vector<double> divisors =
         ReadDivisors(keys.file(), fmt::format("rope_factors_{}.weight", list), pairs, false);
@@ -88,7 +104,7 @@ Json Longrope(const GgufKeys& keys, std::int64_t pairs, double factor) {
 // The positions of long texts are divided by a factor, all alike or as YaRN does it, or by lists.
 Json Scaling(const GgufKeys& keys, const Family& family, std::int64_t rotary, const Json& json) {
   const std::string type = RopeScalingType(keys);
-  const double stated = keys.Double("rope.scaling.factor", keys.Double("rope.scale_linear", 0));
+  const double stated = keys.Double(kFactor, keys.Double("rope.scale_linear", 0));
   const double factor = type == "none" || stated == 0 ? 1 : stated;
   if (!(factor > 0 && std::isfinite(factor))) {
     ThrowInvalidInput("{}: rope.scaling.factor is {}, expected a positive number", keys.where(),
@@ -115,7 +131,7 @@ Json Scaling(const GgufKeys& keys, const Family& family, std::int64_t rotary, co
 // The parts of a position of models that see, which text does not tell apart.
 void AddSections(const GgufKeys& keys, const Family& family, Json& scaling) {
   if (family.gguf.sections == PositionSections::kNone) return;
-  const std::vector<std::int64_t> sections = keys.List("rope.dimension_sections", 4);
+  const std::vector<std::int64_t> sections = keys.List(kSections, 4);
   if (std::ranges::all_of(sections, [](std::int64_t n) { return n == 0; })) return;
   if (family.gguf.sections == PositionSections::kRefused) {
     ThrowInvalidInput(
@@ -144,30 +160,49 @@ double TurningPart(const std::vector<double>& turns, std::int64_t pairs) {
 
 // Of a family whose kinds of layers have rotary settings of their own.
 void AddRopesByType(const GgufKeys& keys, const Family& family, Json& json) {
-  if (const std::string type = keys.String("rope.scaling.type", "none"); type != "none") {
+  if (const std::string type = keys.String(kType, "none"); type != "none") {
     ThrowInvalidInput("{}: rope.scaling.type '{}' is not supported in a {}", keys.where(), type,
                       family.model_type);
   }
   const bool of_whole_head = family.partial_rotation != PartialRotation::kFirstDims;
   const char* const size = family.gemma4 ? "global_head_dim" : "head_dim";
   const std::int64_t head_dim = NumberAt(json, size);
-  const double theta = keys.Positive("rope.freq_base", 10000);
+  const double theta = keys.Positive(kBase, 10000);
   const bool needs_base = family.gguf.local_base == GgufLocalBase::kNeeded;
   const std::optional<double> usual = needs_base ? std::nullopt : std::optional(theta);
   Json full = {{"rope_type", of_whole_head ? "proportional" : "default"}, {"rope_theta", theta}};
-  Json sliding = {{"rope_type", "default"},
-                  {"rope_theta", keys.Positive("rope.freq_base_swa", usual)}};
-  const std::int64_t rotary = RotaryDim(keys, family, "rope.dimension_count", head_dim, head_dim);
+  Json sliding = {{"rope_type", "default"}, {"rope_theta", keys.Positive(kLocalBase, usual)}};
+  const std::int64_t rotary = RotaryDim(keys, family, kDims, head_dim, head_dim);
   if (of_whole_head) {
     full["partial_rotary_factor"] = TurningPart(ReadTurns(keys.file(), rotary / 2), rotary / 2);
   } else {
-    const char* const key = "rope.dimension_count_swa";
-    const std::int64_t local = RotaryDim(keys, family, key, rotary, head_dim);
+    const std::int64_t local = RotaryDim(keys, family, kLocalDims, rotary, head_dim);
     full["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
     sliding["partial_rotary_factor"] = LeastFactor(local, head_dim);
   }
   json["rope_parameters"] = {{"full_attention", std::move(full)},
                              {"sliding_attention", std::move(sliding)}};
+}
+
+// Of scalings that have none of their own: a file that was read may have one.
+void AddAttentionFactor(double factor, const std::string& prefix, GgufMetadata& out) {
+  if (factor != 1) out.Add(prefix + kAttention, static_cast<float>(factor));
+}
+
+// Of layers with a window, which may have a base of their own, and other dims that rotate.
+void AddLocalRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const Family& family = FamilyOf(config.model_type, "");
+  const GgufLocalBase base = family.gguf.local_base;
+  if (config.ropes.size() < 2 || base == GgufLocalBase::kUnread) return;
+  const RopeConfig& rope = config.ropes[0];
+  const RopeConfig& local = config.ropes[1];
+  const double usual = base == GgufLocalBase::kOf10000 ? 1e4 : rope.rope_theta;
+  if (base == GgufLocalBase::kNeeded || local.rope_theta != usual) {
+    out.Add(prefix + kLocalBase, static_cast<float>(local.rope_theta));
+  }
+  if (local.rotary_dim != rope.rotary_dim || family.gemma4) {
+    out.Add(prefix + kLocalDims, U32(local.rotary_dim));
+  }
 }
 
 }  // namespace
@@ -188,20 +223,20 @@ std::vector<double> ReadTurns(const GgufReader& file, std::int64_t pairs) {
   return turns;
 }
 
-void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
+void ReadGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
   if (family.ropes_by_type) return AddRopesByType(keys, family, json);
   const std::int64_t head_dim = NumberAt(json, "head_dim");
-  const std::int64_t rotary = RotaryDim(keys, family, "rope.dimension_count", head_dim, head_dim);
+  const std::int64_t rotary = RotaryDim(keys, family, kDims, head_dim, head_dim);
   if (rotary != head_dim || family.partial_rotary_factor != 1) {
     json["partial_rotary_factor"] = LeastFactor(rotary, head_dim);
   }
-  const double theta = keys.Positive("rope.freq_base", 10000);
+  const double theta = keys.Positive(kBase, 10000);
   Json scaling = Scaling(keys, family, rotary, json);
   AddSections(keys, family, scaling);
   if (family.query_scale) {
     // Its class is of the generation that has this spelling alone.
     scaling["rope_theta"] = theta;
-    scaling["llama_4_scaling_beta"] = keys.Double("attention.temperature_scale", 0);
+    scaling["llama_4_scaling_beta"] = keys.Double(kGrowth, 0);
     json["rope_parameters"] = std::move(scaling);
     return;
   }
@@ -210,8 +245,82 @@ void AddGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
   const bool is_usual = scaling == Json{{"rope_type", "default"}} && !family.gpt_oss;
   json["rope_scaling"] = is_usual ? Json(nullptr) : std::move(scaling);
   if (family.gguf.local_base == GgufLocalBase::kOf10000) {
-    json["rope_local_base_freq"] = keys.Positive("rope.freq_base_swa", 10000);
+    json["rope_local_base_freq"] = keys.Positive(kLocalBase, 10000);
   }
+}
+
+void WriteGgufRope(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  const RopeConfig& rope = config.ropes[0];
+  const auto add = [&](const char* key, GgufValue value) {
+    out.Add(prefix + key, std::move(value));
+  };
+  const Family& family = FamilyOf(config.model_type, "");
+  if (config.ropes.back().query_scale_beta != 0) {
+    add(kGrowth, static_cast<float>(config.ropes.back().query_scale_beta));
+  }
+  add(kDims, U32(rope.rotary_dim));
+  add(kBase, static_cast<float>(rope.rope_theta));
+  AddLocalRope(config, prefix, out);
+  if (!rope.mrope_section.empty() && !config.fused_delta) {
+    std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
+    sections.resize(4);
+    add(kSections, sections);
+  }
+  switch (rope.type) {
+    case RopeType::kDefault:
+    case RopeType::kLlama3:  // a tensor of divisors
+      AddAttentionFactor(rope.attention_factor, prefix, out);
+      break;
+    case RopeType::kLinear:
+      AddAttentionFactor(rope.attention_factor, prefix, out);
+      add(kType, std::string("linear"));
+      add(kFactor, static_cast<float>(rope.factor));
+      break;
+    case RopeType::kYarn:
+      if (WritesYarnAsFactors(rope, family)) {
+        add(kAttention, static_cast<float>(rope.attention_factor));
+        break;
+      }
+      if (family.query_scale) {
+        add(kLogMultiplier, GgufYarnLogMultiplier(rope));
+        add(kBetaFast, static_cast<float>(rope.beta_fast));
+        add(kBetaSlow, static_cast<float>(rope.beta_slow));
+      } else if (const float factor = GgufYarnFactor(rope); factor != 1) {
+        add(kAttention, factor);
+      }
+      add(kType, std::string("yarn"));
+      add(kFactor, static_cast<float>(rope.factor));
+      add(kOriginal, U32(rope.original_max_position_embeddings));
+      break;
+    case RopeType::kLongrope:
+      add(kType, std::string("longrope"));
+      add(kOriginal, U32(rope.original_max_position_embeddings));
+      add(kAttention, static_cast<float>(rope.attention_factor));
+      break;
+  }
+}
+
+bool HasUsualGgufYarn(const RopeConfig& rope) {
+  return rope.beta_fast == 32 && rope.beta_slow == 1 && rope.truncate && rope.factor >= 1;
+}
+
+bool WritesYarnAsFactors(const RopeConfig& rope, const Family& family) {
+  const bool reads_divisors = family.gguf.divisors == GgufDivisors::kRead;
+  return rope.type == RopeType::kYarn && reads_divisors && !HasUsualGgufYarn(rope);
+}
+
+float GgufYarnFactor(const RopeConfig& rope) {
+  const double factor = rope.attention_factor / (1 + 0.1 * std::log(rope.factor));
+  return std::abs(factor - 1) > kSame ? static_cast<float>(factor) : 1.0F;
+}
+
+float GgufYarnLogMultiplier(const RopeConfig& rope) {
+  if (std::abs(rope.attention_factor - 1) <= kSame) return 1;
+  if (GgufYarnFactor(rope) == 1) return 0;
+  ThrowInvalidInput(
+      "GGUF export of a ministral3: the attention_factor {} of yarn cannot be written: llama.cpp "
+      "computes 1, or 1 + 0.1 ln(factor); export the model with --format hf instead",
+      rope.attention_factor);
 }
 
 }  // namespace qlora

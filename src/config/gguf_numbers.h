@@ -1,5 +1,6 @@
 // The keys of GGUF files that are one number of a config.json under another name, told once for
-// those who read files and those who write them. gguf_config_json.h has what needs more than that.
+// those who read files and those who write them. gguf_config_layers.h and gguf_config_rope.h have
+// keys with rules, likewise both ways.
 #ifndef QLORA_CONFIG_GGUF_NUMBERS_H_
 #define QLORA_CONFIG_GGUF_NUMBERS_H_
 

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string>
 
+#include "config/gguf_config_layers.h"
+#include "config/gguf_config_rope.h"
 #include "config/gguf_names.h"
 #include "export/gguf/gguf_metadata.h"
 #include "io/json.h"

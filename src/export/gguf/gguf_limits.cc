@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "config/gguf_config_layers.h"
+#include "config/gguf_config_rope.h"
 #include "config/gguf_numbers.h"
 
 namespace qlora {
@@ -12,10 +14,6 @@ namespace {
 
 // Below the resolution of the float32 that llama.cpp reads.
 constexpr double kSame = 1e-6;
-
-bool HasUsualYarn(const RopeConfig& rope) {
-  return rope.beta_fast == 32 && rope.beta_slow == 1 && rope.truncate && rope.factor >= 1;
-}
 
 class Limits {
  public:
@@ -109,7 +107,7 @@ class Limits {
       GgufYarnLogMultiplier(rope);
       if (rope.truncate && rope.factor >= 1) return;
     }
-    if (!HasUsualYarn(rope)) {
+    if (!HasUsualGgufYarn(rope)) {
       Refuse(fmt::format("rope_type yarn with beta_fast {}, beta_slow {}, truncate {}, factor {}",
                          rope.beta_fast, rope.beta_slow, rope.truncate, rope.factor),
              "computes YaRN with beta_fast 32, beta_slow 1 and truncate true");
@@ -236,44 +234,6 @@ std::string TakeGgufYarn(DecoderConfig& config) {
          "its "
          "positions turn a little otherwise than those of the checkpoint, as in other files of "
          "gpt-oss. The comparison of the written file with the model leaves that difference out";
-}
-
-bool WritesYarnAsFactors(const RopeConfig& rope, const Family& family) {
-  const bool reads_divisors = family.gguf.divisors == GgufDivisors::kRead;
-  return rope.type == RopeType::kYarn && reads_divisors && !HasUsualYarn(rope);
-}
-
-float GgufYarnFactor(const RopeConfig& rope) {
-  const double factor = rope.attention_factor / (1 + 0.1 * std::log(rope.factor));
-  return std::abs(factor - 1) > kSame ? static_cast<float>(factor) : 1.0F;
-}
-
-float GgufYarnLogMultiplier(const RopeConfig& rope) {
-  if (std::abs(rope.attention_factor - 1) <= kSame) return 1;
-  if (GgufYarnFactor(rope) == 1) return 0;
-  ThrowInvalidInput(
-      "GGUF export of a ministral3: the attention_factor {} of yarn cannot be written: llama.cpp "
-      "computes 1, or 1 + 0.1 ln(factor); export the model with --format hf instead",
-      rope.attention_factor);
-}
-
-std::uint32_t GgufWindowPeriod(const DecoderConfig& config) {
-  // A layer is local by its window, or in Gemma 3 by its table of frequencies.
-  const auto is_local = [&](std::int64_t l) {
-    return config.layers[l].window > 0 || config.layers[l].rope == 1;
-  };
-  const std::int64_t layers = config.num_hidden_layers;
-  std::int64_t first = 0;
-  while (first < layers && is_local(first)) ++first;
-  const std::int64_t period = first + 1;
-  for (std::int64_t l = 0; l < layers; ++l) {
-    if (is_local(l) == (l % period < period - 1)) continue;
-    ThrowInvalidInput(
-        "GGUF export of {}: llama.cpp expects layers with a window in one period, which layer {} "
-        "breaks; export the model with --format hf instead",
-        config.model_type, l);
-  }
-  return first == layers ? 0 : static_cast<std::uint32_t>(period);
 }
 
 }  // namespace qlora
