@@ -83,6 +83,13 @@ enum class GgufLocalBase : std::uint8_t {
   kNeeded,
 };
 
+// Which weights the graph multiplies the products of by a scale, NAME.scale, where a file has one.
+enum class GgufScales : std::uint8_t {
+  kNone,
+  kNotMlp,  // of attention and experts
+  kAll,
+};
+
 // How llama.cpp calls a family, and what it computes of it in its own way;
 // config/gguf_config_json.h has what all share.
 struct GgufFamily {
@@ -114,6 +121,7 @@ struct GgufFamily {
   bool needs_windows = false;          // of at least one layer
   std::int64_t window = 0;             // without attention.sliding_window
   std::int64_t layers_of_windows = 0;  // files of another number of blocks have no windows
+  GgufScales scales = GgufScales::kNone;
 };
 
 // One row for each family: the class defaults of transformers for keys that config.json omits, and

@@ -1,8 +1,8 @@
 #include "config/gguf_names.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
-
-#include "config/families.h"
 
 namespace qlora {
 
@@ -31,6 +31,21 @@ float GgufScoreFactor(const DecoderConfig& config) {
   const auto root = std::sqrt(static_cast<double>(divisor));
   if (config.attention_scale == static_cast<float>(1 / root)) return 1;
   return config.attention_scale * static_cast<float>(root);
+}
+
+bool IsGgufScaled(const GgufFamily& family, std::string_view weight) {
+  constexpr auto kMlp = std::to_array<std::string_view>({"ffn_gate", "ffn_up", "ffn_down"});
+  constexpr auto kOthers = std::to_array<std::string_view>(
+      {"attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "attn_gate", "ssm_in", "ssm_out",
+       "ssm_alpha", "ssm_beta", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps",
+       "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"});
+  const std::size_t begin = weight.starts_with("blk.") ? weight.find('.', 4) : weight.npos;
+  if (begin == weight.npos || !weight.ends_with(".weight")) return false;
+  const std::string_view part = weight.substr(begin + 1, weight.rfind('.') - begin - 1);
+  if (std::ranges::find(kMlp, part) != kMlp.end()) return family.scales == GgufScales::kAll;
+  // Its graph leaves this one out, which that of Qwen3.5 takes.
+  if (family.architecture == "qwen3next" && part == "ssm_out") return false;
+  return std::ranges::find(kOthers, part) != kOthers.end() && family.scales != GgufScales::kNone;
 }
 
 }  // namespace qlora

@@ -6,9 +6,11 @@
 #define QLORA_CONFIG_GGUF_NAMES_H_
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "config/config.h"
+#include "config/families.h"
 
 namespace qlora {
 
@@ -30,6 +32,10 @@ std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config);
 // for their scale: 1/sqrt(head_dim), or for Gemma 2 of 46 layers and Gemma 3 of 62 (both 27B)
 // 1/sqrt(hidden_size / heads), rounded down.
 float GgufScoreFactor(const DecoderConfig& config);
+
+// Whether llama.cpp multiplies the products with a weight of a block by the tensor NAME.scale. It
+// loads more of them than it applies. weight: "blk.0.attn_q.weight".
+bool IsGgufScaled(const GgufFamily& family, std::string_view weight);
 
 // llama.cpp adds the adapter of ffn_down_exps behind the number of each expert that a Gemma 4
 // multiplies its output with, so that B in an adapter GGUF has that number in it. The numbers of

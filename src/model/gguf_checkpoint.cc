@@ -14,6 +14,7 @@
 #include "base/matrix.h"
 #include "config/families.h"
 #include "config/gguf_keys.h"
+#include "config/gguf_names.h"
 #include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 #include "model/tensor_views.h"
@@ -46,7 +47,9 @@ class Builder {
       if (row.is_head() && config_.tie_word_embeddings) continue;
       TensorView& view = Whole(row, 0, (row.is_head() ? "" : kDecoder) + row.name);
       // llama.cpp scales no embedding, and a head of this type alone.
-      if (row.is_head() && view.info.dtype == BlockFormat::kNVFP4) Scale(row, view);
+      if (row.is_head() && view.info.dtype == BlockFormat::kNVFP4) {
+        view.SetFactor(ScaleOf(row.gguf[0][0].tensor, 0, 1));
+      }
     }
     for (std::int64_t l = 0; l < config_.num_hidden_layers; ++l) {
       for (const LayerTensor& row : LayerTensors(config_, l)) {
@@ -54,8 +57,7 @@ class Builder {
         if (row.kind == TensorKind::kLinear && !row.is_stacked) {
           Linear(row, l);
         } else {
-          TensorView& view = Whole(row, l, row.TensorIn(kDecoder, l), row.matrices());
-          if (row.kind == TensorKind::kTable) Scale(row, view);
+          Whole(row, l, row.TensorIn(kDecoder, l), row.matrices());
         }
       }
     }
@@ -100,10 +102,14 @@ class Builder {
         file_.FileOf(tensor), name, NameOf(tensor.dtype));
   }
 
-  // The number that products with matrix `expert` of `experts` of a weight are multiplied by.
+  // The number that products with matrix `expert` of `experts` of a weight are multiplied by. One
+  // that llama.cpp ignores is not read, and so refused (CheckAllRead).
   float ScaleOf(const std::string& weight, std::int64_t expert, std::int64_t experts) {
     const std::string name = StemOf(weight) + ".scale";
-    if (!Has(name)) return 1;
+    const bool is_head = weight == "output.weight";
+    if (!Has(name) || !(is_head || IsGgufScaled(GgufFamilyOf(config_.model_type), weight))) {
+      return 1;
+    }
     const std::int64_t count = file_.Find(name)->elements();
     const TensorInfo& tensor = GetValues(name, {count == experts ? experts : 1});
     float scale = 0;
@@ -134,10 +140,6 @@ class Builder {
     return views_.emplace_back(std::move(view));
   }
 
-  void Scale(const ListedTensor& row, TensorView& view) {
-    view.SetFactor(ScaleOf(row.gguf[0][0].tensor, 0, 1));
-  }
-
   // The first spelling that the file has.
   const GgufSpelling& SpellingOf(const LayerTensor& row) const {
     const auto has = [&](const GgufSpelling& one) { return Has(one[0].tensor); };
@@ -162,8 +164,7 @@ class Builder {
     for (const GgufPiece& piece : spelling) {
       const TensorInfo& tensor = Get(piece.tensor, {row.matrices(), piece.of, cols});
       view.pieces.push_back({&tensor, (e * piece.of + piece.first) * cols, piece.rows * cols});
-      const float scale =
-          row.group == LinearGroup::kSideRouter ? 1 : ScaleOf(piece.tensor, e, row.matrices());
+      const float scale = ScaleOf(piece.tensor, e, row.matrices());
       if (spelling.size() > 1 && scale != 1) {
         ThrowInvalidInput("{}: tensor '{}' is a part of one weight of a {} and needs no scale",
                           file_.FileOf(tensor), piece.tensor, config_.model_type);

@@ -185,6 +185,27 @@ TEST_F(GgufChangesTest, TensorsThatAreNotRead) {
   EXPECT_THAT(with("blk.0.attn_q.scale", {2}), testing::HasSubstr("blk.0.attn_q.scale"));
 }
 
+// Graphs take some of the scales that llama.cpp loads, and are others without the rest.
+TEST_F(GgufChangesTest, ScalesThatGraphsLeaveOut) {
+  const auto with = [&](const fs::path& file, const std::string& name) {
+    return Verdict(file, {}, [&](RewrittenTensors& tensors) {
+      tensors.push_back(Filled("blk.0." + name + ".scale", {1}, 1.5F));
+    });
+  };
+  const fs::path llama = Write("llama-tiny");
+  EXPECT_EQ(with(llama, "ffn_up"), "");
+  EXPECT_EQ(with(llama, "attn_v"), "");
+  for (const char* model : {"gemma3-tiny", "smollm3-tiny", "phi3-tiny"}) {
+    const fs::path file = Write(model);
+    EXPECT_THAT(with(file, "ffn_down"), testing::HasSubstr("blk.0.ffn_down.scale")) << model;
+    const bool has_none = model == std::string("phi3-tiny");
+    EXPECT_EQ(with(file, "attn_output") == "", !has_none) << model;
+  }
+  const fs::path experts = Write("qwen3moe-tiny");
+  EXPECT_EQ(with(experts, "ffn_down_exps"), "");
+  EXPECT_THAT(with(experts, "ffn_gate_inp"), testing::HasSubstr("blk.0.ffn_gate_inp.scale"));
+}
+
 TEST_F(GgufChangesTest, FilesOfOllamaAreToldAsThat) {
   const fs::path file = Write("gemma3-tiny");
   for (const char* name : {"v.patch_embd.weight", "mm.0.weight", "mtp.fc.weight"}) {
