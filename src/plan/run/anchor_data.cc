@@ -23,6 +23,7 @@ void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn
   fields.reading.max_length =
       std::min(ResolveMaxLength(options.data.reading, data.limits), options.anchor_tokens);
   fields.reading.preference = {};
+  fields.reading.decision = {};
   Dataset anchors = Dataset::Open(ToDataOptions(fields, DataPurpose::kTraining, data.limits),
                                   data.tokenizer, data.chat.get(), &context, reading);
   for (std::int64_t f = 0; f < std::ssize(anchors.report().files); ++f) {
