@@ -122,8 +122,11 @@ TEST_F(TaskCommandTest, ChecksTasksBeforeTheModelIsLoaded) {
 
 TEST_F(TaskCommandTest, ANumberThatIsNoneIsAnError) {
   EditWeights([](SafetensorsParts& parts) {
-    const auto begin = parts.header["model.norm.weight"]["data_offsets"][0].get<std::size_t>();
-    parts.data.replace(begin, 4, "\xFF\xFF\xFF\xFF");
+    // The largest float32, which is finite; its products are not.
+    const nlohmann::json& place = parts.header["model.norm.weight"]["data_offsets"];
+    for (auto at = place[0].get<std::size_t>(); at < place[1].get<std::size_t>(); at += 4) {
+      parts.data.replace(at, 4, "\xFF\xFF\x7F\x7F");
+    }
   });
   const Outcome outcome = Run(EvalWords());
   EXPECT_EQ(outcome.code, 1) << outcome.err;
