@@ -127,6 +127,7 @@ TEST_F(GgufStoredTest, ChangedTensorsAreRoundedWithTheirImportance) {
   });
   ExportOptions options = Auto(base, false);
   options.adapter = {WriteRandom("llama-tiny", Targeting({"embed_tokens"}, 4, 8), "table", 1)};
+  options.verify = "false";  // columns without importance are rounded badly
   const ExportReport plain = Export(context_, options);
   const auto before = OpenGguf(plain.files[0]);
   EXPECT_EQ(before->values().Find("quantize.imatrix.file"), nullptr);
