@@ -167,7 +167,8 @@ TEST_F(DecisionExportTest, AFileThatDecidesIsWrittenAgain) {
   ASSERT_TRUE(source);
   EXPECT_EQ(source->file.decision_template, expected.file.decision_template);
   EXPECT_EQ(source->file.temperatures.values(), expected.file.temperatures.values());
-  for (const ChatTemplateText& chat : Tokenizer::Load(again.output).spec().chat_templates) {
+  const Tokenizer tokenizer = Tokenizer::Load(again.output);
+  for (const ChatTemplateText& chat : tokenizer.spec().chat_templates) {
     EXPECT_NE(chat.name, "systemone");
   }
   ExportOptions hf = ExportTo("decides");
