@@ -210,7 +210,7 @@ constexpr auto kFamilies = std::to_array<Family>({
      .window = WindowRule::kUpper,
      .bias = BiasRule::kKey,
      .qk_norm = QkNorm::kHeads,
-     .gguf = {.architecture = "qwen3", .scales = GgufScales::kNotMlp}},
+     .gguf = {.architecture = "qwen3", .scales = GgufScales::kAll}},
     {.model_type = "gemma2",
      .architecture = "Gemma2ForCausalLM",
      .vocab_size = 256000,
