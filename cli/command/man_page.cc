@@ -51,7 +51,8 @@ std::string ManExamples(const std::vector<std::string>& commands) {
 constexpr const char* kExitStatus =
     ".SH EXIT STATUS\n"
     "0: done; 1: failed while running; 2: the command, configuration or data is wrong; 3: it does "
-    "not fit in memory; 130: interrupted; 141: the reader of the output is gone, as in\n"
+    "not fit in memory; 4: trained, but the gate is lost; 130: interrupted; 141: the reader of the "
+    "output is gone, as in\n"
     ".BR \"qlora ... | head\" .\n";
 
 std::string ManOptions(const VerbText& text, const OptionTable& table) {

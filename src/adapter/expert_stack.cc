@@ -88,7 +88,6 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
     a_ = FiniteValues(peft_, *stack->a);
     b_ = FiniteValues(peft_, *stack->b);
   }
-  // The rows of this expert in A (R, side), and its columns in B (side, R).
   // The output of the parameter that is output y of the linear.
   const auto place = [&](std::int64_t y) {
     if (is_whole) return y;

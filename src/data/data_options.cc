@@ -113,7 +113,7 @@ void CheckUnweighted(const std::vector<DataSource>& sources, std::string_view op
 void ReadingFields::Declare(OptionTable& table) {
   table.Add("dataset_format", &dataset_format,
             "format of the records: raw, text, prompt_completion, alpaca, sharegpt, messages, "
-            "template or input_ids; auto: by the fields of the first record",
+            "template, input_ids or decision; auto: by the fields of the first record",
             {"type"});
   table.Add("max_length", &max_length,
             "maximum length of a sample in tokens; 0: the context of the model, at most 2048",

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "data/format_example.h"
+#include "decision/class_labels.h"
 #include "io/json.h"
 #include "preference/preference_pair.h"
 #include "records/compressed_file.h"
@@ -147,8 +148,13 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   RecordFile records(file, options.index_folder, options.reading);
   records.Ignore(options.ignore_fields);
   FileLayout layout = FileLayoutOf(records, source.format, options, chat != nullptr);
+  DataOptions named = options;
+  DecisionFields& fields = named.decision.fields;
+  if (layout.layout.kind == PromptLayout::Kind::kDecision && fields.label_names.empty()) {
+    fields.label_names = FindClassLabels(source.path, fields.label_column);
+  }
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
-                                                      std::move(layout), options, tokenizer, chat,
+                                                      std::move(layout), named, tokenizer, chat,
                                                       context, progress));
 }
 

@@ -19,9 +19,8 @@ inline constexpr std::string_view kNoticeUniform = "targets that give all option
 
 // Reads an answer in any of these forms:
 //
-//   "dog", true, 2                     hard: the key of an option, a side, a level. "2", 2.0 and
-//   the
-//                                      text of a level, if it is only one's, are a level, too
+//   "dog", true, 2                     hard: the key of an option, a side, a level; "2", 2.0 and
+//                                      the text of a level, if it is only one's, are a level, too
 //   {"dog": 0.7, "cat": 0.3}           soft; options that are not named have 0
 //   [0.3, 0.7], 0.7                    soft; by the order of the options; of a noul that of true
 //   {"label": "dog"}, {"noul": 0.7}, {"probabilities": {...}}, {"choice": "dog"}

@@ -1,4 +1,4 @@
-// Regular expressions of configuration files, with the meaning that Python's re gives to common
+// Regular expressions of configurations, tasks and templates, with the meaning that Python's re gives to common
 // patterns. `where` starts the message of the error (InvalidInput) about a pattern that does not
 // compile or that takes too long.
 #ifndef QLORA_IO_PATTERN_H_

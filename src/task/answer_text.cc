@@ -53,7 +53,9 @@ std::map<std::string, std::int64_t> CountWords(std::string_view text) {
 }  // namespace
 
 std::string CutAtStops(std::string text, const std::vector<std::string>& stops) {
-  for (const std::string& stop : stops) text.resize(std::min(text.find(stop), text.size()));
+  for (const std::string& stop : stops) {
+    if (!stop.empty()) text.resize(std::min(text.find(stop), text.size()));
+  }
   return text;
 }
 

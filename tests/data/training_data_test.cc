@@ -55,7 +55,12 @@ TEST(TrainingDataTest, AQuestionAboutTextsMakesDecisionsOfThem) {
   ReadingFields fields;
   EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kWhole);
   fields.decision.instructions = "Is it wet?";
+  EXPECT_THROW(open(fields), Error);  // 0 and 1 have no names
   fields.decision.label_names = {"no", "yes"};
+  EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kDecision);
+  fields.decision.label_names.clear();
+  WriteTextFile(folder / "dataset_info.json",
+                R"({"features": {"label": {"names": ["no", "yes"]}}})");
   EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kDecision);
 }
 

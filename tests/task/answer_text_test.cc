@@ -17,6 +17,7 @@ TEST(AnswerTextTest, CutsAtEachStopInTurn) {
   EXPECT_EQ(CutAtStops("a. b\nc", {".", "\n"}), "a");
   EXPECT_EQ(CutAtStops("a\nb. c", {".", "\n"}), "a");
   EXPECT_EQ(CutAtStops("abc", {"."}), "abc");
+  EXPECT_EQ(CutAtStops("abc", {""}), "abc");
 }
 
 TEST(AnswerTextTest, FindsAStopTextThatPiecesShare) {

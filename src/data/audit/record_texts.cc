@@ -77,8 +77,7 @@ class Collector {
     for (std::int64_t t = 0; t <= last; ++t) CollectTurn(name, t, turns[t]);
   }
 
-  // The message of a turn that has the role, or any but it ("!user"); kNoMessage when there is
-  // none.
+  // The message of a turn that has the role; kNoMessage when there is none.
   std::size_t MessageOf(const std::string& name, std::int64_t turn, std::string_view role) {
     const Conversation::Origin origin = {name, turn};
     for (std::size_t i = 0; i < conversation_.origins.size(); ++i) {
