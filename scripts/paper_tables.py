@@ -53,6 +53,12 @@ class Measurement:
         self.arguments = arguments
         self.work = pathlib.Path(arguments.work)
         self.work.mkdir(parents=True, exist_ok=True)
+        # What is in the folder was made with these.
+        asked = {name: str(getattr(arguments, name)) for name in ("model", "dataset", "decisions", "steps", "config")}
+        record = self.work / "arguments.json"
+        if record.exists() and json.loads(record.read_text()) != asked:
+            sys.exit(f"{self.work}: holds adapters of {record.read_text()}; name another folder with --work")
+        record.write_text(json.dumps(asked))
 
     def run(self, *args):
         """Runs the program and returns its standard output."""

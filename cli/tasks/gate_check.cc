@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "command/common.h"
 #include "command/model_loading.h"
+#include "log/log_files.h"
 #include "tasks/task_table.h"
 #include "terminal/terminal.h"
 
@@ -68,7 +69,7 @@ int CheckGate(Context& context, const GateSuite& suite, const TrainOptions& opti
     console.err << LineOf(verdict);
   }
   json["passed"] = passed;
-  const std::filesystem::path file = std::filesystem::path(adapter_dir) / "gate.json";
+  const std::filesystem::path file = std::filesystem::path(adapter_dir) / kGateFile;
   WriteTextFile(file, Dump(json) + "\n");
   if (passed) return 0;
   console.err << fmt::format("the adapter has lost more than {} allows; examples are in {}\n",

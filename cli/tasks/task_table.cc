@@ -18,6 +18,7 @@ std::string Figure(const TaskFigure& figure) {
 std::string Drawn(const TaskComparison& row, double extent) {
   constexpr int kHalf = 10;
   std::string line(2 * kHalf + 1, ' ');
+  if (!std::isfinite(row.low + row.high + row.difference)) return line;
   const auto column = [&](double value) {
     const double share = extent > 0 ? std::clamp(value / extent, -1.0, 1.0) : 0;
     return static_cast<std::size_t>(kHalf + std::lround(share * kHalf));

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -24,7 +27,9 @@ namespace fs = std::filesystem;
 // True when `text`, an item of the option `key`, names something.
 bool IsThere(const std::string& key, const std::string& text) {
   std::error_code ignored;
-  if (key != "dataset" && key != "eval_dataset") return fs::exists(text, ignored);
+  constexpr auto kData =
+      std::to_array<std::string_view>({"dataset", "eval_dataset", "calibration_dataset", "anchor"});
+  if (std::ranges::find(kData, key) == kData.end()) return fs::exists(text, ignored);
   const DataPurpose purpose =
       key == "eval_dataset" ? DataPurpose::kEvaluation : DataPurpose::kTraining;
   try {

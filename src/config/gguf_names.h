@@ -1,6 +1,6 @@
 // How GGUF files hold the weights of a decoder otherwise than checkpoints; families.h has
 // llama.cpp's architectures, tensor_list.h the names of tensors. What llama.cpp computes otherwise
-// is in gguf_config.h, for files that are read, and export/gguf_limits.h, for files that are
+// is in gguf_config.h, for files that are read, and export/gguf/gguf_limits.h, for files that are
 // written.
 #ifndef QLORA_CONFIG_GGUF_NAMES_H_
 #define QLORA_CONFIG_GGUF_NAMES_H_

@@ -128,10 +128,14 @@ void MigrateDpoSmoothing(const YAML::Node& value, MigrationTarget& target) {
   target.Carry("label_smoothing_factor", value);
 }
 
-// -log p of each chosen answer, averaged over its tokens.
+// -log p of each chosen answer, averaged over its tokens. A command line names no stage.
 void MigratePreferenceMix(const YAML::Node& value, MigrationTarget& target) {
-  if (target.Theirs("stage") != "dpo") return target.NotNeeded(kNoDpo);
   if (IsOff(value) || TextOf(value) == "0.0") return target.NotNeeded("switched off");
+  const std::string stage = target.Theirs("stage");
+  if (stage == "kto") {
+    return target.Unsupported("-log p of the answers beside kto is not trained");
+  }
+  if (!stage.empty() && stage != "dpo") return target.NotNeeded(kNoDpo);
   target.Carry("rpo_alpha", value);
   target.Carry("nll_over", YAML::Node("answers"));
 }

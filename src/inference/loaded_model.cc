@@ -127,8 +127,10 @@ ModelOptions LoadedModel::BaseOptions() const {
   ModelOptions alone = options;
   alone.adapter.clear();
   alone.adapter_rank = 0;
-  alone.load_in_4bit = base.load_in_4bit ? "true" : "false";
-  alone.quantization = base.quantization;
+  // A file in blocks has its own form, whatever the adapter was trained on.
+  const bool has_form = !weights.sizes.block_formats.empty();
+  alone.load_in_4bit = has_form ? "auto" : base.load_in_4bit ? "true" : "false";
+  alone.quantization = has_form ? QuantizationFields() : base.quantization;
   return alone;
 }
 

@@ -23,6 +23,8 @@ inline constexpr const char* kSampleLog = "samples";  // .jsonl: texts that the 
 // "decision_before_temperature": {...}}, as `eval` has them.
 inline constexpr const char* kDecisionMetrics = "decision_metrics.json";
 
+inline constexpr const char* kGateFile = "gate.json";  // what the gate of `train --gate` measured
+
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 
 // The values of one entry in the order of the columns; the first is "step". An object holds values

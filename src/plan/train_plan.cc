@@ -81,12 +81,22 @@ Facts FactsOf(const TrainPlan& plan) {
     if (key != "model_name_or_path") facts.emplace_back(key, value.get<std::string>());
   }
   // Options that say how a rank does its part, and places of files.
-  const std::set<std::string> own = {
-      "model_name_or_path",     "dataset",     "eval_dataset",
-      "chat_template",          "adapter",     "output_dir",
-      "overwrite_output_dir",   "logging_dir", "dataset_prepared_path",
-      "resume_from_checkpoint", "threads",     "max_memory",
-      "gradient_checkpointing", "recompute",   "report_to"};
+  const std::set<std::string> own = {"model_name_or_path",
+                                     "dataset",
+                                     "eval_dataset",
+                                     "chat_template",
+                                     "adapter",
+                                     "output_dir",
+                                     "anchor",
+                                     "overwrite_output_dir",
+                                     "logging_dir",
+                                     "dataset_prepared_path",
+                                     "resume_from_checkpoint",
+                                     "threads",
+                                     "max_memory",
+                                     "gradient_checkpointing",
+                                     "recompute",
+                                     "report_to"};
   const Json all = OptionsToJson(plan.options);
   for (const auto& [key, value] : all.items()) {
     if (!own.contains(key) && !recorded.contains(key)) {

@@ -375,7 +375,8 @@ void CheckImplicit(const std::string& chosen, const std::string& rejected) {
         "one of chosen and rejected is the beginning of the other, so that it has no answer; "
         "expected a field 'prompt', or texts that differ");
   }
-  if (chosen.front() != rejected.front()) {
+  const auto ends = std::ranges::mismatch(chosen, rejected);
+  if (FirstBytes(chosen, ends.in1 - chosen.begin()).empty()) {
     ThrowInvalidInput(
         "chosen and rejected begin with different characters, so that they have no prompt; "
         "expected texts that begin alike, or a field 'prompt'");
@@ -388,6 +389,7 @@ PreferenceRecord OfPair(const OrderedJson& record) {
     const Field field = Find(record, kTurns);
     SplitTurns turns = SplitLastAnswer(field);
     OrderedJson whole = record;
+    Erase(whole, kTurns);
     whole[field.name] = std::move(turns.prompt);
     whole["chosen"] = std::move(turns.answer);
     return OfPair(whole);

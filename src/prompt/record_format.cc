@@ -94,8 +94,9 @@ bool IsPreferencePair(const OrderedJson& record) {
   const auto has = [&record](std::initializer_list<const char*> names) {
     return std::ranges::any_of(names, [&](const char* name) { return HasField(record, name); });
   };
-  return has({"chosen", "chosen_response", "preferred_output", "chosen_ids"}) &&
-         has({"rejected", "rejected_response", "non_preferred_output", "rejected_ids"});
+  return has({"chosen", "chosen_response", "preferred_output", "chosen_ids", "chosen_input_ids"}) &&
+         has({"rejected", "rejected_response", "non_preferred_output", "rejected_ids",
+              "rejected_input_ids"});
 }
 
 // Returns "question in place of Question, ...": the names to use in a record whose fields tell a

@@ -59,7 +59,9 @@ GateTask ReadTask(const OrderedJson& json, const std::filesystem::path& suite) {
 std::size_t IndexOf(const TaskResult& result, const std::string& name) {
   const auto found = std::find_if(result.figures.begin(), result.figures.end(),
                                   [&](const TaskFigure& figure) { return figure.name == name; });
-  QLORA_DCHECK(found != result.figures.end());  // ReadGateSuite has looked
+  if (found == result.figures.end()) {
+    ThrowInvalidInput("gate: task {} has no figure '{}'", result.task, name);
+  }
   return found - result.figures.begin();
 }
 

@@ -210,17 +210,16 @@ RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, Train
   MeasureReference(context, plan, at, loaded, out.stop, observer);
   BeforeTheFirstStep(plan, out, at);
   TrainingLoop(plan, loaded, out, at, observer);
-  // The mark that the run is complete comes last, after everything that it vouches for.
-  DecisionFinish decisions;
-  if (writes && !out.stop.interrupted()) {
-    out.checkpoints.SaveResult(at);
-    decisions = out.checkpoints.FinishDecisions();
-    WriteModelCard(plan, at, out.log.mean_loss());
-    out.samples.Write(at);
-    WriteRunInfo(plan, at.step);
-  }
+  const bool saves = writes && !out.stop.interrupted();
+  if (saves) out.checkpoints.SaveResult(at);
+  // The last that the ranks do together: nobody waits for what rank 0 does behind it, however long.
   RunSummary summary = Summarize(plan, loaded, out, first_step, at);
-  summary.decisions = std::move(decisions);
+  if (!saves) return summary;
+  summary.decisions = out.checkpoints.FinishDecisions();
+  WriteModelCard(plan, at, out.log.mean_loss());
+  out.samples.Write(at);
+  // The mark that the run is complete comes last, after everything that it vouches for.
+  WriteRunInfo(plan, at.step);
   return summary;
 }
 

@@ -27,6 +27,20 @@ TEST(PreferenceRecordTest, RefusesTextsWithoutAPromptInCommon) {
                 "the beginning of the other");
   ExpectRefused([] { Read(R"({"chosen": "The sky", "rejected": "A zebra"})"); },
                 "begin with different characters");
+  // Two characters of which the first bytes are the same.
+  ExpectRefused([] { Read(R"({"chosen": "你好", "rejected": "他们"})"); },
+                "begin with different characters");
+  EXPECT_NO_THROW(Read(R"({"chosen": "你好", "rejected": "你们"})"));
+}
+
+TEST(PreferenceRecordTest, ReadsMessagesThatStandTwice) {
+  EXPECT_EQ(Read(R"({"messages": [{"role": "user", "content": "Q"},
+                                  {"role": "assistant", "content": "A"}],
+                     "conversations": [{"role": "user", "content": "Q"},
+                                       {"role": "assistant", "content": "A"}],
+                     "rejected_response": "B"})")
+                .answers.size(),
+            2U);
 }
 
 TEST(PreferenceRecordTest, ReadsTexts) {

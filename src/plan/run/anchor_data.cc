@@ -22,6 +22,7 @@ void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn
   fields.reading.over_long = "truncate";
   fields.reading.max_length =
       std::min(ResolveMaxLength(options.data.reading, data.limits), options.anchor_tokens);
+  fields.reading.ignore_fields.clear();
   fields.reading.preference = {};
   fields.reading.decision = {};
   Dataset anchors = Dataset::Open(ToDataOptions(fields, DataPurpose::kTraining, data.limits),

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 // Files that belong to a run, other than its logs and checkpoints.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
-     "qlora_base.json", kDecisionFile, kDecisionMetrics, kReferenceFile});
+     "qlora_base.json", kDecisionFile, kDecisionMetrics, kReferenceFile, kGateFile});
 constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
 
 // All files that a run may have written directly into its folder, whether they exist or not.
@@ -180,6 +180,7 @@ void PrepareOutputDir(const TrainOptions& options, const std::optional<fs::path>
   std::error_code error;
   // Also when the run resumes here: an unfinished checkpoint is of no use to any run.
   RemoveUnfinishedCheckpoints(dir);
+  fs::remove(dir / kGateFile, error);  // of another adapter
   if (!options.overwrite_output_dir || ResumesHere(options, checkpoint)) return;
   RemoveAllCheckpoints(dir);
   for (const fs::path& file : FilesOfRun(dir)) fs::remove(file, error);

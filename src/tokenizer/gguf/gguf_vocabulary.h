@@ -1,5 +1,6 @@
 // The tokenizer keys of a GGUF file as llama.cpp reads them: defaults by the kind of model, tokens
-// whose texts give them a role, and ends of generation. export/gguf_tokenizer_keys.h writes them.
+// whose texts give them a role, and ends of generation. export/gguf/gguf_tokenizer_keys.h writes
+// them.
 #ifndef QLORA_TOKENIZER_GGUF_GGUF_VOCABULARY_H_
 #define QLORA_TOKENIZER_GGUF_GGUF_VOCABULARY_H_
 
