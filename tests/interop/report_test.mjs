@@ -41,17 +41,23 @@ const contrast = ([a, b]) => {
   return (x + 0.05) / (y + 0.05);
 };
 
-const browser = await puppeteer.launch({executablePath: chromium, args: ['--no-sandbox', '--disable-gpu']});
+const browser = await puppeteer.launch({executablePath: chromium, args: ['--no-sandbox', '--disable-gpu'], protocolTimeout: 0});
 try {
   train('first', '--sample_prompts', 'Once upon a time', '--sample_max_new_tokens', '8');
   train('second', '--learning_rate', '1e-2', '--lora_r', '4');
   const log = lines('first', 'train_log.jsonl');
   const evals = lines('first', 'eval_log.jsonl');
 
+  // A page has as long as a busy machine needs.
+  const newPage = async () => {
+    const page = await browser.newPage();
+    page.setDefaultTimeout(0);
+    return page;
+  };
   const open = async (runs, width, scheme) => {
     const file = join(folder, 'page.html');
     execFileSync(qlora, ['report', runs.map((r) => join(folder, r)).join(','), '--out', file], {stdio: 'pipe'});
-    const page = await browser.newPage();
+    const page = await newPage();
     const faults = [];
     page.on('console', (m) => faults.push(m.text()));
     page.on('pageerror', (e) => faults.push(e.message));
@@ -153,15 +159,13 @@ try {
   const running = spawn(qlora, ['train', ...common, '--output_dir', join(folder, 'live'), '--max_steps', '1000000',
     '--dashboard', String(port)], {stdio: 'ignore'});
   try {
-    page = await browser.newPage();
+    page = await newPage();
     const errors = [];
     page.on('pageerror', (e) => errors.push(e.message));
     const url = `http://127.0.0.1:${port}/`;
     for (let i = 0; i < 100; ++i) {
       try { await page.goto(url); break; } catch { await new Promise((r) => setTimeout(r, 100)); }
     }
-    // However long a busy machine needs for a step.
-    page.setDefaultTimeout(0);
     await page.waitForFunction(() => /step [\d,]+ of 1,000,000/.test(document.getElementById('state').textContent));
     const before = await page.$eval('#state', (n) => n.textContent);
     await page.waitForFunction((old) => document.getElementById('state').textContent !== old, {}, before);
