@@ -38,7 +38,6 @@ WeightView WeightReader::AsStored(const TensorInfo& tensor, std::int64_t rows, s
   // Values in another order than the file's are a copy, which the plan does not need and which
   // goes away.
   const bool is_copied = reader_.IsCopied(tensor);
-  if (is_copied && read() && !tensor.dtype.is_blocks()) return CopiedInPieces(tensor, rows, cols);
   const void* data = is_copied && !read() ? nullptr : reader_.Bytes(tensor).data();
   const WeightView host = HostView(tensor, data, rows, cols);
   CheckFinite(host, tensor);
@@ -46,28 +45,6 @@ WeightView WeightReader::AsStored(const TensorInfo& tensor, std::int64_t rows, s
   const WeightView placed = is_copied ? place_->Copy(host) : place_->Place(host, use);
   if (read() && place_->mapped() == before) reader_.Release(tensor);
   return placed;
-}
-
-// A table that is decoded is large, and held once.
-WeightView WeightReader::CopiedInPieces(const TensorInfo& tensor, std::int64_t rows,
-                                        std::int64_t cols) {
-  // As WeightPlacement::Copy carves it.
-  const MatrixView bytes =
-      place_->carver().Matrix(DType::kU8, 1, static_cast<std::int64_t>(tensor.bytes()));
-  auto* const out = static_cast<std::byte*>(bytes.data);
-  const DType dtype = tensor.dtype;
-  std::int64_t done = 0;
-  reader_.ForEachPiece(tensor, [&](std::span<const std::byte> piece) {
-    const std::int64_t count = std::ssize(piece) / static_cast<std::int64_t>(BytesOf(dtype, 1));
-    std::vector<std::byte> copy;
-    const ConstMatrixView values{AlignedValues(piece, dtype, copy), dtype, 1, count, count};
-    const std::int64_t bad = FirstNonFinite(context_, values);
-    if (bad >= 0) ThrowNotFinite(tensor, done + bad);
-    backend_.memory().Upload(piece.data(), out + BytesOf(dtype, done), piece.size());
-    done += count;
-  });
-  reader_.Release(tensor);
-  return ConstMatrixView{out, dtype, rows, cols, cols};
 }
 
 void WeightReader::CheckFinite(const WeightView& weight, const TensorInfo& tensor) {

@@ -94,7 +94,6 @@ class WeightReader {
                       std::int64_t count, std::int64_t cols) const;
   WeightView AsStored(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols,
                       WeightUse use);
-  WeightView CopiedInPieces(const TensorInfo& tensor, std::int64_t rows, std::int64_t cols);
   // Stored values are checked as they are loaded, so that a damaged file is not found as a bad
   // loss.
   void CheckFinite(const WeightView& weight, const TensorInfo& tensor);
