@@ -46,8 +46,8 @@ std::optional<JsonDefect> TryParseJson(std::string_view text, OrderedJson& value
                                        std::int64_t max_values = kMaxOrderedValues);
 std::optional<JsonDefect> TryParseJson(std::string_view text, Json& value);
 
-// Returns a key that an object of `text` has twice, of which only the last is in `value`, parsed from
-// `text`; nothing when there is none.
+// Returns a key that an object of `text` has twice, of which only the last is in `value`, parsed
+// from `text`; nothing when there is none.
 std::optional<std::string> FindDuplicateKey(std::string_view text, const OrderedJson& value);
 
 enum class DuplicateKeys { kLastWins, kRefuse };  // kLastWins: as Python's json

@@ -1,6 +1,6 @@
-// Regular expressions of configurations, tasks and templates, with the meaning that Python's re gives to common
-// patterns. `where` starts the message of the error (InvalidInput) about a pattern that does not
-// compile or that takes too long.
+// Regular expressions of configurations, tasks and templates, with the meaning that Python's re
+// gives to common patterns. `where` starts the message of the error (InvalidInput) about a pattern
+// that does not compile or that takes too long.
 #ifndef QLORA_IO_PATTERN_H_
 #define QLORA_IO_PATTERN_H_
 
