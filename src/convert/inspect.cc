@@ -26,7 +26,7 @@
 #include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
 #include "prompt/chat_template.h"

@@ -1,7 +1,7 @@
 // The one interface of all tensor file formats, so that quantize and export know no format.
 //
 // safetensors.h and gguf/gguf.h read, safetensors_writer.h and gguf/gguf_writer.h write. bnb.h
-// finds the 4-bit weights of bitsandbytes in a reader, peft.h the matrices of an adapter.
+// finds the 4-bit weights of bitsandbytes in a reader, peft/peft.h the matrices of an adapter.
 // float_encoding.h converts numbers. Other headers pass JSON values on with json_fwd.h, which
 // compiles fast.
 #ifndef QLORA_IO_TENSOR_FILE_H_
