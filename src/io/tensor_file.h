@@ -8,7 +8,6 @@
 #define QLORA_IO_TENSOR_FILE_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -68,11 +67,6 @@ class TensorReader {
   // Returns the tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily
   // aligned.
   virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
-  // Visits the same bytes piece by piece, in order: what is decoded need not be whole in memory.
-  using VisitBytes = std::function<void(std::span<const std::byte>)>;
-  virtual void ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const {
-    visit(Bytes(tensor));
-  }
   // True where the file has the values in another order: Bytes makes a copy, which Release frees.
   virtual bool IsCopied(const TensorInfo& /*tensor*/) const { return false; }
   // Tensors that are named and cannot be read, of a reader that tolerates them.
