@@ -181,6 +181,21 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
   refused([&](O& o) { o.anchor = {question}; }, "question.jsonl");
 }
 
+TEST_F(AnchorTest, WarnsOfTextsThatAreLost) {
+  const auto warnings = [](const TrainOptions& options) {
+    Context context(1);
+    return PlanTraining(context, options).warnings;
+  };
+  TrainOptions options = Anchored("lost", std::string(kTexts) + "{\"text\": 7}\n");
+  options.data.reading.bad_records = "drop";
+  EXPECT_THAT(warnings(options), testing::Contains(testing::HasSubstr(
+                                     "1 of 4 anchor records (25 %) is dropped or cut: 1 is dropped "
+                                     "as unreadable")));
+  options = Anchored("cut");
+  options.anchor_tokens = 8;
+  EXPECT_THAT(warnings(options), testing::Not(testing::Contains(testing::HasSubstr("anchor"))));
+}
+
 // The longest texts are cut, and the plan has room for the anchor.
 TEST_F(AnchorTest, ThePlanHasRoomForTheAnchor) {
   const auto peak = [&](const TrainOptions& options) {
