@@ -153,6 +153,8 @@ TEST_F(AnchorTest, AResumedRunHasTheSameTexts) {
   other.anchor_tokens = TrainOptions().anchor_tokens;
   ExpectRefused(other, "the texts of anchor");
   other = options;
+  other.anchor = {options.anchor.front() + ":2"};
+  ExpectRefused(other, "the texts of anchor or their weights");
   other.anchor = {folder_.Write("moved.jsonl", kTexts)};
   Run(other);
 }
