@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "train/step_time.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -181,6 +182,23 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
       R"({"state": "The lamp is on.", "type": "noul", "instructions": "Is it dark?", "answer": "no"})"
       "\n");
   refused([&](O& o) { o.anchor = {question}; }, "question.jsonl");
+}
+
+// The same three texts are trained on and are the anchor of each step.
+TEST_F(AnchorTest, TheTimeOfARunCountsTheAnchor) {
+  const auto flops = [](const TrainOptions& options) {
+    Context context(1);
+    return RemainingFlops(PlanTraining(context, options));
+  };
+  TrainOptions options = Anchored("timed");
+  options.data.dataset = options.anchor;
+  options.anchor_tokens = 512;
+  options.per_device_train_batch_size = 3;
+  options.gradient_accumulation_steps = 1;
+  const double both = flops(options);
+  options.anchor.clear();
+  options.anchor_tokens = TrainOptions().anchor_tokens;
+  EXPECT_NEAR(both, 2.5 * flops(options), 1e-9 * both);
 }
 
 TEST_F(AnchorTest, WarnsOfTextsThatAreLost) {
