@@ -117,9 +117,8 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   records.Ignore(options.ignore_fields);
   FileLayout layout = FileLayoutOf(records, source.format, options, chat != nullptr);
   DataOptions named = options;
-  DecisionFields& fields = named.decision.fields;
-  if (layout.layout.kind == PromptLayout::Kind::kDecision && fields.label_names.empty()) {
-    fields.label_names = FindClassLabels(source.path, fields.label_column);
+  if (layout.layout.kind == PromptLayout::Kind::kDecision) {
+    named.decision.fields = WithClassLabels(options.decision.fields, source.path);
   }
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), named, tokenizer, chat,
