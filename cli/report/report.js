@@ -330,11 +330,13 @@ function drawSamples(runs) {
 }
 
 function dataCard(title, data) {
+  const largest = data.largest ?? data.longest;  // runs of earlier programs have no largest
   const tiles = [
     tile('Samples', count(data.samples), data.files.map((f) => last(f.path.split('/'))).join(', ')),
     tile('Tokens', count(data.tokens), `${number(data.tokens / data.samples)} per sample on average`),
     tile('Trained on', percent(data.trained_tokens, data.tokens), `${count(data.trained_tokens)} tokens`),
-    tile('Lengths', `${count(data.shortest)} to ${count(data.longest)}`, `max_length ${count(data.max_length)}`)];
+    tile('Lengths', `${count(data.shortest)} to ${count(largest)}`,
+         `max_length ${count(data.max_length)}${largest === data.longest ? '' : `, longest sequence ${count(data.longest)}`}`)];
   const {bucket_width: width, counts} = data.histogram;
   const most = Math.max(...counts, 1);
   const first = counts.findIndex((n) => n > 0);

@@ -43,7 +43,7 @@ struct DataReport {
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
   std::int64_t supervised = 0;  // tokens trained on
-  std::int32_t shortest = 0;    // tokens
+  std::int32_t shortest = 0;    // tokens of the smallest sample
   std::int32_t longest = 0;     // tokens of the longest sequence
   std::int32_t largest = 0;     // tokens of the largest sample, which may be several sequences
   // Most rows of sequences that are written with their prefixes, for each row; 1 without prefixes.

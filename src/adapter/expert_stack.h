@@ -25,7 +25,7 @@
 #include "adapter/lora.h"
 #include "adapter/lora_values.h"
 #include "backend/backend.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 

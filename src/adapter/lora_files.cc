@@ -14,7 +14,7 @@
 #include "adapter/lora.h"
 #include "base/check.h"
 #include "base/matrix.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 

@@ -18,7 +18,7 @@
 
 #include "adapter/rank_patterns.h"
 #include "config/config.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "model/tensor_list.h"
 #include "qlora/context.h"
 

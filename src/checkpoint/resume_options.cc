@@ -90,7 +90,7 @@ constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*
     {kModelHash, "the weights of model_name_or_path (some bytes of them)"},
     {kDataFingerprint, "the samples of dataset"},
     {kEvalFingerprint, "the samples for evaluation"},
-    {kAnchorFingerprint, "the texts of anchor"},
+    {kAnchorFingerprint, "the texts of anchor or their weights"},
 });
 
 template <typename List>
@@ -213,7 +213,8 @@ Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, co
   recorded[kDataFingerprint] = Hex(train.fingerprint());
   recorded[kDataWeights] = WeightsOf(train);
   recorded[kEvalFingerprint] = held_out != nullptr ? Hex(held_out->fingerprint()) : "";
-  recorded[kAnchorFingerprint] = anchors != nullptr ? Hex(anchors->fingerprint()) : "";
+  recorded[kAnchorFingerprint] =
+      anchors != nullptr ? Hex(anchors->fingerprint()) + WeightsOf(*anchors) : "";
   return recorded;
 }
 

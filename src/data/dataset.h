@@ -129,7 +129,9 @@ class Dataset {
   // Errors: InvalidInput for options of decisions where no file has any.
   void CheckAsked(const DecisionOptions& options) const;
   void Summarize();
-  std::int64_t FirstDuplicate() const;
+  // The first sample that is equal to an earlier one. repeated: the hashes of several samples,
+  // ascending, at least one.
+  std::int64_t FirstDuplicate(std::span<const std::uint64_t> repeated) const;
   [[noreturn]] void ThrowEmpty() const;
 
   std::vector<std::shared_ptr<const SampleIndex>> sources_;

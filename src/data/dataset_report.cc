@@ -170,10 +170,15 @@ std::string RenderReport(const DataReport& report) {
   fmt::format_to(out, "samples {}, tokens {}, trained tokens {} ({:.1f} %)\n", report.samples,
                  report.tokens, report.supervised, Percent(report.supervised, report.tokens));
   if (report.samples > 0) {
-    fmt::format_to(out, "lengths {} to {}, mean {:.1f}, max_length {}\n", report.shortest,
-                   report.longest,
+    fmt::format_to(out, "lengths {} to {}, mean {:.1f}, max_length {}", report.shortest,
+                   report.largest,
                    static_cast<double>(report.tokens) / static_cast<double>(report.samples),
                    report.max_length);
+    // It is what max_length limits, and shorter where a sample is several sequences.
+    if (report.longest != report.largest) {
+      fmt::format_to(out, " (longest sequence {})", report.longest);
+    }
+    text += '\n';
     RenderHistogram(report, text);
   }
   if (report.longest_record > report.max_length) {
@@ -369,8 +374,8 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
 OrderedJson ReportToJson(const DataReport& report) {
   OrderedJson json = {{"samples", report.samples},           {"tokens", report.tokens},
                       {"trained_tokens", report.supervised}, {"shortest", report.shortest},
-                      {"longest", report.longest},           {"max_length", report.max_length},
-                      {"duplicates", report.duplicates}};
+                      {"largest", report.largest},           {"longest", report.longest},
+                      {"max_length", report.max_length},     {"duplicates", report.duplicates}};
   json.update(CountsToJson(report));
   json["histogram"] = {{"bucket_width", report.bucket_width}, {"counts", report.buckets}};
   json["notes"] = report.notes;

@@ -170,4 +170,11 @@ Labels FindClassLabels(const std::filesystem::path& data_file, const std::string
   return {};
 }
 
+DecisionFields WithClassLabels(DecisionFields fields, const std::filesystem::path& data_file) {
+  if (fields.label_names.empty()) {
+    fields.label_names = FindClassLabels(data_file, fields.label_column);
+  }
+  return fields;
+}
+
 }  // namespace qlora

@@ -282,30 +282,6 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
   return std::nullopt;
 }
 
-std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields) {
-  const auto form = DetectDecisionForm(record, fields);
-  const auto in_field = [](const Named& field) {
-    return field ? fmt::format("in '{}'", field.name) : "missing";
-  };
-  if (form == DecisionForm::kQuestions) {
-    return fmt::format("questions about a state, answers {}",
-                       in_field(FindNamed(record, kAnswersNames)));
-  }
-  if (form == DecisionForm::kOneQuestion) {
-    return fmt::format("one question about a state in each record, its answer {}",
-                       in_field(FindNamed(record, kAnswerNames)));
-  }
-  if (form == DecisionForm::kMultipleChoice) {
-    return fmt::format("questions with choices, the right one {}",
-                       in_field(FindNamed(record, kKeyNames)));
-  }
-  if (form == DecisionForm::kClassification) {
-    return fmt::format("texts in '{}' with labels in '{}'", fields.text_column,
-                       fields.label_column);
-  }
-  return "no decisions";
-}
-
 std::string StateOf(const OrderedJson& record) {
   const Named state = FindNamed(record, kStateNames);
   return state ? FormatJson(*state.value) : "";

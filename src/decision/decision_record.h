@@ -46,8 +46,6 @@ bool LooksLikeDecision(const OrderedJson& record);
 // Returns the form of a record; nothing when its fields tell of none.
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
                                                const DecisionFields& fields);
-// Says for a person what was detected: "questions about a state, answers in 'gold'".
-std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields);
 
 // The state of a record as JSON text; "" of forms whose records have none.
 std::string StateOf(const OrderedJson& record);

@@ -3,7 +3,7 @@
 #include "adapter/expert_stack.h"
 #include "adapter/mlx_adapter.h"
 #include "convert/model_folder.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/base_record.h"
 #include "model/linear_shapes.h"
 #include "tokenizer/adapter_files.h"

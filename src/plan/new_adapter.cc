@@ -12,7 +12,7 @@
 #include "adapter/fitted_adapter.h"
 #include "adapter/lora_init.h"
 #include "base/check.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/gguf_source.h"
 #include "model/linear_shapes.h"
 #include "plan/target_modules.h"

@@ -60,10 +60,8 @@ namespace {
 using Loss = PreferenceLoss;
 
 Loss ParseLoss(const std::string& name) {
+  if (const auto loss = FindPreferenceLoss(name)) return *loss;
   const std::vector<std::string_view> names = PreferenceLossNames();
-  for (int i = 0; i < static_cast<int>(names.size()); ++i) {
-    if (names[i] == name) return static_cast<Loss>(i);
-  }
   std::string list;
   for (const std::string_view known : names)
     list += (list.empty() ? "" : ", ") + std::string(known);

@@ -13,6 +13,7 @@
 #include "data/data_options.h"
 #include "log/run_log.h"
 #include "model/shared_options.h"
+#include "objective/objective.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"
 #include "plan/memory_plan.h"
@@ -210,10 +211,9 @@ void TrainOptions::DeclareEvaluation(OptionTable& table) {
   table.Add("eval_ratio", &eval_ratio,
             "fraction of the run between evaluations, in place of eval_steps; 0: not set");
   table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
-  table.Choice(
-      "metric_for_best_model", &metric_for_best_model,
-      {"loss", "token_accuracy", "accuracy", "brier", "rewards/accuracies", "rewards/margins"},
-      "metric that decides which evaluation is the best");
+  table.Choice("metric_for_best_model", &metric_for_best_model,
+               {kBestMetrics.begin(), kBestMetrics.end()},
+               "metric that decides which evaluation is the best");
   table.Add("load_best_model_at_end", &load_best_model_at_end,
             "keep the checkpoint of the best evaluation, and end the run with its adapter");
   table.Add(

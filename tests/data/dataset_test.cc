@@ -308,6 +308,21 @@ TEST_F(DatasetTest, SamplesWithoutATrainedTokenAreLeftOutAndCounted) {
   EXPECT_EQ(data.supervised(1), 1);
 }
 
+TEST_F(DatasetTest, TheFirstDuplicateIsFirstInTheFile) {
+  std::string lines;
+  for (const char letter : std::string("abcdefgdbaadh")) {
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", letter);
+  }
+  const Dataset data = Open("d.jsonl", lines);
+  EXPECT_EQ(data.report().duplicates, 5);
+  EXPECT_TRUE(data.report().first_places.at("duplicates").ends_with("d.jsonl:8"));
+  const std::vector<std::uint32_t> some = {0, 1, 9, 12};
+  EXPECT_EQ(data.Subset(some).report().duplicates, 1);
+  EXPECT_TRUE(data.Subset(some).report().first_places.at("duplicates").ends_with("d.jsonl:10"));
+  const std::vector<std::uint32_t> distinct = {0, 1, 2};
+  EXPECT_EQ(data.Subset(distinct).report().duplicates, 0);
+}
+
 TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   // 5, 9, 4 and 8 tokens
   DataOptions options =

@@ -1,4 +1,4 @@
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 #include <algorithm>
 #include <array>
@@ -11,9 +11,9 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/spelling.h"
-#include "io/adapter_source.h"
 #include "io/checkpoint_names.h"
 #include "io/gguf_path.h"
+#include "io/peft/adapter_source.h"
 #include "io/safetensors.h"
 
 namespace qlora {

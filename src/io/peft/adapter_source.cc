@@ -1,4 +1,4 @@
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 
 #include <charconv>
 #include <cmath>

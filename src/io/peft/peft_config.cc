@@ -1,4 +1,4 @@
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "io/adapter_source.h"
 #include "io/checkpoint_names.h"
 #include "io/json.h"
 #include "io/pattern.h"
+#include "io/peft/adapter_source.h"
 
 namespace qlora {
 namespace {
