@@ -62,6 +62,7 @@ struct DataReport {
   std::int64_t dropped_masked = 0;       // records that kept no trained token after the cut
   std::int64_t dropped_untrained = 0;    // records without a trained token, left out
   std::int64_t dropped_identical = 0;    // pairs of two equal answers, left out
+  std::int64_t dropped_equal_cut = 0;    // pairs whose answers are equal after the cut, left out
   std::int64_t longest_record = 0;       // tokens, before dropping and cutting
   std::int64_t dropped_bad = 0;          // records that cannot be read, left out by bad_records
   std::vector<std::string> bad_reasons;  // of the first of them, with file and line

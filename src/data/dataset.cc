@@ -104,6 +104,8 @@ void Dataset::ThrowEmpty() const {
         fmt::format("cannot be read, the first: {}", report_.bad_reasons.front()));
   }
   add(report_.dropped_identical, "are pairs of two equal answers");
+  add(report_.dropped_equal_cut,
+      "are pairs of answers that are equal when cut to max_length: raise max_length");
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
   if (report_.dropped_untrained > 0) {
     add(report_.dropped_untrained,

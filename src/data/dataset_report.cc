@@ -26,7 +26,7 @@ struct Remark {
   bool has_place = false;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
-constexpr std::array<Remark, 17> kRemarks = {{
+constexpr std::array<Remark, 18> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)",
      true},
@@ -38,6 +38,8 @@ constexpr std::array<Remark, 17> kRemarks = {{
      "samples dropped, no token is trained on (all masked, or none before them)", true},
     {"dropped_identical", &DataReport::dropped_identical,
      "pairs dropped, the chosen and the rejected answer have the same tokens", true},
+    {"dropped_equal_cut", &DataReport::dropped_equal_cut,
+     "pairs dropped, the answers have the same tokens when cut to max_length (raise it)", true},
     {"dropped_bad", &DataReport::dropped_bad, "records dropped, they cannot be read"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
@@ -336,7 +338,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   for (const FileReport& file : report.files) count += file.found;
   const std::int64_t lost = report.dropped_long + report.truncated + report.dropped_masked +
                             report.dropped_untrained + report.dropped_bad +
-                            report.dropped_identical;
+                            report.dropped_identical + report.dropped_equal_cut;
   // Up to a tenth is usual and part of the report; the user seldom wants more.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
@@ -361,6 +363,9 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
            : "dropped because no token is trained on (all are masked; train_on_inputs trains on "
              "prompts too)");
   add(report.dropped_identical, "dropped because both answers are the same");
+  add(report.dropped_equal_cut,
+      fmt::format("dropped because both answers are the same when cut to {} tokens ({})",
+                  report.max_length, raise));
   if (!report.bad_reasons.empty()) {
     add(report.dropped_bad,
         fmt::format("dropped as unreadable (the first: {})", report.bad_reasons.front()));

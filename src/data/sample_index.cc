@@ -223,7 +223,8 @@ FileFormat SampleIndex::file_format() const {
 std::int64_t SampleIndex::found() const {
   if (!records_) return records();
   return std::ssize(entries()) + counts_.dropped_long + counts_.dropped_masked +
-         counts_.dropped_untrained + counts_.dropped_bad + counts_.dropped_identical;
+         counts_.dropped_untrained + counts_.dropped_bad + counts_.dropped_identical +
+         counts_.dropped_equal_cut;
 }
 
 template <typename Body>
@@ -386,6 +387,10 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
     CountTexts(encoded.notes, record);
+    return;
+  }
+  if (encoded.pair_cut != PairCut::kDifferent) {
+    ++(encoded.pair_cut == PairCut::kEqual ? counts_.dropped_equal_cut : counts_.dropped_masked);
     return;
   }
   if (length > max_length_) {

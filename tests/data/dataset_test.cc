@@ -368,6 +368,34 @@ TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {
   EXPECT_EQ(data.report().truncated, 1);
 }
 
+TEST_F(DatasetTest, PairsThatTheCutMakesEqualAreCountedAsSuch) {
+  DataOptions options =
+      folder_.With("d.jsonl",
+                   "{\"prompt\": \"Q\", \"chosen\": \"1\", \"rejected\": \"2\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234\", \"rejected\": \"12345\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234567x\", \"rejected\": \"1234567y\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234567x\", \"rejected\": \"1234567x\"}\n"
+                   "{\"prompt\": \"Q234567\", \"chosen\": \"x\", \"rejected\": \"y\"}\n");
+  options.preference.form = PreferenceForm::kPairs;
+  options.max_length = 6;
+  options.over_long = OverLong::kTruncate;
+  const Dataset cut = Open(options);
+  EXPECT_EQ(cut.size(), 1);
+  EXPECT_EQ(cut.report().dropped_equal_cut, 2);
+  EXPECT_EQ(cut.report().dropped_identical, 1);
+  EXPECT_EQ(cut.report().dropped_masked, 1);
+  EXPECT_EQ(cut.report().dropped_long, 0);
+  EXPECT_EQ(cut.report().files[0].found, 5);
+  EXPECT_TRUE(cut.report().first_places.at("dropped_equal_cut").ends_with("d.jsonl:2"));
+  EXPECT_THAT(WarnOfLostRecords(cut.report()),
+              testing::HasSubstr("2 are dropped because both answers are the same when cut to 6 "
+                                 "tokens (raise max_length, the longest has 11 tokens)"));
+
+  options.over_long = OverLong::kDrop;
+  EXPECT_EQ(Open(options).report().dropped_long, 3);
+  EXPECT_EQ(Open(options).report().dropped_identical, 1);
+}
+
 TEST_F(DatasetTest, RawTextIsCutIntoWindows) {
   DataOptions options = folder_.With("d.txt", "\xEF\xBB\xBFxab12\r\n34567");  // 11 tokens
   options.max_length = 5;

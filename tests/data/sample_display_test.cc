@@ -118,17 +118,18 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
 }
 
 TEST_F(SampleDisplayTest, TellsTheLongestSequenceOfSamplesThatAreSeveral) {
-  // Pairs of 2 + 3 + 2 and of 2 + 2 + 6 tokens.
-  const DataOptions options =
+  // Behind a common token pairs of 4 and 3, and of 3 and 7 tokens.
+  DataOptions options =
       folder_.With("d.jsonl",
-                   "{\"prompt\": \"Q\", \"chosen\": \"ab\", \"rejected\": \"c\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"xy\", \"rejected\": \"c\"}\n"
                    "{\"prompt\": \"Q\", \"chosen\": \"a\", \"rejected\": \"bcdef\"}\n");
+  options.preference.form = PreferenceForm::kPairs;
   const DataReport report = Dataset::Open(options, tokenizer_, nullptr).report();
   EXPECT_THAT(
       RenderReport(report),
-      HasSubstr(fmt::format("lengths 7 to 10, mean 8.5, max_length {} (longest sequence 8)\n",
+      HasSubstr(fmt::format("lengths 8 to 11, mean 9.5, max_length {} (longest sequence 8)\n",
                             options.max_length)));
-  EXPECT_EQ(ReportToJson(report).at("largest"), 10);
+  EXPECT_EQ(ReportToJson(report).at("largest"), 11);
   EXPECT_EQ(ReportToJson(report).at("longest"), 8);
 }
 

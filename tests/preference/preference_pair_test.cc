@@ -75,14 +75,14 @@ TEST(PreferencePairTest, FindsAnImplicitPrompt) {
 TEST(PreferencePairTest, CutsTheEndsOfAnswersAlone) {
   Sample chosen = Answer({1, 2}, {4, 5, 6});
   Sample rejected = Answer({1, 2}, {7});
-  EXPECT_TRUE(CutPair(chosen, rejected, 3));
+  EXPECT_EQ(CutPair(chosen, rejected, 3), PairCut::kDifferent);
   EXPECT_EQ(chosen.ids, (Ids{1, 2, 4}));
   EXPECT_EQ(rejected.ids, (Ids{1, 2, 7}));
-  EXPECT_FALSE(CutPair(chosen, rejected, 2));
+  EXPECT_EQ(CutPair(chosen, rejected, 2), PairCut::kEmpty);
   // They differ in what is cut.
   Sample longer = Answer({1, 2}, {4, 5, 7});
   Sample shorter = Answer({1, 2}, {4, 5});
-  EXPECT_FALSE(CutPair(longer, shorter, 4));
+  EXPECT_EQ(CutPair(longer, shorter, 4), PairCut::kEqual);
 }
 
 TEST(PreferencePairTest, MismatchesPromptAndAnswer) {
