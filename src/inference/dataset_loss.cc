@@ -106,6 +106,19 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
 
 }  // namespace
 
+void DatasetSums::Add(const DatasetSums& part) {
+  sums.resize(part.sums.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += part.sums[i];
+  totals.supervised += part.totals.supervised;
+  totals.rows += part.totals.rows;
+  totals.chosen += part.totals.chosen;
+  totals.samples += part.totals.samples;
+  totals.kl = part.totals.kl;
+  seconds += part.seconds;
+  logprobs.insert(logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  token_ids.insert(token_ids.end(), part.token_ids.begin(), part.token_ids.end());
+}
+
 SampleList ListOf(const Dataset& dataset) {
   return {.size = dataset.size(),
           .largest = dataset.report().largest,

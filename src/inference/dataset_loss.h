@@ -29,6 +29,9 @@ struct DatasetSums {
   // samples, and the token that each row is about.
   std::vector<double> logprobs;
   std::vector<std::int32_t> token_ids;
+
+  // Makes these the sums of another part of the same data as well, of the same kl.
+  void Add(const DatasetSums& part);
 };
 
 // Samples that passes are made of. Totals need the counts before anything is read.

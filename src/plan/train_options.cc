@@ -391,7 +391,8 @@ std::vector<IdleOption> TrainOptions::Idle() const {
         values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
     if (asks && !row.used) idle.push_back({row.option, row.reason});
   }
-  for (IdleOption& one : IdlePreferenceOptions(*this)) idle.push_back(std::move(one));
+  for (IdleOption& one : IdlePreferenceFields(preference, label_smoothing_factor))
+    idle.push_back(std::move(one));
   return idle;
 }
 

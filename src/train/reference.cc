@@ -115,27 +115,6 @@ std::vector<Part> PartsOf(const TrainPlan& plan, const TrainPosition& at,
   return parts;
 }
 
-// False when the run is to stop.
-bool Measure(const AnswerMeter& meter, const Part& part, double ld_alpha, std::int64_t max_length,
-             ReferenceTable& table) {
-  if (!part.missing.samples.empty()) {
-    const Dataset dataset = part.dataset->Subset(part.missing.samples);
-    const auto answers = meter.Measure(ListOf(dataset), ld_alpha);
-    if (!answers) return false;
-    for (std::size_t i = 0; i < answers->size(); ++i) {
-      table.Add(part.dataset->key(part.missing.samples[i]), (*answers)[i]);
-    }
-  }
-  const std::vector<MismatchedRow>& rows = part.missing.mismatched;
-  if (rows.empty()) return true;
-  const auto answers = meter.Measure(ListOf(*part.dataset, rows, max_length), ld_alpha);
-  if (!answers) return false;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    table.Add(KeyOf(*part.dataset, rows[i]), (*answers)[i]);
-  }
-  return true;
-}
-
 // What an earlier part of the run has measured; rank 0 has the file.
 ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator,
                          const std::string& fingerprint) {
@@ -177,8 +156,8 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
                             return !stop.AskHere();
                           }};
   for (const Part& part : parts) {
-    if (Measure(meter, part, objective.ld_alpha(), plan.run->data->stream.max_length,
-                loaded.reference)) {
+    if (meter.MeasureInto(loaded.reference, *part.dataset, part.missing, objective.ld_alpha(),
+                          plan.run->data->stream.max_length)) {
       continue;
     }
     stop.Ask();  // so that all ranks know

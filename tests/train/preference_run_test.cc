@@ -34,7 +34,8 @@ class PreferenceRunTest : public testing::Test {
   static void ExpectNear(const std::vector<Json>& a, const std::vector<Json>& b, double bound) {
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
-      for (const char* key : {"loss", "grad_norm", "rewards/margins", "rewards/chosen"}) {
+      for (const char* key :
+           {"loss", "grad_norm", "rewards/margins", "rewards/chosen", "logits/rejected"}) {
         ASSERT_EQ(a[i][key].is_null(), b[i][key].is_null()) << key;
         if (a[i][key].is_null()) continue;  // of answers with one label there is no margin
         const double value = a[i][key].get<double>();
