@@ -283,6 +283,44 @@ function drawReliability(runs) {
   byId('reliability').replaceChildren(make('div', {class: 'pair'}, ...cards));
 }
 
+// A difference with its interval, around 0; extent: the largest that is drawn.
+function intervalPlot({difference, low, high}, extent) {
+  const svg = make('svg', {viewBox: '0 0 124 16', width: 124, height: 16, 'aria-hidden': 'true'});
+  const at = (v) => 62 + (extent > 0 ? 56 * v / extent : 0);
+  svg.append(make('path', {d: 'M62 1V15', stroke: 'currentColor', opacity: 0.5}));
+  if (![difference, low, high].every(Number.isFinite)) return svg;
+  svg.append(make('path', {d: `M${at(low)} 8H${at(high)}`, stroke: 'var(--accent)', 'stroke-width': 2}),
+             make('path', {d: markPath(0, at(difference), 8, 4), style: 'fill:var(--accent)'}));
+  return svg;
+}
+function verdict({lost, p, difference, higher_is_better: higher}) {
+  if (lost !== undefined) return lost ? 'lost' : 'kept';
+  if (!Number.isFinite(p)) return '';
+  return p > 0.05 ? 'no difference shown' : (difference > 0) === higher ? 'better' : 'worse';
+}
+function drawTasks(runs) {
+  const fixed = (v) => (Number.isFinite(v) ? v.toFixed(4) : '–');
+  const signed = (v) => (v > 0 ? '+' : '') + fixed(v);
+  const heads = ['Task', 'Metric', 'Before', 'After', 'Difference', '95 %', '', 'p', 'Verdict'];
+  const cards = runs.flatMap((run) => run.tasks.map(({name, rows}) => {
+    const bounds = (task) => rows.filter((r) => r.task === task).flatMap((r) => [r.low, r.high]);
+    const lines = rows.map((r) => make('tr', {class: r.lost ? 'lost' : false},
+      ...[r.task, r.figure, fixed(r.value), fixed(r.with), signed(r.difference)].map((v) => text('td', v)),
+      text('td', Number.isFinite(r.low) ? `${signed(r.low)} to ${signed(r.high)}` : '–'),
+      make('td', {}, intervalPlot(r, greatest(numbers(bounds(r.task)).map(Math.abs)))),
+      text('td', Number.isFinite(r.p) ? `${fixed(r.p)} ${r.test}` : '–'), text('td', verdict(r))));
+    const lost = rows.filter((r) => r.lost && r.examples).flatMap((r) => r.examples);
+    return make('div', {class: 'card scroll block', tabindex: '0', role: 'region', 'aria-label': `Tasks: ${name}`},
+      text('h3', runs.length > 1 ? `${run.name}: ${name}` : name),
+      make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((h) => text('th', h, {scope: 'col'})))),
+           make('tbody', {}, ...lines)),
+      lost.length === 0 ? null : make('details', {}, text('summary', `${lost.length} examples of what was lost`),
+        ...lost.map((sample) => text('pre', JSON.stringify(sample, null, 1)))));
+  }));
+  byId('tasks-section').hidden = cards.length === 0;
+  byId('tasks').replaceChildren(...cards);
+}
+
 // How the ranks of runs on several spend a step.
 function drawRanks(runs) {
   const heads = ['Rank', 'Computing', 'Waiting', 'Memory', ''];
@@ -403,6 +441,7 @@ function update() {
     [drawLegend, runs.map((r) => r.name)],
     [drawCurves, runs.map((r) => [r.name, r.steps, r.evals])],
     [drawReliability, runs.map((r) => [r.name, r.decision, r.decision_before_temperature])],
+    [drawTasks, runs.map((r) => [r.name, r.tasks])],
     [drawRanks, runs.map((r) => [r.name, r.ranks])],
     [drawSamples, runs.map((r) => r.samples)],
     [drawData, runs.map((r) => [r.data, r.eval_data])],

@@ -44,10 +44,15 @@ OrderedJson FiguresJson(const TaskResult& result) {
 }
 
 OrderedJson ComparisonJson(const TaskComparison& row) {
-  return {{"figure", row.name}, {"value", row.first},
-          {"with", row.second}, {"difference", row.difference},
-          {"low", row.low},     {"high", row.high},
-          {"p", row.p},         {"test", row.test}};
+  return {{"figure", row.name},
+          {"value", row.first},
+          {"with", row.second},
+          {"difference", row.difference},
+          {"low", row.low},
+          {"high", row.high},
+          {"p", row.p},
+          {"test", row.test},
+          {"higher_is_better", row.higher_is_better}};
 }
 
 std::string TaskTable(const std::vector<TaskResult>& results) {

@@ -18,6 +18,17 @@ namespace qlora {
 // By type, "noul", "choice", "score", or by type and number of options, "choice.3".
 using TemperatureMap = std::map<std::string, double>;
 
+// What the answer to a question counts for in the metrics, which are means over questions, but for
+// ECE: the sum over all bins of |the sum of their gaps|, over the questions.
+struct DecisionScore {
+  std::int64_t record = 0;  // rows of one record are of one state
+  bool is_right = false;
+  double log_loss = 0;
+  double brier = 0;
+  std::int64_t bin = 0;  // of the confidence
+  double gap = 0;        // of the confidence to the share of the answer in the target
+};
+
 // How answers to questions were. docs/decisions.md describes the metrics.
 struct DecisionResult {
   std::int64_t questions = 0;
@@ -31,7 +42,8 @@ struct DecisionResult {
   // The mean probability that the labels have in the whole vocabulary; nothing for predictions of a
   // file.
   std::optional<double> label_mass;
-  std::string predictions;  // JSON lines, one for each question
+  std::string predictions;            // JSON lines, one for each question
+  std::vector<DecisionScore> scores;  // in the same order
   // Of the prompts; empty for predictions of a file.
   std::string decision_template;    // Jinja
   std::vector<std::string> labels;  // letters that are single tokens

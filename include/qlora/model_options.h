@@ -21,6 +21,8 @@ struct ModelOptions {
   // their weighted sum is applied. Empty: the base alone.
   std::vector<std::string> adapter;
   std::int64_t adapter_rank = 0;  // of the sum; 0: the sum of the ranks, which is exact
+  // Without an adapter: the folder of one in whose template questions are asked; no option.
+  std::string decides_as;
   // true: the linears of the blocks are held in 4 bits; false: as the checkpoint has them; auto: as
   // they were when the adapter was trained, 4 bits without an adapter.
   std::string load_in_4bit = "auto";

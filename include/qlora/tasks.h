@@ -1,5 +1,5 @@
 // Evaluation tasks: multiple choice, perplexity and generated answers, by definitions in the form
-// of lm-evaluation-harness 0.4.
+// of lm-evaluation-harness 0.4, and decisions.
 #ifndef QLORA_TASKS_H_
 #define QLORA_TASKS_H_
 
@@ -14,7 +14,7 @@
 namespace qlora {
 
 struct TaskOptions {
-  std::vector<std::string> task;       // definitions, YAML files
+  std::vector<std::string> task;       // definitions, YAML files, or files of decisions
   std::vector<std::string> task_data;  // SPLIT=FILE: in place of the files of the definitions
   std::int64_t num_fewshot = -1;       // -1: as the definition says
   std::int64_t fewshot_seed = 1234;
@@ -24,15 +24,16 @@ struct TaskOptions {
   void Declare(OptionTable& table);
 };
 
-// A figure over the records of a task: Value = f(sum of numerators / sum of denominators).
+// A figure over the records of a task: Value = f(sum of numerators / sum of denominators). Where
+// numerators have parts, the one sum is that of |the sum of a part| over all parts.
 struct TaskFigure {
   std::string name;  // "acc"; "exact_match,strict-match" where the task has several filters
   bool higher_is_better = true;
   double value = 0;
-  double standard_error = 0;         // of a mean; 0: not given
-  bool is_mean = true;               // false: a perplexity, or bits per byte
-  std::vector<double> numerators;    // of each record
-  std::vector<double> denominators;  // of each record
+  double standard_error = 0;         // of a mean
+  bool is_mean = true;               // false: a perplexity, bits per byte, or an error of bins
+  std::vector<double> numerators;    // (records, parts)
+  std::vector<double> denominators;  // (records)
 };
 
 struct TaskResult {
@@ -49,8 +50,8 @@ struct TaskResult {
 // EvaluateTask, for two tasks of one name, and for data that no task reads.
 void CheckTasks(const TaskOptions& options);
 
-// Measures a model by the definition at `path`. progress: receives what is done of all requests.
-// Errors: InvalidInput with file and key, or file and line of a record.
+// Measures a model by the definition, or the decisions, at `path`. progress: receives what is done
+// of all requests. Errors: InvalidInput with file and key, or file and line of a record.
 using TaskProgress = std::function<void(std::int64_t done, std::int64_t total)>;
 TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
                         const TaskProgress& progress = {});
@@ -63,14 +64,17 @@ struct TaskComparison {
   double difference = 0;  // second - first, of perplexities of their logarithms
   double low = 0;         // of the difference: 95 % interval by paired bootstrap over records
   double high = 0;
-  double p = 1;      // exact McNemar where a record counts 0 or 1, otherwise the bootstrap's
-  std::string test;  // "McNemar", "bootstrap"
+  // Exact where records count whole numbers, McNemar's where these are 0 or 1; otherwise the
+  // bootstrap's.
+  double p = 1;
+  std::string test;  // "McNemar", "sign flips", "bootstrap"
+  bool higher_is_better = true;
 };
 // Errors: InvalidInput for results of other tasks or numbers of records.
 std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second);
 
 // What an adapter may lose: a YAML file with a list `tasks` of
-//   task: FILE        a definition, relative to the suite
+//   task: FILE        a definition, or decisions, relative to the suite
 //   figure: NAME      of the definition; without it, its first
 //   max_loss: X       of the figure, 0 without it; of perplexities, of their logarithms
 //   p: X              a loss that chance explains with a greater probability is none; 0.05
@@ -97,7 +101,7 @@ struct GateVerdict {
   TaskComparison figure;  // of the base and of the adapter
   double max_loss = 0;
   bool lost = false;                  // more than the suite allows, or no number
-  std::vector<std::string> examples;  // samples that the base had right and the adapter has not
+  std::vector<std::string> examples;  // samples of the adapter that lost most, the worst first
 };
 std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<TaskResult>& base,
                                    const std::vector<TaskResult>& adapter);

@@ -165,6 +165,11 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+std::filesystem::path ProgramFolder() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+}
+
 // ---- Mapped files.
 
 // The mapping outlives the descriptor. An empty file cannot be mapped and has no bytes.

@@ -40,6 +40,9 @@ class MappedFile {
 // False also when the path cannot be looked up.
 bool Exists(const std::filesystem::path& path);
 
+// Where the running program is; "" when the system does not say.
+std::filesystem::path ProgramFolder();
+
 // The absolute path without links, "..", and a slash at the end, as far as the path exists.
 std::filesystem::path WithoutLinks(const std::filesystem::path& path);
 

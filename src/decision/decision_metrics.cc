@@ -218,7 +218,7 @@ struct RecordSums {
   double right = 0;
   double log_loss = 0;
   double brier = 0;
-  std::vector<std::pair<std::int64_t, Pair>> bins;
+  std::vector<std::pair<std::int64_t, double>> gaps;  // each with its bin
 };
 
 Interval Middle95(std::vector<double> values) {
@@ -295,6 +295,20 @@ void CheckBins(std::int64_t bins) {
   }
 }
 
+std::vector<DecisionScore> ScoresOf(std::span<const Prediction> rows, std::int64_t bins) {
+  std::vector<DecisionScore> scores;
+  for (const Prediction& row : rows) {
+    const Judged j = Judge(row);
+    scores.push_back({.record = row.record,
+                      .is_right = j.is_right(),
+                      .log_loss = j.log_loss,
+                      .brier = j.brier,
+                      .bin = BinOf(j.confidence, bins),
+                      .gap = j.confidence - j.accuracy});
+  }
+  return scores;
+}
+
 DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins) {
   constexpr double kConfident = 0.9;
   std::vector<Judged> judged;
@@ -329,16 +343,15 @@ DecisionIntervals BootstrapIntervals(std::span<const Prediction> rows, std::int6
   constexpr std::int64_t kDraws = 1000;
   std::vector<RecordSums> records;
   std::unordered_map<std::int64_t, std::size_t> places;
-  for (const Prediction& row : rows) {
-    const auto [place, is_new] = places.emplace(row.record, records.size());
+  for (const DecisionScore& score : ScoresOf(rows, bins)) {
+    const auto [place, is_new] = places.emplace(score.record, records.size());
     if (is_new) records.emplace_back();
     RecordSums& sums = records[place->second];
-    const Judged j = Judge(row);
     sums.count += 1;
-    sums.right += j.is_right();
-    sums.log_loss += j.log_loss;
-    sums.brier += j.brier;
-    sums.bins.push_back({BinOf(j.confidence, bins), {j.confidence, j.accuracy}});
+    sums.right += score.is_right;
+    sums.log_loss += score.log_loss;
+    sums.brier += score.brier;
+    sums.gaps.emplace_back(score.bin, score.gap);
   }
   std::array<std::vector<double>, 4> values;  // accuracy, log loss, Brier, ECE
   std::vector<double> gaps(static_cast<std::size_t>(bins));
@@ -353,7 +366,7 @@ DecisionIntervals BootstrapIntervals(std::span<const Prediction> rows, std::int6
       sums.right += record.right;
       sums.log_loss += record.log_loss;
       sums.brier += record.brier;
-      for (const auto& [bin, pair] : record.bins) gaps[bin] += pair.confidence - pair.accuracy;
+      for (const auto& [bin, gap] : record.gaps) gaps[bin] += gap;
     }
     double ece = 0;
     for (const double gap : gaps) ece += std::abs(gap);

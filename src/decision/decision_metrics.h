@@ -13,6 +13,7 @@
 
 #include "decision/prediction.h"
 #include "io/json_fwd.h"
+#include "qlora/decision.h"
 
 namespace qlora {
 
@@ -49,6 +50,10 @@ struct DecisionMetrics {
 
 // Errors: InvalidInput for a number of bins that no calibration error has.
 void CheckBins(std::int64_t bins);
+
+// In the order of the rows. bins: as CheckBins allows.
+std::vector<DecisionScore> ScoresOf(std::span<const Prediction> rows,
+                                    std::int64_t bins = kUsualBins);
 
 // rows: not empty. bins: as CheckBins allows.
 DecisionMetrics MetricsOf(std::span<const Prediction> rows, std::int64_t bins = kUsualBins);

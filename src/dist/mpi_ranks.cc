@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "dist/mpi_plugin.h"
 
 namespace qlora {
@@ -80,7 +81,7 @@ void* OpenPlugin() {
 
 std::optional<fs::path> FindMpiPlugin() {
   std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error).parent_path();
+  const fs::path program = ProgramFolder();
   for (const fs::path& folder : {program, program.parent_path() / "lib" / "qlora" / "plugins"}) {
     if (fs::exists(folder / kPlugin, error)) return folder / kPlugin;
   }

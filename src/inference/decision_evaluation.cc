@@ -33,6 +33,7 @@ DecisionResult Judge(const std::vector<Prediction>& rows, const Temperatures& te
   result.metrics = MetricsText(rows, bins, flip);
   result.temperatures = temperatures.values();
   for (const Prediction& row : rows) result.predictions += PredictionLine(row);
+  result.scores = ScoresOf(rows, bins);
   return result;
 }
 

@@ -56,11 +56,13 @@ LoadedModel::LoadedModel(Context& of_job, const ModelOptions& given, const Adapt
     config.vocab_size = adapter->vocab_size();
   }
   AddNotes(adapters);
-  decisions = FindDecisionSource(adapters.first(), dir);
+  decisions = FindDecisionSource(adapters.empty() ? options.decides_as : adapters.first(), dir);
   if (decisions && !decisions->file.labels.empty()) {
     CheckDecisionFile(decisions->file, DecisionTokenizer(tokenizer),
                       std::filesystem::path(decisions->name).parent_path());
   }
+  // Temperatures are those of the answers of the adapter.
+  if (decisions && !options.decides_as.empty()) decisions->file.temperatures = {};
   memory.emplace(*backend, config, weights, precision, AdaptersOf(AdapterFor(false)));
 }
 
@@ -127,6 +129,10 @@ ModelOptions LoadedModel::BaseOptions() const {
   ModelOptions alone = options;
   alone.adapter.clear();
   alone.adapter_rank = 0;
+  const std::filesystem::path source = decisions ? decisions->name : "";
+  if (adapter && source.filename() == kDecisionFile && source.parent_path() != dir) {
+    alone.decides_as = source.parent_path().string();
+  }
   // A file in blocks has its own form, whatever the adapter was trained on.
   const bool has_form = !weights.sizes.block_formats.empty();
   alone.load_in_4bit = has_form ? "auto" : base.load_in_4bit ? "true" : "false";

@@ -24,6 +24,8 @@ inline constexpr const char* kSampleLog = "samples";  // .jsonl: texts that the 
 inline constexpr const char* kDecisionMetrics = "decision_metrics.json";
 
 inline constexpr const char* kGateFile = "gate.json";  // what the gate of `train --gate` measured
+// What `eval --task --json` printed, if somebody kept it there.
+inline constexpr const char* kTaskResults = "task_results.json";
 
 enum class LogKind : std::uint8_t { kStep, kEval, kSample };
 

@@ -250,6 +250,52 @@ bool HasForm(const Json& value, const Json& form) {
   return form.is_number() ? value.is_number() : value.type() == form.type();
 }
 
+// The rows of a table that name a task and a figure.
+void AddTable(const std::string& name, const Json& rows, Json& tables) {
+  Json kept = Json::array();
+  for (const Json& row : rows) {
+    if (HasForm(row, {{"task", ""}, {"figure", ""}})) kept.push_back(row);
+  }
+  if (!kept.empty()) tables.push_back({{"name", name}, {"rows", std::move(kept)}});
+}
+
+// The part of that name of an object; an empty object where there is none.
+Json ObjectOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || !found->is_object() ? Json::object() : *found;
+}
+
+// Figures of tasks before and after training, as the gate and `eval --task --json` have them: the
+// latter of models side by side, or of one.
+Json TablesOfTasks(const fs::path& dir) {
+  Json tables = Json::array();
+  const Json gate = ObjectIn(dir / kGateFile);
+  if (const auto rows = gate.find("tasks"); rows != gate.end()) AddTable("gate", *rows, tables);
+  const Json file = ObjectIn(dir / kTaskResults);
+  const Json compared = ObjectOf(file, "compared");
+  for (const auto& [model, tasks] : compared.items()) {
+    Json rows = Json::array();
+    for (const auto& [task, figures] : tasks.items()) {
+      for (Json row : figures) {
+        if (row.is_object()) row["task"] = task;
+        rows.push_back(std::move(row));
+      }
+    }
+    AddTable(model, rows, tables);
+  }
+  if (!compared.empty()) return tables;
+  Json rows = Json::array();
+  const Json results = ObjectOf(file, "results");
+  for (const auto& [task, figures] : results.items()) {
+    for (const auto& [name, value] : figures.items()) {
+      const bool is_figure = value.is_number_float() && name.find("_stderr") == name.npos;
+      if (is_figure) rows.push_back({{"task", task}, {"figure", name}, {"with", value}});
+    }
+  }
+  AddTable("eval", rows, tables);
+  return tables;
+}
+
 fs::path LogPath(const fs::path& dir, const char* name) {
   return dir / (std::string(name) + ".jsonl");
 }
@@ -303,6 +349,7 @@ std::string ReadRunLogs(const fs::path& dir) {
                  {"total_steps", lines},
                  {"damaged_lines", damaged}};
   record["options"] = ObjectIn(dir / kTrainConfig);
+  record["tasks"] = TablesOfTasks(dir);
   const Json info = ObjectIn(dir / kRunInfo);
   // The adapter of a finished run stays in the folder while the run is trained further.
   record["finished"] =

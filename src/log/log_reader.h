@@ -32,6 +32,8 @@ inline constexpr std::int64_t kMaxSampleBytes = std::int64_t{4} << 20;
 //   samples_left_out   the number of the other lines
 //   options    train_config.json
 //   total_steps, memory, data, eval_data   of run_info.json, where it has them in their forms
+//   tasks      tables of gate.json and task_results.json: {"name", "rows": [{"task", "figure",
+//              "value", "with", "difference", "low", "high", "p", ...}]}, in the names of gate.json
 //   damaged_lines   lines of the logs that are not JSON objects, which are left out
 //   finished   true when the run has ended and its adapter is saved
 // Errors: InvalidInput when the folder holds no run, or when its train_log.jsonl has no line that

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -34,7 +35,7 @@ GateTask ReadTask(const OrderedJson& json, const std::filesystem::path& suite) {
       ThrowInvalidInput("{}: {}: expected a {}", where, key, is_text ? "text" : "number");
     }
     if (key == "task") {
-      task.path = (suite.parent_path() / value.get<std::string>()).string();
+      task.path = FindTaskFile(suite.parent_path(), value.get<std::string>()).string();
     } else if (key == "figure") {
       task.figure = value.get<std::string>();
     } else if (key == "max_loss") {
@@ -63,6 +64,23 @@ std::size_t IndexOf(const TaskResult& result, const std::string& name) {
     ThrowInvalidInput("gate: task {} has no figure '{}'", result.task, name);
   }
   return found - result.figures.begin();
+}
+
+// The records on which the adapter is worst beside the base, the worst first. An error of bins is
+// that of no record.
+std::vector<std::int64_t> LargestLosses(const TaskFigure& before, const TaskFigure& after) {
+  std::vector<std::pair<double, std::int64_t>> losses;  // of those that lost, below 0
+  if (before.numerators.size() != before.denominators.size()) return {};
+  for (std::size_t i = 0; i < before.numerators.size(); ++i) {
+    const double gain = after.numerators[i] - before.numerators[i];
+    const double loss = before.higher_is_better ? gain : -gain;
+    if (loss < 0) losses.emplace_back(loss, static_cast<std::int64_t>(i));
+  }
+  std::sort(losses.begin(), losses.end());
+  if (losses.size() > kMostExamples) losses.resize(kMostExamples);
+  std::vector<std::int64_t> records;
+  for (const auto& [loss, record] : losses) records.push_back(record);
+  return records;
 }
 
 }  // namespace
@@ -103,20 +121,16 @@ std::vector<GateVerdict> JudgeGate(const GateSuite& suite, const std::vector<Tas
   for (std::size_t t = 0; t < suite.tasks.size(); ++t) {
     const GateTask& task = suite.tasks[t];
     const std::size_t index = IndexOf(base[t], task.figure);
-    const TaskFigure& before = base[t].figures[index];
-    const TaskFigure& after = adapter[t].figures[index];
+    const double sign = base[t].figures[index].higher_is_better ? -1 : 1;
     GateVerdict& verdict = verdicts.emplace_back();
     verdict.task = base[t].task;
     verdict.max_loss = task.max_loss;
     verdict.figure = CompareTasks(base[t], adapter[t])[index];
-    const double loss = verdict.figure.difference * (before.higher_is_better ? -1 : 1);
+    const double loss = verdict.figure.difference * sign;
     // Each comparison is false of NaN, so that a figure that is no number is lost.
     verdict.lost = !(loss <= task.max_loss) && !(verdict.figure.p > task.p);
-    for (std::size_t i = 0; i < before.numerators.size() && before.is_mean; ++i) {
-      if (verdict.examples.size() == kMostExamples) break;
-      if (after.numerators[i] < before.numerators[i]) {
-        verdict.examples.push_back(adapter[t].samples[i]);
-      }
+    for (const std::int64_t i : LargestLosses(base[t].figures[index], adapter[t].figures[index])) {
+      verdict.examples.push_back(adapter[t].samples[i]);
     }
   }
   return verdicts;

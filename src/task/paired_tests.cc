@@ -15,48 +15,72 @@ double Mean(std::span<const double> values) {
   return sum / static_cast<double>(values.size());
 }
 
-double StandardError(std::span<const double> values) {
-  if (values.size() < 2) return 0;
-  const double mean = Mean(values);
+double StandardError(std::span<const double> numerators, std::span<const double> denominators) {
+  if (numerators.size() < 2) return 0;
+  const double below = Mean(denominators);
+  const double ratio = Mean(numerators) / below;
   double sum = 0;
-  for (const double value : values) sum += (value - mean) * (value - mean);
-  const auto n = static_cast<double>(values.size());
-  return std::sqrt(sum / (n - 1) / n);
+  for (std::size_t i = 0; i < numerators.size(); ++i) {
+    const double rest = numerators[i] - ratio * denominators[i];
+    sum += rest * rest;
+  }
+  const auto n = static_cast<double>(numerators.size());
+  return std::sqrt(sum / (n - 1) / n) / below;
 }
 
-double ExactMcNemar(std::span<const double> a, std::span<const double> b) {
-  std::int64_t only_a = 0;
-  std::int64_t only_b = 0;
+double ExactSignFlips(std::span<const double> a, std::span<const double> b) {
+  std::vector<std::int64_t> steps;
+  std::int64_t difference = 0;
+  std::int64_t reach = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    only_a += a[i] > b[i] ? 1 : 0;
-    only_b += b[i] > a[i] ? 1 : 0;
+    const auto step = static_cast<std::int64_t>(b[i] - a[i]);
+    if (step == 0) continue;
+    steps.push_back(std::abs(step));
+    difference += step;
+    reach += std::abs(step);
   }
-  const std::int64_t n = only_a + only_b;
-  const std::int64_t few = std::min(only_a, only_b);
-  if (n == 0 || 2 * few == n) return 1;
-  double sum = 0;
-  double log_choose = -static_cast<double>(n) * std::log(2.0);  // log(C(n, k) / 2^n)
-  for (std::int64_t k = 0; k <= few; ++k) {
-    sum += std::exp(log_choose);
-    log_choose += std::log(static_cast<double>(n - k) / static_cast<double>(k + 1));
+  // Of each sum from -reach to reach, its probability after the steps so far.
+  std::vector<double> now(static_cast<std::size_t>(2 * reach + 1));
+  now[reach] = 1;
+  std::vector<double> next;
+  std::int64_t so_far = 0;
+  for (const std::int64_t step : steps) {
+    next.assign(now.size(), 0.0);
+    for (std::int64_t sum = reach - so_far; sum <= reach + so_far; ++sum) {
+      next[sum - step] += now[sum] / 2;
+      next[sum + step] += now[sum] / 2;
+    }
+    so_far += step;
+    now.swap(next);
   }
-  return std::min(1.0, 2 * sum);
+  double tails = 0;
+  for (std::int64_t sum = std::abs(difference); sum <= reach; ++sum) {
+    tails += now[reach + sum] + (sum > 0 ? now[reach - sum] : 0);
+  }
+  return difference == 0 ? 1 : std::min(1.0, tails);
 }
 
 PairedDifference PairedBootstrap(const PairedSums& sums, std::int64_t draws) {
   const std::int64_t n = std::ssize(sums.denominators);
+  const std::int64_t parts = std::ssize(sums.numerators_a) / n;
   const RandomKey key = MakeKey(0, RandomPlace::kBootstrap);
+  std::vector<double> a(static_cast<std::size_t>(parts));
+  std::vector<double> b(static_cast<std::size_t>(parts));
   const auto difference = [&](const auto& pick) {
-    double a = 0;
-    double b = 0;
+    std::fill(a.begin(), a.end(), 0.0);
+    std::fill(b.begin(), b.end(), 0.0);
     double below = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const std::int64_t row = pick(i);
-      a += sums.numerators_a[row];
-      b += sums.numerators_b[row];
+      for (std::int64_t part = 0; part < parts; ++part) {
+        a[part] += sums.numerators_a[row * parts + part];
+        b[part] += sums.numerators_b[row * parts + part];
+      }
       below += sums.denominators[row];
     }
-    return (b - a) / below;
+    double more = 0;
+    for (std::int64_t part = 0; part < parts; ++part) more += std::abs(b[part]) - std::abs(a[part]);
+    return more / below;
   };
   PairedDifference result;
   result.difference = difference([](std::int64_t i) { return i; });

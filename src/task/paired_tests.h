@@ -9,20 +9,21 @@
 namespace qlora {
 
 double Mean(std::span<const double> values);
-// The sample deviation over the root of n; 0 for a single value.
-double StandardError(std::span<const double> values);
+// Of the ratio of the sums of both over n records. Where all denominators are 1, it is the sample
+// deviation of the numerators over the root of n. 0 for a single record.
+double StandardError(std::span<const double> numerators, std::span<const double> denominators);
 
-// The exact test of McNemar, two-sided: the probability that of all records on which two models
-// differ at least as many fall to one side, if each side is as likely. values: 0 or 1 of each
-// record.
-double ExactMcNemar(std::span<const double> a, std::span<const double> b);
+// Two-sided: the probability that the sums of two models are at least as far apart, if the
+// difference on each record might as well have the other sign. Of values that are 0 or 1 this is
+// the exact test of McNemar. values: whole numbers of each record.
+double ExactSignFlips(std::span<const double> a, std::span<const double> b);
 
-// A figure of two models as sums over records: numerator over denominator. For a mean all
-// denominators are 1.
+// A figure of two models as sums over records: the sum of |the sum of a part| over all parts, over
+// the sum of the denominators. A mean has one part, and denominators of 1.
 struct PairedSums {
-  std::span<const double> numerators_a;
-  std::span<const double> numerators_b;
-  std::span<const double> denominators;
+  std::span<const double> numerators_a;  // (records, parts)
+  std::span<const double> numerators_b;  // (records, parts)
+  std::span<const double> denominators;  // (records)
 };
 struct PairedDifference {
   double difference = 0;  // of b to a

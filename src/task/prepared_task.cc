@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "task/decision_task.h"
 
 namespace qlora {
 namespace {
@@ -58,8 +59,12 @@ void CheckRanges(const TaskOptions& options) {
 PreparedTask PrepareTask(const std::string& path, const TaskOptions& options) {
   CheckRanges(options);
   PreparedTask task;
-  task.file = ReadTaskFile(path);
+  task.file = ReadTaskFile(FindTaskFile("", path));
   TakeData(options.task_data, task.file);
+  if (task.file.kind == TaskKind::kDecision) {
+    CheckDecisions(task.file, options);
+    return task;
+  }
   task.shots = options.num_fewshot < 0 ? task.file.num_fewshot : options.num_fewshot;
   task.items = MakeItems(task.file, task.shots, options.fewshot_seed, options.limit);
   const std::int64_t all = std::ssize(task.items);

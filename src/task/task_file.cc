@@ -1,13 +1,17 @@
 #include "task/task_file.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 #include <string_view>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "io/pattern.h"
+#include "records/file_format.h"
 #include "records/yaml_text.h"
 
 namespace qlora {
@@ -24,6 +28,9 @@ constexpr std::string_view kKeys =
     "fewshot_config description target_delimiter fewshot_delimiter doc_to_text doc_to_target "
     "doc_to_choice process_docs process_results generation_kwargs filter_list metric_list "
     "output_type repeats ";
+// Of decisions, beside the options of data of the same names.
+constexpr std::string_view kDecisionKeys =
+    " task dataset_kwargs test_split validation_split metric_list output_type ";
 constexpr std::string_view kFilterKeys = " name filter ";
 constexpr std::string_view kStepKeys = " function regex_pattern group_select fallback ";
 constexpr std::string_view kMetricKeys = " metric aggregation higher_is_better ";
@@ -36,15 +43,20 @@ struct KnownMetric {
   TaskKind kind;
   std::string_view aggregation = "mean";
   bool of_instructions = false;  // of IFEval's answers alone
+  bool higher_is_better = true;
 };
 constexpr KnownMetric kMetrics[] = {
     {"acc", TaskKind::kMultipleChoice},
     {"acc_norm", TaskKind::kMultipleChoice},
     {"exact_match", TaskKind::kGenerate},
     {"f1", TaskKind::kGenerate},
-    {"word_perplexity", TaskKind::kRolling, "weighted_perplexity"},
-    {"byte_perplexity", TaskKind::kRolling, "weighted_perplexity"},
-    {"bits_per_byte", TaskKind::kRolling, "bits_per_byte"},
+    {"word_perplexity", TaskKind::kRolling, "weighted_perplexity", false, false},
+    {"byte_perplexity", TaskKind::kRolling, "weighted_perplexity", false, false},
+    {"bits_per_byte", TaskKind::kRolling, "bits_per_byte", false, false},
+    {"accuracy", TaskKind::kDecision},
+    {"log_loss", TaskKind::kDecision, "mean", false, false},
+    {"brier", TaskKind::kDecision, "mean", false, false},
+    {"ece", TaskKind::kDecision, "ece", false, false},
     {"prompt_level_strict_acc", TaskKind::kGenerate, "mean", true},
     {"inst_level_strict_acc", TaskKind::kGenerate, "agg_inst_level_acc", true},
     {"prompt_level_loose_acc", TaskKind::kGenerate, "mean", true},
@@ -55,6 +67,18 @@ const KnownMetric* FindMetric(std::string_view name) {
   const auto* found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
                                    [&](const KnownMetric& known) { return known.name == name; });
   return found == std::end(kMetrics) ? nullptr : found;
+}
+
+// All of decisions.
+std::vector<TaskMetric> MetricsOfDecisions() {
+  std::vector<TaskMetric> metrics;
+  for (const KnownMetric& known : kMetrics) {
+    if (known.kind != TaskKind::kDecision) continue;
+    TaskMetric& metric = metrics.emplace_back();
+    metric.name = known.name;
+    metric.higher_is_better = known.higher_is_better;
+  }
+  return metrics;
 }
 
 bool Holds(std::string_view names, std::string_view name) {
@@ -89,9 +113,10 @@ class DefinitionReader {
   }
 
   TaskFile Read() {
-    CheckKeys();
+    CheckFunctions();
     task_.name = TextOr("task", task_.path.stem().string());
     ReadKind();
+    CheckKeys();
     ReadSplits();
     ReadShots();
     task_.description = TextOr("description", "");
@@ -134,30 +159,59 @@ class DefinitionReader {
     return value->get<std::int64_t>();
   }
 
-  void CheckKeys() const {
+  void CheckFunctions() const {
     for (const auto& [key, value] : json_.items()) {
-      if (Holds(kIdleKeys, key)) continue;
       const bool is_function = value.is_object() && value.contains("!function");
-      if (is_function && !key.starts_with("process_")) {
-        Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
-                                "Jinja text",
-                                value["!function"].get<std::string>()));
-      }
-      if (!Holds(kKeys, key)) Refuse(key, "is not supported");
+      if (!is_function || Holds(kIdleKeys, key) || key.starts_with("process_")) continue;
+      Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
+                              "Jinja text",
+                              value["!function"].get<std::string>()));
     }
   }
 
+  void CheckKeys() {
+    const bool decides = task_.kind == TaskKind::kDecision;
+    OptionTable options;
+    task_.decision.Declare(options);
+    for (const auto& [key, value] : json_.items()) {
+      if (Holds(kIdleKeys, key) || Holds(decides ? kDecisionKeys : kKeys, key)) continue;
+      if (!decides || options.Find(key) == nullptr) Refuse(key, "is not supported");
+      SetOption(options, key, value);
+    }
+    std::string& text = task_.decision.decision_template;
+    if (!text.empty() && text != "plain" && text != "chat") {
+      text = (task_.path.parent_path() / text).string();
+    }
+  }
+
+  void SetOption(OptionTable& options, const std::string& key, const OrderedJson& value) const {
+    const std::string origin = fmt::format("{}: {}", where_, key);
+    if (!value.is_array()) {
+      options.Set(key, value.is_string() ? value.get<std::string>() : FormatJson(value), origin);
+      return;
+    }
+    std::vector<std::string> items;
+    for (const OrderedJson& item : value) {
+      items.push_back(item.is_string() ? item.get<std::string>() : FormatJson(item));
+    }
+    options.Set(key, items, origin);
+  }
+
+  // A definition that says nothing of texts asks the questions of its records.
   void ReadKind() {
-    const std::string kind = TextOr("output_type", "generate_until");
+    const bool has_texts = json_.contains("doc_to_text") || json_.contains("doc_to_target");
+    const std::string kind = TextOr("output_type", has_texts ? "generate_until" : "decision");
     if (kind == "multiple_choice") {
       task_.kind = TaskKind::kMultipleChoice;
     } else if (kind == "loglikelihood_rolling") {
       task_.kind = TaskKind::kRolling;
     } else if (kind == "generate_until") {
       task_.kind = TaskKind::kGenerate;
+    } else if (kind == "decision") {
+      task_.kind = TaskKind::kDecision;
     } else {
-      Refuse("output_type", fmt::format("expected multiple_choice, loglikelihood_rolling or "
-                                        "generate_until, found '{}'",
+      Refuse("output_type", fmt::format("expected multiple_choice, loglikelihood_rolling, "
+                                        "generate_until or decision, found '{}'",
                                         kind));
     }
   }
@@ -313,6 +367,10 @@ class DefinitionReader {
 
   void ReadMetrics() {
     const OrderedJson* metrics = Find("metric_list");
+    if (metrics == nullptr && task_.kind == TaskKind::kDecision) {
+      task_.metrics = MetricsOfDecisions();
+      return;
+    }
     if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
       Refuse("metric_list", "the task names no metric");
     }
@@ -339,8 +397,7 @@ class DefinitionReader {
     }
     const bool matches = metric.name == "exact_match";
     CheckObject("metric_list", json, {kMetricKeys, matches ? kMatchKeys : kMetricKeys});
-    metric.higher_is_better =
-        !metric.name.ends_with("perplexity") && metric.name != "bits_per_byte";
+    metric.higher_is_better = known->higher_is_better;
     CheckAggregation(json, *known, metric);
     metric.regexes_to_ignore = json.value("regexes_to_ignore", std::vector<std::string>());
     for (const std::string& pattern : metric.regexes_to_ignore) {
@@ -377,9 +434,38 @@ class DefinitionReader {
   TaskFile task_;
 };
 
+// "eval.jsonl.gz" is the task "eval".
+TaskFile TaskOfData(const fs::path& path) {
+  TaskFile task;
+  task.path = path;
+  const fs::path stem = path.stem();
+  task.name = (HasDataExtension(stem) ? stem.stem() : stem).string();
+  task.kind = TaskKind::kDecision;
+  task.splits = {{"test", {path}}};
+  task.test_split = "test";
+  task.filters = {{"none", {}}};
+  task.metrics = MetricsOfDecisions();
+  return task;
+}
+
 }  // namespace
 
+fs::path FindTaskFile(const fs::path& folder, const std::string& name) {
+  const fs::path file = folder / name;
+  const fs::path installed = ProgramFolder().parent_path() / "share/qlora/tasks";
+  const bool may_be_name = name.find_first_of("./") == name.npos;
+  if (!may_be_name || Exists(file) || !Exists(installed)) return file;
+  if (Exists(installed / (name + ".yaml"))) return installed / (name + ".yaml");
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(installed)) {
+    if (entry.path().extension() == ".yaml") names.insert(entry.path().stem().string());
+  }
+  ThrowInvalidInput("task: '{}' is no file, and not among the definitions of {}: {}", name,
+                    installed.string(), fmt::join(names, ", "));
+}
+
 TaskFile ReadTaskFile(const fs::path& path) {
+  if (HasDataExtension(path)) return TaskOfData(path);
   const OrderedJson json = ReadDefinition(path);
   try {
     return DefinitionReader(json, path).Read();

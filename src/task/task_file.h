@@ -1,4 +1,5 @@
-// The definition of an evaluation task: a YAML file in the form of lm-evaluation-harness 0.4.
+// The definition of an evaluation task: a YAML file in the form of lm-evaluation-harness 0.4, or a
+// file of decisions.
 #ifndef QLORA_TASK_TASK_FILE_H_
 #define QLORA_TASK_TASK_FILE_H_
 
@@ -8,11 +9,13 @@
 #include <vector>
 
 #include "io/json.h"
+#include "qlora/data.h"
 
 namespace qlora {
 
-// Answers to multiple choices, texts whose tokens are predicted, answers that are generated.
-enum class TaskKind { kMultipleChoice, kRolling, kGenerate };
+// Answers to multiple choices, texts whose tokens are predicted, answers that are generated,
+// questions about a state.
+enum class TaskKind { kMultipleChoice, kRolling, kGenerate, kDecision };
 
 struct TaskMetric {
   std::string name;
@@ -63,11 +66,17 @@ struct TaskFile {
   std::int64_t max_gen_toks = 256;
   std::vector<TaskFilter> filters;  // at least one; of kGenerate it may do something
   std::vector<TaskMetric> metrics;
+  DecisionReading decision;  // kDecision: how records are read
 };
 
-// Reads a definition, and those that it includes. Errors: InvalidInput with file and key for a key
-// that is not known, a function of Python, a rule that is not supported, a metric or filter that
-// does not fit the kind of task, or a pattern that is malformed.
+// The file of a task: `name` in `folder`, or where there is none, the definition of that name that
+// was installed with the program: "arc".
+std::filesystem::path FindTaskFile(const std::filesystem::path& folder, const std::string& name);
+
+// Reads a definition, and those that it includes; a data file is a task of decisions with all their
+// metrics. Errors: InvalidInput with file and key for a key that is not known, a function of
+// Python, a rule that is not supported, a metric or filter that does not fit the kind of task, or a
+// pattern that is malformed.
 TaskFile ReadTaskFile(const std::filesystem::path& path);
 
 // The names of the figures that the task gives, in their order: "acc"; "exact_match,strict-match"

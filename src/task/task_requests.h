@@ -23,6 +23,8 @@ class TaskRecords {
   explicit TaskRecords(const TaskSplit& split);
 
   std::int64_t size() const { return begins_.back(); }
+  // The first record of each file, then the number of all.
+  const std::vector<std::int64_t>& begins() const { return begins_; }
   OrderedJson Read(std::int64_t i) const;
   std::string Where(std::int64_t i) const;  // "data.jsonl:17"
 
@@ -30,7 +32,7 @@ class TaskRecords {
   std::int64_t FileOf(std::int64_t i) const;
 
   std::vector<RecordFile> files_;
-  std::vector<std::int64_t> begins_ = {0};  // the first record of each file, then of none
+  std::vector<std::int64_t> begins_ = {0};
 };
 
 struct TaskItem {

@@ -9,6 +9,7 @@
 #include "io/pattern.h"
 #include "jinja/python_str.h"
 #include "task/answer_text.h"
+#include "task/decision_task.h"
 #include "task/paired_tests.h"
 #include "task/prepared_task.h"
 
@@ -60,6 +61,8 @@ class TaskRun {
       case TaskKind::kGenerate:
         RunAnswers();
         break;
+      case TaskKind::kDecision:  // RunDecisions
+        break;
     }
     for (TaskFigure& figure : result_.figures) Finish(figure);
     result_.seconds = watch.seconds();
@@ -90,9 +93,7 @@ class TaskRun {
     const double rate = Mean(figure.numerators) / Mean(figure.denominators);
     if (figure.is_mean) {
       figure.value = rate;
-      const bool of_records = std::all_of(figure.denominators.begin(), figure.denominators.end(),
-                                          [](double count) { return count == 1; });
-      if (of_records) figure.standard_error = StandardError(figure.numerators);
+      figure.standard_error = StandardError(figure.numerators, figure.denominators);
       return;
     }
     figure.value = figure.name == "bits_per_byte" ? rate / std::log(2.0) : std::exp(rate);
@@ -256,8 +257,10 @@ class TaskRun {
 
 void TaskOptions::Declare(OptionTable& table) {
   table.Section("Tasks");
-  table.AddPath("task", &task,
-                "definitions of tasks, YAML files in the form of lm-evaluation-harness");
+  table.AddPath(
+      "task", &task,
+      "definitions of tasks, YAML files in the form of lm-evaluation-harness, or files of "
+      "decisions");
   table.AddPath("task_data", &task_data, "SPLIT=FILE: data in place of those of the definition");
   table.Add("num_fewshot", &num_fewshot, "examples before each record; -1: as the definition says");
   table.Add("fewshot_seed", &fewshot_seed, "random seed of the choice of examples");
@@ -267,7 +270,11 @@ void TaskOptions::Declare(OptionTable& table) {
 
 TaskResult EvaluateTask(Model& model, const std::string& path, const TaskOptions& options,
                         const TaskProgress& progress) {
-  return TaskRun(model, PrepareTask(path, options), options, progress).Run();
+  PreparedTask task = PrepareTask(path, options);
+  if (task.file.kind == TaskKind::kDecision) {
+    return RunDecisions(model, task.file, options, progress);
+  }
+  return TaskRun(model, std::move(task), options, progress).Run();
 }
 
 std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResult& second) {
@@ -282,16 +289,16 @@ std::vector<TaskComparison> CompareTasks(const TaskResult& first, const TaskResu
     const TaskFigure& b = second.figures[i];
     const PairedDifference difference =
         PairedBootstrap({a.numerators, b.numerators, a.denominators});
-    const auto is_count = [](double x) { return x == 0 || x == 1; };
-    const bool counts = a.is_mean &&
-                        std::all_of(a.numerators.begin(), a.numerators.end(), is_count) &&
-                        std::all_of(b.numerators.begin(), b.numerators.end(), is_count);
+    const auto is_count = [](double x) { return x == std::floor(x); };
+    const auto is_one = [](double x) { return x == 1; };
+    const bool counts = a.is_mean && std::ranges::all_of(a.numerators, is_count) &&
+                        std::ranges::all_of(b.numerators, is_count);
     TaskComparison& row = all.emplace_back();
-    row = {a.name,         a.value,         b.value,      difference.difference,
-           difference.low, difference.high, difference.p, "bootstrap"};
-    if (counts && a.denominators == std::vector<double>(a.denominators.size(), 1.0)) {
-      row.p = ExactMcNemar(a.numerators, b.numerators);
-      row.test = "McNemar";
+    row = {a.name,          a.value,      b.value,     difference.difference, difference.low,
+           difference.high, difference.p, "bootstrap", a.higher_is_better};
+    if (counts) {
+      row.p = ExactSignFlips(a.numerators, b.numerators);
+      row.test = std::ranges::all_of(a.denominators, is_one) ? "McNemar" : "sign flips";
     }
   }
   return all;

@@ -93,6 +93,50 @@ TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
             std::string::npos);
 }
 
+// The base is asked in the template of the adapter beside it, without its temperatures.
+TEST_F(DecisionCommandTest, AreTasksThatCompareModels) {
+  Write("mine.jinja",
+        "{{ state }} {{ instructions }}{% for o in options %} {{ o.label }}. {{ o.key }}"
+        "{% endfor %}\n");
+  RunJson(TrainWords(
+      {"--decision-template", "mine.jinja", "--calibration-dataset", "calibration.jsonl"}));
+  const nlohmann::json both = RunJson({"eval", "model", "--task", "eval.jsonl", "--compare", "out",
+                                       "adapter", "base", "--samples", "samples.jsonl"});
+  const auto eval = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"eval", "model", "eval.jsonl"};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunJson(words)["decision"]["all"]["log_loss"].get<double>();
+  };
+  const auto loss = [&](const char* model) {
+    return both["results"][model]["eval"]["log_loss"].get<double>();
+  };
+  EXPECT_EQ(loss("out"), eval({"--adapter", "out"}));
+  EXPECT_EQ(loss("adapter"), eval({"--adapter", "adapter"}));
+  EXPECT_EQ(loss("base"), eval({"--decision-template", "mine.jinja"}));
+  const nlohmann::json& rows = both["compared"]["out"]["eval"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0]["figure"], "accuracy");
+  EXPECT_EQ(rows[1]["test"], "bootstrap");
+  EXPECT_NEAR(rows[1]["difference"].get<double>(), loss("out") - loss("base"), 1e-12);
+  const std::string samples = ReadAll(scratch_ / "samples.jsonl");
+  EXPECT_EQ(std::count(samples.begin(), samples.end(), '\n'), 3 * 16);
+  EXPECT_TRUE(samples.starts_with("{\"model\":\"out\",\"task\":\"eval\",\"doc\":0,\"context\":"));
+}
+
+TEST_F(DecisionCommandTest, AreMembersOfAGate) {
+  Write("suite.yaml",
+        "tasks:\n- {task: eval.jsonl, max_loss: 1}\n"
+        "- {task: eval.jsonl, figure: brier, max_loss: 2, limit: 5}\n");
+  ASSERT_EQ(Run(TrainWords({"--gate", "suite.yaml"})).code, 0);
+  const nlohmann::json gate = nlohmann::json::parse(ReadAll(scratch_ / "out/gate.json"));
+  EXPECT_EQ(gate["tasks"][0]["figure"], "accuracy");
+  EXPECT_EQ(gate["tasks"][1]["figure"], "brier");
+  EXPECT_EQ(gate["tasks"][1]["higher_is_better"], false);
+  Write("suite.yaml", "tasks: [{task: eval.jsonl, figure: acc}]\n");
+  EXPECT_NE(Refused(TrainWords({"--gate", "suite.yaml"})).find("accuracy, log_loss, brier, ece"),
+            std::string::npos);
+}
+
 TEST_F(DecisionCommandTest, WrongRecordsAreNamedWithTheirLine) {
   const std::string state = R"({"state": "s", "questions": {"q": )";
   const auto choice = [&](const std::string& criteria, const std::string& answer) {

@@ -95,6 +95,35 @@ TEST_F(ReportTest, HoldsWhatTheRunsRecorded) {
   EXPECT_EQ(data.at("runs")[1].at("options").at("lora_r"), "8");
 }
 
+TEST_F(ReportTest, HoldsTheTasksThatLieInTheFolder) {
+  Train("run");
+  Write("run/gate.json", R"({"tasks": [
+    {"task": "arc", "figure": "acc", "value": 0.5, "with": 0.25, "p": 0.01, "lost": true,
+     "examples": [{"doc": 3}]},
+    {"task": 7}, 7]})");
+  Write("run/task_results.json", R"({"results": {}, "compared": {"run": {"mmlu": [
+    {"figure": "acc_norm", "value": null, "with": 0.5}]}, "7": 7}})");
+  ASSERT_EQ(Run({"report", "run"}).code, 0);
+  const auto tables = [&] {
+    return DataOf(ReadAll(scratch_ / "report.html")).at("runs")[0].at("tasks");
+  };
+  nlohmann::json found = tables();
+  ASSERT_EQ(found.size(), 2u) << found;
+  EXPECT_EQ(found[0]["rows"].size(), 1u);
+  EXPECT_EQ(found[0]["rows"][0]["examples"][0]["doc"], 3);
+  EXPECT_EQ(found[1]["name"], "run");
+  EXPECT_EQ(found[1]["rows"][0]["task"], "mmlu");
+  // Of one model there is no figure before.
+  fs::remove(scratch_ / "run/gate.json");
+  Write("run/task_results.json",
+        R"({"results": {"arc": {"n": 10, "acc": 0.5, "acc_stderr": 0.1}}})");
+  ASSERT_EQ(Run({"report", "run"}).code, 0);
+  found = tables();
+  ASSERT_EQ(found.size(), 1u) << found;
+  EXPECT_EQ(found[0]["rows"],
+            nlohmann::json::parse(R"([{"task": "arc", "figure": "acc", "with": 0.5}])"));
+}
+
 TEST_F(ReportTest, TextsCannotEndTheScript) {
   Write("prompts.yaml", "sample_prompts: [\"</script><script>alert(1)</script>\"]\n" +
                             ReadAll(scratch_ / "base.yaml"));

@@ -94,6 +94,16 @@ TEST_F(TaskCommandTest, TheBaseHasTheFormOfTheAdapter) {
   EXPECT_EQ(line(first), line(alone));
 }
 
+// The definitions that are installed need no path: here their data are missing.
+TEST_F(TaskCommandTest, FindsDefinitionsByTheirNames) {
+  EXPECT_THAT(Refused({"eval", "model", "--task", "arc"}),
+              AllOf(HasSubstr("arc.yaml"), HasSubstr("--task_data test=FILE")));
+  EXPECT_THAT(Refused({"eval", "model", "--task", "arcs"}),
+              AllOf(HasSubstr("'arcs' is no file"), HasSubstr("arc, boolq")));
+  Write("suite.yaml", "tasks: [{task: boolq}]\n");
+  EXPECT_THAT(RefusedGate(), HasSubstr("boolq.yaml"));
+}
+
 TEST_F(TaskCommandTest, RefusesOptionsThatAreNotRead) {
   EXPECT_THAT(Refused(EvalWords({"--per_token"})), HasSubstr("per_token would have no effect"));
   EXPECT_THAT(Refused(EvalWords({"--dataset", "data.jsonl"})), HasSubstr("dataset would have"));

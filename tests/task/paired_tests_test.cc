@@ -11,15 +11,32 @@ namespace {
 TEST(PairedTestsTest, GivesTheStandardErrorOfAMean) {
   const std::vector<double> values = {1, 0, 1, 1};
   EXPECT_DOUBLE_EQ(Mean(values), 0.75);
-  EXPECT_DOUBLE_EQ(StandardError(values), 0.25);
+  EXPECT_DOUBLE_EQ(StandardError(values, std::vector<double>(4, 1.0)), 0.25);
+  // Records of twice the weight that count twice as much are as sure.
+  EXPECT_DOUBLE_EQ(StandardError(std::vector<double>{2, 0, 2, 2}, std::vector<double>(4, 2.0)),
+                   0.25);
 }
 
 // 2 * (C(8,0) + C(8,1)) / 2^8 = 18 / 256.
 TEST(PairedTestsTest, CountsOnlyRecordsOnWhichModelsDiffer) {
   const std::vector<double> a = {1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0};
   const std::vector<double> b = {0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0};
-  EXPECT_NEAR(ExactMcNemar(a, b), 18.0 / 256.0, 1e-15);
-  EXPECT_EQ(ExactMcNemar(a, a), 1);
+  EXPECT_NEAR(ExactSignFlips(a, b), 18.0 / 256.0, 1e-15);
+  EXPECT_EQ(ExactSignFlips(a, a), 1);
+}
+
+// Differences of 3, 1, -1 and 2, whose sum is 5.
+TEST(PairedTestsTest, CountsEachWayInWhichSignsMightHaveFallen) {
+  const std::vector<double> a = {0, 1, 3, 0, 2};
+  const std::vector<double> b = {3, 2, 2, 2, 2};
+  const double steps[] = {3, 1, 1, 2};
+  int as_far = 0;
+  for (int signs = 0; signs < 16; ++signs) {
+    double sum = 0;
+    for (int i = 0; i < 4; ++i) sum += (signs >> i & 1) != 0 ? steps[i] : -steps[i];
+    as_far += std::abs(sum) >= 5 ? 1 : 0;
+  }
+  EXPECT_DOUBLE_EQ(ExactSignFlips(a, b), as_far / 16.0);
 }
 
 TEST(PairedTestsTest, DrawsTheSameRecordsForBoth) {
@@ -33,6 +50,17 @@ TEST(PairedTestsTest, DrawsTheSameRecordsForBoth) {
   EXPECT_NEAR(shifted.high, 0.5, 1e-15);
   EXPECT_LT(shifted.p, 0.001);
   EXPECT_EQ(PairedBootstrap({a, a, ones}).p, 1);
+}
+
+// The sum of |the sum of a part| over two parts: (|1 - 3| + |2 + 1|) / 2 and (|1 + 1| + |0 + 1|)
+// / 2.
+TEST(PairedTestsTest, TakesPartsTogetherByTheirSize) {
+  const std::vector<double> a = {1, 2, -3, 1};
+  const std::vector<double> b = {1, 0, 1, 1};
+  const PairedDifference parts = PairedBootstrap({a, b, std::vector<double>(2, 1.0)});
+  EXPECT_DOUBLE_EQ(parts.difference, 1.5 - 2.5);
+  EXPECT_LE(parts.low, parts.difference);
+  EXPECT_GE(parts.high, parts.difference);
 }
 
 TEST(PairedTestsTest, SaysNothingOfWhatIsNoNumber) {

@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 // Files that belong to a run, other than its logs and checkpoints.
 constexpr auto kRunFiles = std::to_array<std::string_view>(
     {kRunInfo, kTrainConfig, kChatTemplateFile, "adapter_config.json", "adapter_model.safetensors",
-     "qlora_base.json", kDecisionFile, kDecisionMetrics, kReferenceFile, kGateFile});
+     "qlora_base.json", kDecisionFile, kDecisionMetrics, kReferenceFile, kGateFile, kTaskResults});
 constexpr auto kLogs = std::to_array<std::string_view>({kStepLog, kEvalLog, kSampleLog});
 
 // All files that a run may have written directly into its folder, whether they exist or not.
