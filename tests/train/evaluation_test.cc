@@ -3,6 +3,7 @@
 
 #include "checkpoint/best_evaluation.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "objective/objective.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
 
