@@ -206,7 +206,7 @@ TEST_F(AnchorTest, WarnsOfTextsThatAreLost) {
     Context context(1);
     return PlanTraining(context, options).warnings;
   };
-  TrainOptions options = Anchored("lost", std::string(kTexts) + "{\"text\": 7}\n");
+  TrainOptions options = Anchored("lost", std::string(kTexts) + "{\"text\": [\"a\"]}\n");
   options.data.reading.bad_records = "drop";
   EXPECT_THAT(warnings(options), testing::Contains(testing::HasSubstr(
                                      "1 of 4 anchor records (25 %) is dropped or cut: 1 is dropped "
