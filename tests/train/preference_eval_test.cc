@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <numeric>
 #include <string>
 
+#include "base/file.h"
 #include "io/test_util.h"
 #include "qlora/model.h"
 #include "train/preference_run.h"
@@ -97,6 +99,50 @@ TEST_F(PreferenceEvalTest, SeveralFilesAreOne) {
   const std::string one = folder_.Write("one.jsonl", parts[0]);
   const std::string two = folder_.Write("two.jsonl", parts[1]);
   ExpectSame([&](TrainOptions& o) { o.data.eval_dataset = {one, two}; });
+}
+
+// Of whole answers, from ids and from texts.
+TEST_F(PreferenceEvalTest, AnswersHaveTheGoldenLogProbabilities) {
+  const Json golden = Json::parse(ReadTextFile(PreferenceGoldens() / "ref_logps.json"))["pairs"];
+  const std::vector<Json> pairs = ReadJsonLines(PreferenceGoldens() / "pairs.jsonl");
+  EvalOptions options;
+  options.dataset = {PreferenceGoldens() / "pairs.jsonl"};
+  options.preference.preference_loss = {"cpo"};
+  options.per_token = true;
+  for (const bool texts : {false, true}) {
+    if (texts) options.reading.ignore_fields = {"prompt_ids", "chosen_ids", "rejected_ids"};
+    for (const char* model : {"base", "sft"}) {
+      SCOPED_TRACE(model);
+      options.without_adapter = std::string(model) == "base";
+      const EvalResult found = Evaluate(options, PreferenceGoldens() / "adapter_sft");
+      auto token = found.logprobs.begin();
+      for (std::size_t i = 0; i < pairs.size(); ++i) {
+        for (const std::string side : {"chosen", "rejected"}) {
+          const auto end = token + std::ssize(pairs[i][side + "_ids"]);
+          ASSERT_LE(end - found.logprobs.begin(), std::ssize(found.logprobs));
+          const double expected = golden[model][side][i];
+          EXPECT_NEAR(std::accumulate(token, end, 0.0), expected, 2e-4) << side << " " << i;
+          token = end;
+        }
+      }
+    }
+  }
+}
+
+// Of a prompt that ends in a space, whose last token would be another one before the answer.
+TEST_F(PreferenceEvalTest, AnswersBehindASplitBoundaryAreTokensByThemselves) {
+  Context context(2);
+  Model model = Model::Load(context, Trained(""));
+  EvalOptions options;
+  options.per_token = true;
+  for (const Json& line : ReadJsonLines(PreferenceGoldens() / "boundary.jsonl")) {
+    options.dataset = {folder_.Write(
+        "one.jsonl", Json{{"prompt", line["prompt"]}, {"completion", line["completion"]}}.dump())};
+    std::vector<std::int32_t> expected =
+        model.Tokenize(line["completion"].get<std::string>(), false);
+    expected.push_back(2);  // EOS
+    EXPECT_EQ(model.Evaluate(options).token_ids, expected);
+  }
 }
 
 TEST_F(PreferenceEvalTest, WhatHasNoEffectIsRefused) {
