@@ -85,6 +85,11 @@ bool Holds(std::string_view names, std::string_view name) {
   return names.find(fmt::format(" {} ", name)) != std::string_view::npos;
 }
 
+// The function of Python that a value calls: "utils.process_docs"; "" where it calls none.
+std::string FunctionOf(const OrderedJson& value) {
+  return value.is_object() ? value.value("!function", "") : "";
+}
+
 // The definition with those that it includes, whose keys it replaces.
 OrderedJson ReadDefinition(const fs::path& path, int depth = 0) {
   constexpr int kMostIncludes = 8;
@@ -161,11 +166,11 @@ class DefinitionReader {
 
   void CheckFunctions() const {
     for (const auto& [key, value] : json_.items()) {
-      const bool is_function = value.is_object() && value.contains("!function");
-      if (!is_function || Holds(kIdleKeys, key) || key.starts_with("process_")) continue;
+      const std::string function = FunctionOf(value);
+      if (function.empty() || Holds(kIdleKeys, key) || key.starts_with("process_")) continue;
       Refuse(key, fmt::format("calls {}, a function of Python, which is not run; expected a "
                               "Jinja text",
-                              value["!function"].get<std::string>()));
+                              function));
     }
   }
 
@@ -266,11 +271,13 @@ class DefinitionReader {
     task_.checks_instructions = IsFunctionOf("process_results", "ifeval");
   }
   bool IsFunctionOf(std::string_view key, std::string_view task) const {
-    if (Find(key) == nullptr) return false;
+    const OrderedJson* value = Find(key);
+    if (value == nullptr) return false;
     if (task_.name.starts_with(task)) return true;
-    Refuse(key, fmt::format("calls a function of Python, which is not run; only that of {} is "
+    if (FunctionOf(*value).empty()) Refuse(key, "expected a function of Python");
+    Refuse(key, fmt::format("calls {}, a function of Python, which is not run; only that of {} is "
                             "known. Write the fields as Jinja texts",
-                            task));
+                            FunctionOf(*value), task));
   }
 
   void ReadGeneration() {
@@ -378,8 +385,13 @@ class DefinitionReader {
   }
 
   void ReadMetric(const OrderedJson& json) {
-    if (!json.is_object() || !json.contains("metric") || !json["metric"].is_string()) {
-      Refuse("metric_list", "expected 'metric: NAME', a function of Python is not run");
+    if (!json.is_object() || !json.contains("metric")) {
+      Refuse("metric_list", "expected 'metric: NAME'");
+    }
+    if (!json["metric"].is_string()) {
+      Refuse("metric_list", fmt::format("metric: expected a name, found {}; a function of Python "
+                                        "is not run",
+                                        FormatJson(json["metric"])));
     }
     TaskMetric metric;
     metric.name = json["metric"].get<std::string>();
@@ -413,11 +425,10 @@ class DefinitionReader {
   void CheckAggregation(const OrderedJson& json, const KnownMetric& known,
                         const TaskMetric& metric) const {
     if (const auto found = json.find("aggregation"); found != json.end()) {
-      const bool is_function = found->is_object() && found->contains("!function");
-      std::string given = is_function          ? (*found)["!function"].get<std::string>()
-                          : found->is_string() ? found->get<std::string>()
-                                               : FormatJson(*found);
-      if (is_function) given = given.substr(given.rfind('.') + 1);
+      std::string given = FunctionOf(*found);
+      given = given.substr(given.rfind('.') + 1);
+      if (given.empty())
+        given = found->is_string() ? found->get<std::string>() : FormatJson(*found);
       if (given != known.aggregation) {
         Refuse("metric_list", fmt::format("aggregation: {} is put together by '{}', found '{}'",
                                           metric.name, known.aggregation, given));

@@ -120,7 +120,7 @@ TEST_F(TaskFileTest, RefusesByNameWhatItDoesNotDo) {
   const std::string task = kTask;
   EXPECT_THAT(ErrorOf(task + "doc_to_image: x\n"), HasSubstr("doc_to_image: is not supported"));
   EXPECT_THAT(ErrorOf(task + "process_results: !function utils.process_results\n"),
-              HasSubstr("process_results: calls a function of Python"));
+              HasSubstr("process_results: calls utils.process_results, a function of Python"));
   EXPECT_THAT(ErrorOf(task + "process_docs: !function utils.process_docs\n"),
               HasSubstr("only that of hellaswag"));
   EXPECT_THAT(ErrorOf(task + "repeats: 3\n"), HasSubstr("repeats"));
