@@ -9,7 +9,7 @@
 #include "data/dataset.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "inference/model_decisions.h"
 #include "machine/simd_target.h"
 #include "objective/supervised.h"

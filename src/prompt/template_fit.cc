@@ -222,33 +222,20 @@ OrderedJson WithResultsAsText(OrderedJson messages) {
   return has_data ? messages : OrderedJson();
 }
 
-// Calls visit(text) for each text, number, true and false of a value, and for each key.
-template <typename Visit>
-void ForEachText(const OrderedJson& value, const Visit& visit) {
-  if (value.is_structured()) {
-    for (const auto& [key, item] : value.items()) {
-      if (value.is_object()) visit(key);
-      ForEachText(item, visit);
-    }
-  } else if (!value.is_null()) {
-    visit(value.is_string() ? value.get<std::string>() : FormatJson(value));
-  }
-}
-
 // True when all texts of results that are data are shown, and not in the way of Python's repr.
 bool ShowsData(const OrderedJson& messages, std::string_view text) {
-  bool shows = true;
   for (const OrderedJson& message : messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_structured()) continue;
-    ForEachText(*content, [&](const std::string& part) {
+    const auto shows = [&](const std::string& part, const OrderedJson*) {
       const std::string quoted = FormatJson(OrderedJson(part));
       const std::string_view inside = std::string_view(quoted).substr(1, quoted.size() - 2);
-      shows = shows && (text.find(part) != text.npos || text.find(inside) != text.npos) &&
-              text.find("'" + part + "': ") == text.npos;
-    });
+      return (text.find(part) != text.npos || text.find(inside) != text.npos) &&
+             text.find("'" + part + "': ") == text.npos;
+    };
+    if (!ForEachText(*content, shows)) return false;
   }
-  return shows;
+  return true;
 }
 
 std::int64_t CountPlaces(std::string_view text, std::string_view part) {
@@ -267,7 +254,10 @@ std::int64_t CountCalls(const OrderedJson& messages, std::string_view text) {
     if (!CallsInSilence(message)) continue;
     for (const OrderedJson& call : message["tool_calls"]) {
       ForEachText(call.contains("function") ? call["function"] : call,
-                  [&](const std::string& part) { count += CountPlaces(text, part); });
+                  [&](const std::string& part, const OrderedJson*) {
+                    count += CountPlaces(text, part);
+                    return true;
+                  });
     }
   }
   return count;

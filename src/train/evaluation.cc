@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 #include "plan/run/prepared_run.h"
 #include "plan/visited_samples.h"
 

@@ -9,7 +9,7 @@
 
 #include "checkpoint/train_position.h"
 #include "data/dataset.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "log/run_log.h"
 #include "qlora/train.h"
 #include "step/interval.h"
