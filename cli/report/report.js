@@ -91,7 +91,7 @@ function drawSummary(runs) {
                tile('Speed', `${number(Number(f.speed.toPrecision(3)))}`, 'tokens/s, median of the steps'),
                tile('Peak memory', bytes(f.memory), Number.isFinite(f.plan)
                  ? `${percent(f.memory, f.plan)} of the plan, ${bytes(f.plan)}` : ''),
-               tile('Skipped steps', f.skipped, f.spikes > 0 ? `${f.spikes} loss spikes` : 'no loss spikes'));
+               tile('Skipped steps', f.skipped, f.spikes > 0 ? `loss spikes: ${f.spikes}` : 'no loss spikes'));
     return byId('summary').replaceChildren(make('div', {class: 'tiles'}, ...tiles));
   }
   const heads = ['Run', 'Steps', 'Loss', 'Best eval loss', 'Perplexity', 'Tokens', 'Tokens/s', 'Peak memory', 'Plan', 'Time'];

@@ -95,7 +95,8 @@ class Model {
   std::string adapter_folder() const;
 
   // The options that load the base alone in the form in which it is held here: with the adapter,
-  // the form that it was trained on. Figures of both differ by the adapter alone.
+  // the form that it was trained on. It reads texts with its own tokenizer, also where the adapter
+  // brings another; but for that, figures of both differ by the adapter alone.
   ModelOptions base_options() const;
 
   // Gives the options that the user did not set the values of the model's generation_config.json.

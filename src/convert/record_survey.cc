@@ -39,10 +39,11 @@ std::int64_t CountCharacters(const std::string& text) {
 }
 
 std::int64_t CountCharactersOf(const OrderedJson& value) {
-  if (value.is_string()) return CountCharacters(value.get_ref<const std::string&>());
-  if (!value.is_structured()) return value.is_null() ? 0 : std::ssize(FormatJson(value));
   std::int64_t count = 0;
-  for (const OrderedJson& item : value) count += CountCharactersOf(item);
+  ForEachText(value, [&](const std::string& text, const OrderedJson* leaf) {
+    if (leaf != nullptr) count += CountCharacters(text);
+    return true;
+  });
   return count;
 }
 

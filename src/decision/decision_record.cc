@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <unordered_set>
 #include <utility>
 
@@ -155,11 +154,7 @@ std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
                : std::nullopt;
   }
   if (!value.is_string()) return std::nullopt;
-  const auto& text = value.get_ref<const std::string&>();
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
-                                                                  : std::nullopt;
+  return ParseNumber<std::int64_t>(value.get_ref<const std::string&>());
 }
 
 // A question whose options are texts, of which each is its own key.

@@ -10,7 +10,7 @@
 #include "data/dataset.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "inference/model_decisions.h"
 #include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"

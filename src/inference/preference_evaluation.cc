@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "data/batch_stream.h"
 #include "hub/hub_adapter.h"
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 #include "model/checkpoint.h"
 #include "objective/preference.h"
 #include "pass/dora.h"

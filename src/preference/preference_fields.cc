@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "base/spelling.h"
+#include "base/text.h"
 
 namespace qlora {
 
@@ -76,10 +76,8 @@ Loss ParseLoss(const std::string& name) {
 }
 
 double ParseWeight(const std::string& text) {
-  double weight = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (is_number && weight > 0 && weight < 1e6) return weight;
+  const double weight = ParseNumber<double>(text).value_or(0);
+  if (weight > 0 && weight < 1e6) return weight;
   ThrowInvalidInput("loss_weights: expected positive numbers, found '{}'", text);
 }
 

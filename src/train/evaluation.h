@@ -9,7 +9,7 @@
 
 #include "checkpoint/train_position.h"
 #include "data/dataset.h"
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 #include "log/run_log.h"
 #include "qlora/train.h"
 #include "step/interval.h"

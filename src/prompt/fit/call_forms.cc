@@ -33,19 +33,6 @@ void ForEachArguments(const Conversation& conversation, Messages& messages, cons
   }
 }
 
-// Calls visit(text) for each text, number, true and false of a value, and for each key.
-template <typename Visit>
-void ForEachText(const OrderedJson& value, const Visit& visit) {
-  if (value.is_structured()) {
-    for (const auto& [key, item] : value.items()) {
-      if (value.is_object()) visit(key);
-      ForEachText(item, visit);
-    }
-  } else if (!value.is_null()) {
-    visit(value.is_string() ? value.get<std::string>() : FormatJson(value));
-  }
-}
-
 std::int64_t CountPlaces(std::string_view text, std::string_view part) {
   std::int64_t count = 0;
   if (part.empty()) return count;
@@ -87,7 +74,10 @@ std::int64_t CountCalls(const OrderedJson& messages, std::string_view text) {
     if (!CallsInSilence(message)) continue;
     for (const OrderedJson& call : message["tool_calls"]) {
       ForEachText(call.contains("function") ? call["function"] : call,
-                  [&](const std::string& part) { count += CountPlaces(text, part); });
+                  [&](const std::string& part, const OrderedJson*) {
+                    count += CountPlaces(text, part);
+                    return true;
+                  });
     }
   }
   return count;
@@ -105,18 +95,18 @@ OrderedJson WithResultsAsText(OrderedJson messages) {
 }
 
 bool ShowsData(const OrderedJson& messages, std::string_view text) {
-  bool shows = true;
   for (const OrderedJson& message : messages) {
     const auto content = message.find("content");
     if (content == message.end() || !content->is_structured()) continue;
-    ForEachText(*content, [&](const std::string& part) {
+    const auto shows = [&](const std::string& part, const OrderedJson*) {
       const std::string quoted = FormatJson(OrderedJson(part));
       const std::string_view inside = std::string_view(quoted).substr(1, quoted.size() - 2);
-      shows = shows && (text.find(part) != text.npos || text.find(inside) != text.npos) &&
-              text.find("'" + part + "': ") == text.npos;
-    });
+      return (text.find(part) != text.npos || text.find(inside) != text.npos) &&
+             text.find("'" + part + "': ") == text.npos;
+    };
+    if (!ForEachText(*content, shows)) return false;
   }
-  return shows;
+  return true;
 }
 
 std::vector<std::size_t> OrderOfCalls(const OrderedJson& messages) {

@@ -1,6 +1,6 @@
 // An objective measured over a data set.
-#ifndef QLORA_INFERENCE_DATASET_LOSS_H_
-#define QLORA_INFERENCE_DATASET_LOSS_H_
+#ifndef QLORA_INFERENCE_DATASET_EVALUATION_H_
+#define QLORA_INFERENCE_DATASET_EVALUATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -60,4 +60,4 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
 
 }  // namespace qlora
 
-#endif  // QLORA_INFERENCE_DATASET_LOSS_H_
+#endif  // QLORA_INFERENCE_DATASET_EVALUATION_H_

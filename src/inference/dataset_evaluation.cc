@@ -1,4 +1,4 @@
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 
 #include <algorithm>
 #include <span>

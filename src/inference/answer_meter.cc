@@ -1,4 +1,4 @@
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 
 #include <algorithm>
 

@@ -1,13 +1,13 @@
 // Log-probabilities of whole answers, and objectives that are made of them, over lists of samples.
-#ifndef QLORA_INFERENCE_ANSWERS_H_
-#define QLORA_INFERENCE_ANSWERS_H_
+#ifndef QLORA_INFERENCE_ANSWER_METER_H_
+#define QLORA_INFERENCE_ANSWER_METER_H_
 
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "data/mismatched_rows.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "preference/reference_table.h"
 
 namespace qlora {
@@ -44,4 +44,4 @@ SampleList ListOf(const Dataset& dataset, std::span<const MismatchedRow> rows,
 
 }  // namespace qlora
 
-#endif  // QLORA_INFERENCE_ANSWERS_H_
+#endif  // QLORA_INFERENCE_ANSWER_METER_H_
