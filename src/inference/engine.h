@@ -31,10 +31,10 @@
 namespace qlora {
 
 struct EngineRequest {
-  std::vector<std::int32_t> prompt;      // at least one token
-  const LoraAdapter* adapter = nullptr;  // null: the base alone
-  GenerateOptions options;               // max_new_tokens, and what a Sampler reads
-  std::vector<std::int32_t> ends;        // tokens that end the answer, and belong to it
+  std::vector<std::int32_t> prompt = {};  // at least one token
+  const LoraAdapter* adapter = nullptr;   // null: the base alone
+  GenerateOptions options = {};           // max_new_tokens, and what a Sampler reads
+  std::vector<std::int32_t> ends = {};    // tokens that end the answer, and belong to it
   bool wants_logprobs = false;
 };
 using RequestId = std::int64_t;
