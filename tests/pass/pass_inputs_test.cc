@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <variant>
+
+#include "backend/backend_decorator.h"
 #include "pass/eval_memory.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"
@@ -202,6 +206,51 @@ TEST(SlotPassTest, PartsEqualTheWhole) {
       EXPECT_EQ(SlotLogits(decoder, {adapters[i]}, 10, 10).front(), whole[i]) << i;
     }
   }
+}
+
+// Counts the products of weights.
+class CountingBackend final : public BackendDecorator {
+ public:
+  explicit CountingBackend(Backend& inner) : BackendDecorator(inner) {}
+  int Take() { return std::exchange(products_, 0); }
+
+ private:
+  void DoRun(const Op& op) override {
+    products_ += std::holds_alternative<ops::Linear>(op) ? 1 : 0;
+    inner().Run(op);
+  }
+  int products_ = 0;
+};
+
+TEST(SlotPassTest, RowsOfFourAdaptersReadAWeightOnce) {
+  const DecoderConfig config = TinyConfig();
+  Context context(1);
+  const auto cpu = MakeCpuBackend(context, DType::kF32);
+  CountingBackend backend(*cpu);
+  const RandomWeights weights(config, DType::kF32, 3);
+  std::vector<LoraAdapter> adapters;
+  for (int i = 0; i < 4; ++i) adapters.push_back(RandomAdapter(config, 2 + i, DType::kF32, 5));
+  Adapters all;
+  for (const LoraAdapter& adapter : adapters) all.push_back(&adapter);
+  const Decoder decoder(backend, config, weights.get(), kFloat, 4);
+  Arena memory = ReserveSlots(decoder, all, 16);
+  EvalMemory passes(decoder, all, memory);
+  const PoolMemory pool(backend.memory(), config, kFloat, 16, 4);
+  const std::int32_t id = 7;
+  int products[2];
+  for (const bool several : {false, true}) {
+    std::vector<SlotRows> rows;
+    for (std::int64_t slot = 0; slot < 16; ++slot) {
+      rows.push_back({.slot = slot,
+                      .first = 0,
+                      .ids = {&id, 1},
+                      .length = 1,
+                      .adapter = all[several ? slot / 4 : 0]});
+    }
+    EXPECT_EQ(RunSlots(decoder, rows, pool.pool(), passes).size(), 16u);
+    products[several] = backend.Take();
+  }
+  EXPECT_EQ(products[1], products[0]);
 }
 
 TEST(SlotPassTest, RefusesWhatThePoolLacks) {
