@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -167,31 +168,47 @@ TEST(Engine, SameBitsWithDora) {
   Requests(decoder, {&first, &second}).ExpectSameBitsInAnyCompany();
 }
 
-class EngineOfGolden : public testing::TestWithParam<std::string> {};
-
-// With 4-bit weights as `generate` holds them.
-TEST_P(EngineOfGolden, SameBitsInAnyCompany) {
-  const fs::path folder = kGoldenDir / GetParam();
-  const DecoderConfig config = LoadDecoderConfig(folder);
-  Context context(2);
-  for (const DType compute : {DType::kF32, DType::kBF16}) {
-    for (const WeightUse use : {WeightUse::kTraining, WeightUse::kGeneration}) {
-      const auto backend = MakeCpuBackend(context, compute);
-      LoadOptions load;
-      load.use = use;
-      const DecoderWeights weights = LoadWeights(context, *backend, folder, config, load);
-      const Decoder decoder(*backend, config, weights, {compute, DType::kF32}, kPositions);
-      Requests(decoder, {}).ExpectSameBitsInAnyCompany();
+class EngineOfGolden : public testing::TestWithParam<std::string> {
+ protected:
+  // With weights as they are stored or quantized, and as `generate` holds them.
+  static void ExpectSameBits(const fs::path& model) {
+    const DecoderConfig config = LoadDecoderConfig(model);
+    Context context(2);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const WeightUse use : {WeightUse::kTraining, WeightUse::kGeneration}) {
+        const auto backend = MakeCpuBackend(context, compute);
+        LoadOptions load;
+        load.use = use;
+        const DecoderWeights weights = LoadWeights(context, *backend, model, config, load);
+        const Decoder decoder(*backend, config, weights, {compute, DType::kF32}, kPositions);
+        Requests(decoder, {}).ExpectSameBitsInAnyCompany();
+      }
     }
   }
+};
+
+std::string NameOfModel(const testing::TestParamInfo<std::string>& test) {
+  std::string name = test.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, EngineOfGolden, testing::ValuesIn(kGoldenModels),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+TEST_P(EngineOfGolden, SameBitsInAnyCompany) { ExpectSameBits(kGoldenDir / GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(All, EngineOfGolden, testing::ValuesIn(kGoldenModels), NameOfModel);
+
+class EngineOfGguf : public EngineOfGolden {};
+
+TEST_P(EngineOfGguf, SameBitsInAnyCompany) {
+  const fs::path model = SharedFolder() / "golden" / "gguf" / "models" / (GetParam() + ".gguf");
+  if (!fs::exists(model)) GTEST_SKIP() << "no " << model;
+  ExpectSameBits(model);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineOfGguf,
+                         testing::Values("llama-q4_k_m", "qwen3-iq4_xs", "mixtral-q3_k_m",
+                                         "gemma3-q5_k_m", "lfm3-q4_k", "spark2_5-q8_0"),
+                         NameOfModel);
 
 class EngineRun : public testing::Test {
  protected:
