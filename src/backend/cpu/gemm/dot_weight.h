@@ -3,6 +3,7 @@
 #ifndef QLORA_BACKEND_CPU_GEMM_DOT_WEIGHT_H_
 #define QLORA_BACKEND_CPU_GEMM_DOT_WEIGHT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 
@@ -42,7 +43,9 @@ struct DotOperand {
   std::byte* packed[kDotFormCount] = {};
 
   std::int64_t batches(DotForm form) const {
-    return Pieces(count, form == DotForm::kPrepacked ? kernels.prepacked->batch : kDotBatch);
+    if (form != DotForm::kPrepacked) return Pieces(count, kDotBatch);
+    const std::int64_t most = kernels.prepacked->batch;
+    return Pieces(count, row_by_row ? std::min(most, kRowByRowBatch) : most);
   }
   std::int64_t First(DotForm form, std::int64_t batch) const {
     return count * batch / batches(form);

@@ -84,6 +84,10 @@ inline constexpr std::int64_t kBlockDotElements = kDotGroup + 16;
 // Rows of a row-major 4-bit weight that are multiplied at a time, at most.
 inline constexpr std::int64_t kDotWeightRows = 12;
 
+// Rows of x that meet a panel of a prepacked weight at a time, at most, row by row: two sums of
+// each stay in registers.
+inline constexpr std::int64_t kRowByRowBatch = 12;
+
 // The kernels of a processor for prepacked weights, whose order prepacked.h describes.
 struct PrepackedKernels {
   std::int64_t batch;  // rows of x that meet a panel at a time, at most

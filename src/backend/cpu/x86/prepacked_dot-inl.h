@@ -169,9 +169,11 @@ void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
   static constexpr auto kFastest = KernelsFor<Values::kMost>(
       []<int kCount>() { return DotPanels<Values, kCount, PanelSums(kCount)>; });
-  static constexpr auto kRowByRow = KernelsFor<Values::kMost>(
+  static constexpr auto kRowByRow = KernelsFor<kRowByRowBatch>(
       []<int kCount>() { return DotPanels<Values, kCount, kRowPanelSums>; });
-  (p.row_by_row ? kRowByRow : kFastest)[p.count - 1](in, p);
+  QLORA_DCHECK(!p.row_by_row || p.count <= kRowByRowBatch);
+  static_assert(Values::kMost >= kRowByRowBatch);
+  (p.row_by_row ? kRowByRow[p.count - 1] : kFastest[p.count - 1])(in, p);
 }
 
 }  // namespace
