@@ -54,8 +54,6 @@ class Requests {
     }
   }
 
-  const std::vector<EngineRequest>& all() const { return all_; }
-
   std::vector<Line> Write(const std::vector<EngineRequest>& requests, const Sizes& sizes) const {
     Arena memory = ReserveSlots(decoder_, adapters_, sizes.rows);
     EvalMemory passes(decoder_, adapters_, memory);
