@@ -1,5 +1,5 @@
-// The memory in which a model writes texts. It is kept from call to call, so that a second one of
-// the same size allocates nothing.
+// The memory in which a model writes texts. It is kept from one text to the next, so that a second
+// text of the same size allocates nothing.
 #ifndef QLORA_INFERENCE_GENERATION_MEMORY_H_
 #define QLORA_INFERENCE_GENERATION_MEMORY_H_
 
@@ -9,37 +9,28 @@
 
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "pass/state_pool.h"
+#include "pass/sequence_state.h"
 
 namespace qlora {
 
-struct GenerationSize {
-  std::int64_t rows = 0;       // of one pass, at most
-  std::int64_t positions = 0;  // of a sequence, at most
-  std::int64_t slots = 1;      // sequences at a time
-
-  bool Holds(const GenerationSize& other) const {
-    return other.rows <= rows && other.positions <= positions && other.slots <= slots;
-  }
-};
-
-// Everything that an Engine needs: rotary tables, activations, slots.
+// Everything that a CachedSequence needs: rotary tables, activations, keys and values.
 struct GenerationBuffers {
   GenerationBuffers(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
-                    const Precision& precision, const Adapters& adapters,
-                    const GenerationSize& largest);
+                    const Precision& precision, const Adapters& adapters, std::int64_t max_rows,
+                    std::int64_t max_positions);
   GenerationBuffers(const GenerationBuffers&) = delete;
   GenerationBuffers& operator=(const GenerationBuffers&) = delete;
 
-  const GenerationSize size;
+  const std::int64_t rows;       // of one pass, at most
+  const std::int64_t positions;  // of a sequence, at most
   const Decoder decoder;
   Arena activations;
   EvalMemory passes;  // in `activations`
-  PoolMemory pool;
+  StateMemory state;
 };
 
-// Keeps one set of buffers. A call that needs larger ones replaces it, so that there is never more
-// memory than one call needs.
+// Keeps one set of buffers. A text that needs larger ones replaces it, so that there is never more
+// memory than one text needs.
 class GenerationMemory {
  public:
   // All must outlive this; adapters: the adapters of the passes.
@@ -47,10 +38,10 @@ class GenerationMemory {
                    const Precision& precision, Adapters adapters);
 
   // The buffers that were kept where they are large enough. Otherwise these are freed, then new
-  // ones of this size are made, and the workspace of their passes is reserved. A call that begins
+  // ones of this size are made, and the workspace of their passes is reserved. A text that is begun
   // while another one has the buffers gets its own. Errors: OutOfMemory.
-  std::unique_ptr<GenerationBuffers> Take(const GenerationSize& size);
-  // Keeps the buffers of a call that has ended.
+  std::unique_ptr<GenerationBuffers> Take(std::int64_t rows, std::int64_t positions);
+  // Keeps the buffers of a text that has ended.
   void Keep(std::unique_ptr<GenerationBuffers> buffers) { kept_ = std::move(buffers); }
   // Frees the kept memory.
   void Free() { kept_.reset(); }

@@ -266,8 +266,7 @@ FittedRun FitMemory(const RunParts& run) {
       .eval_rows = EvalRowsOf(run, max_length),
       .in_flight = run.place.in_flight(),
       .recompute = {},
-      .anchor_rows = run.data.anchor_rows,
-      .writes_samples = !run.prompts.ids.empty()};
+      .anchor_rows = run.data.anchor_rows};
   AddUnfolded(run.data, fitted.needs);
   const Memory& memory = run.backend.memory();
   const int sharers = run.place.of_host;
