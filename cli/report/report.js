@@ -295,7 +295,7 @@ function intervalPlot({difference, low, high}, extent) {
 }
 function verdict({lost, p, difference, higher_is_better: higher}) {
   if (lost !== undefined) return lost ? 'lost' : 'kept';
-  if (!Number.isFinite(p)) return '';
+  if (!Number.isFinite(p) || higher === undefined) return '';
   return p > 0.05 ? 'no difference shown' : (difference > 0) === higher ? 'better' : 'worse';
 }
 function drawTasks(runs) {

@@ -70,6 +70,8 @@ class AnswerReader {
     double sum = 0;
     for (const double share : target) sum += share;
     if (!(sum > 0) || !std::isfinite(sum)) Fail("probabilities that are not all 0", answer);
+    constexpr double kMostRounding = 1e-3;
+    if (std::abs(sum - 1) > kMostRounding) notices_.push_back(kNoticeSum);
     for (double& share : target) share /= sum;
     return target;
   }

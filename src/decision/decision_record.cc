@@ -259,7 +259,10 @@ bool LooksLikeDecision(const OrderedJson& record) {
   const OrderedJson* questions = FindField(record, "questions");
   if (questions != nullptr && FindNamed(record, kStateNames) && AreQuestions(*questions))
     return true;
-  return has("state") && has("type") && has("instructions");
+  if (has("state") && has("type") && has("instructions")) return true;
+  const OrderedJson* choices = FindField(record, "choices");
+  return has("question") && choices != nullptr && choices->is_structured() &&
+         FindNamed(record, kKeyNames);
 }
 
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,

@@ -41,7 +41,7 @@ struct DecisionRecord {
   Notices notices;
 };
 
-// True for a record that asks questions by its own fields: kQuestions or kOneQuestion.
+// True for a record that asks questions by its own fields: of all forms but kClassification.
 bool LooksLikeDecision(const OrderedJson& record);
 // Returns the form of a record; nothing when its fields tell of none.
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,

@@ -76,7 +76,7 @@ void EvalOptions::Declare(OptionTable& table) {
             "preference_loss sigmoid, robust, exo_pair: share of pairs whose answers are taken to "
             "be the other way round",
             {"label_smoothing"});
-  table.Add("reference", &reference,
+  table.AddPath("reference", &reference,
             "the model that preferences are measured against: base (without the adapter), or the "
             "folder of another adapter of the same base");
   table.Section("Evaluation");

@@ -93,6 +93,13 @@ std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options
   if (!asks) return {};
   const PreferenceLossOptions loss = PreferenceLossOf(fields, options.label_smoothing_factor);
   CheckPreferenceReading(options.reading);
+  const EvalOptions usual;
+  constexpr const char* kNoQuestions = "preferences ask no questions; leave it out";
+  if (options.ece_bins != usual.ece_bins) RefuseIdle({"ece_bins", kNoQuestions});
+  if (options.permutations != usual.permutations) RefuseIdle({"permutations", kNoQuestions});
+  if (options.decision_temperature != usual.decision_temperature) {
+    RefuseIdle({"decision_temperature", kNoQuestions});
+  }
   if (options.reference != "base" && !loss.needs_reference()) {
     RefuseIdle({"reference", "this preference_loss has none; leave it out"});
   }

@@ -14,9 +14,10 @@ namespace qlora {
 // Names and defaults are those of TRL, aliases come from Axolotl and LLaMA-Factory.
 void PreferenceFields::Declare(OptionTable& table) {
   DeclareLoss(table);
-  table.Add("reference", &reference,
-            "the model that preferences hold on to: start (as it is before the first step), base "
-            "(without the adapter), or the folder of an adapter of the same base");
+  table.AddPath(
+      "reference", &reference,
+      "the model that preferences hold on to: start (as it is before the first step), base "
+      "(without the adapter), or the folder of an adapter of the same base");
 }
 
 void PreferenceFields::DeclareLoss(OptionTable& table) {

@@ -465,7 +465,8 @@ fs::path FindTaskFile(const fs::path& folder, const std::string& name) {
   const fs::path file = folder / name;
   const fs::path installed = ProgramFolder().parent_path() / "share/qlora/tasks";
   const bool may_be_name = name.find_first_of("./") == name.npos;
-  if (!may_be_name || Exists(file) || !Exists(installed)) return file;
+  const bool is_there = Exists(file) && !fs::is_directory(file);
+  if (!may_be_name || is_there || !Exists(installed)) return file;
   if (Exists(installed / (name + ".yaml"))) return installed / (name + ".yaml");
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(installed)) {

@@ -233,6 +233,11 @@ TEST(DecisionRecordTest, TextsWithLabels) {
     EXPECT_EQ(read.targets, Targets({std::nullopt})) << label;
   }
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"text": "A rocket.", "label": 1})")));
+  EXPECT_TRUE(
+      LooksLikeDecision(Parse(R"({"question": "2+2?", "choices": ["3", "4"], "answer": 1})")));
+  EXPECT_TRUE(LooksLikeDecision(Parse(
+      R"({"question": "2+2?", "choices": {"text": ["4"], "label": ["A"]}, "answerKey": "A"})")));
+  EXPECT_FALSE(LooksLikeDecision(Parse(R"({"question": "2+2?", "answer": "4"})")));
 }
 
 TEST(DecisionRecordTest, QuestionsWithChoices) {
@@ -270,6 +275,10 @@ TEST(DecisionRecordTest, NoticesWhatAuthorsMayNotKnow) {
                        "answer": 0.5})")
                   .notices,
               ElementsAre(kNoticeUniform));
+  EXPECT_THAT(Read(R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+                       "answer": {"a": 0.7}})")
+                  .notices,
+              ElementsAre(kNoticeSum));
 }
 
 struct BadRecord {

@@ -135,7 +135,15 @@ TEST_F(DecisionTaskTest, RefusesWhatIsNoDecisionBeforeAModelIsLoaded) {
   EXPECT_THAT(ErrorOf(text), testing::AllOf(HasSubstr("text.jsonl:1"), HasSubstr("no decision")));
   EXPECT_THAT(
       ErrorOf(Write("open.jsonl", R"({"state": "s", "type": "noul", "instructions": "?"})")),
-      HasSubstr("none of its questions has an answer"));
+      HasSubstr("no question of question_types noul, choice, score has an answer"));
+  const std::string of_questions =
+      "output_type: decision\ntest_split: test\ndataset_kwargs: "
+      "{data_files: {test: " +
+      kQuestions + "}}\n";
+  EXPECT_THAT(ErrorOf(Write("types.yaml", of_questions + "question_types: nowl\n")),
+              testing::AllOf(HasSubstr("types.yaml"), HasSubstr("nowl")));
+  EXPECT_THAT(ErrorOf(Write("page.yaml", of_questions + "decision_template: nope.jinja\n")),
+              testing::AllOf(HasSubstr("page.yaml"), HasSubstr("nope.jinja")));
   TaskOptions shots;
   shots.num_fewshot = 2;
   EXPECT_THAT(ErrorOf(kQuestions, shots), HasSubstr("num_fewshot would have no effect"));
