@@ -129,7 +129,8 @@ TEST_F(MigrateValuesTest, Decisions) {
   EXPECT_EQ(FateOf(unsloth, "auto", "decision_head"), Fate::kNotNeeded);
   EXPECT_EQ(FateOf(unsloth, "auto", "kl_weight"), Fate::kUnsupported);
   for (const MigratedKey& key : Migrate(unsloth, "their.yaml", "auto").keys) {
-    if (key.key == "ordinal_weight") EXPECT_THAT(key.text, HasSubstr("mean"));
+    if (key.key != "ordinal_weight") continue;
+    EXPECT_THAT(key.text, HasSubstr("mean"));
   }
 
   const std::string sysone =
