@@ -137,7 +137,7 @@ struct ForeignTrainer {
   std::span<const KeyRule> rules;
   std::span<const KeyRule> more_rules;  // looked up second
   std::span<const ForeignDefault> defaults;
-  std::span<const std::string_view> marks;       // keys that only this trainer has
+  std::span<const std::string_view> marks;       // keys and classes that only this trainer has
   void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
 };
 
