@@ -44,7 +44,7 @@ constexpr auto kSections = std::to_array<Section>({
     {"cpoconfig", "CPOConfig"},
     {"decisiontrainer"},
     {"fastdecisionmodel"},
-    {"decodermodel"},
+    {"decodermodel", "DecoderModel"},
     {"fit"},
     {"trainingarguments"},
     {"trainingargs"},
@@ -320,7 +320,8 @@ bool IsOurs(const Entries& entries) {
   return data;
 }
 
-const ForeignTrainer& Recognise(const Entries& entries, const std::string& file) {
+const ForeignTrainer& Recognise(const Entries& entries, const Classes& classes,
+                                const std::string& file) {
   if (IsOurs(entries)) {
     ThrowInvalidInput("{} is a configuration of qlora already; `qlora validate` checks it", file);
   }
@@ -328,10 +329,12 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
   std::ptrdiff_t most = 0;
   bool tie = false;
   for (const ForeignTrainer* trainer : Trainers()) {
-    const auto count = std::count_if(entries.begin(), entries.end(), [&](const auto& entry) {
-      return std::find(trainer->marks.begin(), trainer->marks.end(), entry.first) !=
-             trainer->marks.end();
-    });
+    const auto is_mark = [&](std::string_view name) {
+      return std::ranges::find(trainer->marks, name) != trainer->marks.end();
+    };
+    const auto count =
+        std::ranges::count_if(entries, [&](const auto& entry) { return is_mark(entry.first); }) +
+        std::ranges::count_if(classes, is_mark);
     if (count > most) {
       best = trainer;
       most = count;
@@ -392,7 +395,7 @@ Migration Migrate(std::string_view text, const std::string& file, const std::str
   for (const ForeignTrainer* known : Trainers()) {
     if (known->from == from) trainer = known;
   }
-  if (trainer == nullptr) trainer = &Recognise(entries, file);
+  if (trainer == nullptr) trainer = &Recognise(entries, classes, file);
   Migrator migrator(*trainer, entries);
   for (const auto& [key, value] : entries) migrator.Key(key, value);
   return migrator.Finish(file, classes);

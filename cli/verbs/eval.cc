@@ -41,8 +41,7 @@ class EvalVerb : public Verb {
             "with labels, the loss and the rewards against the base without the adapter.",
         .examples = {"qlora eval ./my-model heldout.jsonl",
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare",
-                     "qlora eval ./my-model pairs.jsonl --adapter my-adapter --preference-loss "
-                     "sigmoid",
+                     "qlora eval ./my-model pairs.jsonl --adapter mine --preference-loss sigmoid",
                      "qlora eval --from-predictions predictions.jsonl --json"},
         .positionals = {"model_name_or_path", "dataset"},
         .required = Required(),

@@ -1,10 +1,10 @@
 // How keys of other trainers are carried over: one table for each trainer.
 //
 // A table leads from their keys to ours, with the reason of every key that is left out: axolotl.cc,
-// llama_factory.cc, trl.cc, mlx.cc, openai.cc, sysone.cc, transformers.cc. Layouts of prompts are in axolotl_layout.h,
-// the data sets of LLaMA-Factory in dataset_info.h. `qlora migrate` applies them to whole files;
-// foreign_option.h to single options on our command line, in YAML and in Python, with short flags
-// and verbs of other programs from command_rules.cc.
+// llama_factory.cc, trl.cc, mlx.cc, openai.cc, sysone.cc, transformers.cc. Layouts of prompts are
+// in axolotl_layout.h, the data sets of LLaMA-Factory in dataset_info.h. `qlora migrate` applies
+// them to whole files; foreign_option.h to single options on our command line, in YAML and in
+// Python, with short flags and verbs of other programs from command_rules.cc.
 #ifndef QLORA_FOREIGN_RULES_H_
 #define QLORA_FOREIGN_RULES_H_
 
@@ -137,7 +137,7 @@ struct ForeignTrainer {
   std::span<const KeyRule> rules;
   std::span<const KeyRule> more_rules;  // looked up second
   std::span<const ForeignDefault> defaults;
-  std::span<const std::string_view> marks;       // keys that only this trainer has
+  std::span<const std::string_view> marks;       // keys and classes that only this trainer has
   void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
 };
 

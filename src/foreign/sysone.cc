@@ -39,7 +39,8 @@ constexpr KeyRule kSysoneRules[] = {
                       "calibrate"),
 };
 
-constexpr auto kSysoneMarks = std::to_array<std::string_view>({"tuning", "EncoderModel"});
+constexpr auto kSysoneMarks =
+    std::to_array<std::string_view>({"tuning", "DecoderModel", "EncoderModel"});
 
 }  // namespace
 

@@ -323,3 +323,15 @@ def test_a_gguf_file_is_a_model(tmp_path):
                     format="gguf", verify=False).merge_base == "blocks"
     assert q.export(base, tmp_path / "hf", summary.adapter_dir, format="hf").verified
     assert q.Model.load(tmp_path / "hf", load_in_4bit=False).eval(DATA).loss > 0
+
+
+def test_preferences_are_evaluated_as_in_training(tmp_path):
+    pairs = [{"prompt": "Once", "chosen": f" upon a time {i}", "rejected": f" a {i}"} for i in range(6)]
+    found = []
+    summary = q.train(TINY, pairs, tmp_path / "out", preference_loss="sigmoid", eval_dataset=pairs,
+                      learning_rate=1e-3, compute_dtype="float32",
+                      on_eval=lambda step, report: found.append(report), **OPTIONS)
+    model = q.Model.load(TINY, adapter=summary.adapter_dir, compute_dtype="float32")
+    result = model.eval(pairs, preference_loss="sigmoid")
+    assert (result.loss, result.metrics) == (found[-1].loss, found[-1].metrics)
+    assert result.metrics["rewards/margins"] != 0
