@@ -272,7 +272,12 @@ Json TablesOfTasks(const fs::path& dir) {
   const Json gate = ObjectIn(dir / kGateFile);
   if (const auto rows = gate.find("tasks"); rows != gate.end()) AddTable("gate", *rows, tables);
   const Json file = ObjectIn(dir / kTaskResults);
+  const Json results = ObjectOf(file, "results");
   const Json compared = ObjectOf(file, "compared");
+  std::string last;  // beside which all others stand
+  for (const auto& [model, tasks] : results.items()) {
+    if (!compared.contains(model)) last = model;
+  }
   for (const auto& [model, tasks] : compared.items()) {
     Json rows = Json::array();
     for (const auto& [task, figures] : tasks.items()) {
@@ -281,11 +286,10 @@ Json TablesOfTasks(const fs::path& dir) {
         rows.push_back(std::move(row));
       }
     }
-    AddTable(model, rows, tables);
+    AddTable(model + " beside " + last, rows, tables);
   }
   if (!compared.empty()) return tables;
   Json rows = Json::array();
-  const Json results = ObjectOf(file, "results");
   for (const auto& [task, figures] : results.items()) {
     for (const auto& [name, value] : figures.items()) {
       const bool is_figure = value.is_number_float() && name.find("_stderr") == name.npos;
