@@ -139,7 +139,7 @@ bool ChatSession::Answer(const std::string& message) {
   const PromptText prompt = FittingPrompt();
   if (prompt.text.empty()) return true;
   const GenerateReport report = model_.Generate(prompt, options_, [&](std::string_view piece) {
-    console_.out << piece << std::flush;
+    console_.out << Shown(console_, piece) << std::flush;
     // False ends the answer: a closed pipe, or Ctrl+C.
     return console_.out.good() && !guard_.requested();
   });

@@ -1,6 +1,5 @@
 #include "command/common.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
@@ -9,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "command/errors.h"
 #include "io/json.h"
 #include "terminal/text_wrap.h"
@@ -42,10 +42,10 @@ int ThreadCount(std::int64_t threads) {
     const std::string_view text = set;
     // torchrun sets 1 where nobody has chosen.
     if (text == "1" && std::getenv("TORCHELASTIC_RUN_ID") != nullptr) return 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), threads);
+    threads = ParseNumber<std::int64_t>(text).value_or(0);
     // OMP_NUM_THREADS may be a list ("4,2") for nested regions, or nonsense of another program: the
     // default, not an error, because the user has not written it for this command.
-    if (error != std::errc() || end != text.data() + text.size() || threads > kMost) threads = 0;
+    if (threads < 0 || threads > kMost) threads = 0;
   }
   return static_cast<int>(threads);
 }
@@ -53,6 +53,10 @@ int ThreadCount(std::int64_t threads) {
 void Say(const Console& console, std::string_view text) {
   // Printable: names and texts of files may hold escape sequences.
   console.err << Fitted(console.style, Printable(text)) << std::endl;
+}
+
+std::string Shown(const Console& console, std::string_view text) {
+  return console.out_style.live ? Printable(text) : std::string(text);
 }
 
 std::string Dump(const OrderedJson& value) { return FormatJson(value); }

@@ -32,6 +32,10 @@ int ThreadCount(std::int64_t threads);
 // Writes a message on console.err: wrapped in a terminal, and without control characters.
 void Say(const Console& console, std::string_view text);
 
+// Returns text that a model wrote as console.out shows it: without control characters in a
+// terminal.
+std::string Shown(const Console& console, std::string_view text);
+
 // Prints one JSON object on one line. Bytes that are not UTF-8 become U+FFFD.
 void PrintJson(std::ostream& out, const OrderedJson& object);
 // Prints the result of a verb, behind "ok": true.

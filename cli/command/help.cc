@@ -101,8 +101,8 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
   out += "\n" +
          paragraph(
              "Exit codes: 0 done; 1 failed while running; 2 the command, configuration or "
-             "data is wrong; 3 it does not fit in memory; 130 interrupted; 141 the reader of the "
-             "output is gone.");
+             "data is wrong; 3 it does not fit in memory; 4 the adapter lost more than the gate "
+             "allows; 130 interrupted; 141 the reader of the output is gone.");
   return out;
 }
 

@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "command/common.h"
 #include "hub/hub_cache.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "qlora/other_base.h"
 
 namespace qlora {

@@ -20,9 +20,10 @@ namespace qlora {
 
 namespace {
 
-const std::array<const ForeignTrainer*, 5>& Trainers() {
-  static const std::array<const ForeignTrainer*, 5> kTrainers = {
-      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer(), &MlxTrainer(), &OpenAiTrainer()};
+const std::array<const ForeignTrainer*, 6>& Trainers() {
+  static const std::array<const ForeignTrainer*, 6> kTrainers = {
+      &AxolotlTrainer(), &LlamaFactoryTrainer(), &TrlTrainer(),
+      &MlxTrainer(),     &OpenAiTrainer(),       &SysoneTrainer()};
   return kTrainers;
 }
 
@@ -41,6 +42,10 @@ constexpr auto kSections = std::to_array<Section>({
     {"ktoconfig", "KTOConfig"},
     {"orpoconfig", "ORPOConfig"},
     {"cpoconfig", "CPOConfig"},
+    {"decisiontrainer"},
+    {"fastdecisionmodel"},
+    {"decodermodel"},
+    {"fit"},
     {"trainingarguments"},
     {"trainingargs"},
     {"trainer"},
@@ -338,7 +343,7 @@ const ForeignTrainer& Recognise(const Entries& entries, const std::string& file)
   if (best == nullptr || tie) {
     ThrowInvalidInput(
         "{}: cannot tell which trainer this configuration is for; say --from axolotl, "
-        "llama-factory, trl or mlx-lm",
+        "llama-factory, trl, mlx-lm, openai or sysone",
         file);
   }
   return *best;

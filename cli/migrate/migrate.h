@@ -27,7 +27,7 @@ struct MigratedKey {
 };
 
 struct Migration {
-  std::string tool;               // "Axolotl", "LLaMA-Factory", "TRL" or "mlx-lm"
+  std::string tool;               // "Axolotl", "LLaMA-Factory", "TRL" ...
   std::string yaml;               // our configuration, with comments on keys that were left out
   std::vector<MigratedKey> keys;  // every key of the file, in its order
 };

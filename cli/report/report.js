@@ -91,7 +91,7 @@ function drawSummary(runs) {
                tile('Speed', `${number(Number(f.speed.toPrecision(3)))}`, 'tokens/s, median of the steps'),
                tile('Peak memory', bytes(f.memory), Number.isFinite(f.plan)
                  ? `${percent(f.memory, f.plan)} of the plan, ${bytes(f.plan)}` : ''),
-               tile('Skipped steps', f.skipped, f.spikes > 0 ? `${f.spikes} loss spikes` : 'no loss spikes'));
+               tile('Skipped steps', f.skipped, f.spikes > 0 ? `loss spikes: ${f.spikes}` : 'no loss spikes'));
     return byId('summary').replaceChildren(make('div', {class: 'tiles'}, ...tiles));
   }
   const heads = ['Run', 'Steps', 'Loss', 'Best eval loss', 'Perplexity', 'Tokens', 'Tokens/s', 'Peak memory', 'Plan', 'Time'];
@@ -295,7 +295,7 @@ function intervalPlot({difference, low, high}, extent) {
 }
 function verdict({lost, p, difference, higher_is_better: higher}) {
   if (lost !== undefined) return lost ? 'lost' : 'kept';
-  if (!Number.isFinite(p)) return '';
+  if (!Number.isFinite(p) || higher === undefined) return '';
   return p > 0.05 ? 'no difference shown' : (difference > 0) === higher ? 'better' : 'worse';
 }
 function drawTasks(runs) {
@@ -368,11 +368,13 @@ function drawSamples(runs) {
 }
 
 function dataCard(title, data) {
+  const largest = data.largest ?? data.longest;  // runs of earlier programs have no largest
   const tiles = [
     tile('Samples', count(data.samples), data.files.map((f) => last(f.path.split('/'))).join(', ')),
     tile('Tokens', count(data.tokens), `${number(data.tokens / data.samples)} per sample on average`),
     tile('Trained on', percent(data.trained_tokens, data.tokens), `${count(data.trained_tokens)} tokens`),
-    tile('Lengths', `${count(data.shortest)} to ${count(data.longest)}`, `max_length ${count(data.max_length)}`)];
+    tile('Lengths', `${count(data.shortest)} to ${count(largest)}`,
+         `max_length ${count(data.max_length)}${largest === data.longest ? '' : `, longest sequence ${count(data.longest)}`}`)];
   const {bucket_width: width, counts} = data.histogram;
   const most = Math.max(...counts, 1);
   const first = counts.findIndex((n) => n > 0);

@@ -11,7 +11,7 @@
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "hub/hub_adapter.h"
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 #include "qlora/model.h"
 #include "tokenizer/chat_template_files.h"
 #include "verbs/verbs.h"

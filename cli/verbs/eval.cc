@@ -1,6 +1,7 @@
 // `qlora eval`: the loss of a model on data that `train` would read in the same way. Both numbers
 // of --compare are of the same samples, in the same prompt layout, so that their difference is the
-// adapter's work alone. Records that ask questions get the metrics of decisions.
+// adapter's work alone. Records that ask questions get the metrics of decisions, and preferences
+// those of their loss.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +11,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/check.h"
 #include "base/file.h"
@@ -37,9 +39,12 @@ class EvalVerb : public Verb {
             "compares the adapter with the base, which says most on records that were not trained "
             "on. Records get the prompt layout that the adapter was trained in (--raw: that of the "
             "base model). Of records with questions it reports accuracy and calibration of the "
-            "answers' probabilities.",
+            "answers' probabilities; with --preference-loss, of pairs of answers and of answers "
+            "with labels, the loss and the rewards against the base without the adapter.",
         .examples = {"qlora eval ./my-model heldout.jsonl",
                      "qlora eval ./my-model heldout.jsonl --adapter my-adapter --compare",
+                     "qlora eval ./my-model pairs.jsonl --adapter my-adapter --preference-loss "
+                     "sigmoid",
                      "qlora eval --from-predictions predictions.jsonl --json"},
         .positionals = {"model_name_or_path", "dataset"},
         .required = Required(),
@@ -212,27 +217,53 @@ class EvalVerb : public Verb {
         [&](std::int64_t done, std::int64_t total) { ShowReading(line, done, total); });
   }
 
+  // Scripts read these names: they are part of the interface.
+  struct Figure {
+    std::string name;
+    double value;
+    int digits;
+  };
+  static std::vector<Figure> FiguresOf(const EvalResult& result) {
+    std::vector<Figure> figures = {{"loss", result.loss, 6}};
+    for (const MetricValue& it : result.metrics) figures.push_back({it.name, it.value, 6});
+    if (!result.metrics.empty()) return figures;
+    figures.push_back({"perplexity", result.perplexity, 4});
+    figures.push_back({"accuracy", result.token_accuracy, 4});
+    return figures;
+  }
+  // The width of their names.
+  static int WidthOf(const std::vector<Figure>& figures) {
+    std::size_t width = 10;
+    for (const Figure& figure : figures) width = std::max(width, figure.name.size());
+    return static_cast<int>(width);
+  }
+
   static std::string Table(const EvalResult& result) {
-    // Scripts read these names: they are part of the interface.
-    return fmt::format(
-        "loss        {:.6f}\nperplexity  {:.4f}\naccuracy    {:.4f}\ntokens      {}\n"
-        "sequences   {}\nseconds     {:.2f}\n",
-        result.loss, result.perplexity, result.token_accuracy, result.tokens, result.sequences,
-        result.seconds);
+    const std::vector<Figure> figures = FiguresOf(result);
+    const int width = WidthOf(figures);
+    std::string table;
+    for (const Figure& row : figures) {
+      table += fmt::format("{:<{}}  {:.{}f}\n", row.name, width, row.value, row.digits);
+    }
+    return table + fmt::format("{0:<{1}}  {2}\n{3:<{1}}  {4}\n{5:<{1}}  {6:.2f}\n", "tokens", width,
+                               result.tokens, "sequences", result.sequences, "seconds",
+                               result.seconds);
   }
 
   static std::string Comparison(const EvalResult& base, const EvalResult& adapter) {
-    std::string table = fmt::format("{:<10}  {:>12}  {:>12}\n", "", "base", "adapter");
-    const auto row = [&table](const char* name, double left, double right, int digits) {
-      table += fmt::format("{:<10}  {:>12.{}f}  {:>12.{}f}\n", name, left, digits, right, digits);
-    };
-    row("loss", base.loss, adapter.loss, 6);
-    row("perplexity", base.perplexity, adapter.perplexity, 4);
-    row("accuracy", base.token_accuracy, adapter.token_accuracy, 4);
-    row("seconds", base.seconds, adapter.seconds, 2);
+    std::vector<Figure> left = FiguresOf(base);
+    std::vector<Figure> right = FiguresOf(adapter);
+    left.push_back({"seconds", base.seconds, 2});
+    right.push_back({"seconds", adapter.seconds, 2});
+    const int width = WidthOf(left);
+    std::string table = fmt::format("{:<{}}  {:>12}  {:>12}\n", "", width, "base", "adapter");
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      table += fmt::format("{0:<{1}}  {2:>12.{4}f}  {3:>12.{4}f}\n", left[i].name, width,
+                           left[i].value, right[i].value, left[i].digits);
+    }
     // Base and adapter have the same tokens and sequences: the data are read once.
-    return table +
-           fmt::format("tokens      {}\nsequences   {}\n", adapter.tokens, adapter.sequences);
+    return table + fmt::format("{0:<{1}}  {2}\n{3:<{1}}  {4}\n", "tokens", width, adapter.tokens,
+                               "sequences", adapter.sequences);
   }
 
   OrderedJson ToJson(const EvalResult& result) const {
@@ -245,15 +276,18 @@ class EvalVerb : public Verb {
       json["seconds"] = result.seconds;
       return json;
     }
-    OrderedJson json = {{"loss", result.loss},
-                        {"perplexity", result.perplexity},
-                        {"token_accuracy", result.token_accuracy},
-                        {"tokens", result.tokens},
-                        {"sequences", result.sequences},
-                        {"dropped", result.dropped},
-                        {"truncated", result.truncated},
-                        {"prompt_layout", result.layout},
-                        {"seconds", result.seconds}};
+    OrderedJson json = {{"loss", result.loss}};
+    if (result.metrics.empty()) {
+      json["perplexity"] = result.perplexity;
+      json["token_accuracy"] = result.token_accuracy;
+    }
+    for (const MetricValue& metric : result.metrics) json[metric.name] = metric.value;
+    json["tokens"] = result.tokens;
+    json["sequences"] = result.sequences;
+    json["dropped"] = result.dropped;
+    json["truncated"] = result.truncated;
+    json["prompt_layout"] = result.layout;
+    json["seconds"] = result.seconds;
     if (eval_.per_token) {
       // One number a token: for long data by far the largest part of the object, hence on request.
       json["logprobs"] = result.logprobs;

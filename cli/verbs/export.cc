@@ -14,9 +14,9 @@
 #include "command/model_loading.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
-#include "io/adapter_source.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
+#include "io/peft/adapter_source.h"
 #include "qlora/context.h"
 #include "qlora/options.h"
 #include "terminal/interrupt.h"
@@ -177,9 +177,14 @@ class ExportVerb : public Verb {
     if (report.format == "gguf") return "llama-cli -m " + ShellQuote(options_.output);
     // The adapter of a checkpoint goes with a GGUF file of it.
     const auto base = FindGguf(ResolveModelDir(options_.model_name_or_path));
-    return fmt::format("llama-cli -m {} --lora {}",
-                       base ? ShellQuote(base->string()) : "MODEL.gguf",
-                       ShellQuote(options_.output));
+    std::string command =
+        fmt::format("llama-cli -m {} --lora {}", base ? ShellQuote(base->string()) : "MODEL.gguf",
+                    ShellQuote(options_.output));
+    if (!report.chat_template.empty()) {
+      // --jinja comes first: without it, older versions take known templates alone.
+      command += " --jinja --chat-template-file " + ShellQuote(report.chat_template);
+    }
+    return command;
   }
 
   void SayVerified(const VerifyReport& report, const std::string& outtype,

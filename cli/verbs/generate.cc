@@ -68,7 +68,7 @@ class GenerateVerb : public Verb {
     const PromptText prompt = LaidOut(model, typed, console);
     const auto print = [&](std::string_view piece) {
       // Each piece at once, because a person is reading along.
-      console.out << piece << std::flush;
+      console.out << Shown(console, piece) << std::flush;
       // False stops the generation: the reader of the pipe has gone.
       return console.out.good();
     };

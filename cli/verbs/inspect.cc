@@ -56,8 +56,8 @@ class InspectVerb : public Verb {
 
  private:
   Inspection Look(const Console& console) {
-    if (data_.data.dataset.empty() && !data_.model.empty() && !path_.empty() && IsData(path_)) {
-      data_.data.dataset = {path_};
+    if (data_.data.dataset.empty() && !path_.empty() && IsData(path_)) {
+      data_.data.dataset = {path_};  // so that the options of data hold of it
     }
     if (data_.data.dataset.empty() || data_.model.empty()) return Describe(console);
     Context context(run_.ThreadCount());

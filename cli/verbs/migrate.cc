@@ -22,7 +22,7 @@ class MigrateVerb : public Verb {
   VerbText text() const override {
     return {
         .name = "migrate",
-        .summary = "translate a configuration of Axolotl, LLaMA-Factory, TRL or mlx-lm",
+        .summary = "translate a configuration of Axolotl, LLaMA-Factory, TRL, mlx-lm ...",
         .explanation =
             "Reads a YAML or JSON file of another trainer and writes a configuration for `qlora "
             "train`. Every key is listed: translated, not needed and why, or not "

@@ -3,10 +3,10 @@
 // that --jsonl answers line by line.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <sstream>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "command/common.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
@@ -23,13 +23,9 @@ namespace {
 std::vector<std::int32_t> ParseIds(const std::vector<std::string>& items) {
   std::vector<std::int32_t> ids;
   for (const std::string& item : items) {
-    std::int32_t id = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), id);
-    // The whole item is checked: otherwise "12abc" would be 12.
-    if (error != std::errc() || end != item.data() + item.size() || id < 0) {
-      ThrowInvalidInput("ids: expected token ids, found '{}'", item);
-    }
-    ids.push_back(id);
+    const auto id = ParseNumber<std::int32_t>(item);
+    if (!id || *id < 0) ThrowInvalidInput("ids: expected token ids, found '{}'", item);
+    ids.push_back(*id);
   }
   return ids;
 }

@@ -43,7 +43,7 @@ struct DataReport {
   std::int64_t samples = 0;
   std::int64_t tokens = 0;
   std::int64_t supervised = 0;  // tokens trained on
-  std::int32_t shortest = 0;    // tokens
+  std::int32_t shortest = 0;    // tokens of the smallest sample
   std::int32_t longest = 0;     // tokens of the longest sequence
   std::int32_t largest = 0;     // tokens of the largest sample, which may be several sequences
   // Most rows of sequences that are written with their prefixes, for each row; 1 without prefixes.
@@ -62,6 +62,7 @@ struct DataReport {
   std::int64_t dropped_masked = 0;       // records that kept no trained token after the cut
   std::int64_t dropped_untrained = 0;    // records without a trained token, left out
   std::int64_t dropped_identical = 0;    // pairs of two equal answers, left out
+  std::int64_t dropped_equal_cut = 0;    // pairs whose answers are equal after the cut, left out
   std::int64_t longest_record = 0;       // tokens, before dropping and cutting
   std::int64_t dropped_bad = 0;          // records that cannot be read, left out by bad_records
   std::vector<std::string> bad_reasons;  // of the first of them, with file and line

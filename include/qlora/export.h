@@ -91,6 +91,9 @@ struct ExportReport {
   std::string outtype;  // likewise; of blocks, the name of the mixture: q4_k_m
   // The base of the merge: nf4, original, or blocks, those of a GGUF file; "" without a merge.
   std::string merge_base;
+  // Of gguf-adapter: the file of the chat template that llama.cpp needs beside the model, whose own
+  // is another; "" where the model's does it.
+  std::string chat_template = {};
   // Of the verification, whose report is also in a file: NAME.export_report.json beside the file
   // NAME, export_report.json in a folder.
   bool verified = false;

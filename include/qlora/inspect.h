@@ -24,8 +24,9 @@ Inspection Inspect(const std::string& path);
 // model that holds such files.
 bool IsData(const std::string& path);
 
-// Describes the files of `fields.dataset` without a model: format, fields, lengths in characters,
-// records that cannot be read, the first record. Errors: InvalidInput for files without records.
+// Describes the files of `fields.dataset`, read with these options, without a model: format,
+// fields, lengths in characters, records that cannot be read, the first record. Errors:
+// InvalidInput for files without records, and for options that training refuses.
 Inspection InspectRecords(const DataFields& fields);
 
 // The training options that affect how data is read.

@@ -14,6 +14,7 @@
 #include "qlora/chat.h"
 #include "qlora/context.h"
 #include "qlora/decision.h"
+#include "qlora/metrics.h"
 #include "qlora/model_options.h"
 #include "qlora/prompt.h"
 
@@ -41,10 +42,12 @@ struct GenerateReport {
 
 struct EvalResult {
   // Mean negative log-likelihood of the supervised tokens, in nats; of decisions, of the answers
-  // among their options.
+  // among their options; of preferences, their loss.
   double loss = 0;
-  double perplexity = 0;      // exp(loss)
-  double token_accuracy = 0;  // share of supervised tokens that are the model's first choice
+  // exp(loss), and the share of supervised tokens that are the model's first choice; of preferences
+  // 0.
+  double perplexity = 0;
+  double token_accuracy = 0;
   std::int64_t tokens = 0;
   std::int64_t sequences = 0;
   double seconds = 0;
@@ -57,6 +60,8 @@ struct EvalResult {
   std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
   // Of records that ask questions. Their tokens above are questions.
   std::optional<DecisionResult> decision;
+  // Of preferences: rewards/chosen ..., as training logs them. NaN where no answer has a value.
+  std::vector<MetricValue> metrics;
 };
 
 // Continuations of one context, as token ids.
@@ -90,7 +95,8 @@ class Model {
   std::string adapter_folder() const;
 
   // The options that load the base alone in the form in which it is held here: with the adapter,
-  // the form that it was trained on. Figures of both differ by the adapter alone.
+  // the form that it was trained on. It reads texts with its own tokenizer, also where the adapter
+  // brings another; but for that, figures of both differ by the adapter alone.
   ModelOptions base_options() const;
 
   // Gives the options that the user did not set the values of the model's generation_config.json.

@@ -9,6 +9,7 @@
 #include "qlora/chat.h"
 #include "qlora/data.h"
 #include "qlora/options.h"
+#include "qlora/preference_options.h"
 #include "qlora/quantization.h"
 
 namespace qlora {
@@ -64,9 +65,14 @@ struct EvalOptions {
   std::string permutations = "none";
   std::int64_t ece_bins = 15;        // of the calibration error
   std::string decision_temperature;  // noul=1.2,choice=0.9; "": those of the model
+  // Of preferences, as training has them.
+  PreferenceFields preference;
+  double label_smoothing_factor = 0;
+  std::string reference = "base";  // without the adapter; or the folder of another one
 
   void Declare(OptionTable& table);
-  // Before a model is loaded. Errors: InvalidInput for bins or temperatures that do not exist.
+  // Before a model is loaded. Errors: InvalidInput for bins, temperatures and losses that do not
+  // exist, and for options that the loss does not use.
   void Check() const;
 };
 

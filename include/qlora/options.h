@@ -36,6 +36,12 @@ struct Option {
   std::vector<std::string> Items(std::string_view text) const;
 };
 
+// An option whose value has no effect, given the other options.
+struct IdleOption {
+  std::string name;
+  std::string reason;  // with a remedy
+};
+
 // true, yes, on, 1 and their opposites in any case; nothing for other words.
 std::optional<bool> ParseBool(std::string_view text);
 

@@ -26,6 +26,7 @@ struct PreferenceFields {
   std::string reference = "start";  // base, or the folder of an adapter
 
   void Declare(OptionTable& table);
+  void DeclareLoss(OptionTable& table);  // all but the reference
 };
 
 }  // namespace qlora

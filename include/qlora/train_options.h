@@ -13,12 +13,6 @@
 
 namespace qlora {
 
-// An option whose value has no effect, given the other options.
-struct IdleOption {
-  std::string name;
-  std::string reason;  // with a remedy
-};
-
 struct TrainOptions {
   std::string preset = "none";  // applied by Complete; any other value is refused
 

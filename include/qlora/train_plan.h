@@ -75,7 +75,7 @@ struct ResumePoint {
   bool is_complete = false;      // output_dir holds the result of a run that ended at this step
 };
 
-struct PreparedRun;  // plan/prepared_run.h
+struct PreparedRun;  // plan/run/prepared_run.h
 
 // A run that was checked and not started: its inputs, needs and outputs.
 struct TrainPlan {

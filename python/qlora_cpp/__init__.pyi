@@ -119,6 +119,7 @@ class EvalResult:
     token_ids: list[int]
     decision: Optional[dict[str, Any]]
     decision_before_temperature: Optional[dict[str, Any]]
+    metrics: dict[str, float]
     def _asdict(self) -> dict[str, Any]: ...
 
 class ExportReport:

@@ -95,7 +95,8 @@ class Model:
 
     def eval(self, dataset, **options):
         """Loss and perplexity over files or records that train() reads: an EvalResult. Of records
-        that ask questions, its `decision` has accuracy and calibration.
+        that ask questions, its `decision` has accuracy and calibration; with preference_loss, its
+        `metrics` are the rewards of pairs or of answers with labels.
 
         options: dataset_format, max_length, over_long, per_token ... of `qlora help eval`.
         Raises Error: with file and line; RunError: a loss that is not finite.

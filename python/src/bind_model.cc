@@ -203,7 +203,8 @@ void BindReports(py::module_& module) {
             if (!result.decision || result.decision->metrics_before.empty()) return py::none();
             return Parsed(result.decision->metrics_before);
           },
-          "The same of the probabilities without temperatures, where some were used.");
+          "The same of the probabilities without temperatures, where some were used.")
+      .AddMetrics();
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "adapter/lora.h"
 #include "adapter/lora_values.h"
 #include "base/memory.h"
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 #include "qlora/context.h"
 
 namespace qlora {

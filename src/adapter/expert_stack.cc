@@ -116,12 +116,20 @@ const ExpertStack* ExpertStackReader::Read(const LoraLinear& lora) {
 
 namespace {
 
-// The adapters of joined experts by path.
+bool IsExpert(std::string_view path) { return path.find(".experts.") != std::string_view::npos; }
+
+// "model.layers.0.mlp.experts"
+std::string ExpertsOf(std::string_view path) {
+  return std::string(path.substr(0, path.find(".experts.") + 8));
+}
+
+// The adapters of experts by path.
 using ByPath = std::map<std::string, const LoraValues*>;
 
-// linears: of all experts, `step` of each one after the other.
+// linears: of all experts, `step` of each one after the other, whose outputs take turns and which
+// have one A, or in_halves each have a block of B and their own rows of A.
 std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std::string>& linears,
-                                   std::int64_t step) {
+                                   std::int64_t step, bool in_halves) {
   const auto first = modules.find(linears.front());
   if (first == modules.end()) {
     for (const std::string& path : linears) {
@@ -135,9 +143,9 @@ std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std:
   }
   const LoraValues& like = *first->second;
   StackedLora out{.path = like.path,
-                  .wrapper = like.path.substr(0, like.path.find(".experts.") + 8),
+                  .wrapper = ExpertsOf(like.path),
                   .experts = std::ssize(linears) / step,
-                  .rank = like.rank,
+                  .rank = in_halves ? step * like.rank : like.rank,
                   .in = like.in,
                   .out = step * like.out,
                   .a = {},
@@ -155,7 +163,7 @@ std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std:
     }
     const auto expert = static_cast<std::int64_t>(i) / step;
     const std::int64_t part = static_cast<std::int64_t>(i) % step;
-    if (part == 0) {
+    if (in_halves || part == 0) {
       out.a.insert(out.a.end(), lora->a.begin(), lora->a.end());
     } else if (lora->a != modules.at(linears[i - 1])->a) {
       ThrowInvalidInput(
@@ -163,10 +171,12 @@ std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std:
           "both; merge the adapter into the model",
           linears[i - 1], lora->path);
     }
+    const std::int64_t first_rank = in_halves ? part * lora->rank : 0;
     for (std::int64_t y = 0; y < lora->out; ++y) {
-      float* row = out.b.data() + (step * y + part) * columns;
-      for (std::int64_t r = 0; r < out.rank; ++r) {
-        row[r * out.experts + expert] = lora->b[y * out.rank + r];
+      const std::int64_t row = in_halves ? part * lora->out + y : step * y + part;
+      for (std::int64_t r = 0; r < lora->rank; ++r) {
+        out.b[row * columns + (first_rank + r) * out.experts + expert] =
+            lora->b[y * lora->rank + r];
       }
     }
   }
@@ -176,18 +186,21 @@ std::optional<StackedLora> Stacked(const ByPath& modules, const std::vector<std:
 }  // namespace
 
 std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
-                                      const DecoderConfig& decoder) {
+                                      const DecoderConfig& decoder, bool in_halves) {
   ByPath by_path;
   for (const LoraValues& module : modules) {
-    if (IsJoinedExpert(decoder, module.path)) by_path[module.path] = &module;
+    const bool is_of_stack =
+        in_halves ? IsExpert(module.path) : IsJoinedExpert(decoder, module.path);
+    if (is_of_stack) by_path[module.path] = &module;
   }
   std::vector<StackedLora> stacks;
   for (std::int64_t l = 0; l < decoder.num_hidden_layers && !by_path.empty(); ++l) {
     const PerLinear<std::string> paths = LinearPaths(decoder, l);
-    const bool in_turn = decoder.moe.is_joined;
-    std::optional<StackedLora> gate_up =
-        in_turn ? Stacked(by_path, paths.gate_up, 2) : Stacked(by_path, paths.side_in, 1);
-    std::optional<StackedLora> down = Stacked(by_path, in_turn ? paths.down : paths.side_out, 1);
+    const bool is_mlp = in_halves || decoder.moe.is_joined;
+    std::optional<StackedLora> gate_up = is_mlp ? Stacked(by_path, paths.gate_up, 2, in_halves)
+                                                : Stacked(by_path, paths.side_in, 1, in_halves);
+    std::optional<StackedLora> down =
+        Stacked(by_path, is_mlp ? paths.down : paths.side_out, 1, in_halves);
     // Of two wrappers that of the first parameter is inside.
     if (gate_up && down) gate_up->wrapper += ".base_layer";
     if (gate_up) stacks.push_back(std::move(*gate_up));
@@ -199,42 +212,6 @@ std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
 // ---- A LoRA for each expert.
 
 namespace {
-
-bool IsExpert(std::string_view path) { return path.find(".experts.") != std::string_view::npos; }
-
-// "model.layers.0.mlp.experts"
-std::string ExpertsOf(std::string_view path) {
-  return std::string(path.substr(0, path.find(".experts.") + 8));
-}
-
-// The matrices of all experts one after the other as one parameter: `parts` linears of each.
-StackedLora Halves(const std::vector<const LoraValues*>& linears, std::int64_t parts) {
-  const LoraValues& first = *linears.front();
-  const std::int64_t rank = parts * first.rank;
-  StackedLora out{.path = first.path,
-                  .wrapper = ExpertsOf(first.path),
-                  .experts = std::ssize(linears) / parts,
-                  .rank = rank,
-                  .in = first.in,
-                  .out = parts * first.out,
-                  .a = {},
-                  .b = {}};
-  const std::int64_t columns = out.experts * rank;
-  out.b.resize(out.out * columns);
-  for (std::int64_t i = 0; i < std::ssize(linears); ++i) {
-    const LoraValues& lora = *linears[i];
-    const std::int64_t expert = i / parts;
-    const std::int64_t part = i % parts;
-    out.a.insert(out.a.end(), lora.a.begin(), lora.a.end());
-    for (std::int64_t y = 0; y < lora.out; ++y) {
-      float* row = out.b.data() + (part * lora.out + y) * columns;
-      for (std::int64_t r = 0; r < lora.rank; ++r) {
-        row[(part * lora.rank + r) * out.experts + expert] = lora.b[y * lora.rank + r];
-      }
-    }
-  }
-  return out;
-}
 
 // What the adapter has beside linears of experts.
 std::vector<RankedTarget> OthersThanExperts(const AdapterConfig& config,
@@ -310,35 +287,6 @@ AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& d
   }
   SetPatterns(ranked, out);
   return out;
-}
-
-std::vector<StackedLora> StackHalves(const std::vector<LoraValues>& experts,
-                                     const DecoderConfig& decoder) {
-  std::map<std::string, const LoraValues*> by_path;
-  for (const LoraValues& module : experts) {
-    if (IsExpert(module.path)) by_path[module.path] = &module;
-  }
-  std::vector<StackedLora> stacks;
-  for (std::int64_t l = 0; l < decoder.num_hidden_layers; ++l) {
-    if (!decoder.has_experts(l)) continue;
-    const PerLinear<std::string> paths = LinearPaths(decoder, l);
-    const auto stack = [&](const std::vector<std::string>& group, std::int64_t parts) {
-      std::vector<const LoraValues*> linears;
-      for (const std::string& path : group) {
-        if (const auto found = by_path.find(path); found != by_path.end()) {
-          linears.push_back(found->second);
-        }
-      }
-      if (linears.size() == group.size()) stacks.push_back(Halves(linears, parts));
-      return linears.size() == group.size();
-    };
-    const bool has_gate_up = stack(paths.gate_up, 2);
-    // Of two wrappers that of the first parameter is inside.
-    if (stack(paths.down, 1) && has_gate_up) {
-      (stacks.end() - 2)->wrapper += ".base_layer";
-    }
-  }
-  return stacks;
 }
 
 }  // namespace qlora

@@ -25,7 +25,7 @@
 #include "adapter/lora.h"
 #include "adapter/lora_values.h"
 #include "backend/backend.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 
@@ -54,8 +54,7 @@ class ExpertStackReader {
   std::vector<float> b_;
 };
 
-// One parameter of a layer's experts in the first of these forms, where PEFT has no other for
-// experts (DecoderConfig::joins_experts).
+// One parameter of a layer's experts in the first of these forms.
 struct StackedLora {
   std::string path;     // of its linear of the first expert
   std::string wrapper;  // of PEFT: "model.layers.0.mlp.experts.base_layer"
@@ -67,10 +66,12 @@ struct StackedLora {
   std::vector<float> b;  // (out, E R)
 };
 
-// Joins the adapters of such experts among `modules`. Errors: InvalidInput where an expert has
-// none, or another rank or scale than its neighbours, and where gate and up have different A.
+// Joins the adapters of experts among `modules`, where PEFT has no other form for experts
+// (DecoderConfig::joins_experts); in_halves: of a LoRA for each expert (NeedsParameters). Errors:
+// InvalidInput where an expert has none, or another rank or scale than its neighbours, and where
+// gate and up have to have one A and have not.
 std::vector<StackedLora> StackExperts(const std::vector<LoraValues>& modules,
-                                      const DecoderConfig& decoder);
+                                      const DecoderConfig& decoder, bool in_halves = false);
 
 // Of a LoRA for each expert, in families of which PEFT reads experts as parameters alone
 // (ExpertDefaults::needs_parameters): gate and up are one parameter of twice the rank, with the A
@@ -81,8 +82,6 @@ bool NeedsParameters(const DecoderConfig& decoder);
 bool HaveEqualExperts(const AdapterConfig& config, const DecoderConfig& decoder);
 // The configuration that names them, with the ranks and scales of their parameters.
 AdapterConfig ConfigOfHalves(const AdapterConfig& config, const DecoderConfig& decoder);
-std::vector<StackedLora> StackHalves(const std::vector<LoraValues>& experts,
-                                     const DecoderConfig& decoder);
 
 }  // namespace qlora
 

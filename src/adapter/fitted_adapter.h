@@ -12,7 +12,7 @@
 #include <filesystem>
 
 #include "config/config.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 

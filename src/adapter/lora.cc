@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "io/float_encoding.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "quant/dynamic_map.h"
 
 namespace qlora {

@@ -14,7 +14,7 @@
 #include "backend/backend.h"
 #include "base/arena.h"
 #include "config/config.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/replaced_tensors.h"
 #include "model/weights.h"
 #include "qlora/context.h"

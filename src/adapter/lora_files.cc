@@ -14,7 +14,7 @@
 #include "adapter/lora.h"
 #include "base/check.h"
 #include "base/matrix.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/gguf_rows.h"
 #include "model/tensor_list.h"
 
@@ -280,8 +280,7 @@ void LoraAdapter::Save(const std::filesystem::path& dir, DType dtype) const {
     return copy;
   };
   const AdapterConfig config = has_halves ? ConfigOfHalves(config_, decoder_) : config_;
-  for (const StackedLora& stack :
-       has_halves ? StackHalves(experts, decoder_) : StackExperts(experts, decoder_)) {
+  for (const StackedLora& stack : StackExperts(experts, decoder_, has_halves)) {
     weights.push_back({stack.path,
                        uploaded(stack.a, stack.experts * stack.rank),
                        uploaded(stack.b, stack.out),

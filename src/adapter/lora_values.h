@@ -3,7 +3,7 @@
 //
 //   a folder of PEFT        peft_values.cc   ->
 //   a folder of mlx-lm      mlx_adapter.cc   ->  AdapterValues  ->  LoraAdapter, for passes
-//   a GGUF of llama.cpp     gguf_values.cc   ->        |         ->  PEFT, mlx-lm, GGUF
+//   a GGUF of llama.cpp     gguf_adapter.cc  ->        |         ->  PEFT, mlx-lm, GGUF
 //                                              combined_adapter.h
 //
 // Changes of linears and LoRA on the two tables have this form. Whole tables (modules_to_save) and
@@ -18,7 +18,7 @@
 
 #include "adapter/rank_patterns.h"
 #include "config/config.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "model/tensor_list.h"
 #include "qlora/context.h"
 

@@ -14,7 +14,7 @@
 #include "io/checkpoint_names.h"
 #include "io/float_encoding.h"
 #include "io/json.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "model/tensor_list.h"

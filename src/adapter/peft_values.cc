@@ -5,7 +5,7 @@
 #include "adapter/table_change.h"
 #include "base/check.h"
 #include "base/matrix.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 namespace {

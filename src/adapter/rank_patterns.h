@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "config/config.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 
 namespace qlora {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 

@@ -322,6 +322,11 @@ void Check(Checker& check, const ops::CrossEntropy& op) {
     check.Apart("hit", op.hit, "logits_inout", op.logits_inout);
     check.Apart("hit", op.hit, "logprob", op.logprob);
   }
+  if (!op.mean.empty()) {
+    check.Wide("mean", op.mean, 1, op.logits_inout.rows);
+    check.Apart("mean", op.mean, "logits_inout", op.logits_inout);
+    check.Apart("mean", op.mean, "logprob", op.logprob);
+  }
 }
 
 void Check(Checker& check, const ops::KlDivergence& op) {

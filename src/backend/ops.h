@@ -297,8 +297,9 @@ struct CrossEntropy {
   ConstMatrixView row_scale;  // (1, N) wide: the factor of the loss of each row; or empty
   MatrixView logits_inout;    // (N, V) wide
   MatrixView logprob;         // (1, N) wide
-  MatrixView hit = {};  // (1, N) wide or empty: 1 where no logit exceeds the target's, otherwise 0
-  float smoothing = 0;  // in [0, 1)
+  MatrixView hit = {};   // (1, N) wide or empty: 1 where no logit exceeds the target's, otherwise 0
+  float smoothing = 0;   // in [0, 1)
+  MatrixView mean = {};  // (1, N) wide or empty: of cap(logits) over V
 };
 
 // p = softmax(cap(logits)), q = softmax(cap(base)), cap as for CrossEntropy.

@@ -170,8 +170,8 @@ void Run(const ops::CrossEntropy& op) {
   Dispatch(op.kName, op.logits_inout.dtype, [&]<typename T>() {
     reference::CrossEntropy<T>(Indices(op.targets), static_cast<T>(op.softcap),
                                TypedConst<T>(op.row_scale), Typed<T>(op.logits_inout),
-                               Typed<T>(op.logprob), Typed<T>(op.hit),
-                               static_cast<T>(op.smoothing));
+                               Typed<T>(op.logprob), Typed<T>(op.hit), static_cast<T>(op.smoothing),
+                               Typed<T>(op.mean));
   });
 }
 

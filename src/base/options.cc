@@ -47,16 +47,6 @@ std::vector<std::string> NamesWith(std::string_view part, const std::vector<std:
   return found;
 }
 
-// Returns the whole of `text` as T, or nothing.
-template <typename T>
-std::optional<T> ParseNumber(std::string_view text) {
-  T value = {};
-  // from_chars knows no locale: 0.5 is a half on every machine. Text behind the number is an error.
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // True when the whole of `text` is a number that T cannot hold.
 template <typename T>
 bool IsOutOfRange(std::string_view text) {

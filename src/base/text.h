@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace qlora {
@@ -66,6 +69,16 @@ inline std::string ReplaceAll(std::string text, std::string_view from, std::stri
     text.replace(at, from.size(), to);
   }
   return text;
+}
+
+// Returns the number that all of `text` is, for double also inf and nan; nothing for other texts
+// and for numbers that T cannot hold. In every locale 0.5 is a half.
+template <typename T>
+std::optional<T> ParseNumber(std::string_view text) {
+  T value = {};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
 }
 
 }  // namespace qlora

@@ -15,7 +15,7 @@
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
 #include "io/json.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/safetensors.h"
 #include "io/safetensors_writer.h"
 #include "io/tensor_file.h"

@@ -1,9 +1,9 @@
 #include "checkpoint/checkpoint_folders.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 
 namespace qlora {
@@ -17,11 +17,7 @@ std::optional<std::int64_t> StepOfCheckpoint(const fs::path& dir) {
   // The whole rest of the name must be a number: "checkpoint-12-best" is a folder of the user.
   const std::string name = dir.filename().string();
   if (!name.starts_with(kCheckpointPrefix)) return {};
-  std::int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kCheckpointPrefix.size(), end, step);
-  if (error != std::errc() || stop != end) return {};
-  return step;
+  return ParseNumber<std::int64_t>(name.substr(kCheckpointPrefix.size()));
 }
 
 fs::path CheckpointDir(const fs::path& run_dir, std::int64_t step) {

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <iterator>
 #include <limits>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "checkpoint/config_text.h"
 #include "io/json.h"
 
@@ -90,7 +90,7 @@ constexpr auto kContents = std::to_array<std::pair<std::string_view, const char*
     {kModelHash, "the weights of model_name_or_path (some bytes of them)"},
     {kDataFingerprint, "the samples of dataset"},
     {kEvalFingerprint, "the samples for evaluation"},
-    {kAnchorFingerprint, "the texts of anchor"},
+    {kAnchorFingerprint, "the texts of anchor or their weights"},
 });
 
 template <typename List>
@@ -116,11 +116,9 @@ std::string WeightsOf(const Dataset& data) {
 std::int64_t CountOf(const Json& options, const char* key) {
   const auto text = options.find(key);
   if (text == options.end() || !text->is_string()) return 0;
-  const std::string& digits = text->get_ref<const std::string&>();
-  std::int64_t count = 0;
-  std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  const auto count = ParseNumber<std::int64_t>(text->get_ref<const std::string&>());
   // Half of the bits each, so that products of two do not overflow.
-  return std::clamp<std::int64_t>(count, 0, std::numeric_limits<std::int32_t>::max());
+  return std::clamp<std::int64_t>(count.value_or(0), 0, std::numeric_limits<std::int32_t>::max());
 }
 
 // The defaults stand for options that the version of a checkpoint did not have.
@@ -213,7 +211,8 @@ Json RecordedOptions(const TrainOptions& options, const RecordedModel& model, co
   recorded[kDataFingerprint] = Hex(train.fingerprint());
   recorded[kDataWeights] = WeightsOf(train);
   recorded[kEvalFingerprint] = held_out != nullptr ? Hex(held_out->fingerprint()) : "";
-  recorded[kAnchorFingerprint] = anchors != nullptr ? Hex(anchors->fingerprint()) : "";
+  recorded[kAnchorFingerprint] =
+      anchors != nullptr ? Hex(anchors->fingerprint()) + WeightsOf(*anchors) : "";
   return recorded;
 }
 

@@ -1,8 +1,8 @@
 #include "config/config_gemma4.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/text.h"
 #include "config/config_moe.h"
 #include "config/config_rope.h"
 
@@ -43,11 +43,8 @@ void ReadPerLayerConfig(const ConfigKeys& keys, const Json& overrides, DecoderCo
     ThrowInvalidInput("{}: per_layer_config must be an object", keys.where());
   }
   for (const auto& [name, values] : overrides.items()) {
-    std::int64_t l = -1;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data(), end, l);
-    if (parsed.ec != std::errc() || parsed.ptr != end || l < 0 || l >= config.num_hidden_layers ||
-        !values.is_object()) {
+    const std::int64_t l = ParseNumber<std::int64_t>(name).value_or(-1);
+    if (l < 0 || l >= config.num_hidden_layers || !values.is_object()) {
       ThrowInvalidInput("{}: per_layer_config: '{}' with {} is no layer of {} with its sizes",
                         keys.where(), name, FormatJson(values), config.num_hidden_layers);
     }

@@ -83,10 +83,12 @@ enum class GgufLocalBase : std::uint8_t {
   kNeeded,
 };
 
-// Which weights the graph multiplies the products of by a scale, NAME.scale, where a file has one.
+// Which weights the graph multiplies the products of by a scale, NAME.scale, where a file has one,
+// as the sources of llama.cpp say.
 enum class GgufScales : std::uint8_t {
-  kNone,
-  kNotMlp,  // of attention and experts
+  kNone,  // or not of q, k and v, as Olmo 2's; that of LFM3 was not seen
+  kAttention,
+  kAttentionAndExperts,  // not of the delta rule
   kAll,
 };
 

@@ -1,11 +1,11 @@
 #include "config/gguf_config_json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "config/gguf_config_gemma4.h"
 #include "config/gguf_config_layers.h"
 #include "config/gguf_config_rope.h"
@@ -190,10 +190,7 @@ std::int64_t NumberAt(const Json& json, const char* key) {
 }
 
 double Shortest(double value) {
-  const std::string text = fmt::format("{}", static_cast<float>(value));
-  double number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
+  return ParseNumber<double>(fmt::format("{}", static_cast<float>(value))).value();
 }
 
 double LeastFactor(std::int64_t part, std::int64_t of) {

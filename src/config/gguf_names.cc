@@ -1,8 +1,8 @@
 #include "config/gguf_names.h"
 
-#include <algorithm>
-#include <array>
 #include <cmath>
+
+#include "base/text.h"
 
 namespace qlora {
 
@@ -33,19 +33,38 @@ float GgufScoreFactor(const DecoderConfig& config) {
   return config.attention_scale * static_cast<float>(root);
 }
 
-bool IsGgufScaled(const GgufFamily& family, std::string_view weight) {
-  constexpr auto kMlp = std::to_array<std::string_view>({"ffn_gate", "ffn_up", "ffn_down"});
-  constexpr auto kOthers = std::to_array<std::string_view>(
-      {"attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output", "attn_gate", "ssm_in", "ssm_out",
-       "ssm_alpha", "ssm_beta", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps", "ffn_gate_up_exps",
-       "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"});
+namespace {
+
+// "ffn_up" of "blk.0.ffn_up.weight"; "" of other names.
+std::string_view PartOf(std::string_view weight) {
   const std::size_t begin = weight.starts_with("blk.") ? weight.find('.', 4) : weight.npos;
-  if (begin == weight.npos || !weight.ends_with(".weight")) return false;
-  const std::string_view part = weight.substr(begin + 1, weight.rfind('.') - begin - 1);
-  if (std::ranges::find(kMlp, part) != kMlp.end()) return family.scales == GgufScales::kAll;
-  // Its graph leaves this one out, which that of Qwen3.5 takes.
-  if (family.architecture == "qwen3next" && part == "ssm_out") return false;
-  return std::ranges::find(kOthers, part) != kOthers.end() && family.scales != GgufScales::kNone;
+  if (begin == weight.npos || !weight.ends_with(".weight")) return {};
+  return weight.substr(begin + 1, weight.rfind('.') - begin - 1);
+}
+
+}  // namespace
+
+bool IsGgufScaled(const GgufFamily& family, std::string_view weight) {
+  const std::string_view part = PartOf(weight);
+  const bool is_of_heads = HasWord("attn_q attn_k attn_v attn_output", part);
+  const bool is_of_experts = HasWord(
+      "ffn_gate_exps ffn_up_exps ffn_down_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp", part);
+  switch (family.scales) {
+    case GgufScales::kNone:
+      return false;
+    case GgufScales::kAttention:
+      return is_of_heads || part == "attn_qkv";
+    case GgufScales::kAttentionAndExperts:
+      return is_of_heads || is_of_experts;
+    case GgufScales::kAll:
+      return is_of_heads || is_of_experts || ScalesGgufBias(weight) ||
+             HasWord("attn_qkv attn_gate ssm_out ssm_alpha ssm_beta", part);
+  }
+  return false;
+}
+
+bool ScalesGgufBias(std::string_view weight) {
+  return HasWord("ffn_gate ffn_up ffn_down", PartOf(weight));
 }
 
 }  // namespace qlora

@@ -36,6 +36,8 @@ float GgufScoreFactor(const DecoderConfig& config);
 // Whether llama.cpp multiplies the products with a weight of a block by the tensor NAME.scale. It
 // loads more of them than it applies. weight: "blk.0.attn_q.weight".
 bool IsGgufScaled(const GgufFamily& family, std::string_view weight);
+// Whether it does so behind the bias: in an MLP.
+bool ScalesGgufBias(std::string_view weight);
 
 // llama.cpp adds the adapter of ffn_down_exps behind the number of each expert that a Gemma 4
 // multiplies its output with, so that B in an adapter GGUF has that number in it. The numbers of

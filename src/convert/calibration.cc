@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "data/dataset.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "model/weights.h"
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"

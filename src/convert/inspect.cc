@@ -26,7 +26,7 @@
 #include "io/fp8.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
 #include "prompt/chat_template.h"
@@ -404,20 +404,15 @@ Inspection Inspect(const std::string& path) {
 }
 
 Inspection InspectRecords(const DataFields& fields) {
-  const RecordFormat format = ParseRecordFormat(fields.reading.dataset_format);
-  const LayoutRules rules = {.choice = ParseLayoutChoice(fields.reading.prompt_layout),
-                             .prompt_template = fields.reading.prompt_template,
-                             .completion_template = fields.reading.completion_template};
+  const DataOptions options = ToDataOptions(fields, DataPurpose::kTraining, DataLimits{});
   OrderedJson json = {{"kind", "data"}, {"files", OrderedJson::array()}};
   std::string text;
   bool needs_chat_template = false;
-  for (const std::string& name : fields.dataset) {
-    for (const DataSource& source : FindSources(name, format, DataPurpose::kTraining).sources) {
-      const FileSurvey survey = SurveyFile(source, rules);
-      text += RenderSurvey(survey);
-      json["files"].push_back(SurveyToJson(survey));
-      needs_chat_template = needs_chat_template || survey.needs_chat_template;
-    }
+  for (const DataSource& source : options.sources) {
+    const FileSurvey survey = SurveyFile(source, options);
+    text += RenderSurvey(survey);
+    json["files"].push_back(SurveyToJson(survey));
+    needs_chat_template = needs_chat_template || survey.needs_chat_template;
   }
   const std::string names = fmt::format("{}", fmt::join(fields.dataset, ","));
   text += fmt::format(

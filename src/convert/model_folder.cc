@@ -11,7 +11,7 @@
 #include "base/text.h"
 #include "convert/gguf_base.h"
 #include "io/gguf_path.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "io/safetensors.h"
 
 namespace qlora {

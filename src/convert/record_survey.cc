@@ -13,6 +13,7 @@
 #include "data/dataset_report.h"
 #include "data/format_example.h"
 #include "data/token_record.h"
+#include "decision/class_labels.h"
 #include "decision/decision_record.h"
 #include "io/json.h"
 #include "preference/preference_record.h"
@@ -20,6 +21,7 @@
 #include "prompt/field_template.h"
 #include "prompt/known_fields.h"
 #include "prompt/record_format.h"
+#include "records/compressed_file.h"
 #include "records/record_file.h"
 
 namespace qlora {
@@ -37,10 +39,11 @@ std::int64_t CountCharacters(const std::string& text) {
 }
 
 std::int64_t CountCharactersOf(const OrderedJson& value) {
-  if (value.is_string()) return CountCharacters(value.get_ref<const std::string&>());
-  if (!value.is_structured()) return value.is_null() ? 0 : std::ssize(FormatJson(value));
   std::int64_t count = 0;
-  for (const OrderedJson& item : value) count += CountCharactersOf(item);
+  ForEachText(value, [&](const std::string& text, const OrderedJson* leaf) {
+    if (leaf != nullptr) count += CountCharacters(text);
+    return true;
+  });
   return count;
 }
 
@@ -126,7 +129,8 @@ void CountRoles(const OrderedJson& turns, std::map<std::string, std::int64_t>& r
 // Refuses records that do not have what their format needs. Errors: as those of the readers.
 class RecordCheck {
  public:
-  RecordCheck(RecordFormat format, const LayoutRules& rules) : format_(format) {
+  RecordCheck(RecordFormat format, const LayoutRules& rules, DecisionFields fields)
+      : format_(format), fields_(std::move(fields)) {
     if (format != RecordFormat::kTemplate) return;
     templates_.emplace_back(rules.prompt_template, "prompt_template");
     templates_.emplace_back(rules.completion_template, "completion_template");
@@ -156,7 +160,7 @@ class RecordCheck {
         TextField(record, "text");
         break;
       case RecordFormat::kDecision:
-        ReadDecisionRecord(record, {});
+        ReadDecisionRecord(record, fields_);
         break;
       case RecordFormat::kInputIds:
         ReadTokenRecord(record);
@@ -176,6 +180,7 @@ class RecordCheck {
 
  private:
   RecordFormat format_;
+  DecisionFields fields_;
   std::vector<FieldTemplate> templates_;
 };
 
@@ -207,11 +212,11 @@ std::string_view NameOf(PreferenceForm form) {
   return "";
 }
 
-// The records that training makes of one.
+// The records that training makes of one: where answers have labels, a pair is two of them.
 std::vector<OrderedJson> RecordsOf(const OrderedJson& written, PreferenceForm form) {
   if (form == PreferenceForm::kNone) return {written};
   PreferenceRecord record = ReadPreferenceRecord(written);
-  if (record.is_pair() == (form == PreferenceForm::kPairs)) return std::move(record.answers);
+  if (record.is_pair() || form == PreferenceForm::kLabels) return std::move(record.answers);
   ThrowInvalidInput("the first record tells of {}, and this one is none of these", NameOf(form));
 }
 
@@ -228,23 +233,24 @@ void SurveyPlainText(const FileBytes& file, FileSurvey& survey) {
 
 }  // namespace
 
-FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
+FileSurvey SurveyFile(const DataSource& source, const DataOptions& options) {
   FileSurvey survey;
   survey.path = source.path.string();
-  const FileBytes bytes(source.path);
+  const FileBytes bytes = Decompressed(FileBytes(source.path), {}, {.reading = options.reading});
   survey.container = FileFormatName(DetectFileFormat(bytes));
   if (DetectFileFormat(bytes) == FileFormat::kPlainText) {
     SurveyPlainText(bytes, survey);
     return survey;
   }
-  const RecordFile records(bytes);
+  RecordFile records(bytes, {}, options.reading);
+  records.Ignore(options.ignore_fields);
   const auto [begin, end] = source.slice.Of(records.size());
   survey.records = end - begin;
   const PreferenceForm form = PreferencesIn(records, source.format);
   survey.preferences = NameOf(form);
   std::optional<FormatExample> example;
   try {
-    example = FindFormatExample(records, source.format, rules, form);
+    example = FindFormatExample(records, source.format, options.layout, form);
     survey.format = RecordFormatName(example->detected.format);
     survey.fields = DescribeFieldNames(example->detected.names);
   } catch (const Error& error) {
@@ -252,7 +258,8 @@ FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules) {
   }
   const RecordFormat format = example ? example->detected.format : RecordFormat::kAuto;
   bool is_conversation = IsConversationFormat(format);
-  const RecordCheck check(format, rules);
+  const RecordCheck check(format, options.layout,
+                          WithClassLabels(options.decision.fields, source.path));
   Survey counts;
   for (std::int64_t i = begin; i < end; ++i) {
     try {

@@ -44,8 +44,9 @@ struct FileSurvey {
   std::string first;  // the first record that can be read, its long texts and lists cut
 };
 
-// Reads every record of the slice of a file. Errors: InvalidInput for a file that holds no records.
-FileSurvey SurveyFile(const DataSource& source, const LayoutRules& rules);
+// Reads every record of the slice of a file, which is one of options.sources, as training does.
+// Errors: InvalidInput for a file that holds no records.
+FileSurvey SurveyFile(const DataSource& source, const DataOptions& options);
 
 std::string RenderSurvey(const FileSurvey& survey);
 OrderedJson SurveyToJson(const FileSurvey& survey);

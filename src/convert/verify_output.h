@@ -7,7 +7,7 @@
 
 #include "adapter/lora.h"
 #include "backend/backend.h"
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 #include "io/tensor_type.h"
 #include "model/weights.h"
 #include "qlora/export.h"

@@ -1,13 +1,13 @@
 #include "data/data_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "base/check.h"
 #include "base/printable.h"
+#include "base/text.h"
 #include "decision/decision_wire.h"
 #include "qlora/data.h"
 #include "records/data_files.h"
@@ -56,11 +56,9 @@ DataSource ParseDataSource(std::string_view text, RecordFormat format) {
   const auto is_file = [&] { return std::filesystem::exists(source.path, ignored); };
   if (colon != std::string_view::npos && !is_file()) {
     const std::string_view number = text.substr(colon + 1);
-    double weight = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
     // All of it must be a number: "part:2b.jsonl" is a name.
-    if (error == std::errc() && end == number.data() + number.size()) {
-      source.weight = weight;
+    if (const auto weight = ParseNumber<double>(number)) {
+      source.weight = *weight;
       source.path = text.substr(0, colon);
     }
   }

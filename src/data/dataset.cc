@@ -104,6 +104,8 @@ void Dataset::ThrowEmpty() const {
         fmt::format("cannot be read, the first: {}", report_.bad_reasons.front()));
   }
   add(report_.dropped_identical, "are pairs of two equal answers");
+  add(report_.dropped_equal_cut,
+      "are pairs of answers that are equal when cut to max_length: raise max_length");
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
   if (report_.dropped_untrained > 0) {
     add(report_.dropped_untrained,
@@ -160,18 +162,26 @@ void Dataset::Summarize() {
   CountLengths(lengths, kHistogramBuckets, report_);
   // Sorting 8 bytes a sample takes a fraction of the memory of a hash set.
   std::sort(hashes.begin(), hashes.end());
-  const auto distinct = std::unique(hashes.begin(), hashes.end());
-  report_.duplicates = hashes.end() - distinct;
+  std::vector<std::uint64_t> repeated;
+  report_.duplicates = 0;
+  for (std::size_t i = 1; i < hashes.size(); ++i) {
+    if (hashes[i] != hashes[i - 1]) continue;
+    ++report_.duplicates;
+    if (repeated.empty() || repeated.back() != hashes[i]) repeated.push_back(hashes[i]);
+  }
   report_.first_places.erase("duplicates");
-  if (report_.duplicates > 0) report_.first_places["duplicates"] = Where(FirstDuplicate());
+  if (!repeated.empty()) report_.first_places["duplicates"] = Where(FirstDuplicate(repeated));
 }
 
-// The first sample that is equal to an earlier one. There must be one.
-std::int64_t Dataset::FirstDuplicate() const {
-  std::unordered_set<std::uint64_t> seen;
-  std::int64_t i = 0;
-  while (seen.insert(At(i).entry.hash).second) ++i;
-  return i;
+std::int64_t Dataset::FirstDuplicate(std::span<const std::uint64_t> repeated) const {
+  std::vector<bool> seen(repeated.size());
+  for (std::int64_t i = 0;; ++i) {
+    const std::uint64_t hash = At(i).entry.hash;
+    const auto place = std::ranges::lower_bound(repeated, hash) - repeated.begin();
+    if (place == std::ssize(repeated) || repeated[place] != hash) continue;
+    if (seen[place]) return i;
+    seen[place] = true;
+  }
 }
 
 Sample Dataset::Get(std::int64_t i, std::int64_t visit) const {

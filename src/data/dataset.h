@@ -15,7 +15,7 @@
 //           |                 loss_mask.h       which tokens that is
 //     |                                         (all of these in prompt/)
 //   Sample: ids, labels       record_encoder.h  conversation_encoder.h; sample_check.h refuses and
-//     |                                         counts, left_out.h names what no text shows
+//     |                                         counts, audit/ names what no text shows
 //   entry of an index         sample_index.h    hash, length, trained tokens, in memory
 //     |                                         or in a mapped file (records/index_array.h)
 //   data set                  dataset.h         several files; training_data.h holds out a part,
@@ -129,7 +129,9 @@ class Dataset {
   // Errors: InvalidInput for options of decisions where no file has any.
   void CheckAsked(const DecisionOptions& options) const;
   void Summarize();
-  std::int64_t FirstDuplicate() const;
+  // The first sample that is equal to an earlier one. repeated: the hashes of several samples,
+  // ascending, at least one.
+  std::int64_t FirstDuplicate(std::span<const std::uint64_t> repeated) const;
   [[noreturn]] void ThrowEmpty() const;
 
   std::vector<std::shared_ptr<const SampleIndex>> sources_;

@@ -26,7 +26,7 @@ struct Remark {
   bool has_place = false;
 };
 // One table for the text, the JSON and the index on disk: no count can be missing in one of them.
-constexpr std::array<Remark, 17> kRemarks = {{
+constexpr std::array<Remark, 18> kRemarks = {{
     {"dropped_long", &DataReport::dropped_long,
      "samples dropped, longer than max_length (raise it, or cut them with over_long: truncate)",
      true},
@@ -38,6 +38,8 @@ constexpr std::array<Remark, 17> kRemarks = {{
      "samples dropped, no token is trained on (all masked, or none before them)", true},
     {"dropped_identical", &DataReport::dropped_identical,
      "pairs dropped, the chosen and the rejected answer have the same tokens", true},
+    {"dropped_equal_cut", &DataReport::dropped_equal_cut,
+     "pairs dropped, the answers have the same tokens when cut to max_length (raise it)", true},
     {"dropped_bad", &DataReport::dropped_bad, "records dropped, they cannot be read"},
     {"dropped_tail", &DataReport::dropped_tail, "tokens at the end of a text left out"},
     {"split_boundaries", &DataReport::split_boundaries,
@@ -170,10 +172,15 @@ std::string RenderReport(const DataReport& report) {
   fmt::format_to(out, "samples {}, tokens {}, trained tokens {} ({:.1f} %)\n", report.samples,
                  report.tokens, report.supervised, Percent(report.supervised, report.tokens));
   if (report.samples > 0) {
-    fmt::format_to(out, "lengths {} to {}, mean {:.1f}, max_length {}\n", report.shortest,
-                   report.longest,
+    fmt::format_to(out, "lengths {} to {}, mean {:.1f}, max_length {}", report.shortest,
+                   report.largest,
                    static_cast<double>(report.tokens) / static_cast<double>(report.samples),
                    report.max_length);
+    // It is what max_length limits, and shorter where a sample is several sequences.
+    if (report.longest != report.largest) {
+      fmt::format_to(out, " (longest sequence {})", report.longest);
+    }
+    text += '\n';
     RenderHistogram(report, text);
   }
   if (report.longest_record > report.max_length) {
@@ -331,7 +338,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   for (const FileReport& file : report.files) count += file.found;
   const std::int64_t lost = report.dropped_long + report.truncated + report.dropped_masked +
                             report.dropped_untrained + report.dropped_bad +
-                            report.dropped_identical;
+                            report.dropped_identical + report.dropped_equal_cut;
   // Up to a tenth is usual and part of the report; the user seldom wants more.
   if (10 * lost <= count) return {};
   std::vector<std::string> causes;
@@ -356,6 +363,9 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
            : "dropped because no token is trained on (all are masked; train_on_inputs trains on "
              "prompts too)");
   add(report.dropped_identical, "dropped because both answers are the same");
+  add(report.dropped_equal_cut,
+      fmt::format("dropped because both answers are the same when cut to {} tokens ({})",
+                  report.max_length, raise));
   if (!report.bad_reasons.empty()) {
     add(report.dropped_bad,
         fmt::format("dropped as unreadable (the first: {})", report.bad_reasons.front()));
@@ -369,8 +379,8 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
 OrderedJson ReportToJson(const DataReport& report) {
   OrderedJson json = {{"samples", report.samples},           {"tokens", report.tokens},
                       {"trained_tokens", report.supervised}, {"shortest", report.shortest},
-                      {"longest", report.longest},           {"max_length", report.max_length},
-                      {"duplicates", report.duplicates}};
+                      {"largest", report.largest},           {"longest", report.longest},
+                      {"max_length", report.max_length},     {"duplicates", report.duplicates}};
   json.update(CountsToJson(report));
   json["histogram"] = {{"bucket_width", report.bucket_width}, {"counts", report.buckets}};
   json["notes"] = report.notes;

@@ -99,6 +99,9 @@ EncodedRecord DecisionEncoder::Encode(const OrderedJson& json, std::uint64_t vis
   }
   EncodedRecord encoded;
   encoded.sample = SampleOf(prompts, options_.share_prefix);
+  for (const std::string_view notice : record.notices) {
+    encoded.notes.findings.push_back({std::string(notice)});
+  }
   if (prompter_.HasSpecialSpelling(record.decision)) {
     encoded.notes.findings.push_back(
         {"spellings of special tokens in the state or the questions: read as text, where llama.cpp "

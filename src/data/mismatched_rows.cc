@@ -1,6 +1,7 @@
 #include "data/mismatched_rows.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "preference/preference_pair.h"
@@ -27,6 +28,14 @@ std::vector<MismatchedRow> MismatchedRows(const Dataset& dataset,
     rows.push_back({samples[i], samples[(i + n - back) % n]});
   }
   return rows;
+}
+
+VisitedSamples VisitedByEvaluation(const Dataset& dataset, bool mismatches) {
+  VisitedSamples all;
+  all.samples.resize(dataset.size());
+  std::iota(all.samples.begin(), all.samples.end(), 0U);
+  if (mismatches) all.mismatched = MismatchedRows(dataset, all.samples);
+  return all;
 }
 
 Sample ReadMismatched(const Dataset& dataset, const MismatchedRow& row, std::int64_t max_length) {

@@ -26,6 +26,14 @@ struct MismatchedRow {
 std::vector<MismatchedRow> MismatchedRows(const Dataset& dataset,
                                           std::span<const std::uint32_t> samples);
 
+// What a run or an evaluation reads.
+struct VisitedSamples {
+  std::vector<std::uint32_t> samples;     // ascending, each once
+  std::vector<MismatchedRow> mismatched;  // in the order of their first visits, each once
+};
+// mismatches: the objective needs them. Errors: as MismatchedRows.
+VisitedSamples VisitedByEvaluation(const Dataset& dataset, bool mismatches);
+
 // Reads such a row, of max_length tokens at most.
 Sample ReadMismatched(const Dataset& dataset, const MismatchedRow& row, std::int64_t max_length);
 // Depends on all tokens of both samples, as Dataset::key.

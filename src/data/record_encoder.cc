@@ -158,14 +158,15 @@ EncodedRecord RecordEncoder::JoinPair(const PreferenceRecord& record,
   Sample& rejected = answers[1].sample;
   pair.supervised = answers[0].supervised + answers[1].supervised;
   pair.length = std::max(answers[0].length, answers[1].length);
-  pair.identical = chosen.ids == rejected.ids && answers[0].length == answers[1].length;
+  // Of longer answers some tokens are not there to be compared.
+  const bool is_whole = pair.length <= options_.max_length + 1;
+  pair.identical =
+      record.answers[0] == record.answers[1] || (is_whole && chosen.ids == rejected.ids);
   if (pair.identical) return pair;
-  const bool is_long = pair.length > options_.max_length;
-  const bool cuts = is_long && options_.over_long == OverLong::kTruncate;
-  if (is_long && !(cuts && CutPair(chosen, rejected, options_.max_length))) {
-    // Without branches it would be cut: a pair is dropped as a whole.
-    pair.sample.branches = {0};
-    return pair;
+  if (pair.length > options_.max_length) {
+    if (options_.over_long != OverLong::kTruncate) return pair;
+    pair.pair_cut = CutPair(chosen, rejected, options_.max_length);
+    if (pair.pair_cut != PairCut::kDifferent) return pair;
   }
   for (const EncodedRecord& answer : answers) {
     pair.cut_tokens += std::max<std::int64_t>(0, answer.length - options_.max_length);

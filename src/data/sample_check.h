@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/batch.h"
+#include "preference/preference_pair.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -41,8 +42,9 @@ struct EncodedRecord {
   // conversation is a sample, all of them together would grow with its square.
   std::int64_t length = 0;
   std::int64_t supervised = 0;
-  std::int64_t cut_tokens = 0;  // of the answers of a pair, to max_length
-  bool identical = false;       // a pair of two equal answers
+  std::int64_t cut_tokens = 0;             // of the answers of a pair, to max_length
+  bool identical = false;                  // a pair of two equal answers
+  PairCut pair_cut = PairCut::kDifferent;  // what that cut leaves of a pair
 };
 
 // Errors: InvalidInput, without a place, when a token or label is outside of the vocabulary or BOS

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <exception>
@@ -16,49 +15,18 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "data/format_example.h"
+#include "data/sample_hash.h"
 #include "decision/class_labels.h"
 #include "io/json.h"
 #include "preference/preference_pair.h"
 #include "records/compressed_file.h"
 #include "records/record_error.h"
-#include "tokenizer/lookup_tables.h"
 
 namespace qlora {
 namespace {
 
 // Records that are encoded before the results are collected, at most.
 constexpr std::int64_t kBlock = 4096;
-
-// Hashes every token with its label, in order, then branches and choices.
-std::uint64_t HashSample(const Sample& sample) {
-  std::uint64_t hash = MixBits(sample.ids.size());
-  for (std::size_t t = 0; t < sample.ids.size(); ++t) {
-    // Through 32 bits without sign: otherwise -100 would set all upper bits and hide the id.
-    const std::uint64_t both = std::uint64_t{static_cast<std::uint32_t>(sample.ids[t])} << 32 |
-                               static_cast<std::uint32_t>(sample.labels[t]);
-    hash = MixBits(hash ^ both);
-  }
-  const auto add = [&hash](std::int64_t value) {
-    hash = MixBits(hash ^ static_cast<std::uint64_t>(value));
-  };
-  for (const std::int64_t branch : sample.branches) add(branch);
-  for (const Choice& choice : sample.choices) {
-    add(choice.row);
-    add(choice.kind);
-    for (const std::int32_t label : choice.labels) add(label);
-    for (const double target : choice.targets) add(std::bit_cast<std::int64_t>(target));
-  }
-  if (!sample.desirable) add(0);
-  return hash;
-}
-
-std::uint64_t HashPrompt(const Sample& sample) {
-  std::uint64_t hash = 0;
-  for (std::int64_t t = 0; t < FirstTrained(sample); ++t) {
-    hash = MixBits(hash ^ static_cast<std::uint32_t>(sample.ids[t]));
-  }
-  return hash;
-}
 
 void Cut(Sample& sample, std::int64_t length) {
   sample.ids.resize(length);
@@ -149,9 +117,8 @@ std::shared_ptr<const SampleIndex> SampleIndex::Open(const DataSource& source,
   records.Ignore(options.ignore_fields);
   FileLayout layout = FileLayoutOf(records, source.format, options, chat != nullptr);
   DataOptions named = options;
-  DecisionFields& fields = named.decision.fields;
-  if (layout.layout.kind == PromptLayout::Kind::kDecision && fields.label_names.empty()) {
-    fields.label_names = FindClassLabels(source.path, fields.label_column);
+  if (layout.layout.kind == PromptLayout::Kind::kDecision) {
+    named.decision.fields = WithClassLabels(options.decision.fields, source.path);
   }
   return std::shared_ptr<SampleIndex>(new SampleIndex(std::move(records), source.slice,
                                                       std::move(layout), named, tokenizer, chat,
@@ -256,7 +223,8 @@ FileFormat SampleIndex::file_format() const {
 std::int64_t SampleIndex::found() const {
   if (!records_) return records();
   return std::ssize(entries()) + counts_.dropped_long + counts_.dropped_masked +
-         counts_.dropped_untrained + counts_.dropped_bad + counts_.dropped_identical;
+         counts_.dropped_untrained + counts_.dropped_bad + counts_.dropped_identical +
+         counts_.dropped_equal_cut;
 }
 
 template <typename Body>
@@ -419,6 +387,10 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   if (encoded.supervised == 0) {
     ++counts_.dropped_untrained;
     CountTexts(encoded.notes, record);
+    return;
+  }
+  if (encoded.pair_cut != PairCut::kDifferent) {
+    ++(encoded.pair_cut == PairCut::kEqual ? counts_.dropped_equal_cut : counts_.dropped_masked);
     return;
   }
   if (length > max_length_) {

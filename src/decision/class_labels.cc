@@ -1,7 +1,6 @@
 #include "decision/class_labels.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -23,10 +22,9 @@ using Labels = std::vector<std::string>;
 Labels InOrder(const std::map<std::string, std::string>& by_number) {
   Labels labels(by_number.size());
   for (const auto& [number, name] : by_number) {
-    std::size_t at = labels.size();
-    std::from_chars(number.data(), number.data() + number.size(), at);
-    if (at >= labels.size()) return {};
-    labels[at] = name;
+    const auto at = ParseNumber<std::size_t>(number);
+    if (!at || *at >= labels.size()) return {};
+    labels[*at] = name;
   }
   return labels;
 }
@@ -168,6 +166,13 @@ Labels FindClassLabels(const std::filesystem::path& data_file, const std::string
   } catch (const std::filesystem::filesystem_error&) {
   }
   return {};
+}
+
+DecisionFields WithClassLabels(DecisionFields fields, const std::filesystem::path& data_file) {
+  if (fields.label_names.empty()) {
+    fields.label_names = FindClassLabels(data_file, fields.label_column);
+  }
+  return fields;
 }
 
 }  // namespace qlora

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "decision/decision_record.h"
 #include "io/json_fwd.h"
 
 namespace qlora {
@@ -16,6 +17,9 @@ namespace qlora {
 // README.md in its folder or the two above. Empty when none of them has names.
 std::vector<std::string> FindClassLabels(const std::filesystem::path& data_file,
                                          const std::string& column);
+
+// Returns the fields with the names that the data set of the file has, unless they have names.
+DecisionFields WithClassLabels(DecisionFields fields, const std::filesystem::path& data_file);
 
 // The names in the features of a data set: {"label": {"names": [...]}}, or a list of
 // {"name": "label", "dtype": {"class_label": {"names": {"0": ...}}}}.

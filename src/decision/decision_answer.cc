@@ -1,7 +1,6 @@
 #include "decision/decision_answer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/check.h"
@@ -56,11 +55,7 @@ class AnswerReader {
   static std::optional<double> NumberOf(const OrderedJson& value) {
     if (value.is_number()) return value.get<double>();
     if (!value.is_string()) return std::nullopt;
-    const auto text = value.get<std::string>();
-    double number = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-    return number;
+    return ParseNumber<double>(value.get_ref<const std::string&>());
   }
 
   double ShareOf(const OrderedJson& value) const {
@@ -75,6 +70,8 @@ class AnswerReader {
     double sum = 0;
     for (const double share : target) sum += share;
     if (!(sum > 0) || !std::isfinite(sum)) Fail("probabilities that are not all 0", answer);
+    constexpr double kMostRounding = 1e-3;
+    if (std::abs(sum - 1) > kMostRounding) notices_.push_back(kNoticeSum);
     for (double& share : target) share /= sum;
     return target;
   }
@@ -162,8 +159,7 @@ class AnswerReader {
   }
 
   std::int64_t KeyOf(const OrderedJson& answer) const {
-    const std::int64_t option =
-        FindOption(question_, answer.is_string() ? answer.get<std::string>() : FormatJson(answer));
+    const std::int64_t option = FindOption(question_, TextOrJson(answer));
     if (option < 0) FailOption(answer);
     return option;
   }

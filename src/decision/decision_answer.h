@@ -15,6 +15,8 @@ namespace qlora {
 // What a record has that its author may not know of; notices are counted by their texts.
 using Notices = std::vector<std::string_view>;
 inline constexpr std::string_view kNoticeYesNo = "answers yes and no are read as true and false";
+inline constexpr std::string_view kNoticeSum =
+    "probabilities of an answer that do not sum to 1 are scaled to do so";
 inline constexpr std::string_view kNoticeUniform = "targets that give all options the same share";
 
 // Reads an answer in any of these forms:

@@ -5,34 +5,28 @@
 #include <utility>
 
 #include "base/random.h"
+#include "io/json.h"
 #include "prompt/loss_mask.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
 
-// Calls visit(text) for every text of a value, keys of objects included.
-template <typename Visit>
-void ForEachText(const OrderedJson& value, const Visit& visit) {
-  if (value.is_string()) visit(value.get_ref<const std::string&>());
-  if (!value.is_structured()) return;
-  for (const auto& [key, item] : value.items()) {
-    if (value.is_object()) visit(key);
-    ForEachText(item, visit);
-  }
-}
-
-template <typename Visit>
-void ForEachText(const Decision& decision, const Visit& visit) {
-  ForEachText(decision.state, visit);
-  for (const Question& question : decision.questions) {
-    visit(question.id);
-    ForEachText(question.instructions, visit);
-    for (const DecisionOption& option : question.options) {
-      visit(option.key);
-      ForEachText(option.description, visit);
-    }
-  }
+// True when a text of the decision, keys of objects included, has one of these.
+bool HasAny(const Decision& decision, std::span<const std::string> parts) {
+  const auto has_none = [&](const std::string& text, const OrderedJson* = nullptr) {
+    return std::none_of(parts.begin(), parts.end(), [&](const std::string& part) {
+      return text.find(part) != std::string::npos;
+    });
+  };
+  const auto has_none_in_question = [&](const Question& question) {
+    return has_none(question.id) && ForEachText(question.instructions, has_none) &&
+           std::ranges::all_of(question.options, [&](const DecisionOption& option) {
+             return has_none(option.key) && ForEachText(option.description, has_none);
+           });
+  };
+  return !ForEachText(decision.state, has_none) ||
+         !std::ranges::all_of(decision.questions, has_none_in_question);
 }
 
 // Puts `mark` behind the first character of every spelling.
@@ -152,13 +146,7 @@ DecisionPrompter::DecisionPrompter(DecisionTemplate decision_template,
 }
 
 bool DecisionPrompter::HasSpecialSpelling(const Decision& decision) const {
-  bool found = false;
-  ForEachText(decision, [&](const std::string& text) {
-    found = found || std::any_of(special_.begin(), special_.end(), [&](const std::string& special) {
-              return text.find(special) != std::string::npos;
-            });
-  });
-  return found;
+  return HasAny(decision, special_);
 }
 
 // Returns a character that no text of the decision has, one of those that Unicode keeps free.
@@ -166,11 +154,7 @@ std::string DecisionPrompter::MarkFor(const Decision& decision) const {
   for (char32_t c = 0xFDD0; c <= 0xFDEF; ++c) {
     std::string mark;
     AppendUtf8(c, &mark);
-    bool is_free = true;
-    ForEachText(decision, [&](const std::string& text) {
-      is_free = is_free && text.find(mark) == std::string::npos;
-    });
-    if (is_free) return mark;
+    if (!HasAny(decision, {&mark, 1})) return mark;
   }
   return "";
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <unordered_set>
 #include <utility>
 
@@ -155,11 +154,7 @@ std::optional<std::int64_t> IndexOf(const OrderedJson& value) {
                : std::nullopt;
   }
   if (!value.is_string()) return std::nullopt;
-  const auto& text = value.get_ref<const std::string&>();
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number)
-                                                                  : std::nullopt;
+  return ParseNumber<std::int64_t>(value.get_ref<const std::string&>());
 }
 
 // A question whose options are texts, of which each is its own key.
@@ -264,7 +259,10 @@ bool LooksLikeDecision(const OrderedJson& record) {
   const OrderedJson* questions = FindField(record, "questions");
   if (questions != nullptr && FindNamed(record, kStateNames) && AreQuestions(*questions))
     return true;
-  return has("state") && has("type") && has("instructions");
+  if (has("state") && has("type") && has("instructions")) return true;
+  const OrderedJson* choices = FindField(record, "choices");
+  return has("question") && choices != nullptr && choices->is_structured() &&
+         FindNamed(record, kKeyNames);
 }
 
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
@@ -280,30 +278,6 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
     return DecisionForm::kClassification;
   }
   return std::nullopt;
-}
-
-std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields) {
-  const auto form = DetectDecisionForm(record, fields);
-  const auto in_field = [](const Named& field) {
-    return field ? fmt::format("in '{}'", field.name) : "missing";
-  };
-  if (form == DecisionForm::kQuestions) {
-    return fmt::format("questions about a state, answers {}",
-                       in_field(FindNamed(record, kAnswersNames)));
-  }
-  if (form == DecisionForm::kOneQuestion) {
-    return fmt::format("one question about a state in each record, its answer {}",
-                       in_field(FindNamed(record, kAnswerNames)));
-  }
-  if (form == DecisionForm::kMultipleChoice) {
-    return fmt::format("questions with choices, the right one {}",
-                       in_field(FindNamed(record, kKeyNames)));
-  }
-  if (form == DecisionForm::kClassification) {
-    return fmt::format("texts in '{}' with labels in '{}'", fields.text_column,
-                       fields.label_column);
-  }
-  return "no decisions";
 }
 
 std::string StateOf(const OrderedJson& record) {

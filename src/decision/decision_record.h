@@ -41,13 +41,11 @@ struct DecisionRecord {
   Notices notices;
 };
 
-// True for a record that asks questions by its own fields: kQuestions or kOneQuestion.
+// True for a record that asks questions by its own fields: of all forms but kClassification.
 bool LooksLikeDecision(const OrderedJson& record);
 // Returns the form of a record; nothing when its fields tell of none.
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
                                                const DecisionFields& fields);
-// Says for a person what was detected: "questions about a state, answers in 'gold'".
-std::string DescribeDecisionForm(const OrderedJson& record, const DecisionFields& fields);
 
 // The state of a record as JSON text; "" of forms whose records have none.
 std::string StateOf(const OrderedJson& record);

@@ -1,7 +1,6 @@
 #include "decision/decision_temperature.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -44,14 +43,10 @@ bool AllEqual(const std::vector<double>& values) {
 
 void Temperatures::Set(const std::string& name, double temperature, std::string_view where) {
   const std::size_t dot = name.find('.');
-  std::int64_t options = 1;
-  bool is_known = FindQuestionType(name.substr(0, dot)).has_value() && name != "predicate";
-  if (dot != std::string::npos) {
-    const char* const end = name.data() + name.size();
-    const auto [stop, error] = std::from_chars(name.data() + dot + 1, end, options);
-    is_known = is_known && error == std::errc() && stop == end && options > 0;
-  }
-  if (!is_known) {
+  const bool is_type = FindQuestionType(name.substr(0, dot)).has_value() && name != "predicate";
+  const std::optional<std::int64_t> options =
+      dot == name.npos ? 1 : ParseNumber<std::int64_t>(name.substr(dot + 1));
+  if (!is_type || options.value_or(0) <= 0) {
     ThrowInvalidInput("{}: expected temperatures of noul, choice and score, found '{}'", where,
                       name);
   }
@@ -75,15 +70,13 @@ Temperatures ParseTemperatures(std::string_view list, std::string_view where) {
   Temperatures temperatures;
   for (const std::string_view word : Words(list, ',')) {
     const std::size_t equals = word.find('=');
-    const std::string value(Trim(word.substr(std::min(equals, word.size() - 1) + 1)));
-    double number = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (equals == std::string_view::npos || error != std::errc() ||
-        end != value.data() + value.size()) {
+    const auto number =
+        ParseNumber<double>(Trim(word.substr(std::min(equals, word.size() - 1) + 1)));
+    if (equals == std::string_view::npos || !number) {
       ThrowInvalidInput("{}: expected noul=1.2,choice=0.9,score=1.5 or some of these, found '{}'",
                         where, list);
     }
-    temperatures.Set(std::string(Trim(word.substr(0, equals))), number, where);
+    temperatures.Set(std::string(Trim(word.substr(0, equals))), *number, where);
   }
   return temperatures;
 }

@@ -27,7 +27,7 @@ DecisionOption ListedOption(const OrderedJson& value, const std::string& where) 
   if (value.is_structured() || value.is_null()) {
     ThrowInvalidInput("{}: expected the key of an option, found {}", where, ShortJson(value));
   }
-  return {value.is_string() ? value.get<std::string>() : FormatJson(value), nullptr, value};
+  return {TextOrJson(value), nullptr, value};
 }
 
 Options ChoiceOptions(const OrderedJson* criteria, const std::string& where,

@@ -3,10 +3,10 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "dist/mpi_ranks.h"
 #include "dist/tcp_ranks.h"
 
@@ -18,11 +18,8 @@ constexpr int kHighestPort = 65535;
 // Returns the number in a variable; nothing where there is none. Names such as RANK may have other
 // meanings.
 std::optional<int> NumberIn(const Variable& variable, const char* name) {
-  const std::string text = variable(name).value_or("");
-  int number = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
+  const auto number = ParseNumber<int>(variable(name).value_or(""));
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 // mpirun binds each of one or two ranks to one core unless it is told otherwise. A rank that alone

@@ -42,6 +42,7 @@
 #include "model/checkpoint.h"
 #include "model/gguf_source.h"
 #include "tokenizer/adapter_files.h"
+#include "tokenizer/chat_template_files.h"
 
 namespace qlora {
 namespace {
@@ -284,6 +285,7 @@ class Exporter {
       }
       ExportGgufAdapter(context_, config_, weights_, *adapter_, table_changes_,
                         {name, source.repository, Fingerprint()}, target_);
+      if (!decision_ && !options_.modelfile) NoteChatTemplate(report);
       return options_.modelfile ? WithModelfile(LoadTokenizer())
                                 : std::vector<std::string>{options_.output};
     }
@@ -326,6 +328,19 @@ class Exporter {
       WriteImatrix(*importance, options_.write_imatrix, target_.mode);
     }
     return WithModelfile(tokenizer);
+  }
+
+  // An adapter GGUF has no place for the template of its prompts, for which llama.cpp takes that of
+  // the model's file.
+  void NoteChatTemplate(ExportReport& report) {
+    const fs::path file = OtherChatTemplate(model_dir_, adapters_.first());
+    if (file.empty()) return;
+    const bool is_own = file.filename() == kChatTemplateFile;
+    report.chat_template = is_own ? file.string() : "TEMPLATE.jinja";
+    notes_.push_back(fmt::format(
+        "the model's file has no chat template, or another than the adapter was trained with: give "
+        "llama.cpp {} (--jinja --chat-template-file)",
+        is_own ? file.string() : "that of " + file.string() + ", written to a file"));
   }
 
   // The files that were written, after a Modelfile that was asked for.

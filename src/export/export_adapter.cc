@@ -3,7 +3,7 @@
 #include "adapter/expert_stack.h"
 #include "adapter/mlx_adapter.h"
 #include "convert/model_folder.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/base_record.h"
 #include "model/linear_shapes.h"
 #include "tokenizer/adapter_files.h"
@@ -28,8 +28,7 @@ std::vector<std::string> ExportPeftAdapter(const AdapterValues& adapter,
   AdapterConfig config = ConfigOf(adapter, decoder);
   const bool has_halves = NeedsParameters(decoder) && HaveEqualExperts(config, decoder);
   if (has_halves) config = ConfigOfHalves(config, decoder);
-  const std::vector<StackedLora> stacks =
-      has_halves ? StackHalves(adapter.modules, decoder) : StackExperts(adapter.modules, decoder);
+  const std::vector<StackedLora> stacks = StackExperts(adapter.modules, decoder, has_halves);
   for (const StackedLora& stack : stacks) {
     weights.push_back({stack.path,
                        MakeView(stack.a.data(), stack.experts * stack.rank, stack.in),

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "inference/decision_source.h"
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 #include "qlora/export.h"
 
 namespace qlora {

@@ -16,7 +16,7 @@
 #include "gguf/gguf_parts.h"
 #include "hub/hub_cache.h"
 #include "io/gguf_path.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 namespace qlora {
 namespace {

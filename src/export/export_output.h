@@ -2,7 +2,7 @@
 #ifndef QLORA_EXPORT_EXPORT_OUTPUT_H_
 #define QLORA_EXPORT_EXPORT_OUTPUT_H_
 
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 #include "qlora/export.h"
 
 namespace qlora {

@@ -148,6 +148,8 @@ constexpr KeyRule kCommandRules[] = {
                       "peft_config lora_config"),
     rule::Unsupported("write its values as options: learning_rate, max_steps, max_length ...",
                       "args training_args training_arguments sft_config"),
+    rule::Unsupported("write its values as options: load_in_4bit, bnb_4bit_quant_type ...",
+                      "quantization_config bnb_config"),
     rule::Unsupported(kOwnTokenizer, "processing_class"),
     rule::Unsupported("records are laid out by dataset_format, prompt_template and chat_template",
                       "formatting_func formatting_prompts_func"),

@@ -327,7 +327,8 @@ void Complete(MigrationTarget& target) {
   const std::string rank = target.ValueOf("lora_r");
   if (target.ValueOf("lora_alpha").empty()) {
     // 8 is the default rank of LLaMA-Factory.
-    target.SetDefault("lora_alpha", std::to_string(2 * std::stoll(rank.empty() ? "8" : rank)));
+    target.SetDefault("lora_alpha",
+                      std::to_string(2 * ParseNumber<std::int64_t>(rank).value_or(8)));
   }
 }
 

@@ -66,13 +66,14 @@ void MigrateType(const YAML::Node& value, MigrationTarget& target) {
   }
 }
 
-// key: of lora_parameters.
-void MigrateParameter(const std::string& key, const YAML::Node& value, MigrationTarget& target) {
+// key: of lora_parameters. alpha: what its scale means.
+void MigrateParameter(const std::string& key, const YAML::Node& value, double alpha,
+                      MigrationTarget& target) {
   if (IsNone(value)) return target.NotNeeded("empty: the default");
   if (key == "rank") return target.Carry("lora_r", value);
   if (key == "alpha") return target.NotNeeded("mlx-lm reads scale alone");
   if (key == "dropout") return target.Carry("lora_dropout", value);
-  if (key == "scale") return target.Done("lora_alpha is scale times rank");
+  if (key == "scale") return target.Carry("lora_alpha", YAML::Node(fmt::format("{}", alpha)));
   if (key != "keys" || !value.IsSequence()) return target.Unsupported("not known here");
   YAML::Node names(YAML::NodeType::Sequence);
   for (const YAML::Node& name : value) {
@@ -85,16 +86,15 @@ void MigrateParameter(const std::string& key, const YAML::Node& value, Migration
 
 void MigrateParameters(const YAML::Node& value, MigrationTarget& target) {
   if (!value.IsMap()) return target.NotNeeded("empty: the default");
-  for (const auto& entry : value) {
-    const std::string key = TextOf(entry.first);
-    target.Part("lora_parameters." + key, entry.second);
-    MigrateParameter(key, entry.second, target);
-  }
   double scale = kDefaultScale;
   double rank = kDefaultRank;
   if (value["scale"]) YAML::convert<double>::decode(value["scale"], scale);
   if (value["rank"]) YAML::convert<double>::decode(value["rank"], rank);
-  target.SetDefault("lora_alpha", fmt::format("{}", scale * rank));
+  for (const auto& entry : value) {
+    const std::string key = TextOf(entry.first);
+    target.Part("lora_parameters." + key, entry.second);
+    MigrateParameter(key, entry.second, scale * rank, target);
+  }
 }
 
 // Iterations there are micro-batches. Returns the steps of the optimizer in `iterations` of them.
@@ -225,7 +225,8 @@ constexpr KeyRule kMlxRules[] = {
     rule::NotNeeded("`qlora eval` reads the whole file", "test_batches"),
     rule::NotNeeded("memory is planned and fixed", "clear_cache_threshold"),
     rule::Unsupported("use `qlora eval` on the file", "test"),
-    rule::Unsupported("adapters of mlx-lm are not read", "resume_adapter_file"),
+    rule::Unsupported("`qlora export --format peft-adapter` makes one that `--adapter` continues",
+                      "resume_adapter_file"),
     rule::Unsupported(kNoHub, "report_to project_name wandb"),
     rule::Unsupported("data are files", "hf_dataset"),
 };

@@ -1,7 +1,7 @@
 // How keys of other trainers are carried over: one table for each trainer.
 //
 // A table leads from their keys to ours, with the reason of every key that is left out: axolotl.cc,
-// llama_factory.cc, trl.cc, mlx.cc, transformers.cc. Layouts of prompts are in axolotl_layout.h,
+// llama_factory.cc, trl.cc, mlx.cc, openai.cc, sysone.cc, transformers.cc. Layouts of prompts are in axolotl_layout.h,
 // the data sets of LLaMA-Factory in dataset_info.h. `qlora migrate` applies them to whole files;
 // foreign_option.h to single options on our command line, in YAML and in Python, with short flags
 // and verbs of other programs from command_rules.cc.
@@ -153,6 +153,7 @@ const ForeignTrainer& LlamaFactoryTrainer();
 const ForeignTrainer& TrlTrainer();
 const ForeignTrainer& MlxTrainer();
 const ForeignTrainer& OpenAiTrainer();
+const ForeignTrainer& SysoneTrainer();
 
 // Keys of transformers' TrainingArguments, PEFT's LoraConfig and BitsAndBytesConfig.
 std::span<const KeyRule> TransformersRules();

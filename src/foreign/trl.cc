@@ -14,13 +14,26 @@ void MigrateRewards(const YAML::Node& value, MigrationTarget& target) {
                        "what its keys say (num_generations, reward_funcs ...)");
 }
 
+void MigrateOrdinal(const YAML::Node& value, MigrationTarget& target) {
+  target.Carry("ordinal_weight", value);
+  if (!IsOff(value)) {
+    target.Done("the mean is over all questions, there over those with levels alone");
+  }
+}
+
 // sft.py reads its arguments from ScriptArguments and ModelConfig.
 constexpr KeyRule kTrlRules[] = {
     rule::NotNeeded("of PyTorch", "gradient_checkpointing_use_reentrant"),
     rule::NotNeeded("of distributed PyTorch", "ignore_bias_buffers"),
     rule::NotNeeded("files are always read as they are needed", "streaming"),
-    // Of Unsloth's DecisionTrainer, which reads TRL's other keys.
-    rule::Same("brier_weight ordinal_weight max_options calibration_size"),
+    // Of Unsloth's DecisionTrainer and FastDecisionModel, which read TRL's other keys.
+    rule::Copy("model_name_or_path", "model_name"),
+    rule::Same("brier_weight max_options calibration_size"),
+    rule::Custom(MigrateOrdinal, "ordinal_weight"),
+    rule::NotNeeded("answers are letters of the model's own vocabulary, without a head",
+                    "decision_head head_learning_rate"),
+    rule::NotNeeded("each question is answered by itself", "permute_fields"),
+    rule::Unsupported("see anchor, texts on which the model is kept near its base", "kl_weight"),
     rule::Custom(MigrateRewards,
                  "num_generations reward_funcs reward_weights reward_model_name_or_path "
                  "reward_model_path scale_rewards num_iterations steps_per_generation "
@@ -82,7 +95,9 @@ constexpr auto kTrlMarks = std::to_array<std::string_view>({"use_peft",
                                                             "loss_type",
                                                             "precompute_ref_log_probs",
                                                             "max_prompt_length",
-                                                            "desirable_weight"});
+                                                            "desirable_weight",
+                                                            "decision_head",
+                                                            "permute_fields"});
 
 void CompleteTrl(MigrationTarget& target) {
   if (Squeezed(target.ValueOf("load_in_4bit")) == "true") {

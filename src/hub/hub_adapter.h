@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 
 namespace qlora {
 
@@ -15,7 +15,7 @@ namespace qlora {
 // InvalidInput for a name of the hub that is not in the cache or is no adapter, with what to do.
 std::string ResolveAdapterDir(const std::string& name);
 
-// The same for adapters as options name them, "PATH:WEIGHT" (io/adapter_source.h).
+// The same for adapters as options name them, "PATH:WEIGHT" (io/peft/adapter_source.h).
 AdapterSet ResolveAdapters(const std::vector<std::string>& names, std::int64_t rank);
 
 }  // namespace qlora

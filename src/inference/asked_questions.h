@@ -11,7 +11,7 @@
 #include "data/decision_encoder.h"
 #include "decision/decision_temperature.h"
 #include "decision/prediction.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 
 namespace qlora {
 

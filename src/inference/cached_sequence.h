@@ -1,11 +1,11 @@
 // One sequence that is generated token by token.
 //
-//   Model (model.cc)    loads weights and adapter; generates, chats, evaluates for include/qlora
-//   CachedSequence      prompt -> a pass with the state of the sequence -> logits of the last
-//   generation_memory.h tables, activations and state, kept from text to text
-//   sampler.h           logits -> the next token
-//   stop_text.h         ends the text at a stop string; tokenizer/ decodes ids as they come
-//   dataset_loss.h      mean loss of a data set, without a state
+//   Model (model.cc)      loads weights and adapter; generates, chats, evaluates for include/qlora
+//   CachedSequence        prompt -> a pass with the state of the sequence -> logits of the last
+//   generation_memory.h   tables, activations and state, kept from text to text
+//   sampler.h             logits -> the next token
+//   stop_text.h           ends the text at a stop string; tokenizer/ decodes ids as they come
+//   dataset_evaluation.h  an objective over a data set, without a state
 #ifndef QLORA_INFERENCE_CACHED_SEQUENCE_H_
 #define QLORA_INFERENCE_CACHED_SEQUENCE_H_
 

@@ -5,7 +5,7 @@
 
 #include "adapter/combined_adapter.h"
 #include "base/check.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "pass/eval_memory.h"
 #include "pass/loss.h"
 

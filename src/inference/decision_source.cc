@@ -1,10 +1,10 @@
 #include "inference/decision_source.h"
 
-#include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "io/gguf_path.h"
 
 namespace qlora {
@@ -15,11 +15,7 @@ std::optional<double> NumberOf(const GgufValue& value) {
   if (const auto* number = std::get_if<float>(&value)) return *number;
   if (const auto* number = std::get_if<double>(&value)) return *number;
   const auto* text = std::get_if<std::string>(&value);
-  if (text == nullptr) return std::nullopt;
-  double number = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (error != std::errc() || end != text->data() + text->size()) return std::nullopt;
-  return number;
+  return text == nullptr ? std::nullopt : ParseNumber<double>(*text);
 }
 
 // Names that llama.cpp does not read either are passed over.

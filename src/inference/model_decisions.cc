@@ -9,7 +9,7 @@
 #include "decision/decision_wire.h"
 #include "dist/together.h"
 #include "inference/asked_questions.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "inference/decision_evaluation.h"
 #include "io/json.h"
 #include "objective/decision.h"

@@ -1,5 +1,6 @@
 #include "inference/model_evaluation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -9,11 +10,13 @@
 #include "data/dataset.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "inference/model_decisions.h"
+#include "inference/preference_evaluation.h"
 #include "machine/simd_target.h"
 #include "objective/supervised.h"
 #include "pass/eval_memory.h"
+#include "preference/preference_fields.h"
 #include "prompt/chat_template_load.h"
 
 namespace qlora {
@@ -30,7 +33,8 @@ std::string WarnOfLabelMass(const DecisionResult& result) {
 }
 
 // Ranks that share an evaluation must compute the same.
-void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter) {
+void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter,
+                       const LoraAdapter* reference) {
   if (model.context.communicator().is_alone()) return;
   const auto hash = [&](Memory& memory, const void* data, std::size_t bytes) {
     const HostBytes host(memory, data, bytes);
@@ -43,12 +47,24 @@ void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_
                   hash(model.backend->memory(), norm.data, BytesOf(norm.dtype, norm.cols))},
                  {"type of products", NameOf(model.precision.activation)},
                  {"instruction set of the kernels", NameOf(ActiveSimdTarget())}};
-  if (model.adapter && !without_adapter) {
-    const ConstMatrixView values = std::as_const(*model.adapter).parameters();
-    facts.emplace_back("values of the adapter", hash(model.adapter->memory(), values.data,
-                                                     BytesOf(values.dtype, values.cols)));
-  }
+  const auto add = [&](const char* name, const LoraAdapter* adapter) {
+    if (adapter == nullptr) return;
+    const ConstMatrixView values = adapter->parameters();
+    facts.emplace_back(name,
+                       hash(adapter->memory(), values.data, BytesOf(values.dtype, values.cols)));
+  };
+  add("values of the adapter", model.AdapterFor(without_adapter));
+  add("values of the reference", reference);
   AgreeOn(model.context.communicator(), facts);
+}
+
+// The rows of the smallest table that reads the data.
+std::int64_t VocabularyOf(const LoadedModel& model, const EvalOptions& options,
+                          const std::optional<PreferenceLossOptions>& loss,
+                          const std::optional<LoraAdapter>& reference) {
+  const std::int64_t rows = model.ConfigFor(options.without_adapter).vocab_size;
+  if (!loss || !loss->needs_reference()) return rows;
+  return std::min(rows, reference ? reference->vocab_size() : model.weights.embed.rows());
 }
 
 EvalResult EvaluateText(LoadedModel& model, const Dataset& dataset, const EvalOptions& options,
@@ -96,23 +112,35 @@ EvalResult EvaluateModel(LoadedModel& model, const EvalOptions& options,
         model.adapter->replaced()->begin()->first);
   }
   model.memory->Free();  // an evaluation has memory of its own
-  const DataLimits limits{model.ConfigFor(options.without_adapter).vocab_size,
+  Communicator& communicator = model.context.communicator();
+  const std::optional<PreferenceLossOptions> loss = PreferenceLossOf(options);
+  const std::optional<LoraAdapter> reference =
+      MakeTogether(communicator, [&]() -> std::optional<LoraAdapter> {
+        if (!loss) return {};
+        return LoadReference(model, *loss, options);
+      });
+  const DataLimits limits{VocabularyOf(model, options, loss, reference),
                           model.config.max_position_embeddings};
   const bool keeps = !options.raw && !model.prompts.template_given();
   const std::optional<PromptLayout> recorded = RecordedLayout(model);
-  DataOptions data = ToDataOptions(options.reading, options.dataset, limits,
+  ReadingFields reading_as = options.reading;
+  if (loss) reading_as.preference = ReadingFor(*loss);
+  DataOptions data = ToDataOptions(reading_as, options.dataset, limits,
                                    keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
   data.decision.space = SpaceOf(model, data.decision.decision_template);
   CheckUnweighted(data.sources, "dataset");
   const auto chat =
       LoadChatTemplate(model.prompts.chat_fields(), model.tokenizer, ChatClock::kFixed);
-  const Dataset dataset = MakeTogether(model.context.communicator(), [&] {
+  const Dataset dataset = MakeTogether(communicator, [&] {
     return Dataset::Open(data, model.tokenizer, chat.get(), &model.context, reading);
   });
-  AgreeOnEvaluation(model, dataset, options.without_adapter);
+  const LoraAdapter* other = reference ? &*reference : nullptr;
+  AgreeOnEvaluation(model, dataset, options.without_adapter, other);
   const bool decides = dataset.layout().kind == PromptLayout::Kind::kDecision;
-  EvalResult result = decides ? EvaluateDecisions(model, dataset, data, options, progress)
-                              : EvaluateText(model, dataset, options, progress);
+  EvalResult result =
+      decides ? EvaluateDecisions(model, dataset, data, options, progress)
+      : loss ? EvaluatePreferences(model, dataset, *loss, other, options, data.max_length, progress)
+             : EvaluateText(model, dataset, options, progress);
   if (!std::isfinite(result.loss)) {
     ThrowRuntime("the loss is {}: base or adapter is damaged, or of another model", result.loss);
   }

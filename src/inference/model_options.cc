@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "decision/decision_metrics.h"
 #include "decision/decision_temperature.h"
+#include "inference/preference_evaluation.h"
 #include "model/shared_options.h"
 #include "qlora/decision.h"
 
@@ -70,6 +71,14 @@ void EvalOptions::Declare(OptionTable& table) {
   table.Choice("permutations", &permutations, {"none", "all"},
                "all: ask a choice in all cyclic orders of its options, and average");
   table.Add("ece_bins", &ece_bins, "bins of the calibration error (ECE)");
+  preference.DeclareLoss(table);
+  table.Add("label_smoothing_factor", &label_smoothing_factor,
+            "preference_loss sigmoid, robust, exo_pair: share of pairs whose answers are taken to "
+            "be the other way round",
+            {"label_smoothing"});
+  table.AddPath("reference", &reference,
+            "the model that preferences are measured against: base (without the adapter), or the "
+            "folder of another adapter of the same base");
   table.Section("Evaluation");
   table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
@@ -78,6 +87,7 @@ void EvalOptions::Declare(OptionTable& table) {
 void EvalOptions::Check() const {
   CheckBins(ece_bins);
   CheckTemperature(decision_temperature);
+  PreferenceLossOf(*this);
 }
 
 void DecideOptions::Declare(OptionTable& table) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 
 #include "base/text.h"
@@ -78,11 +77,10 @@ std::optional<DecoderPlace> PlaceInDecoder(std::string_view name) {
   const std::optional<DecoderName> split = SplitDecoderName(name);
   if (!split || !split->rest.starts_with("layers.")) return std::nullopt;
   const std::string_view rest = split->rest.substr(7);
-  DecoderPlace place;
-  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), place.layer);
-  if (error != std::errc() || end == rest.data() + rest.size() || *end != '.') return std::nullopt;
-  place.rest = std::string(end + 1, rest.data() + rest.size());
-  return place;
+  const std::size_t dot = rest.find('.');
+  const auto layer = ParseNumber<std::int64_t>(rest.substr(0, dot));
+  if (!layer || dot == rest.npos) return std::nullopt;
+  return DecoderPlace{*layer, std::string(rest.substr(dot + 1))};
 }
 
 bool IsUsualPrefix(std::string_view prefix) {

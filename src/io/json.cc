@@ -393,4 +393,19 @@ std::string FormatJson(const OrderedJson& value, int indent) {
   return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
+std::string TextOrJson(const OrderedJson& value) {
+  return value.is_string() ? value.get<std::string>() : FormatJson(value);
+}
+
+bool ForEachText(const OrderedJson& value, const TextVisit& visit) {
+  if (value.is_null()) return true;
+  if (value.is_string()) return visit(value.get_ref<const std::string&>(), &value);
+  if (!value.is_structured()) return visit(FormatJson(value), &value);
+  for (const auto& [key, item] : value.items()) {
+    if (value.is_object() && !visit(key, nullptr)) return false;
+    if (!ForEachText(item, visit)) return false;
+  }
+  return true;
+}
+
 }  // namespace qlora

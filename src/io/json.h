@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -83,6 +84,14 @@ T JsonGetOr(const Json& object, std::string_view key, T fallback, std::string_vi
 // Text that is not UTF-8, which values that were not parsed may hold, is replaced by U+FFFD.
 std::string FormatJson(const Json& value, int indent = -1);
 std::string FormatJson(const OrderedJson& value, int indent = -1);
+// Returns a text as it is, and any other value as JSON.
+std::string TextOrJson(const OrderedJson& value);
+
+// Calls visit(text, leaf) for the texts of a value in their order, until it returns false: for each
+// key of an object, where leaf is null, and with TextOrJson for each value but null that is neither
+// list nor object. True when visit always was.
+using TextVisit = std::function<bool(const std::string& text, const OrderedJson* leaf)>;
+bool ForEachText(const OrderedJson& value, const TextVisit& visit);
 
 }  // namespace qlora
 

@@ -1,14 +1,13 @@
 // The one interface of all tensor file formats, so that quantize and export know no format.
 //
 // safetensors.h and gguf/gguf.h read, safetensors_writer.h and gguf/gguf_writer.h write. bnb.h
-// finds the 4-bit weights of bitsandbytes in a reader, peft.h the matrices of an adapter.
+// finds the 4-bit weights of bitsandbytes in a reader, peft/peft.h the matrices of an adapter.
 // float_encoding.h converts numbers. Other headers pass JSON values on with json_fwd.h, which
 // compiles fast.
 #ifndef QLORA_IO_TENSOR_FILE_H_
 #define QLORA_IO_TENSOR_FILE_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -68,11 +67,6 @@ class TensorReader {
   // Returns the tensor's bytes, mapped from the file; valid as long as the reader. Not necessarily
   // aligned.
   virtual std::span<const std::byte> Bytes(const TensorInfo& tensor) const = 0;
-  // Visits the same bytes piece by piece, in order: what is decoded need not be whole in memory.
-  using VisitBytes = std::function<void(std::span<const std::byte>)>;
-  virtual void ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const {
-    visit(Bytes(tensor));
-  }
   // True where the file has the values in another order: Bytes makes a copy, which Release frees.
   virtual bool IsCopied(const TensorInfo& /*tensor*/) const { return false; }
   // Tensors that are named and cannot be read, of a reader that tolerates them.

@@ -271,7 +271,12 @@ Json TablesOfTasks(const fs::path& dir) {
   Json tables = Json::array();
   const Json gate = ObjectIn(dir / kGateFile);
   if (const auto rows = gate.find("tasks"); rows != gate.end()) AddTable("gate", *rows, tables);
-  const Json file = ObjectIn(dir / kTaskResults);
+  Json file = Json::object();
+  try {
+    file = ObjectIn(dir / kTaskResults);
+  } catch (const Error&) {
+    // The user's redirection, which another command may still be writing.
+  }
   const Json results = ObjectOf(file, "results");
   const Json compared = ObjectOf(file, "compared");
   std::string last;  // beside which all others stand

@@ -33,25 +33,6 @@ class DecodedBnb : public ForwardingReader {
     if (copy.empty()) copy = Decoded(tensor);
     return copy;
   }
-  void ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const override {
-    if (!weights_.contains(tensor.name)) return ForwardingReader::ForEachPiece(tensor, visit);
-    const BnbMatrix matrix = ReadBnb(stored(), tensor.name);
-    const QuantizedView& view = matrix.matrix.view();
-    const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / view.cols);
-    std::vector<float> values;
-    std::vector<std::byte> bytes;
-    for (std::int64_t row = 0; row < view.rows; row += piece) {
-      const std::int64_t rows = std::min(piece, view.rows - row);
-      values.resize(static_cast<std::size_t>(rows * view.cols));
-      DequantizeRows(view, row, {values.data(), DType::kF32, rows, view.cols, view.cols});
-      bytes.resize(BytesOf(tensor.dtype, rows * view.cols));
-      if (EncodeFloats(tensor.dtype, values, bytes) >= 0) {
-        ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into {}", FileOf(tensor),
-                          tensor.name, NameOf(tensor.dtype));
-      }
-      visit(bytes);
-    }
-  }
   bool IsCopied(const TensorInfo& tensor) const override {
     return weights_.contains(tensor.name) || ForwardingReader::IsCopied(tensor);
   }
@@ -68,12 +49,24 @@ class DecodedBnb : public ForwardingReader {
   bool shows_decoded_4bit() const override { return true; }
 
  private:
+  // Some rows at a time, so that no second copy of the weight is in memory.
   std::vector<std::byte> Decoded(const TensorInfo& tensor) const {
-    std::vector<std::byte> bytes;
-    bytes.reserve(tensor.bytes());
-    ForEachPiece(tensor, [&](std::span<const std::byte> piece) {
-      bytes.insert(bytes.end(), piece.begin(), piece.end());
-    });
+    const BnbMatrix matrix = ReadBnb(stored(), tensor.name);
+    const QuantizedView& view = matrix.matrix.view();
+    const std::int64_t piece = std::max<std::int64_t>(1, kPieceValues / view.cols);
+    std::vector<std::byte> bytes(tensor.bytes());
+    std::vector<float> values;
+    for (std::int64_t row = 0; row < view.rows; row += piece) {
+      const std::int64_t rows = std::min(piece, view.rows - row);
+      values.resize(rows * view.cols);
+      DequantizeRows(view, row, {values.data(), DType::kF32, rows, view.cols, view.cols});
+      const std::span<std::byte> part = std::span(bytes).subspan(
+          BytesOf(tensor.dtype, row * view.cols), BytesOf(tensor.dtype, rows * view.cols));
+      if (EncodeFloats(tensor.dtype, values, part) >= 0) {
+        ThrowInvalidInput("{}: tensor '{}' holds a value that does not fit into {}", FileOf(tensor),
+                          tensor.name, NameOf(tensor.dtype));
+      }
+    }
     return bytes;
   }
 

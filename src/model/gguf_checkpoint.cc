@@ -198,7 +198,9 @@ class Builder {
     }
     TakeType(view);
     if (spelling.size() == 1) {
-      view.pieces[0].rows = Inverse(GgufRowsOf(config_, l, row, row.gguf[0][0].tensor).order);
+      const std::string& weight = row.gguf[0][0].tensor;
+      view.pieces[0].rows = Inverse(GgufRowsOf(config_, l, row, weight).order);
+      if (ScalesGgufBias(weight)) view.SetFactor(ScaleOf(weight, e, row.matrices()));
     }
     views_.push_back(std::move(view));
   }

@@ -97,10 +97,6 @@ class Replaced : public ForwardingReader {
     if (values.empty()) values = Values(Stored(tensor), *by);
     return std::as_bytes(std::span(values));
   }
-  void ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const override {
-    if (By(tensor) != nullptr) return visit(Bytes(tensor));
-    stored().ForEachPiece(Stored(tensor), visit);
-  }
   bool IsCopied(const TensorInfo& tensor) const override {
     return By(tensor) != nullptr || ForwardingReader::IsCopied(tensor);
   }

@@ -98,14 +98,6 @@ std::span<const std::byte> TensorViews::Bytes(const TensorInfo& tensor) const {
   return copy;
 }
 
-void TensorViews::ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const {
-  const TensorView& view = ViewOf(tensor);
-  const bool is_whole = !IsRearranged(view) && view.pieces[0].first == 0 &&
-                        view.pieces[0].count == view.pieces[0].source->elements();
-  if (!is_whole) return visit(Bytes(tensor));
-  stored_->ForEachPiece(*view.pieces[0].source, visit);
-}
-
 bool TensorViews::IsCopied(const TensorInfo& tensor) const {
   const TensorView& view = ViewOf(tensor);
   return IsRearranged(view) || stored_->IsCopied(*view.pieces[0].source);

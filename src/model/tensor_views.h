@@ -51,7 +51,6 @@ class TensorViews : public TensorReader {
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* Find(std::string_view name) const override;
   std::span<const std::byte> Bytes(const TensorInfo& tensor) const override;
-  void ForEachPiece(const TensorInfo& tensor, const VisitBytes& visit) const override;
   bool IsCopied(const TensorInfo& tensor) const override;
   void Release(const TensorInfo& tensor) const override;
   bool shows_decoded_4bit() const override { return stored_->shows_decoded_4bit(); }

@@ -1,5 +1,6 @@
 #include "objective/objective.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/check.h"
@@ -16,7 +17,7 @@ double ValueOf(const std::vector<MetricValue>& metrics, std::string_view name) {
 const Metric& MetricNamed(const Objective& objective, std::string_view name) {
   std::string names;
   for (const Metric& metric : objective.metrics()) {
-    if (!metric.in_evals) continue;
+    if (std::ranges::count(kBestMetrics, metric.name) == 0) continue;
     if (metric.name == name) return metric;
     names += (names.empty() ? "" : ", ") + std::string(metric.name);
   }

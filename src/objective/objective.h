@@ -12,6 +12,7 @@
 #ifndef QLORA_OBJECTIVE_OBJECTIVE_H_
 #define QLORA_OBJECTIVE_OBJECTIVE_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -85,8 +86,11 @@ class Objective {
                                      const WindowTotals& totals) const = 0;
 };
 
-// The metric of evaluations of this name. Errors: InvalidInput where the objective has none; the
-// message lists those it has.
+// The metrics of evaluations, of all objectives, that metric_for_best_model may name.
+inline constexpr auto kBestMetrics = std::to_array<std::string_view>(
+    {"loss", "token_accuracy", "accuracy", "brier", "rewards/accuracies", "rewards/margins"});
+// The one of this name. Errors: InvalidInput where the objective has none; the message lists those
+// it has.
 const Metric& MetricNamed(const Objective& objective, std::string_view name);
 // The values of Objective::Values with their names, without the loss. of_steps: those that steps
 // report, else those of evaluations. A NaN is a value that this window does not have.

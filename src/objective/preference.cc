@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
 #include "objective/answer_logprobs.h"
@@ -21,6 +22,10 @@ enum PairSum {
   kHits,
   kChosenLogp,
   kRejectedLogp,
+  kChosenLogits,
+  kRejectedLogits,
+  kChosenTokens,
+  kRejectedTokens,
   kNll,
   kPairSums
 };
@@ -31,6 +36,10 @@ enum LabelSum {
   kUndesirableReward,
   kDesirableLogp,
   kUndesirableLogp,
+  kDesirableLogits,
+  kUndesirableLogits,
+  kDesirableTokens,
+  kUndesirableTokens,
   kLabelSums
 };
 
@@ -64,7 +73,7 @@ double Mean(double sum, double count) {
 }  // namespace
 
 std::span<const Metric> PreferenceObjective::metrics() const {
-  static constexpr std::array<Metric, 8> kPairs = {{
+  static constexpr std::array<Metric, 10> kPairs = {{
       {.name = "loss"},
       {.name = "rewards/chosen", .higher_is_better = true},
       {.name = "rewards/rejected"},
@@ -72,21 +81,25 @@ std::span<const Metric> PreferenceObjective::metrics() const {
       {.name = "rewards/accuracies", .higher_is_better = true},
       {.name = "logps/chosen", .higher_is_better = true},
       {.name = "logps/rejected"},
+      {.name = "logits/chosen"},
+      {.name = "logits/rejected"},
       {.name = "nll_loss"},
   }};
-  static constexpr std::array<Metric, 7> kLabels = {{
+  static constexpr std::array<Metric, 9> kLabels = {{
       {.name = "loss"},
       {.name = "rewards/chosen", .higher_is_better = true},
       {.name = "rewards/rejected"},
       {.name = "rewards/margins", .higher_is_better = true},
       {.name = "logps/chosen", .higher_is_better = true},
       {.name = "logps/rejected"},
+      {.name = "logits/chosen"},
+      {.name = "logits/rejected"},
       {.name = "kl"},
   }};
   if (options_.family() == LossFamily::kLabels) {
-    return std::span(kLabels).first(options_.needs_kl() ? 7 : 6);
+    return std::span(kLabels).first(options_.needs_kl() ? 9 : 8);
   }
-  return std::span(kPairs).first(options_.nll_weight > 0 ? 8 : 7);
+  return std::span(kPairs).first(options_.nll_weight > 0 ? 10 : 9);
 }
 
 std::int64_t PreferenceObjective::sums() const {
@@ -94,11 +107,10 @@ std::int64_t PreferenceObjective::sums() const {
                                                   : std::int64_t{kPairSums};
 }
 
-PreferenceObjective::TokenLogprobs PreferenceObjective::LogprobsOf(
-    const ObjectivePass& pass) const {
-  TokenLogprobs tokens;
+PreferenceObjective::TokenScores PreferenceObjective::ScoresOf(const ObjectivePass& pass) const {
   // As the reference was measured, so that a model equal to it has rewards of 0.
-  Loss(pass.decoder, pass.inputs, pass.activations, &tokens.logp);
+  RowScores rows = ScoresOfRows(pass.decoder, pass.inputs, pass.activations);
+  TokenScores tokens{std::move(rows.logprobs), std::move(rows.mean_logits), {}};
   if (!options_.use_weighting) return tokens;
   ForEachLogits(pass.decoder, pass.inputs, pass.activations, nullptr,
                 [&](std::int64_t /*row*/, std::span<const double> logits) {
@@ -113,7 +125,7 @@ void PreferenceObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
                               std::span<double> sums) const {
   std::fill(sums.begin(), sums.end(), 0.0);
   const Batch& batch = pass.batch;
-  const TokenLogprobs tokens = LogprobsOf(pass);
+  const TokenScores tokens = ScoresOf(pass);
   const std::vector<std::int64_t> before = TargetsBefore(batch);
   const bool nll = options_.nll_weight > 0;
   std::vector<double> gradient(tokens.logp.size());
@@ -137,13 +149,14 @@ void PreferenceObjective::Run(const ObjectivePass& pass, LoraAdapter* trained,
   LossAndGradient(pass.decoder, pass.inputs, pass.activations, *trained);
 }
 
-void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenLogprobs& tokens,
+void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& tokens,
                                   std::span<const std::int64_t> before, std::int64_t e,
                                   std::span<double> gradient, std::span<double> sums) const {
   const std::vector<AnswerTokens> answers = AnswersOf(pass.batch, before, e);
   if (answers.size() != 2) ThrowRuntime("a pair has {} answers", answers.size());
   const std::int64_t shorter = std::min(answers[0].tokens(), answers[1].tokens());
   double logp[2] = {0, 0};
+  double logits[2] = {0, 0};
   double weight = 1;
   for (int side = 0; side < 2; ++side) {
     const AnswerTokens& answer = answers[side];
@@ -151,6 +164,7 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenLogprobs
     for (std::int64_t t = 0; t < answer.tokens(); ++t) {
       const double token = tokens.logp[answer.begin + t];
       logp[side] += TokenWeight(t, shorter, options_.ld_alpha) * token;
+      logits[side] += tokens.mean_logit[answer.begin + t];
       if (options_.use_weighting) sure += token - tokens.log_power[answer.begin + t];
     }
     weight *= std::exp(sure / static_cast<double>(answer.tokens()));
@@ -183,10 +197,14 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenLogprobs
   const bool means = !options_.needs_reference() && TakesMeans(options_.terms.front().loss);
   sums[kChosenLogp] += means ? pair.chosen / pair.chosen_tokens : pair.chosen;
   sums[kRejectedLogp] += means ? pair.rejected / pair.rejected_tokens : pair.rejected;
+  sums[kChosenLogits] += logits[0];
+  sums[kRejectedLogits] += logits[1];
+  sums[kChosenTokens] += pair.chosen_tokens;
+  sums[kRejectedTokens] += pair.rejected_tokens;
 }
 
 // -log p of the chosen answer, of its prompt too, or of its mean.
-void PreferenceObjective::AddNll(const ObjectivePass& pass, const TokenLogprobs& tokens,
+void PreferenceObjective::AddNll(const ObjectivePass& pass, const TokenScores& tokens,
                                  std::span<const std::int64_t> before, std::int64_t e,
                                  std::span<double> gradient, std::span<double> sums) const {
   const AnswerTokens chosen = AnswersOf(pass.batch, before, e).front();
@@ -200,7 +218,7 @@ void PreferenceObjective::AddNll(const ObjectivePass& pass, const TokenLogprobs&
   }
 }
 
-void PreferenceObjective::AddLabel(const ObjectivePass& pass, const TokenLogprobs& tokens,
+void PreferenceObjective::AddLabel(const ObjectivePass& pass, const TokenScores& tokens,
                                    std::span<const std::int64_t> before, std::int64_t e,
                                    std::span<double> gradient, std::span<double> sums) const {
   const std::vector<AnswerTokens> answers = AnswersOf(pass.batch, before, e);
@@ -218,6 +236,10 @@ void PreferenceObjective::AddLabel(const ObjectivePass& pass, const TokenLogprob
   sums[desirable ? kDesirable : kUndesirable] += 1;
   sums[desirable ? kDesirableReward : kUndesirableReward] += options_.beta * ratio;
   sums[desirable ? kDesirableLogp : kUndesirableLogp] += logp;
+  const auto logits = tokens.mean_logit.begin();
+  sums[desirable ? kDesirableLogits : kUndesirableLogits] +=
+      std::accumulate(logits + answer.begin, logits + answer.end, 0.0);
+  sums[desirable ? kDesirableTokens : kUndesirableTokens] += static_cast<double>(answer.tokens());
 }
 
 // What the sum of -log p is divided by.
@@ -237,7 +259,9 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
                                   rejected,
                                   chosen - rejected,
                                   Mean(sums[kDesirableLogp], sums[kDesirable]),
-                                  Mean(sums[kUndesirableLogp], sums[kUndesirable])};
+                                  Mean(sums[kUndesirableLogp], sums[kUndesirable]),
+                                  Mean(sums[kDesirableLogits], sums[kDesirableTokens]),
+                                  Mean(sums[kUndesirableLogits], sums[kUndesirableTokens])};
     if (options_.needs_kl()) values.push_back(totals.kl);
     return values;
   }
@@ -251,7 +275,9 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
                                 chosen - rejected,
                                 sums[kHits] / n,
                                 sums[kChosenLogp] / n,
-                                sums[kRejectedLogp] / n};
+                                sums[kRejectedLogp] / n,
+                                sums[kChosenLogits] / sums[kChosenTokens],
+                                sums[kRejectedLogits] / sums[kRejectedTokens]};
   if (trains_nll) values.push_back(nll);
   return values;
 }

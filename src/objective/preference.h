@@ -27,18 +27,20 @@ class PreferenceObjective : public Objective {
                              const WindowTotals& totals) const override;
 
  private:
-  struct TokenLogprobs {
-    std::vector<double> logp;       // of the targets
+  // Of each target.
+  struct TokenScores {
+    std::vector<double> logp;
+    std::vector<double> mean_logit;
     std::vector<double> log_power;  // with use_weighting: log of the sum of squared probabilities
   };
-  TokenLogprobs LogprobsOf(const ObjectivePass& pass) const;
-  void AddPair(const ObjectivePass& pass, const TokenLogprobs& tokens,
+  TokenScores ScoresOf(const ObjectivePass& pass) const;
+  void AddPair(const ObjectivePass& pass, const TokenScores& tokens,
                std::span<const std::int64_t> before, std::int64_t e, std::span<double> gradient,
                std::span<double> sums) const;
-  void AddNll(const ObjectivePass& pass, const TokenLogprobs& tokens,
+  void AddNll(const ObjectivePass& pass, const TokenScores& tokens,
               std::span<const std::int64_t> before, std::int64_t e, std::span<double> gradient,
               std::span<double> sums) const;
-  void AddLabel(const ObjectivePass& pass, const TokenLogprobs& tokens,
+  void AddLabel(const ObjectivePass& pass, const TokenScores& tokens,
                 std::span<const std::int64_t> before, std::int64_t e, std::span<double> gradient,
                 std::span<double> sums) const;
 

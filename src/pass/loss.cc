@@ -86,12 +86,14 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
     const std::int64_t count = std::min(chunk, total - begin);
     const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
     const MatrixView stats = Columns(activations.row_stats, begin, count);
+    const bool trains = trained != nullptr;
     const ConstMatrixView scale =
-        trained == nullptr ? ConstMatrixView{} : Columns(inputs.row_scale, begin, count);
+        trains ? Columns(inputs.row_scale, begin, count) : ConstMatrixView{};
     backend.Run(ops::CrossEntropy{Part(inputs.targets, begin, count),
                                   decoder.config().final_softcap, scale, logits, Rows(stats, 0, 1),
-                                  Rows(stats, 1, 1), static_cast<float>(label_smoothing)});
-    backend.Run(ops::SumRows{stats, activations.sums});
+                                  Rows(stats, 1, 1), static_cast<float>(label_smoothing),
+                                  trains ? MatrixView{} : Rows(stats, 2, 1)});
+    backend.Run(ops::SumRows{Rows(stats, 0, 2), activations.sums});
     if (trained != nullptr) {
       LogitsBackward(decoder, Part(inputs.head_rows, begin, count), logits, activations, *trained);
     }
@@ -161,7 +163,7 @@ RowScores ScoresOfRows(const Decoder& decoder, const PassInputs& inputs, Activat
   const auto row = [&](std::int64_t i) {
     return DownloadReal(memory, Columns(Rows(activations.row_stats, i, 1), 0, inputs.targets.size));
   };
-  return {row(0), row(1)};
+  return {row(0), row(1), row(2)};
 }
 
 LossSum LossAndGradient(const Decoder& decoder, const PassInputs& inputs, Activations& activations,

@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "hub/hub_adapter.h"
 #include "hub/hub_cache.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/base_record.h"
 #include "model/checkpoint.h"
 #include "plan/target_modules.h"

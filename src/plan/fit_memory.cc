@@ -9,7 +9,7 @@
 #include "base/check.h"
 #include "base/printable.h"
 #include "data/mismatched_rows.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "step/optimizer.h"
 
 namespace qlora {

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -12,7 +11,8 @@
 #include "adapter/fitted_adapter.h"
 #include "adapter/lora_init.h"
 #include "base/check.h"
-#include "io/peft.h"
+#include "base/text.h"
+#include "io/peft/peft.h"
 #include "model/gguf_source.h"
 #include "model/linear_shapes.h"
 #include "plan/target_modules.h"
@@ -31,11 +31,10 @@ std::vector<std::pair<std::string, double>> ToPatterns(const char* key,
   std::vector<std::pair<std::string, double>> out;
   for (const std::string& entry : entries) {
     const std::size_t equals = entry.rfind('=');
-    double value = 0;
-    const char* end = entry.data() + entry.size();
-    const auto parsed = std::from_chars(
-        entry.data() + (equals == std::string::npos ? entry.size() : equals + 1), end, value);
-    if (equals == 0 || parsed.ec != std::errc() || parsed.ptr != end || !(value > 0)) {
+    const double value = equals == std::string::npos || equals == 0
+                             ? 0
+                             : ParseNumber<double>(entry.substr(equals + 1)).value_or(0);
+    if (!(value > 0)) {
       ThrowInvalidInput("{}: expected module=value with a positive value, found '{}'", key, entry);
     }
     out.emplace_back(entry.substr(0, equals), value);

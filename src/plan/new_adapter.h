@@ -6,7 +6,7 @@
 
 #include "adapter/lora.h"
 #include "config/config.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "qlora/train_options.h"
 
 namespace qlora {

@@ -1,11 +1,10 @@
-// What the options of preferences ask for.
+// What the options of preferences ask of a run (preference/preference_fields.h).
 #ifndef QLORA_PLAN_PREFERENCE_OPTIONS_H_
 #define QLORA_PLAN_PREFERENCE_OPTIONS_H_
 
 #include <optional>
-#include <vector>
 
-#include "preference/preference_loss.h"
+#include "preference/preference_fields.h"
 #include "qlora/train_options.h"
 
 namespace qlora {
@@ -15,8 +14,8 @@ inline bool TrainsPreferences(const TrainOptions& options) {
   return !options.preference.preference_loss.empty();
 }
 
-// Errors: InvalidInput for an unknown loss, losses that do not go together, values out of range,
-// and options of ordinary training that preferences cannot have.
+// Errors: InvalidInput as for the fields, and for options of ordinary training that preferences
+// cannot have.
 PreferenceLossOptions PreferenceLossOf(const TrainOptions& options);
 
 // The options of a run that goes on from the adapter in `reference`, for that adapter; nothing
@@ -25,9 +24,6 @@ std::optional<TrainOptions> OptionsOfReference(const TrainOptions& options);
 
 // How records are read.
 PreferenceReading PreferenceReadingOf(const TrainOptions& options);
-
-// Options of preferences that the loss does not use.
-std::vector<IdleOption> IdlePreferenceOptions(const TrainOptions& options);
 
 }  // namespace qlora
 

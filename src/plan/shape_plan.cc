@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "hub/hub_cache.h"
 #include "hub/known_models.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "io/gguf_path.h"
 #include "io/json.h"
 #include "io/safetensors.h"

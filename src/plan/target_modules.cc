@@ -1,9 +1,9 @@
 #include "plan/target_modules.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/check.h"
+#include "base/text.h"
 #include "model/linear_shapes.h"
 
 namespace qlora {
@@ -32,23 +32,18 @@ std::vector<std::string> LinearNamesOf(const DecoderConfig& decoder) {
 std::vector<std::int64_t> ToLayers(const std::vector<std::string>& ranges, std::int64_t layers) {
   std::vector<std::int64_t> out;
   for (const std::string& range : ranges) {
-    std::int64_t first = -1;
-    std::int64_t last = -1;
-    const char* end = range.data() + range.size();
-    // A single number N is the range N-N. A sign at the start fails the test of `first` below.
-    auto parsed = std::from_chars(range.data(), end, first);
-    last = first;
-    if (parsed.ec == std::errc() && parsed.ptr != end && *parsed.ptr == '-') {
-      parsed = std::from_chars(parsed.ptr + 1, end, last);
-    }
-    if (parsed.ec != std::errc() || parsed.ptr != end || first < 0 || last < first ||
-        last >= layers) {
+    // A single number N is the range N-N.
+    const std::size_t dash = range.find('-');
+    const auto first = ParseNumber<std::int64_t>(range.substr(0, dash));
+    const auto last =
+        dash == range.npos ? first : ParseNumber<std::int64_t>(range.substr(dash + 1));
+    if (!first || !last || *last < *first || *last >= layers) {
       ThrowInvalidInput(
           "layers_to_transform: expected layers of this model, 0 to {}, as a number or a range "
           "such as 4-7, found '{}'",
           layers - 1, range);
     }
-    for (std::int64_t l = first; l <= last; ++l) out.push_back(l);
+    for (std::int64_t l = *first; l <= *last; ++l) out.push_back(l);
   }
   return out;
 }

@@ -13,6 +13,7 @@
 #include "data/data_options.h"
 #include "log/run_log.h"
 #include "model/shared_options.h"
+#include "objective/objective.h"
 #include "plan/check_options.h"
 #include "plan/continued_adapter.h"
 #include "plan/memory_plan.h"
@@ -210,10 +211,9 @@ void TrainOptions::DeclareEvaluation(OptionTable& table) {
   table.Add("eval_ratio", &eval_ratio,
             "fraction of the run between evaluations, in place of eval_steps; 0: not set");
   table.Add("eval_on_start", &eval_on_start, "evaluate before the first step as well");
-  table.Choice(
-      "metric_for_best_model", &metric_for_best_model,
-      {"loss", "token_accuracy", "accuracy", "brier", "rewards/accuracies", "rewards/margins"},
-      "metric that decides which evaluation is the best");
+  table.Choice("metric_for_best_model", &metric_for_best_model,
+               {kBestMetrics.begin(), kBestMetrics.end()},
+               "metric that decides which evaluation is the best");
   table.Add("load_best_model_at_end", &load_best_model_at_end,
             "keep the checkpoint of the best evaluation, and end the run with its adapter");
   table.Add(
@@ -391,7 +391,8 @@ std::vector<IdleOption> TrainOptions::Idle() const {
         values.Find(row.option)->ToString() != neutral_values.Find(row.option)->ToString();
     if (asks && !row.used) idle.push_back({row.option, row.reason});
   }
-  for (IdleOption& one : IdlePreferenceOptions(*this)) idle.push_back(std::move(one));
+  for (IdleOption& one : IdlePreferenceFields(preference, label_smoothing_factor))
+    idle.push_back(std::move(one));
   return idle;
 }
 

@@ -1,7 +1,6 @@
 #include "plan/visited_samples.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -29,14 +28,6 @@ VisitedSamples VisitedBy(const TrainOptions& options, const RunData& data, const
     }
   }
   std::ranges::sort(all.samples);
-  return all;
-}
-
-VisitedSamples VisitedByEvaluation(const Dataset& dataset, bool mismatches) {
-  VisitedSamples all;
-  all.samples.resize(dataset.size());
-  std::iota(all.samples.begin(), all.samples.end(), 0U);
-  if (mismatches) all.mismatched = MismatchedRows(dataset, all.samples);
   return all;
 }
 

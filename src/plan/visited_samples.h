@@ -3,7 +3,6 @@
 #define QLORA_PLAN_VISITED_SAMPLES_H_
 
 #include <cstdint>
-#include <vector>
 
 #include "data/mismatched_rows.h"
 #include "plan/run/run_data.h"
@@ -11,17 +10,9 @@
 
 namespace qlora {
 
-struct VisitedSamples {
-  std::vector<std::uint32_t> samples;     // ascending, each once
-  std::vector<MismatchedRow> mismatched;  // in the order of their first visits, each once
-};
-
 // mismatches: the objective needs them. Errors: InvalidInput as MismatchedRows.
 VisitedSamples VisitedBy(const TrainOptions& options, const RunData& data, const DataCursor& from,
                          std::int64_t steps, bool mismatches);
-
-// What an evaluation reads.
-VisitedSamples VisitedByEvaluation(const Dataset& dataset, bool mismatches);
 
 }  // namespace qlora
 

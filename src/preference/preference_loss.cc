@@ -97,6 +97,11 @@ std::vector<std::string_view> PreferenceLossNames() {
   return names;
 }
 
+std::optional<PreferenceLoss> FindPreferenceLoss(std::string_view name) {
+  const LossName* const row = std::ranges::find(kLosses, name, &LossName::name);
+  return row == std::end(kLosses) ? std::nullopt : std::optional(row->loss);
+}
+
 PairGradient PairLossGradient(PreferenceLoss loss, const PairLogprobs<double>& pair,
                               const PreferenceLossOptions& o) {
   if (FamilyOf(loss) == LossFamily::kOwn) return OfOwn(loss, pair, o);

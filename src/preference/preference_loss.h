@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -53,6 +54,8 @@ bool TakesMeans(PreferenceLoss loss);
 
 std::string_view NameOf(PreferenceLoss loss);  // "sigmoid_norm"
 std::vector<std::string_view> PreferenceLossNames();
+// Returns the loss of this name; nothing where there is none.
+std::optional<PreferenceLoss> FindPreferenceLoss(std::string_view name);
 
 // The tokens over which -log p of chosen answers is averaged.
 enum class NllOver : std::uint8_t {

@@ -64,14 +64,14 @@ Sample JoinPair(Sample chosen, Sample rejected, const PairLayout& layout) {
   return pair;
 }
 
-bool CutPair(Sample& chosen, Sample& rejected, std::int64_t length) {
+PairCut CutPair(Sample& chosen, Sample& rejected, std::int64_t length) {
   for (Sample* side : {&chosen, &rejected}) {
     if (std::ssize(side->ids) <= length) continue;
-    if (FirstTrained(*side) >= length) return false;
+    if (FirstTrained(*side) >= length) return PairCut::kEmpty;
     side->ids.resize(length);
     side->labels.resize(length);
   }
-  return chosen.ids != rejected.ids;
+  return chosen.ids == rejected.ids ? PairCut::kEqual : PairCut::kDifferent;
 }
 
 Sample Mismatched(const Sample& row, const Sample& other) {

@@ -27,9 +27,14 @@ struct PairLayout {
 // beginning of the other.
 Sample JoinPair(Sample chosen, Sample rejected, const PairLayout& layout);
 
+// What a cut leaves of the answers of a pair.
+enum class PairCut : std::uint8_t {
+  kDifferent,
+  kEqual,  // nothing in which they differ
+  kEmpty,  // no token of one of them
+};
 // Removes tokens from the ends of both answers, until the longest sequence has `length` tokens.
-// Returns false when an answer has no token left, or nothing is left in which the answers differ.
-bool CutPair(Sample& chosen, Sample& rejected, std::int64_t length);
+PairCut CutPair(Sample& chosen, Sample& rejected, std::int64_t length);
 
 // The first trained token of a sequence; its length without one.
 std::int64_t FirstTrained(const Sample& sequence);

@@ -34,9 +34,8 @@ const AnswerLogp& ReferenceTable::Of(std::uint64_t key) const {
   return found->second;
 }
 
-std::string ReferenceTable::ToText(std::string_view fingerprint) const {
-  std::string text = fmt::format("{{\"model\": {},\n\"logps\": {{",
-                                 FormatJson(OrderedJson(std::string(fingerprint))));
+std::string ReferenceTable::ToText(const Json& model) const {
+  std::string text = fmt::format("{{\"model\": {},\n\"logps\": {{", FormatJson(model));
   bool first = true;
   for (const auto& [key, value] : values_) {
     text += fmt::format("{}\n\"{:016x}\": [{}, {}]", first ? "" : ",", key,
@@ -46,18 +45,16 @@ std::string ReferenceTable::ToText(std::string_view fingerprint) const {
   return text + "}}\n";
 }
 
-std::optional<ReferenceTable> ReferenceTable::FromText(const std::string& text,
-                                                       std::string_view fingerprint,
-                                                       const std::string& where) {
+std::pair<ReferenceTable, Json> ReferenceTable::FromText(const std::string& text,
+                                                         const std::string& where) {
   const auto fail = [&] {
     ThrowInvalidInput("{}: expected the log-probabilities of a reference; {}", where, kAdvice);
   };
-  OrderedJson json;
-  if (TryParseJson(text, json) || !json.is_object() || !json.contains("model") ||
-      !json["model"].is_string() || !json.contains("logps") || !json["logps"].is_object()) {
+  Json json;  // not an OrderedJson, whose objects have few keys
+  if (TryParseJson(text, json) || !json.is_object() || !json["model"].is_object() ||
+      !json["logps"].is_object()) {
     fail();
   }
-  if (json["model"].get<std::string>() != fingerprint) return std::nullopt;
   ReferenceTable table;
   for (const auto& [key, value] : json["logps"].items()) {
     const bool is_pair =
@@ -65,7 +62,7 @@ std::optional<ReferenceTable> ReferenceTable::FromText(const std::string& text,
     if (!is_pair) fail();
     table.Add(KeyFromHex(key, where), {value[0].get<double>(), value[1].get<double>()});
   }
-  return table;
+  return {std::move(table), std::move(json["model"])};
 }
 
 }  // namespace qlora

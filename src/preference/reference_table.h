@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
+
+#include "io/json_fwd.h"
 
 namespace qlora {
 
@@ -27,13 +28,11 @@ class ReferenceTable {
   // Errors: Runtime, a bug of the caller, for a sample that was not measured.
   const AnswerLogp& Of(std::uint64_t key) const;
 
-  // Every bit of the values. fingerprint: of the model that measured them.
-  std::string ToText(std::string_view fingerprint) const;
-  // Returns nothing for a table of another fingerprint. Errors: InvalidInput for anything else than
-  // ToText has written.
-  static std::optional<ReferenceTable> FromText(const std::string& text,
-                                                std::string_view fingerprint,
-                                                const std::string& where);
+  // Every bit of the values. model: what measured them.
+  std::string ToText(const Json& model) const;
+  // Returns what ToText has written, and its model. Errors: InvalidInput for anything else.
+  static std::pair<ReferenceTable, Json> FromText(const std::string& text,
+                                                  const std::string& where);
 
  private:
   std::map<std::uint64_t, AnswerLogp> values_;

@@ -5,9 +5,9 @@
 
 #include "base/check.h"
 #include "io/json.h"
+#include "prompt/fit/template_names.h"
 #include "prompt/loss_mask.h"
 #include "prompt/rendered_conversation.h"
-#include "prompt/template_fit.h"
 
 namespace qlora {
 namespace {

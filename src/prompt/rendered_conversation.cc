@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "prompt/calls_as_messages.h"
+#include "prompt/fit/calls_as_messages.h"
 #include "prompt/missing_prompt.h"
 #include "prompt/part_renderings.h"
 

@@ -12,13 +12,13 @@
 #include "prompt/assistant_turns.h"
 #include "prompt/chat_template.h"
 #include "prompt/conversation.h"
-#include "prompt/template_fit.h"
+#include "prompt/fit/template_fit.h"
 
 namespace qlora {
 
 // What a conversation says, how a template shows it, and how it would show a variation: whoever
 // asks what a text depends on, asks here. A template runs
-//   once         for the text, and again where the conversation must be fitted (template_fit.h)
+//   once         for the text, and again where the conversation must be fitted (fit/template_fit.h)
 //   once or more for each trained turn and for the last answer (assistant_turns.h), unless the
 //                template marks what the assistant wrote with {% generation %}
 //   once or more for each variation, which has a text of its own

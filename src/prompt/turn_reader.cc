@@ -113,8 +113,8 @@ void TurnReader::TakeRole() {
                       where_, role_);
   }
   if (is_known) role_ = lower;
-  // A name that some templates know is kept: the template that is used decides (template_fit.h).
-  // ShareGPT's names are of its own.
+  // A name that some templates know is kept: the template that is used decides
+  // (fit/template_fit.h). ShareGPT's names are of its own.
   const bool is_kept = IsRoleOfSomeTemplates(role_) && (!by_from_ || role_ == "developer");
   if (is_known && !is_kept) role_ = known;
   message_["role"] = role_;

@@ -1,7 +1,6 @@
 #include "pull/hub_settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 
 #include "base/check.h"
@@ -60,10 +59,8 @@ HubSettings ReadHubSettings() {
   while (endpoint.ends_with('/')) endpoint.pop_back();
   if (!endpoint.empty()) settings.endpoint = endpoint;
   if (const std::string text = Environment("HF_HUB_DOWNLOAD_TIMEOUT"); !text.empty()) {
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), settings.idle_seconds);
-    if (error != std::errc() || end != text.data() + text.size() || settings.idle_seconds < 1 ||
-        settings.idle_seconds > 86400) {
+    settings.idle_seconds = ParseNumber<std::int64_t>(text).value_or(0);
+    if (settings.idle_seconds < 1 || settings.idle_seconds > 86400) {
       ThrowInvalidInput("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, found '{}'", text);
     }
   }

@@ -192,7 +192,8 @@ std::string WarnOfNoCheckpoint(const TrainOptions& options, const Schedule& sche
   const bool saves = in_epochs || (every.steps > 0 && every.steps < schedule.total_steps);
   // With load_best_model_at_end, evaluations save checkpoints.
   if (schedule.total_steps <= kLongRun || saves || options.load_best_model_at_end) return {};
-  return "no checkpoint is saved before the end; a crash would lose the run: --save_steps N";
+  return "no checkpoint is saved before the end; a crash would lose the steps until then: "
+         "--save_steps N";
 }
 
 }  // namespace qlora

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 
 #include "io/pattern.h"
 #include "jinja/python_str.h"
@@ -57,21 +56,6 @@ std::string CutAtStops(std::string text, const std::vector<std::string>& stops) 
     if (!stop.empty()) text.resize(std::min(text.find(stop), text.size()));
   }
   return text;
-}
-
-StopSearch::StopSearch(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  for (const std::string& stop : stops_) {
-    if (!stop.empty()) kept_ = std::max(kept_, stop.size() - 1);
-  }
-}
-
-bool StopSearch::Add(std::string_view piece) {
-  end_ += piece;
-  const bool found = std::any_of(stops_.begin(), stops_.end(), [&](const std::string& stop) {
-    return !stop.empty() && end_.find(stop) != std::string::npos;
-  });
-  if (end_.size() > kept_) end_.erase(0, end_.size() - kept_);
-  return found;
 }
 
 std::string Filtered(std::string answer, const TaskFilter& filter, std::string_view where) {

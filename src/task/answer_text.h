@@ -13,20 +13,6 @@ namespace qlora {
 // The text before the first of the stop texts: each cuts what the ones before it have left.
 std::string CutAtStops(std::string text, const std::vector<std::string>& stops);
 
-// Looks for stop texts in an answer that comes in pieces.
-class StopSearch {
- public:
-  explicit StopSearch(std::vector<std::string> stops);
-
-  // Takes the next piece. True when the answer has a stop text that it had not before.
-  bool Add(std::string_view piece);
-
- private:
-  std::vector<std::string> stops_;
-  std::size_t kept_ = 0;  // bytes of the answer's end in which a stop text may have begun
-  std::string end_;
-};
-
 // The answer after the steps of a filter. where: for messages about patterns.
 std::string Filtered(std::string answer, const TaskFilter& filter, std::string_view where);
 

@@ -1,5 +1,8 @@
 #include "task/decision_task.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -7,9 +10,11 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "base/stopwatch.h"
 #include "decision/class_labels.h"
 #include "decision/decision_record.h"
+#include "decision/decision_template.h"
 #include "io/json.h"
 #include "records/record_error.h"
 #include "task/paired_tests.h"
@@ -50,6 +55,19 @@ EvalOptions OptionsOf(const TaskFile& task, const TaskSplit& split, const TaskRe
   eval.reading.over_long = "error";
   eval.reading.decision = task.decision;
   return eval;
+}
+
+// The types of questions that are asked. Reads what of the definition needs no model.
+std::vector<QuestionType> TypesOf(const TaskFile& task) {
+  return NamePlace([&] { return task.path.string(); },
+                   [&] {
+                     const std::string& choice = task.decision.decision_template;
+                     const bool is_file = !choice.empty() && choice != "plain" && choice != "chat";
+                     if (is_file) DecisionTemplate(ReadTextFile(choice), choice);
+                     return ParseQuestionTypes(
+                         fmt::format("{}", fmt::join(task.decision.question_types, ",")),
+                         "question_types");
+                   });
 }
 
 // What a question counts for in part `part` of a metric.
@@ -125,6 +143,7 @@ void CheckDecisions(const TaskFile& task, const TaskOptions& options) {
         "their own",
         where, options.add_bos_token ? "add_bos_token" : "num_fewshot");
   }
+  const std::vector<QuestionType> types = TypesOf(task);
   const TaskSplit& split = SplitNamed(task, task.test_split);
   const TaskRecords records(split);
   const DecisionFields fields = FieldsOf(task, split);
@@ -133,10 +152,16 @@ void CheckDecisions(const TaskFile& task, const TaskOptions& options) {
     NamePlace([&] { return records.Where(i); },
               [&] {
                 const DecisionRecord record = ReadDecisionRecord(records.Read(i), fields);
-                for (const auto& target : record.targets) is_answered |= target.has_value();
+                for (std::size_t q = 0; q < record.targets.size(); ++q) {
+                  const QuestionType type = record.decision.questions[q].type;
+                  is_answered |= record.targets[q] && std::ranges::count(types, type) > 0;
+                }
               });
   }
-  if (!is_answered) ThrowInvalidInput("{}: none of its questions has an answer", where);
+  if (!is_answered) {
+    ThrowInvalidInput("{}: no question of question_types {} has an answer", where,
+                      fmt::join(task.decision.question_types, ", "));
+  }
 }
 
 TaskResult RunDecisions(Model& model, const TaskFile& task, const TaskOptions& options,

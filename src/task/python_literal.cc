@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/text.h"
 #include "unicode/unicode.h"
 
 namespace qlora {
@@ -107,11 +108,8 @@ class Parser {
 
   template <typename T>
   static std::optional<OrderedJson> Number(std::string_view word) {
-    T value = 0;
-    const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
-    const bool is_number =
-        !word.empty() && result.ec == std::errc() && result.ptr == word.data() + word.size();
-    return is_number ? std::optional<OrderedJson>(value) : std::nullopt;
+    const std::optional<T> value = ParseNumber<T>(word);
+    return value ? std::optional<OrderedJson>(*value) : std::nullopt;
   }
 
   std::string_view text_;

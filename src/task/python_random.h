@@ -3,8 +3,8 @@
 #ifndef QLORA_TASK_PYTHON_RANDOM_H_
 #define QLORA_TASK_PYTHON_RANDOM_H_
 
-#include <array>
 #include <cstdint>
+#include <random>
 #include <vector>
 
 namespace qlora {
@@ -19,14 +19,9 @@ class PythonRandom {
   std::vector<std::int64_t> Sample(std::int64_t n, std::int64_t k);
 
  private:
-  static constexpr std::size_t kWords = 624;
-
-  void Mix(std::uint32_t seed);
-  std::uint32_t Next();
   std::int64_t Below(std::int64_t n);
 
-  std::array<std::uint32_t, kWords> state_;
-  std::size_t at_ = kWords;
+  std::mt19937 engine_;
 };
 
 }  // namespace qlora

@@ -202,10 +202,8 @@ class DefinitionReader {
     options.Set(key, items, origin);
   }
 
-  // A definition that says nothing of texts asks the questions of its records.
   void ReadKind() {
-    const bool has_texts = json_.contains("doc_to_text") || json_.contains("doc_to_target");
-    const std::string kind = TextOr("output_type", has_texts ? "generate_until" : "decision");
+    const std::string kind = TextOr("output_type", "generate_until");
     if (kind == "multiple_choice") {
       task_.kind = TaskKind::kMultipleChoice;
     } else if (kind == "loglikelihood_rolling") {
@@ -465,7 +463,8 @@ fs::path FindTaskFile(const fs::path& folder, const std::string& name) {
   const fs::path file = folder / name;
   const fs::path installed = ProgramFolder().parent_path() / "share/qlora/tasks";
   const bool may_be_name = name.find_first_of("./") == name.npos;
-  if (!may_be_name || Exists(file) || !Exists(installed)) return file;
+  const bool is_there = Exists(file) && !fs::is_directory(file);
+  if (!may_be_name || is_there || !Exists(installed)) return file;
   if (Exists(installed / (name + ".yaml"))) return installed / (name + ".yaml");
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(installed)) {

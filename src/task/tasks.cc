@@ -196,11 +196,12 @@ class TaskRun {
   GenerateReport Answer(const std::string& context, const std::function<void()>& next) {
     GenerateOptions options;
     options.max_new_tokens = task_.max_gen_toks;
-    StopSearch stops(task_.until);
+    std::string answer;
     return model_.Generate(PromptText{context, tokens_.add_bos_token}, options,
                            [&](std::string_view piece) {
                              next();
-                             return !stops.Add(piece);
+                             answer += piece;
+                             return CutAtStops(answer, task_.until) == answer;
                            });
   }
 

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <memory>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
+#include "gguf/gguf.h"
+#include "io/gguf_path.h"
 #include "tokenizer/chat_template_files.h"
 #include "tokenizer/tokenizer.h"
 
@@ -113,6 +117,26 @@ std::string NoteOtherTokenizer(const fs::path& model_dir, const fs::path& adapte
   if (!config_decides || text_of(adapter.spec()) == text_of(model.spec())) return "";
   return fmt::format("the chat template of {} is used, which differs from the model's",
                      (adapter_dir / "tokenizer_config.json").string());
+}
+
+fs::path OtherChatTemplate(const fs::path& model_dir, const fs::path& adapter_dir) {
+  std::vector<ChatTemplateText> of_model;
+  if (const auto gguf = FindGguf(model_dir)) {
+    const std::unique_ptr<GgufReader> file = OpenGguf(*gguf);
+    const auto* text = file->Get<std::string>("tokenizer.chat_template");
+    if (text != nullptr) of_model.push_back({"default", *text});
+  } else {
+    of_model = ReadChatTemplates(model_dir, {}, TemplateUse::kShow);
+  }
+  const auto text_of = [](const std::vector<ChatTemplateText>& templates) {
+    return templates.empty() ? std::string() : std::string(Trim(templates.front().text));
+  };
+  if (text_of(WithAdapterTemplates(of_model, adapter_dir, TemplateUse::kShow)) ==
+      text_of(of_model)) {
+    return {};
+  }
+  return adapter_dir / (fs::exists(adapter_dir / kChatTemplateFile) ? kChatTemplateFile
+                                                                    : "tokenizer_config.json");
 }
 
 }  // namespace qlora

@@ -34,6 +34,12 @@ std::size_t TokenizerFileBytes(const std::filesystem::path& model_dir,
 std::string NoteOtherTokenizer(const std::filesystem::path& model_dir,
                                const std::filesystem::path& adapter_dir);
 
+// The file that holds the chat template of the adapter, chat_template.jinja or
+// tokenizer_config.json, where it is another than the model's or the model has none; otherwise "".
+// model_dir may be a GGUF file.
+std::filesystem::path OtherChatTemplate(const std::filesystem::path& model_dir,
+                                        const std::filesystem::path& adapter_dir);
+
 }  // namespace qlora
 
 #endif  // QLORA_TOKENIZER_ADAPTER_FILES_H_

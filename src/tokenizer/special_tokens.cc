@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "base/text.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/json_value.h"
 #include "tokenizer/optional_file.h"
@@ -44,9 +44,8 @@ AddedToken NamedToken(const JsonValue& value) {
 
 // "128009", as the keys of added_tokens_decoder.
 std::int32_t IdOfKey(const std::string& key, const JsonValue& where) {
-  std::int32_t id = -1;
-  const auto end = std::from_chars(key.data(), key.data() + key.size(), id).ptr;
-  if (end != key.data() + key.size() || id < 0) where.Fail("ids as keys, found '" + key + "'");
+  const std::int32_t id = ParseNumber<std::int32_t>(key).value_or(-1);
+  if (id < 0) where.Fail("ids as keys, found '" + key + "'");
   return id;
 }
 

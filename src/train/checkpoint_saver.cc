@@ -1,41 +1,21 @@
 #include "train/checkpoint_saver.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/resume_options.h"
 #include "checkpoint/retention.h"
 #include "checkpoint/run_info.h"
-#include "data/data_options.h"
-#include "decision/decision_file.h"
 #include "dist/agreement.h"
-#include "inference/asked_questions.h"
-#include "inference/decision_evaluation.h"
-#include "io/json.h"
-#include "log/log_files.h"
 #include "plan/run/prepared_run.h"
 #include "plan/run/run_folder.h"
-#include "qlora/model_options.h"
 #include "tokenizer/adapter_files.h"
 #include "tokenizer/lookup_tables.h"
+#include "train/decision_finish.h"
 
 namespace qlora {
-namespace {
-
-// The data of temperatures, for decision.json.
-std::string CalibrationName(const DataFields& fields) {
-  if (!fields.calibration_dataset.empty()) {
-    return fmt::format("{}", fmt::join(fields.calibration_dataset, ", "));
-  }
-  return fmt::format("calibration_size {} of {}", fields.calibration_size,
-                     fmt::join(fields.dataset, ", "));
-}
-
-}  // namespace
 
 void CheckAdaptersAgree(LoadedRun& loaded) {
   if (loaded.communicator.is_alone()) return;
@@ -127,7 +107,7 @@ void CheckpointSaver::Write(const TrainPosition& at) {
         // The tokenizer of the base is at hand; one that came with an adapter goes
         // along.
         if (plan_.run->data->has_other_tokenizer) CopyTokenizer(unfinished);
-        WriteDecisions(unfinished);
+        WriteDecisions(plan_, unfinished);
       });
   // The old best is no longer needed and counts like any other in RemoveOldCheckpoints.
   if (at.best.step == at.step) best_ = dir;
@@ -136,59 +116,6 @@ void CheckpointSaver::Write(const TrainPosition& at) {
                          KeepsBest() ? at.best.step : -1);
   }
   observer_.OnCheckpoint(dir.string());
-}
-
-void CheckpointSaver::WriteDecisions(const std::filesystem::path& dir,
-                                     const Temperatures& temperatures,
-                                     const std::string& fitted_on) const {
-  const PromptLayout& layout = *plan_.run->data->recorded.record.layout;
-  if (layout.kind != PromptLayout::Kind::kDecision) return;
-  const DecisionTokenizer tokenizer(plan_.run->data->tokenizer);
-  WriteDecisionFile(dir, {.decision_template = layout.prompt_template,
-                          .temperatures = temperatures,
-                          .labels = tokenizer.LabelTexts(),
-                          .fitted_on = fitted_on});
-}
-
-DecisionFinish CheckpointSaver::FinishDecisions() {
-  const RunData& data = *plan_.run->data;
-  const bool decides = data.recorded.record.layout->kind == PromptLayout::Kind::kDecision;
-  // The root has the adapter of the result, and with one stage all layers: it asks alone.
-  if (!decides || !loaded_.communicator.is_root() || plan_.run->start.place.stages > 1) return {};
-  const std::unique_ptr<Communicator> alone = MakeOneProcess();
-  DecisionFinish finish;
-  Temperatures temperatures;
-  const DecisionOptions options =
-      ToDataOptions(plan_.options.data, DataPurpose::kEvaluation, data.limits).decision;
-  const auto ask = [&](const Dataset& dataset, const auto& take) {
-    const DecisionEncoder encoder(dataset.layout().prompt_template, options, data.tokenizer);
-    AskedQuestions asked(encoder);
-    AskAll(dataset, encoder, asked);
-    take(asked, *asked.Run(*alone, RankPlace(), *loaded_.decoder, &loaded_.adapter,
-                           loaded_.passes.front()));
-  };
-  if (data.calibration) {
-    ask(*data.calibration, [&](const AskedQuestions& asked, const DatasetSums& sums) {
-      const std::vector<FittedTemperature> fitted = FitTemperatures(asked.Answers(sums, {}).rows);
-      temperatures = ToUse(fitted);
-      for (const FittedTemperature& one : fitted) {
-        finish.notes.push_back("temperature of " + Describe(one));
-      }
-    });
-    WriteDecisions(plan_.options.output_dir, temperatures, CalibrationName(plan_.options.data));
-  }
-  if (!data.held_out || !data.held_out->has_one_layout()) return finish;
-  ask(*data.held_out, [&](const AskedQuestions& asked, const DatasetSums& sums) {
-    finish.result = JudgeDecisions(asked, sums, temperatures, EvalOptions().ece_bins);
-  });
-  OrderedJson json = {{"decision", ParseOrderedJson(finish.result->metrics, "metrics")}};
-  if (!finish.result->metrics_before.empty()) {
-    json["decision_before_temperature"] =
-        ParseOrderedJson(finish.result->metrics_before, "metrics");
-  }
-  WriteTextFile(std::filesystem::path(plan_.options.output_dir) / kDecisionMetrics,
-                FormatJson(json, 2) + '\n');
-  return finish;
 }
 
 void CheckpointSaver::CopyTokenizer(const std::filesystem::path& dir) const {
@@ -203,7 +130,7 @@ void CheckpointSaver::SaveResult(const TrainPosition& at) {
   loaded_.adapter.Save(run_dir);
   SaveBaseRecord(run_dir, RecordedBase(*plan_.run));
   CopyTokenizer(run_dir);
-  WriteDecisions(run_dir);
+  WriteDecisions(plan_, run_dir);
   const bool best_is_earlier = KeepsBest() && at.best.step >= 0 && at.best.step != at.step;
   if (!best_is_earlier) return;
   loaded_.adapter.Read(best_);

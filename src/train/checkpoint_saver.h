@@ -3,13 +3,10 @@
 #define QLORA_TRAIN_CHECKPOINT_SAVER_H_
 
 #include <filesystem>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "base/folder_lock.h"
 #include "checkpoint/train_position.h"
-#include "decision/decision_temperature.h"
 #include "qlora/train.h"
 #include "step/interval.h"
 #include "train/loaded_run.h"
@@ -42,10 +39,6 @@ class CheckpointSaver {
   // load_best_model_at_end, the adapter of the best evaluation, so that a failure leaves one of the
   // two.
   void SaveResult(const TrainPosition& at);
-  // Of a run of decisions without pipeline stages, on rank 0, with the adapter of the result: fits
-  // temperatures to the calibration data and keeps them beside it, then judges the answers to the
-  // evaluation data. Communicates nothing.
-  DecisionFinish FinishDecisions();
 
  private:
   void Write(const TrainPosition& at);
@@ -55,9 +48,6 @@ class CheckpointSaver {
   // True while output_dir is the folder that the run holds.
   bool HasFolder() const;
   [[noreturn]] void ThrowMoved() const;
-  // Of a run of decisions: writes their template.
-  void WriteDecisions(const std::filesystem::path& dir, const Temperatures& temperatures = {},
-                      const std::string& fitted_on = {}) const;
   // Copies the files of the tokenizer that the run reads.
   void CopyTokenizer(const std::filesystem::path& dir) const;
   bool KeepsBest() const { return plan_.options.load_best_model_at_end; }

@@ -4,9 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include "inference/answers.h"
 #include "plan/run/prepared_run.h"
-#include "plan/visited_samples.h"
 
 namespace qlora {
 namespace {
@@ -60,35 +58,17 @@ EvalProgress Evaluation::ProgressFrom(std::int64_t before) {
 
 // Runs in the arena of training's activations, which hold nothing between steps. Stopping is asked
 // for at every progress report; an evaluation that was stopped has no result.
-std::optional<DatasetSums> Evaluation::Measure(const Dataset& data, double kl,
-                                               std::int64_t before) {
-  const Objective& objective = *plan_.run->steps.step.objective;
-  SampleList list = ListOf(data);
-  list.kl = kl;
-  if (objective.needs_reference()) {
-    list.reference = [&](std::int64_t i) { return loaded_.reference.Of(data.key(i)); };
-  }
-  return EvaluateDataset(loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                         &loaded_.adapter, objective, list, false, loaded_.passes.front(),
-                         ProgressFrom(before));
+AnswerMeter Evaluation::MeterFrom(std::int64_t before) {
+  return {loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
+          &loaded_.adapter,     loaded_.passes.front(), ProgressFrom(before)};
 }
 
 // As WindowTotals::kl, over all of the data: the prompts of one file may be all the same. 0 where
 // the objective needs none.
 std::optional<double> Evaluation::MeasureKl() {
   if (!plan_.run->steps.step.objective->needs_kl()) return 0;
-  const Dataset& data = *plan_.run->data->held_out;
-  const std::int64_t max_length = plan_.run->data->stream.max_length;
-  const std::vector<MismatchedRow> rows = VisitedByEvaluation(data, true).mismatched;
-  const AnswerMeter meter{loaded_.communicator, plan_.run->start.place, *loaded_.decoder,
-                          &loaded_.adapter,     loaded_.passes.front(), ProgressFrom(0)};
-  const auto answers = meter.Measure(ListOf(data, rows, max_length), 1);
-  if (!answers) return {};
-  double sum = 0;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    sum += (*answers)[i].chosen - loaded_.reference.Of(KeyOf(data, rows[i])).chosen;
-  }
-  return std::max(0.0, sum / static_cast<double>(rows.size()));
+  return MeterFrom(0).MeasureKl(*plan_.run->data->held_out, loaded_.reference,
+                                plan_.run->data->stream.max_length);
 }
 
 // Several files are measured as one: their sums are added.
@@ -99,19 +79,13 @@ std::optional<EvalReport> Evaluation::MeasureAll() {
   if (!kl) return {};
   EvalReport report;
   DatasetSums all;
-  all.sums.resize(objective.sums());
-  all.totals.kl = *kl;
   std::int64_t before = 0;
   const auto measure = [&](const Dataset& data, const std::string& file) {
-    const std::optional<DatasetSums> part = Measure(data, *kl, before);
+    const std::optional<DatasetSums> part =
+        MeterFrom(before).Evaluate(objective, data, loaded_.reference, *kl);
     if (!part) return false;
     before += data.size();
-    for (std::int64_t i = 0; i < std::ssize(all.sums); ++i) all.sums[i] += part->sums[i];
-    all.totals.supervised += part->totals.supervised;
-    all.totals.rows += part->totals.rows;
-    all.totals.chosen += part->totals.chosen;
-    all.totals.samples += part->totals.samples;
-    all.seconds += part->seconds;
+    all.Add(*part);
     if (!file.empty()) {
       report.files.push_back(
           {file, objective.Values(part->sums, part->totals).front(), part->totals.supervised});

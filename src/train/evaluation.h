@@ -9,7 +9,7 @@
 
 #include "checkpoint/train_position.h"
 #include "data/dataset.h"
-#include "inference/dataset_loss.h"
+#include "inference/answer_meter.h"
 #include "log/run_log.h"
 #include "qlora/train.h"
 #include "step/interval.h"
@@ -39,8 +39,9 @@ class Evaluation {
     Dataset data;
   };
 
-  // kl: of all data. before: samples, for the progress. Nothing when the run is to stop.
-  std::optional<DatasetSums> Measure(const Dataset& data, double kl, std::int64_t before);
+  // before: samples that are done, for the progress.
+  AnswerMeter MeterFrom(std::int64_t before);
+  // Nothing when the run is to stop.
   std::optional<EvalReport> MeasureAll();
   std::optional<double> MeasureKl();
   EvalProgress ProgressFrom(std::int64_t before);

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/file.h"
-#include "checkpoint/config_text.h"
+#include "checkpoint/resume_options.h"
 #include "dist/together.h"
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 #include "io/json.h"
 #include "machine/simd_target.h"
 #include "plan/preference_options.h"
@@ -27,47 +27,20 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 34;
 
-// The options that decide what the reference computes.
-constexpr const char* kOptions[] = {"load_in_4bit",
-                                    "bnb_4bit_quant_type",
-                                    "bnb_4bit_use_double_quant",
-                                    "compute_dtype",
-                                    "adapter",
-                                    "lora_r",
-                                    "lora_alpha",
-                                    "lora_target_modules",
-                                    "exclude_modules",
-                                    "modules_to_save",
-                                    "layers_to_transform",
-                                    "rank_pattern",
-                                    "alpha_pattern",
-                                    "use_rslora",
-                                    "use_dora",
-                                    "init_lora_weights",
-                                    "seed",
-                                    "reference",
-                                    "ld_alpha"};
-
-// The name of an adapter says nothing of its values.
+// Of the values of an adapter, of which its name says nothing; "" where there is none.
 std::string HashOf(const std::string& adapter) {
   const fs::path file = fs::path(adapter) / "adapter_model.safetensors";
   if (adapter.empty() || !fs::exists(file)) return "";
-  std::uint64_t hash = 0;
-  for (const char byte : ReadTextFile(file, kMostBytes)) {
-    hash = MixBits(hash ^ static_cast<unsigned char>(byte));
-  }
-  return fmt::format(" {:016x}", hash);
+  return fmt::format("{:016x}", HashBytes(ReadTextFile(file, kMostBytes)));
 }
 
-std::string FingerprintOf(const TrainPlan& plan, std::uint64_t weights) {
-  TrainOptions options = plan.options;
-  OptionTable table;
-  options.Declare(table);
-  std::string text = fmt::format("weights {:016x} kernels {}", weights, NameOf(ActiveSimdTarget()));
-  for (const char* name : kOptions) {
-    text += fmt::format(" {}={}", name, table.Find(name)->ToString());
-  }
-  return text + HashOf(options.adapter) + HashOf(options.preference.reference);
+// What measures: a run that may resume from a checkpoint of these options measures the same.
+Json ModelOf(const TrainPlan& plan, std::uint64_t weights) {
+  Json model = RecordedOptions(plan, weights);
+  model["kernels"] = NameOf(ActiveSimdTarget());
+  model["values of adapter"] = HashOf(plan.options.adapter);
+  model["values of reference"] = HashOf(plan.options.preference.reference);
+  return model;
 }
 
 // The adapter of the reference. The run's own stands for itself before the first step; null: the
@@ -115,40 +88,20 @@ std::vector<Part> PartsOf(const TrainPlan& plan, const TrainPosition& at,
   return parts;
 }
 
-// False when the run is to stop.
-bool Measure(const AnswerMeter& meter, const Part& part, double ld_alpha, std::int64_t max_length,
-             ReferenceTable& table) {
-  if (!part.missing.samples.empty()) {
-    const Dataset dataset = part.dataset->Subset(part.missing.samples);
-    const auto answers = meter.Measure(ListOf(dataset), ld_alpha);
-    if (!answers) return false;
-    for (std::size_t i = 0; i < answers->size(); ++i) {
-      table.Add(part.dataset->key(part.missing.samples[i]), (*answers)[i]);
-    }
-  }
-  const std::vector<MismatchedRow>& rows = part.missing.mismatched;
-  if (rows.empty()) return true;
-  const auto answers = meter.Measure(ListOf(*part.dataset, rows, max_length), ld_alpha);
-  if (!answers) return false;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    table.Add(KeyOf(*part.dataset, rows[i]), (*answers)[i]);
-  }
-  return true;
-}
-
-// What an earlier part of the run has measured; rank 0 has the file.
-ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator,
-                         const std::string& fingerprint) {
+// What an earlier part of the run has measured; rank 0 has the file, and decides.
+ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator, const Json& model) {
   const fs::path file = fs::path(plan.options.output_dir) / kReferenceFile;
-  const std::string of_root = MakeTogether(communicator, [&] {
+  const std::string of_root = MakeTogether(communicator, [&]() -> std::string {
     const bool has = communicator.is_root() && plan.run->start.checkpoint && fs::exists(file);
-    return has ? ReadTextFile(file, kMostBytes) : "";
+    if (!has) return "";
+    std::string text = ReadTextFile(file, kMostBytes);
+    const Json then = ReferenceTable::FromText(text, file.string()).second;
+    return DifferencesOnResume(then, model).empty() ? text : "";
   });
   const std::string text = BroadcastLongText(communicator, of_root);
   if (text.empty()) return {};
-  return MakeTogether(communicator, [&] {
-    return ReferenceTable::FromText(text, fingerprint, file.string()).value_or(ReferenceTable());
-  });
+  return MakeTogether(communicator,
+                      [&] { return ReferenceTable::FromText(text, file.string()).first; });
 }
 
 }  // namespace
@@ -158,11 +111,8 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
   const Objective& objective = *plan.run->steps.step.objective;
   if (!objective.needs_reference()) return;
   Communicator& communicator = loaded.communicator;
-  // That of rank 0 counts, which has the table.
-  const std::string fingerprint = BroadcastText(communicator, MakeTogether(communicator, [&] {
-                                                  return FingerprintOf(plan, loaded.weights_hash);
-                                                }));
-  loaded.reference = LoadTable(plan, communicator, fingerprint);
+  const Json model = MakeTogether(communicator, [&] { return ModelOf(plan, loaded.weights_hash); });
+  loaded.reference = LoadTable(plan, communicator, model);
   const std::vector<Part> parts = PartsOf(plan, at, loaded.reference);
   if (parts.empty()) return;
   std::optional<LoraAdapter> other;
@@ -177,8 +127,8 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
                             return !stop.AskHere();
                           }};
   for (const Part& part : parts) {
-    if (Measure(meter, part, objective.ld_alpha(), plan.run->data->stream.max_length,
-                loaded.reference)) {
+    if (meter.MeasureInto(loaded.reference, *part.dataset, part.missing, objective.ld_alpha(),
+                          plan.run->data->stream.max_length)) {
       continue;
     }
     stop.Ask();  // so that all ranks know
@@ -187,7 +137,7 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
   Together(communicator, [&] {
     if (!communicator.is_root()) return;
     WriteTextFile(fs::path(plan.options.output_dir) / kReferenceFile,
-                  loaded.reference.ToText(fingerprint));
+                  loaded.reference.ToText(model));
   });
 }
 

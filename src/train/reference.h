@@ -4,7 +4,7 @@
 #define QLORA_TRAIN_REFERENCE_H_
 
 #include "checkpoint/train_position.h"
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 #include "qlora/context.h"
 #include "qlora/train.h"
 #include "train/loaded_run.h"

@@ -1,5 +1,5 @@
-// How long a run takes on this machine: the arithmetic of its steps over the rate of products,
-// which a short probe measures.
+#include "train/step_time.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -9,7 +9,6 @@
 #include "pass/flops.h"
 #include "pass/pass_shape.h"
 #include "plan/run/prepared_run.h"
-#include "qlora/train.h"
 
 namespace qlora {
 namespace {
@@ -17,6 +16,24 @@ namespace {
 // A step takes this much longer than its arithmetic at the rate of products: norms, attention, the
 // optimizer (docs/performance.md has shares of some models).
 constexpr double kBesidesProducts = 1.25;
+
+// The base and the adapter pass an anchor forward, and the adapter passes it backward: three
+// passes, where a token that is trained on has two.
+constexpr double kAnchorPasses = 1.5;
+
+// FLOPs of a step for each token of texts of `length` tokens.
+double TokenFlops(const PreparedRun& run, std::int64_t length) {
+  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
+  double flops = 0;
+  for (const Recompute level : recompute) {
+    flops += StepFlops(run.base.config, run.base.adapter, 1, 1, length, level);
+  }
+  return flops / static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
+}
+
+std::int64_t MeanLength(const Dataset& data) {
+  return data.report().tokens / std::max<std::int64_t>(data.size(), 1);
+}
 
 // FLOP/s of a product like those of the model, of `rows` rows.
 double MeasureProducts(Backend& backend, const DecoderConfig& config, const Precision& precision,
@@ -49,26 +66,28 @@ double MeasureProducts(Backend& backend, const DecoderConfig& config, const Prec
 
 }  // namespace
 
+double RemainingFlops(const TrainPlan& plan) {
+  const PreparedRun& run = *plan.run;
+  const RunData& data = *run.data;
+  const BatchStream stream(data.train, data.stream);
+  double flops = static_cast<double>(data.train.report().tokens) /
+                 static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
+                 TokenFlops(run, MeanLength(data.train));
+  if (data.anchors) {
+    const BatchStream anchors(*data.anchors, data.anchor_stream);
+    flops += kAnchorPasses * anchors.FillRate() * static_cast<double>(anchors.MaxRows()) *
+             TokenFlops(run, MeanLength(*data.anchors));
+  }
+  return flops * static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
+}
+
 double EstimateSeconds(Context& context, const TrainPlan& plan) {
   const PreparedRun& run = *plan.run;
-  const Dataset& train = run.data->train;
-  const BatchStream stream(train, run.data->stream);
-  const std::vector<Recompute>& recompute = run.steps.needs.recompute;
-  const std::int64_t length = train.report().tokens / std::max<std::int64_t>(train.size(), 1);
-  double flops = 0;  // of one token
-  for (const Recompute level : recompute) {
-    flops += StepFlops(run.base.config, run.base.adapter, 1, 1, length, level);
-  }
-  flops /= static_cast<double>(std::max<std::int64_t>(std::ssize(recompute), 1));
-  const double tokens =
-      static_cast<double>(train.report().tokens) /
-      static_cast<double>(StepsOfEpoch(plan.options, stream, 0)) *
-      static_cast<double>(plan.total_steps - (plan.resume ? plan.resume->step : 0));
   const std::unique_ptr<Backend> backend =
       run.start.backends->Make(context, run.base.precision.activation);
   const std::int64_t rows = std::clamp<std::int64_t>(run.steps.needs.train_rows, 16, 512);
   const double rate = MeasureProducts(*backend, run.base.config, run.base.precision, rows);
-  return kBesidesProducts * tokens * flops / (rate * plan.ranks.ranks);
+  return kBesidesProducts * RemainingFlops(plan) / (rate * plan.ranks.ranks);
 }
 
 }  // namespace qlora

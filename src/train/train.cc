@@ -23,6 +23,7 @@
 #include "step/interval.h"
 #include "step/optimizer.h"
 #include "train/checkpoint_saver.h"
+#include "train/decision_finish.h"
 #include "train/divergence.h"
 #include "train/evaluation.h"
 #include "train/loaded_run.h"
@@ -215,7 +216,7 @@ RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, Train
   // The last that the ranks do together: nobody waits for what rank 0 does behind it, however long.
   RunSummary summary = Summarize(plan, loaded, out, first_step, at);
   if (!saves) return summary;
-  summary.decisions = out.checkpoints.FinishDecisions();
+  summary.decisions = FinishDecisions(plan, loaded);
   WriteModelCard(plan, at, out.log.mean_loss());
   out.samples.Write(at);
   // The mark that the run is complete comes last, after everything that it vouches for.

@@ -12,7 +12,7 @@
 #include "base/matrix.h"
 #include "base/random.h"
 #include "io/json.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/test_util.h"
 #include "model/checkpoint.h"
 #include "test_build.h"

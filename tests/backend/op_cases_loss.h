@@ -33,27 +33,39 @@ TEST_P(OpTest, CrossEntropy) {
           Matrix loss(wide(), 1, s.rows);
           Matrix hit(wide(), 1, s.rows);
           Matrix hit64 = Convert(loss, DType::kF64);
+          Matrix mean(wide(), 1, s.rows);
+          Matrix mean64 = Convert(mean, DType::kF64);
           Matrix capped64 = Convert(logits, DType::kF64);
           Matrix loss64 = Convert(loss, DType::kF64);
-          reference().Run(ops::CrossEntropy{
-              targets, softcap, {}, capped64.view(), loss64.view(), hit64.view()});
+          reference().Run(ops::CrossEntropy{targets,
+                                            softcap,
+                                            {},
+                                            capped64.view(),
+                                            loss64.view(),
+                                            hit64.view(),
+                                            0,
+                                            mean64.view()});
           const Matrix logprob64 = loss64;
           Matrix out64 = Convert(logits, DType::kF64);
           reference().Run(ops::CrossEntropy{
               targets, softcap, row_scale64.view(), out64.view(), loss64.view(), {}, smoothing});
           backend().Reserve({.rows = s.rows, .vocab_rows = s.rows, .vocab = s.cols});
           backend().Run(ops::CrossEntropy{targets, softcap, row_scale.view(), logits.view(),
-                                          loss.view(), hit.view(), smoothing});
+                                          loss.view(), hit.view(), smoothing, mean.view()});
           // A cap can round different logits to the same value.
           if (softcap == 0) ExpectEqual(hit, Convert(hit64, wide()), "hit");
 
           // A capped logit c has an error of e_c; c - max has e_c more and is at most 2 max|c|.
           const double unit = kMathRoundings * UnitRoundoff(wide());
           std::vector<double> error_of_row;
+          std::vector<double> mean_error;
           for (std::int64_t n = 0; n < s.rows; ++n) {
             double size = 0;
             for (std::int64_t v = 0; v < s.cols; ++v)
               size = std::max(size, std::abs(capped64(n, v)));
+            // The largest logit and the mean of the distances from it.
+            mean_error.push_back(2 * unit * static_cast<double>(softcap) +
+                                 Gamma(s.cols + 3, UnitRoundoff(wide())) * 3 * size);
             // The mean of all logits, for smoothing, is a sum of V terms of at most 2 max|c|.
             error_of_row.push_back(4 * unit * (1 + size) + Gamma(s.cols, UnitRoundoff(wide())) *
                                                                (1 + smoothing * 2 * size));
@@ -61,6 +73,9 @@ TEST_P(OpTest, CrossEntropy) {
           ExpectWithin(loss, loss64,
                        Bound(loss, [&](std::int64_t, std::int64_t n) { return error_of_row[n]; }),
                        "logprob");
+          ExpectWithin(mean, mean64,
+                       Bound(mean, [&](std::int64_t, std::int64_t n) { return mean_error[n]; }),
+                       "mean");
           ExpectWithin(
               logits, out64,
               Bound(out64,

@@ -267,11 +267,14 @@ TEST_F(ReferenceBackendTest, CrossEntropyWithoutGradientKeepsCappedLogits) {
   Matrix logits = Make({{3, -6}});
   Matrix logprob(DType::kF64, 1, 1);
   const std::vector<std::int32_t> targets = {0};
-  backend_->Run(ops::CrossEntropy{targets, 3.0f, {}, logits.view(), logprob.view()});
+  Matrix mean(DType::kF64, 1, 1);
+  backend_->Run(
+      ops::CrossEntropy{targets, 3.0f, {}, logits.view(), logprob.view(), {}, 0, mean.view()});
   const double a = 3 * std::tanh(1.0);
   const double b = 3 * std::tanh(-2.0);
   ExpectValues(logits, {{a, b}});
   ExpectValues(logprob, {{-std::log1p(std::exp(b - a))}});
+  ExpectValues(mean, {{(a + b) / 2}});
 }
 
 // q = (3/4, 1/4) and p = (1/2, 1/2).

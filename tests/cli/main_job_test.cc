@@ -238,6 +238,8 @@ TEST_F(MainJobTest, InspectsADataset) {
   const Outcome alone = Run({"inspect", "--dataset", "pairs.jsonl"});
   EXPECT_EQ(alone.code, 0) << alone.err;
   EXPECT_THAT(alone.out, HasSubstr("format prompt_completion"));
+  const nlohmann::json without = RunJson({"inspect", "pairs.jsonl", "--ignore-fields", "prompt"});
+  EXPECT_EQ(without.at("files")[0].at("fields").size(), 1u);
 }
 
 }  // namespace

@@ -117,6 +117,37 @@ TEST_F(MigrateValuesTest, Preferences) {
             Fate::kUnsupported);
 }
 
+TEST_F(MigrateValuesTest, Decisions) {
+  const std::string unsloth =
+      "FastDecisionModel:\n  model_name: m\n  decision_head: clef\n  max_seq_length: 1024\n"
+      "DecisionTrainer:\n  brier_weight: 0.5\n  ordinal_weight: 0.25\n  label_smoothing: 0.1\n"
+      "  head_learning_rate: 1e-4\n  kl_weight: 0.1\n";
+  EXPECT_THAT(Yaml(unsloth, "auto"),
+              AllOf(HasSubstr("brier_weight: 0.5\n"), HasSubstr("ordinal_weight: 0.25\n"),
+                    HasSubstr("label_smoothing_factor: 0.1\n"), HasSubstr("max_length: 1024\n"),
+                    HasSubstr("model_name_or_path: m\n")));
+  EXPECT_EQ(FateOf(unsloth, "auto", "decision_head"), Fate::kNotNeeded);
+  EXPECT_EQ(FateOf(unsloth, "auto", "kl_weight"), Fate::kUnsupported);
+  for (const MigratedKey& key : Migrate(unsloth, "their.yaml", "auto").keys) {
+    if (key.key == "ordinal_weight") EXPECT_THAT(key.text, HasSubstr("mean"));
+  }
+
+  const std::string sysone =
+      "DecoderModel:\n  model: Qwen/Qwen3-0.6B\n  tuning: qlora\n  lora_rank: 16\n"
+      "fit:\n  epochs: 2\n  lr: 1e-4\n  batch_size: 4\n  calibration_size: 0.1\n  rows: rows\n";
+  const Migration migrated = Migrate(sysone, "their.yaml", "auto");
+  EXPECT_EQ(migrated.tool, "sysone");
+  EXPECT_THAT(migrated.yaml,
+              AllOf(HasSubstr("model_name_or_path: Qwen/Qwen3-0.6B\n"), HasSubstr("lora_r: 16\n"),
+                    HasSubstr("load_in_4bit: true\n"), HasSubstr("num_train_epochs: 2\n"),
+                    HasSubstr("learning_rate: 1e-4\n"), HasSubstr("calibration_size: 0.1\n"),
+                    HasSubstr("per_device_train_batch_size: 4\n")));
+  EXPECT_EQ(FateOf(sysone, "auto", "rows"), Fate::kUnsupported);
+  EXPECT_THAT(Yaml("tuning: lora\n", "auto"), HasSubstr("load_in_4bit: false\n"));
+  EXPECT_EQ(FateOf("tuning: head\n", "auto", "tuning"), Fate::kUnsupported);
+  EXPECT_EQ(FateOf("EncoderModel: {tuning: lora}\n", "auto", "EncoderModel"), Fate::kUnsupported);
+}
+
 // Settings of preferences stand in files that train on examples, where they do nothing.
 TEST_F(MigrateValuesTest, PreferencesTakeTheirMethod) {
   const auto lacks = [](const std::string& text, const std::string& from) {

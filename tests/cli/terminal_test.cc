@@ -9,6 +9,8 @@
 #include <limits>
 #include <sstream>
 
+#include "command/common.h"
+
 namespace qlora {
 namespace {
 
@@ -45,6 +47,15 @@ TEST(Terminal, AsksTheDescriptorAndTheEnvironment) {
   EXPECT_FALSE(StyleOf(file).live);
   EXPECT_FALSE(StyleOf(file).color);
   for (const int fd : {file, terminal, master}) close(fd);
+}
+
+// A file has the text of a model as it is; a terminal would obey it.
+TEST(Terminal, ShowsNoControlCharactersOfAModel) {
+  std::ostringstream out;
+  Console console{out, out, kNoTerminal, kNoTerminal};
+  EXPECT_EQ(Shown(console, "a\x1b[2Jb\n"), "a\x1b[2Jb\n");
+  console.out_style = kNarrow;
+  EXPECT_EQ(Shown(console, "a\x1b[2Jb\n"), "a\\x1b[2Jb\n");
 }
 
 TEST(Terminal, FormatsDurations) {

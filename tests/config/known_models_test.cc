@@ -133,6 +133,7 @@ const std::map<std::string, std::int64_t> kParameters = {
     {"Falcon3-10B", 10305653760},
     {"granite-3.3-2b", 2533539840},
     {"granite-3.3-8b", 8170864640},
+    {"granite-swash-2b", 2144463840},
     {"granite-4.0-350m", 352379904},
     {"granite-4.0-1b", 1631750144},
     {"granite-4.0-micro", 3402836480},
@@ -170,6 +171,7 @@ TEST(KnownModelsTest, LayersOfNewFamiliesSeeWhatTheirConfigurationsSay) {
   EXPECT_EQ(windows("EXAONE-4.0-1.2B"), (Layers{{0, 30}}));
   EXPECT_EQ(windows("EXAONE-4.0-32B"), (Layers{{0, 16}, {4096, 48}}));
   EXPECT_EQ(windows("LFM3-1.7B"), (Layers{{0, 19}, {256, 5}}));
+  EXPECT_EQ(windows("granite-swash-2b"), (Layers{{0, 7}, {128, 17}}));
 }
 
 TEST(KnownModelsTest, NamesHaveManyForms) {

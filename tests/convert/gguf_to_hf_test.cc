@@ -1,5 +1,5 @@
 // Checkpoints of Hugging Face that are made of a GGUF file: the model, the configuration and the
-// tokenizer of the file. Tokenizers by kind are in gguf_tokenizer_keys_test.cc.
+// tokenizer of the file. Tokenizers by kind are in export/gguf_tokenizer_keys_test.cc.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -136,10 +136,41 @@ TEST_F(InspectTest, RecordsThatTrainingRefusesAreCounted) {
   EXPECT_EQ(found.at("preferences"), "answers with a label");
   EXPECT_EQ(found.at("bad_records"), 1);
 
+  found = survey(R"({"prompt": "a", "completion": "b", "label": true}
+{"prompt": "a", "chosen": "b", "rejected": "c"}
+)");
+  EXPECT_EQ(found.at("preferences"), "answers with a label");
+  EXPECT_EQ(found.at("bad_records"), 0) << "a pair is two answers with labels";
+
   found = survey(R"({"prompt": "a", "completion": "b"}
 )");
   EXPECT_EQ(found.at("preferences"), "");
   EXPECT_EQ(found.at("bad_records"), 0);
+}
+
+TEST_F(InspectTest, RecordsAreReadWithTheOptionsOfTraining) {
+  const fs::path file = root_ / "rain.jsonl";
+  WriteTextFile(file, R"({"body": "rain", "label": 1, "prompt": "?"}
+{"body": "sun", "label": 2, "prompt": "?"}
+)");
+  DataFields fields;
+  fields.dataset = {file.string()};
+  const auto survey = [&] { return Json::parse(InspectRecords(fields).json).at("files").at(0); };
+  fields.reading.ignore_fields = {"prompt"};
+  fields.reading.decision.instructions = "Is it wet?";
+  fields.reading.decision.text_column = "body";
+  fields.reading.decision.label_names = {"no", "yes"};
+  Json found = survey();
+  EXPECT_EQ(found.at("format"), "decision");
+  EXPECT_EQ(found.at("bad_records"), 1) << "there is no label 2";
+  EXPECT_EQ(found.at("fields").size(), 2u) << "without prompt";
+
+  // The names of the labels are those of the data set.
+  fields.reading.decision.label_names.clear();
+  EXPECT_EQ(survey().at("bad_records"), 2);
+  WriteTextFile(root_ / "dataset_info.json",
+                R"({"features": {"label": {"names": ["no", "yes", "perhaps"]}}})");
+  EXPECT_EQ(survey().at("bad_records"), 0);
 }
 
 TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {

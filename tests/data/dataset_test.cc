@@ -308,6 +308,21 @@ TEST_F(DatasetTest, SamplesWithoutATrainedTokenAreLeftOutAndCounted) {
   EXPECT_EQ(data.supervised(1), 1);
 }
 
+TEST_F(DatasetTest, TheFirstDuplicateIsFirstInTheFile) {
+  std::string lines;
+  for (const char letter : std::string("abcdefgdbaadh")) {
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", letter);
+  }
+  const Dataset data = Open("d.jsonl", lines);
+  EXPECT_EQ(data.report().duplicates, 5);
+  EXPECT_TRUE(data.report().first_places.at("duplicates").ends_with("d.jsonl:8"));
+  const std::vector<std::uint32_t> some = {0, 1, 9, 12};
+  EXPECT_EQ(data.Subset(some).report().duplicates, 1);
+  EXPECT_TRUE(data.Subset(some).report().first_places.at("duplicates").ends_with("d.jsonl:10"));
+  const std::vector<std::uint32_t> distinct = {0, 1, 2};
+  EXPECT_EQ(data.Subset(distinct).report().duplicates, 0);
+}
+
 TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   // 5, 9, 4 and 8 tokens
   DataOptions options =
@@ -351,6 +366,34 @@ TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {
   EXPECT_EQ(data.size(), 1);
   EXPECT_EQ(data.report().dropped_masked, 1);
   EXPECT_EQ(data.report().truncated, 1);
+}
+
+TEST_F(DatasetTest, PairsThatTheCutMakesEqualAreCountedAsSuch) {
+  DataOptions options =
+      folder_.With("d.jsonl",
+                   "{\"prompt\": \"Q\", \"chosen\": \"1\", \"rejected\": \"2\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234\", \"rejected\": \"12345\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234567x\", \"rejected\": \"1234567y\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"1234567x\", \"rejected\": \"1234567x\"}\n"
+                   "{\"prompt\": \"Q234567\", \"chosen\": \"x\", \"rejected\": \"y\"}\n");
+  options.preference.form = PreferenceForm::kPairs;
+  options.max_length = 6;
+  options.over_long = OverLong::kTruncate;
+  const Dataset cut = Open(options);
+  EXPECT_EQ(cut.size(), 1);
+  EXPECT_EQ(cut.report().dropped_equal_cut, 2);
+  EXPECT_EQ(cut.report().dropped_identical, 1);
+  EXPECT_EQ(cut.report().dropped_masked, 1);
+  EXPECT_EQ(cut.report().dropped_long, 0);
+  EXPECT_EQ(cut.report().files[0].found, 5);
+  EXPECT_TRUE(cut.report().first_places.at("dropped_equal_cut").ends_with("d.jsonl:2"));
+  EXPECT_THAT(WarnOfLostRecords(cut.report()),
+              testing::HasSubstr("2 are dropped because both answers are the same when cut to 6 "
+                                 "tokens (raise max_length, the longest has 11 tokens)"));
+
+  options.over_long = OverLong::kDrop;
+  EXPECT_EQ(Open(options).report().dropped_long, 3);
+  EXPECT_EQ(Open(options).report().dropped_identical, 1);
 }
 
 TEST_F(DatasetTest, RawTextIsCutIntoWindows) {

@@ -1,5 +1,7 @@
 #include "data/sample_display.h"
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 #include "data/data_test_util.h"
@@ -85,6 +87,7 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   EXPECT_THAT(view, HasSubstr("d.jsonl:1: 4 tokens, 2 trained\n<s>Q[A</s>]\n"));
   EXPECT_THAT(view, HasSubstr("format prompt_completion, 3 of 4 records kept, weight 2\n"));
   EXPECT_THAT(view, HasSubstr("samples 3, tokens 12, trained tokens 6 (50.0 %)\n"));
+  EXPECT_THAT(view, HasSubstr("lengths 4 to 4, mean 4.0, max_length 8\n"));
   EXPECT_THAT(
       view,
       HasSubstr("samples dropped, longer than max_length (raise it, or cut them with over_long: "
@@ -112,6 +115,22 @@ TEST_F(SampleDisplayTest, ReportCountsWhatWasLeftOut) {
   EXPECT_EQ(json.at("first_places"),
             OrderedJson({{"dropped_long", file + ":4"}, {"duplicates", file + ":2"}}));
   EXPECT_EQ(json.at("files")[0].at("records"), 4);
+}
+
+TEST_F(SampleDisplayTest, TellsTheLongestSequenceOfSamplesThatAreSeveral) {
+  // Behind a common token pairs of 4 and 3, and of 3 and 7 tokens.
+  DataOptions options =
+      folder_.With("d.jsonl",
+                   "{\"prompt\": \"Q\", \"chosen\": \"xy\", \"rejected\": \"c\"}\n"
+                   "{\"prompt\": \"Q\", \"chosen\": \"a\", \"rejected\": \"bcdef\"}\n");
+  options.preference.form = PreferenceForm::kPairs;
+  const DataReport report = Dataset::Open(options, tokenizer_, nullptr).report();
+  EXPECT_THAT(
+      RenderReport(report),
+      HasSubstr(fmt::format("lengths 8 to 11, mean 9.5, max_length {} (longest sequence 8)\n",
+                            options.max_length)));
+  EXPECT_EQ(ReportToJson(report).at("largest"), 11);
+  EXPECT_EQ(ReportToJson(report).at("longest"), 8);
 }
 
 TEST_F(SampleDisplayTest, TellsWhatIsHeldOutAndHowFullPackingIs) {

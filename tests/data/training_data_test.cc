@@ -14,6 +14,7 @@
 namespace qlora {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr DataLimits kLimits = {1000, 512};
@@ -62,6 +63,26 @@ TEST(TrainingDataTest, AQuestionAboutTextsMakesDecisionsOfThem) {
   WriteTextFile(folder / "dataset_info.json",
                 R"({"features": {"label": {"names": ["no", "yes"]}}})");
   EXPECT_EQ(open(fields).layout().kind, PromptLayout::Kind::kDecision);
+}
+
+TEST(TrainingDataTest, ReportsWhatAuthorsOfAnswersMayNotKnow) {
+  const TemporaryFolder folder;
+  const std::string path = (folder / "d.jsonl").string();
+  WriteTextFile(path,
+                R"({"state": "{\"a\": 1}", "type": "noul", "instructions": "?", "answer": "Yes"})"
+                "\n"
+                R"({"state": "s", "type": "noul", "instructions": "?", "answer": 0.5})"
+                "\n"
+                R"({"state": "t", "type": "noul", "instructions": "?", "answer": "no"})");
+  const Tokenizer tokenizer = MakeTestTokenizer();
+  const Dataset data =
+      Dataset::Open(ToDataOptions(ReadingFields{}, {path}, kLimits), tokenizer, nullptr);
+  EXPECT_THAT(
+      WarnOfFindings(data.report()),
+      ElementsAre(
+          "answers yes and no are read as true and false (2 records, the first " + path + ":1)",
+          "states that are JSON text are read as JSON (1 record, " + path + ":1)",
+          "targets that give all options the same share (1 record, " + path + ":2)"));
 }
 
 TEST(TrainingDataTest, RefusesOptionsOfDecisionsWithoutQuestions) {

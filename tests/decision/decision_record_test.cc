@@ -233,8 +233,11 @@ TEST(DecisionRecordTest, TextsWithLabels) {
     EXPECT_EQ(read.targets, Targets({std::nullopt})) << label;
   }
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"text": "A rocket.", "label": 1})")));
-  EXPECT_EQ(DescribeDecisionForm(Parse(R"({"text": "A rocket.", "label": 1})"), fields),
-            "texts in 'text' with labels in 'label'");
+  EXPECT_TRUE(
+      LooksLikeDecision(Parse(R"({"question": "2+2?", "choices": ["3", "4"], "answer": 1})")));
+  EXPECT_TRUE(LooksLikeDecision(Parse(
+      R"({"question": "2+2?", "choices": {"text": ["4"], "label": ["A"]}, "answerKey": "A"})")));
+  EXPECT_FALSE(LooksLikeDecision(Parse(R"({"question": "2+2?", "answer": "4"})")));
 }
 
 TEST(DecisionRecordTest, QuestionsWithChoices) {
@@ -256,15 +259,8 @@ TEST(DecisionRecordTest, QuestionsWithChoices) {
                                   R"([["3",null,"3"],["4",null,"4"]]]]])");
 }
 
-TEST(DecisionRecordTest, SaysWhatItDetects) {
-  const auto says = [](const char* text) { return DescribeDecisionForm(Parse(text), {}); };
-  EXPECT_EQ(says(R"({"state": "s", "questions": {"a": {}}, "gold": {}})"),
-            "questions about a state, answers in 'gold'");
-  EXPECT_EQ(says(R"({"state": "s", "type": "noul", "instructions": "?", "answer": true})"),
-            "one question about a state in each record, its answer in 'answer'");
-  EXPECT_EQ(says(R"({"question": "q", "choices": ["a", "b"]})"),
-            "questions with choices, the right one missing");
-  EXPECT_EQ(says(R"({"messages": []})"), "no decisions");
+TEST(DecisionRecordTest, OtherRecordsAskNothing) {
+  EXPECT_EQ(DetectDecisionForm(Parse(R"({"messages": []})"), {}), std::nullopt);
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"questions": ["Who?"], "answers": ["I"]})")));
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"state": "NY", "questions": ["Who?"]})")));
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"messages": [], "state": "x", "type": "y"})")));
@@ -279,6 +275,10 @@ TEST(DecisionRecordTest, NoticesWhatAuthorsMayNotKnow) {
                        "answer": 0.5})")
                   .notices,
               ElementsAre(kNoticeUniform));
+  EXPECT_THAT(Read(R"({"state": "s", "type": "choice", "instructions": "?", "criteria": ["a", "b"],
+                       "answer": {"a": 0.7}})")
+                  .notices,
+              ElementsAre(kNoticeSum));
 }
 
 struct BadRecord {

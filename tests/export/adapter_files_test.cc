@@ -9,7 +9,7 @@
 #include "export/adapter_fixture.h"
 #include "gguf/gguf_writer.h"
 #include "io/json.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "io/safetensors_writer.h"
 #include "io/test_util.h"
 #include "model/checkpoint.h"

@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "convert/convert_fixture.h"
 #include "io/float_encoding.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/safetensors.h"
 #include "model/checkpoint.h"
 

@@ -59,6 +59,30 @@ TEST(GgufLimits, TheScaleOfScoresFollowsTheNumberOfLayers) {
   EXPECT_EQ(GgufScoreFactor(Config("gemma3_text", large)), 1.0F);
 }
 
+// As the graphs of llama.cpp have them.
+TEST(GgufLimits, WeightsWithAScaleAreThoseOfTheGraph) {
+  const auto scaled = [](const char* model_type, const std::string& part) {
+    return IsGgufScaled(GgufFamilyOf(model_type), "blk.0." + part + ".weight");
+  };
+  for (const char* part : {"attn_q", "attn_qkv", "attn_output", "ffn_up", "ffn_down"}) {
+    const bool is_mlp = std::string_view(part).starts_with("ffn");
+    EXPECT_TRUE(scaled("llama", part)) << part;
+    EXPECT_EQ(scaled("phi3", part), !is_mlp) << part;
+    EXPECT_FALSE(scaled("olmo2", part)) << part;
+    EXPECT_FALSE(scaled("lfm3", part)) << part;
+  }
+  EXPECT_FALSE(scaled("llama", "attn_norm"));
+  EXPECT_FALSE(IsGgufScaled(GgufFamilyOf("llama"), "token_embd.weight"));
+  EXPECT_FALSE(scaled("gpt_oss", "ffn_up_exps"));
+  EXPECT_TRUE(scaled("qwen3_moe", "ffn_up_exps"));
+  EXPECT_FALSE(scaled("spark2_5", "attn_gate"));
+  EXPECT_TRUE(scaled("qwen3_5_text", "attn_gate"));
+  EXPECT_TRUE(scaled("qwen3_5_text", "ssm_out"));
+  EXPECT_FALSE(scaled("qwen3_next", "ssm_out"));
+  EXPECT_TRUE(scaled("qwen3_next", "ffn_up_shexp"));
+  EXPECT_FALSE(scaled("qwen3_next", "ffn_up"));
+}
+
 TEST(GgufLimits, OfGemma4) {
   const auto refusal = [](const Json& more) {
     Json json = {{"layer_types",

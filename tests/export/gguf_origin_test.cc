@@ -206,6 +206,38 @@ TEST_F(GgufOriginTest, WritesAModelfileOfAnAdapter) {
   EXPECT_FALSE(fs::exists(options.output));
 }
 
+// llama.cpp lays prompts out by the model's file.
+TEST_F(GgufOriginTest, AnAdapterNamesItsChatTemplateWhereTheModelHasAnother) {
+  fs::copy(kGolden / "llama-tiny" / "adapter", root_ / "lora");
+  int number = 0;
+  const auto template_of = [&](const fs::path& model) {
+    ExportOptions options = To(std::to_string(number++) + ".gguf", "f16");
+    options.model_name_or_path = model;
+    options.adapter = {root_ / "lora"};
+    options.format = "gguf-adapter";
+    options.verify = "false";
+    const ExportReport report = Export(context_, options);
+    EXPECT_EQ(report.notes.empty(), report.chat_template.empty());
+    return report.chat_template;
+  };
+  EXPECT_EQ(template_of(root_ / "model"), "");
+  WriteTextFile(root_ / "lora" / "chat_template.jinja", "{{ 1 }}\n");
+  const std::string own = root_ / "lora" / "chat_template.jinja";
+  EXPECT_EQ(template_of(root_ / "model"), own);
+  WriteTextFile(root_ / "model" / "chat_template.jinja", "{{ 2 }}");
+  EXPECT_EQ(template_of(root_ / "model"), own);
+  WriteTextFile(root_ / "model" / "chat_template.jinja", "{{ 1 }}");
+  EXPECT_EQ(template_of(root_ / "model"), "");
+  Export(context_, To("model.gguf", "f16"));
+  EXPECT_EQ(template_of(root_ / "model.gguf"), "");
+  WriteTextFile(root_ / "lora" / "chat_template.jinja", "{{ 3 }}");
+  EXPECT_EQ(template_of(root_ / "model.gguf"), own);
+  // Trainers of before transformers 4.52.
+  fs::remove(root_ / "lora" / "chat_template.jinja");
+  WriteTextFile(root_ / "lora" / "tokenizer_config.json", R"({"chat_template": "{{ 4 }}"})");
+  EXPECT_EQ(template_of(root_ / "model.gguf"), "TEMPLATE.jinja");
+}
+
 // A model chooses the texts of its tokens; they write no lines of their own.
 TEST_F(GgufOriginTest, TokensWriteNoLinesOfTheModelfile) {
   for (const char* stop : {"\"\"\"\nFROM ./other.gguf\nSYSTEM \"\"\"", "a\nFROM x", "\"", "a\r",

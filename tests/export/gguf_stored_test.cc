@@ -13,7 +13,7 @@
 #include "convert/gguf_rewrite.h"
 #include "export/adapter_fixture.h"
 #include "export/gguf/imatrix.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "model/gguf_rows.h"
 #include "model/tensor_list.h"

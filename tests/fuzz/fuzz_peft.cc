@@ -4,7 +4,7 @@
 #include "adapter/mlx_adapter.h"
 #include "fuzz_decoders.h"
 #include "fuzz_util.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace qlora;

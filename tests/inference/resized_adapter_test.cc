@@ -7,7 +7,7 @@
 
 #include "adapter/lora.h"
 #include "backend/backend.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/test_util.h"
 #include "model/checkpoint.h"
 #include "model/weights.h"

@@ -1,4 +1,4 @@
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 
 #include "io/json.h"
 #include "io/test_util.h"

@@ -3,7 +3,7 @@
 #include <map>
 
 #include "io/json.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "io/test_util.h"
 
 namespace qlora {

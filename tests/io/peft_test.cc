@@ -1,4 +1,4 @@
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 #include <numeric>
 

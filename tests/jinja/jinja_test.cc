@@ -25,7 +25,7 @@ TEST(JinjaTest, RendersAsJinja2) {
     SCOPED_TRACE(text);
     EXPECT_EQ(RenderText(text, variables).text, rendering.at("text"));
   }
-  EXPECT_EQ(count, 74);
+  EXPECT_EQ(count, 75);
 }
 
 // The expected texts are those of llama.cpp b12211.

@@ -312,6 +312,22 @@ TEST(GgufCheckpoint, ScalesOfWeightsAreMultipliedIn) {
   ExpectRefused([&] { model.Open(); }, "tensor 'token_embd.scale' is none of a llama");
 }
 
+TEST(GgufCheckpoint, TheScaleOfAnMlpIsBehindItsBias) {
+  Whole model("llama");
+  model.Tensor("blk.0.ffn_up.scale", {1}, {2});
+  model.Add("blk.0.ffn_gate.bias", {6}, 800);
+  model.Add("blk.0.ffn_up.bias", {6}, 900);
+  model.Add("blk.0.ffn_down.bias", {8}, 1000);
+  model.Tensor("blk.0.attn_q.scale", {1}, {2});
+  model.Add("blk.0.attn_q.bias", {8}, 1100);
+  model.Add("blk.0.attn_k.bias", {4}, 1200);
+  model.Add("blk.0.attn_v.bias", {4}, 1300);
+  const auto reader = model.Open();
+  EXPECT_EQ(ValuesOf(*reader, "model.layers.0.mlp.up_proj.bias")[1], 2 * 901);
+  EXPECT_EQ(ValuesOf(*reader, "model.layers.0.mlp.gate_proj.bias")[1], 801);
+  EXPECT_EQ(ValuesOf(*reader, std::string(kAttention) + "q_proj.bias")[0], 1100);
+}
+
 TEST(GgufCheckpoint, EachExpertHasItsScale) {
   Whole model("llama");
   model.Key("expert_count", std::uint32_t{2});

@@ -10,7 +10,7 @@
 #include "base/matrix.h"
 #include "config/config_fixture.h"
 #include "io/mxfp4.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/safetensors.h"
 #include "io/stored_tensor.h"
 #include "model/checkpoint.h"

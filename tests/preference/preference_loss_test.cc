@@ -136,6 +136,16 @@ TEST(PreferenceLossTest, EqualToTheReferenceIsLogTwo) {
   EXPECT_EQ(rewards.rejected, 0);
 }
 
+TEST(PreferenceLossTest, IsFoundByItsName) {
+  for (const std::string_view name : PreferenceLossNames()) {
+    const auto loss = FindPreferenceLoss(name);
+    ASSERT_TRUE(loss) << name;
+    EXPECT_EQ(NameOf(*loss), name);
+  }
+  EXPECT_EQ(FindPreferenceLoss("sigmoid_norm"), Loss::kSigmoidNorm);
+  EXPECT_EQ(FindPreferenceLoss("dpo"), std::nullopt);
+}
+
 TEST(PreferenceLossTest, SmoothingChangesTheLossesThatUseItAlone) {
   const PairLogprobs<double> pair{-10, -30, -14, -12, 5, 9};
   for (const Loss loss : kPairLosses) {

@@ -75,14 +75,14 @@ TEST(PreferencePairTest, FindsAnImplicitPrompt) {
 TEST(PreferencePairTest, CutsTheEndsOfAnswersAlone) {
   Sample chosen = Answer({1, 2}, {4, 5, 6});
   Sample rejected = Answer({1, 2}, {7});
-  EXPECT_TRUE(CutPair(chosen, rejected, 3));
+  EXPECT_EQ(CutPair(chosen, rejected, 3), PairCut::kDifferent);
   EXPECT_EQ(chosen.ids, (Ids{1, 2, 4}));
   EXPECT_EQ(rejected.ids, (Ids{1, 2, 7}));
-  EXPECT_FALSE(CutPair(chosen, rejected, 2));
+  EXPECT_EQ(CutPair(chosen, rejected, 2), PairCut::kEmpty);
   // They differ in what is cut.
   Sample longer = Answer({1, 2}, {4, 5, 7});
   Sample shorter = Answer({1, 2}, {4, 5});
-  EXPECT_FALSE(CutPair(longer, shorter, 4));
+  EXPECT_EQ(CutPair(longer, shorter, 4), PairCut::kEqual);
 }
 
 TEST(PreferencePairTest, MismatchesPromptAndAnswer) {
@@ -97,19 +97,26 @@ TEST(ReferenceTableTest, KeepsEveryBit) {
   ReferenceTable table;
   table.Add(0, {-1.0 / 3, -0.0});
   table.Add(~std::uint64_t{0}, {-1e-300, -123456.789012345678});
-  const std::string text = table.ToText("model");
-  const auto read = ReferenceTable::FromText(text, "model", "file");
-  ASSERT_TRUE(read);
-  EXPECT_EQ(read->size(), 2);
+  const Json model = {{"kernels", "avx2"}};
+  const std::string text = table.ToText(model);
+  const auto [read, of] = ReferenceTable::FromText(text, "file");
+  EXPECT_EQ(of, model);
+  EXPECT_EQ(read.size(), 2);
   for (const std::uint64_t key : {std::uint64_t{0}, ~std::uint64_t{0}}) {
-    EXPECT_EQ(read->Of(key).chosen, table.Of(key).chosen);
-    EXPECT_EQ(read->Of(key).rejected, table.Of(key).rejected);
+    EXPECT_EQ(read.Of(key).chosen, table.Of(key).chosen);
+    EXPECT_EQ(read.Of(key).rejected, table.Of(key).rejected);
   }
-  EXPECT_EQ(read->ToText("model"), text);
-  EXPECT_FALSE(ReferenceTable::FromText(text, "another model", "file"));
+  EXPECT_EQ(read.ToText(model), text);
   for (std::size_t cut = 0; cut + 1 < text.size(); ++cut) {
-    EXPECT_ANY_THROW(ReferenceTable::FromText(text.substr(0, cut), "model", "file")) << cut;
+    EXPECT_ANY_THROW(ReferenceTable::FromText(text.substr(0, cut), "file")) << cut;
   }
+}
+
+TEST(ReferenceTableTest, HasAsManySamplesAsThereAre) {
+  ReferenceTable table;
+  for (std::uint64_t key = 0; key < 10'001; ++key) table.Add(key, {-1, -2});
+  EXPECT_EQ(ReferenceTable::FromText(table.ToText(Json::object()), "file").first.size(),
+            table.size());
 }
 
 }  // namespace

@@ -217,6 +217,8 @@ def test_names_of_other_trainers(tmp_path):
 
 @pytest.mark.parametrize("options, message", [
     ({"peft_config": object()}, "peft_config: not an option of qlora: write its values as options: lora_r"),
+    ({"quantization_config": object()},
+     "quantization_config: not an option of qlora: write its values as options: load_in_4bit"),
     ({"args": object()}, "args: not an option of qlora: write its values as options: learning_rate"),
     ({"tokenizer": object()}, "tokenizer: not an option of qlora: the tokenizer is that of the model"),
     ({"num_layers": 8}, "num_layers: not an option of qlora: write layers_to_transform, such as 16-31"),

@@ -179,7 +179,7 @@ TEST(WarnOfNoCheckpointTest, OfALongRunThatSavesOneAtItsEndAlone) {
     return WarnOfNoCheckpoint(options, {.total_steps = total});
   };
   EXPECT_EQ(warning(200), "");
-  EXPECT_THAT(warning(201), HasSubstr("a crash would lose the run: --save_steps N"));
+  EXPECT_THAT(warning(201), HasSubstr("a crash would lose the steps until then: --save_steps N"));
   options.save_steps = 300;
   EXPECT_THAT(warning(300), HasSubstr("no checkpoint is saved before the end"));
   EXPECT_EQ(warning(301), "");

@@ -20,16 +20,6 @@ TEST(AnswerTextTest, CutsAtEachStopInTurn) {
   EXPECT_EQ(CutAtStops("abc", {""}), "abc");
 }
 
-TEST(AnswerTextTest, FindsAStopTextThatPiecesShare) {
-  StopSearch search({"\n\n", "END", ""});
-  for (const char* piece : {"one\n", "E", "N", "d", "\n"}) EXPECT_FALSE(search.Add(piece)) << piece;
-  EXPECT_TRUE(search.Add("\nmore"));
-  StopSearch by_letters({"stop"});
-  for (const char* piece : {"s", "st", "o"}) EXPECT_FALSE(by_letters.Add(piece)) << piece;
-  EXPECT_TRUE(by_letters.Add("p"));
-  EXPECT_FALSE(StopSearch(std::vector<std::string>()).Add("a"));
-}
-
 TEST(AnswerTextTest, FindsTheMatchThatCounts) {
   const std::string numbers = "(-?[$0-9.,]{2,})|(-?[0-9]+)";
   EXPECT_EQ(Filtered("7 and 12, or 3", {"", {Regex(numbers, -1)}}, "f"), "3");

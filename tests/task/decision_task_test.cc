@@ -108,9 +108,9 @@ TEST_F(DecisionTaskTest, ADefinitionNamesQuestionsMetricsAndHowTheyAreRead) {
   TaskOptions first;
   first.limit = 3;
   EXPECT_EQ(Measure(kQuestions, first).records, 3);
-  // Without texts there is nothing but questions; without metrics all are measured.
-  const std::string brief =
-      Write("brief.yaml", "dataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n");
+  const std::string brief = Write("brief.yaml",
+                                  "output_type: decision\ntest_split: test\n"
+                                  "dataset_kwargs: {data_files: q.jsonl}\n");
   EXPECT_EQ(Measure(brief).figures.size(), 4U);
 }
 
@@ -135,11 +135,20 @@ TEST_F(DecisionTaskTest, RefusesWhatIsNoDecisionBeforeAModelIsLoaded) {
   EXPECT_THAT(ErrorOf(text), testing::AllOf(HasSubstr("text.jsonl:1"), HasSubstr("no decision")));
   EXPECT_THAT(
       ErrorOf(Write("open.jsonl", R"({"state": "s", "type": "noul", "instructions": "?"})")),
-      HasSubstr("none of its questions has an answer"));
+      HasSubstr("no question of question_types noul, choice, score has an answer"));
+  const std::string of_questions =
+      "output_type: decision\ntest_split: test\ndataset_kwargs: "
+      "{data_files: {test: " +
+      kQuestions + "}}\n";
+  EXPECT_THAT(ErrorOf(Write("types.yaml", of_questions + "question_types: nowl\n")),
+              testing::AllOf(HasSubstr("types.yaml"), HasSubstr("nowl")));
+  EXPECT_THAT(ErrorOf(Write("page.yaml", of_questions + "decision_template: nope.jinja\n")),
+              testing::AllOf(HasSubstr("page.yaml"), HasSubstr("nope.jinja")));
   TaskOptions shots;
   shots.num_fewshot = 2;
   EXPECT_THAT(ErrorOf(kQuestions, shots), HasSubstr("num_fewshot would have no effect"));
-  const std::string keys = "dataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n";
+  const std::string keys =
+      "output_type: decision\ndataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n";
   std::filesystem::copy(kQuestions, folder_.path() / "q.jsonl");
   EXPECT_THAT(ErrorOf(Write("shots.yaml", keys + "num_fewshot: 2\n")),
               HasSubstr("num_fewshot: is not supported"));

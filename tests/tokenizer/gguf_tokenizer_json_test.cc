@@ -1,5 +1,5 @@
 // The tokenizer of a GGUF file as tokenizer.json: the ids of the file. Whole vocabularies are in
-// convert/gguf_tokenizer_keys_test.cc.
+// export/gguf_tokenizer_keys_test.cc.
 #include "tokenizer/gguf/gguf_tokenizer_json.h"
 
 #include <gmock/gmock.h>

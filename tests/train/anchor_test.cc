@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "train/step_time.h"
 #include "train/tiny_run.h"
 
 namespace qlora {
@@ -153,6 +154,8 @@ TEST_F(AnchorTest, AResumedRunHasTheSameTexts) {
   other.anchor_tokens = TrainOptions().anchor_tokens;
   ExpectRefused(other, "the texts of anchor");
   other = options;
+  other.anchor = {options.anchor.front() + ":2"};
+  ExpectRefused(other, "the texts of anchor or their weights");
   other.anchor = {folder_.Write("moved.jsonl", kTexts)};
   Run(other);
 }
@@ -179,6 +182,38 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
       R"({"state": "The lamp is on.", "type": "noul", "instructions": "Is it dark?", "answer": "no"})"
       "\n");
   refused([&](O& o) { o.anchor = {question}; }, "question.jsonl");
+}
+
+// The same three texts are trained on and are the anchor of each step.
+TEST_F(AnchorTest, TheTimeOfARunCountsTheAnchor) {
+  const auto flops = [](const TrainOptions& options) {
+    Context context(1);
+    return RemainingFlops(PlanTraining(context, options));
+  };
+  TrainOptions options = Anchored("timed");
+  options.data.dataset = options.anchor;
+  options.anchor_tokens = 512;
+  options.per_device_train_batch_size = 3;
+  options.gradient_accumulation_steps = 1;
+  const double both = flops(options);
+  options.anchor.clear();
+  options.anchor_tokens = TrainOptions().anchor_tokens;
+  EXPECT_NEAR(both, 2.5 * flops(options), 1e-9 * both);
+}
+
+TEST_F(AnchorTest, WarnsOfTextsThatAreLost) {
+  const auto warnings = [](const TrainOptions& options) {
+    Context context(1);
+    return PlanTraining(context, options).warnings;
+  };
+  TrainOptions options = Anchored("lost", std::string(kTexts) + "{\"text\": [\"a\"]}\n");
+  options.data.reading.bad_records = "drop";
+  EXPECT_THAT(warnings(options), testing::Contains(testing::HasSubstr(
+                                     "1 of 4 anchor records (25 %) is dropped or cut: 1 is dropped "
+                                     "as unreadable")));
+  options = Anchored("cut");
+  options.anchor_tokens = 8;
+  EXPECT_THAT(warnings(options), testing::Not(testing::Contains(testing::HasSubstr("anchor"))));
 }
 
 // The longest texts are cut, and the plan has room for the anchor.

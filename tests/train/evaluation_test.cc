@@ -3,6 +3,7 @@
 
 #include "checkpoint/best_evaluation.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "objective/objective.h"
 #include "qlora/error.h"
 #include "train/tiny_run.h"
 
@@ -171,6 +172,15 @@ TEST_F(EvaluationTest, AccuracyIsTheShareOfFirstChoices) {
   }
   EXPECT_EQ(ValueOf(evals.found.at(summary.best_step).metrics, "token_accuracy"), best);
   EXPECT_GT(best, ValueOf(evals.found.at(0).metrics, "token_accuracy"));
+}
+
+TEST_F(EvaluationTest, TheBestMetricIsOneOfTheObjective) {
+  TrainOptions options = EvalOptions("run");
+  options.metric_for_best_model = "brier";
+  ExpectRefused(options, "expected one of loss, token_accuracy, found 'brier'");
+  OptionTable table;
+  options.Declare(table);
+  for (const std::string_view name : kBestMetrics) table.Set("metric_for_best_model", name, "test");
 }
 
 // Asks to stop in the middle of the second evaluation.

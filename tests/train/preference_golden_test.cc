@@ -64,6 +64,7 @@ double BoundOf(const std::string& run, int step, const std::string& key, double 
   const bool is_relative = key == "loss" || key == "grad_norm" || key == "nll_loss";
   if (is_relative) return factor * (std::abs(expected) < 0.1 ? 1e-5 : 1e-4 * std::abs(expected));
   if (key.starts_with("logps/")) return factor * 5e-4;
+  if (key.starts_with("logits/")) return factor * 2e-5;
   if (key == "rewards/accuracies") return 0;
   return factor * (run == "dpo_sigmoid_norm" ? 1e-3 : 1e-4);
 }

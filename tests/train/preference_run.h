@@ -50,8 +50,8 @@ inline TrainOptions PreferenceOptions(const std::filesystem::path& output_dir,
 }
 
 // The lines of train_log.jsonl after a run.
-inline std::vector<Json> RunPreference(const TrainOptions& options) {
-  Context context(2);
+inline std::vector<Json> RunPreference(const TrainOptions& options, int threads = 2) {
+  Context context(threads);
   TrainObserver observer;
   Train(context, PlanTraining(context, options), observer);
   return ReadJsonLines(std::filesystem::path(options.output_dir) / "train_log.jsonl");

@@ -1,6 +1,7 @@
 // Properties of runs on preferences: what changes nothing, what is refused, what is kept.
 #include "train/preference_run.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +35,8 @@ class PreferenceRunTest : public testing::Test {
   static void ExpectNear(const std::vector<Json>& a, const std::vector<Json>& b, double bound) {
     ASSERT_EQ(a.size(), b.size());
     for (std::size_t i = 0; i < a.size(); ++i) {
-      for (const char* key : {"loss", "grad_norm", "rewards/margins", "rewards/chosen"}) {
+      for (const char* key :
+           {"loss", "grad_norm", "rewards/margins", "rewards/chosen", "logits/rejected"}) {
         ASSERT_EQ(a[i][key].is_null(), b[i][key].is_null()) << key;
         if (a[i][key].is_null()) continue;  // of answers with one label there is no margin
         const double value = a[i][key].get<double>();
@@ -77,6 +79,47 @@ TEST_F(PreferenceRunTest, SharingAndPackingChangeRoundingAlone) {
   const std::vector<Json> whole = RunPreference(options);
   options.data.packing = true;
   ExpectNear(whole, RunPreference(options), 2e-5);
+}
+
+TEST_F(PreferenceRunTest, RecomputationAndThreadsChangeNoBit) {
+  const auto log = [&](const std::string& recompute, int threads) {
+    TrainOptions options = Options("run");
+    options.recompute = recompute;
+    std::string text;
+    for (Json step : RunPreference(options, threads)) {
+      for (const char* key : {"tokens_per_second", "memory", "elapsed"}) step.erase(key);
+      text += step.dump() + "\n";
+    }
+    return text;
+  };
+  const std::string expected = log("none", 1);
+  EXPECT_EQ(log("none", 3), expected);
+  for (const char* recompute : {"attention", "mlp", "layer"}) {
+    EXPECT_EQ(log(recompute, 2), expected) << recompute;
+  }
+}
+
+// The token that both answers begin with may stand in the prompt: only losses of means notice.
+TEST_F(PreferenceRunTest, AMovedBoundaryCancelsInLossesOfSums) {
+  const auto losses = [&](const char* loss, const std::string& prompt, const std::string& common) {
+    TrainOptions options = Options("run");
+    options.preference.preference_loss = {loss};
+    options.data.dataset = {folder_.Write(
+        "pairs.jsonl", fmt::format(R"({{"prompt_ids": [{}], "chosen_ids": [{}300, 301, 2], )"
+                                   R"("rejected_ids": [{}302, 2]}})"
+                                   "\n",
+                                   prompt, common, common))};
+    std::vector<double> found;
+    for (const Json& step : RunPreference(options)) found.push_back(step["loss"]);
+    return found;
+  };
+  for (const char* loss : {"sigmoid", "hinge", "robust", "ipo"}) {
+    const std::vector<double> before = losses(loss, "1, 310", "320, ");
+    const std::vector<double> after = losses(loss, "1, 310, 320", "");
+    ASSERT_EQ(before.size(), after.size());
+    const bool changes = std::abs(before[2] - after[2]) > 1e-3 * std::abs(before[2]);
+    EXPECT_EQ(changes, std::string(loss) == "ipo") << loss;
+  }
 }
 
 // Files are measured as one: what each of them has is in the mean of all once.
@@ -147,6 +190,29 @@ TEST_F(PreferenceRunTest, TheFirstRewardsAreZero) {
   // Another adapter as the reference: that of the start.
   options.preference.reference = PreferenceGoldens() / "adapter_sft";
   expect_zero("folder", options);
+}
+
+// With a new adapter that is the base, with a continued one the start, unless the base is named.
+TEST_F(PreferenceRunTest, LabelsAreMeasuredAgainstTheReference) {
+  TrainOptions options = Kto("run");
+  const auto rewards = [](const std::vector<Json>& log, std::size_t step) {
+    double sum = 0;
+    for (const char* name : {"rewards/chosen", "rewards/rejected"}) {
+      if (!log[step][name].is_null()) sum += std::abs(log[step][name].get<double>());
+    }
+    return sum;
+  };
+  options.adapter.clear();
+  for (const char* adapter : {"", "adapter_sft"}) {
+    SCOPED_TRACE(adapter);
+    if (*adapter != 0) options.adapter = PreferenceGoldens() / adapter;
+    const std::vector<Json> log = RunPreference(options);
+    EXPECT_NEAR(log[0]["loss"].get<double>(), 0.5, 1e-6);
+    EXPECT_NEAR(rewards(log, 0), 0, 1e-5);
+    EXPECT_GT(rewards(log, 1), 1e-3);
+  }
+  options.preference.reference = "base";
+  EXPECT_GT(rewards(RunPreference(options), 0), 0.1);
 }
 
 // The reference has a rank and targets of its own, which are not those of the run.
@@ -221,6 +287,8 @@ TEST_F(PreferenceRunTest, NothingIsReplacedByARunThatCannotBegin) {
   fs::copy_file(PreferenceGoldens() / "adapter_sft/adapter_config.json",
                 folder_ / "damaged/adapter_config.json");
   WriteTextFile(folder_ / "damaged/adapter_model.safetensors", "damaged");
+  options.preference.reference = SourceDir() / "tests/golden/decision/qwen3/adapter_mixed";
+  refused(options, "adapter_mixed");
   options.preference.reference = folder_ / "damaged";
   refused(options, "adapter_model.safetensors");
   options = Kto("run");
@@ -259,6 +327,47 @@ TEST_F(PreferenceRunTest, AResumedRunIsAnUnbrokenOneButForRounding) {
     ExpectNear(ReadJsonLines(folder_ / "whole/train_log.jsonl"),
                ReadJsonLines(folder_ / "parts/train_log.jsonl"), 1e-4);
   }
+}
+
+// Nothing is kept of what was measured of the reference, and the run begins again.
+TEST_F(PreferenceRunTest, MayBeStoppedWhileTheReferenceIsMeasured) {
+  class StopsEarly : public TrainObserver {
+   public:
+    void OnReference(std::int64_t, std::int64_t) override { measures_ = true; }
+    bool ShouldStop() override { return measures_; }
+
+   private:
+    bool measures_ = false;
+  };
+  const std::vector<Json> whole = RunPreference(Options("whole"));
+  TrainOptions options = Options("parts");
+  {
+    Context context(2);
+    StopsEarly observer;
+    EXPECT_TRUE(Train(context, PlanTraining(context, options), observer).interrupted);
+  }
+  options.overwrite_output_dir = false;
+  options.resume_from_checkpoint = "auto";
+  const std::vector<Json> parts = RunPreference(options);
+  ASSERT_EQ(parts.size(), whole.size());
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(parts[i]["loss"], whole[i]["loss"]);
+}
+
+TEST_F(PreferenceRunTest, AnotherLossIsRefusedOnResume) {
+  TrainOptions options = Options("run");
+  RunPreference(options);
+  options.overwrite_output_dir = false;
+  options.resume_from_checkpoint = "auto";
+  options.max_steps = 4;
+  const auto refused = [&](const std::function<void(PreferenceFields&)>& change,
+                           const std::string& what) {
+    TrainOptions other = options;
+    change(other.preference);
+    ExpectRefused([&] { RunPreference(other); }, what);
+  };
+  refused([](PreferenceFields& p) { p.preference_loss = {"hinge"}; }, "preference_loss");
+  refused([](PreferenceFields& p) { p.beta = 0.3; }, "beta");
+  refused([](PreferenceFields& p) { p.reference = "base"; }, "reference");
 }
 
 TEST_F(PreferenceRunTest, ADamagedCacheIsRefused) {
@@ -322,6 +431,14 @@ TEST_F(PreferenceRunTest, BadRecordsAreNamedWithTheirLine) {
   refused(R"({"prompt": "Once", "chosen": " a", "rejected": " a"})"
           "\n",
           "sigmoid", "two equal answers");
+  refused(R"({"prompt_ids": [1, 5], "chosen_ids": [99999, 2], "rejected_ids": [7, 2]})"
+          "\n",
+          "sigmoid", "bad.jsonl:1");
+  refused(R"({"prompt": "Once", "completion": " a", "label": true})"
+          "\n"
+          R"({"prompt": "Two", "completion": " b", "label": true})"
+          "\n",
+          "kto", "desirable and undesirable");
   // KTO compares answers to different prompts.
   refused(R"({"prompt": "Once", "completion": " a", "label": true})"
           "\n"
@@ -354,6 +471,8 @@ TEST_F(PreferenceRunTest, OptionsWithoutEffectAreRefused) {
   refused([&](O& o) { o.preference.preference_loss = {"sigmoid", "kto"}; }, "kto");
   refused([&](O& o) { o.preference.preference_loss = {"sft"}; }, "sft");
   refused([&](O& o) { o.neftune_noise_alpha = 5; }, "neftune_noise_alpha");
+  refused([&](O& o) { o.lora_dropout = 0.1; }, "lora_dropout");
+  refused([&](O& o) { o.data.reading.max_length = 4; }, "max_length");
   refused([&](O& o) { o.data.reading.train_on_inputs = true; }, "train_on_inputs");
   refused([&](O& o) { o.preference.preference_loss.clear(), o.preference.beta = 0.2; }, "beta");
 }

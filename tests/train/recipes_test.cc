@@ -3,7 +3,7 @@
 #include <map>
 
 #include "adapter/lora.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "qlora/model.h"
 #include "test_build.h"

@@ -47,21 +47,23 @@ void CrossEntropy(const ops::CrossEntropy& op, Range rows) {
     // so the sum is in [1, V] and can neither overflow nor vanish.
     const float top = Cap(V, softcap, c);
     Sum sum;
-    Sum below_top;  // of z - top, for label smoothing
+    Sum below_top;  // of z - top, for label smoothing and the mean
+    const bool adds = smoothing > 0 || !op.mean.empty();
     ForEachVector(V, [&](auto d, std::int64_t i) HWY_ATTR {
       const auto below = hn::Sub(hn::LoadU(d, c + i), hn::Set(d, top));
       sum.Add(d, hn::Exp(d, below));
-      if (smoothing > 0) below_top.Add(d, below);
+      if (adds) below_top.Add(d, below);
     });
+    const float mean_below = below_top.Total() / static_cast<float>(V);
     const float log_sum = std::log(sum.Total());
     const float lse = top + log_sum;
     const float at_target = c[target];
     float logprob = at_target - lse;
     if (smoothing > 0) {
-      const float mean = below_top.Total() / static_cast<float>(V) - log_sum;
-      logprob = (1 - smoothing) * logprob + smoothing * mean;
+      logprob = (1 - smoothing) * logprob + smoothing * (mean_below - log_sum);
     }
     op.logprob.Row<float>(0)[n] = logprob;
+    if (!op.mean.empty()) op.mean.Row<float>(0)[n] = top + mean_below;
     if (!op.hit.empty()) op.hit.Row<float>(0)[n] = at_target >= top ? 1.0f : 0.0f;
     if (op.row_scale.empty()) continue;
     const float scale = op.row_scale.Row<float>(0)[n];

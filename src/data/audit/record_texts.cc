@@ -220,16 +220,14 @@ class Collector {
 
   // Keys of objects are texts, too: names of arguments and of fields of results.
   void AddTexts(const OrderedJson& value, const TextSite* site) {
-    if (value.is_structured()) {
-      for (const auto& [key, item] : value.items()) {
-        if (value.is_object() && site->kind != TextKind::kOther) AddText(key, site);
-        AddTexts(item, site);
+    ForEachText(value, [&](const std::string& text, const OrderedJson* leaf) {
+      const bool is_word = leaf == nullptr || leaf->is_boolean();
+      const bool is_stored = leaf == nullptr || leaf->is_string();
+      if (!is_word || site->kind != TextKind::kOther) {
+        AddText(is_stored ? text : out_.written.emplace_back(text), site);
       }
-    } else if (value.is_string()) {
-      AddText(value.get_ref<const std::string&>(), site);
-    } else if (!value.is_null() && !(site->kind == TextKind::kOther && value.is_boolean())) {
-      AddText(out_.written.emplace_back(FormatJson(value)), site);
-    }
+      return true;
+    });
   }
 
   void AddText(std::string_view text, const TextSite* site) {

@@ -202,21 +202,9 @@ class TextAudit {
     if (inside.front() != '{' && inside.front() != '[') return false;
     OrderedJson value;
     if (TryParseJson(inside, value) || !value.is_structured()) return false;
-    return AllTexts(value, check);
-  }
-  template <typename Check>
-  bool AllTexts(const OrderedJson& value, const Check& check) {
-    if (value.is_structured()) {
-      for (const auto& [key, item] : value.items()) {
-        if (value.is_object() && !Trim(key).empty() && !check(key)) return false;
-        if (!AllTexts(item, check)) return false;
-      }
-      return true;
-    }
-    const std::string text = value.is_null()     ? std::string()
-                             : value.is_string() ? value.get<std::string>()
-                                                 : FormatJson(value);
-    return Trim(text).empty() || check(text);
+    return ForEachText(value, [&](const std::string& part, const OrderedJson*) {
+      return Trim(part).empty() || check(part);
+    });
   }
 
   // Names thoughts and an answer that nothing is between.
@@ -370,8 +358,7 @@ bool HasAllTexts(TextSearch& search, const OrderedJson& value) {
     return true;
   }
   if (value.is_null() || value.is_boolean()) return true;
-  const std::string text = value.is_string() ? value.get<std::string>() : FormatJson(value);
-  return search.HasAnywhere(text);
+  return search.HasAnywhere(TextOrJson(value));
 }
 
 }  // namespace

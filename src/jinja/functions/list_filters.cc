@@ -1,10 +1,10 @@
 // The filters of sequences and dicts. An argument `attribute` names a part of each element, such as
 // "function.name"; an index is possible as well.
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <utility>
 
+#include "base/text.h"
 #include "jinja/functions/call.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
@@ -20,10 +20,8 @@ Value PartOf(Runtime& runtime, const Value& item, const Value& attribute) {
   Value value = item;
   runtime.Charge(path->size());
   for (const std::string_view name : SplitAt(runtime, *path, ".")) {
-    std::int64_t index = 0;
-    const char* end = name.data() + name.size();
-    const bool is_index = std::from_chars(name.data(), end, index).ptr == end && !name.empty();
-    value = Item(runtime, value, is_index ? Value(index) : runtime.NewText(std::string(name)));
+    const auto index = ParseNumber<std::int64_t>(name);
+    value = Item(runtime, value, index ? Value(*index) : runtime.NewText(std::string(name)));
   }
   return value;
 }

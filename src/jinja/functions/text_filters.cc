@@ -86,7 +86,8 @@ std::optional<double> ToFloat(const Value& value) {
   return text != nullptr ? ParseNumber<double>(*text) : AsNumber(value);
 }
 
-// Cuts a float towards zero; a value that is not a number gives the default, not an error.
+// Cuts a float towards zero; a value that is not a number gives the default, not an error, as does
+// a text that spells an infinite one.
 Value Int(Call& call) {
   const BoundArguments args = call.Take({"default"});
   if (const auto integer = AsInteger(call.self)) return *integer;
@@ -94,7 +95,8 @@ Value Int(Call& call) {
     if (const auto integer = ParseNumber<std::int64_t>(*text)) return *integer;
   }
   const auto number = ToFloat(call.self);
-  if (!number || std::isnan(*number)) return args.Or(0, std::int64_t{0});
+  const bool is_infinite_text = number && std::isinf(*number) && AsText(call.self) != nullptr;
+  if (!number || std::isnan(*number) || is_infinite_text) return args.Or(0, std::int64_t{0});
   if (std::fabs(*number) >= 0x1p63) Fail("the number {} is too large", *number);
   return static_cast<std::int64_t>(*number);
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/text.h"
 #include "jinja/operations.h"
 #include "jinja/python_str.h"
 
@@ -109,8 +110,9 @@ const Value& FormatArgument(const Arguments& arguments, std::string_view field, 
   int index = next;
   if (field.empty()) {
     ++next;
-  } else if (std::from_chars(field.data(), field.data() + field.size(), index).ptr !=
-             field.data() + field.size()) {
+  } else if (const auto number = ParseNumber<int>(field)) {
+    index = *number;
+  } else {
     for (const auto& [name, value] : arguments.named) {
       if (name == field) return value;
     }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "data/dataset_report.h"
 
 namespace qlora {
 
@@ -38,6 +39,9 @@ void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn
                         .packing = true,
                         .shuffle = options.data.shuffle,
                         .seed = static_cast<std::uint64_t>(options.seed)};
+  DataReport lost = anchors.report();
+  lost.truncated = 0;  // long texts are meant to be cut
+  data.notes.push_back(WarnOfLostRecords(lost, "anchor records"));
   data.report.anchors = anchors.report();
   data.anchors = std::move(anchors);
 }

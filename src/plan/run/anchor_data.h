@@ -7,8 +7,9 @@
 namespace qlora {
 
 // Opens options.anchor as data.anchors, of which every token counts. Texts longer than max_length
-// or anchor_tokens are cut, and packed so that a micro-batch has anchor_tokens tokens at most.
-// Errors: InvalidInput with file and line, and for questions.
+// or anchor_tokens are cut, and packed so that a micro-batch has anchor_tokens tokens at most. Adds
+// a note where many others are left out. Errors: InvalidInput with file and line, and for
+// questions.
 void OpenAnchors(Context& context, const TrainOptions& options, const ProgressFn& reading,
                  RunData& data);
 

@@ -1,6 +1,6 @@
 // An objective measured over a data set.
-#ifndef QLORA_INFERENCE_DATASET_LOSS_H_
-#define QLORA_INFERENCE_DATASET_LOSS_H_
+#ifndef QLORA_INFERENCE_DATASET_EVALUATION_H_
+#define QLORA_INFERENCE_DATASET_EVALUATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -29,6 +29,9 @@ struct DatasetSums {
   // samples, and the token that each row is about.
   std::vector<double> logprobs;
   std::vector<std::int32_t> token_ids;
+
+  // Makes these the sums of another part of the same data as well, of the same kl.
+  void Add(const DatasetSums& part);
 };
 
 // Samples that passes are made of. Totals need the counts before anything is read.
@@ -57,4 +60,4 @@ std::optional<DatasetSums> EvaluateDataset(Communicator& communicator, const Ran
 
 }  // namespace qlora
 
-#endif  // QLORA_INFERENCE_DATASET_LOSS_H_
+#endif  // QLORA_INFERENCE_DATASET_EVALUATION_H_

@@ -1,6 +1,6 @@
 // The adapters that options name: a place, and the weight of the adapter among others.
-#ifndef QLORA_IO_ADAPTER_SOURCE_H_
-#define QLORA_IO_ADAPTER_SOURCE_H_
+#ifndef QLORA_IO_PEFT_ADAPTER_SOURCE_H_
+#define QLORA_IO_PEFT_ADAPTER_SOURCE_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -39,4 +39,4 @@ AdapterFormat FormatOfAdapter(const std::filesystem::path& path);
 
 }  // namespace qlora
 
-#endif  // QLORA_IO_ADAPTER_SOURCE_H_
+#endif  // QLORA_IO_PEFT_ADAPTER_SOURCE_H_

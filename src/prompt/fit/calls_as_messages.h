@@ -6,8 +6,8 @@
 //   {"content": "I look.", "tool_calls": [f({"x": 1}), g({})]}
 //     {"content": "I look."}, {"metadata": "f", "content": {"x": 1}}, {"metadata": "g", ...}
 //   <|assistant|>\nI look.<|assistant|>f\n{"x": 1}<|assistant|>g\n{}<|observation|>
-#ifndef QLORA_PROMPT_CALLS_AS_MESSAGES_H_
-#define QLORA_PROMPT_CALLS_AS_MESSAGES_H_
+#ifndef QLORA_PROMPT_FIT_CALLS_AS_MESSAGES_H_
+#define QLORA_PROMPT_FIT_CALLS_AS_MESSAGES_H_
 
 #include <functional>
 #include <string>
@@ -38,4 +38,4 @@ void JoinTurns(const std::vector<std::size_t>& origins, std::vector<ChatSpan>& t
 
 }  // namespace qlora
 
-#endif  // QLORA_PROMPT_CALLS_AS_MESSAGES_H_
+#endif  // QLORA_PROMPT_FIT_CALLS_AS_MESSAGES_H_

@@ -1,6 +1,6 @@
 // Gives a chat template a conversation in the form that the template reads.
-#ifndef QLORA_PROMPT_TEMPLATE_FIT_H_
-#define QLORA_PROMPT_TEMPLATE_FIT_H_
+#ifndef QLORA_PROMPT_FIT_TEMPLATE_FIT_H_
+#define QLORA_PROMPT_FIT_TEMPLATE_FIT_H_
 
 #include <functional>
 #include <string>
@@ -31,17 +31,11 @@ struct FittedConversation {
 //   role of results where it skips them;
 // - a text that the record has in parts as parts, where it reads these: some trim each;
 // - results of tools with the names of the called functions where it asks for these, and in the
-// order
-//   of the calls where it shows no ids.
+//   order of the calls where it shows no ids.
 // Errors: those of `render` for the conversation as it is.
 FittedConversation FitToTemplate(const Conversation& conversation, std::string_view source,
                                  const std::function<JinjaOutput(const OrderedJson&)>& render);
 
-// True when `word` stands in the text and is not a part of a longer name.
-bool HasWholeWord(std::string_view text, std::string_view word);
-// True when a template names a field: as .name, or as a text in quotes.
-bool NamesField(std::string_view source, std::string_view name);
-
 }  // namespace qlora
 
-#endif  // QLORA_PROMPT_TEMPLATE_FIT_H_
+#endif  // QLORA_PROMPT_FIT_TEMPLATE_FIT_H_

@@ -1,4 +1,4 @@
-#include "inference/dataset_loss.h"
+#include "inference/dataset_evaluation.h"
 
 #include <algorithm>
 #include <span>
@@ -105,6 +105,19 @@ void ShareTokens(Communicator& communicator, const RankPlace& place,
 }
 
 }  // namespace
+
+void DatasetSums::Add(const DatasetSums& part) {
+  sums.resize(part.sums.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += part.sums[i];
+  totals.supervised += part.totals.supervised;
+  totals.rows += part.totals.rows;
+  totals.chosen += part.totals.chosen;
+  totals.samples += part.totals.samples;
+  totals.kl = part.totals.kl;
+  seconds += part.seconds;
+  logprobs.insert(logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  token_ids.insert(token_ids.end(), part.token_ids.begin(), part.token_ids.end());
+}
 
 SampleList ListOf(const Dataset& dataset) {
   return {.size = dataset.size(),

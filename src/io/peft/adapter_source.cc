@@ -1,10 +1,10 @@
-#include "io/adapter_source.h"
+#include "io/peft/adapter_source.h"
 
-#include <charconv>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "io/gguf_path.h"
 
 namespace qlora {
@@ -19,16 +19,13 @@ AdapterSource ParseAdapterSource(std::string_view text) {
     return source;
   }
   const std::string_view number = text.substr(colon + 1);
-  const auto [end, error] =
-      std::from_chars(number.data(), number.data() + number.size(), source.weight);
-  const bool is_number = error == std::errc() && end == number.data() + number.size();
-  if (!is_number && !fs::exists(text.substr(0, colon), ignored)) return {source.path, 1};
-  if (!is_number || !std::isfinite(source.weight)) {
+  const auto weight = ParseNumber<double>(number);
+  if (!weight && !fs::exists(text.substr(0, colon), ignored)) return source;
+  if (!weight || !std::isfinite(*weight)) {
     ThrowInvalidInput("adapter {}: expected a finite weight behind the colon, found {}", text,
                       number);
   }
-  source.path = text.substr(0, colon);
-  return source;
+  return {std::string(text.substr(0, colon)), *weight};
 }
 
 AdapterFormat FormatOfAdapter(const fs::path& path) {

@@ -1,4 +1,4 @@
-#include "inference/answers.h"
+#include "inference/answer_meter.h"
 
 #include <algorithm>
 
@@ -25,6 +25,50 @@ std::optional<std::vector<AnswerLogp>> AnswerMeter::Measure(const SampleList& sa
                                        : AnswerLogp{logp[logp.size() - 2], logp.back()});
   }
   return answers;
+}
+
+bool AnswerMeter::MeasureInto(ReferenceTable& table, const Dataset& dataset,
+                              const VisitedSamples& visited, double ld_alpha,
+                              std::int64_t max_length) const {
+  if (!visited.samples.empty()) {
+    const Dataset part = dataset.Subset(visited.samples);
+    const auto answers = Measure(ListOf(part), ld_alpha);
+    if (!answers) return false;
+    for (std::size_t i = 0; i < answers->size(); ++i) {
+      table.Add(dataset.key(visited.samples[i]), (*answers)[i]);
+    }
+  }
+  const std::vector<MismatchedRow>& rows = visited.mismatched;
+  if (rows.empty()) return true;
+  const auto answers = Measure(ListOf(dataset, rows, max_length), 1);
+  if (!answers) return false;
+  for (std::size_t i = 0; i < rows.size(); ++i) table.Add(KeyOf(dataset, rows[i]), (*answers)[i]);
+  return true;
+}
+
+std::optional<DatasetSums> AnswerMeter::Evaluate(const Objective& objective, const Dataset& data,
+                                                 const ReferenceTable& reference, double kl,
+                                                 bool per_token) const {
+  SampleList list = ListOf(data);
+  list.kl = kl;
+  if (objective.needs_reference()) {
+    list.reference = [&](std::int64_t i) { return reference.Of(data.key(i)); };
+  }
+  return EvaluateDataset(communicator, place, decoder, adapter, objective, list, per_token, memory,
+                         progress);
+}
+
+std::optional<double> AnswerMeter::MeasureKl(const Dataset& dataset,
+                                             const ReferenceTable& reference,
+                                             std::int64_t max_length) const {
+  const std::vector<MismatchedRow> rows = VisitedByEvaluation(dataset, true).mismatched;
+  const auto answers = Measure(ListOf(dataset, rows, max_length), 1);
+  if (!answers) return {};
+  double sum = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    sum += (*answers)[i].chosen - reference.Of(KeyOf(dataset, rows[i])).chosen;
+  }
+  return std::max(0.0, sum / static_cast<double>(rows.size()));
 }
 
 SampleList ListOf(const Dataset& dataset, std::span<const MismatchedRow> rows,

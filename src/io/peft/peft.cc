@@ -1,8 +1,7 @@
-#include "io/peft.h"
+#include "io/peft/peft.h"
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,9 +10,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/spelling.h"
-#include "io/adapter_source.h"
+#include "base/text.h"
 #include "io/checkpoint_names.h"
 #include "io/gguf_path.h"
+#include "io/peft/adapter_source.h"
 #include "io/safetensors.h"
 
 namespace qlora {
@@ -246,10 +246,9 @@ std::string CheckpointAdvice(const fs::path& directory) {
   for (; !failed && entry != fs::directory_iterator(); entry.increment(failed)) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with(kCheckpoint) || !Exists(entry->path() / kPeftWeights)) continue;
-    std::int64_t step = -1;
-    // A name without a number leaves -1, which is never the newest.
-    std::from_chars(name.data() + kCheckpoint.size(), name.data() + name.size(), step);
-    newest = std::max(newest, step);
+    // A name without a number is never the newest.
+    newest =
+        std::max(newest, ParseNumber<std::int64_t>(name.substr(kCheckpoint.size())).value_or(-1));
   }
   if (newest < 0) {
     // PEFT saves an adapter with a name of its own in a folder of that name.
@@ -306,10 +305,8 @@ fs::path WeightsPathOf(const fs::path& directory) {
 double DropoutOf(const StringMap& metadata, double stated, const std::string& where) {
   const auto found = metadata.find(kPeftDropout);
   if (found == metadata.end()) return stated;
-  double dropout = -1;
-  const char* const end = found->second.data() + found->second.size();
-  const auto [stop, error] = std::from_chars(found->second.data(), end, dropout);
-  if (error == std::errc() && stop == end && dropout >= 0 && dropout < 1) return dropout;
+  const double dropout = ParseNumber<double>(found->second).value_or(-1);
+  if (dropout >= 0 && dropout < 1) return dropout;
   ThrowInvalidInput("{}: metadata '{}': expected 0 <= p < 1, found {}", where, kPeftDropout,
                     found->second);
 }

@@ -1,7 +1,7 @@
 // adapter_config.json of PEFT (github.com/huggingface/peft): the modules that a LoRA adapter was
 // attached to, with rank and scale. Field names and defaults are PEFT's.
-#ifndef QLORA_IO_PEFT_CONFIG_H_
-#define QLORA_IO_PEFT_CONFIG_H_
+#ifndef QLORA_IO_PEFT_PEFT_CONFIG_H_
+#define QLORA_IO_PEFT_PEFT_CONFIG_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -85,4 +85,4 @@ double ScaleOf(const AdapterConfig& config, std::string_view module);
 
 }  // namespace qlora
 
-#endif  // QLORA_IO_PEFT_CONFIG_H_
+#endif  // QLORA_IO_PEFT_PEFT_CONFIG_H_

@@ -1,4 +1,4 @@
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,10 +7,10 @@
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "io/adapter_source.h"
 #include "io/checkpoint_names.h"
 #include "io/json.h"
 #include "io/pattern.h"
+#include "io/peft/adapter_source.h"
 
 namespace qlora {
 namespace {
@@ -264,10 +264,7 @@ std::optional<std::int64_t> LayerOf(const AdapterConfig& config, std::string_vie
   for (const std::string& name : names) {
     const auto digits = GroupAtStart(R"(.*?\.)" + name + R"(\.(?<layer>[0-9]+)\.)", module,
                                      "layers_pattern", "layer");
-    if (!digits) continue;
-    // Nine digits fit any integer type; no model has more layers.
-    return digits->empty() || digits->size() > 9 ? std::nullopt
-                                                 : std::optional<std::int64_t>(std::stoll(*digits));
+    if (digits) return ParseNumber<std::int64_t>(*digits);
   }
   return std::nullopt;
 }

@@ -1,10 +1,10 @@
-#include "prompt/calls_as_messages.h"
+#include "prompt/fit/calls_as_messages.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "prompt/fit/template_names.h"
 #include "prompt/known_fields.h"
-#include "prompt/template_fit.h"
 
 namespace qlora {
 

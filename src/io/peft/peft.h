@@ -11,15 +11,15 @@
 // "base_model.model." may lack, as in transformers. Paths are read in every spelling that classes
 // of transformers give them and returned as those of a text model: "model.layers...",
 // "model.embed_tokens", "lm_head".
-#ifndef QLORA_IO_PEFT_H_
-#define QLORA_IO_PEFT_H_
+#ifndef QLORA_IO_PEFT_PEFT_H_
+#define QLORA_IO_PEFT_PEFT_H_
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/memory.h"
-#include "io/peft_config.h"
+#include "io/peft/peft_config.h"
 #include "io/tensor_file.h"
 
 namespace qlora {
@@ -128,4 +128,4 @@ void CommitAdapter(TensorWriter& writer, const std::filesystem::path& directory,
 
 }  // namespace qlora
 
-#endif  // QLORA_IO_PEFT_H_
+#endif  // QLORA_IO_PEFT_PEFT_H_

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/matrix.h"
 #include "io/float_encoding.h"
-#include "io/peft.h"
+#include "io/peft/peft.h"
 #include "io/safetensors_writer.h"
 
 namespace qlora {

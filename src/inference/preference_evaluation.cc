@@ -1,0 +1,176 @@
+#include "inference/preference_evaluation.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "adapter/combined_adapter.h"
+#include "base/check.h"
+#include "data/batch_stream.h"
+#include "hub/hub_adapter.h"
+#include "inference/answer_meter.h"
+#include "model/checkpoint.h"
+#include "objective/preference.h"
+#include "pass/dora.h"
+#include "pass/eval_memory.h"
+#include "preference/preference_fields.h"
+
+namespace qlora {
+namespace {
+
+[[noreturn]] void RefuseIdle(const IdleOption& idle) {
+  ThrowInvalidInput("{} would have no effect: {}", idle.name, idle.reason);
+}
+
+// What the passes over a data set need.
+struct Extent {
+  Extent(const Dataset& dataset, std::int64_t mismatched)
+      : positions(std::max<std::int64_t>(dataset.report().longest, mismatched)),
+        rows(EvalRows(std::max<std::int64_t>(dataset.report().largest, mismatched))),
+        unfolded(UnfoldedRows(rows, dataset.report().unfolding)) {}
+
+  std::int64_t positions;
+  std::int64_t rows;
+  std::int64_t unfolded;
+};
+
+// Passes of the model with an adapter, or of the base alone.
+class Passes {
+ public:
+  Passes(LoadedModel& model, const LoraAdapter* adapter, const Extent& extent)
+      : model_(model),
+        place_(model.place()),
+        adapter_(adapter),
+        config_(model.config),
+        decoder_(*model.backend, WithRows(config_, RowsOf(model, adapter)), model.weights,
+                 model.precision, extent.positions),
+        memory_(ReserveEvaluation(decoder_, AdaptersOf(adapter), extent.rows, extent.unfolded)) {}
+  Passes(const Passes&) = delete;
+  Passes& operator=(const Passes&) = delete;
+
+  AnswerMeter Meter(EvalProgress progress) {
+    return {
+        model_.context.communicator(), place_, decoder_, adapter_, memory_, std::move(progress)};
+  }
+
+ private:
+  static std::int64_t RowsOf(const LoadedModel& model, const LoraAdapter* adapter) {
+    return adapter != nullptr ? adapter->vocab_size() : model.weights.embed.rows();
+  }
+  static const DecoderConfig& WithRows(DecoderConfig& config, std::int64_t rows) {
+    config.vocab_size = rows;
+    return config;
+  }
+
+  LoadedModel& model_;
+  RankPlace place_;
+  const LoraAdapter* adapter_;
+  DecoderConfig config_;  // with the rows of the tables that passes read
+  Decoder decoder_;
+  Arena memory_;
+};
+
+std::vector<Dataset> FilesOf(const Dataset& dataset) {
+  const std::vector<FileReport>& files = dataset.report().files;
+  std::vector<Dataset> parts;
+  for (std::int64_t f = 0; f < std::ssize(files); ++f) {
+    if (files[f].samples > 0) parts.push_back(dataset.OfFile(f));
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options) {
+  const PreferenceFields& fields = options.preference;
+  for (const IdleOption& idle : IdlePreferenceFields(fields, options.label_smoothing_factor)) {
+    RefuseIdle(idle);
+  }
+  const bool asks = !fields.preference_loss.empty();
+  constexpr const char* kNoLoss = "there is no preference_loss; leave it out";
+  if (!asks && options.label_smoothing_factor != 0) RefuseIdle({"label_smoothing_factor", kNoLoss});
+  if (!asks && options.reference != "base") RefuseIdle({"reference", kNoLoss});
+  if (!asks) return {};
+  const PreferenceLossOptions loss = PreferenceLossOf(fields, options.label_smoothing_factor);
+  CheckPreferenceReading(options.reading);
+  const EvalOptions usual;
+  constexpr const char* kNoQuestions = "preferences ask no questions; leave it out";
+  if (options.ece_bins != usual.ece_bins) RefuseIdle({"ece_bins", kNoQuestions});
+  if (options.permutations != usual.permutations) RefuseIdle({"permutations", kNoQuestions});
+  if (options.decision_temperature != usual.decision_temperature) {
+    RefuseIdle({"decision_temperature", kNoQuestions});
+  }
+  if (options.reference != "base" && !loss.needs_reference()) {
+    RefuseIdle({"reference", "this preference_loss has none; leave it out"});
+  }
+  if (options.reference == "start") {
+    ThrowInvalidInput(
+        "reference: start is the model before the first step of a run; expected base, or the "
+        "folder of the adapter that the run began with");
+  }
+  return loss;
+}
+
+std::optional<LoraAdapter> LoadReference(LoadedModel& model, const PreferenceLossOptions& loss,
+                                         const EvalOptions& options) {
+  if (!loss.needs_reference()) return {};
+  const auto refuse_replaced = [](const LoraAdapter& adapter) {
+    if (adapter.replaced() == nullptr) return;
+    ThrowInvalidInput(
+        "preference_loss: an adapter brings '{}', which takes the place of the base's when it is "
+        "loaded, so that model and reference cannot be measured beside each other; choose a loss "
+        "without a reference (orpo, simpo, cpo)",
+        adapter.replaced()->begin()->first);
+  };
+  if (model.adapter) refuse_replaced(*model.adapter);
+  if (options.reference == "base") {
+    if (model.adapter) return {};
+    ThrowInvalidInput(
+        "reference: there is no adapter, so that the base would be compared with itself; name an "
+        "adapter with --adapter");
+  }
+  LoraAdapter reference = LoadAdapters(ResolveAdapters({options.reference}, 0),
+                                       LoadDecoderConfig(model.dir), model.backend->memory());
+  refuse_replaced(reference);
+  reference.FoldTables(model.weights);
+  RefreshNorms(*model.backend, model.weights, reference);
+  return reference;
+}
+
+EvalResult EvaluatePreferences(
+    LoadedModel& model, const Dataset& dataset, const PreferenceLossOptions& loss,
+    const LoraAdapter* reference, const EvalOptions& options, std::int64_t max_length,
+    const std::function<void(std::int64_t done, std::int64_t total)>& progress) {
+  const PreferenceObjective objective(loss);
+  const EvalProgress report = [&](std::int64_t done, std::int64_t total) {
+    if (progress) progress(done, total);
+    return true;
+  };
+  const Extent extent(dataset, loss.needs_kl() ? LongestMismatched(dataset, max_length) : 0);
+  ReferenceTable table;
+  if (loss.needs_reference()) {
+    Passes passes(model, reference, extent);
+    passes.Meter(report).MeasureInto(table, dataset, VisitedByEvaluation(dataset, loss.needs_kl()),
+                                     loss.ld_alpha, max_length);
+  }
+  model.UseNorms();
+  Passes passes(model, model.AdapterFor(options.without_adapter), extent);
+  const AnswerMeter meter = passes.Meter(report);
+  const double kl = loss.needs_kl() ? *meter.MeasureKl(dataset, table, max_length) : 0;
+  DatasetSums all;
+  for (const Dataset& part : FilesOf(dataset)) {
+    all.Add(*meter.Evaluate(objective, part, table, kl, options.per_token));
+  }
+  const std::vector<double> values = objective.Values(all.sums, all.totals);
+  EvalResult result;
+  result.loss = values.front();
+  result.metrics = MetricsOf(objective, values, /*of_steps=*/false);
+  result.tokens = all.totals.supervised;
+  result.sequences = dataset.size();
+  result.seconds = all.seconds;
+  result.logprobs = std::move(all.logprobs);
+  result.token_ids = std::move(all.token_ids);
+  return result;
+}
+
+}  // namespace qlora
