@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/file.h"
 #include "command/common.h"
 #include "command/model_loading.h"
 #include "dist/together.h"
 #include "qlora/model.h"
+#include "records/file_format.h"
 #include "tasks/task_evaluation.h"
 #include "terminal/decision_table.h"
 #include "verbs/verbs.h"
@@ -49,7 +51,8 @@ class EvalVerb : public Verb {
     };
   }
 
-  // --compare alone compares with the base; only tasks compare with what is named behind it.
+  // --compare alone compares with the base; only tasks compare with what is named behind it. The
+  // parser takes a second task for a dataset, which other evaluations need.
   std::vector<std::string> Spell(std::vector<std::string> arguments) const override {
     const bool of_tasks = std::any_of(arguments.begin(), arguments.end(), [](const auto& word) {
       return word == "--task" || word.starts_with("--task=");
@@ -57,13 +60,15 @@ class EvalVerb : public Verb {
     std::vector<std::string> spelled;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       spelled.push_back(arguments[i]);
-      if (arguments[i] != "--compare") continue;
+      const bool is_task = arguments[i] == "--task";
+      if (arguments[i] != "--compare" && !is_task) continue;
       std::vector<std::string> names;
-      while (of_tasks && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--")) {
+      while (of_tasks && i + 1 < arguments.size() && !arguments[i + 1].starts_with("--") &&
+             (!is_task || names.empty() || IsTask(arguments[i + 1]))) {
         names.push_back(arguments[++i]);
       }
       const bool is_flag = i + 1 < arguments.size() && ParseBool(arguments[i + 1]).has_value();
-      if (names.empty() && !is_flag) names = {"base"};
+      if (names.empty() && !is_flag && !is_task) names = {"base"};
       if (!names.empty()) spelled.back() += fmt::format("={}", fmt::join(names, ","));
     }
     return spelled;
@@ -139,6 +144,12 @@ class EvalVerb : public Verb {
   }
 
  private:
+  // True for a word that is rather a task than a model: a definition, its name, or data.
+  static bool IsTask(const std::string& word) {
+    const std::string extension = DataExtension(word);
+    if (extension.empty()) return word.find('/') == word.npos && !Exists(word);
+    return extension == ".yaml" || extension == ".yml" || HasDataExtension(word);
+  }
   // Refuses options of what is not asked for.
   void CheckIdle(const OptionTable& table) {
     OptionTable of_model, of_data, of_chat, of_tasks;

@@ -277,7 +277,12 @@ Json TablesOfTasks(const fs::path& dir) {
   } catch (const Error&) {
     // The user's redirection, which another command may still be writing.
   }
+  const Json results = ObjectOf(file, "results");
   const Json compared = ObjectOf(file, "compared");
+  std::string last;  // beside which all others stand
+  for (const auto& [model, tasks] : results.items()) {
+    if (!compared.contains(model)) last = model;
+  }
   for (const auto& [model, tasks] : compared.items()) {
     Json rows = Json::array();
     for (const auto& [task, figures] : tasks.items()) {
@@ -286,11 +291,10 @@ Json TablesOfTasks(const fs::path& dir) {
         rows.push_back(std::move(row));
       }
     }
-    AddTable(model, rows, tables);
+    AddTable(model + " beside " + last, rows, tables);
   }
   if (!compared.empty()) return tables;
   Json rows = Json::array();
-  const Json results = ObjectOf(file, "results");
   for (const auto& [task, figures] : results.items()) {
     for (const auto& [name, value] : figures.items()) {
       const bool is_figure = value.is_number_float() && name.find("_stderr") == name.npos;

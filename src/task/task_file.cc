@@ -202,10 +202,8 @@ class DefinitionReader {
     options.Set(key, items, origin);
   }
 
-  // A definition that says nothing of texts asks the questions of its records.
   void ReadKind() {
-    const bool has_texts = json_.contains("doc_to_text") || json_.contains("doc_to_target");
-    const std::string kind = TextOr("output_type", has_texts ? "generate_until" : "decision");
+    const std::string kind = TextOr("output_type", "generate_until");
     if (kind == "multiple_choice") {
       task_.kind = TaskKind::kMultipleChoice;
     } else if (kind == "loglikelihood_rolling") {

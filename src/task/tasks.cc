@@ -180,7 +180,11 @@ class TaskRun {
               by_words ? static_cast<double>(words) : static_cast<double>(text.size()));
       }
       OrderedJson sample = SampleOf(items_[i]);
-      sample.update({{"ll", logprob}, {"tokens", count}, {"words", words}, {"bytes", text.size()}});
+      sample.update({{"text", text},
+                     {"ll", logprob},
+                     {"tokens", count},
+                     {"words", words},
+                     {"bytes", text.size()}});
       result_.samples.push_back(FormatJson(sample));
     }
   }

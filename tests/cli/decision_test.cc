@@ -96,7 +96,7 @@ TEST_F(DecisionCommandTest, TemperaturesAreFittedAfterTraining) {
 // The base is asked in the template of the adapter beside it, without its temperatures.
 TEST_F(DecisionCommandTest, AreTasksThatCompareModels) {
   Write("mine.jinja",
-        "{{ state }} {{ instructions }}{% for o in options %} {{ o.label }}. {{ o.key }}"
+        "{{ state | tojson }} {{ instructions }}{% for o in options %} {{ o.label }}. {{ o.key }}"
         "{% endfor %}\n");
   RunJson(TrainWords(
       {"--decision-template", "mine.jinja", "--calibration-dataset", "calibration.jsonl"}));

@@ -101,7 +101,8 @@ TEST_F(ReportTest, HoldsTheTasksThatLieInTheFolder) {
     {"task": "arc", "figure": "acc", "value": 0.5, "with": 0.25, "p": 0.01, "lost": true,
      "examples": [{"doc": 3}]},
     {"task": 7}, 7]})");
-  Write("run/task_results.json", R"({"results": {}, "compared": {"run": {"mmlu": [
+  Write("run/task_results.json",
+        R"({"results": {"run": {}, "base": {}}, "compared": {"run": {"mmlu": [
     {"figure": "acc_norm", "value": null, "with": 0.5}]}, "7": 7}})");
   ASSERT_EQ(Run({"report", "run"}).code, 0);
   const auto tables = [&] {
@@ -111,7 +112,7 @@ TEST_F(ReportTest, HoldsTheTasksThatLieInTheFolder) {
   ASSERT_EQ(found.size(), 2u) << found;
   EXPECT_EQ(found[0]["rows"].size(), 1u);
   EXPECT_EQ(found[0]["rows"][0]["examples"][0]["doc"], 3);
-  EXPECT_EQ(found[1]["name"], "run");
+  EXPECT_EQ(found[1]["name"], "run beside base");
   EXPECT_EQ(found[1]["rows"][0]["task"], "mmlu");
   // Of one model there is no figure before.
   fs::remove(scratch_ / "run/gate.json");

@@ -104,6 +104,18 @@ TEST_F(TaskCommandTest, FindsDefinitionsByTheirNames) {
   EXPECT_THAT(RefusedGate(), HasSubstr("boolq.yaml"));
 }
 
+TEST_F(TaskCommandTest, TakesSeveralTasks) {
+  Write("other.yaml", "task: other\ninclude: task.yaml\n");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"eval", "model", "--task", "task.yaml", "other.yaml"},
+        std::vector<std::string>{"eval", "--task", "task.yaml", "other.yaml", "model"},
+        std::vector<std::string>{"eval", "--task", "task.yaml,other.yaml", "--limit", "2",
+                                 "model"}}) {
+    const nlohmann::json json = RunJson(words);
+    EXPECT_TRUE(json["results"].contains("bears") && json["results"].contains("other"));
+  }
+}
+
 TEST_F(TaskCommandTest, RefusesOptionsThatAreNotRead) {
   EXPECT_THAT(Refused(EvalWords({"--per_token"})), HasSubstr("per_token would have no effect"));
   EXPECT_THAT(Refused(EvalWords({"--dataset", "data.jsonl"})), HasSubstr("dataset would have"));

@@ -140,6 +140,18 @@ try {
   await page.close();
   page = await open(['first'], 1200, 'light');
   assert.equal(await page.$eval('#ranks-section', (section) => section.hidden), true);
+  assert.equal(await page.$eval('#tasks-section', (section) => section.hidden), true);
+  await page.close();
+
+  // Tasks are shown where their figures lie in the folder, with what was lost.
+  cpSync(join(folder, 'first'), join(folder, 'tasks'), {recursive: true});
+  writeFileSync(join(folder, 'tasks', 'gate.json'), JSON.stringify({tasks: [{task: 'arc', figure: 'acc', value: 0.5,
+    with: 0.25, difference: -0.25, low: -0.4, high: -0.1, p: 0.01, test: 'McNemar', lost: true,
+    examples: [{task: 'arc', doc: 3}]}]}));
+  page = await open(['tasks'], 360, 'light');
+  const tasks = await page.$$eval('#tasks tbody tr', (l) => l.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(tasks, [['arc', 'acc', '0.5000', '0.2500', '-0.2500', '-0.4000 to -0.1000', '', '0.0100 McNemar', 'lost']]);
+  assert.equal(await page.$$eval('#tasks pre', (l) => l.length), 1);
   await page.close();
 
   // A single step is not drawn beside a step 0 that the run does not have.

@@ -108,9 +108,9 @@ TEST_F(DecisionTaskTest, ADefinitionNamesQuestionsMetricsAndHowTheyAreRead) {
   TaskOptions first;
   first.limit = 3;
   EXPECT_EQ(Measure(kQuestions, first).records, 3);
-  // Without texts there is nothing but questions; without metrics all are measured.
-  const std::string brief =
-      Write("brief.yaml", "dataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n");
+  const std::string brief = Write("brief.yaml",
+                                  "output_type: decision\ntest_split: test\n"
+                                  "dataset_kwargs: {data_files: q.jsonl}\n");
   EXPECT_EQ(Measure(brief).figures.size(), 4U);
 }
 
@@ -147,7 +147,8 @@ TEST_F(DecisionTaskTest, RefusesWhatIsNoDecisionBeforeAModelIsLoaded) {
   TaskOptions shots;
   shots.num_fewshot = 2;
   EXPECT_THAT(ErrorOf(kQuestions, shots), HasSubstr("num_fewshot would have no effect"));
-  const std::string keys = "dataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n";
+  const std::string keys =
+      "output_type: decision\ndataset_kwargs: {data_files: q.jsonl}\ntest_split: test\n";
   std::filesystem::copy(kQuestions, folder_.path() / "q.jsonl");
   EXPECT_THAT(ErrorOf(Write("shots.yaml", keys + "num_fewshot: 2\n")),
               HasSubstr("num_fewshot: is not supported"));
