@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <span>
 
 #include "base/file.h"
+#include "gguf/gguf_head.h"
 #include "gguf/gguf_writer.h"
 #include "io/test_util.h"
 
@@ -317,6 +319,21 @@ TEST_F(GgufTest, EveryTruncationIsRefused) {
     fs::resize_file(path, size);
     ExpectRefused([&] { OpenGguf(path); }, "a.gguf");
   }
+}
+
+// The bytes behind the end of a mapped file can be read, and no sanitizer sees it. Behind these
+// copies it does, also one byte behind a string.
+TEST_F(GgufTest, NoHeadIsReadBeyondItsEnd) {
+  const fs::path path = folder_ / "a.gguf";
+  CreateGguf(path, AllTypes(), {})->Finish();
+  const std::string whole = ReadTextFile(path);
+  const auto read = [&](std::size_t size) {
+    const std::vector<char> copy(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
+    return ReadGgufHead(std::as_bytes(std::span(copy)), "a.gguf");
+  };
+  const std::size_t head = whole.find_last_not_of('\0') + 1;  // without the padding
+  EXPECT_EQ(read(whole.size()).values.entries().size(), AllTypes().entries().size());
+  for (std::size_t size = head; size-- > 0;) ExpectRefused([&] { read(size); }, "a.gguf");
 }
 
 // Each is found without a walk over the others: with one, this would take minutes.
