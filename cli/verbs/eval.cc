@@ -94,6 +94,7 @@ class EvalVerb : public Verb {
   int Run(const Console& console) override {
     // Before the model is loaded, which takes longest.
     const int threads = MakeTogether(ranks(), [&] {
+      eval_.keeps_predictions = !predictions_.path.empty();
       eval_.Check();
       if (eval_.per_token && !run_.json)
         ThrowInvalidInput("per_token fills the JSON object; add --json");
@@ -182,9 +183,6 @@ class EvalVerb : public Verb {
   // By the first rank: all have the same.
   void WritePredictions(const EvalResult& result, const Console& console) {
     Together(ranks(), [&] {
-      if (!result.decision) {
-        ThrowInvalidInput("predictions: the records of the dataset ask no questions");
-      }
       if (ranks().is_root()) predictions_.Write(console, result.decision->predictions);
     });
   }

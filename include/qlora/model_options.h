@@ -61,6 +61,8 @@ struct EvalOptions {
   bool raw = false;
   bool per_token = false;        // keep the log-probability of every supervised token
   bool without_adapter = false;  // evaluate the base alone
+  // The answers to questions are kept as a file: other data are refused before they are evaluated.
+  bool keeps_predictions = false;
   // Of records that ask questions. all: average over all cyclic orders of the options of a choice.
   std::string permutations = "none";
   std::int64_t ece_bins = 15;        // of the calibration error
@@ -72,7 +74,7 @@ struct EvalOptions {
 
   void Declare(OptionTable& table);
   // Before a model is loaded. Errors: InvalidInput for bins, temperatures and losses that do not
-  // exist, and for options that the loss does not use.
+  // exist, and for options that the loss, or an evaluation, does not use.
   void Check() const;
 };
 

@@ -408,13 +408,19 @@ Inspection InspectRecords(const DataFields& fields) {
   OrderedJson json = {{"kind", "data"}, {"files", OrderedJson::array()}};
   std::string text;
   bool needs_chat_template = false;
+  bool is_told = true;  // what every file holds
+  std::set<DecisionForm> forms;
   for (const DataSource& source : options.sources) {
     const FileSurvey survey = SurveyFile(source, options);
+    const bool asks = survey.format == RecordFormatName(RecordFormat::kDecision);
+    is_told = is_told && !survey.format.empty() && (!asks || !survey.forms.empty());
+    forms.insert(survey.forms.begin(), survey.forms.end());
     text += RenderSurvey(survey);
     json["files"].push_back(SurveyToJson(survey));
     needs_chat_template = needs_chat_template || survey.needs_chat_template;
   }
   const std::string names = fmt::format("{}", fmt::join(fields.dataset, ","));
+  if (is_told) CheckRead(options.decision.given, forms, names);
   text += fmt::format(
       "the tokens that are trained: qlora inspect {0} --model MODEL\n"
       "to train: qlora train --model MODEL --dataset {0} --output-dir DIR\n",

@@ -258,8 +258,8 @@ FileSurvey SurveyFile(const DataSource& source, const DataOptions& options) {
   }
   const RecordFormat format = example ? example->detected.format : RecordFormat::kAuto;
   bool is_conversation = IsConversationFormat(format);
-  const RecordCheck check(format, options.layout,
-                          WithClassLabels(options.decision.fields, source.path));
+  const DecisionFields fields = WithClassLabels(options.decision.fields, source.path);
+  const RecordCheck check(format, options.layout, fields);
   Survey counts;
   for (std::int64_t i = begin; i < end; ++i) {
     try {
@@ -273,6 +273,8 @@ FileSurvey SurveyFile(const DataSource& source, const DataOptions& options) {
           if (record.contains(list)) CountRoles(record[list], survey.roles);
         }
         is_conversation = is_conversation || RecordCheck::HasTurns(record);
+        const auto asks = DetectDecisionForm(record, fields);
+        if (format == RecordFormat::kDecision && asks) survey.forms.insert(*asks);
         check(record);
       }
     } catch (const Error& error) {

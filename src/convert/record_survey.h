@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct FileSurvey {
   std::string format;     // "messages" ...; "" where the fields tell of none
   // "pairs of answers" or "answers with a label", whose answers are of that format; "" for others.
   std::string preferences;
-  std::string fields;   // "prompt: question, completion: answer", where names differ
-  std::string problem;  // why no format is told
+  std::string fields;            // "prompt: question, completion: answer", where names differ
+  std::string problem;           // why no format is told
+  std::set<DecisionForm> forms;  // of records that ask questions
   bool needs_chat_template = false;
   std::int64_t records = 0;
   std::int64_t bad = 0;                       // that cannot be read or laid out

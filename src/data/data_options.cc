@@ -256,25 +256,6 @@ bool AsksOfTables(const DecisionReading& fields) {
   return !fields.instructions.empty() || !fields.label_names.empty();
 }
 
-// The options that differ from their defaults, and mean nothing for records without questions.
-std::vector<std::string> GivenOptions(const DecisionReading& fields) {
-  const DecisionReading usual;
-  std::vector<std::string> given;
-  const auto add = [&](const char* name, auto DecisionReading::*member) {
-    if (fields.*member != usual.*member) given.emplace_back(name);
-  };
-  add("decision_template", &DecisionReading::decision_template);
-  add("question_types", &DecisionReading::question_types);
-  add("soft_targets", &DecisionReading::soft_targets);
-  add("option_order", &DecisionReading::option_order);
-  add("max_options", &DecisionReading::max_options);
-  add("text_column", &DecisionReading::text_column);
-  add("label_column", &DecisionReading::label_column);
-  add("label_names", &DecisionReading::label_names);
-  add("instructions", &DecisionReading::instructions);
-  return given;
-}
-
 DecisionOptions ToDecisionOptions(const DecisionReading& fields, DataPurpose purpose) {
   if (fields.max_options < 2 || fields.max_options > kMaxOptions) {
     ThrowInvalidInput("max_options: expected 2 to {}, found {}", kMaxOptions, fields.max_options);
@@ -318,6 +299,7 @@ DataOptions Convert(const ReadingFields& fields, const std::vector<std::string>&
   }
   std::erase(data.notes, "");
   data.max_length = ResolveMaxLength(fields, limits);
+  data.context = limits.max_position_embeddings;
   data.over_long = ParseOverLong(fields.over_long);
   data.bad_records = ParseBadRecords(fields.bad_records);
   data.ignore_fields = fields.ignore_fields;
@@ -360,6 +342,9 @@ DataOptions ToDataOptions(const DataFields& fields, DataPurpose purpose, const D
   DataOptions data =
       Convert(fields.reading, trains ? fields.dataset : fields.eval_dataset, limits, recorded,
               purpose, {fields.eval_dataset.begin(), fields.eval_dataset.end()});
+  // Of several sets of records, another may have the tables.
+  const bool is_alone = trains && fields.eval_dataset.empty() && fields.calibration_dataset.empty();
+  if (!is_alone) std::erase_if(data.decision.given, IsOfTables);
   // The order of the file means that of its options too.
   if (!fields.shuffle) data.decision.shuffles_options = false;
   data.index_folder = fields.dataset_prepared_path;

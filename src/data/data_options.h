@@ -11,6 +11,7 @@
 
 #include "data/data_slice.h"
 #include "decision/decision_labels.h"
+#include "decision/decision_options.h"
 #include "decision/decision_record.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/record_format.h"
@@ -107,6 +108,10 @@ struct EncodingOptions {
 };
 
 struct DataOptions : EncodingOptions {
+  std::int64_t context = 0;  // of the model, in tokens; 0: unknown
+
+  // True when it is the model that reads no more than max_length.
+  bool max_length_is_context() const { return max_length == context; }
   std::vector<DataSource> sources;
   // Of the report: what was found and not read, and files that are read although their names say
   // that they are held out.

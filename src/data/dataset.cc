@@ -56,20 +56,24 @@ Dataset Dataset::Open(const DataOptions& options, const Tokenizer& tokenizer,
     before += size;
   }
   if (progress) progress(total, total);
-  if (dataset.size() == 0) dataset.ThrowEmpty();
+  if (dataset.size() == 0) dataset.ThrowEmpty(options.max_length_is_context());
   dataset.CheckAsked(options.decision);
   dataset.Summarize();
   return dataset;
 }
 
 void Dataset::CheckAsked(const DecisionOptions& options) const {
-  if (options.given.empty()) return;
-  const bool asks = std::ranges::any_of(sources_, [](const auto& source) {
-    return source->layout().kind == PromptLayout::Kind::kDecision;
-  });
-  if (asks) return;
-  ThrowInvalidInput("{} would have no effect: the records of {} ask no questions; leave it out",
-                    options.given.front(), report_.files.front().path);
+  std::set<DecisionForm> forms;
+  for (const auto& source : sources_) {
+    if (source->layout().kind != PromptLayout::Kind::kDecision) continue;
+    for (const SampleEntry& entry : source->entries()) {
+      // The first record mostly reads them all.
+      if (!FindIdle(options.given, forms)) return;
+      const auto form = DetectDecisionForm(*source->ReadRecord(entry), options.fields);
+      if (form) forms.insert(*form);
+    }
+  }
+  CheckRead(options.given, forms, report_.files.front().path);
 }
 
 void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
@@ -90,15 +94,20 @@ void Dataset::Add(std::shared_ptr<const SampleIndex> source, double weight) {
 
 // Names for each reason the number of samples that it took, and gives a hint for the reason that no
 // option mends.
-void Dataset::ThrowEmpty() const {
+void Dataset::ThrowEmpty(bool max_length_is_context) const {
   std::string reasons;
   const auto add = [&reasons](std::int64_t count, const std::string& reason) {
     if (count > 0) reasons += fmt::format("{}{} {}", reasons.empty() ? "" : "; ", count, reason);
   };
   add(report_.dropped_long,
-      fmt::format("are longer than max_length {} (the longest has {} tokens): raise max_length, or "
-                  "cut them with over_long truncate",
-                  report_.max_length, report_.longest_record));
+      max_length_is_context
+          ? fmt::format("are longer than the context of the model, {} tokens (the longest has {} "
+                        "tokens): cut them with over_long truncate, or set a larger max_length, "
+                        "beyond which models were not trained",
+                        report_.max_length, report_.longest_record)
+          : fmt::format("are longer than max_length {} (the longest has {} tokens): raise "
+                        "max_length, or cut them with over_long truncate",
+                        report_.max_length, report_.longest_record));
   if (report_.dropped_bad > 0) {
     add(report_.dropped_bad,
         fmt::format("cannot be read, the first: {}", report_.bad_reasons.front()));

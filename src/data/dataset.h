@@ -132,7 +132,7 @@ class Dataset {
   // The first sample that is equal to an earlier one. repeated: the hashes of several samples,
   // ascending, at least one.
   std::int64_t FirstDuplicate(std::span<const std::uint64_t> repeated) const;
-  [[noreturn]] void ThrowEmpty() const;
+  [[noreturn]] void ThrowEmpty(bool max_length_is_context) const;
 
   std::vector<std::shared_ptr<const SampleIndex>> sources_;
   std::vector<std::int64_t> first_ = {0};             // (sources + 1) samples before each file

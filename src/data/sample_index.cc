@@ -129,7 +129,8 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataSlice& slice, const Da
                          const Tokenizer& tokenizer)
     : name_(file.name()),
       encoder_(MakeEncoder(name_, {.format = RecordFormat::kRaw}, options, tokenizer, nullptr)),
-      max_length_(options.max_length) {
+      max_length_(options.max_length),
+      max_length_is_context_(options.max_length_is_context()) {
   CheckIsText(file);
   std::string text = file.Read(0, file.size());
   file.CheckUtf8(0, text);
@@ -149,7 +150,8 @@ SampleIndex::SampleIndex(RecordFile records, const DataSlice& slice, FileLayout 
       records_(std::move(records)),
       names_(std::move(layout.names)),
       encoder_(MakeEncoder(name_, std::move(layout.layout), options, tokenizer, chat)),
-      max_length_(options.max_length) {
+      max_length_(options.max_length),
+      max_length_is_context_(options.max_length_is_context()) {
   TakeSlice(slice, records_->size());
   IndexPlace place;
   if (!options.index_folder.empty()) {  // the key takes time to make
@@ -395,7 +397,8 @@ void SampleIndex::AddRecord(std::int64_t record, std::int64_t part, OverLong ove
   }
   if (length > max_length_) {
     if (over_long == OverLong::kError) {
-      ThrowInvalidInput("{}: the sample has {} tokens and max_length is {}", Where(record), length,
+      ThrowInvalidInput("{}: the sample has {} tokens and {} {}", Where(record), length,
+                        max_length_is_context_ ? "the context of the model has" : "max_length is",
                         max_length_);
     }
     // A question without its end is another question, and branches end apart.

@@ -124,6 +124,7 @@ class SampleIndex {
   std::string fields_;
   RecordEncoder encoder_;
   std::int64_t max_length_;
+  bool max_length_is_context_;
   std::int64_t begin_ = 0;           // the first record of the slice
   std::int64_t end_ = 0;             // the record behind it
   IndexArray<SampleEntry> entries_;  // ascending records

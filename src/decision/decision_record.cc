@@ -280,6 +280,11 @@ std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
   return std::nullopt;
 }
 
+bool ReadsField(DecisionForm form, std::string_view field) {
+  if (form == DecisionForm::kClassification) return true;
+  return form == DecisionForm::kMultipleChoice && field == "instructions";
+}
+
 std::string StateOf(const OrderedJson& record) {
   const Named state = FindNamed(record, kStateNames);
   return state ? FormatJson(*state.value) : "";

@@ -47,6 +47,9 @@ bool LooksLikeDecision(const OrderedJson& record);
 std::optional<DecisionForm> DetectDecisionForm(const OrderedJson& record,
                                                const DecisionFields& fields);
 
+// True when records of this form read a field of DecisionFields, by its name.
+bool ReadsField(DecisionForm form, std::string_view field);
+
 // The state of a record as JSON text; "" of forms whose records have none.
 std::string StateOf(const OrderedJson& record);
 

@@ -2,6 +2,7 @@
 //
 //   question.h              what is asked
 //   decision_record.h       records of data in all their forms
+//   decision_options.h      options that these records do not read
 //   decision_answer.h       their answers
 //   class_labels.h          names of labels that a data set has beside its records
 //   decision_template.h     the text of a prompt

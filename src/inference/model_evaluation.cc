@@ -32,6 +32,19 @@ std::string WarnOfLabelMass(const DecisionResult& result) {
       100 * *result.label_mass);
 }
 
+// What is asked for that other data than questions do not have.
+std::vector<std::string> OptionsOfQuestions(const EvalOptions& options) {
+  const EvalOptions usual;
+  std::vector<std::string> given;
+  if (options.keeps_predictions) given.emplace_back("predictions");
+  if (options.ece_bins != usual.ece_bins) given.emplace_back("ece_bins");
+  if (options.permutations != usual.permutations) given.emplace_back("permutations");
+  if (options.decision_temperature != usual.decision_temperature) {
+    given.emplace_back("decision_temperature");
+  }
+  return given;
+}
+
 // Ranks that share an evaluation must compute the same.
 void AgreeOnEvaluation(LoadedModel& model, const Dataset& dataset, bool without_adapter,
                        const LoraAdapter* reference) {
@@ -128,6 +141,8 @@ EvalResult EvaluateModel(LoadedModel& model, const EvalOptions& options,
   DataOptions data = ToDataOptions(reading_as, options.dataset, limits,
                                    keeps ? recorded : std::nullopt, DataPurpose::kEvaluation);
   data.decision.space = SpaceOf(model, data.decision.decision_template);
+  const std::vector<std::string> of_questions = OptionsOfQuestions(options);
+  data.decision.given.insert(data.decision.given.begin(), of_questions.begin(), of_questions.end());
   CheckUnweighted(data.sources, "dataset");
   const auto chat =
       LoadChatTemplate(model.prompts.chat_fields(), model.tokenizer, ChatClock::kFixed);

@@ -22,6 +22,20 @@ void CheckTemperature(const std::string& temperature) {
   if (!temperature.empty()) ParseTemperatures(temperature, "decision_temperature");
 }
 
+// Options of training alone.
+void CheckEvaluates(const DecisionReading& reading) {
+  if (reading.max_options != DecisionReading().max_options) {
+    ThrowInvalidInput(
+        "max_options would have no effect: an evaluation shows all options of a question; leave it "
+        "out");
+  }
+  if (reading.option_order == "shuffle") {
+    ThrowInvalidInput(
+        "option_order shuffle would have no effect: an evaluation shows options in the order in "
+        "which they are given; leave it out, or average over orders with permutations all");
+  }
+}
+
 }  // namespace
 
 // --help shows the options of a table in this order.
@@ -76,15 +90,17 @@ void EvalOptions::Declare(OptionTable& table) {
             "preference_loss sigmoid, robust, exo_pair: share of pairs whose answers are taken to "
             "be the other way round",
             {"label_smoothing"});
-  table.AddPath("reference", &reference,
-            "the model that preferences are measured against: base (without the adapter), or the "
-            "folder of another adapter of the same base");
+  table.AddPath(
+      "reference", &reference,
+      "the model that preferences are measured against: base (without the adapter), or the "
+      "folder of another adapter of the same base");
   table.Section("Evaluation");
   table.Add("raw", &raw, "use the base model's prompt layout instead of the adapter's");
   table.Add("per_token", &per_token, "report the log-probability of every evaluated token");
 }
 
 void EvalOptions::Check() const {
+  CheckEvaluates(reading.decision);
   CheckBins(ece_bins);
   CheckTemperature(decision_temperature);
   PreferenceLossOf(*this);
@@ -120,6 +136,11 @@ void CalibrateOptions::Check() const {
   if (!from_predictions.empty() && !dataset.empty()) {
     ThrowInvalidInput("dataset and from_predictions are both given; keep one");
   }
+  if (reading.dataset_format != "auto" && reading.dataset_format != "decision") {
+    ThrowInvalidInput("dataset_format: temperatures are fitted to decisions, found '{}'",
+                      reading.dataset_format);
+  }
+  CheckEvaluates(reading.decision);
 }
 
 }  // namespace qlora

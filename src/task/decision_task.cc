@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/file.h"
 #include "base/stopwatch.h"
 #include "decision/class_labels.h"
+#include "decision/decision_options.h"
 #include "decision/decision_record.h"
 #include "decision/decision_template.h"
 #include "io/json.h"
@@ -61,6 +63,9 @@ EvalOptions OptionsOf(const TaskFile& task, const TaskSplit& split, const TaskRe
 std::vector<QuestionType> TypesOf(const TaskFile& task) {
   return NamePlace([&] { return task.path.string(); },
                    [&] {
+                     EvalOptions eval;
+                     eval.reading.decision = task.decision;
+                     eval.Check();
                      const std::string& choice = task.decision.decision_template;
                      const bool is_file = !choice.empty() && choice != "plain" && choice != "chat";
                      if (is_file) DecisionTemplate(ReadTextFile(choice), choice);
@@ -148,16 +153,21 @@ void CheckDecisions(const TaskFile& task, const TaskOptions& options) {
   const TaskRecords records(split);
   const DecisionFields fields = FieldsOf(task, split);
   bool is_answered = false;
+  std::set<DecisionForm> forms;
   for (std::int64_t i = 0; i < CountOf(records, options.limit); ++i) {
     NamePlace([&] { return records.Where(i); },
               [&] {
-                const DecisionRecord record = ReadDecisionRecord(records.Read(i), fields);
+                const OrderedJson written = records.Read(i);
+                const DecisionRecord record = ReadDecisionRecord(written, fields);
+                forms.insert(*DetectDecisionForm(written, fields));
                 for (std::size_t q = 0; q < record.targets.size(); ++q) {
                   const QuestionType type = record.decision.questions[q].type;
                   is_answered |= record.targets[q] && std::ranges::count(types, type) > 0;
                 }
               });
   }
+  NamePlace([&] { return where; },
+            [&] { CheckRead(GivenOptions(task.decision), forms, split.files.front().string()); });
   if (!is_answered) {
     ThrowInvalidInput("{}: no question of question_types {} has an answer", where,
                       fmt::join(task.decision.question_types, ", "));

@@ -78,11 +78,9 @@ CalibrationResult Calibrate(Model& model, const CalibrateOptions& options,
   EvalOptions evaluation;
   evaluation.dataset = options.dataset;
   evaluation.reading = options.reading;
+  // So that other records are refused where they are read.
+  evaluation.reading.dataset_format = "decision";
   const EvalResult answers = model.Evaluate(evaluation, progress);
-  if (!answers.decision) {
-    ThrowInvalidInput("dataset: expected records with questions and answers, found {}",
-                      answers.layout);
-  }
   const DecisionResult& decision = *answers.decision;
   CalibrationResult result =
       Fit(ParsePredictions(decision.predictions, "predictions"), options.min_questions);

@@ -173,6 +173,32 @@ TEST_F(InspectTest, RecordsAreReadWithTheOptionsOfTraining) {
   EXPECT_EQ(survey().at("bad_records"), 0);
 }
 
+TEST_F(InspectTest, OptionsOfQuestionsNeedQuestions) {
+  const fs::path file = root_ / "d.jsonl";
+  DataFields fields;
+  fields.dataset = {file.string()};
+  const auto error = [&](const std::string& record) {
+    WriteTextFile(file, record + "\n");
+    try {
+      InspectRecords(fields);
+    } catch (const Error& found) {
+      EXPECT_EQ(found.code(), ErrorCode::kInvalidInput);
+      return std::string(found.what());
+    }
+    return std::string();
+  };
+  const char* plain = R"({"prompt": "a", "completion": "b"})";
+  const char* question = R"({"state": "s", "type": "noul", "instructions": "?", "answer": true})";
+  EXPECT_EQ(error(plain), "");
+  fields.reading.decision.question_types = {"noul"};
+  EXPECT_THAT(error(plain), HasSubstr("question_types would have no effect"));
+  EXPECT_EQ(error(question), "");
+  fields.reading.decision.label_names = {"a", "b"};
+  EXPECT_THAT(error(question), HasSubstr("label_names would have no effect"));
+  // Of what no format fits, the survey tells.
+  EXPECT_EQ(error(R"({"who": "knows"})"), "");
+}
+
 TEST_F(InspectTest, AGgufFileTellsWhetherItIsAModelToTrain) {
   ExportOptions options = ExportTo("m.gguf");
   options.verify = "false";

@@ -354,6 +354,11 @@ TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   Refuse(
       options,
       "no sample is left of 4 records: 4 are longer than max_length 3 (the longest has 9 tokens)");
+  // The model itself reads no more.
+  options.context = 3;
+  Refuse(options, "4 are longer than the context of the model, 3 tokens (the longest has 9");
+  options.over_long = OverLong::kError;
+  Refuse(options, "d.jsonl:2: the sample has 9 tokens and the context of the model has 3");
 }
 
 TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {

@@ -108,6 +108,22 @@ TEST(TrainingDataTest, RefusesOptionsOfDecisionsWithoutQuestions) {
   refuse([](DecisionReading& d) { d.soft_targets = false; }, "soft_targets would have no effect");
   refuse([](DecisionReading& d) { d.text_column = "body"; }, "text_column would have no effect");
   refuse([](DecisionReading& d) { d.instructions = "What?"; }, "this is no decision");
+  // Questions that need no words of tables; the first record that does reads them.
+  const std::string question =
+      R"({"state": "s", "type": "noul", "instructions": "?", "answer": true})";
+  WriteTextFile(path, question);
+  refuse([](DecisionReading& d) { d.instructions = "What?"; },
+         "instructions would have no effect: the records of");
+  refuse(
+      [](DecisionReading& d) {
+        d.label_names = {"a", "b"};
+      },
+      "label_names would have no effect");
+  WriteTextFile(path, question + "\n" + R"({"question": "q", "choices": ["a", "b"], "answer": 1})");
+  ReadingFields fields;
+  fields.decision.instructions = "What?";
+  EXPECT_NO_THROW(
+      Dataset::Open(ToDataOptions(fields, {path.string()}, kLimits), tokenizer, nullptr));
 }
 
 TEST(TrainingDataTest, TheDefaultLengthIsTheContextUpTo2048) {

@@ -156,6 +156,32 @@ TEST_F(DecisionTaskTest, RefusesWhatIsNoDecisionBeforeAModelIsLoaded) {
               HasSubstr("acc is no metric of this output_type"));
 }
 
+TEST_F(DecisionTaskTest, RefusesOptionsThatChangeNothing) {
+  std::filesystem::copy(kQuestions, folder_.path() / "q.jsonl");
+  const auto error = [&](const std::string& option, const std::string& data = "q.jsonl") {
+    return ErrorOf(Write("idle.yaml",
+                         "output_type: decision\ntest_split: test\n"
+                         "dataset_kwargs: {data_files: " +
+                             data + "}\n" + option + "\n"));
+  };
+  EXPECT_EQ(error("option_order: given"), "");
+  EXPECT_THAT(error("option_order: shuffle"),
+              testing::AllOf(HasSubstr("idle.yaml"), HasSubstr("option_order shuffle would")));
+  EXPECT_THAT(
+      error("max_options: 4"),
+      testing::AllOf(HasSubstr("idle.yaml"), HasSubstr("max_options would have no effect")));
+  for (const char* option : {"instructions: What?", "label_names: [a, b]", "text_column: body"}) {
+    EXPECT_THAT(error(option),
+                testing::AllOf(HasSubstr("idle.yaml"), HasSubstr("would have no effect"),
+                               HasSubstr("questions and answers in fields of their own")));
+  }
+  Write("mmlu.jsonl", R"({"question": "q", "choices": ["a", "b"], "answer": 1})");
+  EXPECT_EQ(error("instructions: What?", "mmlu.jsonl"), "");
+  EXPECT_THAT(error("label_names: [a, b]", "mmlu.jsonl"), HasSubstr("label_names would have"));
+  Write("table.jsonl", R"({"text": "q", "label": 1})");
+  EXPECT_EQ(error("instructions: What?\nlabel_names: [a, b]", "table.jsonl"), "");
+}
+
 // A longer prompt is no reason to leave a record out of one of two models.
 TEST_F(DecisionTaskTest, APromptBeyondTheContextIsAnError) {
   std::string state;
@@ -164,7 +190,15 @@ TEST_F(DecisionTaskTest, APromptBeyondTheContextIsAnError) {
       Write("long.jsonl", R"({"state": ")" + state +
                               R"(", "type": "noul", "instructions": "?", "answer": true})"
                               "\n");
-  EXPECT_THROW(Measure(data), Error);
+  try {
+    Measure(data);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidInput);
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("long.jsonl:1"), HasSubstr("the context of the model has"),
+                               testing::Not(HasSubstr("max_length"))));
+  }
 }
 
 }  // namespace
