@@ -60,7 +60,7 @@ struct EvalResult {
   std::vector<std::int32_t> token_ids;  // per_token: the token each of them is about
   // Of records that ask questions. Their tokens above are questions.
   std::optional<DecisionResult> decision;
-  // Of preferences: rewards/chosen ..., as training logs them. NaN where no answer has a value.
+  // Of preferences: rewards/chosen ..., as training logs them; those that answers have a value of.
   std::vector<MetricValue> metrics;
 };
 

@@ -1,6 +1,11 @@
 #include "inference/preference_evaluation.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -70,6 +75,19 @@ class Passes {
   Arena memory_;
 };
 
+// Takes out means over answers that the data do not have. Returns what it took out and why, or "".
+std::string TakeOutMissing(std::vector<MetricValue>& metrics) {
+  std::vector<std::string> names;
+  std::erase_if(metrics, [&](const MetricValue& metric) {
+    if (std::isnan(metric.value)) names.push_back(metric.name);
+    return std::isnan(metric.value);
+  });
+  if (names.empty()) return "";
+  const bool label = std::ranges::count(names, "rewards/chosen") > 0;
+  return fmt::format("no answer of the data has the label {}, so that there is no {}", label,
+                     fmt::join(names, ", "));
+}
+
 std::vector<Dataset> FilesOf(const Dataset& dataset) {
   const std::vector<FileReport>& files = dataset.report().files;
   std::vector<Dataset> parts;
@@ -95,6 +113,7 @@ std::optional<PreferenceLossOptions> PreferenceLossOf(const EvalOptions& options
   CheckPreferenceReading(options.reading);
   const EvalOptions usual;
   constexpr const char* kNoQuestions = "preferences ask no questions; leave it out";
+  if (options.keeps_predictions) RefuseIdle({"predictions", kNoQuestions});
   if (options.ece_bins != usual.ece_bins) RefuseIdle({"ece_bins", kNoQuestions});
   if (options.permutations != usual.permutations) RefuseIdle({"permutations", kNoQuestions});
   if (options.decision_temperature != usual.decision_temperature) {
@@ -128,6 +147,16 @@ std::optional<LoraAdapter> LoadReference(LoadedModel& model, const PreferenceLos
     ThrowInvalidInput(
         "reference: there is no adapter, so that the base would be compared with itself; name an "
         "adapter with --adapter");
+  }
+  std::error_code ignored;
+  const bool is_itself =
+      model.options.adapter == std::vector{options.reference} ||
+      std::filesystem::equivalent(options.reference, model.adapter_folder, ignored);
+  if (is_itself && !options.without_adapter) {
+    ThrowInvalidInput(
+        "reference: {} is the adapter that is measured, which would be compared with itself; "
+        "expected base, or the folder of the adapter that the run began with",
+        options.reference);
   }
   LoraAdapter reference = LoadAdapters(ResolveAdapters({options.reference}, 0),
                                        LoadDecoderConfig(model.dir), model.backend->memory());
@@ -165,6 +194,7 @@ EvalResult EvaluatePreferences(
   EvalResult result;
   result.loss = values.front();
   result.metrics = MetricsOf(objective, values, /*of_steps=*/false);
+  result.warning = TakeOutMissing(result.metrics);
   result.tokens = all.totals.supervised;
   result.sequences = dataset.size();
   result.seconds = all.seconds;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include "base/check.h"
 #include "plan/preference_options.h"
@@ -60,6 +62,19 @@ std::string NoteOfPreferences(const TrainOptions& options, const Dataset& train)
   if (loss.family() == LossFamily::kLabels) return NoteOfLabels(loss, train);
   // Of the chosen answers the tokens of prompts would be counted, too.
   return PreferenceReadingOf(options).trains_text ? "" : NoteOfLengths(loss, train);
+}
+
+std::string NoteOfReference(const TrainOptions& options) {
+  const auto reference = OptionsOfReference(options);
+  std::error_code ignored;
+  const bool is_start =
+      reference && (reference->adapter == options.adapter ||
+                    std::filesystem::equivalent(reference->adapter, options.adapter, ignored));
+  if (!is_start) return "";
+  return fmt::format(
+      "reference {} is the adapter that training continues, which is loaded a second time for it; "
+      "reference start measures the same without that",
+      options.preference.reference);
 }
 
 }  // namespace qlora

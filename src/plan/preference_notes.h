@@ -13,6 +13,9 @@ namespace qlora {
 // "". Errors: InvalidInput for labels that are all the same.
 std::string NoteOfPreferences(const TrainOptions& options, const Dataset& train);
 
+// Returns a remark about a reference that is the adapter which training continues, or "".
+std::string NoteOfReference(const TrainOptions& options);
+
 }  // namespace qlora
 
 #endif  // QLORA_PLAN_PREFERENCE_NOTES_H_

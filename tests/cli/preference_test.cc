@@ -1,4 +1,8 @@
 // Preferences on the command line: the figures of `qlora eval`.
+#include <gmock/gmock.h>
+
+#include <sstream>
+
 #include "cli/tiny_model.h"
 
 namespace qlora {
@@ -27,6 +31,55 @@ TEST_F(PreferenceCommandTest, EvalPrintsTheFiguresOfTheLoss) {
   std::vector<std::string> compared = words;
   compared.push_back("--compare");
   EXPECT_EQ(RunJson(compared)["base"]["rewards/chosen"], 0);
+}
+
+// What one of the labels would have is left out, and said once.
+TEST_F(PreferenceCommandTest, EvalLeavesOutWhatNoAnswerHas) {
+  const fs::path golden = Golden("preference");
+  std::istringstream lines(ReadAll(golden / "unpaired.jsonl"));
+  std::string bad;
+  for (std::string line; std::getline(lines, line);) {
+    if (!nlohmann::json::parse(line)["label"].get<bool>()) bad += line + "\n";
+  }
+  Write("bad.jsonl", bad);
+  const std::vector<std::string> words = {
+      "eval",      golden / "stories260K-hf", "bad.jsonl",
+      "--adapter", golden / "adapter_sft",    "--preference-loss",
+      "kto"};
+  const nlohmann::json found = RunJson(words);
+  EXPECT_TRUE(found["rewards/rejected"].is_number());
+  for (const char* name : {"rewards/chosen", "rewards/margins", "logps/chosen", "logits/chosen"}) {
+    EXPECT_FALSE(found.contains(name)) << name;
+  }
+  const Outcome table = Run(words);
+  EXPECT_EQ(table.out.find("nan"), std::string::npos) << table.out;
+  const std::string said =
+      "no answer of the data has the label true, so that there is no "
+      "rewards/chosen, rewards/margins, logps/chosen, logits/chosen";
+  const std::size_t at = table.err.find(said);
+  ASSERT_NE(at, std::string::npos) << table.err;
+  EXPECT_EQ(table.err.find(said, at + 1), std::string::npos);
+}
+
+// A model that is not there would be named, were it looked for first.
+TEST_F(PreferenceCommandTest, EvalRefusesPredictionsBeforeAnythingIsMeasured) {
+  const std::string pairs = Golden("preference") / "eval_pairs.jsonl";
+  EXPECT_THAT(Refused({"eval", "missing", pairs, "--preference-loss", "sigmoid", "--predictions",
+                       "p.jsonl"}),
+              ::testing::HasSubstr("predictions would have no effect: preferences ask no"));
+  Write("plain.jsonl", "{\"text\": \"There was a bear.\"}\n");
+  const std::string model = Golden("preference") / "stories260K-hf";
+  for (const std::vector<std::string>& option :
+       {std::vector<std::string>{"--predictions", "p.jsonl"},
+        {"--ece-bins", "7"},
+        {"--permutations", "all"},
+        {"--decision-temperature", "noul=2"}}) {
+    std::vector<std::string> words = {"eval", model, "plain.jsonl"};
+    words.insert(words.end(), option.begin(), option.end());
+    EXPECT_THAT(Refused(words), ::testing::HasSubstr("the records of plain.jsonl ask no questions"))
+        << option.front();
+  }
+  EXPECT_FALSE(fs::exists(scratch_ / "p.jsonl"));
 }
 
 }  // namespace

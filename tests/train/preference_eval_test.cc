@@ -169,6 +169,8 @@ TEST_F(PreferenceEvalTest, WhatHasNoEffectIsRefused) {
   refused([](O& o) { o.reading.train_on_inputs = true; }, "train_on_inputs", adapter);
   refused([](O& o) { o.preference.simpo_gamma = 0.5; }, "simpo_gamma", adapter);
   refused([](O&) {}, "compared with itself", "");
+  refused([&](O& o) { o.reference = adapter; }, "compared with itself", adapter);
+  refused([&](O& o) { o.reference = adapter + "/."; }, "compared with itself", adapter);
 }
 
 }  // namespace

@@ -269,6 +269,27 @@ TEST_F(PreferenceRunTest, LengthIsWarnedOfWhereTheLossGrowsWithIt) {
   for (const char* loss : {"ipo", "sigmoid_norm", "simpo", "orpo"}) EXPECT_FALSE(warns(loss, ""));
 }
 
+TEST_F(PreferenceRunTest, AReferenceThatIsTheAdapterOfTheRunIsNamed) {
+  TrainOptions options = PreferenceOptions(folder_ / "run", "adapter_sft");
+  const auto says = [&] {
+    Context context(1);
+    const TrainPlan plan = PlanTraining(context, options);
+    return std::ranges::any_of(plan.warnings, [](const std::string& text) {
+      return text.find("is the adapter that training continues") != std::string::npos;
+    });
+  };
+  EXPECT_FALSE(says());
+  options.preference.reference = options.adapter + "/.";
+  EXPECT_TRUE(says());
+  options.preference.reference = PreferenceGoldens() / "adapter_init";
+  EXPECT_FALSE(says());
+  // Before the run there is no other adapter in its folder.
+  options.preference.reference = options.output_dir;
+  options.overwrite_output_dir = false;
+  fs::create_directory(options.output_dir);
+  ExpectRefused([&] { RunPreference(options); }, "is output_dir, where this run writes");
+}
+
 // What the run would find only after it has replaced an older one.
 TEST_F(PreferenceRunTest, NothingIsReplacedByARunThatCannotBegin) {
   RunPreference(Options("run"));

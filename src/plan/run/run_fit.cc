@@ -17,6 +17,7 @@
 #include "plan/disk_plan.h"
 #include "plan/fit_memory.h"
 #include "plan/new_adapter.h"
+#include "plan/preference_notes.h"
 #include "plan/preference_options.h"
 #include "plan/stage_plan.h"
 #include "plan/visited_samples.h"
@@ -177,6 +178,7 @@ RunFit FitRun(Context& context, const TrainOptions& options, const RunStart& sta
   fit.disk = DiskOf(options, start, base, data, backend->memory(), stream, schedule.total_steps);
   if (fit.memory.shortage.empty()) CheckAdapters(options, base.config);
   fit.notes = {WarnOfHighRate(options),
+               NoteOfReference(options),
                WarnOfWarmup(options, schedule),
                WarnOfNoCheckpoint(options, schedule),
                WarnOfFewSteps(options, start, stream, schedule.total_steps),

@@ -72,7 +72,14 @@ void CheckNothingIsLost(const TrainOptions& options) {
   if (HoldsModel(options.output_dir) || HoldsModel(dir)) {
     ThrowInvalidInput("output_dir {} holds a model; choose another directory", options.output_dir);
   }
-  if (!options.overwrite_output_dir) return;
+  const auto reference = OptionsOfReference(options);
+  if (!options.overwrite_output_dir) {
+    if (!reference || dir != WithoutLinks(reference->adapter)) return;
+    ThrowInvalidInput(
+        "reference {} is output_dir, where this run writes its own adapter; expected start, base, "
+        "or the folder of another adapter",
+        reference->adapter);
+  }
   const auto check = [&](const std::string& adapter, std::string_view starts_from) {
     if (dir == WithoutLinks(adapter)) {
       ThrowInvalidInput(
@@ -88,9 +95,7 @@ void CheckNothingIsLost(const TrainOptions& options) {
     }
   };
   if (!options.adapter.empty()) check(options.adapter, "starts from");
-  if (const auto reference = OptionsOfReference(options)) {
-    check(reference->adapter, "takes as its reference");
-  }
+  if (reference) check(reference->adapter, "takes as its reference");
 }
 
 // Refuses a folder, named by `option`, that cannot be made or written, before hours of training are
