@@ -26,6 +26,13 @@ class AnswerReader {
     return Hard(question_.type == QuestionType::kScore ? LevelOf(answer) : KeyOf(answer));
   }
 
+  // True for -1, unless an option is called so.
+  bool IsUnknown(const OrderedJson& answer) const {
+    if (answer.is_null()) return true;
+    return (answer == -1 || answer == "-1") && FindOption(question_, "-1") < 0 &&
+           !FindLevel(answer);
+  }
+
  private:
   std::int64_t count() const { return std::ssize(question_.options); }
 
@@ -35,6 +42,14 @@ class AnswerReader {
   [[noreturn]] void FailOption(const OrderedJson& found) const {
     ThrowInvalidInput("{}: {} is not among the options of '{}': {}", where_, ShortJson(found),
                       question_.id, ListOfOptions(question_));
+  }
+  // Of levels that are numbers, such as 1 to 5.
+  [[noreturn]] void FailTwoReadings(const OrderedJson& found) const {
+    ThrowInvalidInput(
+        "{}: {} names one level of '{}' by its number, which counts from 0, and another by its "
+        "text: {}. Write levels that are no numbers, such as \"2 stars\", or the answer as a list "
+        "with a probability for each level",
+        where_, ShortJson(found), question_.id, ListOfOptions(question_));
   }
 
   Target Hard(std::int64_t option) const {
@@ -108,12 +123,32 @@ class AnswerReader {
     return ReadShares(answer);
   }
 
-  Target ReadShares(const OrderedJson& shares) const {
-    Target target(question_.options.size());
+  // The options that the names of a distribution stand for; -1: none. The keys of levels are their
+  // numbers, and so may their texts be.
+  std::vector<std::int64_t> OptionsNamed(const OrderedJson& shares) const {
+    std::vector<std::int64_t> by_key;
+    std::vector<std::int64_t> by_text;
     for (const auto& [name, share] : shares.items()) {
-      const std::int64_t option = FindNamed(name);
-      if (option < 0) FailOption(name);
-      target[option] += ShareOf(share);
+      by_key.push_back(FindOption(question_, name));
+      by_text.push_back(FindLevel(name).value_or(-1));
+    }
+    if (std::ranges::count(by_text, -1) == 0) {
+      if (std::ranges::count(by_key, -1) > 0 || by_key == by_text) return by_text;
+      FailTwoReadings(shares);
+    }
+    for (std::size_t i = 0; i < by_key.size(); ++i) {
+      if (by_key[i] < 0) by_key[i] = by_text[i];
+    }
+    return by_key;
+  }
+
+  Target ReadShares(const OrderedJson& shares) const {
+    const std::vector<std::int64_t> options = OptionsNamed(shares);
+    Target target(question_.options.size());
+    auto option = options.begin();
+    for (const auto& [name, share] : shares.items()) {
+      if (*option < 0) FailOption(name);
+      target[*option++] += ShareOf(share);
     }
     return Normalized(std::move(target), shares);
   }
@@ -134,28 +169,41 @@ class AnswerReader {
     return {1 - *share, *share};
   }
 
+  // True for a level that is this value, as text or as a number.
+  static bool IsSame(const OrderedJson& level, const OrderedJson& value) {
+    if (level.is_null() || level.is_structured()) return false;
+    if (TextOrJson(level) == TextOrJson(value)) return true;
+    const auto number = NumberOf(level);
+    return number && number == NumberOf(value);
+  }
+
   // The level with this text; nothing when none or several have it.
-  std::optional<std::int64_t> FindLevel(const std::string& text) const {
+  std::optional<std::int64_t> FindLevel(const OrderedJson& text) const {
     if (question_.type != QuestionType::kScore) return std::nullopt;
     std::optional<std::int64_t> found;
     for (std::int64_t i = 0; i < count(); ++i) {
       const DecisionOption& option = question_.options[i];
-      if (option.value != text && option.description != text) continue;
+      if (!IsSame(option.value, text) && !IsSame(option.description, text)) continue;
       if (found) return std::nullopt;
       found = i;
     }
     return found;
   }
 
-  std::int64_t LevelOf(const OrderedJson& answer) const {
-    if (answer.is_string()) {
-      if (const auto level = FindLevel(answer.get<std::string>())) return *level;
-    }
+  // The level with this number.
+  std::optional<std::int64_t> FindNumbered(const OrderedJson& answer) const {
     const auto number = NumberOf(answer);
     const bool fits = number && *number >= 0 && *number < static_cast<double>(count()) &&
                       *number == std::floor(*number);
-    if (!fits) FailOption(answer);
-    return static_cast<std::int64_t>(*number);
+    return fits ? std::optional(static_cast<std::int64_t>(*number)) : std::nullopt;
+  }
+
+  std::int64_t LevelOf(const OrderedJson& answer) const {
+    const auto by_text = FindLevel(answer);
+    const auto by_number = FindNumbered(answer);
+    if (by_text && by_number && by_text != by_number) FailTwoReadings(answer);
+    if (!by_text && !by_number) FailOption(answer);
+    return by_text ? *by_text : *by_number;
   }
 
   std::int64_t KeyOf(const OrderedJson& answer) const {
@@ -173,9 +221,9 @@ class AnswerReader {
 
 std::optional<Target> ReadTarget(const Question& question, const OrderedJson& answer,
                                  const std::string& where, Notices& notices) {
-  const bool is_unknown = answer == -1 || answer == "-1";
-  if (answer.is_null() || (is_unknown && FindOption(question, "-1") < 0)) return std::nullopt;
-  Target target = AnswerReader(question, where, notices).Read(answer);
+  const AnswerReader reader(question, where, notices);
+  if (reader.IsUnknown(answer)) return std::nullopt;
+  Target target = reader.Read(answer);
   const auto [least, most] = std::minmax_element(target.begin(), target.end());
   if (*least == *most && target.size() > 1) notices.push_back(kNoticeUniform);
   return target;

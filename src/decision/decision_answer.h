@@ -22,7 +22,9 @@ inline constexpr std::string_view kNoticeUniform = "targets that give all option
 // Reads an answer in any of these forms:
 //
 //   "dog", true, 2                     hard: the key of an option, a side, a level; "2", 2.0 and
-//                                      the text of a level, if it is only one's, are a level, too
+//                                      the text of a level, if it is only one's, are a level, too.
+//                                      Where levels are numbers, one that names another level by
+//                                      its text than by its place is refused
 //   {"dog": 0.7, "cat": 0.3}           soft; options that are not named have 0
 //   [0.3, 0.7], 0.7                    soft; by the order of the options; of a noul that of true
 //   {"label": "dog"}, {"noul": 0.7}, {"probabilities": {...}}, {"choice": "dog"}
@@ -30,8 +32,8 @@ inline constexpr std::string_view kNoticeUniform = "targets that give all option
 //                                      first
 //
 // Returns shares (options) that sum to 1; nothing for null and for -1, which says that nobody
-// knows. Errors: InvalidInput that begins with `where`: an answer that is not among the options,
-// shares that are negative, not numbers, or all zero.
+// knows. Errors: InvalidInput that begins with `where`: an answer that is not among the options, or
+// names two of them, shares that are negative, not numbers, or all zero.
 std::optional<std::vector<double>> ReadTarget(const Question& question, const OrderedJson& answer,
                                               const std::string& where, Notices& notices);
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "io/json.h"
+#include "unicode/unicode.h"
 
 namespace qlora {
 namespace {
@@ -62,8 +63,19 @@ bool AreQuestions(const OrderedJson& value) {
          value.front().contains("type");
 }
 
+// True when a reader might take two keys, or two levels, for the same.
+bool HasTwins(const Question& question) {
+  std::unordered_set<std::string> seen;
+  return std::ranges::any_of(question.options, [&](const DecisionOption& option) {
+    const bool is_level = question.type == QuestionType::kScore;
+    const std::string text = is_level ? TextOrJson(option.description) : option.key;
+    return !seen.insert(LowerText(Trim(text))).second;
+  });
+}
+
 void AddQuestion(DecisionRecord& record, Question question, const OrderedJson* answer,
                  const std::string& where) {
+  if (HasTwins(question)) record.notices.push_back(kNoticeTwins);
   record.targets.push_back(
       answer == nullptr ? std::nullopt : ReadTarget(question, *answer, where, record.notices));
   record.decision.questions.push_back(std::move(question));
@@ -109,7 +121,10 @@ DecisionRecord ReadQuestions(const OrderedJson& record) {
   out.decision.state = ReadState(*state.value, out.notices);
   const OrderedJson questions = Unpacked(*FindField(record, "questions"), "questions");
   if (!questions.is_structured() || questions.empty()) {
-    ThrowInvalidInput("questions: expected an object of questions, found {}", ShortJson(questions));
+    ThrowInvalidInput(
+        "questions: expected an object of questions, {{\"id\": {{\"type\", \"instructions\", "
+        "\"criteria\"}}}}, at least one, found {}",
+        ShortJson(questions));
   }
   const Named answers = FindNamed(record, kAnswersNames);
   const OrderedJson values = ReadAnswers(answers, questions);
@@ -259,6 +274,10 @@ bool LooksLikeDecision(const OrderedJson& record) {
   const OrderedJson* questions = FindField(record, "questions");
   if (questions != nullptr && FindNamed(record, kStateNames) && AreQuestions(*questions))
     return true;
+  // A list of none, which a reader of decisions names.
+  if (questions != nullptr && has("state") && questions->is_structured() && questions->empty()) {
+    return true;
+  }
   if (has("state") && has("type") && has("instructions")) return true;
   const OrderedJson* choices = FindField(record, "choices");
   return has("question") && choices != nullptr && choices->is_structured() &&

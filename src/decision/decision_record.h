@@ -33,6 +33,8 @@ struct DecisionFields {
 };
 
 inline constexpr std::string_view kNoticeStateText = "states that are JSON text are read as JSON";
+inline constexpr std::string_view kNoticeTwins =
+    "questions with options that differ in case or in spaces around them at most";
 
 struct DecisionRecord {
   Decision decision;

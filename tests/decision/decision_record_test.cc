@@ -264,6 +264,9 @@ TEST(DecisionRecordTest, OtherRecordsAskNothing) {
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"questions": ["Who?"], "answers": ["I"]})")));
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"state": "NY", "questions": ["Who?"]})")));
   EXPECT_FALSE(LooksLikeDecision(Parse(R"({"messages": [], "state": "x", "type": "y"})")));
+  EXPECT_FALSE(LooksLikeDecision(Parse(R"({"input": "NY", "questions": []})")));
+  // So that the reader says what is missing.
+  EXPECT_TRUE(LooksLikeDecision(Parse(R"({"state": "NY", "questions": {}})")));
 }
 
 TEST(DecisionRecordTest, NoticesWhatAuthorsMayNotKnow) {
@@ -279,6 +282,53 @@ TEST(DecisionRecordTest, NoticesWhatAuthorsMayNotKnow) {
                        "answer": {"a": 0.7}})")
                   .notices,
               ElementsAre(kNoticeSum));
+  EXPECT_THAT(Read(R"({"state": "s", "type": "choice", "instructions": "?",
+                       "criteria": ["Été", "été ", "b"], "answer": "b"})")
+                  .notices,
+              ElementsAre(kNoticeTwins));
+  EXPECT_THAT(Read(R"({"state": "s", "type": "score", "instructions": "?",
+                       "criteria": ["bad", "Bad", "good"], "answer": 2})")
+                  .notices,
+              ElementsAre(kNoticeTwins));
+}
+
+// "2" and 2.0 are what 2 is. Levels that are numbers may be named by place or by text, if both mean
+// the same.
+TEST(DecisionRecordTest, LevelsThatAreNumbers) {
+  const auto read = [](const std::string& levels, const std::string& answer) {
+    return Read(R"({"state": "s", "type": "score", "instructions": "?", "criteria": )" + levels +
+                R"(, "answer": )" + answer + "}")
+        .targets.front();
+  };
+  const auto level = [](std::size_t i) {
+    std::vector<double> target(3);
+    target[i] = 1;
+    return std::optional(target);
+  };
+  for (const char* answer : {"2", "2.0", "\"2\"", "\"c\"", "{\"2\": 1}", "{\"label\": 2}"}) {
+    EXPECT_EQ(read(R"(["a", "b", "c"])", answer), level(2)) << answer;
+    EXPECT_EQ(read("[0, 1, 2]", answer == std::string("\"c\"") ? "2" : answer), level(2));
+  }
+  for (const char* levels : {"[1, 2, 3]", R"(["1", "2", "3"])", "[1.0, 2.0, 3.0]"}) {
+    // Only one reading is there.
+    for (const char* answer : {"3", "\"3\"", "3.0", "{\"3\": 1}", "[0, 0, 1]"}) {
+      EXPECT_EQ(read(levels, answer), level(2)) << levels << answer;
+    }
+    EXPECT_EQ(read(levels, "0"), level(0)) << levels;
+    EXPECT_EQ(read(levels, R"({"0": 0, "2": 1})"), level(2)) << levels;
+    EXPECT_EQ(read(levels, R"({"1": 0, "2": 1, "3": 0})"), level(1)) << levels;
+    // The second level, or the third?
+    for (const char* answer : {"2", "\"2\"", "2.0", "{\"2\": 1}", "{\"1\": 0.5, \"2\": 0.5}"}) {
+      try {
+        read(levels, answer);
+        FAIL() << levels << answer;
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("by its number, which counts from 0, and another"));
+      }
+    }
+  }
+  EXPECT_EQ(read("[-1, 5, 7]", "-1"), level(0)) << "a level, not a question without answer";
+  EXPECT_EQ(read("[4, 5, 7]", "-1"), std::nullopt);
 }
 
 struct BadRecord {
@@ -350,7 +400,9 @@ TEST(DecisionRecordTest, RefusesBadRecordsAndNamesTheField) {
       {R"({"state": "s", "questions": {"who": {"type": "guess", "instructions": "?"}}})",
        "questions.who.type: expected noul (OpenAI: predicate), choice or score, found \"guess\""},
       {R"({"state": "s", "questions": {"who": 5}})", "questions.who: expected an object"},
-      {R"({"state": "s", "questions": {}})", "questions: expected an object of questions"},
+      {R"({"state": "s", "questions": {}})",
+       "questions: expected an object of questions, {\"id\": "},
+      {R"({"state": "s", "questions": {}})", "at least one, found {}"},
       {R"({"questions": {"who": {"type": "noul", "instructions": "?"}}})", "state: missing"},
       {R"({"state": "s", "questions": [{"type": "noul", "instructions": "?", "name": "a"},
                                        {"type": "noul", "instructions": "?", "name": "a"}]})",
