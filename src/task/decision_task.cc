@@ -26,11 +26,11 @@ namespace qlora {
 namespace {
 
 // The records that are measured.
-std::int64_t CountOf(const TaskRecords& records, std::int64_t limit) {
+std::int64_t MeasuredRecords(const TaskRecords& records, std::int64_t limit) {
   return limit > 0 ? std::min(limit, records.size()) : records.size();
 }
 
-DecisionFields FieldsOf(const TaskFile& task, const TaskSplit& split) {
+DecisionFields RecordFields(const TaskFile& task, const TaskSplit& split) {
   const DecisionReading& reading = task.decision;
   DecisionFields fields = {reading.text_column, reading.label_column, reading.label_names,
                            reading.instructions};
@@ -44,7 +44,7 @@ DecisionFields FieldsOf(const TaskFile& task, const TaskSplit& split) {
 EvalOptions OptionsOf(const TaskFile& task, const TaskSplit& split, const TaskRecords& records,
                       std::int64_t limit) {
   EvalOptions eval;
-  const std::int64_t count = CountOf(records, limit);
+  const std::int64_t count = MeasuredRecords(records, limit);
   for (std::size_t f = 0; f < split.files.size(); ++f) {
     const std::int64_t begin = records.begins()[f];
     if (begin >= count) break;
@@ -76,7 +76,7 @@ std::vector<QuestionType> TypesOf(const TaskFile& task) {
 }
 
 // What a question counts for in part `part` of a metric.
-double CountOf(const DecisionScore& score, const std::string& metric, std::int64_t part) {
+double ScoreOf(const DecisionScore& score, const std::string& metric, std::int64_t part) {
   if (metric == "accuracy") return score.is_right ? 1 : 0;
   if (metric == "log_loss") return score.log_loss;
   if (metric == "brier") return score.brier;
@@ -100,7 +100,7 @@ TaskFigure FigureOf(const TaskMetric& metric, const DecisionResult& result, doub
     }
     double* const counts = &figure.numerators[figure.numerators.size() - parts];
     for (std::size_t part = 0; part < parts; ++part) {
-      counts[part] += CountOf(score, metric.name, static_cast<std::int64_t>(part));
+      counts[part] += ScoreOf(score, metric.name, static_cast<std::int64_t>(part));
     }
     ++figure.denominators.back();
   }
@@ -129,7 +129,7 @@ std::vector<std::string> SamplesOf(const TaskFile& task, const DecisionResult& r
                          {"questions", OrderedJson::array()}});
     }
     for (const char* metric : {"accuracy", "log_loss", "brier"}) {
-      answer[metric] = CountOf(score, metric, 0);
+      answer[metric] = ScoreOf(score, metric, 0);
     }
     samples.back()["questions"].push_back(std::move(answer));
   }
@@ -151,10 +151,10 @@ void CheckDecisions(const TaskFile& task, const TaskOptions& options) {
   const std::vector<QuestionType> types = TypesOf(task);
   const TaskSplit& split = SplitNamed(task, task.test_split);
   const TaskRecords records(split);
-  const DecisionFields fields = FieldsOf(task, split);
+  const DecisionFields fields = RecordFields(task, split);
   bool is_answered = false;
   std::set<DecisionForm> forms;
-  for (std::int64_t i = 0; i < CountOf(records, options.limit); ++i) {
+  for (std::int64_t i = 0; i < MeasuredRecords(records, options.limit); ++i) {
     NamePlace([&] { return records.Where(i); },
               [&] {
                 const OrderedJson written = records.Read(i);
@@ -191,7 +191,7 @@ TaskResult RunDecisions(Model& model, const TaskFile& task, const TaskOptions& o
     result.figures.push_back(FigureOf(metric, decision, value, eval.ece_bins));
   }
   result.records = std::ssize(result.figures.front().denominators);
-  result.samples = SamplesOf(task, decision, records, FieldsOf(task, split));
+  result.samples = SamplesOf(task, decision, records, RecordFields(task, split));
   if (!evaluated.warning.empty()) {
     result.note = fmt::format("{}: {}", task.name, evaluated.warning);
   }

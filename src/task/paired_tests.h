@@ -15,7 +15,8 @@ double StandardError(std::span<const double> numerators, std::span<const double>
 
 // Two-sided: the probability that the sums of two models are at least as far apart, if the
 // difference on each record might as well have the other sign. Of values that are 0 or 1 this is
-// the exact test of McNemar. values: whole numbers of each record.
+// the exact test of McNemar. values: whole numbers of each record. Exact but for 1e-21; of sums
+// that are further apart than 10 standard deviations, the bound of Hoeffding, which is smaller.
 double ExactSignFlips(std::span<const double> a, std::span<const double> b);
 
 // A figure of two models as sums over records: the sum of |the sum of a part| over all parts, over

@@ -97,10 +97,17 @@ TaskReader::TaskReader(const TaskFile& task)
       choice_(task.doc_to_choice, task.path.string() + ": doc_to_choice") {
   const bool has_choices = task.kind == TaskKind::kMultipleChoice;
   if (has_choices && !choice_.is_given()) {
-    ThrowInvalidInput("{}: doc_to_choice: a multiple choice needs it", task.path.string());
+    ThrowInvalidInput(
+        "{}: doc_to_choice: missing; a multiple choice needs its choices: expected a list of "
+        "texts, "
+        "the name of a column that holds one, or a Jinja text that gives one",
+        task.path.string());
   }
   if (!target_.is_given()) {
-    ThrowInvalidInput("{}: doc_to_target: the task needs it", task.path.string());
+    ThrowInvalidInput(
+        "{}: doc_to_target: missing; expected {}: the name of a column that holds it, or a Jinja "
+        "text that gives it",
+        task.path.string(), has_choices ? "the number or the text of the right choice" : "a text");
   }
 }
 
@@ -126,7 +133,10 @@ TaskDocument TaskReader::Read(const OrderedJson& original) const {
 void TaskReader::ReadChoices(const OrderedJson& record, TaskDocument& document) const {
   const OrderedJson choices = choice_.Fill(record, {.list = true});
   if (!choices.is_array() || choices.empty()) {
-    ThrowInvalidInput("doc_to_choice: expected a list, found {}", FormatJson(choices));
+    ThrowInvalidInput(
+        "doc_to_choice: expected a list of texts, found {}; name a column that holds one, or write "
+        "a Jinja text that gives one",
+        FormatJson(choices));
   }
   for (const OrderedJson& choice : choices) {
     document.choices.push_back(TextOf(choice, "doc_to_choice"));

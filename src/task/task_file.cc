@@ -69,11 +69,12 @@ const KnownMetric* FindMetric(std::string_view name) {
   return found == std::end(kMetrics) ? nullptr : found;
 }
 
-// All of decisions.
-std::vector<TaskMetric> MetricsOfDecisions() {
+// Those of a definition that names none: the defaults of lm-evaluation-harness, and of decisions
+// all.
+std::vector<TaskMetric> UsualMetrics(TaskKind kind) {
   std::vector<TaskMetric> metrics;
   for (const KnownMetric& known : kMetrics) {
-    if (known.kind != TaskKind::kDecision) continue;
+    if (known.kind != kind || known.of_instructions || known.name == "f1") continue;
     TaskMetric& metric = metrics.emplace_back();
     metric.name = known.name;
     metric.higher_is_better = known.higher_is_better;
@@ -372,12 +373,12 @@ class DefinitionReader {
 
   void ReadMetrics() {
     const OrderedJson* metrics = Find("metric_list");
-    if (metrics == nullptr && task_.kind == TaskKind::kDecision) {
-      task_.metrics = MetricsOfDecisions();
+    if (metrics == nullptr && !task_.checks_instructions) {
+      task_.metrics = UsualMetrics(task_.kind);
       return;
     }
     if (metrics == nullptr || !metrics->is_array() || metrics->empty()) {
-      Refuse("metric_list", "the task names no metric");
+      Refuse("metric_list", "expected a list with 'metric: NAME' for each metric");
     }
     for (const OrderedJson& json : *metrics) ReadMetric(json);
   }
@@ -453,7 +454,7 @@ TaskFile TaskOfData(const fs::path& path) {
   task.splits = {{"test", {path}}};
   task.test_split = "test";
   task.filters = {{"none", {}}};
-  task.metrics = MetricsOfDecisions();
+  task.metrics = UsualMetrics(task.kind);
   return task;
 }
 
@@ -497,7 +498,15 @@ std::vector<std::string> FigureNames(const TaskFile& task) {
 
 const TaskSplit& SplitNamed(const TaskFile& task, const std::string& name) {
   for (const TaskSplit& split : task.splits) {
-    if (split.name == name) return split;
+    if (split.name != name) continue;
+    for (const fs::path& file : split.files) {
+      if (Exists(file)) continue;
+      ThrowInvalidInput(
+          "{}: the split '{}' is read from {}, which is not there; give its file with --task_data "
+          "{}=FILE (qlora pull --dataset ORG/NAME downloads published ones)",
+          task.path.string(), name, file.string(), name);
+    }
+    return split;
   }
   ThrowInvalidInput(
       "{}: no file is named for the split '{}'; give it with --task_data {}=FILE, or as "

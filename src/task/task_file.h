@@ -83,7 +83,8 @@ TaskFile ReadTaskFile(const std::filesystem::path& path);
 // where there are several filters.
 std::vector<std::string> FigureNames(const TaskFile& task);
 
-// The files of a split. Errors: InvalidInput where the definition names none.
+// The files of a split. Errors: InvalidInput where the definition names none, or one that is not
+// there.
 const TaskSplit& SplitNamed(const TaskFile& task, const std::string& name);
 
 }  // namespace qlora

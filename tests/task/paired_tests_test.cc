@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -37,6 +38,34 @@ TEST(PairedTestsTest, CountsEachWayInWhichSignsMightHaveFallen) {
     as_far += std::abs(sum) >= 5 ? 1 : 0;
   }
   EXPECT_DOUBLE_EQ(ExactSignFlips(a, b), as_far / 16.0);
+}
+
+// Of n coins, the probability of at least k heads or at least k tails.
+double TwoTails(int n, int k) {
+  double sum = 0;
+  for (int i = k; i <= n; ++i) {
+    sum += std::exp(std::lgamma(n + 1) - std::lgamma(i + 1) - std::lgamma(n - i + 1) -
+                    n * std::log(2.0));
+  }
+  return 2 * sum;
+}
+
+// Sums so far out that nothing reaches them are left out; what counts is as it was.
+TEST(PairedTestsTest, ManyRecordsHaveTheirBinomialTails) {
+  const int n = 20000;
+  std::vector<double> a(n);
+  for (const int better : {10001, 10100, 10300, 10600}) {
+    std::vector<double> b(n, -1.0);
+    std::fill(b.begin(), b.begin() + better, 1.0);
+    const double expected = TwoTails(n, better);
+    EXPECT_NEAR(ExactSignFlips(a, b), expected, 1e-9 * expected + 1e-20) << better;
+    // Steps of any length are the same sums in another unit.
+    for (double& value : b) value *= 3;
+    EXPECT_NEAR(ExactSignFlips(a, b), expected, 1e-9 * expected + 1e-20) << better;
+  }
+  const double beyond = ExactSignFlips(std::vector<double>(200), std::vector<double>(200, 1.0));
+  EXPECT_GE(beyond, TwoTails(200, 200));
+  EXPECT_LT(beyond, 1e-21);
 }
 
 TEST(PairedTestsTest, DrawsTheSameRecordsForBoth) {

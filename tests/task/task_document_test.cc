@@ -92,6 +92,24 @@ TEST(TaskReaderTest, RefusesAnAnswerThatIsNoChoice) {
   }
 }
 
+TEST(TaskReaderTest, SaysWhatFieldsAreFor) {
+  const OrderedJson record = {{"q", "Q"}, {"label", "C"}};
+  const auto error = [&](const TaskFile& task) {
+    try {
+      TaskReader(task).Read(record);
+    } catch (const Error& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error(Choices("q", "label", "q")),
+              HasSubstr("doc_to_choice: expected a list of texts, found \"Q\"; name a column"));
+  EXPECT_THAT(error(Choices("q", "label", nullptr)),
+              HasSubstr("doc_to_choice: missing; a multiple choice needs its choices: expected"));
+  EXPECT_THAT(error(Choices("q", nullptr, "q")),
+              HasSubstr("doc_to_target: missing; expected the number or the text of the right"));
+}
+
 // A prompt that looks like a list of Python is a text.
 TEST(TaskReaderTest, KeepsBracketsOfAPrompt) {
   TaskFile task;

@@ -48,6 +48,7 @@ metric_list:
 
 TEST_F(TaskFileTest, ReadsADefinitionAndWhatItIncludes) {
   Write("base.yaml", kTask);
+  for (const char* data : {"a.jsonl", "b.jsonl", "c.jsonl"}) Write(data, "");
   const TaskFile task = ReadTaskFile(
       Write("task.yaml", "include: base.yaml\ntask: other\nfewshot_config: {sampler: first_n}\n"));
   EXPECT_EQ(task.name, "other");
@@ -79,6 +80,26 @@ TEST_F(TaskFileTest, NamesFiguresByMetricAndFilter) {
       "metric_list: [{metric: exact_match}, {metric: f1}]\n";
   EXPECT_THAT(FigureNames(ReadTaskFile(Write("task.yaml", two))),
               ElementsAre("exact_match,x", "f1,x", "exact_match,y", "f1,y"));
+}
+
+TEST_F(TaskFileTest, WithoutMetricsTheUsualOnesAreMeasured) {
+  const auto figures = [&](const std::string& lines) {
+    return FigureNames(ReadTaskFile(Write("task.yaml", "test_split: a\n" + lines)));
+  };
+  EXPECT_THAT(figures(""), ElementsAre("exact_match"));
+  EXPECT_THAT(figures("output_type: generate_until\nmetric_list: null\n"),
+              ElementsAre("exact_match"));
+  EXPECT_THAT(figures("output_type: multiple_choice\n"), ElementsAre("acc", "acc_norm"));
+  EXPECT_THAT(figures("output_type: loglikelihood_rolling\n"),
+              ElementsAre("word_perplexity", "byte_perplexity", "bits_per_byte"));
+  EXPECT_THAT(figures("output_type: decision\n"),
+              ElementsAre("accuracy", "log_loss", "brier", "ece"));
+  for (const char* list : {"metric_list: []\n", "metric_list: acc\n"}) {
+    EXPECT_THAT(ErrorOf(std::string("test_split: a\n") + list), HasSubstr("metric_list: expected"));
+  }
+  // Instructions are judged by what the definition names.
+  EXPECT_THAT(ErrorOf("task: ifeval\ntest_split: a\nprocess_results: !function utils.f\n"),
+              HasSubstr("metric_list: expected"));
 }
 
 TEST_F(TaskFileTest, RefusesMetricsThatAreOthersThanTheseOnes) {

@@ -161,6 +161,10 @@ TEST_F(TaskTest, ChecksTasksWithoutAModel) {
   EXPECT_THAT(error(wrong), testing::HasSubstr("no task reads a split 'train'"));
   wrong.task_data = {"test=" + (folder_.path() / "other.jsonl").string()};
   EXPECT_THAT(error(wrong), testing::HasSubstr("other.jsonl:1"));
+  wrong.task_data = {"test=" + (folder_.path() / "none.parquet").string()};
+  EXPECT_THAT(error(wrong), testing::AllOf(testing::HasSubstr("task.yaml: the split 'test'"),
+                                           testing::HasSubstr("none.parquet, which is not there"),
+                                           testing::HasSubstr("--task_data test=FILE")));
   wrong = options;
   wrong.task.push_back(wrong.task.front());
   EXPECT_THAT(error(wrong), testing::HasSubstr("two definitions are named 'letters'"));
