@@ -39,7 +39,7 @@ endif()
 
 if(QLORA_PROGRAM)  # definitions of tasks, pages, and completions that the build printed beside the program
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/tasks DESTINATION ${CMAKE_INSTALL_DATADIR}/qlora
-          COMPONENT program FILES_MATCHING PATTERN *.yaml PATTERN endings.yaml EXCLUDE)
+          COMPONENT program)
   set(texts ${PROJECT_BINARY_DIR}/share)
   install(DIRECTORY ${texts}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
   install(FILES ${texts}/qlora.bash RENAME qlora COMPONENT program

@@ -33,7 +33,9 @@ debian() {
   (cd "$system" && find usr -type f | sort) >"$scratch/files"
   grep -q usr/share/man/man1/qlora-train.1.gz "$scratch/files"
   grep -q usr/share/bash-completion/completions/qlora "$scratch/files"
-  grep -q usr/share/qlora/tasks/arc.yaml "$scratch/files"
+  for task in examples/tasks/*; do
+    grep -q "usr/share/qlora/tasks/${task##*/}" "$scratch/files"
+  done
   grep -q 'usr/lib/.*cmake/qlora/qlora-config.cmake' "$scratch/files"
   as_root dpkg --root="$system" --purge qlora libqlora-dev >/dev/null 2>&1
   [ ! -e "$system/usr" ] || fail "purged, but left: $(find "$system/usr")"
