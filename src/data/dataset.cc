@@ -117,10 +117,15 @@ void Dataset::ThrowEmpty(bool max_length_is_context) const {
       "are pairs of answers that are equal when cut to max_length: raise max_length");
   add(report_.dropped_masked, "keep no trained token when cut to max_length: raise max_length");
   if (report_.dropped_untrained > 0) {
+    const std::string& first = report_.first_places.at("dropped_untrained");
     add(report_.dropped_untrained,
-        fmt::format("have no token that is trained on, the first at {} (all tokens are masked, or "
-                    "none comes before them)",
-                    report_.first_places.at("dropped_untrained")));
+        AsksQuestions(report_)
+            ? fmt::format("have no answer to a question of question_types, the first at {} (null "
+                          "and the label -1 say that nobody knows)",
+                          first)
+            : fmt::format("have no token that is trained on, the first at {} (all tokens are "
+                          "masked, or none comes before them)",
+                          first));
     for (const std::string& finding : WarnOfFindings(report_)) reasons += "; " + finding;
     for (const DataFinding& one : report_.not_read) {
       reasons += fmt::format("; the field '{}' is not read", Printable(one.what));

@@ -331,6 +331,12 @@ std::string DescribeFound(std::span<const FileReport> files, std::string_view re
                        : fmt::format("{} {}", count, records);
 }
 
+bool AsksQuestions(const DataReport& report) {
+  return std::ranges::all_of(report.files, [](const FileReport& file) {
+    return file.format == RecordFormatName(RecordFormat::kDecision);
+  });
+}
+
 // Returns "1250 of 1531 records (82 %) are dropped or cut: 1250 are dropped for having more than
 // ...".
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records) {
@@ -345,9 +351,7 @@ std::string WarnOfLostRecords(const DataReport& report, std::string_view records
   const auto add = [&causes](std::int64_t number, std::string_view cause) {
     if (number > 0) causes.push_back(fmt::format("{} {} {}", number, Are(number), cause));
   };
-  const bool asks = std::ranges::all_of(report.files, [](const FileReport& file) {
-    return file.format == RecordFormatName(RecordFormat::kDecision);
-  });
+  const bool asks = AsksQuestions(report);
   const std::string raise =
       fmt::format("raise max_length, the longest has {} tokens", report.longest_record);
   add(report.dropped_long,

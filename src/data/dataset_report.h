@@ -49,6 +49,9 @@ std::string DescribeNotRead(const std::vector<DataFinding>& not_read, std::int64
 // was found in the files. records: how they are called, such as "evaluation records".
 std::string DescribeFound(std::span<const FileReport> files, std::string_view records = "records");
 
+// True when the records of all files are decisions.
+bool AsksQuestions(const DataReport& report);
+
 // Returns a warning when more than a tenth of the samples are dropped or cut, with the options that
 // mend it, or "". records: as for DescribeFound.
 std::string WarnOfLostRecords(const DataReport& report, std::string_view records = "records");

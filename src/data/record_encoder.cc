@@ -134,6 +134,7 @@ std::vector<EncodedRecord> RecordEncoder::EncodeAll(const OrderedJson& record) c
   std::vector<EncodedRecord> answers;
   for (const OrderedJson& answer : read.answers) {
     answers.push_back(std::move(EncodeAnswers(answer).front()));
+    CheckAnswerBegins(answers.back().sample, tokenizer_);
   }
   return JoinAnswers(read, std::move(answers));
 }

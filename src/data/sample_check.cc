@@ -55,6 +55,20 @@ void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t 
   notes.without_bos = tokenizer.adds_bos() && !begins;
 }
 
+void CheckAnswerBegins(const Sample& sample, const Tokenizer& tokenizer) {
+  const std::optional<std::int32_t> bos = tokenizer.bos_id();
+  if (!bos || IsStopToken(tokenizer, *bos)) return;
+  // What nothing comes before is the start of a text.
+  for (std::int64_t t = 1; t < std::ssize(sample.ids); ++t) {
+    if (sample.labels[t] == kIgnoreLabel) continue;
+    if (sample.ids[t] != *bos) return;
+    ThrowInvalidInput(
+        "the answer begins with BOS ({}), which belongs at the start of the prompt alone; take it "
+        "out of the tokens of the answer",
+        *bos);
+  }
+}
+
 // One label that equals the next token may be chance; two or more, and no others, are not. Labels
 // that fit both readings, as in a run of equal tokens, count as unshifted.
 void CheckNotShifted(const Sample& sample) {

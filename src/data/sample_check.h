@@ -52,6 +52,10 @@ struct EncodedRecord {
 void CheckSample(const Sample& sample, const Tokenizer& tokenizer, std::int64_t vocab_size,
                  SampleNotes& notes);
 
+// Of an answer behind a prompt. Errors: InvalidInput, without a place, when the answer begins with
+// BOS, which belongs at the start of the prompt alone.
+void CheckAnswerBegins(const Sample& sample, const Tokenizer& tokenizer);
+
 // Errors: InvalidInput, without a place, when labels belong to the next token, as for a trainer
 // that does not shift them.
 void CheckNotShifted(const Sample& sample);

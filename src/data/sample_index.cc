@@ -136,7 +136,7 @@ SampleIndex::SampleIndex(const FileBytes& file, const DataSlice& slice, const Da
   file.CheckUtf8(0, text);
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   tokens_ = encoder_.EncodeRaw(text);
-  if (tokens_.empty()) ThrowInvalidInput("{}: the data file is empty", name_);
+  if (tokens_.empty()) ThrowInvalidInput("{}: {}", name_, kEmptyFile);
   const std::int64_t width = encoder_.window_tokens();
   TakeSlice(slice, (std::ssize(tokens_) + width - 1) / width);
   AddWindows();

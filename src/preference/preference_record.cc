@@ -478,6 +478,14 @@ PreferenceRecord ReadPreferenceRecord(const OrderedJson& record) {
   if (Has(record, kRejected) || Has(record, kChosen)) return OfPair(record);
   const Field label = Find(record, kLabel);
   if (!label) {
+    for (const std::string_view name : kLabel) {
+      if (!record.contains(name)) continue;
+      ThrowInvalidInput(
+          "field '{}': expected true or false, found null; leave out answers that nobody has "
+          "judged, "
+          "or have such records dropped with bad_records drop",
+          name);
+    }
     ThrowInvalidInput(
         "no preference in the record: expected chosen and rejected, or an answer with a label "
         "(completion and label, conversations and kto_tag)");

@@ -89,7 +89,7 @@ FileFormat DetectFileFormat(const FileBytes& file) {
   if (extension == ".txt") return FileFormat::kPlainText;
 
   const std::string first = file.Read(file.FirstNotOf(" \t\r\n"), 1);
-  if (first.empty()) ThrowInvalidInput("{}: the data file is empty", file.name());
+  if (first.empty()) ThrowInvalidInput("{}: {}", file.name(), kEmptyFile);
   if (first == "[") return FileFormat::kJsonArray;
   // A .jsonl file whose first line is not an object is still read as lines: the error then names
   // the line.

@@ -23,6 +23,9 @@ inline constexpr std::array<std::string_view, 7> kDataExtensions = {
     ".jsonl", ".json", ".ndjson", ".csv", ".tsv", ".parquet", ".txt"};
 bool HasDataExtension(const std::filesystem::path& path);
 
+inline constexpr std::string_view kEmptyFile =
+    "the data file is empty; expected records or text: name a file that has some";
+
 // Decides by the first bytes and the extension (.jsonl, .ndjson, .json, .csv, .tsv,
 // .parquet, .txt, each also before .gz and .zst).
 // Errors: InvalidInput naming the conversion for Arrow, compressed, UTF-16 and Excel files.

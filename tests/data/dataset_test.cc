@@ -286,6 +286,35 @@ TEST_F(DatasetTest, RefusesWhatCannotBeTrainedOn) {
   Refuse("{\"input_ids\": [5, 6], \"labels\": [5, 261]}", "token 261");
   Refuse("{\"text\": \"<s><s>x\"}", "d.jsonl:1: the sample begins with BOS twice");
   Refuse("{\"input_ids\": [0, 0, 7]}", "BOS twice");
+  DataOptions preferred = folder_.With(
+      "d.jsonl", R"({"prompt_ids": [0, 0, 7], "chosen_ids": [8, 1], "rejected_ids": [9, 1]})");
+  preferred.preference.form = PreferenceForm::kPairs;
+  Refuse(preferred, "d.jsonl:1: the sample begins with BOS twice");
+  folder_.With("d.jsonl",
+               R"({"prompt_ids": [0, 7], "chosen_ids": [8, 1], "rejected_ids": [0, 9]})");
+  Refuse(preferred, "d.jsonl:1: the answer begins with BOS (0)");
+  preferred.preference.form = PreferenceForm::kLabels;
+  folder_.With("d.jsonl", R"({"prompt_ids": [0, 0, 7], "completion_ids": [8, 1], "label": true})");
+  Refuse(preferred, "d.jsonl:1: the sample begins with BOS twice");
+  folder_.With("d.jsonl", R"({"prompt_ids": [0, 7], "completion_ids": [0, 8], "label": true})");
+  Refuse(preferred, "d.jsonl:1: the answer begins with BOS (0)");
+  DataOptions asked = folder_.With(
+      "d.jsonl", R"({"state": "s", "type": "noul", "instructions": "?", "answer": true})");
+  asked.decision.decision_template =
+      folder_
+          .Write("two.jinja",
+                 "<s><s>{{ state }} {{ instructions }}\n"
+                 "{% for o in options %}{{ o.label }}. {{ o.key }}\n{% endfor %}\n\n")
+          .path.string();
+  Refuse(asked, "BOS twice");
+  // Nobody knows any answer.
+  DataOptions table = folder_.With("d.jsonl",
+                                   "{\"text\": \"x\", \"label\": -1}\n"
+                                   "{\"text\": \"y\", \"label\": \"-1\"}\n");
+  table.sources[0].format = RecordFormat::kDecision;
+  table.decision.fields.label_names = {"a", "b"};
+  table.decision.fields.instructions = "Which?";
+  Refuse(table, "2 have no answer to a question of question_types, the first at ");
   Refuse("{\"question\": 1}", "d.jsonl:1: cannot tell the format from the fields: question");
   Refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "chat template");
   Refuse("\n \n", "empty");

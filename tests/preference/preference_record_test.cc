@@ -218,6 +218,9 @@ TEST(PreferenceRecordTest, RefusesBadRecords) {
   refused(std::string(R"({"messages":)") + kGood + R"(,"label":true})", "expected a list");
   refused(R"({"prompt":"Hi","completion":"A","label":"maybe"})", "true or false");
   refused(R"({"prompt":"Hi","completion":"A","label":2})", "true or false");
+  refused(R"({"prompt":"Hi","completion":"A","label":null})",
+          "field 'label': expected true or false, found null; leave out answers");
+  refused(R"({"prompt":"Hi","completion":"A","kto_tag":null})", "field 'kto_tag': expected true");
   refused(R"({"chosen_ids":[1],"rejected_ids":[2]})", "prompt_ids");
   refused(R"({"prompt_ids":[1],"chosen_ids":[],"rejected_ids":[2]})", "not empty");
 }

@@ -172,6 +172,11 @@ TEST_F(AnchorTest, RefusesWhatIsNoAnchor) {
   refused([](O& o) { o.anchor_weight = NAN; }, "anchor_weight");
   refused([](O& o) { o.anchor_tokens = 1; }, "anchor_tokens");
   refused([](O& o) { o.anchor = {"no-such.jsonl"}; }, "no-such.jsonl");
+  for (const char* name : {"empty.jsonl", "empty.txt"}) {
+    const std::string empty = folder_.Write(name, "");
+    refused([&](O& o) { o.anchor = {empty}; },
+            empty + ": the data file is empty; expected records or text: name a file");
+  }
   const auto without = [&](const Change& change, const std::string& why) {
     refused([&](O& o) { o.anchor.clear(), o.anchor_tokens = O().anchor_tokens, change(o); }, why);
   };
