@@ -26,7 +26,10 @@ enum PairSum {
   kRejectedLogits,
   kChosenTokens,
   kRejectedTokens,
+  kChosenHits,
   kNll,
+  kLogOdds,
+  kLogOddsRatio,
   kPairSums
 };
 enum LabelSum {
@@ -73,7 +76,7 @@ double Mean(double sum, double count) {
 }  // namespace
 
 std::span<const Metric> PreferenceObjective::metrics() const {
-  static constexpr std::array<Metric, 10> kPairs = {{
+  static constexpr std::array<Metric, 13> kPairs = {{
       {.name = "loss"},
       {.name = "rewards/chosen", .higher_is_better = true},
       {.name = "rewards/rejected"},
@@ -83,7 +86,10 @@ std::span<const Metric> PreferenceObjective::metrics() const {
       {.name = "logps/rejected"},
       {.name = "logits/chosen"},
       {.name = "logits/rejected"},
+      {.name = "mean_token_accuracy", .higher_is_better = true},
       {.name = "nll_loss"},
+      {.name = "log_odds_chosen", .higher_is_better = true},
+      {.name = "log_odds_ratio", .higher_is_better = true},
   }};
   static constexpr std::array<Metric, 9> kLabels = {{
       {.name = "loss"},
@@ -99,7 +105,7 @@ std::span<const Metric> PreferenceObjective::metrics() const {
   if (options_.family() == LossFamily::kLabels) {
     return std::span(kLabels).first(options_.needs_kl() ? 9 : 8);
   }
-  return std::span(kPairs).first(options_.nll_weight > 0 ? 10 : 9);
+  return std::span(kPairs).first(has_odds() ? 13 : options_.nll_weight > 0 ? 11 : 10);
 }
 
 std::int64_t PreferenceObjective::sums() const {
@@ -110,7 +116,8 @@ std::int64_t PreferenceObjective::sums() const {
 PreferenceObjective::TokenScores PreferenceObjective::ScoresOf(const ObjectivePass& pass) const {
   // As the reference was measured, so that a model equal to it has rewards of 0.
   RowScores rows = ScoresOfRows(pass.decoder, pass.inputs, pass.activations);
-  TokenScores tokens{std::move(rows.logprobs), std::move(rows.mean_logits), {}};
+  TokenScores tokens{
+      std::move(rows.logprobs), std::move(rows.hits), std::move(rows.mean_logits), {}};
   if (!options_.use_weighting) return tokens;
   ForEachLogits(pass.decoder, pass.inputs, pass.activations, nullptr,
                 [&](std::int64_t /*row*/, std::span<const double> logits) {
@@ -165,6 +172,7 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& 
       const double token = tokens.logp[answer.begin + t];
       logp[side] += TokenWeight(t, shorter, options_.ld_alpha) * token;
       logits[side] += tokens.mean_logit[answer.begin + t];
+      if (side == 0) sums[kChosenHits] += tokens.hits[answer.begin + t];
       if (options_.use_weighting) sure += token - tokens.log_power[answer.begin + t];
     }
     weight *= std::exp(sure / static_cast<double>(answer.tokens()));
@@ -201,6 +209,9 @@ void PreferenceObjective::AddPair(const ObjectivePass& pass, const TokenScores& 
   sums[kRejectedLogits] += logits[1];
   sums[kChosenTokens] += pair.chosen_tokens;
   sums[kRejectedTokens] += pair.rejected_tokens;
+  if (!has_odds()) return;
+  sums[kLogOdds] += LogOddsOf(pair);
+  sums[kLogOddsRatio] -= Softplus(-LogOddsOf(pair));
 }
 
 // -log p of the chosen answer, of its prompt too, or of its mean.
@@ -277,8 +288,10 @@ std::vector<double> PreferenceObjective::Values(std::span<const double> sums,
                                 sums[kChosenLogp] / n,
                                 sums[kRejectedLogp] / n,
                                 sums[kChosenLogits] / sums[kChosenTokens],
-                                sums[kRejectedLogits] / sums[kRejectedTokens]};
+                                sums[kRejectedLogits] / sums[kRejectedTokens],
+                                sums[kChosenHits] / sums[kChosenTokens]};
   if (trains_nll) values.push_back(nll);
+  if (has_odds()) values.insert(values.end(), {sums[kLogOdds] / n, sums[kLogOddsRatio] / n});
   return values;
 }
 

@@ -30,6 +30,7 @@ class PreferenceObjective : public Objective {
   // Of each target.
   struct TokenScores {
     std::vector<double> logp;
+    std::vector<double> hits;  // 1 for the model's first choice
     std::vector<double> mean_logit;
     std::vector<double> log_power;  // with use_weighting: log of the sum of squared probabilities
   };
@@ -45,6 +46,8 @@ class PreferenceObjective : public Objective {
                 std::span<double> sums) const;
 
   double NllCount(const WindowTotals& totals) const;
+  // True for orpo, which stands alone.
+  bool has_odds() const { return options_.terms.front().loss == PreferenceLoss::kOrpo; }
 
   PreferenceLossOptions options_;
 };

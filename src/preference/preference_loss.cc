@@ -77,13 +77,17 @@ PairGradient OfOwn(Loss loss, const PairLogprobs<double>& pair, const Preference
     const double u = o.beta * Sigmoid(o.simpo_gamma - o.beta * (chosen - rejected));
     return {-u / pair.chosen_tokens, u / pair.rejected_tokens};
   }
-  const double odds = preference_internal::LogOdds(chosen) - preference_internal::LogOdds(rejected);
-  const double u = o.beta * Sigmoid(-odds);
+  const double u = o.beta * Sigmoid(-LogOddsOf(pair));
   return {-u * OfLogOdds(chosen) / pair.chosen_tokens,
           u * OfLogOdds(rejected) / pair.rejected_tokens};
 }
 
 }  // namespace
+
+double LogOddsOf(const PairLogprobs<double>& pair) {
+  return preference_internal::LogOdds(pair.chosen / pair.chosen_tokens) -
+         preference_internal::LogOdds(pair.rejected / pair.rejected_tokens);
+}
 
 LossFamily FamilyOf(PreferenceLoss loss) { return RowOf(loss).family; }
 

@@ -172,6 +172,9 @@ T PairLoss(PreferenceLoss loss, const PairLogprobs<T>& pair, const PreferenceLos
 PairGradient PairLossGradient(PreferenceLoss loss, const PairLogprobs<double>& pair,
                               const PreferenceLossOptions& options);
 
+// The log odds of the chosen answer less those of the rejected one, of which kOrpo takes the loss.
+double LogOddsOf(const PairLogprobs<double>& pair);
+
 // The loss of one answer with a label: w (1 - s(q)), q = beta (r - k) and w = desirable_weight for
 // a desirable answer, else q = -beta (r - k) and w = undesirable_weight. k: the KL to the reference
 // as mismatched answers estimate it, a constant.

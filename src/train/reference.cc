@@ -89,14 +89,21 @@ std::vector<Part> PartsOf(const TrainPlan& plan, const TrainPosition& at,
 }
 
 // What an earlier part of the run has measured; rank 0 has the file, and decides.
-ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator, const Json& model) {
+ReferenceTable LoadTable(const TrainPlan& plan, Communicator& communicator, const Json& model,
+                         TrainObserver& observer) {
   const fs::path file = fs::path(plan.options.output_dir) / kReferenceFile;
   const std::string of_root = MakeTogether(communicator, [&]() -> std::string {
     const bool has = communicator.is_root() && plan.run->start.checkpoint && fs::exists(file);
     if (!has) return "";
     std::string text = ReadTextFile(file, kMostBytes);
     const Json then = ReferenceTable::FromText(text, file.string()).second;
-    return DifferencesOnResume(then, model).empty() ? text : "";
+    const std::string differences = DifferencesOnResume(then, model);
+    if (differences.empty()) return text;
+    observer.OnWarning(fmt::format(
+        "the log-probabilities of the reference in {} are of another model or other data, and are "
+        "measured anew: {}",
+        file.string(), differences));
+    return "";
   });
   const std::string text = BroadcastLongText(communicator, of_root);
   if (text.empty()) return {};
@@ -112,7 +119,7 @@ void MeasureReference(Context& context, const TrainPlan& plan, const TrainPositi
   if (!objective.needs_reference()) return;
   Communicator& communicator = loaded.communicator;
   const Json model = MakeTogether(communicator, [&] { return ModelOf(plan, loaded.weights_hash); });
-  loaded.reference = LoadTable(plan, communicator, model);
+  loaded.reference = LoadTable(plan, communicator, model, observer);
   const std::vector<Part> parts = PartsOf(plan, at, loaded.reference);
   if (parts.empty()) return;
   std::optional<LoraAdapter> other;

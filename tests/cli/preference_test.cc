@@ -17,9 +17,9 @@ TEST_F(PreferenceCommandTest, EvalPrintsTheFiguresOfTheLoss) {
       "--adapter", golden / "adapter_sft",    "--preference-loss",
       "sigmoid",   "--label-smoothing",       "0.1"};
   const nlohmann::json found = RunJson(words);
-  for (const char* name :
-       {"loss", "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies",
-        "logps/chosen", "logps/rejected", "logits/chosen", "logits/rejected"}) {
+  for (const char* name : {"loss", "rewards/chosen", "rewards/rejected", "rewards/margins",
+                           "rewards/accuracies", "logps/chosen", "logps/rejected", "logits/chosen",
+                           "logits/rejected", "mean_token_accuracy"}) {
     EXPECT_TRUE(found[name].is_number()) << name;
   }
   EXPECT_EQ(found["sequences"], 8);

@@ -129,6 +129,26 @@ TEST_F(PreferenceEvalTest, AnswersHaveTheGoldenLogProbabilities) {
   }
 }
 
+TEST_F(PreferenceEvalTest, AccuracyOfTokensIsThatOfTheChosenAnswers) {
+  std::string chosen;
+  for (const Json& pair : ReadJsonLines(PreferenceGoldens() / "eval_pairs.jsonl")) {
+    Json ids = pair["prompt_ids"];
+    Json labels = Json::array();
+    for (std::size_t t = 0; t < ids.size(); ++t) labels.push_back(-100);
+    for (const Json& id : pair["chosen_ids"]) {
+      ids.push_back(id);
+      labels.push_back(id);
+    }
+    chosen += Json{{"input_ids", ids}, {"labels", labels}}.dump() + "\n";
+  }
+  EvalOptions options;
+  options.dataset = {folder_.Write("chosen.jsonl", chosen)};
+  const double expected = Evaluate(options, "").token_accuracy;
+  options.dataset = {PreferenceGoldens() / "eval_pairs.jsonl"};
+  options.preference.preference_loss = {"cpo"};
+  EXPECT_NEAR(ValueOf(Evaluate(options, "").metrics, "mean_token_accuracy"), expected, 1e-12);
+}
+
 // Of a prompt that ends in a space, whose last token would be another one before the answer.
 TEST_F(PreferenceEvalTest, AnswersBehindASplitBoundaryAreTokensByThemselves) {
   Context context(2);

@@ -391,6 +391,57 @@ TEST_F(PreferenceRunTest, AnotherLossIsRefusedOnResume) {
   refused([](PreferenceFields& p) { p.reference = "base"; }, "reference");
 }
 
+// The loss of ORPO is that of its parts, which TRL names so.
+TEST_F(PreferenceRunTest, TheLogOddsOfOrpoAreLogged) {
+  TrainOptions options = Options("run");
+  options.preference.preference_loss = {"orpo"};
+  options.per_device_train_batch_size = 1;
+  for (const Json& step : RunPreference(options)) {
+    const auto of = [&](const char* name) { return step[name].get<double>(); };
+    EXPECT_NEAR(of("log_odds_ratio"), -std::log1p(std::exp(-of("log_odds_chosen"))), 1e-12);
+    EXPECT_NEAR(of("loss"), of("nll_loss") - 0.1 * of("log_odds_ratio"), 1e-9);
+  }
+  options.preference.preference_loss = {"cpo"};
+  EXPECT_FALSE(RunPreference(options)[0].contains("log_odds_chosen"));
+}
+
+// What another model has measured is not used, and the run says so.
+TEST_F(PreferenceRunTest, ACacheOfAnotherModelIsMeasuredAnew) {
+  class Listens : public TrainObserver {
+   public:
+    void OnWarning(const std::string& text) override { said += text + "\n"; }
+    std::string said;
+  };
+  const auto resumed = [&](const std::string& kernels) {
+    TrainOptions options = Options("run");
+    options.save_steps = 1;
+    options.max_steps = 1;
+    RunPreference(options);
+    const fs::path file = folder_ / "run/reference_logps.json";
+    Json cache = Json::parse(ReadTextFile(file));
+    if (!kernels.empty()) {
+      cache["model"]["kernels"] = kernels;
+      for (Json& logps : cache["logps"]) logps = {-1.5, -2.5};
+      WriteTextFile(file, cache.dump());
+    }
+    options.overwrite_output_dir = false;
+    options.resume_from_checkpoint = "auto";
+    options.max_steps = 2;
+    Context context(2);
+    Listens observer;
+    Train(context, PlanTraining(context, options), observer);
+    const double loss = ReadJsonLines(folder_ / "run/train_log.jsonl").back()["loss"].get<double>();
+    return std::pair(observer.said, loss);
+  };
+  const auto [nothing, expected] = resumed("");
+  const auto [said, loss] = resumed("abacus");
+  EXPECT_EQ(nothing, "");
+  EXPECT_THAT(said, testing::AllOf(testing::HasSubstr("reference_logps.json"),
+                                   testing::HasSubstr("measured anew: kernels"),
+                                   testing::HasSubstr("abacus")));
+  EXPECT_NEAR(loss, expected, 1e-5);
+}
+
 TEST_F(PreferenceRunTest, ADamagedCacheIsRefused) {
   TrainOptions options = Options("run");
   options.save_steps = 1;
