@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -215,6 +216,13 @@ class Migrator : public MigrationTarget {
       found.data = WithFoundEvaluation(found.data);
     } catch (const Error&) {
       // The data are on another machine.
+    }
+    const auto is_here = [](const std::string& path) {
+      std::error_code ignored;
+      return std::filesystem::exists(path, ignored);
+    };
+    if (trainer_.folders_evaluate && !std::ranges::all_of(found.data.dataset, is_here)) {
+      found.data.eval_dataset = found.data.dataset;
     }
     for (const IdleOption& idle : found.Idle()) {
       LeaveOut(idle.name, fmt::format("{} would have no effect: {}", idle.name, idle.reason));

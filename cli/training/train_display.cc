@@ -152,12 +152,28 @@ void TrainDisplay::WatchRanks(const std::vector<RankReport>& ranks) {
 
 bool TrainDisplay::StillFalls() const {
   constexpr double kWell = 0.95;
+  return losses_.size() >= 8 && MeanOfQuarter(3) < kWell * MeanOfQuarter(2);
+}
+
+// A loss near zero has nowhere to fall.
+std::string TrainDisplay::DescribeFlatLoss() const {
+  constexpr std::size_t kFewSteps = 20;
+  constexpr double kHardly = 0.98;
+  constexpr double kLow = 0.1;
+  if (losses_.size() < kFewSteps) return "";
+  const double first = MeanOfQuarter(0);
+  const double last = MeanOfQuarter(3);
+  if (!(first > kLow && last > kHardly * first)) return "";
+  return fmt::format(
+      "the loss has hardly fallen: {:.4f} on average in the first quarter of the steps, {:.4f} in "
+      "the last",
+      first, last);
+}
+
+double TrainDisplay::MeanOfQuarter(int which) const {
   const std::int64_t quarter = std::ssize(losses_) / 4;
-  if (quarter < 2) return false;
-  const auto mean = [&](auto end) {
-    return std::accumulate(end - quarter, end, 0.0) / static_cast<double>(quarter);
-  };
-  return mean(losses_.end()) < kWell * mean(losses_.end() - quarter);
+  const auto begin = which == 0 ? losses_.begin() : losses_.end() - (4 - which) * quarter;
+  return std::accumulate(begin, begin + quarter, 0.0) / static_cast<double>(quarter);
 }
 
 void TrainDisplay::OnEvalProgress(std::int64_t done, std::int64_t total) {

@@ -58,6 +58,9 @@ class TrainDisplay : public TrainObserver {
   // True when the losses of the last quarter of the steps are well below those of the quarter
   // before: the run has not learned all that it could.
   bool StillFalls() const;
+  // Says that the losses of the last quarter of the steps are as high as those of the first; ""
+  // otherwise, and for runs too short to tell.
+  std::string DescribeFlatLoss() const;
   // Returns the folder of the last checkpoint, or "".
   const std::string& last_checkpoint() const { return last_checkpoint_; }
   // True while that folder is the one that the run wrote: its name may be of another run by now.
@@ -69,7 +72,10 @@ class TrainDisplay : public TrainObserver {
   void WatchRanks(const std::vector<RankReport>& ranks);
 
   StatusLine line_;
-  std::int64_t steps_ = 0;      // done
+  std::int64_t steps_ = 0;  // done
+  // The mean loss of a quarter of the steps, the first or, at 3, the last.
+  double MeanOfQuarter(int which) const;
+
   std::vector<double> losses_;  // of the steps of this process
   std::int64_t logging_steps_;
   std::function<bool()> stop_;

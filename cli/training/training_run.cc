@@ -189,6 +189,14 @@ std::string TellResult(const Console& console, const TrainPlan& plan, const RunS
     console.err << fmt::format("the loss still falls; to go on: {} --num_train_epochs {:g}\n",
                                ResumeCommand(options), 2 * options.num_train_epochs);
   }
+  // A run that goes on may have learned before what there is to learn.
+  const std::string flat = summary.resumed_step == 0 ? display.DescribeFlatLoss() : "";
+  if (!flat.empty()) {
+    console.err << fmt::format(
+        "warning: {}; a higher learning_rate (now {:g}) or more epochs may help, and `qlora "
+        "inspect` shows what is trained\n",
+        flat, options.learning_rate);
+  }
   return command;
 }
 

@@ -56,17 +56,19 @@ struct DataReport {
 
   // Counted when the files were opened: records left out, and remarks.
   std::int64_t max_length = 0;
-  std::int64_t dropped_long = 0;         // records of more than max_length tokens, left out
-  std::int64_t truncated = 0;            // records cut to max_length tokens
-  std::int64_t truncated_tokens = 0;     // tokens that this cut off
-  std::int64_t dropped_masked = 0;       // records that kept no trained token after the cut
-  std::int64_t dropped_untrained = 0;    // records without a trained token, left out
-  std::int64_t dropped_identical = 0;    // pairs of two equal answers, left out
-  std::int64_t dropped_equal_cut = 0;    // pairs whose answers are equal after the cut, left out
-  std::int64_t longest_record = 0;       // tokens, before dropping and cutting
-  std::int64_t dropped_bad = 0;          // records that cannot be read, left out by bad_records
-  std::vector<std::string> bad_reasons;  // of the first of them, with file and line
-  std::int64_t dropped_tail = 0;         // tokens at the end of raw texts too few to train on
+  std::int64_t dropped_long = 0;       // records of more than max_length tokens, left out
+  std::int64_t truncated = 0;          // records cut to max_length tokens
+  std::int64_t truncated_tokens = 0;   // tokens that this cut off
+  std::int64_t dropped_masked = 0;     // records that kept no trained token after the cut
+  std::int64_t dropped_untrained = 0;  // records without a trained token, left out
+  std::int64_t dropped_identical = 0;  // pairs of two equal answers, left out
+  std::int64_t dropped_equal_cut = 0;  // pairs whose answers are equal after the cut, left out
+  std::int64_t longest_record = 0;     // tokens, before dropping and cutting
+  std::int64_t dropped_bad = 0;        // records that cannot be read, left out by bad_records
+  // Of the first three of them in each file and of those with other reasons, up to ten, with file
+  // and line.
+  std::vector<std::string> bad_reasons;
+  std::int64_t dropped_tail = 0;       // tokens at the end of raw texts too few to train on
   std::int64_t split_boundaries = 0;   // a token would span the boundary of trained and masked text
   std::int64_t empty_completions = 0;  // completions without text: only EOS is trained
   std::int64_t without_eos = 0;        // samples that do not train an end of text at their end

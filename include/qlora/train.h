@@ -79,7 +79,8 @@ struct RunSummary {
   std::int64_t resumed_step = 0;  // steps done before this process
   std::int64_t tokens = 0;        // supervised tokens of the whole run
   double seconds = 0;             // time of this process, without loading
-  // Mean over the steps of this process that changed the adapter; NaN if there was none.
+  // Mean over the steps of the whole run that changed the adapter; NaN if there was none. In a run
+  // that goes on from a checkpoint of qlora 0.1, over those since.
   double mean_loss = std::numeric_limits<double>::quiet_NaN();
   std::size_t peak_memory_bytes = 0;
   bool interrupted = false;

@@ -175,7 +175,7 @@ void BindTrainReports(py::module_& module) {
       .Add("resumed_step", &RunSummary::resumed_step, "Steps done before this call.")
       .Add("tokens", &RunSummary::tokens, "Supervised tokens of the whole run.")
       .Add("seconds", &RunSummary::seconds, "Time of this call, without loading.")
-      .Add("mean_loss", &RunSummary::mean_loss, "Mean over the steps of this call, or NaN.")
+      .Add("mean_loss", &RunSummary::mean_loss, "Mean over the steps of the whole run, or NaN.")
       .Add("peak_memory_bytes", &RunSummary::peak_memory_bytes, "Peak memory of the process.")
       .Add("stopped_early", &RunSummary::stopped_early, "True when early stopping ended the run.")
       .Add("skipped_steps", &RunSummary::skipped_steps, "Steps with a NaN or Inf.")

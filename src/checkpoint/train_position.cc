@@ -22,7 +22,15 @@ void TrainPosition::Advance(const StepBatch& batch, const StepResult& result,
   skipped_steps += result.applied ? 0 : 1;
   // Losses that are not finite would stay in the means for ever.
   loss_spike = result.applied && losses.Add(result.loss);
-  if (result.applied) start.Add(result.loss, start_steps);
+  if (!result.applied) return;
+  start.Add(result.loss, start_steps);
+  loss_sum += result.loss;
+  ++loss_steps;
+}
+
+double TrainPosition::mean_loss() const {
+  return loss_steps > 0 ? loss_sum / static_cast<double>(loss_steps)
+                        : std::numeric_limits<double>::quiet_NaN();
 }
 
 namespace {
@@ -40,6 +48,8 @@ void ForEachMember(Position& p, const Visit& visit) {
   visit("skipped_in_a_row", p.skipped_in_a_row);
   visit("eval_due", p.eval_due);
   visit("sampled_step", p.sampled_step);
+  visit("loss_sum", p.loss_sum);
+  visit("loss_sum_steps", p.loss_steps);
   visit("loss_mean", p.losses.mean);
   visit("loss_deviation", p.losses.deviation);
   visit("loss_count", p.losses.count);
@@ -86,6 +96,7 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
   within("skipped_steps", at.skipped_steps, 0, at.step);
   within("skipped_in_a_row", at.skipped_in_a_row, 0, at.skipped_steps);
   within("sampled_step", at.sampled_step, -1, at.step);
+  within("loss_sum_steps", at.loss_steps, 0, at.step);
   within("loss_count", at.losses.count, 0, at.step);
   within("number of loss_newest", std::ssize(at.losses.newest), 0,
          std::min(at.losses.count, LossSpikes::kNewest));
@@ -97,6 +108,7 @@ void CheckPosition(const TrainPosition& at, const std::string& where) {
     ThrowInvalidInput("{}: key '{}': expected a finite number; the checkpoint is damaged", where,
                       key);
   };
+  finite("loss_sum", at.loss_sum);
   finite("loss_mean", at.losses.mean);
   finite("loss_deviation", at.losses.deviation);
   if (at.losses.deviation < 0) {
@@ -116,7 +128,8 @@ TrainPosition PositionFromJson(const Json& state, const std::string& where) {
   TrainPosition position;
   ForEachMember(position, [&]<typename T>(std::string_view key, T& value) {
     // Checkpoints of earlier versions lack these, which the resumed run measures.
-    const bool optional = key.starts_with("loss_start") || key == "loss_newest";
+    const bool optional =
+        key.starts_with("loss_start") || key.starts_with("loss_sum") || key == "loss_newest";
     if (!optional || state.contains(key)) value = JsonGet<T>(state, key, where);
   });
   CheckPosition(position, where);

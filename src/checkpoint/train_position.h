@@ -26,12 +26,17 @@ struct TrainPosition {
   std::int64_t skipped_in_a_row = 0;  // such steps since the last one that was applied
   bool eval_due = false;              // the evaluation of this step is not done yet
   std::int64_t sampled_step = -1;     // step of the newest sample texts
+  double loss_sum = 0;                // over the steps that changed the adapter
+  std::int64_t loss_steps = 0;        // their number
   LossSpikes losses;
   LossStart start;
   BestEvaluation best;
   bool loss_spike = false;  // the loss of the last step is a spike; not stored
 
   DataCursor cursor() const { return {epoch, epoch_batch}; }
+  // Over the steps of the run that changed the adapter; NaN if there was none. In a run whose
+  // checkpoint is of an earlier version, over those since.
+  double mean_loss() const;
   // The position after one more step, with the data at `next`. start_steps: StartSteps of the run.
   void Advance(const StepBatch& batch, const StepResult& result, const DataCursor& next,
                std::int64_t start_steps);

@@ -86,7 +86,7 @@ enum class GgufLocalBase : std::uint8_t {
 // Which weights the graph multiplies the products of by a scale, NAME.scale, where a file has one,
 // as the sources of llama.cpp say.
 enum class GgufScales : std::uint8_t {
-  kNone,  // or not of q, k and v, as Olmo 2's; that of LFM3 was not seen
+  kNone,  // or not of q, k and v, as Olmo 2's
   kAttention,
   kAttentionAndExperts,  // not of the delta rule
   kAll,

@@ -42,23 +42,34 @@ std::string_view PartOf(std::string_view weight) {
   return weight.substr(begin + 1, weight.rfind('.') - begin - 1);
 }
 
+bool IsOfHeads(std::string_view part) {
+  return HasWord("attn_q attn_k attn_v attn_output", part);
+}
+
+bool IsOfExperts(std::string_view part) {
+  return HasWord(
+      "ffn_gate_exps ffn_up_exps ffn_down_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp", part);
+}
+
 }  // namespace
+
+bool HasGgufScales(std::string_view weight) {
+  const std::string_view part = PartOf(weight);
+  return IsOfHeads(part) || IsOfExperts(part) || ScalesGgufBias(weight) ||
+         HasWord("attn_qkv attn_gate ssm_out ssm_alpha ssm_beta", part);
+}
 
 bool IsGgufScaled(const GgufFamily& family, std::string_view weight) {
   const std::string_view part = PartOf(weight);
-  const bool is_of_heads = HasWord("attn_q attn_k attn_v attn_output", part);
-  const bool is_of_experts = HasWord(
-      "ffn_gate_exps ffn_up_exps ffn_down_exps ffn_gate_shexp ffn_up_shexp ffn_down_shexp", part);
   switch (family.scales) {
     case GgufScales::kNone:
       return false;
     case GgufScales::kAttention:
-      return is_of_heads || part == "attn_qkv";
+      return IsOfHeads(part) || part == "attn_qkv";
     case GgufScales::kAttentionAndExperts:
-      return is_of_heads || is_of_experts;
+      return IsOfHeads(part) || IsOfExperts(part);
     case GgufScales::kAll:
-      return is_of_heads || is_of_experts || ScalesGgufBias(weight) ||
-             HasWord("attn_qkv attn_gate ssm_out ssm_alpha ssm_beta", part);
+      return HasGgufScales(weight);
   }
   return false;
 }

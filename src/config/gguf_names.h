@@ -33,8 +33,11 @@ std::vector<std::int64_t> GgufValueHeads(const DecoderConfig& config);
 // 1/sqrt(hidden_size / heads), rounded down.
 float GgufScoreFactor(const DecoderConfig& config);
 
-// Whether llama.cpp multiplies the products with a weight of a block by the tensor NAME.scale. It
-// loads more of them than it applies. weight: "blk.0.attn_q.weight".
+// Whether llama.cpp loads the tensors NAME.scale and NAME.input_scale beside a weight of a block.
+// weight: "blk.0.attn_q.weight".
+bool HasGgufScales(std::string_view weight);
+// Whether it multiplies the products with the weight by NAME.scale: it applies not all that it
+// loads.
 bool IsGgufScaled(const GgufFamily& family, std::string_view weight);
 // Whether it does so behind the bias: in an MLP.
 bool ScalesGgufBias(std::string_view weight);

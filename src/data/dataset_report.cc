@@ -192,6 +192,9 @@ std::string RenderReport(const DataReport& report) {
     fmt::format_to(out, "{}: {}{}\n", remark.text, count, FirstPlace(report, remark.key));
   }
   for (const std::string& reason : report.bad_reasons) text += "  " + Printable(reason) + '\n';
+  if (const auto more = report.dropped_bad - std::ssize(report.bad_reasons); more > 0) {
+    fmt::format_to(out, "  and {} more\n", more);
+  }
   if (!report.readings.empty()) {
     text += Printable(fmt::format("given to the chat template under another name: {}\n",
                                   fmt::join(report.readings, ", ")));

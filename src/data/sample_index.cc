@@ -46,6 +46,12 @@ void CheckIsText(const FileBytes& file) {
   }
 }
 
+// "malformed JSON" of "data.jsonl:17:4: malformed JSON".
+std::string_view WithoutPlace(std::string_view message) {
+  const std::size_t place = message.find(": ");
+  return place == message.npos ? message : message.substr(place + 2);
+}
+
 // Calls body(i) for i in [0, count), on threads where there are any.
 template <typename Body>
 void ForEach(Context* context, std::int64_t count, const Body& body) {
@@ -350,16 +356,24 @@ void SampleIndex::AddRecords(const DataOptions& options, Context* context,
   CheckBadRecords(options.bad_records);
 }
 
-// Counts a record that cannot be read. Errors that are not about the record are thrown.
+// Counts a record that cannot be read, and keeps the first reasons, and behind them those that none
+// of them gives. Errors that are not about the record are thrown.
 void SampleIndex::AddBadRecord(const std::exception_ptr& error) {
-  constexpr std::size_t kShown = 3;
+  constexpr std::int64_t kFirst = 3;
+  constexpr std::int64_t kMost = 10;
   try {
     std::rethrow_exception(error);
   } catch (const Error& bad) {
     if (bad.code() != ErrorCode::kInvalidInput) throw;
     records_->file().CheckUnchanged();
     ++counts_.dropped_bad;
-    if (counts_.bad_reasons.size() < kShown) counts_.bad_reasons.push_back(Printable(bad.what()));
+    std::vector<std::string>& reasons = counts_.bad_reasons;
+    std::string reason = Printable(bad.what());
+    const bool is_new = std::ranges::none_of(reasons, [&](const std::string& shown) {
+      return WithoutPlace(shown) == WithoutPlace(reason);
+    });
+    const std::int64_t most = is_new ? kMost : kFirst;
+    if (std::ssize(reasons) < most) reasons.push_back(std::move(reason));
   }
 }
 
@@ -371,6 +385,9 @@ void SampleIndex::CheckBadRecords(BadRecords bad_records) {
   std::string text = fmt::format("{}", fmt::join(counts_.bad_reasons, "\n"));
   if (records() > 1) {
     text += fmt::format("\n{}: {} of {} records cannot be read", name_, bad, records());
+    if (const std::int64_t shown = std::ssize(counts_.bad_reasons); shown < bad) {
+      text += fmt::format(", of which {} are shown", shown);
+    }
     if (bad < records()) text += "; to train on the others: bad_records drop";
   }
   ThrowInvalidInput("{}", text);

@@ -20,6 +20,10 @@ constexpr const char* kDefaultIterations = "1000";
 constexpr double kDefaultScale = 20;
 constexpr double kDefaultRank = 8;
 
+constexpr std::string_view kBiasCorrection = "the bias of Adam's means is always corrected";
+constexpr std::string_view kFieldNames =
+    "call the fields of the records prompt and completion, text or messages";
+
 // The number of layers of a model in a folder of this machine.
 std::optional<std::int64_t> LayersOf(const std::string& model) {
   const std::filesystem::path config = std::filesystem::path(model) / "config.json";
@@ -188,6 +192,10 @@ void MigrateOptimizerConfig(const YAML::Node& value, MigrationTarget& target) {
       } else if (key == "betas" && entry.second.IsSequence() && entry.second.size() == 2) {
         target.Carry("adam_beta1", entry.second[0]);
         target.Carry("adam_beta2", entry.second[1]);
+      } else if (key == "bias_correction" && BoolText(entry.second) == "true") {
+        target.NotNeeded(kBiasCorrection);
+      } else if (key == "bias_correction") {
+        target.Unsupported(kBiasCorrection);
       } else {
         target.Unsupported("optimizers have no such parameter here");
       }
@@ -221,6 +229,11 @@ constexpr KeyRule kMlxRules[] = {
     rule::Custom(MigrateOptimizerConfig, "optimizer_config"),
     rule::Custom(MigrateTrainOnPrompt, "mask_prompt"),
     rule::Expect("true", "the verb train trains", "train"),
+    rule::Expect("normal", "preferences are trained on by preference_loss", "training_mode"),
+    rule::Expect("prompt", kFieldNames, "prompt_feature"),
+    rule::Expect("completion", kFieldNames, "completion_feature"),
+    rule::Expect("text", kFieldNames, "text_feature"),
+    rule::Expect("messages", kFieldNames, "chat_feature"),
     rule::NotNeeded("all evaluation data are evaluated", "val_batches"),
     rule::NotNeeded("`qlora eval` reads the whole file", "test_batches"),
     rule::NotNeeded("memory is planned and fixed", "clear_cache_threshold"),
@@ -277,6 +290,7 @@ const ForeignTrainer& MlxTrainer() {
       .defaults = kMlxDefaults,
       .marks = kMlxMarks,
       .complete = Complete,
+      .folders_evaluate = true,
   };
   return kTrainer;
 }

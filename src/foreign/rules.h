@@ -139,6 +139,7 @@ struct ForeignTrainer {
   std::span<const ForeignDefault> defaults;
   std::span<const std::string_view> marks;       // keys and classes that only this trainer has
   void (*complete)(MigrationTarget&) = nullptr;  // defaults that depend on other keys
+  bool folders_evaluate = false;                 // a folder of data must hold data for evaluation
 };
 
 // The first rule for the key; nullptr when no table has one.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 
 #include "base/check.h"
@@ -133,11 +132,6 @@ void RunLog::WriteStep(const TrainPosition& at, const StepResult& result, double
   report.risen = HasRisen(at.start, at.losses);
   report.start_loss = at.start.mean;
   report.recent_loss = MedianOf(at.losses.newest).median;
-  // A skipped step has a NaN or Inf as its loss or its gradient.
-  if (result.applied) {
-    losses_ += result.loss;
-    ++applied_;
-  }
   Write(LogKind::kStep, FieldsOf(report));
   if (is_root_) observer_.OnStep(report);
 }
@@ -169,11 +163,6 @@ void RunLog::WriteEval(std::int64_t step, const EvalReport& r) {
 void RunLog::WriteSample(const SampleReport& r) {
   Write(LogKind::kSample, {{"step", r.step}, {"prompt", r.prompt}, {"text", r.text}});
   observer_.OnSample(r);
-}
-
-double RunLog::mean_loss() const {
-  return applied_ > 0 ? losses_ / static_cast<double>(applied_)
-                      : std::numeric_limits<double>::quiet_NaN();
 }
 
 LogTargets ParseReportTo(const std::vector<std::string>& report_to) {

@@ -40,8 +40,6 @@ class RunLog {
 
   // Seconds since the logs were opened.
   double seconds() const { return watch_.seconds(); }
-  // Mean over the steps of this process that changed the adapter; NaN if there was none.
-  double mean_loss() const;
   // As RunSummary::ranks.
   const std::vector<RankReport>& ranks() const { return ranks_; }
 
@@ -54,8 +52,6 @@ class RunLog {
   TrainObserver& observer_;
   std::vector<std::unique_ptr<LogSink>> sinks_;
   Stopwatch watch_;
-  double losses_ = 0;         // sum over the steps that changed the adapter
-  std::int64_t applied_ = 0;  // their number
   std::vector<RankReport> ranks_;
 };
 

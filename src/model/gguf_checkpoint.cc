@@ -221,11 +221,17 @@ class Builder {
     return GgufKeys(file_, architecture).Int("block_count");
   }
 
-  // Of activations that are rounded: beside a weight that is read.
-  bool IsInputScale(const std::string& name) const {
+  // Of activations that are rounded: one number for each matrix of a weight that is read, where
+  // llama.cpp loads it. Elsewhere it calls the file broken.
+  bool IsInputScale(const TensorInfo& tensor) const {
     constexpr std::string_view kEnd = ".input_scale";
-    if (!name.ends_with(kEnd)) return false;
-    return read_.contains(name.substr(0, name.size() - kEnd.size()) + ".weight");
+    if (!tensor.name.ends_with(kEnd)) return false;
+    const std::string weight = tensor.name.substr(0, tensor.name.size() - kEnd.size()) + ".weight";
+    if (!read_.contains(weight)) return false;
+    const TensorInfo& of = *file_.Find(weight);
+    const bool is_nvfp4_head = weight == "output.weight" && of.dtype == BlockFormat::kNVFP4;
+    if (!is_nvfp4_head && !HasGgufScales(weight)) return false;
+    return tensor.elements() == (of.shape.size() == 3 ? of.shape.front() : 1);
   }
 
   void CheckAllRead() const {
@@ -242,7 +248,7 @@ class Builder {
       if (name.starts_with("rope_factors_") && rope.type == RopeType::kLongrope) continue;
       // Drafts of several tokens, and scales of activations, which llama.cpp does not use either.
       const bool is_draft = block >= config_.num_hidden_layers && block < blocks;
-      if (is_draft || IsInputScale(name)) continue;
+      if (is_draft || IsInputScale(tensor)) continue;
       ThrowInvalidInput(
           "{}: tensor '{}' is none of a {} of {} layers that is supported; without it, the model "
           "would be another one",

@@ -9,6 +9,7 @@
 #include "data/training_data.h"
 #include "dist/agreement.h"
 #include "dist/together.h"
+#include "hub/hub_cache.h"
 #include "io/json.h"
 #include "machine/simd_target.h"
 #include "plan/check_options.h"
@@ -36,12 +37,14 @@ namespace {
 
 // The options with those that an adapter decides. Checked first, because no file is opened for
 // that. Evaluation files that lie beside the training data are found before, because options of
-// evaluation need them.
+// evaluation need them. A model that is not there is named before anything of output_dir.
 TrainOptions Checked(TrainOptions options) {
   options.data = WithFoundEvaluation(std::move(options.data));
   CheckOptions(options);
   if (options.data.dataset.empty()) ThrowInvalidInput("no dataset given: set dataset to a file");
-  return options.adapter.empty() ? options : WithAdapter(options);
+  if (!options.adapter.empty()) options = WithAdapter(options);
+  ResolveModelDir(options.model_name_or_path);
+  return options;
 }
 
 // `data`, which an earlier plan of the same run has. Errors: InvalidInput where they were tokenized

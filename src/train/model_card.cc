@@ -17,7 +17,7 @@ constexpr std::string_view kMark = "<!-- written by qlora -->";
 
 }  // namespace
 
-void WriteModelCard(const TrainPlan& plan, const TrainPosition& at, double mean_loss) {
+void WriteModelCard(const TrainPlan& plan, const TrainPosition& at) {
   const TrainOptions& options = plan.options;
   const std::filesystem::path path = std::filesystem::path(options.output_dir) / "README.md";
   std::error_code ignored;
@@ -45,7 +45,9 @@ void WriteModelCard(const TrainPlan& plan, const TrainPosition& at, double mean_
   row("learning rate", options.learning_rate);
   row("steps", at.step);
   row("trained tokens", at.tokens);
-  if (std::isfinite(mean_loss)) row("mean training loss", fmt::format("{:.4f}", mean_loss));
+  if (const double loss = at.mean_loss(); std::isfinite(loss)) {
+    row("mean training loss", fmt::format("{:.4f}", loss));
+  }
   if (at.best.step >= 0) row("step of the best evaluation", at.best.step);
   WriteTextFile(path, text);
 }

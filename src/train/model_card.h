@@ -8,8 +8,7 @@
 namespace qlora {
 
 // Writes README.md into output_dir, unless a file is there that another program or person wrote.
-// mean_loss: over the steps of this process; NaN: not known.
-void WriteModelCard(const TrainPlan& plan, const TrainPosition& at, double mean_loss);
+void WriteModelCard(const TrainPlan& plan, const TrainPosition& at);
 
 }  // namespace qlora
 

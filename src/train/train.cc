@@ -183,7 +183,7 @@ RunSummary Summarize(const TrainPlan& plan, LoadedRun& loaded, const RunOutputs&
   summary.resumed_step = first_step;
   summary.tokens = at.tokens;
   summary.seconds = out.log.seconds();
-  summary.mean_loss = out.log.mean_loss();
+  summary.mean_loss = at.mean_loss();
   summary.peak_memory_bytes = LargestOfRanks(loaded.communicator, PeakResidentBytes());
   summary.interrupted = out.stop.interrupted();
   summary.stopped_early = !summary.interrupted && out.stop.StoppedEarly(at);
@@ -217,7 +217,7 @@ RunSummary Run(Context& context, const TrainPlan& plan, LoadedRun& loaded, Train
   RunSummary summary = Summarize(plan, loaded, out, first_step, at);
   if (!saves) return summary;
   summary.decisions = FinishDecisions(plan, loaded);
-  WriteModelCard(plan, at, out.log.mean_loss());
+  WriteModelCard(plan, at);
   out.samples.Write(at);
   // The mark that the run is complete comes last, after everything that it vouches for.
   WriteRunInfo(plan, at.step);

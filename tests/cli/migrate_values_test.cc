@@ -284,6 +284,50 @@ TEST_F(MigrateValuesTest, MlxLm) {
   }
 }
 
+// All keys of its lora_config.yaml and of the arguments that it saves beside an adapter.
+TEST_F(MigrateValuesTest, EachKeyOfMlxLmIsCarriedOrAnswered) {
+  const std::string yaml =
+      "model: m\ntrain: true\nfine_tune_type: lora\ntraining_mode: normal\noptimizer: adamw\n"
+      "optimizer_config: {adamw: {betas: [0.9, 0.98], eps: 1e-6, weight_decay: 0.05, "
+      "bias_correction: true}}\n"
+      "data: folder\nseed: 0\nnum_layers: -1\nbatch_size: 4\niters: 1000\nval_batches: 25\n"
+      "learning_rate: 1e-5\nsteps_per_report: 10\nsteps_per_eval: 200\n"
+      "resume_adapter_file: null\nadapter_path: adapters\nsave_every: 100\ntest: false\n"
+      "test_batches: 100\nmax_seq_length: 2048\ngrad_checkpoint: false\nconfig: null\n"
+      "lora_parameters: {keys: [self_attn.q_proj], rank: 8, scale: 20.0, dropout: 0.0}\n"
+      "lr_schedule: {name: cosine_decay, warmup: 100, arguments: [1e-5, 1000, 1e-7]}\n"
+      "mask_prompt: false\ngrad_accumulation_steps: 1\nclear_cache_threshold: 0\n"
+      "wandb: null\nreport_to: null\nproject_name: null\nprompt_feature: prompt\n"
+      "completion_feature: completion\ntext_feature: text\nchat_feature: messages\n";
+  for (const MigratedKey& key : Migrate(yaml, "their.yaml", "mlx-lm").keys) {
+    EXPECT_NE(key.fate, Fate::kUnsupported) << key.key << ": " << key.text;
+  }
+  const auto fate = [](const std::string& line) {
+    return FateOf("model: m\ndata: d\nnum_layers: -1\n" + line, "mlx-lm",
+                  line.substr(0, line.find(':')));
+  };
+  for (const char* line :
+       {"training_mode: dpo\n", "prompt_feature: question\n", "text_feature: body\n",
+        "chat_feature: turns\n", "hf_dataset: {path: billsum}\n",
+        "resume_adapter_file: a.safetensors\n", "test: true\n", "report_to: wandb\n"}) {
+    EXPECT_EQ(fate(line), Fate::kUnsupported) << line;
+  }
+  EXPECT_EQ(FateOf("model: m\noptimizer_config: {adam: {bias_correction: false}}\n", "mlx-lm",
+                   "optimizer_config.adam.bias_correction"),
+            Fate::kUnsupported);
+}
+
+// mlx-lm trains on no folder without data for evaluation; here the folder may be elsewhere.
+TEST_F(MigrateValuesTest, EvaluationsOfMlxLmAreKeptWhereItsFolderIsNotThere) {
+  const std::string keys = "model: m\nnum_layers: -1\nsteps_per_eval: 200\ndata: ";
+  const std::string here = keys + (scratch_ / "here").string() + "\n";
+  EXPECT_THAT(Yaml(here, "mlx-lm"), HasSubstr("\neval_steps: 200\n"));
+  Write("here/train.jsonl", "{\"text\": \"a\"}\n");
+  EXPECT_THAT(Yaml(here, "mlx-lm"), Not(HasSubstr("\neval_steps:")));
+  Write("here/valid.jsonl", "{\"text\": \"b\"}\n");
+  EXPECT_THAT(Yaml(here, "mlx-lm"), HasSubstr("\neval_steps: 200\n"));
+}
+
 TEST_F(MigrateValuesTest, IterationsOfMlxLmAreMicroBatches) {
   const std::string yaml = Yaml(
       "model: m\ndata: d.jsonl\niters: 600\ngrad_accumulation_steps: 4\nsave_every: 100\n"

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <sstream>
 
 #include "training/run_check.h"
@@ -173,6 +175,29 @@ TEST(TrainDisplayTest, PrintsPlanEvaluationsAndTheEnd) {
   summary.ranks = {{.computing_seconds = 3, .waiting_seconds = 1}, {.computing_seconds = 4}};
   display.PrintSummary(summary);
   EXPECT_THAT(out.str(), HasSubstr("\nranks=2 computing=0.88 waiting=0.12 slowest_rank=1\n"));
+}
+
+TEST(TrainDisplayTest, TellsALossThatStandsStillFromOneThatFalls) {
+  std::ostringstream out;
+  const auto after = [&](int steps, const std::function<double(int)>& loss) {
+    TrainDisplay display = Display(out, kPlain, 1000);
+    for (int i = 0; i < steps; ++i) {
+      StepReport report = Report(i + 1);
+      report.loss = loss(i);
+      display.OnStep(report);
+    }
+    return std::pair(display.DescribeFlatLoss(), display.StillFalls());
+  };
+  const auto flat = [](int i) { return 2 + 0.1 * (i % 2); };
+  EXPECT_THAT(after(40, flat).first,
+              HasSubstr("hardly fallen: 2.0500 on average in the first quarter of the steps, "
+                        "2.0500 in the last"));
+  EXPECT_FALSE(after(40, flat).second);
+  EXPECT_EQ(after(19, flat).first, "");
+  EXPECT_EQ(after(40, [](int i) { return 0.01 * (2 + i % 2); }).first, "");
+  EXPECT_EQ(after(40, [](int i) { return 2 - 0.05 * i; }), std::pair(std::string(), true));
+  EXPECT_EQ(after(40, [](int i) { return i < 10 ? 2 : 1; }), std::pair(std::string(), false));
+  EXPECT_EQ(after(40, [](int) { return std::nan(""); }), std::pair(std::string(), false));
 }
 
 TEST(TrainDisplayTest, AsksWhetherToStop) {

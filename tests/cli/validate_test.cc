@@ -53,6 +53,16 @@ TEST_F(ValidateTest, APlanAnswersWhereOutputDirHoldsARun) {
   }
 }
 
+// What is wrong with the command comes before what was done before it.
+TEST_F(ValidateTest, AMissingModelIsNamedBeforeTheRunInOutputDir) {
+  ASSERT_EQ(Run(TrainWords({"--output_dir=taken"})).code, 0);
+  const Outcome refused =
+      Harmless({"train", "base.yaml", "--output_dir=taken", "--model_name_or_path=nowhere"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("nowhere: no such model directory"),
+                                 Not(HasSubstr("already holds a run"))));
+}
+
 // The commands that make the check of base.yaml, each with `more` at the end.
 std::vector<Words> Checks(const Words& more) {
   std::vector<Words> all = {

@@ -177,9 +177,12 @@ TEST_F(GgufChangesTest, TensorsThatAreNotRead) {
     });
   };
   for (const char* name : {"blk.0.nonsense.weight", "output.bias", "blk.0.attn_norm.bias",
-                           "rope_freqs.weight", "nonsense.input_scale"}) {
+                           "rope_freqs.weight", "nonsense.input_scale", "output.scale",
+                           "token_embd.input_scale", "output.input_scale",
+                           "blk.0.attn_norm.input_scale"}) {
     EXPECT_THAT(with(name, {1}), testing::HasSubstr(name));
   }
+  EXPECT_THAT(with("blk.0.attn_q.input_scale", {2}), testing::HasSubstr("attn_q.input_scale"));
   EXPECT_EQ(with("blk.0.attn_q.input_scale", {1}), "");
   EXPECT_EQ(with("blk.0.attn_q.scale", {1}), "");
   EXPECT_THAT(with("blk.0.attn_q.scale", {2}), testing::HasSubstr("blk.0.attn_q.scale"));
@@ -203,6 +206,25 @@ TEST_F(GgufChangesTest, ScalesThatGraphsLeaveOut) {
   const fs::path experts = Write("qwen3moe-tiny");
   EXPECT_EQ(with(experts, "ffn_down_exps"), "");
   EXPECT_THAT(with(experts, "ffn_gate_inp"), testing::HasSubstr("blk.0.ffn_gate_inp.scale"));
+}
+
+// An NVFP4 head has scales, which llama.cpp loads beside no other head.
+TEST_F(GgufChangesTest, ScalesOfTheHead) {
+  const fs::path file = Write("llama-tiny");
+  const auto with = [&](const char* name, bool is_nvfp4) {
+    return Verdict(file, {}, [&](RewrittenTensors& tensors) {
+      RewrittenTensor& head = Find(tensors, "output.weight");
+      if (is_nvfp4) {
+        head.info.dtype = BlockFormat::kNVFP4;
+        head.bytes.assign(head.info.bytes(), {});
+      }
+      tensors.push_back(Filled(name, {1}, 1.5F));
+    });
+  };
+  for (const char* name : {"output.scale", "output.input_scale"}) {
+    EXPECT_EQ(with(name, true), "") << name;
+    EXPECT_THAT(with(name, false), testing::HasSubstr(name));
+  }
 }
 
 TEST_F(GgufChangesTest, FilesOfOllamaAreToldAsThat) {

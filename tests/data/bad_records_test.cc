@@ -1,4 +1,5 @@
 // Records that cannot be read or laid out.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -37,15 +38,35 @@ class BadRecordsTest : public testing::Test {
   DataFolder folder_;
 };
 
-TEST_F(BadRecordsTest, TheErrorCountsThemAndShowsTheFirst) {
+TEST_F(BadRecordsTest, TheErrorCountsThemAndShowsEachReason) {
   const DataOptions options = folder_.With("d.jsonl", kLines);
   const std::string message = ErrorOf([&] { Open(options); }).what();
   EXPECT_THAT(message, AllOf(HasSubstr("d.jsonl:1:"), HasSubstr("\n"), HasSubstr("d.jsonl:2:"),
-                             HasSubstr("d.jsonl:4:"), Not(HasSubstr("d.jsonl:5:"))));
-  EXPECT_THAT(message, HasSubstr("d.jsonl: 5 of 7 records cannot be read"));
+                             HasSubstr("d.jsonl:4:"), HasSubstr("d.jsonl:5:"),
+                             HasSubstr("d.jsonl:6:"), Not(HasSubstr("d.jsonl:7:"))));
+  EXPECT_THAT(message, HasSubstr("d.jsonl: 5 of 7 records cannot be read;"));
   EXPECT_THAT(message, EndsWith("cannot be read; to train on the others: bad_records drop"));
   ExpectRefused([&] { Open(folder_.With("d.jsonl", "{\"text\": {}}\n{\"text\": []}\n")); },
                 "d.jsonl: 2 of 2 records cannot be read");
+}
+
+// Of many with one reason the first are shown, and each with another reason, but no long list.
+TEST_F(BadRecordsTest, OtherReasonsAreNotHiddenByMany) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines += R"({"text": null})"
+             "\n";
+  lines += "[5]\n{\"text\": \"kept\"}\n";
+  const DataReport report = Open(Dropping("d.jsonl", lines)).report();
+  EXPECT_THAT(report.bad_reasons, ElementsAre(HasSubstr("d.jsonl:1:"), HasSubstr("d.jsonl:2:"),
+                                              HasSubstr("d.jsonl:3:"), HasSubstr("d.jsonl:21:")));
+  EXPECT_THAT(RenderReport(report), HasSubstr("\n  and 17 more\n"));
+  ExpectRefused([&] { Open(folder_.With("d.jsonl", lines)); },
+                "21 of 22 records cannot be read, of which 4 are shown; to train on the others");
+  lines.clear();
+  for (int i = 0; i < 30; ++i) lines += fmt::format("{{\"text\": {0}, \"{0}{0}\n", i);
+  lines += "{\"text\": \"kept\"}\n";
+  EXPECT_EQ(Open(Dropping("e.jsonl", lines)).report().bad_reasons.size(), 10u);
 }
 
 TEST_F(BadRecordsTest, TheyAreDroppedAndCountedOnRequest) {
@@ -54,8 +75,9 @@ TEST_F(BadRecordsTest, TheyAreDroppedAndCountedOnRequest) {
   EXPECT_TRUE(data.Where(1).ends_with("d.jsonl:7"));
   const DataReport& report = data.report();
   EXPECT_EQ(report.dropped_bad, 5);
-  EXPECT_THAT(report.bad_reasons, ElementsAre(HasSubstr("d.jsonl:1:"), HasSubstr("d.jsonl:2:"),
-                                              HasSubstr("d.jsonl:4:")));
+  EXPECT_THAT(report.bad_reasons,
+              ElementsAre(HasSubstr("d.jsonl:1:"), HasSubstr("d.jsonl:2:"), HasSubstr("d.jsonl:4:"),
+                          HasSubstr("d.jsonl:5:"), HasSubstr("d.jsonl:6:")));
   EXPECT_THAT(RenderReport(report), AllOf(HasSubstr("2 of 7 records kept"),
                                           HasSubstr("records dropped, they cannot be read: 5\n"),
                                           HasSubstr("d.jsonl:4: field 'completion'")));

@@ -69,13 +69,15 @@ TEST(GgufLimits, WeightsWithAScaleAreThoseOfTheGraph) {
     EXPECT_TRUE(scaled("llama", part)) << part;
     EXPECT_EQ(scaled("phi3", part), !is_mlp) << part;
     EXPECT_FALSE(scaled("olmo2", part)) << part;
-    EXPECT_FALSE(scaled("lfm3", part)) << part;
+    EXPECT_TRUE(scaled("lfm3", part)) << part;
   }
   EXPECT_FALSE(scaled("llama", "attn_norm"));
   EXPECT_FALSE(IsGgufScaled(GgufFamilyOf("llama"), "token_embd.weight"));
   EXPECT_FALSE(scaled("gpt_oss", "ffn_up_exps"));
   EXPECT_TRUE(scaled("qwen3_moe", "ffn_up_exps"));
   EXPECT_FALSE(scaled("spark2_5", "attn_gate"));
+  EXPECT_TRUE(scaled("lfm3", "attn_gate"));
+  EXPECT_FALSE(scaled("lfm3", "shortconv.in_proj"));
   EXPECT_TRUE(scaled("qwen3_5_text", "attn_gate"));
   EXPECT_TRUE(scaled("qwen3_5_text", "ssm_out"));
   EXPECT_FALSE(scaled("qwen3_next", "ssm_out"));

@@ -192,17 +192,34 @@ class Recorder : public TrainObserver {
   std::vector<EvalReport> evals;
 };
 
-TEST_F(RobustnessTest, TheSummaryGivesTheMeanLossOfItsSteps) {
-  TrainOptions options = Options("run");
-  Run(options, 3);
-  options.resume_from_checkpoint = "auto";
+TEST_F(RobustnessTest, TheSummaryGivesTheMeanLossOfTheWholeRun) {
   Recorder recorder;
   Context context(2);
-  const RunSummary summary = PlanAndTrain(context, options, recorder);
-  ASSERT_EQ(recorder.steps.size(), 9u);
+  const double mean = PlanAndTrain(context, Options("whole"), recorder).mean_loss;
+  ASSERT_EQ(recorder.steps.size(), 12u);
   double losses = 0;
   for (const StepReport& step : recorder.steps) losses += step.loss;
-  EXPECT_DOUBLE_EQ(summary.mean_loss, losses / 9);
+  EXPECT_DOUBLE_EQ(mean, losses / 12);
+
+  TrainOptions options = Options("run");
+  Run(options, 3);
+  fs::copy(root_ / "run", root_ / "older", fs::copy_options::recursive);
+  options.resume_from_checkpoint = "auto";
+  Recorder rest;
+  EXPECT_EQ(PlanAndTrain(context, options, rest).mean_loss, mean);
+
+  // Of an older checkpoint, the steps since.
+  const fs::path state = root_ / "older" / "checkpoint-3" / "trainer_state.json";
+  Json json = ReadJsonFile(state);
+  for (const char* key : {"loss_sum", "loss_sum_steps", "state_crc32"}) {
+    ASSERT_EQ(json.erase(key), 1u);
+  }
+  WriteTextFile(state, json.dump());
+  options.output_dir = root_ / "older";
+  losses = 0;
+  for (const StepReport& step : rest.steps) losses += step.loss;
+  Recorder again;
+  EXPECT_DOUBLE_EQ(PlanAndTrain(context, options, again).mean_loss, losses / 9);
 }
 
 TEST_F(RobustnessTest, StopsAfterStepsThatAreNotFinite) {
