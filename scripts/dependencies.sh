@@ -50,6 +50,11 @@ build() {
 }
 configure_options=()
 
+# run_tests PRESET OPTIONS...: one more at a time than there are processors, because some tests wait.
+run_tests() {
+  ctest --test-dir "build/$1" --output-on-failure -j $(($(nproc) + 1)) "${@:2}"
+}
+
 # Prints the seconds since the last call, with what took them.
 took() {
   echo "-- $1: $SECONDS s"

@@ -10,12 +10,16 @@ patch=$PWD/tests/faults.patch
 git -C "$faulty" checkout --quiet --force --detach "$(git rev-parse HEAD)"
 cd "$faulty"
 git apply --3way "$patch"
-build release all
+programs=(base quant ggml io backend parquet pull jinja tokenizer data model train convert cli)
+build release qlora "${programs[@]/%/_tests}"
 took "build with faults"
 
-# caught_by PROGRAM: prints the first test of it that fails.
+# caught_by PROGRAM: prints the first test of it that fails, or how it ended; nothing where all passed.
 caught_by() {
-  "build/release/bin/$1_tests" --gtest_fail_fast --gtest_brief=1 2>&1 | sed -n 's/^\[  FAILED  \] \([^ ,]*\).*/\1/p' | head -1
+  local said status=0
+  said=$(timeout 1800 "build/release/bin/$1_tests" --gtest_fail_fast --gtest_brief=1 2>&1) || status=$?
+  [ $status -eq 0 ] && return
+  sed -n 's/^\[  FAILED  \] \([^ ,]*\).*/\1/p' <<<"$said" | sed 1q | grep . || echo "$1_tests, exit code $status"
 }
 
 missed=0
@@ -25,8 +29,8 @@ for number in "${@:-$(grep -oE 'Fault\([0-9]+\)' "$patch" | grep -oE '[0-9]+' | 
     folder=$(cut -d/ -f$([[ $file = cli/* ]] && echo 1 || echo 2) <<<"$file")
     # The program of the tests of that folder, then those that use it.
     own=$(sed -nE "s/^set\((\w+)_folders .*\b$folder\b.*/\1/p" tests/CMakeLists.txt | head -1)
-    by=
-    for program in "${own:-$folder}" model train convert cli; do
+    own=${own:-$folder} by=
+    for program in "$own" $(printf '%s\n' model train convert cli | grep -vx "$own"); do
       by=$(QLORA_FAULT=$fault caught_by "$program")
       [ -z "$by" ] || break
     done

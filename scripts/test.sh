@@ -11,5 +11,5 @@ configure_options=(-DQLORA_PYTHON=ON)
 SECONDS=0
 build release all
 took "release build"
-ctest --test-dir build/release --output-on-failure -j "$(nproc)" -LE install
+run_tests release -LE install
 took "release tests"

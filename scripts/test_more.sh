@@ -24,9 +24,6 @@ join() {
   cat build/beside.log
   [ $status -eq 0 ] || exit $status
 }
-run_tests() {
-  ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)" "${@:2}"
-}
 
 # The peers: llama.cpp, Hugging Face tokenizers and Jinja, Chromium.
 peers() {

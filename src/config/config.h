@@ -22,7 +22,7 @@ enum class RopeType : std::uint8_t { kDefault, kLinear, kLlama3, kYarn, kLongrop
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double rope_theta = 10000;
-  std::int64_t rotary_dim = 0;  // K_rot <= head_dim, even
+  std::int64_t rotary_dim = 0;  // K_rot <= head_dim, even; 0: its layers do not rotate
   double factor = 1;
   double low_freq_factor = 1;   // llama3
   double high_freq_factor = 4;  // llama3

@@ -273,6 +273,9 @@ void ParseLayers(const ConfigKeys& keys, const Family& family, DecoderConfig& co
   const bool has_local =
       std::ranges::any_of(config.layers, [](const LayerConfig& layer) { return layer.rope == 1; });
   if (!has_local) config.ropes.resize(1);
+  for (LayerConfig& layer : config.layers) {
+    if (layer.rope >= 0 && config.ropes[layer.rope].rotary_dim == 0) layer.rope = -1;
+  }
   if (family.layer_thetas) ParseLayerThetas(keys, config);
   AddQueryRope(config);
 }

@@ -39,9 +39,15 @@ RopeType RopeTypeOf(const ConfigKeys& keys, const Family& family) {
   return type;
 }
 
+// A kind of layers may have a factor of 0, which leaves its heads as they are.
+bool MayStay(const Family& family) {
+  return family.ropes_by_type && family.partial_rotation == PartialRotation::kFirstDims;
+}
+
 // Only the first dims of a head rotate in some models.
-std::int64_t RotaryDim(const ConfigKeys& keys, const RopeDefaults& usual) {
+std::int64_t RotaryDim(const ConfigKeys& keys, const RopeDefaults& usual, const Family& family) {
   const double partial = keys.Double("partial_rotary_factor", usual.partial);
+  if (partial == 0 && MayStay(family)) return 0;
   if (!(partial > 0 && partial <= 1)) {
     ThrowInvalidInput("{}: partial_rotary_factor is {}, expected more than 0 and at most 1",
                       keys.where(), partial);
@@ -166,7 +172,9 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
   }
   rope.rope_theta = keys.Double("rope_theta", rope.rope_theta);
   if (keys.Find("mrope_section") != nullptr) rope.mrope_section = keys.Ints("mrope_section");
-  if (keys.Find("partial_rotary_factor") != nullptr) rope.rotary_dim = RotaryDim(keys, usual);
+  if (keys.Find("partial_rotary_factor") != nullptr) {
+    rope.rotary_dim = RotaryDim(keys, usual, family);
+  }
   if (family.model_type == "hunyuan_v1_dense") ReadHunyuanBase(keys, config, rope);
   rope.type = RopeTypeOf(keys, family);
   if (family.query_scale) ReadQueryScale(keys, model, config, rope);
@@ -189,11 +197,13 @@ void ReadScaling(const ConfigKeys& keys, const ConfigKeys& model, const Family& 
 }
 
 // Whatever was stated and computed.
-void CheckRope(const RopeConfig& rope, std::int64_t head_dim, const std::string& where) {
+void CheckRope(const RopeConfig& rope, std::int64_t head_dim, bool may_stay,
+               const std::string& where) {
   if (!(rope.rope_theta > 0 && std::isfinite(rope.rope_theta))) {
     ThrowInvalidInput("{}: rope_theta is {}, expected a positive number", where, rope.rope_theta);
   }
-  if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > head_dim) {
+  const bool stays = rope.rotary_dim == 0 && may_stay;
+  if (!stays && (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0 || rope.rotary_dim > head_dim)) {
     ThrowInvalidInput("{}: {} rotary dims of a head_dim of {} are not possible", where,
                       rope.rotary_dim, head_dim);
   }
@@ -239,7 +249,7 @@ RopeConfig ParseRope(const Json* scaling, const RopeDefaults& usual, const Confi
   RopeConfig rope;
   const bool of_whole_head = family.partial_rotation != PartialRotation::kFirstDims;
   rope.rope_theta = usual.theta;
-  rope.rotary_dim = of_whole_head ? usual.head_dim : RotaryDim(model, usual);
+  rope.rotary_dim = of_whole_head ? usual.head_dim : RotaryDim(model, usual, family);
   rope.interleaved = family.interleaved_rope;
   if (scaling == nullptr) {
     if (of_whole_head) SetTurningPairs(usual.partial, model.where(), rope);
@@ -256,7 +266,7 @@ RopeConfig ParseRope(const Json* scaling, const RopeDefaults& usual, const Confi
       ReadScaling(keys, model, family, usual, config, rope);
     }
   }
-  CheckRope(rope, usual.head_dim, model.where());
+  CheckRope(rope, usual.head_dim, MayStay(family), model.where());
   return rope;
 }
 

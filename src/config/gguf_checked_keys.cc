@@ -50,7 +50,9 @@ class Checker {
     for (const char* key : {"attention.recurrent_layers", "deepstack_mapping"}) {
       if (keys_.Has(key)) Refuse(key, "set: it changes what layers compute");
     }
-    if (HasRopePattern()) Refuse("attention.rope_pattern", "0 for some layers");
+    if (HasRopePattern() && !family_.layer_thetas) {
+      Refuse("attention.rope_pattern", "0 for some layers");
+    }
     const bool has_window = keys_.Int("attention.sliding_window", 0) > 0;
     if (family_.lfm2 && !family_.moe && has_window) {
       Refuse("attention.sliding_window", "set: tokens would not see all before them");

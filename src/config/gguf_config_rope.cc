@@ -27,6 +27,7 @@ constexpr const char* kAttention = "rope.scaling.attn_factor";
 constexpr const char* kLogMultiplier = "rope.scaling.yarn_log_multiplier";
 constexpr const char* kBetaFast = "rope.scaling.yarn_beta_fast";
 constexpr const char* kBetaSlow = "rope.scaling.yarn_beta_slow";
+constexpr const char* kRotating = "attention.rope_pattern";
 constexpr const char* kGrowth = "attention.temperature_scale";
 
 // Below the resolution of the float32 that llama.cpp reads.
@@ -146,7 +147,8 @@ void AddSections(const GgufKeys& keys, const Family& family, Json& scaling) {
 std::int64_t RotaryDim(const GgufKeys& keys, const Family& family, const char* key,
                        std::int64_t otherwise, std::int64_t head_dim) {
   const std::int64_t rotary = keys.Int(key, otherwise);
-  const bool is_part = rotary >= 2 && rotary < head_dim && rotary % 2 == 0;
+  const std::int64_t least = family.ropes_by_type ? 0 : 2;
+  const bool is_part = rotary >= least && rotary < head_dim && rotary % 2 == 0;
   if (rotary == head_dim || (family.gguf.rotates_partly && is_part)) return rotary;
   ThrowInvalidInput("{}: {} {} of heads of {} is not possible in a {}", keys.where(), key, rotary,
                     head_dim, family.model_type);
@@ -182,6 +184,21 @@ void AddRopesByType(const GgufKeys& keys, const Family& family, Json& json) {
   }
   json["rope_parameters"] = {{"full_attention", std::move(full)},
                              {"sliding_attention", std::move(sliding)}};
+}
+
+// Layers that do not rotate, where a file lists them (Granite SWA).
+void AddStayingLayers(const GgufKeys& keys, double theta, Json& json) {
+  const std::vector<std::int64_t> rotates = keys.List(kRotating, keys.blocks());
+  if (std::ranges::count(rotates, 0) == 0) return;
+  for (const std::int64_t turns : rotates) {
+    json["layer_rope_theta"].push_back(turns != 0 ? theta : 0.0);
+  }
+}
+
+void WriteStayingLayers(const DecoderConfig& config, const std::string& prefix, GgufMetadata& out) {
+  std::vector<bool> rotates;
+  for (const LayerConfig& layer : config.layers) rotates.push_back(layer.rope >= 0);
+  if (std::ranges::count(rotates, false) > 0) out.Add(prefix + kRotating, std::move(rotates));
 }
 
 // Of scalings that have none of their own: a file that was read may have one.
@@ -241,6 +258,7 @@ void ReadGgufRope(const GgufKeys& keys, const Family& family, Json& json) {
     return;
   }
   json["rope_theta"] = theta;
+  if (family.layer_thetas) AddStayingLayers(keys, theta, json);
   // A gpt-oss without a scaling would have one.
   const bool is_usual = scaling == Json{{"rope_type", "default"}} && !family.gpt_oss;
   json["rope_scaling"] = is_usual ? Json(nullptr) : std::move(scaling);
@@ -261,6 +279,7 @@ void WriteGgufRope(const DecoderConfig& config, const std::string& prefix, GgufM
   add(kDims, U32(rope.rotary_dim));
   add(kBase, static_cast<float>(rope.rope_theta));
   AddLocalRope(config, prefix, out);
+  if (family.layer_thetas) WriteStayingLayers(config, prefix, out);
   if (!rope.mrope_section.empty() && !config.fused_delta) {
     std::vector<std::int32_t> sections(rope.mrope_section.begin(), rope.mrope_section.end());
     sections.resize(4);

@@ -104,7 +104,7 @@ class QLoraLinear::Impl {
     }
     // Nothing for forms that bitsandbytes cannot hold; HostWeight decodes these forms.
     read_weight_ = compat::ConvertToBnb(weight_);
-    backend_ = BackendFactory::ForJob(context, "cpu")->Make(context, config.compute);
+    backend_ = BackendFactory::ForJob(context, "auto")->Make(context, config.compute);
     // A, B and their gradients share one arena: laid out once to count, once to place.
     const auto layout = [&](Carver& carver) {
       a_ = carver.Matrix(DType::kF32, config_.r, in());

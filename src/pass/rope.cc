@@ -151,7 +151,7 @@ RopeTables::RopeTables(Memory& memory, const DecoderConfig& config, DType wide,
     const MatrixView cos = carver.Matrix(wide, TableRows(rope, max_positions), rope.rotary_dim / 2);
     const MatrixView sin = carver.Matrix(wide, cos.rows, cos.cols);
     // One round, or two for longrope: both tables begin at position 0.
-    for (std::int64_t first = 0; first < cos.rows; first += max_positions) {
+    for (std::int64_t first = 0; cos.cols > 0 && first < cos.rows; first += max_positions) {
       UploadTable(memory, rope, first > 0, Rows(cos, first, max_positions),
                   Rows(sin, first, max_positions));
     }

@@ -107,5 +107,18 @@ TEST(RankPatternsTest, ParametersHaveTheRanksOfTheirExperts) {
   }
 }
 
+// As PEFT computes it: by the rank of the module.
+TEST(RankPatterns, ScalesFollowTheRankOfTheModule) {
+  AdapterConfig config;
+  config.r = 4;
+  config.lora_alpha = 8;
+  config.rank_pattern = {{"q_proj", 16}};
+  EXPECT_EQ(ScaleOf(config, "model.layers.0.self_attn.v_proj"), 2);
+  EXPECT_EQ(ScaleOf(config, "model.layers.0.self_attn.q_proj"), 0.5);
+  config.use_rslora = true;
+  EXPECT_EQ(ScaleOf(config, "model.layers.0.self_attn.v_proj"), 4);
+  EXPECT_EQ(ScaleOf(config, "model.layers.0.self_attn.q_proj"), 2);
+}
+
 }  // namespace
 }  // namespace qlora

@@ -3,6 +3,7 @@
 #define QLORA_TESTS_BACKEND_OP_CASES_EXPERTS_H_
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <utility>
@@ -101,6 +102,28 @@ inline void CompareRouters(Backend& backend, Backend& reference, DType wide, Rou
 
 TEST_P(OpTest, RouteExperts) {
   CompareRouters(backend(), reference(), wide(), RouterScore::kSoftmax, 1450);
+}
+
+// By hand: the definition chooses for the kernels, too.
+TEST_P(OpTest, SigmoidsOfTheChosenAreDividedByTheirSum) {
+  Matrix logits(wide(), 1, 3);  // whose sigmoids are 1/2, 3/4 and 7/8
+  Matrix bias(wide(), 1, 3);    // with which the third is not chosen
+  for (std::int64_t e = 0; e < 3; ++e) {
+    logits.Set(0, e, std::log(std::array{1, 3, 7}[e]));
+    bias.Set(0, e, e == 2 ? -1 : 0);
+  }
+  for (const bool normalize : {false, true}) {
+    Routing routing(2, 3);
+    Matrix weights(wide(), 1, 2);
+    backend().Run(ops::RouteExperts{logits.view(), normalize, routing.view(), weights.view(),
+                                    RouterScore::kSigmoid, bias.view(), 2});
+    EXPECT_EQ(routing.experts, (std::vector<std::int32_t>{1, 0}));
+    Matrix expected(DType::kF64, 1, 2);
+    expected.Set(0, 0, 2 * 0.75 / (normalize ? 1.25 : 1));
+    expected.Set(0, 1, 2 * 0.5 / (normalize ? 1.25 : 1));
+    const double g = Gamma(10 + kMathRoundings, UnitRoundoff(wide()));
+    ExpectWithin(weights, expected, Scaled(g, expected), "weights");
+  }
 }
 
 TEST_P(OpTest, RouteExpertsBySigmoids) {

@@ -97,16 +97,19 @@ TEST_P(OpTest, RmsNormBackward) {
           const Matrix dy64 = Convert(dy, DType::kF64);
           const Matrix& before = in_place ? dy : dx;
           Matrix dx64 = Convert(before, DType::kF64);
-          const Matrix bound = Bound(dy64, [&](std::int64_t n, std::int64_t d) {
-            double mean = 0;
+          std::vector<double> means(s.rows);
+          for (std::int64_t n = 0; n < s.rows; ++n) {
             for (std::int64_t i = 0; i < s.cols; ++i) {
-              mean += std::abs(w64(0, i) * dy64(n, i) * x64(n, i)) / static_cast<double>(s.cols);
+              means[n] +=
+                  std::abs(w64(0, i) * dy64(n, i) * x64(n, i)) / static_cast<double>(s.cols);
             }
+          }
+          const Matrix bound = Bound(dy64, [&](std::int64_t n, std::int64_t d) {
             const double r = rstd64(0, n);
             const double old = store == Store::kAdd ? std::abs(before(n, d)) : 0;
             return Gamma(s.cols + 10, UnitRoundoff(wide())) *
                    (old + r * std::abs(w64(0, d) * dy64(n, d)) +
-                    std::abs(x64(n, d)) * r * r * r * mean);
+                    std::abs(x64(n, d)) * r * r * r * means[n]);
           });
           Matrix& out = in_place ? dy : dx;
           backend().Reserve({.rows = s.rows, .features = s.cols});

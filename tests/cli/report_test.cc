@@ -210,6 +210,10 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
   EXPECT_EQ(StatusOf(Get(port, "/?x", "LOCALHOST:" + std::to_string(port))), 200);
   EXPECT_EQ(StatusOf(Get(port, "/nothing")), 404);
   EXPECT_EQ(StatusOf(Get(port, "/", "")), 403);
+  // Names that a page of the web may have.
+  for (const char* host : {"localhost.example.org", "localhosts", "127.0.0.1.example.org", "x"}) {
+    EXPECT_EQ(StatusOf(Get(port, "/", host)), 403) << host;
+  }
   EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\n\r\n")), 403);
   EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")),
             403);

@@ -275,6 +275,13 @@ TEST_F(ConfigTest, EveryFamilyReadsTheSameInBothSpellings) {
   }
 }
 
+TEST_F(ConfigTest, NeighbouringDimsTurnTogetherInSomeFamilies) {
+  for (const char* type : {"llama", "qwen3", "granite", "ernie4_5", "glm4"}) {
+    const bool expected = type == std::string_view("ernie4_5") || type == std::string_view("glm4");
+    EXPECT_EQ(Load(Minimal(type)).ropes[0].interleaved, expected) << type;
+  }
+}
+
 TEST_F(ConfigTest, SlidingWindowsThatAreOnlyThereWhenUsed) {
   Json json = Minimal("qwen2");
   json["sliding_window"] = 8;

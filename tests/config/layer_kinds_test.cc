@@ -6,6 +6,7 @@
 
 #include "config/config_fixture.h"
 #include "config/gguf_config.h"
+#include "config/gguf_config_rope.h"
 #include "model/gguf_file.h"
 
 namespace qlora {
@@ -102,6 +103,15 @@ TEST_F(ConfigTest, KindsOfLayersOfSpark) {
   EXPECT_EQ(config.ropes[1].rotary_dim, 16);
   EXPECT_THAT(config.ropes[0].divisors, IsEmpty());
   EXPECT_FALSE(config.qkv_bias || config.tie_word_embeddings);
+  // No dim of a head rotates in a kind of layers whose part is none.
+  for (const double part : {0.0, 0.05}) {
+    json["rope_parameters"][kFull]["partial_rotary_factor"] = part;
+    EXPECT_THAT(Ropes(Load(json)), ElementsAre(1, 1, -1));
+  }
+  json["rope_parameters"][kSliding]["partial_rotary_factor"] = 0;
+  EXPECT_THAT(Ropes(Load(json)), ElementsAre(-1, -1, -1));
+  json["rope_parameters"][kSliding]["partial_rotary_factor"] = -0.5;
+  EXPECT_THAT(Refusal(json), HasSubstr("partial_rotary_factor is -0.5"));
   // Without parts, the settings are those of both kinds; a kind without one has the defaults.
   json["rope_parameters"] = {{"rope_theta", 500.0}, {"partial_rotary_factor", 0.5}};
   const DecoderConfig flat = Load(json);
@@ -246,6 +256,15 @@ TEST(GgufLayerKinds, OfSpark) {
   EXPECT_EQ(apart.ropes[1].rope_theta, 500);
   EXPECT_EQ(apart.ropes[1].rotary_dim, 4);
   EXPECT_EQ(apart.ropes[0].rotary_dim, 2);
+  // Layers none of whose dims rotate, as they are read and written.
+  model.Key("rope.dimension_count", std::uint32_t{0});
+  const DecoderConfig stays = ParseGgufConfig(*OpenGguf(model.Write()));
+  EXPECT_THAT(Ropes(stays), ElementsAre(1, -1));
+  GgufMetadata written;
+  WriteGgufRope(stays, "spark2_5.", written);
+  EXPECT_EQ(*written.Find("spark2_5.rope.dimension_count"), GgufValue(std::uint32_t{0}));
+  EXPECT_EQ(*written.Find("spark2_5.rope.dimension_count_swa"), GgufValue(std::uint32_t{4}));
+  EXPECT_EQ(*written.Find("spark2_5.rope.freq_base_swa"), GgufValue(500.0f));
 }
 
 TEST(GgufLayerKinds, OfGraniteWithWindows) {
@@ -260,6 +279,12 @@ TEST(GgufLayerKinds, OfGraniteWithWindows) {
   EXPECT_THAT(Windows(config), ElementsAre(0, 12));
   EXPECT_THAT(Ropes(config), ElementsAre(0, 0));
   EXPECT_TRUE(config.sinks);
+  model.Key("attention.rope_pattern", Bools({true, false}));
+  const DecoderConfig stays = ParseGgufConfig(*OpenGguf(model.Write()));
+  EXPECT_THAT(Ropes(stays), ElementsAre(0, -1));
+  GgufMetadata written;
+  WriteGgufRope(stays, "granite_swa.", written);
+  EXPECT_EQ(*written.Find("granite_swa.attention.rope_pattern"), GgufValue(Bools({true, false})));
   model.RemoveKey("attention.sliding_window_pattern");
   EXPECT_THROW(ParseGgufConfig(*OpenGguf(model.Write())), Error);
 }

@@ -58,6 +58,7 @@ inline std::vector<Json> FamilyConfigs() {
                                        {"layer_types", attention},
                                        {"residual_multiplier", 0.4}}),
       SmallConfig("granite_swa", {{"sliding_window", 6},
+                                  {"layer_rope_theta", {1e4, 0.0, 1e4, 1e4}},
                                   {"tie_word_embeddings", false},
                                   {"embedding_multiplier", 3.0},
                                   {"attention_multiplier", 0.2},

@@ -534,6 +534,33 @@ TEST_F(DatasetTest, SplitIsSeededExactAndDisjoint) {
   }
 }
 
+TEST_F(DatasetTest, ARecordOfSeveralSamplesIsNotDivided) {
+  std::string lines;
+  for (const char* word : {"a", "b", "c", "d", "e", "f"}) {
+    lines += fmt::format(
+        R"({{"messages": [{{"role": "user", "content": "{0}"}}, {{"role": "assistant", "content": "{0}"}}, )"
+        R"({{"role": "user", "content": "x"}}, {{"role": "assistant", "content": "y"}}]}})"
+        "\n",
+        word);
+  }
+  const ChatTemplate chat(
+      "{% for m in messages %}{{ m.role }}:{{ m.content }}</s>{% endfor %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}",
+      tokenizer_);
+  DataOptions options = folder_.With("d.jsonl", lines);
+  options.train_turns = TrainTurns::kEach;
+  const Dataset data = Dataset::Open(options, tokenizer_, &chat);
+  ASSERT_EQ(data.size(), 12);
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const TrainingData split = SplitDataset(data, 3, seed);
+    EXPECT_EQ(split.held_out->size(), 6);
+    EXPECT_EQ(split.train.size(), 6);
+    std::set<std::string> places;
+    for (std::int64_t i = 0; i < 6; ++i) places.insert(split.held_out->Where(i));
+    for (std::int64_t i = 0; i < 6; ++i) EXPECT_FALSE(places.contains(split.train.Where(i)));
+  }
+}
+
 TEST_F(DatasetTest, NamesOfFormatsAndSources) {
   EXPECT_EQ(ParseRecordFormat("openai"), RecordFormat::kMessages);
   EXPECT_EQ(RecordFormatName(ParseRecordFormat("instruction")), "alpaca");

@@ -135,6 +135,9 @@ TEST(GgufLimits, KindsOfLayersThatLlamaCppDoesNotKnow) {
   EXPECT_THAT(Refusal(Config("spark2_5", layers(windows, Json::object()))),
               HasSubstr("headwise_attn_output_gate false"));
   EXPECT_THAT(Refusal(Config("spark2_5", gate)), HasSubstr("layer_types without"));
+  Json stays = gate;
+  stays["rope_parameters"] = {{full, {{"partial_rotary_factor", 0.0}}}, {sliding, Json::object()}};
+  EXPECT_EQ(Refusal(Config("spark2_5", layers(windows, stays))), "");
   Json biased = gate;
   biased["attention_bias"] = true;
   EXPECT_THAT(Refusal(Config("spark2_5", layers(windows, biased))), HasSubstr("a bias of o_proj"));
@@ -142,8 +145,7 @@ TEST(GgufLimits, KindsOfLayersThatLlamaCppDoesNotKnow) {
   EXPECT_EQ(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 5.0, 5.0}}})), "");
   EXPECT_THAT(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 6.0, 5.0}}})),
               HasSubstr("a rope_theta of single layers"));
-  EXPECT_THAT(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 0.0, 5.0}}})),
-              HasSubstr("layers that do not rotate"));
+  EXPECT_EQ(Refusal(Config("granite_swa", {{"layer_rope_theta", {5.0, 5.0, 0.0, 5.0}}})), "");
   const Json no_window = {{"sliding_window", nullptr},
                           {"layer_types", std::vector<std::string>(4, full)}};
   EXPECT_EQ(Refusal(Config("exaone4", no_window)), "");

@@ -28,6 +28,11 @@ TEST(JinjaTest, RendersAsJinja2) {
   EXPECT_EQ(count, 75);
 }
 
+TEST(JinjaTest, BlanksBeforeABlockLeaveTheFirstLineToo) {
+  EXPECT_EQ(RenderText("  {% if true %}x{% endif %}").text, "x");
+  EXPECT_EQ(RenderText("\t{# c #}\n  {% set x = 1 %}\n {{ x }}").text, " 1");
+}
+
 // The expected texts are those of llama.cpp b12211.
 TEST(JinjaTest, RendersAsLlamaCppWhereAsked) {
   const Json variables = Json::parse(

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "io/json.h"
 #include "io/test_util.h"
+#include "parquet/rle_bit_packed.h"
 #include "parquet/schema.h"
 #include "parquet/thrift_reader.h"
 #include "parquet/thrift_struct.h"
@@ -40,6 +41,14 @@ std::vector<std::string> LinesOfBytes(const std::string& bytes, const TextLimits
       SourceOfBytes("x.parquet", bytes), [&](std::string_view line) { lines.emplace_back(line); },
       limits);
   return lines;
+}
+
+// Values that take two bytes, as the indices of large dictionaries do.
+TEST(RleBitPacked, RunsOfWideValues) {
+  const std::string_view bytes("\x06\x2c\x01\x04\xff\x01", 6);  // three of 300, two of 511
+  RleBitPackedReader reader(bytes, 9);
+  for (const std::uint32_t value : {300u, 300u, 300u, 511u, 511u}) EXPECT_EQ(reader.Next(), value);
+  EXPECT_THROW(reader.Next(), Error);
 }
 
 // A null field of a struct in a list is left out (row_writer.h).

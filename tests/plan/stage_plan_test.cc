@@ -41,6 +41,11 @@ TEST(StagePlan, LargeModelsFitOnSeveralMachines) {
   }
   EXPECT_EQ(layers, 80);
   EXPECT_NEAR(plan.ranks.idle_share, 3.0 / 19, 1e-9);
+  // Of stages of as many layers, an earlier one keeps the activations of more micro-batches.
+  options.recompute = "layer";
+  const ShapePlan equal = PlanShape(context, options, 8);
+  ASSERT_EQ(equal.ranks.of_stages[1].layers, equal.ranks.of_stages[2].layers);
+  EXPECT_GT(equal.ranks.of_stages[1].memory, equal.ranks.of_stages[2].memory);
 }
 
 }  // namespace

@@ -149,6 +149,27 @@ TEST_F(PullTest, ALaterPullContinuesWhereTheFirstFailed) {
   EXPECT_EQ(result.progress.bytes_received, 300000 - 123456);
 }
 
+// A server that sends another part than the rest is not read on.
+TEST_F(PullTest, ARangeThatWasNotAskedForIsFetchedAnew) {
+  const std::string text = hub_.files.at("model.safetensors");
+  fs::create_directories(folder() / "blobs");
+  WriteTextFile(Partial(), text.substr(0, 100000));
+  OnWeights(1, [&](httplib::Response& response) {
+    response.status = 206;
+    response.set_header("Content-Range", "bytes 0-199999/300000");
+    response.set_chunked_content_provider("application/octet-stream",
+                                          [&](std::size_t, httplib::DataSink& sink) {
+                                            sink.write(text.data(), 200000);
+                                            sink.done();
+                                            return true;
+                                          });
+  });
+  const PullResult result = Run();
+  EXPECT_EQ(ReadTextFile(result.snapshot / "model.safetensors"), text);
+  EXPECT_EQ(hub_.requests().back().range, "");
+  EXPECT_LT(result.progress.bytes_received, 400000);
+}
+
 TEST_F(PullTest, ADamagedPartialFileIsFetchedAgain) {
   fs::create_directories(folder() / "blobs");
   WriteTextFile(Partial(), std::string(1000, 'x'));

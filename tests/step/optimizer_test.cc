@@ -5,10 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 
+#include "io/peft/peft.h"
 #include "model/checkpoint.h"
 #include "qlora/error.h"
 #include "step/schedule.h"
@@ -79,6 +81,30 @@ TEST_F(OptimizerTest, EachLearnsAndResumesToTheSameBits) {
   EXPECT_TRUE(Adapter("adamw-whole") == Adapter("paged_adamw-whole"));
   EXPECT_TRUE(Adapter("adamw_8bit-whole") == Adapter("paged_adamw_8bit-whole"));
   EXPECT_NEAR(LastLoss("adamw-whole"), LastLoss("adamw_8bit-whole"), 0.05);
+}
+
+// B begins as 0, so that one step tells: A decays, and the magnitudes of DoRA do not.
+TEST_F(OptimizerTest, MagnitudesDoNotDecay) {
+  const auto saved = [&](const std::string& name, double decay) {
+    TrainOptions options = Options(name);
+    options.use_dora = true;
+    options.max_steps = 1;
+    options.weight_decay = decay;
+    Run(options);
+    return OpenAdapter(root_ / name);
+  };
+  const auto plain = saved("plain", 0);
+  const auto decayed = saved("decayed", 0.5);
+  const auto same = [&](const TensorInfo* a, const TensorInfo* b) {
+    return std::ranges::equal(plain.tensors->Bytes(*a), decayed.tensors->Bytes(*b));
+  };
+  ASSERT_EQ(plain.modules.size(), decayed.modules.size());
+  for (std::size_t i = 0; i < plain.modules.size(); ++i) {
+    SCOPED_TRACE(plain.modules[i].path);
+    EXPECT_FALSE(same(plain.modules[i].a, decayed.modules[i].a));
+    EXPECT_TRUE(same(plain.modules[i].b, decayed.modules[i].b));
+    EXPECT_TRUE(same(plain.modules[i].magnitude, decayed.modules[i].magnitude));
+  }
 }
 
 TEST_F(OptimizerTest, MomentumOfSgdIsKept) {

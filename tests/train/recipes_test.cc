@@ -1,6 +1,7 @@
 // Every adapter recipe: trained, saved, read again, continued.
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "adapter/lora.h"
 #include "io/peft/peft.h"
@@ -103,6 +104,37 @@ class RecipesTest : public RecipeRunTest {
   }
   AdapterConfig ConfigOf(const std::string& name) const { return OpenAdapter(root_ / name).config; }
 };
+
+// The last window of an epoch has as many micro-batches as are left: its loss is the mean over its
+// own tokens.
+TEST_F(RecipesTest, TheLossOfAShortWindowIsOfItsTokens) {
+  const auto steps_of = [&](const std::string& name, std::int64_t accumulation) {
+    TrainOptions options = Options(name);
+    options.per_device_train_batch_size = 1;
+    options.gradient_accumulation_steps = accumulation;
+    options.max_steps = -1;
+    options.num_train_epochs = 1;
+    options.learning_rate = 0;
+    options.lora_dropout = 0;
+    Run(options);
+    std::vector<Json> steps;
+    for (const std::string& line : Steps(name)) steps.push_back(Json::parse(line));
+    return steps;
+  };
+  const std::vector<Json> single = steps_of("single", 1);
+  const std::vector<Json> windows = steps_of("windows", 7);
+  const std::size_t left = single.size() % 7;
+  ASSERT_GT(left, 1u);
+  ASSERT_EQ(windows.size(), single.size() / 7 + 1);
+  double loss = 0;
+  double tokens = 0;
+  for (const Json& step : std::span(single).last(left)) {
+    loss += step["loss"].get<double>() * step["tokens"].get<double>();
+    tokens += step["tokens"].get<double>();
+  }
+  EXPECT_EQ(windows.back()["tokens"], tokens);
+  EXPECT_NEAR(windows.back()["loss"].get<double>(), loss / tokens, 1e-6);
+}
 
 TEST_F(RecipesTest, RsloraAndDropout) {
   Check("rslora", [](TrainOptions& o) { o.use_rslora = true; });

@@ -41,7 +41,7 @@ TEST_F(RobustnessTest, KilledManyTimes) {
   const int kKills = Sanitized() ? 10 : 50;
   const auto options = [&](const std::string& name) {
     TrainOptions o = Options(name);
-    o.max_steps = 60;
+    o.max_steps = 30;
     o.save_steps = 1;
     o.save_total_limit = 2;
     o.data.val_set_size = 4;

@@ -83,8 +83,9 @@ class Limits {
     for (const LayerConfig& layer : config_.layers) {
       if (layer.rope > (has_two ? 1 : 0))
         Refuse("a rope_theta of single layers", "has one for all");
-      const bool may_stay =
-          family_.no_rope_interval > 0 || gguf.may_not_rotate || gguf.layers_of_windows > 0;
+      const bool by_dims = family_.ropes_by_type && gguf.rotates_partly;  // a count of 0
+      const bool may_stay = family_.no_rope_interval > 0 || family_.layer_thetas ||
+                            gguf.may_not_rotate || gguf.layers_of_windows > 0 || by_dims;
       if (layer.rope >= 0 || may_stay || layer.mixer != Mixer::kAttention) continue;
       Refuse("layers that do not rotate", "rotates in all layers");
     }
