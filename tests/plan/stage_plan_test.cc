@@ -41,11 +41,19 @@ TEST(StagePlan, LargeModelsFitOnSeveralMachines) {
   }
   EXPECT_EQ(layers, 80);
   EXPECT_NEAR(plan.ranks.idle_share, 3.0 / 19, 1e-9);
-  // Of stages of as many layers, an earlier one keeps the activations of more micro-batches.
+  // What more micro-batches in flight cost: a stage keeps as many as stages follow it, and its own.
   options.recompute = "layer";
-  const ShapePlan equal = PlanShape(context, options, 8);
-  ASSERT_EQ(equal.ranks.of_stages[1].layers, equal.ranks.of_stages[2].layers);
-  EXPECT_GT(equal.ranks.of_stages[1].memory, equal.ranks.of_stages[2].memory);
+  const ShapePlan sixteen = PlanShape(context, options, 8);
+  options.gradient_accumulation_steps = 1;
+  const ShapePlan one = PlanShape(context, options, 8);
+  const auto kept = [&](std::size_t stage) {
+    const StagePlan& more = sixteen.ranks.of_stages[stage];
+    EXPECT_EQ(more.layers, one.ranks.of_stages[stage].layers);
+    return static_cast<double>(more.memory - one.ranks.of_stages[stage].memory) /
+           static_cast<double>(more.layers);
+  };
+  EXPECT_GT(kept(1), 1.5 * kept(2));
+  EXPECT_GT(kept(2), 0);
 }
 
 }  // namespace

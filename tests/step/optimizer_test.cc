@@ -89,6 +89,7 @@ TEST_F(OptimizerTest, MagnitudesDoNotDecay) {
     TrainOptions options = Options(name);
     options.use_dora = true;
     options.max_steps = 1;
+    options.lr_scheduler_type = "constant";
     options.weight_decay = decay;
     Run(options);
     return OpenAdapter(root_ / name);
