@@ -387,7 +387,7 @@ TEST_F(DatasetTest, OverLongSamplesAreDroppedCutOrRefusedAndCounted) {
   options.context = 3;
   Refuse(options, "4 are longer than the context of the model, 3 tokens (the longest has 9");
   options.over_long = OverLong::kError;
-  Refuse(options, "d.jsonl:2: the sample has 9 tokens and the context of the model has 3");
+  Refuse(options, "d.jsonl:1: the sample has 5 tokens and the context of the model has 3");
 }
 
 TEST_F(DatasetTest, CutThatLeavesOnlyThePromptDropsTheSample) {
