@@ -4,17 +4,16 @@
 #include <functional>
 #include <iterator>
 #include <numeric>
+#include <utility>
 
 #include "backend/backend_factory.h"
 #include "base/stopwatch.h"
 #include "bench/bench_limits.h"
 #include "bench/bench_row.h"
 #include "bench/bench_weights.h"
-#include "inference/cached_sequence.h"
+#include "inference/engine.h"
 #include "model/shared_options.h"
-#include "pass/eval_memory.h"
 #include "pass/flops.h"
-#include "pass/sequence_state.h"
 
 namespace qlora::bench {
 namespace {
@@ -53,11 +52,13 @@ struct DecodeSeconds {
 DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decoder,
                          Bandwidth& bandwidth) {
   const std::int64_t prompt = options.prompt_tokens;
-  // The cache is planned for all positions, as `generate` plans it.
+  // The slot is planned for all positions, as `generate` plans it.
   const std::int64_t capacity = prompt + options.new_tokens;
-  Arena memory = ReserveEvaluation(decoder, {}, prompt);
+  const std::int64_t rows = std::min(prompt, kMostRowByRow);
+  Arena memory = ReserveSlots(decoder, {}, rows);
   EvalMemory passes(decoder, {}, memory);
-  StateMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), capacity);
+  const PoolMemory pool(decoder.backend().memory(), decoder.config(), decoder.precision(), 1,
+                        capacity);
 
   std::vector<std::int32_t> ids(prompt);
   std::iota(ids.begin(), ids.end(), 1);
@@ -67,13 +68,16 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
   DecodeSeconds best;
   for (int round = 0; round <= kRounds; ++round) {
     // Forgets the round before; the memory stays.
-    CachedSequence sequence(decoder, nullptr, passes, prompt, cache.state());
-    const double prefill_seconds = SecondsOf([&] { sequence.Append(ids); });
+    Engine engine(decoder, passes, pool.pool(), rows);
+    EngineRequest request{.prompt = ids};
+    // The first token comes with the prompt. Each is the likeliest one.
+    request.options.max_new_tokens = options.new_tokens + 1;
+    engine.Submit(std::move(request));
+    const double prefill_seconds = SecondsOf([&] {
+      while (engine.Step().empty()) continue;
+    });
     const double decode_seconds = SecondsOf([&] {
-      // Without sampling, which is the work of the host.
-      for (std::int64_t t = 0; t < options.new_tokens; ++t) {
-        sequence.Append(std::span(ids).first(1));
-      }
+      while (!engine.is_idle()) engine.Step();
     });
     bandwidth.Measure();
     if (round == 0) continue;  // warms up

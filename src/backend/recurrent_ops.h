@@ -6,7 +6,7 @@
 // Sequences are packed: their rows are one after the other, and nothing crosses the start of one.
 // A sequence begins in the state 0. With an operand for states, it begins where that says, and its
 // state at the end is written there, so that a later call goes on: the next part of a prompt, or
-// one more token. Token by token, in parts or at once, the results are the same up to rounding.
+// one more token. Token by token, in parts or at once, the results of such calls are the same bits.
 //
 // The rest of such layers is made of other ops:
 //   short block       y = C * conv(B * X): GatedActivation with kIdentity before and after

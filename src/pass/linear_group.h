@@ -15,7 +15,7 @@ struct LayerContext {
   const Decoder& decoder;
   const PassInputs& inputs;
   std::int64_t layer;
-  SequenceState* state;           // or null; the pass goes on from it, and leaves its own there
+  const StatePool* pool;  // or null; sequences go on from their slots, and leave theirs there
   const InputObserver* observer;  // or null
   Activations& buffers;
   bool trains_below = true;  // the backward pass needs the gradient below this layer
@@ -25,8 +25,8 @@ struct LayerContext {
   const LayerWeights& weights() const { return decoder.weights().layers[layer]; }
   LayerActivations& activations() const { return buffers.layers[layer]; }
   const PerLinear<MatrixView>& u() const { return activations().u; }
-  // A new sequence, whose state is zero.
-  bool begins_sequence() const { return state != nullptr && state->length == 0; }
+  // Sequences begin with an empty state. all: that of every slot; may be empty.
+  void ClearNewSlots(const MatrixView& all) const;
   template <typename AnyOp>
   void Run(const AnyOp& op) const {
     backend().Run(op);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "pass/sequence_state.h"
+#include "pass/state_pool.h"
 #include "prompt/prompt_renderer.h"
 
 namespace qlora {
@@ -38,7 +38,7 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
       ThrowInvalidInput("sample_prompts: token id {} ('{}') exceeds the model's vocabulary of {}",
                         id, tokenizer.TokenText(id), limits.vocab_size);
     }
-    prompts.rows = std::max(prompts.rows, tokens);
+    prompts.rows = std::min(prompts.rows + tokens, kMostRowByRow);
     prompts.capacity = std::max(prompts.capacity, tokens + new_tokens);
     prompts.ids.push_back(ids);
   }
@@ -48,9 +48,7 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
 std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
                                       const Precision& precision) const {
   if (ids.empty()) return 0;
-  Carver plan;
-  LayoutSequenceState(plan, config, precision, capacity);
-  return plan.bytes();
+  return BytesOfPool(config, precision, slots(), capacity);
 }
 
 }  // namespace qlora

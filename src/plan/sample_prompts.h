@@ -2,6 +2,7 @@
 #ifndef QLORA_PLAN_SAMPLE_PROMPTS_H_
 #define QLORA_PLAN_SAMPLE_PROMPTS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,10 +21,12 @@ namespace qlora {
 struct SamplePrompts {
   std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt, in its layout
   std::vector<std::int32_t> ends;              // tokens that end an answer
-  std::int64_t rows = 0;                       // tokens of the longest prompt
+  std::int64_t rows = 0;                       // of the largest pass
   std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
 
-  // Bytes of the keys and values of one prompt and its continuation.
+  // Prompts that are continued at the same time.
+  std::int64_t slots() const { return std::min<std::int64_t>(std::ssize(ids), 8); }
+  // Bytes of the keys and values of their prompts and continuations.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };
 

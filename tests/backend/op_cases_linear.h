@@ -187,6 +187,12 @@ TEST_P(OpTest, Linear) {
   std::vector<LinearCase> cases = LinearCases();
   std::ranges::copy(PrepackedCases(), std::back_inserter(cases));
   std::ranges::copy(BlockCases(), std::back_inserter(cases));
+  for (std::size_t i = 0, count = cases.size(); i < count; ++i) {
+    if (cases[i].rows > kMostRowByRow || cases[i].dropout > 0) continue;
+    cases.push_back(cases[i]);
+    cases.back().name += "_row_by_row";
+    cases.back().row_by_row = true;
+  }
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);
     LinearGroup group = MakeLinearGroup(c, GetParam().precision, precise(), ++seed);

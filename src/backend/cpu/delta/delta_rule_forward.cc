@@ -1,6 +1,7 @@
 // The gated delta rule, forward. A task is a value head of a sequence: it carries the state through
 // the chunks of the sequence, one after the other. Few tokens are one step each instead, which
-// reads the state where it is.
+// reads the state where it is; so are all tokens of a sequence that goes on from a state, because
+// the bits of a chunk depend on where it begins.
 #include <algorithm>
 
 #include "backend/cpu/delta/delta_chunk.h"
@@ -43,18 +44,16 @@ void RunTokens(const ops::GatedDeltaRule& op, const SequenceSpan& span, std::int
     state = scratch.plain;
     std::fill_n(state.Row<float>(0), state.rows * state.cols, 0.0f);
   }
-  DeltaTokens(op, span, h, state, scratch.keys.Row<float>(0));
+  for (std::int64_t first = 0; first < span.rows; first += kDeltaChunk) {
+    const std::int64_t rows = std::min(kDeltaChunk, span.rows - first);
+    DeltaTokens(op, {span.begin + first, rows, span.state}, h, state, scratch.keys.Row<float>(0));
+  }
 }
 
 void RunChunks(const Kernels& kernels, const ops::GatedDeltaRule& op, const SequenceSpan& span,
                std::int64_t h, DeltaScratch& scratch) {
-  const MatrixView kept = StateOf(op, span, h);
   const Panels& state = scratch.state;
-  if (kept.empty()) {
-    std::fill_n(state.data, state.size(), 0.0f);
-  } else {
-    LoadPanels(kernels, kept, state);
-  }
+  std::fill_n(state.data, state.size(), 0.0f);
   const std::int64_t V = op.shape.value_dim;
   DeltaChunk& chunk = scratch.chunk;
   for (std::int64_t first = 0; first < span.rows; first += kDeltaChunk) {
@@ -69,9 +68,8 @@ void RunChunks(const Kernels& kernels, const ops::GatedDeltaRule& op, const Sequ
                  chunk.added.WithRows(rows), true, o, stride);
     StoreTile(o, stride, false, Block(op.o, at.row, rows, h * V, V));
     // A state that nobody reads is not computed.
-    if (first + rows < span.rows || !kept.empty()) NextState(kernels, rows, state, chunk, state);
+    if (first + rows < span.rows) NextState(kernels, rows, state, chunk, state);
   }
-  if (!kept.empty()) StorePanels(state, kept);
 }
 
 }  // namespace
@@ -90,7 +88,9 @@ void GatedDeltaRule(const Machine& machine, const ops::GatedDeltaRule& op) {
         Carver carver(machine.workspace.worker(worker));
         DeltaScratch scratch(carver, machine.kernels, op.shape);
         const SequenceSpan& span = op.spans[s];
-        if (span.rows < kLeastChunk) return RunTokens(op, span, h, scratch);
+        if (span.rows < kLeastChunk || !op.state_inout.empty()) {
+          return RunTokens(op, span, h, scratch);
+        }
         RunChunks(machine.kernels, op, span, h, scratch);
       });
 }

@@ -29,28 +29,38 @@ void CheckGroup(std::span<const LinearView> linears) {
   }
 }
 
-std::int64_t SumOfRanks(std::span<const LinearView> linears) {
-  std::int64_t rank = 0;
-  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
-  return rank;
+std::int64_t LargestRank(const ops::Linear& op) {
+  std::int64_t largest = 0;
+  for (const LinearView& linear : op.linears) largest += linear.lora.a.rows;
+  for (const LoraRows& range : op.ranges) {
+    std::int64_t rank = 0;
+    for (const LoraView& lora : range.loras) rank += lora.a.rows;
+    largest = std::max(largest, rank);
+  }
+  return largest;
 }
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
-                              std::int64_t in_features, std::int64_t features, std::int64_t rank) {
+                              std::int64_t in_features, std::int64_t features, std::int64_t rank,
+                              bool row_by_row) {
   // Which way is taken depends on the rows of each call. A workspace of fixed size must serve all
   // three, so that no call allocates.
-  return Max(FewRowsWorkspace(kernels, rows, in_features, rank),
+  return Max(FewRowsWorkspace(kernels, rows, in_features, rank, row_by_row),
              Max(ManyRowsWorkspace(kernels, rows, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   CheckGroup(op.linears);
-  const bool few = AreFewRows(machine.kernels, op.linears, op.x.rows);
-  const auto workspace = few ? FewRowsWorkspace : ManyRowsWorkspace;
-  const auto forward = few ? ForwardFewRows : ForwardManyRows;
-  machine.workspace.Check(workspace(machine.kernels, op.x.rows, op.x.cols, SumOfRanks(op.linears)));
-  forward(machine, op);
+  const Kernels& kernels = machine.kernels;
+  const std::int64_t rank = LargestRank(op);
+  if (op.row_by_row || AreFewRows(kernels, op.linears, op.x.rows)) {
+    machine.workspace.Check(FewRowsWorkspace(kernels, op.x.rows, op.x.cols, rank, op.row_by_row));
+    ForwardFewRows(machine, op);
+  } else {
+    machine.workspace.Check(ManyRowsWorkspace(kernels, op.x.rows, op.x.cols, rank));
+    ForwardManyRows(machine, op);
+  }
 }
 
 }  // namespace qlora::cpu

@@ -166,7 +166,8 @@ HWY_INLINE void ScaleTables(const QuantizedChunks& in, __m512 code, Index r, Ind
   }
 }
 
-// For more rows of x: the tables of two chunks are scaled, once for all rows.
+// For more rows of x, and row by row for any number: the tables of two chunks are scaled, once for
+// all rows.
 template <int kCount, int kRows>
 HWY_INLINE void DotScaledTables(const QuantizedChunks& in, const DotProduct& p, Index r) {
   const __m512 code = _mm512_loadu_ps(in.code);
@@ -223,27 +224,29 @@ HWY_INLINE void DotScaledTables(const QuantizedChunks& in, const DotProduct& p, 
   StoreDots(sum, p, r);
 }
 
-template <int kCount, int kRows>
+template <int kCount, int kRows, bool kTables>
 HWY_INLINE void DotRowsOfChunks(const QuantizedChunks& in, const DotProduct& p, Index r) {
-  if constexpr (kCount <= kMostScaledSums) {
-    DotScaledSums<kCount, kRows>(in, p, r);
-  } else {
+  if constexpr (kTables) {
     DotScaledTables<kCount, kRows>(in, p, r);
+  } else {
+    DotScaledSums<kCount, kRows>(in, p, r);
   }
 }
 
-template <int kCount>
+template <int kCount, bool kTables>
 void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   // As many as keep sums and values in registers; each divides kDotWeightRows.
-  constexpr int kRows = kCount <= kMostScaledSums ? 2 : 3;
+  constexpr int kRows = kTables ? 3 : 2;
   static_assert(kDotWeightRows % kRows == 0);
   // Rows share the loaded values of x; but memory, the limit of one row of x, is fastest when short
   // rows are read one after the other.
   constexpr Index kShortBytes = 2048;
   const bool one_by_one = kCount == 1 && in.row_bytes < kShortBytes;
   Index r = 0;
-  for (; !one_by_one && r + kRows <= in.rows; r += kRows) DotRowsOfChunks<kCount, kRows>(in, p, r);
-  for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1>(in, p, r);
+  for (; !one_by_one && r + kRows <= in.rows; r += kRows) {
+    DotRowsOfChunks<kCount, kRows, kTables>(in, p, r);
+  }
+  for (; r < in.rows; ++r) DotRowsOfChunks<kCount, 1, kTables>(in, p, r);
 }
 
 }  // namespace
@@ -286,9 +289,11 @@ void PackDotChunks(const ConstMatrixView& in, void* out) {
 }
 
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
-  static constexpr auto kTable =
-      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount>; });
-  kTable[p.count - 1](in, p);
+  static constexpr auto kFastest = KernelsFor<kDotBatch>(
+      []<int kCount>() { return DotChunksOf<kCount, (kCount > kMostScaledSums)>; });
+  static constexpr auto kRowByRow =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount, true>; });
+  (p.row_by_row ? kRowByRow : kFastest)[p.count - 1](in, p);
 }
 
 }  // namespace qlora::cpu::bf16

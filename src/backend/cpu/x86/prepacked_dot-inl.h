@@ -94,16 +94,19 @@ HWY_INLINE const char* Ahead(const PrepackedRows& in, const std::byte* at) {
   return reinterpret_cast<const char*>(reinterpret_cast<std::intptr_t>(at) + in.ahead);
 }
 
-// One panel. Sums over a chunk run in kSums parts, as many as it takes to hide how long an addition
-// takes. Values says how 8 columns of 16 rows become products with 32 bits of x at a time:
+// Parts of a sum over a chunk: as many as it takes to hide how long an addition takes.
+constexpr int PanelSums(int count) { return count <= 2 ? 4 : count < 8 ? 2 : 1; }
+constexpr int kRowPanelSums = 2;  // row by row, for any number of rows
+
+// One panel. Sums over a chunk run in kSums parts. Values says how 8 columns of 16 rows become
+// products with 32 bits of x at a time:
 //   kSteps, kMost    such products for 8 columns; most rows of x
 //   Load(at, step)   the tables in which an even step and the odd one after it look values up
 //   Lookup, MulAdd   the values of a step, and their products with one row of x
-template <class Values, int kCount>
+template <class Values, int kCount, int kSums>
 HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row,
                          const Values& values) {
   constexpr int kSteps = Values::kSteps;
-  constexpr int kSums = kCount <= 2 ? 4 : kCount < 8 ? 2 : 1;
   const std::byte* at = in.panels + row / kPrepackedRows * in.panel_bytes;
   const auto* x = static_cast<const float*>(p.x);
   PanelScales scales(in, row, 0);
@@ -153,20 +156,24 @@ HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row
   for (int m = 0; m < kCount; ++m) _mm512_storeu_ps(p.out + m * p.out_stride + row, sum[m]);
 }
 
-template <class Values, int kCount>
+template <class Values, int kCount, int kSums>
 void DotPanels(const PrepackedRows& in, const DotProduct& p) {
   const Values values(in.code);
   for (Index row = 0; row < in.rows; row += kPrepackedRows) {
-    DotPanel<Values, kCount>(in, p, row, values);
+    DotPanel<Values, kCount, kSums>(in, p, row, values);
   }
 }
 
 template <class Values>
 void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
-  static constexpr auto kDots =
-      KernelsFor<Values::kMost>([]<int kCount>() { return DotPanels<Values, kCount>; });
-  kDots[p.count - 1](in, p);
+  static constexpr auto kFastest = KernelsFor<Values::kMost>(
+      []<int kCount>() { return DotPanels<Values, kCount, PanelSums(kCount)>; });
+  static constexpr auto kRowByRow = KernelsFor<kRowByRowBatch>(
+      []<int kCount>() { return DotPanels<Values, kCount, kRowPanelSums>; });
+  QLORA_DCHECK(!p.row_by_row || p.count <= kRowByRowBatch);
+  static_assert(Values::kMost >= kRowByRowBatch);
+  (p.row_by_row ? kRowByRow[p.count - 1] : kFastest[p.count - 1])(in, p);
 }
 
 }  // namespace
