@@ -244,10 +244,10 @@ void SetRowScale(const Decoder& decoder, std::span<const float> scale, const Pas
              Columns(activations.inputs.row_scale, 0, std::ssize(scale)));
 }
 
-PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
+PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots, SumOrder order,
                              const StatePool& pool, Activations& activations) {
   PassInputs inputs;
-  inputs.row_by_row = true;
+  inputs.order = order;
   std::vector<AdapterRows> adapters;
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> positions;

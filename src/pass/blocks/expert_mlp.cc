@@ -65,8 +65,8 @@ void ExpertMlp::Recompute(const BlockInput&) {
   // 8a. router = norm Wr^T [+ br];  each token's experts and their weights
   const LinearView router = Router(w_);
   const LinearOutput logits{e.router, {}};
-  const bool row_by_row = context_.inputs.row_by_row;
-  context_.Run(ops::Linear{{&router, 1}, norm, {&logits, 1}, Store::kSet, row_by_row});
+  const SumOrder order = context_.inputs.order;
+  context_.Run(ops::Linear{{&router, 1}, norm, {&logits, 1}, Store::kSet, order});
   context_.Run(ops::RouteExperts{e.router, moe_.norm_topk_prob, e.routing, e.pair_weights,
                                  moe_.score, w_.expert_bias, moe_.routed_scaling_factor});
   FetchBegin(context_, e);
@@ -77,7 +77,7 @@ void ExpertMlp::Recompute(const BlockInput&) {
   const std::vector<MatrixView>& u = context_.u().gate_up;
   const LinearOutput outputs[] = {{a_.gate, u[0]}, {a_.up, u[1]}};
   context_.Run(ops::GatherRows{norm, e.routing.tokens, b_.slot});
-  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, outputs, row_by_row});
+  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, outputs, order});
   // 8c
   if (shared_) shared_->Project();
 }
@@ -97,13 +97,13 @@ void ExpertMlp::Forward(const BlockInput& in, const MatrixView& x_out) {
   const DownLinears down = BindDown(context_, AdapterOfAll(context_.inputs));
   context_.Observe(LinearGroup::kDown, s_.act);
   const LinearOutput down_out[] = {{b_.slot, context_.u().down[0]}};
-  const bool row_by_row = context_.inputs.row_by_row;
-  context_.Run(ops::ExpertLinear{down.linears, e.begin, s_.act, down_out, row_by_row});
+  const SumOrder order = context_.inputs.order;
+  context_.Run(ops::ExpertLinear{down.linears, e.begin, s_.act, down_out, order});
   context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, x_out});
   if (!down.biases.empty()) {
     const LinearOutput bias_out[] = {{b_.slot, {}}};
     context_.Run(
-        ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out, row_by_row});
+        ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out, order});
     context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, x_out});
   }
   // 11
