@@ -70,8 +70,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
                          const Adapters& adapters, Bandwidth& bandwidth) {
   // The slots are planned for all positions, as `generate` plans them.
   const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
-  const std::int64_t rows =
-      std::min(options.prompt_tokens * options.sequences, kMostPromptRows);
+  const std::int64_t rows = std::min(options.prompt_tokens * options.sequences, kMostPromptRows);
   Arena memory = ReserveSlots(decoder, adapters, rows);
   EvalMemory passes(decoder, adapters, memory);
   const PoolMemory pool(decoder.backend().memory(), decoder.config(), decoder.precision(),
@@ -127,7 +126,8 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     std::deque<LoraAdapter> adapters;
     Adapters used;
     for (std::int64_t a = 0; a < options.adapters; ++a) {
-      used.push_back(&adapters.emplace_back(RandomAdapter(options.model, config, backend->memory())));
+      used.push_back(
+          &adapters.emplace_back(RandomAdapter(options.model, config, backend->memory())));
     }
     Bandwidth bandwidth(context);
     const DecodeSeconds best = TimeDecode(options, decoder, used, bandwidth);
@@ -138,8 +138,7 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
     const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);
     const double prompt_flops =
         PrefillFlops(config, options.prompt_tokens) * static_cast<double>(options.sequences);
-    const double token_limit =
-        std::min(read.value / bytes, peak.value / PrefillFlops(config, 1));
+    const double token_limit = std::min(read.value / bytes, peak.value / PrefillFlops(config, 1));
     RowList rows(options.model.ShapeOf(options.model.ShapeText(), format), precision.activation,
                  context.threads());
     rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",

@@ -67,9 +67,9 @@ struct Engine::Sequence {
   Sampler sampler;
   std::vector<std::int32_t> ids;  // of prompt and answer
   std::int64_t slot = -1;
-  std::int64_t passed = 0;      // tokens whose state is in the slot
-  std::int64_t prompt_end = 0;  // tokens before it are rows of kMany
-  std::int64_t cached = 0;      // tokens of the prompt that the slot had
+  std::int64_t passed = 0;       // tokens whose state is in the slot
+  std::int64_t prompt_end = 0;   // tokens before it are rows of kMany
+  std::int64_t cached = 0;       // tokens of the prompt that the slot had
   std::int64_t passed_over = 0;  // steps in which other prompts were read
   bool is_done = false;
 };
@@ -166,8 +166,8 @@ std::int64_t Engine::SharedLater(const EngineRequest& request) const {
   std::int64_t most = 0;
   for (const SequencePtr& other : running_) {
     if (!other->is_reading()) continue;
-    most = std::max(
-        most, SharedRows({other->request.adapter, other->ids, other->length()}, request));
+    most =
+        std::max(most, SharedRows({other->request.adapter, other->ids, other->length()}, request));
   }
   return most;
 }
@@ -210,24 +210,21 @@ void Engine::Release(Sequence& sequence) {
 
 // ---- Passes.
 
-// The last token of each sequence that is written. Rows of one adapter stand together; through
-// experts there is a pass for each adapter.
+// The last token of each sequence that is written. Rows of one adapter stand together.
 void Engine::WriteNext(std::vector<EngineToken>& tokens) {
-  const auto adapter = [](const Part& part) { return part.sequence->request.adapter; };
   std::vector<Part> all;
   for (const SequencePtr& sequence : running_) {
     if (!sequence->is_reading()) {
       all.push_back({sequence.get(), sequence->length() - sequence->passed});
     }
   }
-  std::ranges::stable_sort(all, std::less<>(), adapter);
+  std::ranges::stable_sort(all, std::less<>(),
+                           [](const Part& part) { return part.sequence->request.adapter; });
   const std::int64_t most = std::min(max_rows_, kMostFewRows);
-  const bool one_adapter = decoder_.config().experts().num_experts > 0;
   std::vector<Part> pass;
   std::int64_t rows = 0;
   for (const Part& part : all) {
-    const bool other = one_adapter && !pass.empty() && adapter(part) != adapter(pass.front());
-    if (rows + part.rows > most || other) {
+    if (rows + part.rows > most) {
       Run(pass, SumOrder::kFew, tokens);
       pass.clear();
       rows = 0;
@@ -299,8 +296,8 @@ EngineToken Engine::Choose(Sequence& sequence, std::span<const float> logits) {
     request.edit(sequence.answer(), edited);
   }
   // The number of new tokens numbers the draws, so a seed gives the same answer again.
-  chosen.token = sequence.sampler.Next(request.edit ? edited : logits, sequence.ids,
-                                       sequence.new_tokens());
+  chosen.token =
+      sequence.sampler.Next(request.edit ? edited : logits, sequence.ids, sequence.new_tokens());
   if (request.top_logprobs) {
     const double log_sum = LogSum(logits);
     chosen.logprob = logits[chosen.token] - log_sum;

@@ -131,10 +131,10 @@ class Engine {
   const StatePool& pool_;
   const std::int64_t max_rows_;
   RequestId next_id_ = 0;
-  std::vector<KeptPrompt> kept_;           // of each slot
-  std::vector<std::int64_t> free_slots_;   // the one that was free first comes first
-  std::deque<SequencePtr> waiting_;        // in the order of requests
-  std::vector<SequencePtr> running_;       // in the order in which they got a slot
+  std::vector<KeptPrompt> kept_;          // of each slot
+  std::vector<std::int64_t> free_slots_;  // the one that was free first comes first
+  std::deque<SequencePtr> waiting_;       // in the order of requests
+  std::vector<SequencePtr> running_;      // in the order in which they got a slot
 };
 
 }  // namespace qlora

@@ -96,6 +96,21 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   return views;
 }
 
+std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group) {
+  const std::vector<AdapterRows>& ranges = context.inputs.adapters;
+  std::vector<std::vector<LinearView>> all;
+  for (const AdapterRows& range : ranges) all.push_back(BindGroup(context, group, range.adapter));
+  if (all.size() == 1) return std::move(all.front());
+  const std::int64_t of_expert = std::ssize(all.front()) / context.config().experts().num_experts;
+  std::vector<LinearView> views;
+  for (std::int64_t first = 0; first < std::ssize(all.front()); first += of_expert) {
+    for (const std::vector<LinearView>& of : all) {
+      views.insert(views.end(), of.begin() + first, of.begin() + first + of_expert);
+    }
+  }
+  return views;
+}
+
 MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
   return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }

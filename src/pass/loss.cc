@@ -121,8 +121,7 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
 MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
                   std::int64_t count, Activations& activations) {
   // A prompt has one row of logits.
-  const SumOrder order =
-      inputs.order == SumOrder::kFastest ? SumOrder::kFastest : SumOrder::kFew;
+  const SumOrder order = inputs.order == SumOrder::kFastest ? SumOrder::kFastest : SumOrder::kFew;
   return LogitsOf(decoder, activations.x_out, Part(inputs.head_rows, begin, count),
                   {inputs.heads, order}, begin, 0, activations);
 }

@@ -72,7 +72,7 @@ std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t row
 // Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
 // The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
 // caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
-// positions beyond the planned ones, and several adapters over experts.
+// positions beyond the planned ones.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
                          Activations& activations);
 // Gives the supervised rows of a training pass other factors.
@@ -91,10 +91,10 @@ struct SlotRows {
 };
 
 // Uploads the next tokens of sequences, one after the other; with kFew, at most kMostFewRows.
-// head_rows are the last rows of those that want logits. Errors: as PrepareInputs, and for slots and
-// positions that the pool lacks.
-PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots, SumOrder order,
-                             const StatePool& pool, Activations& activations);
+// head_rows are the last rows of those that want logits. Errors: as PrepareInputs, and for slots
+// and positions that the pool lacks.
+PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
+                             SumOrder order, const StatePool& pool, Activations& activations);
 
 }  // namespace qlora
 

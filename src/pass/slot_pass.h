@@ -17,8 +17,7 @@ Arena ReserveSlots(const Decoder& decoder, const Adapters& adapters, std::int64_
 // softcapped logits (V) of those that want them, in their order. order: of the layers; the head has
 // kFew. passes: in memory of ReserveSlots for the same adapters, or as large.
 std::vector<std::vector<float>> RunSlots(const Decoder& decoder, std::span<const SlotRows> slots,
-                                         SumOrder order, const StatePool& pool,
-                                         EvalMemory& passes);
+                                         SumOrder order, const StatePool& pool, EvalMemory& passes);
 
 }  // namespace qlora
 

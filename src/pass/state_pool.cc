@@ -21,8 +21,8 @@ void CopyKeys(Backend& backend, const StatePool& pool, std::int64_t from, std::i
               std::int64_t rows) {
   const auto copy = [&](const MatrixView& all) {
     if (all.empty()) return;
-    backend.Run(ops::Copy{Rows(all, from * pool.capacity, rows),
-                          Rows(all, to * pool.capacity, rows)});
+    backend.Run(
+        ops::Copy{Rows(all, from * pool.capacity, rows), Rows(all, to * pool.capacity, rows)});
   };
   for (const LayerState& layer : pool.layers) {
     const auto& keys = std::get<AttentionMixer::State>(layer);

@@ -49,7 +49,8 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
 std::int64_t SamplePrompts::Slots(const DecoderConfig& config, const Precision& precision) const {
   constexpr std::size_t kMostBytes = std::size_t{64} << 20;
   const std::size_t bytes = BytesOfPool(config, precision, 1, capacity);
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kMostBytes / bytes), 1, std::ssize(ids));
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kMostBytes / bytes), 1,
+                                  std::ssize(ids));
 }
 
 std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,

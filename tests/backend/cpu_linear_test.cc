@@ -205,9 +205,8 @@ TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
       for (std::size_t l = 0; l < views.size(); ++l) {
         outputs.push_back({together.y[l].view(), together.u[l].view()});
       }
-      backend->Run(
-          ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet,
-                      SumOrder::kFew, ranges});
+      backend->Run(ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet,
+                               SumOrder::kFew, ranges});
       RunRows(*backend, group, 0, 10);
       RunRows(*backend, none, 10, 11);
       RunRows(*backend, other, 11, 40);

@@ -77,8 +77,8 @@ std::vector<float> Read(GenerationBuffers& buffers, std::span<const std::int32_t
                            .ids = ids.subspan(begin, count),
                            .length = length,
                            .wants_logits = begin + count == std::ssize(ids)};
-    logits = RunSlots(buffers.decoder, {&next, 1}, SumOrder::kMany, buffers.pool.pool(),
-                      buffers.passes);
+    logits =
+        RunSlots(buffers.decoder, {&next, 1}, SumOrder::kMany, buffers.pool.pool(), buffers.passes);
   }
   return logits.front();
 }

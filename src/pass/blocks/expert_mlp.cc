@@ -18,8 +18,8 @@ struct DownLinears {
   // a linear (D, 1) of the weight. Empty without biases.
   std::vector<LinearView> biases;
 };
-DownLinears BindDown(const LayerContext& context, const LoraAdapter* adapter) {
-  DownLinears down{BindGroup(context, LinearGroup::kDown, adapter), {}};
+DownLinears BindDown(std::vector<LinearView> linears) {
+  DownLinears down{std::move(linears), {}};
   for (LinearView& linear : down.linears) {
     if (linear.bias.empty()) continue;
     const ConstMatrixView bias = std::exchange(linear.bias, {});
@@ -58,8 +58,7 @@ ExpertMlp::ExpertMlp(const LayerContext& context, Activations& a)
 void ExpertMlp::Recompute(const BlockInput&) {
   ExpertSlots& e = a_.slots;
   const MatrixView& norm = context_.buffers.norm;
-  const std::vector<LinearView> gate_up =
-      BindGroup(context_, LinearGroup::kGateUp, AdapterOfAll(context_.inputs));
+  const std::vector<LinearView> gate_up = BindExperts(context_, LinearGroup::kGateUp);
   context_.Observe(LinearGroup::kGateUp, norm);
 
   // 8a. router = norm Wr^T [+ br];  each token's experts and their weights
@@ -94,7 +93,7 @@ void ExpertMlp::Forward(const BlockInput& in, const MatrixView& x_out) {
 
   // 10. x_out = x + the sum over a token's slots of act Wd^T [+ weight * bd]
   CopyResidual(context_, in.x(), x_out);
-  const DownLinears down = BindDown(context_, AdapterOfAll(context_.inputs));
+  const DownLinears down = BindDown(BindExperts(context_, LinearGroup::kDown));
   context_.Observe(LinearGroup::kDown, s_.act);
   const LinearOutput down_out[] = {{b_.slot, context_.u().down[0]}};
   const SumOrder order = context_.inputs.order;
@@ -126,7 +125,7 @@ void ExpertMlp::DownBackward(LoraAdapter& trained) {
   context_.Run(ops::GatherRows{context_.buffers.dx, e.routing.tokens, b_.d_slot});
   Activate();
   context_.Run(ops::ScaleRows{s_.act, e.slot_weights, s_.act});
-  const DownLinears down = BindDown(context_, &trained);
+  const DownLinears down = BindDown(BindGroup(context_, LinearGroup::kDown, &trained));
   const ConstMatrixView d_down[] = {b_.d_slot};
   const std::vector<LinearGradient> of_down =
       ExpertGradients(trained.layers()[context_.layer].down, d_down, context_.u().down);

@@ -44,8 +44,8 @@ void RunInOneOrder(const Machine& machine, const ops::Linear& op) {
   if (prepacked == 0) return RunMany(machine, op);
   if (prepacked < std::ssize(op.linears)) {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
-      RunInOneOrder(machine, {op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store,
-                              op.order});
+      RunInOneOrder(machine,
+                    {op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
     }
     return;
   }

@@ -42,8 +42,8 @@ HWY_INLINE void StoreDots(const __m512 (&sum)[kRows][kCount], const DotProduct& 
 
 // Each sum is two: one of the first 32 columns of every 64, one of the others.
 //
-// Up to kMostPairedSums rows of x: both at once, one row of the weight after the other, as memory is
-// fastest.
+// Up to kMostPairedSums rows of x: both at once, one row of the weight after the other, as memory
+// is fastest.
 constexpr int kMostPairedSums = 2;
 template <int kCount>
 void DotPairedSums(const ConstMatrixView& rows, const DotProduct& p) {
@@ -168,9 +168,9 @@ class Prefetch {
   const std::uint8_t* line_;
 };
 
-// For up to kMostScaledSums rows of x, and row by row for any number: the sum over a chunk is scaled, not the sixteen values of
-// its table, so that values are rounded to bfloat16 before they are scaled instead of afterwards:
-// the same relative error.
+// For up to kMostScaledSums rows of x, and row by row for any number: the sum over a chunk is
+// scaled, not the sixteen values of its table, so that values are rounded to bfloat16 before they
+// are scaled instead of afterwards: the same relative error.
 //
 //   two chunks of a row: | 8 lanes: chunk c | 8 lanes: chunk c + 1 |    part = sum of 4 products
 //   scale:               | scale(c) x 8     | scale(c + 1) x 8     |    sum += part * scale
