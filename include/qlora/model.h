@@ -153,6 +153,11 @@ class Model {
                           bool add_special_tokens = true);
   GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
                           const std::function<bool(std::string_view piece)>& on_text = {});
+  // Continues prompts at the same time, each to the same bits as alone. on_text(i, piece): text of
+  // prompt number i; false ends its answer.
+  std::vector<GenerateReport> Generate(
+      std::span<const PromptText> prompts, const GenerateOptions& options,
+      const std::function<bool(std::int64_t i, std::string_view piece)>& on_text = {});
   // The scores of the continuations of each request, whose context is computed once. Of a row that
   // is longer than the context of the model, the last tokens are read. Errors: InvalidInput for an
   // empty context or continuation, and for ids that are none; Runtime when a log-probability is not

@@ -63,7 +63,8 @@ class Model:
     def generate(self, prompt, *, chat=None, system=None, on_text=None, **options):
         """Answers a prompt, or continues it, and returns a GenerateReport; str() is its text.
 
-        prompt: a text, or a list of texts, which are answered one by one, as a list of reports.
+        prompt: a text, or a list of texts, which are answered at the same time, as a list of
+            reports, each as if it were alone; with on_text one after the other.
         chat: None: the prompt is laid out as the data that the adapter was trained on
             (prompt_layout says how), or without a recorded layout in the model's chat template if
             there is one; True: as a conversation of one message, which is an error without either;
@@ -77,6 +78,8 @@ class Model:
         Raises Error: an unknown option, a prompt that fills the context.
         """
         if isinstance(prompt, (list, tuple)):
+            if on_text is None and all(isinstance(text, str) for text in prompt):
+                return self._loaded.generate_all(list(prompt), system, chat, options)
             return [self._loaded.generate(text, system, chat, on_text, options) for text in prompt]
         return self._loaded.generate(prompt, system, chat, on_text, options)
 

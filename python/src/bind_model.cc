@@ -28,8 +28,9 @@ class LoadedModel {
 
   const Model& model() const { return model_; }
 
-  GenerateReport Generate(const PromptText& prompt, const py::object& on_text,
-                          const py::dict& options) {
+  // All prompts at the same time.
+  std::vector<GenerateReport> Generate(const std::vector<PromptText>& prompts,
+                                       const py::object& on_text, const py::dict& options) {
     GenerateOptions generate;
     OptionTable table;
     generate.Declare(table);
@@ -44,7 +45,7 @@ class LoadedModel {
     model_.TakeGenerationConfig(table);
     PythonCalls python;
     bool stops = false;
-    const auto each_piece = [&](std::string_view piece) {
+    const auto each_piece = [&](std::int64_t, std::string_view piece) {
       python([&] {
         // Called with the interpreter's lock, which is released while the model computes.
         if (!on_text.is_none()) stops = AsksToStop(on_text(Text(std::string(piece))));
@@ -53,30 +54,44 @@ class LoadedModel {
       return !stops && !python.stopped();
     };
     return RunWithCalls(python, [&] {
-      return context_->Run([&](Context&) { return model_.Generate(prompt, generate, each_piece); });
+      return context_->Run(
+          [&](Context&) { return model_.Generate(prompts, generate, each_piece); });
     });
   }
 
   // chat: None takes the layout of the adapter's data, or the chat template if there is one; True
   // makes a conversation of this message, as Chat; False takes the prompt as it is.
-  GenerateReport Answer(const std::string& prompt, const std::optional<std::string>& system,
-                        const std::optional<bool>& chat, const py::object& on_text,
-                        const py::dict& options) {
-    if (!chat) return Generate(model_.Prompt(prompt, system.value_or("")), on_text, options);
+  PromptText LaidOut(const std::string& prompt, const std::optional<std::string>& system,
+                     const std::optional<bool>& chat) const {
+    if (!chat) return model_.Prompt(prompt, system.value_or(""));
     // A system message that is left out silently would change the answer.
     if (!*chat && system) {
       ThrowInvalidInput("system needs a chat template; name one with chat_template=");
     }
-    if (!*chat) return Generate(PromptText{.text = prompt}, on_text, options);
+    if (!*chat) return {.text = prompt};
     py::list messages;
     if (system) messages.append(py::dict("role"_a = "system", "content"_a = Text(*system)));
     messages.append(py::dict("role"_a = "user", "content"_a = Text(prompt)));
-    return Chat(messages, py::none(), on_text, options);
+    return model_.PromptOfChat(JsonText(messages), JsonText(py::none()));
+  }
+
+  GenerateReport Answer(const std::string& prompt, const std::optional<std::string>& system,
+                        const std::optional<bool>& chat, const py::object& on_text,
+                        const py::dict& options) {
+    return Generate({LaidOut(prompt, system, chat)}, on_text, options).front();
+  }
+  std::vector<GenerateReport> AnswerAll(const std::vector<std::string>& prompts,
+                                        const std::optional<std::string>& system,
+                                        const std::optional<bool>& chat, const py::dict& options) {
+    std::vector<PromptText> laid_out;
+    for (const std::string& prompt : prompts) laid_out.push_back(LaidOut(prompt, system, chat));
+    return Generate(laid_out, py::none(), options);
   }
 
   GenerateReport Chat(const py::object& messages, const py::object& tools,
                       const py::object& on_text, const py::dict& options) {
-    return Generate(model_.PromptOfChat(JsonText(messages), JsonText(tools)), on_text, options);
+    const PromptText prompt = model_.PromptOfChat(JsonText(messages), JsonText(tools));
+    return Generate({prompt}, on_text, options).front();
   }
 
   std::string ChatPrompt(const py::object& messages, const py::object& tools) const {
@@ -216,6 +231,7 @@ void BindModel(py::module_& module) {
       .def(py::init(&LoadModel), "options"_a, "on_load"_a = py::none(), "context"_a = py::none())
       .def("generate", &LoadedModel::Answer, "prompt"_a, "system"_a, "chat"_a, "on_text"_a,
            "options"_a)
+      .def("generate_all", &LoadedModel::AnswerAll, "prompts"_a, "system"_a, "chat"_a, "options"_a)
       .def("chat", &LoadedModel::Chat)
       .def("chat_prompt",
            [](const LoadedModel& m, const py::object& messages, const py::object& tools) {

@@ -129,6 +129,24 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
   return a < b + b_count && b < a + a_count && a_count > 0 && b_count > 0;
 }
 
+void CheckRanges(Checker& check, const ops::Linear& op) {
+  if (op.order == SumOrder::kFew) check.AtLeast("few rows", op.x.rows, kMostFewRows);
+  if (op.order != SumOrder::kFew) check.Equal("ranges of many rows", 0, std::ssize(op.ranges));
+  std::int64_t end = op.ranges.empty() ? op.x.rows : 0;
+  for (const LoraRows& range : op.ranges) {
+    check.Equal("begin of a range", end, range.begin);
+    check.Equal("adapters of a range", std::ssize(op.linears), std::ssize(range.loras));
+    end += range.rows;
+  }
+  check.Equal("rows of all ranges", op.x.rows, end);
+  for (const LinearView& linear : op.linears) {
+    if (op.order != SumOrder::kFastest && linear.lora.dropout > 0) {
+      check.Fail("lora.dropout", "0 in this order of sums", "dropout");
+    }
+    if (!op.ranges.empty()) check.Absent("lora.a beside ranges", linear.lora.a);
+  }
+}
+
 // ---- One check for each op, in the order of ops.h; others are in expert_checks.cc and
 // recurrent_checks.cc.
 
@@ -172,10 +190,18 @@ void Check(Checker& check, const ops::RmsNormBackward& op) {
 void Check(Checker& check, const ops::Linear& op) {
   check.Activation("x", op.x, op.x.rows, op.x.cols);
   check.Equal("number of outputs", std::ssize(op.linears), std::ssize(op.outputs));
+  CheckRanges(check, op);
   for (std::size_t l = 0; l < op.linears.size(); ++l) {
     check.SetLinear(l);
+    std::int64_t rank = op.linears[l].lora.a.rows;
     CheckLinear(check, op.linears[l], op.x.cols);
-    CheckOutput(check, op.x, op.linears[l], op.linears[l].lora.a.rows, op.outputs[l], op.store);
+    for (const LoraRows& range : op.ranges) {
+      CheckLinear(check, {op.linears[l].weight, {}, range.loras[l]}, op.x.cols);
+      rank = std::max(rank, range.loras[l].a.rows);
+    }
+    // As wide as the layout, where it may serve wider adapters.
+    if (!op.ranges.empty()) rank = std::max(rank, op.outputs[l].u.cols);
+    CheckOutput(check, op.x, op.linears[l], rank, op.outputs[l], op.store);
   }
 }
 

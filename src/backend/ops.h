@@ -69,6 +69,22 @@ struct LinearOutput {
   ConstMatrixView base = {};
 };
 
+// Rows of an adapter of their own.
+struct LoraRows {
+  std::int64_t begin = 0;
+  std::int64_t rows = 0;
+  std::span<const LoraView> loras;  // of each linear
+};
+
+// The order in which a product sums over I. With kFew and kMany, the bits of a row depend on no
+// other row, nor on how many there are; those of one differ from those of the other.
+enum class SumOrder : std::uint8_t {
+  kFastest,  // for this number of rows
+  kFew,      // fast for few rows: at most kMostFewRows
+  kMany,     // fast for many rows
+};
+inline constexpr std::int64_t kMostFewRows = 96;
+
 struct LinearGradient {
   ConstMatrixView dy;  // (N, O)
   ConstMatrixView u;   // (N, R) wide, from the forward pass
@@ -173,12 +189,19 @@ struct RmsNormBackward {
 // For each linear of a group that reads the same x:
 //   u = drop(x) A^T;  y = [base +] x W^T + bias + scale * u B^T
 // drop scales by 1 / (1 - dropout).
+//
+// With another order than kFastest there is no dropout. With kFew, rows may have adapters of their
+// own: a weight is read once for all of them.
 struct Linear {
   static constexpr const char* kName = "Linear";
   std::span<const LinearView> linears;
   ConstMatrixView x;                      // (N, I)
   std::span<const LinearOutput> outputs;  // one of each linear
   Store store = Store::kSet;
+  SumOrder order = SumOrder::kFastest;
+  // With kFew, in place of the adapters of the linears, or empty: all rows, in order. A range uses
+  // the first columns of u.
+  std::span<const LoraRows> ranges = {};
 };
 
 // For each linear: du = scale * dy B;  db_acc += scale * dy^T u;  da_acc += du^T drop(x);
@@ -201,6 +224,7 @@ struct ExpertLinear {
   std::span<const std::int32_t> begin;    // (E + 1) in host memory, as of RouteExperts
   ConstMatrixView x;                      // (S, I)
   std::span<const LinearOutput> outputs;  // (group)
+  SumOrder order = SumOrder::kFastest;    // as of Linear
 };
 
 // gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are

@@ -72,8 +72,32 @@ void Run(const ops::RmsNormBackward& op) {
 
 // ---- Linears.
 
+void Run(const ops::Linear& op);
+
+// Rows of each adapter are a Linear of their own.
+void RunRanges(const ops::Linear& op) {
+  for (const LoraRows& range : op.ranges) {
+    std::vector<LinearView> linears(op.linears.begin(), op.linears.end());
+    std::vector<LinearOutput> outputs(op.outputs.begin(), op.outputs.end());
+    const auto cut = [&](auto& m) {
+      if (!m.empty()) m = Rows(m, range.begin, range.rows);
+    };
+    for (std::size_t l = 0; l < linears.size(); ++l) {
+      linears[l].lora = range.loras[l];
+      cut(outputs[l].y);
+      cut(outputs[l].base);
+      cut(outputs[l].u);
+      outputs[l].u = Columns(outputs[l].u, 0, range.loras[l].a.rows);
+    }
+    ConstMatrixView x = op.x;
+    cut(x);
+    Run(ops::Linear{linears, x, outputs, op.store});
+  }
+}
+
 // The weight is widened for each call: as large as the dense matrix in T.
 void Run(const ops::Linear& op) {
+  if (!op.ranges.empty()) return RunRanges(op);
   Dispatch(op.kName, op.x.dtype, [&]<typename T>() {
     for (std::size_t l = 0; l < op.linears.size(); ++l) {
       const std::vector<T> weight = Widened<T>(op.linears[l].weight);

@@ -1,18 +1,18 @@
 #include "inference/generation_memory.h"
 
+#include "pass/slot_pass.h"
+
 namespace qlora {
 
 // Members are initialized in the order of their declaration, and each needs those before it.
 GenerationBuffers::GenerationBuffers(Backend& backend, const DecoderConfig& config,
                                      const DecoderWeights& weights, const Precision& precision,
-                                     const Adapters& adapters, std::int64_t max_rows,
-                                     std::int64_t max_positions)
-    : rows(max_rows),
-      positions(max_positions),
-      decoder(backend, config, weights, precision, max_positions),
-      activations(ReserveEvaluation(decoder, adapters, max_rows)),
+                                     const Adapters& adapters, const GenerationSize& largest)
+    : size(largest),
+      decoder(backend, config, weights, precision, size.positions),
+      activations(ReserveSlots(decoder, adapters, size.rows)),
       passes(decoder, adapters, activations),
-      state(backend.memory(), config, precision, max_positions) {}
+      pool(backend.memory(), config, precision, size.slots, size.positions) {}
 
 GenerationMemory::GenerationMemory(Backend& backend, const DecoderConfig& config,
                                    const DecoderWeights& weights, const Precision& precision,
@@ -23,15 +23,12 @@ GenerationMemory::GenerationMemory(Backend& backend, const DecoderConfig& config
       precision_(precision),
       adapters_(std::move(adapters)) {}
 
-std::unique_ptr<GenerationBuffers> GenerationMemory::Take(std::int64_t rows,
-                                                          std::int64_t positions) {
-  if (kept_ != nullptr && rows <= kept_->rows && positions <= kept_->positions) {
-    return std::move(kept_);
-  }
-  // Before others are made: both would be more than any text needs.
+std::unique_ptr<GenerationBuffers> GenerationMemory::Take(const GenerationSize& size) {
+  if (kept_ != nullptr && kept_->size.Holds(size)) return std::move(kept_);
+  // Before others are made: both would be more than any call needs.
   Free();
   return std::make_unique<GenerationBuffers>(backend_, config_, weights_, precision_, adapters_,
-                                             rows, positions);
+                                             size);
 }
 
 }  // namespace qlora

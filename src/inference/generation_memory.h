@@ -1,5 +1,5 @@
-// The memory in which a model writes texts. It is kept from one text to the next, so that a second
-// text of the same size allocates nothing.
+// The memory in which a model writes texts. It is kept from call to call, so that a second one of
+// the same size allocates nothing.
 #ifndef QLORA_INFERENCE_GENERATION_MEMORY_H_
 #define QLORA_INFERENCE_GENERATION_MEMORY_H_
 
@@ -9,28 +9,37 @@
 
 #include "pass/decoder.h"
 #include "pass/eval_memory.h"
-#include "pass/sequence_state.h"
+#include "pass/state_pool.h"
 
 namespace qlora {
 
-// Everything that a CachedSequence needs: rotary tables, activations, keys and values.
+struct GenerationSize {
+  std::int64_t rows = 0;       // of one pass, at most
+  std::int64_t positions = 0;  // of a sequence, at most
+  std::int64_t slots = 1;      // sequences at a time
+
+  bool Holds(const GenerationSize& other) const {
+    return other.rows <= rows && other.positions <= positions && other.slots <= slots;
+  }
+};
+
+// Everything that an Engine needs: rotary tables, activations, slots.
 struct GenerationBuffers {
   GenerationBuffers(Backend& backend, const DecoderConfig& config, const DecoderWeights& weights,
-                    const Precision& precision, const Adapters& adapters, std::int64_t max_rows,
-                    std::int64_t max_positions);
+                    const Precision& precision, const Adapters& adapters,
+                    const GenerationSize& largest);
   GenerationBuffers(const GenerationBuffers&) = delete;
   GenerationBuffers& operator=(const GenerationBuffers&) = delete;
 
-  const std::int64_t rows;       // of one pass, at most
-  const std::int64_t positions;  // of a sequence, at most
+  const GenerationSize size;
   const Decoder decoder;
   Arena activations;
   EvalMemory passes;  // in `activations`
-  StateMemory state;
+  PoolMemory pool;
 };
 
-// Keeps one set of buffers. A text that needs larger ones replaces it, so that there is never more
-// memory than one text needs.
+// Keeps one set of buffers. A call that needs larger ones replaces it, so that there is never more
+// memory than one call needs.
 class GenerationMemory {
  public:
   // All must outlive this; adapters: the adapters of the passes.
@@ -38,10 +47,10 @@ class GenerationMemory {
                    const Precision& precision, Adapters adapters);
 
   // The buffers that were kept where they are large enough. Otherwise these are freed, then new
-  // ones of this size are made, and the workspace of their passes is reserved. A text that is begun
+  // ones of this size are made, and the workspace of their passes is reserved. A call that begins
   // while another one has the buffers gets its own. Errors: OutOfMemory.
-  std::unique_ptr<GenerationBuffers> Take(std::int64_t rows, std::int64_t positions);
-  // Keeps the buffers of a text that has ended.
+  std::unique_ptr<GenerationBuffers> Take(const GenerationSize& size);
+  // Keeps the buffers of a call that has ended.
   void Keep(std::unique_ptr<GenerationBuffers> buffers) { kept_ = std::move(buffers); }
   // Frees the kept memory.
   void Free() { kept_.reset(); }

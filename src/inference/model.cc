@@ -5,25 +5,16 @@
 #include <optional>
 
 #include "base/check.h"
-#include "base/stopwatch.h"
 #include "hub/hub_adapter.h"
-#include "inference/cached_sequence.h"
 #include "inference/continuation_scores.h"
 #include "inference/generation_config.h"
 #include "inference/loaded_model.h"
 #include "inference/model_decisions.h"
 #include "inference/model_evaluation.h"
-#include "inference/sampler.h"
-#include "inference/stop_text.h"
-#include "pass/decoder.h"
+#include "inference/text_answers.h"
+#include "pass/state_pool.h"
 
 namespace qlora {
-namespace {
-
-// Rows of one pass over a prompt: enough for full speed, few enough for little memory.
-constexpr std::int64_t kPrefillRows = 512;
-
-}  // namespace
 
 class Model::Impl {
  public:
@@ -34,66 +25,30 @@ class Model::Impl {
 
   LoadedModel& model() { return model_; }
 
-  // One pass over the prompt, then one for each token.
-  GenerateReport Generate(const PromptText& prompt, const GenerateOptions& options,
-                          const std::function<bool(std::string_view)>& on_text) {
-    std::vector<std::int32_t> ids = EncodePrompt(model_.tokenizer, prompt);
-    if (ids.empty() && model_.tokenizer.bos_id()) ids = {*model_.tokenizer.bos_id()};
-    CheckPrompt(ids, options);
-    const auto prompt_rows = static_cast<std::int64_t>(ids.size());
-    // Positions of the prompt and its answer, at most those of the model.
-    const std::int64_t capacity =
-        prompt_rows +
-        std::min(options.max_new_tokens, model_.config.max_position_embeddings - prompt_rows);
-
-    const std::int64_t rows = std::min(prompt_rows, kPrefillRows);
-    std::unique_ptr<GenerationBuffers> buffers = model_.memory->Take(rows, capacity);
-    model_.UseNorms();
-    CachedSequence sequence(buffers->decoder, model_.AdapterFor(false), buffers->passes, rows,
-                            buffers->state.state());
-    Sampler sampler(options);
-    Tokenizer::StreamDecoder stream(model_.tokenizer, true, ids);
-    GenerateReport report;
-    report.prompt_tokens = prompt_rows;
-
-    StopText stop(options.stop);
-    // Hands on text that is certain. Returns false when the answer ends here.
-    const auto emit = [&](const std::string& piece) {
-      report.text += piece;
-      const bool wanted = piece.empty() || !on_text || on_text(piece);
-      if (!wanted) report.stop_reason = StopReason::kCaller;
-      if (stop.found()) report.stop_reason = StopReason::kStopText;
-      return wanted && !stop.found();
-    };
-    // The reason if nothing else ends the answer.
-    report.stop_reason = options.max_new_tokens > capacity - prompt_rows
-                             ? StopReason::kContext
-                             : StopReason::kMaxNewTokens;
-    const Stopwatch watch;
-    const auto next = [&](std::span<const float> logits) -> std::optional<std::int32_t> {
-      if (report.new_tokens == 0) report.prefill_seconds = watch.seconds();
-      // The number of new tokens numbers the draws, so a seed gives the same answer again.
-      const std::int32_t token = sampler.Next(logits, ids, report.new_tokens);
-      ids.push_back(token);
-      ++report.new_tokens;
-      if (model_.prompts.IsEnd(token)) {
-        report.stopped_at_eos = true;
-        report.stop_reason = StopReason::kEos;
-        return std::nullopt;
-      }
-      return emit(stop.Add(stream.Add(token))) ? std::optional(token) : std::nullopt;
-    };
-    // A copy of the prompt, because its tokens are appended to.
-    sequence.Generate(std::vector(ids), capacity - prompt_rows, next);
-    // The text that was held back because a character or a stop text might have followed.
-    if (!stop.found() && report.stop_reason != StopReason::kCaller) {
-      std::string held = stop.Add(stream.Finish());
-      held += stop.Finish();
-      emit(held);
+  // All prompts at the same time, as many as have room.
+  std::vector<GenerateReport> Generate(std::span<const PromptText> prompts,
+                                       const GenerateOptions& options, const OnText& on_text) {
+    std::vector<EngineRequest> requests;
+    GenerationSize size;
+    for (const PromptText& prompt : prompts) {
+      const EngineRequest& request = requests.emplace_back(RequestFor(prompt, options));
+      const std::int64_t rows = std::ssize(request.prompt);
+      size.rows = std::min(size.rows + rows, kMostPromptRows);
+      size.positions = std::max(size.positions, rows + request.options.max_new_tokens);
     }
-    report.decode_seconds = watch.seconds() - report.prefill_seconds;
+    if (requests.empty()) return {};
+    size.slots = SlotsFor(std::ssize(requests), size.positions);
+    std::unique_ptr<GenerationBuffers> buffers = model_.memory->Take(size);
+    model_.UseNorms();
+    Engine engine(buffers->decoder, buffers->passes, buffers->pool.pool(), buffers->size.rows);
+    std::vector<GenerateReport> reports = WriteAnswers(engine, requests, model_.tokenizer, on_text);
+    for (std::size_t i = 0; i < reports.size(); ++i) {
+      const bool is_cut = requests[i].options.max_new_tokens < options.max_new_tokens;
+      StopReason& reason = reports[i].stop_reason;
+      if (is_cut && reason == StopReason::kMaxNewTokens) reason = StopReason::kContext;
+    }
     model_.memory->Keep(std::move(buffers));
-    return report;
+    return reports;
   }
 
   std::vector<std::vector<ContinuationScore>> Score(
@@ -159,6 +114,30 @@ class Model::Impl {
   }
 
  private:
+  EngineRequest RequestFor(const PromptText& prompt, const GenerateOptions& options) const {
+    EngineRequest request{.prompt = EncodePrompt(model_.tokenizer, prompt),
+                          .adapter = model_.AdapterFor(false),
+                          .options = options,
+                          .ends = model_.prompts.ends()};
+    std::vector<std::int32_t>& ids = request.prompt;
+    if (ids.empty() && model_.tokenizer.bos_id()) ids = {*model_.tokenizer.bos_id()};
+    CheckPrompt(ids, options);
+    // Prompt and answer have at most the positions of the model.
+    const std::int64_t room = model_.config.max_position_embeddings - std::ssize(ids);
+    request.options.max_new_tokens = std::min(options.max_new_tokens, room);
+    return request;
+  }
+
+  // Sequences that are written at the same time, in half of the memory that is free.
+  std::int64_t SlotsFor(std::int64_t requests, std::int64_t positions) const {
+    constexpr std::int64_t kMostSlots = 16;
+    const std::size_t bytes = BytesOfPool(model_.config, model_.precision, 1, positions);
+    const std::size_t fit =
+        model_.backend->memory().Available() / 2 / std::max<std::size_t>(1, bytes);
+    const auto most = static_cast<std::int64_t>(std::min<std::size_t>(fit, kMostSlots));
+    return std::clamp<std::int64_t>(most, 1, requests);
+  }
+
   // Refuses what no pass can be run on, before memory is taken.
   void CheckPrompt(const std::vector<std::int32_t>& ids, const GenerateOptions& options) const {
     if (ids.empty()) ThrowInvalidInput("the prompt is empty and this model has no BOS token");
@@ -204,12 +183,21 @@ ModelOptions Model::base_options() const { return impl_->model().BaseOptions(); 
 GenerateReport Model::Generate(std::string_view prompt, const GenerateOptions& options,
                                const std::function<bool(std::string_view piece)>& on_text,
                                bool add_special_tokens) {
-  return impl_->Generate({std::string(prompt), add_special_tokens}, options, on_text);
+  return Generate(PromptText{std::string(prompt), add_special_tokens}, options, on_text);
 }
 
 GenerateReport Model::Generate(const PromptText& prompt, const GenerateOptions& options,
                                const std::function<bool(std::string_view piece)>& on_text) {
-  return impl_->Generate(prompt, options, on_text);
+  const auto each = [&](std::int64_t, std::string_view piece) {
+    return !on_text || on_text(piece);
+  };
+  return std::move(impl_->Generate({&prompt, 1}, options, each).front());
+}
+
+std::vector<GenerateReport> Model::Generate(
+    std::span<const PromptText> prompts, const GenerateOptions& options,
+    const std::function<bool(std::int64_t i, std::string_view piece)>& on_text) {
+  return impl_->Generate(prompts, options, on_text);
 }
 
 std::string_view StopReasonName(StopReason reason) {

@@ -16,16 +16,15 @@
 #include "base/check.h"
 #include "pass/layer.h"
 #include "pass/neftune.h"
-#include "pass/sequence_state.h"
 
 namespace qlora {
 namespace {
 
-void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, SequenceState* state,
+void ForwardLayers(const Decoder& decoder, const PassInputs& inputs, const StatePool* pool,
                    const InputObserver* observer, Activations& activations) {
   const IndexRange here = decoder.config().layers_here();
   for (std::int64_t l = here.begin; l < here.end; ++l) {
-    Layer layer({decoder, inputs, l, state, observer, activations});
+    Layer layer({decoder, inputs, l, pool, observer, activations});
     layer.ForwardMixer();
     layer.ForwardMlp(l + 1 == here.end ? activations.x_out : activations.layers[l + 1].x_in);
   }
@@ -64,9 +63,9 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
   ForwardLayers(decoder, inputs, nullptr, watches, activations);
 }
 
-void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
-                   Activations& activations) {
-  ForwardLayers(decoder, inputs, &state, nullptr, activations);
+void ForwardSlots(const Decoder& decoder, const PassInputs& inputs, const StatePool& pool,
+                  Activations& activations) {
+  ForwardLayers(decoder, inputs, &pool, nullptr, activations);
 }
 
 void Backward(const Decoder& decoder, const PassInputs& inputs,

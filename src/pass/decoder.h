@@ -12,15 +12,16 @@
 //   linear_group.h  the linears that share an input, with the adapter of each range of rows
 //   loss.h          head, loss and log-probabilities, a chunk of rows at a time
 //   dora.h, neftune.h   the buffers and steps that each method adds
-//   sequence_state.h   what a sequence carries from pass to pass: the states of its mixers
+//   state_pool.h    what sequences carry from pass to pass: the states of their mixers, in slots
+//   slot_pass.h     passes over rows of many such sequences, for their next tokens
 //
 // Gradients are written by hand: there is no graph and no autograd, and only adapters receive
 // weight gradients. Embeddings and heads that are trained in full take the place of the tables of
 // the base (EmbeddingOf and HeadOf in adapter/lora.h).
 //
 // Batches are never padded. Sequences are stored one after the other (base/batch.h), attention
-// stays inside a sequence, and each sequence chooses its rotary table and, except with experts, its
-// adapter. So packing changes nothing in the model.
+// stays inside a sequence, and each sequence chooses its rotary table and its adapter. So packing
+// changes nothing in the model.
 //
 // Because the decoder runs on any backend, tests run it on complex numbers and check its gradients
 // as a whole by complex step (tests/pass/decoder_gradient_test.cc).
@@ -38,7 +39,7 @@
 #include "pass/activations.h"
 #include "pass/pass_inputs.h"
 #include "pass/rope.h"
-#include "pass/sequence_state.h"
+#include "pass/state_pool.h"
 
 namespace qlora {
 
@@ -77,10 +78,10 @@ void Forward(const Decoder& decoder, const PassInputs& inputs, Activations& acti
 // per-layer embeddings to where all layers do; a part of Forward. observer: or null.
 void Embed(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
            const InputObserver* observer = nullptr);
-// After Embed: runs all layers on the next tokens of one sequence, which go on from its state and
-// leave theirs in it. The caller changes the length of the state. inputs: from PrepareNextInputs.
-void ForwardCached(const Decoder& decoder, const PassInputs& inputs, SequenceState& state,
-                   Activations& activations);
+// After Embed: runs all layers on the next tokens of sequences, which go on from their slots and
+// leave their states there. inputs: from PrepareSlotInputs.
+void ForwardSlots(const Decoder& decoder, const PassInputs& inputs, const StatePool& pool,
+                  Activations& activations);
 
 // Adds the gradients of every matrix of `trained`, which is the adapter of all rows of `inputs`,
 // from activations.dx, which is consumed. Forward and LossAndGradient must have run on the same

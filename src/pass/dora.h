@@ -29,7 +29,8 @@ DoraBuffers LayoutDora(Carver& carver, std::int64_t widest, std::int64_t widest_
 // views and loras: of the linears of a group.
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                 std::span<const LinearOutput> outputs, Store store, DoraBuffers& buffers);
+                 std::span<const LinearOutput> outputs, Store store, SumOrder order,
+                 DoraBuffers& buffers);
 
 // d_magnitude += (the sum over the rows of dy z) / norm;  the dy of `gradients` becomes
 // dz = gain dy. The norm counts as a constant. us receive drop(x) A^T again, the same bits.

@@ -43,7 +43,35 @@ std::vector<LinearOutput> OutputsOf(const AdapterRows& range, std::span<const Li
   return out;
 }
 
+bool HasDora(const AdapterRows& range) {
+  return range.adapter != nullptr && range.adapter->config().use_dora;
+}
+
+// One product reads the weights for the rows of all adapters.
+void ForwardRanges(const LayerContext& context, LinearGroup group, const MatrixView& x,
+                   std::span<const LinearOutput> outputs, Store store) {
+  const std::vector<LinearView> views = BindGroup(context, group, nullptr);
+  std::vector<LoraView> loras;  // of the group, one range after the other
+  for (const AdapterRows& range : context.inputs.adapters) {
+    for (const LinearView& view : BindGroup(context, group, range.adapter)) {
+      loras.push_back(view.lora);
+    }
+  }
+  std::vector<LoraRows> ranges;
+  for (const AdapterRows& range : context.inputs.adapters) {
+    const std::span of_range = std::span(loras).subspan(ranges.size() * views.size(), views.size());
+    ranges.push_back({range.begin, range.rows, of_range});
+  }
+  context.Run(ops::Linear{views, x, outputs, store, SumOrder::kFew, ranges});
+}
+
 }  // namespace
+
+void LayerContext::ClearNewSlots(const MatrixView& all) const {
+  if (all.empty()) return;
+  const std::int64_t rows = all.rows / pool->slots;
+  for (const std::int64_t slot : inputs.new_slots) Run(ops::Zero{Rows(all, slot * rows, rows)});
+}
 
 std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group,
                                   const LoraAdapter* adapter) {
@@ -68,24 +96,54 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   return views;
 }
 
+std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group) {
+  const std::vector<AdapterRows>& ranges = context.inputs.adapters;
+  std::vector<std::vector<LinearView>> all;
+  for (const AdapterRows& range : ranges) all.push_back(BindGroup(context, group, range.adapter));
+  if (all.size() == 1) return std::move(all.front());
+  const std::int64_t of_expert = std::ssize(all.front()) / context.config().experts().num_experts;
+  std::vector<LinearView> views;
+  for (std::int64_t first = 0; first < std::ssize(all.front()); first += of_expert) {
+    for (const std::vector<LinearView>& of : all) {
+      views.insert(views.end(), of.begin() + first, of.begin() + first + of_expert);
+    }
+  }
+  return views;
+}
+
+LinearOutput OutputOfExperts(const MatrixView& y, const MatrixView& u,
+                             std::span<const LinearView> linears, std::int64_t group,
+                             std::int64_t i) {
+  std::int64_t rank = 0;
+  for (std::int64_t l = i; l < std::ssize(linears); l += group) {
+    rank = std::max(rank, linears[l].lora.a.rows);
+  }
+  return {y, rank == 0 ? MatrixView{} : Columns(u, 0, rank)};
+}
+
 MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
   return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }
 
 void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixView& x,
                   std::span<const LinearOutput> outputs, Store store) {
-  // Each range of rows with its own adapter is a separate product. Training and generation have one
-  // range.
   context.Observe(group, x);
-  for (const AdapterRows& range : context.inputs.adapters) {
+  const PassInputs& inputs = context.inputs;
+  if (inputs.order == SumOrder::kFew && inputs.adapters.size() > 1 &&
+      std::ranges::none_of(inputs.adapters, HasDora)) {
+    return ForwardRanges(context, group, x, outputs, store);
+  }
+  // Otherwise each range of rows with its own adapter is a separate product. Training has one
+  // range.
+  for (const AdapterRows& range : inputs.adapters) {
     const std::vector<LinearView> views = BindGroup(context, group, range.adapter);
     const MatrixView rows = Rows(x, range.begin, range.rows);
     const std::vector<LinearOutput> out = OutputsOf(range, views, outputs);
-    if (range.adapter != nullptr && range.adapter->config().use_dora) {
+    if (HasDora(range)) {
       ForwardDora(context.backend(), views, GroupOf(range.adapter->layers()[context.layer], group),
-                  rows, out, store, context.buffers.dora);
+                  rows, out, store, inputs.order, context.buffers.dora);
     } else {
-      context.backend().Run(ops::Linear{views, rows, out, store});
+      context.Run(ops::Linear{views, rows, out, store, inputs.order});
     }
   }
 }

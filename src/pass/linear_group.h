@@ -15,7 +15,7 @@ struct LayerContext {
   const Decoder& decoder;
   const PassInputs& inputs;
   std::int64_t layer;
-  SequenceState* state;           // or null; the pass goes on from it, and leaves its own there
+  const StatePool* pool;  // or null; sequences go on from their slots, and leave theirs there
   const InputObserver* observer;  // or null
   Activations& buffers;
   bool trains_below = true;  // the backward pass needs the gradient below this layer
@@ -25,8 +25,8 @@ struct LayerContext {
   const LayerWeights& weights() const { return decoder.weights().layers[layer]; }
   LayerActivations& activations() const { return buffers.layers[layer]; }
   const PerLinear<MatrixView>& u() const { return activations().u; }
-  // A new sequence, whose state is zero.
-  bool begins_sequence() const { return state != nullptr && state->length == 0; }
+  // Sequences begin with an empty state. all: that of every slot; may be empty.
+  void ClearNewSlots(const MatrixView& all) const;
   template <typename AnyOp>
   void Run(const AnyOp& op) const {
     backend().Run(op);
@@ -53,10 +53,13 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
                    std::span<const ConstMatrixView> dys, std::span<const MatrixView> us,
                    const MatrixView& dx, LoraAdapter& trained);
 
-// The adapter of all rows, or null: experts have no ranges of rows with different ones.
-inline const LoraAdapter* AdapterOfAll(const PassInputs& inputs) {
-  return inputs.adapters.front().adapter;
-}
+// The linears of expert 0, then of expert 1 ...; those of an expert are there for each range of
+// rows with an adapter, one after the other, as FetchBegin counts their slots.
+std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group);
+// The output y, u of linear i of the `group` of each expert: the columns of u that they use.
+LinearOutput OutputOfExperts(const MatrixView& y, const MatrixView& u,
+                             std::span<const LinearView> linears, std::int64_t group,
+                             std::int64_t i);
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
                                             std::span<const ConstMatrixView> dys,

@@ -17,24 +17,31 @@ IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
   return {all.data + begin, count};
 }
 
+// The head of each range of head rows.
+struct Heads {
+  std::span<const AdapterRows> ranges;
+  SumOrder order = SumOrder::kFastest;
+};
+
 // logits = norm W^T, with the head of the adapter of each row. begin: of the first row in
 // head_rows.
-void MultiplyHeads(const Decoder& decoder, std::span<const AdapterRows> heads, std::int64_t begin,
+void MultiplyHeads(const Decoder& decoder, const Heads& heads, std::int64_t begin,
                    const MatrixView& norm, const MatrixView& logits) {
-  for (const AdapterRows& range : heads) {
+  for (const AdapterRows& range : heads.ranges) {
     const std::int64_t first = std::max(range.begin, begin) - begin;
     const std::int64_t last = std::min(range.begin + range.rows, begin + norm.rows) - begin;
     if (first >= last) continue;
     const LinearView head{HeadOf(decoder.weights(), range.adapter), {}, {}};
     const LinearOutput out{Rows(logits, first, last - first), {}};
-    decoder.backend().Run(ops::Linear{{&head, 1}, Rows(norm, first, last - first), {&out, 1}});
+    decoder.backend().Run(ops::Linear{
+        {&head, 1}, Rows(norm, first, last - first), {&out, 1}, Store::kSet, heads.order});
   }
 }
 
 // Logits of the next head rows, which are `rows` of a residual stream, into rows [at, at + count)
 // of the buffers of the head. begin: of the first of them in head_rows.
 MatrixView LogitsOf(const Decoder& decoder, const ConstMatrixView& stream, const IndexView& rows,
-                    std::span<const AdapterRows> heads, std::int64_t begin, std::int64_t at,
+                    const Heads& heads, std::int64_t begin, std::int64_t at,
                     Activations& activations) {
   Backend& backend = decoder.backend();
   const MatrixView x = Rows(activations.head_x, at, rows.size);
@@ -113,8 +120,10 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
 
 MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
                   std::int64_t count, Activations& activations) {
-  return LogitsOf(decoder, activations.x_out, Part(inputs.head_rows, begin, count), inputs.heads,
-                  begin, 0, activations);
+  // A prompt has one row of logits.
+  const SumOrder order = inputs.order == SumOrder::kFastest ? SumOrder::kFastest : SumOrder::kFew;
+  return LogitsOf(decoder, activations.x_out, Part(inputs.head_rows, begin, count),
+                  {inputs.heads, order}, begin, 0, activations);
 }
 
 void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,
@@ -191,7 +200,7 @@ double Divergence(const Decoder& decoder, const PassInputs& inputs, const ConstM
     const IndexView rows = Part(inputs.head_rows, begin, count);
     const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
     const MatrixView of_base =
-        LogitsOf(decoder, base, rows, {&base_head, 1}, begin, chunk, activations);
+        LogitsOf(decoder, base, rows, {{&base_head, 1}}, begin, chunk, activations);
     const MatrixView kl = Columns(Rows(activations.row_stats, 0, 1), begin, count);
     backend.Run(ops::KlDivergence{decoder.config().final_softcap, static_cast<float>(scale),
                                   of_base, logits, kl});

@@ -1,13 +1,11 @@
 #include "pass/pass_inputs.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/check.h"
 #include "base/matrix.h"
 #include "pass/decoder.h"
 #include "pass/neftune.h"
-#include "pass/sequence_state.h"
 
 namespace qlora {
 namespace {
@@ -74,6 +72,13 @@ void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
   if (rows >= 1 && rows == buffers.indices.cols) return;
   ThrowRuntime("a pass over {} rows: the activations are laid out for {}", rows,
                buffers.indices.cols);
+}
+
+void CheckSlot(const SlotRows& part, const StatePool& pool) {
+  const std::int64_t end = part.first + std::ssize(part.ids);
+  if (part.slot >= 0 && part.slot < pool.slots && part.first >= 0 && end <= pool.capacity) return;
+  ThrowRuntime("a pool of {} slots of {} positions has no room for slot {} up to position {}",
+               pool.slots, pool.capacity, part.slot, end);
 }
 
 // The ranges of head rows with equal output heads. rows: head rows in rising order.
@@ -182,10 +187,6 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
   PassInputs inputs;
   inputs.rows = batch.rows();
   inputs.adapters = CoverRows(options.adapters, inputs.rows);
-  if (inputs.adapters.size() > 1 && config.experts().num_experts > 0) {
-    ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
-                 inputs.adapters.size());
-  }
   const std::vector<std::int64_t> lengths = AddSequences(batch, inputs);
   if (batch.unfolded_rows() > 0) Unfold(memory, batch, buffers, inputs);
   inputs.dropout = options.dropout;
@@ -236,32 +237,41 @@ void SetRowScale(const Decoder& decoder, std::span<const float> scale, const Pas
              Columns(activations.inputs.row_scale, 0, std::ssize(scale)));
 }
 
-PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const SequenceState& state, std::int64_t length,
-                             const LoraAdapter* adapter, Activations& activations) {
-  const InputBuffers& buffers = activations.inputs;
-  CheckLayout(std::ssize(ids), buffers);
-  CheckIndices("ids", ids, decoder.config().vocab_size);
-  if (state.length + std::ssize(ids) > state.capacity) {
-    ThrowRuntime("a state of {} positions has no room for {} tokens after {}", state.capacity,
-                 ids.size(), state.length);
-  }
+PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
+                             SumOrder order, const StatePool& pool, Activations& activations) {
   PassInputs inputs;
-  inputs.rows = std::ssize(ids);
-  inputs.adapters = CoverRows(ForAllRows(adapter, inputs.rows), inputs.rows);
-  // The queries are the last positions; keys are those of the state with the new keys behind it.
-  inputs.spans = {{0, inputs.rows, 0, state.length + inputs.rows}};
-  inputs.parts = {{0, inputs.rows}};
-  Indices indices(buffers.indices);
+  inputs.order = order;
+  std::vector<AdapterRows> adapters;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> positions;
+  std::vector<std::int64_t> begin = {0};
+  std::vector<std::int64_t> lengths;
+  std::vector<std::int32_t> last;
+  for (const SlotRows& part : slots) {
+    const std::int64_t rows = std::ssize(part.ids);
+    CheckSlot(part, pool);
+    // The queries are the last positions; keys are those of the slot with the new ones behind.
+    inputs.spans.push_back({inputs.rows, rows, part.slot * pool.capacity, part.first + rows});
+    inputs.parts.push_back({inputs.rows, rows, part.slot});
+    adapters.push_back({part.adapter, inputs.rows, rows});
+    if (part.first == 0) inputs.new_slots.push_back(part.slot);
+    ids.insert(ids.end(), part.ids.begin(), part.ids.end());
+    for (std::int64_t n = 0; n < rows; ++n) {
+      positions.push_back(static_cast<std::int32_t>(part.first + n));
+    }
+    lengths.push_back(part.length);
+    inputs.rows += rows;
+    begin.push_back(inputs.rows);
+    if (part.wants_logits) last.push_back(static_cast<std::int32_t>(inputs.rows - 1));
+  }
+  CheckLayout(inputs.rows, activations.inputs);
+  CheckIndices("ids", ids, decoder.config().vocab_size);
+  inputs.adapters = CoverRows(adapters, inputs.rows);
+  Indices indices(activations.inputs.indices);
   AddIds(decoder, ids, indices, inputs);
-  std::vector<std::int32_t> positions(ids.size());
-  std::iota(positions.begin(), positions.end(), static_cast<std::int32_t>(state.length));
-  const std::int64_t begin[] = {0, inputs.rows};
-  inputs.rope_rows = AddRopeRows(decoder, positions, begin, {&length, 1}, indices);
-  // Logits are needed for the next token alone.
-  const auto last = static_cast<std::int32_t>(inputs.rows - 1);
-  inputs.head_rows = indices.Add({&last, 1});
-  inputs.heads = HeadsOf(inputs.adapters, {&last, 1});
+  inputs.rope_rows = AddRopeRows(decoder, positions, begin, lengths, indices);
+  inputs.head_rows = indices.Add(last);
+  inputs.heads = HeadsOf(inputs.adapters, last);
   indices.Upload(decoder.backend().memory());
   return inputs;
 }

@@ -9,13 +9,12 @@
 #include "adapter/lora.h"
 #include "backend/ops.h"
 #include "base/batch.h"
-#include "pass/sequence_state.h"
+#include "pass/state_pool.h"
 
 namespace qlora {
 
 class Decoder;
 struct Activations;
-struct SequenceState;
 
 // The adapter of a range of rows; null: the base alone.
 struct AdapterRows {
@@ -41,6 +40,10 @@ struct PassInputs {
   // M unfolded rows, in which each sequence is whole.
   IndexView unfolded;  // (M) the row of each unfolded row; empty: no prefixes, and M is N
   IndexView folded;    // (N) the unfolded row of each row
+  // Of linears. With a pool not kFastest, so that the bits of a sequence depend on no other.
+  SumOrder order = SumOrder::kFastest;
+  // With a pool: the slots whose sequences begin, in the empty state.
+  std::vector<std::int64_t> new_slots;
   DropoutState dropout;
   IndexView ids;            // (N) rows of the token embedding
   IndexView per_layer_ids;  // (N) the same of the table of per-layer embeddings, where there is one
@@ -69,17 +72,29 @@ std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t row
 // Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
 // The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
 // caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
-// positions beyond the planned ones, and several adapters over experts.
+// positions beyond the planned ones.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
                          Activations& activations);
 // Gives the supervised rows of a training pass other factors.
 void SetRowScale(const Decoder& decoder, std::span<const float> scale, const PassInputs& inputs,
                  Activations& activations);
-// Uploads the next tokens of one cached sequence. length: of the sequence with all tokens that
-// follow before its tables are chosen again. head_rows is the last row.
-PassInputs PrepareNextInputs(const Decoder& decoder, std::span<const std::int32_t> ids,
-                             const SequenceState& state, std::int64_t length,
-                             const LoraAdapter* adapter, Activations& activations);
+
+// The next tokens of the sequence in a slot of a pool.
+struct SlotRows {
+  std::int64_t slot = 0;
+  std::int64_t first = 0;             // position of the first token; at 0 a sequence begins
+  std::span<const std::int32_t> ids;  // at least one
+  // Of the sequence with all tokens that follow before its tables are chosen again.
+  std::int64_t length = 0;
+  const LoraAdapter* adapter = nullptr;
+  bool wants_logits = true;  // of the last token
+};
+
+// Uploads the next tokens of sequences, one after the other; with kFew, at most kMostFewRows.
+// head_rows are the last rows of those that want logits. Errors: as PrepareInputs, and for slots
+// and positions that the pool lacks.
+PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
+                             SumOrder order, const StatePool& pool, Activations& activations);
 
 }  // namespace qlora
 

@@ -266,7 +266,8 @@ FittedRun FitMemory(const RunParts& run) {
       .eval_rows = EvalRowsOf(run, max_length),
       .in_flight = run.place.in_flight(),
       .recompute = {},
-      .anchor_rows = run.data.anchor_rows};
+      .anchor_rows = run.data.anchor_rows,
+      .writes_samples = !run.prompts.ids.empty()};
   AddUnfolded(run.data, fitted.needs);
   const Memory& memory = run.backend.memory();
   const int sharers = run.place.of_host;

@@ -49,9 +49,11 @@ const MemoryPart& LargestPart(const MemoryPlan& plan) {
 BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
                        const ActivationNeeds& needs) {
   const std::int64_t rows = std::max({needs.train_rows, needs.eval_rows, needs.anchor_rows});
-  return LimitsOf(config, {&adapter}, rows, HeadRows(config, rows),
-                  std::max({needs.train_rows, needs.train_unfolded, needs.anchor_rows}),
-                  needs.train_length);
+  BackendLimits limits = LimitsOf(
+      config, {&adapter}, rows, HeadRows(config, rows),
+      std::max({needs.train_rows, needs.train_unfolded, needs.anchor_rows}), needs.train_length);
+  limits.any_order = needs.writes_samples;
+  return limits;
 }
 
 std::vector<std::size_t> BytesOfPasses(const DecoderConfig& config, const LoraAdapter& adapter,

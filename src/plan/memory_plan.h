@@ -26,6 +26,7 @@ struct ActivationNeeds {
   std::int64_t train_unfolded = 0;  // Batch::unfolded_rows of the largest micro-batch
   std::int64_t eval_unfolded = 0;
   std::int64_t anchor_rows = 0;  // of an anchor, with gradients and without; 0: none
+  bool writes_samples = false;   // in passes of a pool, within eval_rows
 };
 
 // The largest operands of a run, for Backend::Reserve.

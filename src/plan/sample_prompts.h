@@ -20,10 +20,12 @@ namespace qlora {
 struct SamplePrompts {
   std::vector<std::vector<std::int32_t>> ids;  // tokens of each prompt, in its layout
   std::vector<std::int32_t> ends;              // tokens that end an answer
-  std::int64_t rows = 0;                       // tokens of the longest prompt
+  std::int64_t rows = 0;                       // of the largest pass
   std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
 
-  // Bytes of the keys and values of one prompt and its continuation.
+  // Prompts that are continued at the same time: as many as have keys and values in 64 MiB.
+  std::int64_t Slots(const DecoderConfig& config, const Precision& precision) const;
+  // Bytes of the keys and values of their prompts and continuations.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };
 

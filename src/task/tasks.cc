@@ -189,20 +189,26 @@ class TaskRun {
     }
   }
 
+  // All records at the same time, as many as have room.
   void RunAnswers() {
-    for (std::size_t i = 0; i < items_.size(); ++i) AddAnswer(i);
-  }
-
-  GenerateReport Answer(const std::string& context, const std::function<void()>& next) {
     GenerateOptions options;
     options.max_new_tokens = task_.max_gen_toks;
-    std::string answer;
-    return model_.Generate(PromptText{context, tokens_.add_bos_token}, options,
-                           [&](std::string_view piece) {
-                             next();
-                             answer += piece;
-                             return CutAtStops(answer, task_.until) == answer;
-                           });
+    std::vector<PromptText> prompts;
+    for (const TaskItem& item : items_) prompts.push_back({item.context, tokens_.add_bos_token});
+    std::vector<std::string> texts(items_.size());
+    std::int64_t begun = 0;
+    const auto next = [&](std::int64_t i) {
+      begun = std::max(begun, i);
+      if (progress_) progress_(begun, result_.records);
+    };
+    next(0);
+    const std::vector<GenerateReport> answers =
+        model_.Generate(prompts, options, [&](std::int64_t i, std::string_view piece) {
+          next(i);
+          texts[i] += piece;
+          return CutAtStops(texts[i], task_.until) == texts[i];
+        });
+    for (std::size_t i = 0; i < items_.size(); ++i) AddAnswer(items_[i], answers[i]);
   }
 
   // What a metric counts of an answer, and of how much.
@@ -222,13 +228,7 @@ class TaskRun {
     return {followed == total ? 1 : 0, 1};
   }
 
-  void AddAnswer(std::size_t i) {
-    const TaskItem& item = items_[i];
-    const auto next = [&] {
-      if (progress_) progress_(static_cast<std::int64_t>(i), result_.records);
-    };
-    next();
-    const GenerateReport report = Answer(item.context, next);
+  void AddAnswer(const TaskItem& item, const GenerateReport& report) {
     const std::string text = CutAtStops(report.text, task_.until);
     OrderedJson sample = SampleOf(item);
     sample["context"] = item.context;

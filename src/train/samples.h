@@ -2,12 +2,12 @@
 #ifndef QLORA_TRAIN_SAMPLES_H_
 #define QLORA_TRAIN_SAMPLES_H_
 
-#include <cstdint>
 #include <optional>
-#include <string>
+#include <vector>
 
 #include "log/run_log.h"
-#include "pass/sequence_state.h"
+#include "pass/state_pool.h"
+#include "qlora/model.h"
 #include "qlora/train_plan.h"
 #include "train/loaded_run.h"
 
@@ -25,13 +25,13 @@ class Samples {
   void Write(TrainPosition& at);
 
  private:
-  // The text that follows prompt i, of the likeliest tokens.
-  std::string TextAfter(std::int64_t i);
+  // What follows each prompt.
+  std::vector<GenerateReport> Texts();
 
   const TrainPlan& plan_;
   LoadedRun& loaded_;
   RunLog& log_;
-  std::optional<StateMemory> state_;
+  std::optional<PoolMemory> pool_;
 };
 
 }  // namespace qlora

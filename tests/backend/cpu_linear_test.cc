@@ -106,6 +106,122 @@ TEST_P(CpuLinear, ManyRowsEqualSeparateCalls) {
   }
 }
 
+constexpr WeightKind kAllKinds[] = {
+    WeightKind::kF32,          WeightKind::kF16,  WeightKind::kBF16,  WeightKind::kNf4,
+    WeightKind::kNf4DoubleBnb, WeightKind::kQ4_0, WeightKind::kIq4Nl, WeightKind::kQ8_0,
+    WeightKind::kMxfp4,        WeightKind::kQ4_K, WeightKind::kQ6_K};
+
+// Runs rows [begin, end) of a group as a product of their own.
+void RunRows(Backend& backend, LinearGroup& group, std::int64_t begin, std::int64_t end,
+             SumOrder order = SumOrder::kFew) {
+  std::vector<LinearOutput> outputs;
+  const auto cut = [&](Matrix& m) {
+    return m.empty() ? MatrixView{} : Rows(m.view(), begin, end - begin);
+  };
+  for (std::size_t l = 0; l < group.y.size(); ++l) {
+    outputs.push_back({cut(group.y[l]), cut(group.u[l])});
+  }
+  backend.Run(ops::Linear{group.Views(), cut(group.x), outputs, Store::kSet, order});
+}
+
+// In any number of other rows.
+void ExpectNoRowDependsOnOthers(Backend& backend, DType compute, const LinearCase& c,
+                                bool prepacked) {
+  LinearGroup whole = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+  if (prepacked) {
+    if (backend.PrepackedBytes(whole.weights[0].view().quantized) == 0) return;
+    whole.Prepack(backend);
+  }
+  backend.Reserve(LimitsOf(c));
+  LinearGroup parts = whole;
+  RunRows(backend, whole, 0, c.rows, c.order);
+  for (const std::int64_t most : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 25, 50, 96, 150}) {
+    if (most > c.rows) continue;
+    for (std::int64_t row = 0; row < c.rows; row += most) {
+      RunRows(backend, parts, row, std::min(row + most, c.rows), c.order);
+    }
+    for (std::size_t l = 0; l < c.out.size(); ++l) {
+      ExpectEqual(whole.y[l], parts.y[l], "y");
+      ExpectEqual(whole.u[l], parts.u[l], "u");
+    }
+  }
+}
+
+TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto backend = Make(compute);
+    for (const WeightKind kind : kAllKinds) {
+      const bool is_4bit = kind == WeightKind::kNf4 || kind == WeightKind::kNf4DoubleBnb;
+      const bool is_dense =
+          kind == WeightKind::kF32 || kind == WeightKind::kF16 || kind == WeightKind::kBF16;
+      for (const SumOrder order : {SumOrder::kFew, SumOrder::kMany}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", NameOf(compute), static_cast<int>(kind),
+                                 static_cast<int>(order)));
+        LinearCase c = {"case", kMostFewRows, 768, {48, 32}, kind, 8, true};
+        c.order = order;
+        // Several panels of rows of x.
+        if (order == SumOrder::kMany) c.rows = 200;
+        ExpectNoRowDependsOnOthers(*backend, compute, c, false);
+        if (is_4bit) ExpectNoRowDependsOnOthers(*backend, compute, c, true);
+        c.in = 700;  // no whole chunks
+        if (is_dense) ExpectNoRowDependsOnOthers(*backend, compute, c, false);
+      }
+    }
+  }
+}
+
+// One product for rows of several adapters has the bits of a product for each.
+TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    for (const WeightKind kind : {WeightKind::kBF16, WeightKind::kNf4, WeightKind::kQ4_K}) {
+      LinearCase c = {"case", 40, 256, {48, 33}, kind, 8, true};
+      c.order = SumOrder::kFew;
+      LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+      LinearGroup none = group;
+      LinearGroup other = group;
+      c.rank = 3;
+      const LinearGroup narrow = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 2);
+      c.rank = 8;
+      const auto backend = Make(compute);
+      backend->Reserve(LimitsOf(c));
+      std::vector<LinearView> views = group.Views();
+      std::vector<std::vector<LoraView>> loras(3);
+      for (std::size_t l = 0; l < views.size(); ++l) {
+        other.a[l] = narrow.a[l];
+        other.b[l] = narrow.b[l];
+        other.u[l] = narrow.u[l];
+        none.a[l] = none.b[l] = none.u[l] = Matrix();
+        loras[0].push_back(views[l].lora);
+        loras[1].push_back({});
+        loras[2].push_back(other.Views()[l].lora);
+        // One linear of the last adapter is not adapted.
+        if (l == 1) loras[2][l] = {};
+        views[l].lora = {};
+      }
+      other.a[1] = other.b[1] = other.u[1] = Matrix();
+      const LoraRows ranges[] = {{0, 10, loras[0]}, {10, 1, loras[1]}, {11, 29, loras[2]}};
+      LinearGroup together = group;
+      std::vector<LinearOutput> outputs;
+      for (std::size_t l = 0; l < views.size(); ++l) {
+        outputs.push_back({together.y[l].view(), together.u[l].view()});
+      }
+      backend->Run(ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet,
+                               SumOrder::kFew, ranges});
+      RunRows(*backend, group, 0, 10);
+      RunRows(*backend, none, 10, 11);
+      RunRows(*backend, other, 11, 40);
+      for (std::size_t l = 0; l < views.size(); ++l) {
+        for (std::int64_t n = 0; n < 40; ++n) {
+          const LinearGroup& of = n < 10 ? group : n < 11 ? none : other;
+          for (std::int64_t o = 0; o < c.out[l]; ++o) {
+            ASSERT_EQ(together.y[l](n, o), of.y[l](n, o)) << l << ' ' << n << ' ' << o;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Many rows of x read decoded rows, which do not depend on how the weight lay before.
 TEST_P(CpuLinear, PrepackedWeightsDecodeToTheSameBits) {
   for (const WeightKind kind : {WeightKind::kNf4, WeightKind::kNf4DoubleBnb}) {

@@ -10,7 +10,7 @@
 #include <map>
 
 #include "adapter/expert_stack.h"
-#include "inference/cached_sequence.h"
+#include "inference/engine.h"
 #include "io/json.h"
 #include "model/checkpoint.h"
 #include "model/golden.h"
@@ -191,16 +191,19 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
     const auto prompt = text.at("prompt_ids").get<std::vector<std::int32_t>>();
     const auto expected = text.at("new_ids").get<std::vector<std::int32_t>>();
     const auto length = static_cast<std::int64_t>(prompt.size() + expected.size());
-    Arena memory = ReserveEvaluation(*decoder_, {}, length);
+    const std::int64_t rows = Engine::LeastRows(config_);
+    Arena memory = ReserveSlots(*decoder_, {}, rows);
     EvalMemory passes(*decoder_, {}, memory);
-    StateMemory cache(backend_->memory(), config_, kFloat, length);
-    CachedSequence sequence(*decoder_, nullptr, passes, 7, cache.state());
-    std::vector<float> logits = sequence.Append(prompt);
-    for (const std::int32_t id : expected) {
-      const auto best = std::ranges::max_element(logits) - logits.begin();
-      ASSERT_EQ(best, id);
-      logits = sequence.Append({&id, 1});
+    const PoolMemory pool(backend_->memory(), config_, kFloat, 1, length);
+    Engine engine(*decoder_, passes, pool.pool(), rows);
+    EngineRequest request{.prompt = prompt};
+    request.options.max_new_tokens = std::ssize(expected);
+    engine.Submit(request);
+    std::vector<std::int32_t> found;
+    while (!engine.is_idle()) {
+      for (const EngineToken& token : engine.Step()) found.push_back(token.token);
     }
+    EXPECT_EQ(found, expected);
   }
 
   Context context_{2};

@@ -13,9 +13,9 @@
 
 #include "backend/backend_decorator.h"
 #include "backend/context_on.h"
-#include "inference/cached_sequence.h"
 #include "model/golden.h"
 #include "pass/random_decoder.h"
+#include "pass/slot_pass.h"
 #include "qlora/model.h"
 
 namespace qlora {
@@ -66,15 +66,34 @@ class CountingBackend final : public BackendDecorator {
   Memory& memory_;
 };
 
+// The logits of the last of `ids`, behind `first` tokens; rows: of a pass, at most.
+std::vector<float> Read(GenerationBuffers& buffers, std::span<const std::int32_t> ids,
+                        std::int64_t first, std::int64_t rows) {
+  const std::int64_t length = first + std::ssize(ids);
+  std::vector<std::vector<float>> logits;
+  for (std::int64_t begin = 0; begin < std::ssize(ids); begin += rows) {
+    const std::int64_t count = std::min(rows, std::ssize(ids) - begin);
+    const SlotRows next = {.first = first + begin,
+                           .ids = ids.subspan(begin, count),
+                           .length = length,
+                           .wants_logits = begin + count == std::ssize(ids)};
+    logits =
+        RunSlots(buffers.decoder, {&next, 1}, SumOrder::kMany, buffers.pool.pool(), buffers.passes);
+  }
+  return logits.front();
+}
+
 class GenerationMemoryTest : public testing::Test {
  protected:
   GenerationMemory NewMemory() { return {backend_, config_, weights_.get(), kFloat, {}}; }
 
   // The logits after the prompt and after each of the tokens that follow.
   std::vector<std::vector<float>> Logits(GenerationBuffers& buffers, std::int64_t rows) const {
-    CachedSequence sequence(buffers.decoder, nullptr, buffers.passes, rows, buffers.state.state());
-    std::vector<std::vector<float>> logits = {sequence.Append(std::vector{3, 1, 4, 1, 5})};
-    for (const std::int32_t id : {9, 2, 6}) logits.push_back(sequence.Append({&id, 1}));
+    const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6};
+    std::vector<std::vector<float>> logits = {Read(buffers, std::span(ids).first(5), 0, rows)};
+    for (std::int64_t n = 5; n < std::ssize(ids); ++n) {
+      logits.push_back(Read(buffers, std::span(ids).subspan(n, 1), n, rows));
+    }
     return logits;
   }
 
@@ -87,10 +106,10 @@ class GenerationMemoryTest : public testing::Test {
 
 TEST_F(GenerationMemoryTest, ATextThatFitsAllocatesNothing) {
   GenerationMemory memory = NewMemory();
-  memory.Keep(memory.Take(5, 20));
+  memory.Keep(memory.Take({5, 20}));
   const int allocations = counts_.allocations();
   for (const auto& [rows, positions] : std::vector<std::pair<int, int>>{{5, 20}, {3, 20}, {5, 9}}) {
-    auto buffers = memory.Take(rows, positions);
+    auto buffers = memory.Take({rows, positions});
     Logits(*buffers, rows);
     memory.Keep(std::move(buffers));
   }
@@ -104,13 +123,13 @@ TEST_F(GenerationMemoryTest, NoMoreIsHeldThanOneTextNeeds) {
   const std::vector<std::pair<int, int>> sizes = {{5, 10}, {2, 40}, {7, 12}, {7, 60}};
   for (const auto& [rows, positions] : sizes) {
     GenerationMemory memory = NewMemory();
-    memory.Keep(memory.Take(rows, positions));
+    memory.Keep(memory.Take({rows, positions}));
     needs.push_back(counts_.held());
   }
   CountingMemory counts;
   CountingBackend backend(MakeCpuBackend(context_, DType::kF32), counts);
   GenerationMemory memory(backend, config_, weights_.get(), kFloat, {});
-  for (const auto& [rows, positions] : sizes) memory.Keep(memory.Take(rows, positions));
+  for (const auto& [rows, positions] : sizes) memory.Keep(memory.Take({rows, positions}));
   EXPECT_EQ(counts.held(), needs.back());
   EXPECT_EQ(counts.peak(), *std::max_element(needs.begin(), needs.end()));
 }
@@ -137,11 +156,11 @@ TEST_F(GenerationMemoryTest, ValuesOfEarlierTextsChangeNothing) {
   for (const DecoderConfig& config : configs) {
     const RandomWeights weights(config, DType::kF32, 3);
     GenerationMemory memory(backend_, config, weights.get(), kFloat, {});
-    const std::unique_ptr<GenerationBuffers> fresh = memory.Take(5, 8);
-    const std::unique_ptr<GenerationBuffers> used = memory.Take(9, 30);
+    const std::unique_ptr<GenerationBuffers> fresh = memory.Take({5, 8});
+    const std::unique_ptr<GenerationBuffers> used = memory.Take({9, 30, 2});
     EXPECT_NE(fresh, used) << "two texts at a time have their own";
     std::memset(used->activations.data(), 0xff, used->activations.bytes());
-    for (const LayerState& layer : used->state.state().layers) {
+    for (const LayerState& layer : used->pool.pool().layers) {
       for (const MatrixView& m : MatricesOf(layer)) {
         if (!m.empty()) std::memset(m.data, 0xff, BytesOf(m.dtype, m.rows * m.cols));
       }
@@ -162,14 +181,10 @@ TEST_F(GenerationMemoryTest, TokensInPartsOrAtOnceAreTheSameText) {
     for (Backend* backend : {host.get(), static_cast<Backend*>(&backend_)}) {
       GenerationMemory memory(*backend, config, weights.get(), kFloat, {});
       for (const std::int64_t rows : {150, 70, 7, 1}) {
-        const auto buffers = memory.Take(rows, 160);
-        CachedSequence sequence(buffers->decoder, nullptr, buffers->passes, rows,
-                                buffers->state.state());
-        const std::vector<float> logits = sequence.Append(ids);
+        const auto buffers = memory.Take({rows, 160});
+        const std::vector<float> logits = Read(*buffers, ids, 0, rows);
         if (at_once.empty()) at_once = logits;
-        for (std::size_t i = 0; i < logits.size(); ++i) {
-          EXPECT_NEAR(logits[i], at_once[i], 5e-5) << rows << " rows, " << i;
-        }
+        EXPECT_EQ(logits, at_once) << rows << " rows";
       }
     }
     // And of a pass without a state.

@@ -3,12 +3,15 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/cached_sequence.h"
+#include <utility>
+#include <variant>
+
+#include "backend/backend_decorator.h"
 #include "pass/eval_memory.h"
 #include "pass/loss.h"
 #include "pass/pass_shape.h"
 #include "pass/random_decoder.h"
-#include "pass/sequence_state.h"
+#include "pass/slot_pass.h"
 #include "qlora/error.h"
 
 namespace qlora {
@@ -146,34 +149,44 @@ TEST(PassInputsTest, LongropeIsChosenForEachSequence) {
   EXPECT_THROW(decoder.ropes().FirstRow(0, 17), Error);
 }
 
-// The logits after every token of a sequence that is read in parts of `part` tokens.
-std::vector<std::vector<float>> CachedLogits(const Decoder& decoder, const LoraAdapter& adapter,
-                                             std::span<const std::int32_t> ids, std::int64_t part) {
-  const std::int64_t length = std::ssize(ids);
-  Arena memory = ReserveEvaluation(decoder, {&adapter}, length);
-  EvalMemory passes(decoder, {&adapter}, memory);
-  StateMemory cache(decoder.backend().memory(), decoder.config(), decoder.precision(), length);
-  CachedSequence sequence(decoder, &adapter, passes, 4, cache.state());
+// The logits of the last token of sequences in slots that are read in parts of `part` tokens, each
+// with the adapter of its number, or none.
+std::vector<std::vector<float>> SlotLogits(const Decoder& decoder, const Adapters& adapters,
+                                           std::int64_t length, std::int64_t part) {
+  const auto slots = static_cast<std::int64_t>(adapters.size());
+  Adapters present = adapters;
+  std::erase(present, nullptr);
+  Arena memory = ReserveSlots(decoder, present, slots * part);
+  EvalMemory passes(decoder, present, memory);
+  const PoolMemory pool(decoder.backend().memory(), decoder.config(), decoder.precision(), slots,
+                        length);
+  const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
   std::vector<std::vector<float>> logits;
   for (std::int64_t begin = 0; begin < length; begin += part) {
-    logits.push_back(sequence.Append(ids.subspan(begin, std::min(part, length - begin))));
+    std::vector<SlotRows> rows;
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
+      const std::int64_t count = std::min(part, length - begin);
+      rows.push_back({.slot = slots - 1 - slot,
+                      .first = begin,
+                      .ids = std::span(ids).subspan(begin, count),
+                      .length = length,
+                      .adapter = adapters[slot],
+                      .wants_logits = begin + count == length});
+    }
+    logits = RunSlots(decoder, rows, SumOrder::kMany, pool.pool(), passes);
   }
   return logits;
 }
 
-// A cached sequence ends in the same logits however it is read, also across the original context
-// length of longrope.
-TEST(CachedSequenceTest, PartsEqualTheWhole) {
-  std::vector<DecoderConfig> configs = {TinyConfig(), LongropeConfig()};
+// On the definitions: sequences in slots end in the same logits however they are read.
+TEST(SlotPassTest, PartsEqualTheWhole) {
+  std::vector<DecoderConfig> configs = {TinyConfig()};
   configs.push_back(TinyConfig());
   configs.back().fused_qkv = configs.back().fused_gate_up = true;
   configs.push_back(TinyConfig());
-  configs.back().moe = {4, 2, true};
-  configs.push_back(TinyConfig());
   configs.back().layers[1] = {.num_key_value_heads = 1, .head_dim = 8};
-  // The states begin anew where longrope reads all tokens again.
   for (const Mixer mixer : {Mixer::kDeltaRule, Mixer::kShortConv}) {
-    DecoderConfig& config = configs.emplace_back(LongropeConfig());
+    DecoderConfig& config = configs.emplace_back(TinyConfig());
     config.layers[0] = {.rope = -1, .mixer = mixer};
     config.conv_taps = 3;
     config.delta_rule = {.heads = 4, .key_heads = 2, .key_dim = 3, .value_dim = 5};
@@ -182,14 +195,76 @@ TEST(CachedSequenceTest, PartsEqualTheWhole) {
     const auto backend = MakeReferenceBackend();
     const RandomWeights weights(config, DType::kF32, 3);
     const LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
+    const LoraAdapter other = RandomAdapter(config, 3, DType::kF32, 6);
     const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
-    const std::vector<std::int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
-    const std::vector<std::vector<float>> tokens = CachedLogits(decoder, adapter, ids, 1);
-    for (const std::int64_t part : {2, 5, 10}) {
-      EXPECT_EQ(CachedLogits(decoder, adapter, ids, part).back(), tokens.back()) << part;
+    const Adapters adapters = {&adapter, nullptr, &other};
+    const std::vector<std::vector<float>> whole = SlotLogits(decoder, adapters, 10, 10);
+    for (const std::int64_t part : {1, 2, 5}) {
+      EXPECT_EQ(SlotLogits(decoder, adapters, 10, part), whole) << part;
     }
-    // The sixth token is within the original context, whatever follows it.
-    EXPECT_EQ(CachedLogits(decoder, adapter, std::span(ids).first(6), 3).back(), tokens[5]);
+    for (std::size_t i = 0; i < adapters.size(); ++i) {
+      EXPECT_EQ(SlotLogits(decoder, {adapters[i]}, 10, 10).front(), whole[i]) << i;
+    }
+  }
+}
+
+// Counts the products of weights.
+class CountingBackend final : public BackendDecorator {
+ public:
+  explicit CountingBackend(Backend& inner) : BackendDecorator(inner) {}
+  int Take() { return std::exchange(products_, 0); }
+
+ private:
+  void DoRun(const Op& op) override {
+    products_ += std::holds_alternative<ops::Linear>(op) ? 1 : 0;
+    inner().Run(op);
+  }
+  int products_ = 0;
+};
+
+TEST(SlotPassTest, RowsOfFourAdaptersReadAWeightOnce) {
+  const DecoderConfig config = TinyConfig();
+  Context context(1);
+  const auto cpu = MakeCpuBackend(context, DType::kF32);
+  CountingBackend backend(*cpu);
+  const RandomWeights weights(config, DType::kF32, 3);
+  std::vector<LoraAdapter> adapters;
+  for (int i = 0; i < 4; ++i) adapters.push_back(RandomAdapter(config, 2 + i, DType::kF32, 5));
+  Adapters all;
+  for (const LoraAdapter& adapter : adapters) all.push_back(&adapter);
+  const Decoder decoder(backend, config, weights.get(), kFloat, 4);
+  Arena memory = ReserveSlots(decoder, all, 16);
+  EvalMemory passes(decoder, all, memory);
+  const PoolMemory pool(backend.memory(), config, kFloat, 16, 4);
+  const std::int32_t id = 7;
+  int products[2];
+  for (const bool several : {false, true}) {
+    std::vector<SlotRows> rows;
+    for (std::int64_t slot = 0; slot < 16; ++slot) {
+      rows.push_back({.slot = slot,
+                      .first = 0,
+                      .ids = {&id, 1},
+                      .length = 1,
+                      .adapter = all[several ? slot / 4 : 0]});
+    }
+    EXPECT_EQ(RunSlots(decoder, rows, SumOrder::kFew, pool.pool(), passes).size(), 16u);
+    products[several] = backend.Take();
+  }
+  EXPECT_EQ(products[1], products[0]);
+}
+
+TEST(SlotPassTest, RefusesWhatThePoolLacks) {
+  const DecoderConfig config = TinyConfig();
+  const auto backend = MakeReferenceBackend();
+  const RandomWeights weights(config, DType::kF32, 3);
+  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+  Arena memory = ReserveSlots(decoder, {}, 4);
+  EvalMemory passes(decoder, {}, memory);
+  const PoolMemory pool(backend->memory(), config, kFloat, 2, 5);
+  const std::vector<std::int32_t> ids = {3, 1, 4};
+  for (const auto& [slot, first] : std::vector<std::pair<int, int>>{{2, 0}, {-1, 0}, {0, 3}}) {
+    const SlotRows rows = {.slot = slot, .first = first, .ids = ids, .length = 3};
+    EXPECT_THROW(RunSlots(decoder, {&rows, 1}, SumOrder::kFew, pool.pool(), passes), Error);
   }
 }
 

@@ -180,6 +180,20 @@ def test_generate(model):
         model.generate("a", on_text={}.__getitem__)
 
 
+def test_texts_at_the_same_time_are_those_of_each_alone(model):
+    prompts = ["a", "Once upon a time", "b"]
+    options = {"max_new_tokens": 8, "temperature": 0.9, "seed": 3}
+    together = model.generate(prompts, **options)
+    assert [r.text for r in together] == [model.generate(p, **options).text for p in prompts]
+    assert [r.prompt_tokens for r in together] == [model.count_tokens(p) for p in prompts]
+    pieces = []
+    model.generate(prompts, on_text=pieces.append, **options)
+    assert "".join(pieces) == "".join(r.text for r in together)
+    assert model.generate([]) == []
+    with pytest.raises(TypeError):
+        model.generate(["a", 5])
+
+
 def test_ctrl_c_ends_a_text(model, ctrl_c):
     with pytest.raises(KeyboardInterrupt):
         model.generate("a", max_new_tokens=100, on_text=lambda piece: _thread.interrupt_main())

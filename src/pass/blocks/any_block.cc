@@ -20,9 +20,10 @@ LayerMlp::Activations MlpOf(const DecoderConfig& config, std::int64_t layer) {
   return DenseMlp::Activations();
 }
 
-LayerState LayoutState(LayerCarver& c) {
-  return std::visit([&]<typename A>(const A&) { return LayerState(A::Block::LayoutState(c)); },
-                    MixerOf(c.config, c.layer));
+LayerState LayoutState(LayerCarver& c, std::int64_t slots) {
+  return std::visit(
+      [&]<typename A>(const A&) { return LayerState(A::Block::LayoutState(c, slots)); },
+      MixerOf(c.config, c.layer));
 }
 
 }  // namespace qlora

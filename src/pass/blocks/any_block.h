@@ -3,7 +3,7 @@
 //   Activations    what a layer keeps for the backward pass, and in it
 //     Block        the block that they are of
 //     Scratch      memory that all layers share; the backward pass computes its values again
-//   State          of mixers: what a sequence carries from pass to pass
+//   State          of mixers: what sequences carry from pass to pass, in slots of a pool
 //   Layout, LayoutScratch, LayoutState     which carve them
 //   Forward, Recompute, Backward           its steps; mixers are computed again by Forward
 //
@@ -75,9 +75,9 @@ using LayerMlp = AnyBlock<DenseMlp, ExpertMlp, SideMlp>;
 LayerMixer::Activations MixerOf(const DecoderConfig& config, std::int64_t layer);
 LayerMlp::Activations MlpOf(const DecoderConfig& config, std::int64_t layer);
 
-// What a sequence carries from pass to pass in one layer.
+// What `slots` sequences carry from pass to pass in one layer.
 using LayerState = StatesOf<LayerMixer>::Type;
-LayerState LayoutState(LayerCarver& c);
+LayerState LayoutState(LayerCarver& c, std::int64_t slots);
 
 }  // namespace qlora
 

@@ -79,9 +79,10 @@ void AttentionMixer::LayoutQkv(LayerCarver& c, MatrixView& qkv, MatrixView& q, M
   }
 }
 
-AttentionMixer::State AttentionMixer::LayoutState(LayerCarver& c) {
+AttentionMixer::State AttentionMixer::LayoutState(LayerCarver& c, std::int64_t slots) {
   if (!c.sizes.has_own_kv()) return {};
-  return {c.Act(c.rows, c.sizes.kv_features()), c.Act(c.rows, c.sizes.kv_features())};
+  const std::int64_t rows = slots * c.rows;
+  return {c.Act(rows, c.sizes.kv_features()), c.Act(rows, c.sizes.kv_features())};
 }
 
 void AttentionMixer::ZeroShared(Backend& backend, Activations& a) {
@@ -89,8 +90,7 @@ void AttentionMixer::ZeroShared(Backend& backend, Activations& a) {
   backend.Run(ops::Zero{a.d_v_others});
 }
 
-// ---- Views. They are chosen once, so that the steps have no cases for the state of a sequence or
-// for families that fuse linears.
+// ---- Views. They are chosen once, so that the steps have no cases for families that fuse linears.
 
 AttentionMixer::AttentionMixer(const LayerContext& context, Activations& a)
     : context_(context),
@@ -112,21 +112,13 @@ AttentionMixer::AttentionMixer(const LayerContext& context, Activations& a)
 }
 
 void AttentionMixer::BindKeys() {
-  k_ = owner_.k;
-  v_ = owner_.v;
-  all_k_ = WholeOf(context_, k_, s_.k);
-  all_v_ = WholeOf(context_, v_, s_.v);
-  if (context_.state == nullptr) return;
-  // With a state, k_ and v_ are its rows behind the rows of earlier passes; attention reads from
-  // row 0 on.
+  all_k_ = WholeOf(context_, owner_.k, s_.k);
+  all_v_ = WholeOf(context_, owner_.v, s_.v);
+  if (context_.pool == nullptr) return;
   const std::int64_t owner = sizes_.has_own_kv() ? context_.layer : sizes_.kv_layer;
-  const State& all = std::get<State>(context_.state->layers[owner]);
-  const std::int64_t length = context_.state->length;
-  const std::int64_t rows = context_.inputs.rows;
-  k_ = Rows(all.k, length, rows);
-  v_ = Rows(all.v, length, rows);
-  all_k_ = Rows(all.k, 0, length + rows);
-  all_v_ = Rows(all.v, 0, length + rows);
+  const State& pool = std::get<State>(context_.pool->layers[owner]);
+  all_k_ = pool.k;
+  all_v_ = pool.v;
 }
 
 void AttentionMixer::BindHeads() {
@@ -153,15 +145,14 @@ void AttentionMixer::BindLinears() {
   };
   const bool has_q_gate = config_.output_gate == OutputGate::kFull;
   if (config_.fused_qkv) {
-    copies_k_v_ = context_.state != nullptr;
     add(a_.qkv, s_.d_qkv);
   } else {
     add(has_q_gate      ? a_.q_gate
         : has_qk_norm() ? a_.q_pre
                         : a_.q,
         has_q_gate ? s_.d_q_gate : s_.d_q);
-    if (sizes_.has_own_kv()) add(has_qk_norm() ? a_.k_pre : k_, s_.d_k);
-    if (sizes_.has_own_kv() && !sizes_.k_is_v) add(config_.value_norm ? a_.v_pre : v_, s_.d_v);
+    if (sizes_.has_own_kv()) add(has_qk_norm() ? a_.k_pre : a_.k, s_.d_k);
+    if (sizes_.has_own_kv() && !sizes_.k_is_v) add(config_.value_norm ? a_.v_pre : a_.v, s_.d_v);
   }
   if (config_.output_gate == OutputGate::kHeads) add(a_.gate, a_.gate);
 }
@@ -175,7 +166,7 @@ void AttentionMixer::Forward(const BlockInput& in, const MatrixView& x_out) {
   // 4. q, k = RoPE(q, k)
   NormAndRotate();
   // 5. attn = softmax(q k^T) v [* sigmoid(gate)]
-  UnfoldKeys();
+  PlaceKeys();
   context_.Run(
       ops::Attention{shape_, context_.inputs.spans, a_.q, all_k_, all_v_, a_.attn, a_.lse});
   if (config_.sinks) context_.Run(ops::AttentionSinks{w_.sinks, a_.lse, a_.attn});
@@ -190,7 +181,7 @@ void AttentionMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
   o_.Backward(mixed_, s_.d_attn, trained);
   // 5
   GateBackward();
-  UnfoldKeys();
+  PlaceKeys();
   const MatrixView d_all_k = WholeOf(context_, s_.d_k, s_.d_all_k);
   const MatrixView d_all_v = WholeOf(context_, s_.d_v, s_.d_all_v);
   context_.Run(ops::AttentionBackward{shape_, context_.inputs.spans, s_.d_attn, a_.q, all_k_,
@@ -206,9 +197,6 @@ void AttentionMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
 
 void AttentionMixer::Project() {
   ForwardGroup(context_, LinearGroup::kQkv, context_.buffers.norm, qkv_, Store::kSet);
-  if (!copies_k_v_) return;
-  context_.Run(ops::Copy{a_.k, k_});
-  context_.Run(ops::Copy{a_.v, v_});
 }
 
 void AttentionMixer::NormAndRotate() {
@@ -217,7 +205,7 @@ void AttentionMixer::NormAndRotate() {
     NormHeads();
   } else {
     NormHeads();
-    Rotate(a_.q, k_, false);
+    Rotate(a_.q, a_.k, false);
   }
 }
 
@@ -237,11 +225,11 @@ void AttentionMixer::NormHeads() {
   const std::int64_t k = config_.k_norm_size(context_.layer);
   context_.Run(ops::RmsNorm{q_heads_, w_.q_norm, epsilon, Reshape(a_.q, q_heads_.cols), a_.q_rstd});
   if (!sizes_.has_own_kv()) return;
-  context_.Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(k_, k), a_.k_rstd});
+  context_.Run(ops::RmsNorm{Reshape(a_.k_pre, k), w_.k_norm, epsilon, Reshape(a_.k, k), a_.k_rstd});
   if (!config_.value_norm) return;
   const std::int64_t head = sizes_.head_dim;
   context_.Run(
-      ops::RmsNorm{Reshape(values(), head), w_.v_norm, epsilon, Reshape(v_, head), a_.v_rstd});
+      ops::RmsNorm{Reshape(values(), head), w_.v_norm, epsilon, Reshape(a_.v, head), a_.v_rstd});
 }
 
 void AttentionMixer::NormHeadsBackward() {
@@ -272,9 +260,22 @@ void AttentionMixer::RotateHeads(const MatrixView& x, int rope, std::int64_t hea
                          heads, inverse, x});
 }
 
-void AttentionMixer::UnfoldKeys() {
-  Unfold(context_, k_, all_k_);
-  Unfold(context_, v_, all_v_);
+void AttentionMixer::PlaceKeys() {
+  if (context_.pool == nullptr) {
+    Unfold(context_, owner_.k, all_k_);
+    Unfold(context_, owner_.v, all_v_);
+    return;
+  }
+  if (!sizes_.has_own_kv()) return;  // the owner's are there
+  // Behind the keys of earlier passes in each slot.
+  for (const AttentionSpan& span : context_.inputs.spans) {
+    const std::int64_t first = span.kv_begin + span.kv_rows - span.q_rows;
+    const auto place = [&](const MatrixView& rows, const MatrixView& all) {
+      context_.Run(ops::Copy{Rows(rows, span.q_begin, span.q_rows), Rows(all, first, span.q_rows)});
+    };
+    place(a_.k, all_k_);
+    place(a_.v, all_v_);
+  }
 }
 
 // mixed = attn * sigmoid(gate)

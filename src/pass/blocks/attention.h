@@ -56,14 +56,14 @@ class AttentionMixer {
   };
   // The keys and values of all tokens; empty in layers that read those of another.
   struct State {
-    MatrixView k;  // (capacity, G*K) act
-    MatrixView v;  // (capacity, G*K) act
+    MatrixView k;  // (slots * capacity, G*K) act
+    MatrixView v;  // (slots * capacity, G*K) act
   };
   // Keys and values that other layers read: they live as long as the pass, and come before Layout.
   static void LayoutShared(LayerCarver& c, Activations& a);
   static void Layout(LayerCarver& c, Activations& a);
   static void LayoutScratch(LayerCarver& c, Activations& a);
-  static State LayoutState(LayerCarver& c);
+  static State LayoutState(LayerCarver& c, std::int64_t slots);
   // Before the backward pass, of layers of which others read keys and values.
   static void ZeroShared(Backend& backend, Activations& a);
 
@@ -90,7 +90,8 @@ class AttentionMixer {
   void NormHeadsBackward();
   void Rotate(const MatrixView& q, const MatrixView& k, bool inverse);
   void RotateHeads(const MatrixView& x, int rope, std::int64_t heads, bool inverse);
-  void UnfoldKeys();
+  // Puts the keys and values of this pass where attention reads them.
+  void PlaceKeys();
   void Gate();
   void GateBackward();
   // Adds the gradients of keys and values to those of the layer that they are of, or takes those
@@ -109,17 +110,14 @@ class AttentionMixer {
   Branch o_;
   // The input of the last linear: attn, or that times the gate.
   MatrixView mixed_;
-  // The keys and values that this pass writes, here or in the layer that this one reads them from,
-  // and all keys and values that attention reads: activations, or rows of the state.
-  MatrixView k_, v_;          // (N, G*K)
+  // The keys and values that attention reads: those of the pass, unfolded ones, or those of a pool.
   MatrixView all_k_, all_v_;  // (M, G*K)
   // Query and gate of each head (N*H, K): columns of one matrix with OutputGate::kFull.
   MatrixView q_heads_, d_q_heads_, gate_heads_, d_gate_heads_;
   // The outputs of the linears of step 2 and their gradients: one matrix in families that fuse
-  // them. A state needs k and v apart, so that a fused product is copied to it.
+  // them.
   InlineList<LinearOutput, 4> qkv_;
   InlineList<ConstMatrixView, 4> d_qkv_;
-  bool copies_k_v_ = false;
 };
 
 }  // namespace qlora

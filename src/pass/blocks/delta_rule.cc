@@ -81,10 +81,10 @@ void DeltaRuleMixer::LayoutScratch(LayerCarver& c, Activations& a) {
   }
 }
 
-DeltaRuleMixer::State DeltaRuleMixer::LayoutState(LayerCarver& c) {
+DeltaRuleMixer::State DeltaRuleMixer::LayoutState(LayerCarver& c, std::int64_t slots) {
   const DeltaRuleShape& shape = c.config.delta_rule;
-  return {c.Window(c.config.delta_conv_features()),
-          c.Wide(shape.heads * shape.key_dim, shape.value_dim)};
+  return {c.Windows(slots, c.config.delta_conv_features()),
+          c.Wide(slots * shape.heads * shape.key_dim, shape.value_dim)};
 }
 
 DeltaRuleMixer::DeltaRuleMixer(const LayerContext& context, Activations& a)
@@ -95,7 +95,7 @@ DeltaRuleMixer::DeltaRuleMixer(const LayerContext& context, Activations& a)
       a_(a),
       s_(a.scratch),
       out_(context, LinearGroup::kO, a.out, w_.post_attn_norm, context.u().o) {
-  if (context.state != nullptr) state_ = std::get<State>(context.state->layers[context.layer]);
+  if (context.pool != nullptr) state_ = std::get<State>(context.pool->layers[context.layer]);
   const std::vector<MatrixView>& u = context.u().qkv;
   if (config_.fused_delta) {
     in_ = {{s_.qkvz, u[0]}, {s_.ba, u[1]}};
@@ -107,7 +107,8 @@ DeltaRuleMixer::DeltaRuleMixer(const LayerContext& context, Activations& a)
 }
 
 void DeltaRuleMixer::Forward(const BlockInput& in, const MatrixView& x_out) {
-  if (context_.begins_sequence()) ClearState();
+  context_.ClearNewSlots(state_.window);
+  context_.ClearNewSlots(state_.delta);
   // 2. qkv, z, b, a = norm W^T + LoRA
   Project();
   // 3. q, k, v = silu(conv(qkv))
@@ -163,11 +164,6 @@ void DeltaRuleMixer::Backward(const BlockInput& in, LoraAdapter& trained) {
                 });
   }
   in.Backward(LinearGroup::kQkv, d_in_, context_.u().qkv, trained);
-}
-
-void DeltaRuleMixer::ClearState() {
-  if (!state_.window.empty()) context_.Run(ops::Zero{state_.window});
-  context_.Run(ops::Zero{state_.delta});
 }
 
 void DeltaRuleMixer::Project() {

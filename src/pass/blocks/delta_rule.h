@@ -53,12 +53,12 @@ class DeltaRuleMixer {
     Scratch scratch;
   };
   struct State {
-    MatrixView window;  // (taps - 1, C) act: the last inputs of the convolution
-    MatrixView delta;   // (H*K, V) wide
+    MatrixView window;  // (slots * (taps - 1), C) act: the last inputs of the convolution
+    MatrixView delta;   // (slots * H*K, V) wide
   };
   static void Layout(LayerCarver& c, Activations& a);
   static void LayoutScratch(LayerCarver& c, Activations& a);
-  static State LayoutState(LayerCarver& c);
+  static State LayoutState(LayerCarver& c, std::int64_t slots);
 
   DeltaRuleMixer(const LayerContext& context, Activations& a);
 
@@ -67,8 +67,6 @@ class DeltaRuleMixer {
   void Backward(const BlockInput& in, LoraAdapter& trained);
 
  private:
-  // Empty, at the start of a sequence.
-  void ClearState();
   void Project();
   void Convolve();
   void GateOutput();
@@ -80,7 +78,7 @@ class DeltaRuleMixer {
   Activations& a_;
   const Scratch& s_;
   Branch out_;
-  State state_;  // empty without a state
+  State state_;  // empty without a pool
   // The outputs of the linears of step 2 and their gradients: two matrices in families that fuse
   // them.
   InlineList<LinearOutput, 4> in_;

@@ -38,10 +38,10 @@ class LayerCarver {
     const MatrixView m = carver_.Matrix(DType::kI32, 1, count);
     return {static_cast<std::int32_t*>(m.data), count};
   }
-  // (taps - 1, channels) act: the last inputs of a convolution, which a state keeps; empty with one
-  // tap.
-  MatrixView Window(std::int64_t channels) {
-    return config.conv_taps > 1 ? Act(config.conv_taps - 1, channels) : MatrixView{};
+  // (slots * (taps - 1), channels) act: the last inputs of a convolution in each slot of a pool;
+  // empty with one tap.
+  MatrixView Windows(std::int64_t slots, std::int64_t channels) {
+    return config.conv_taps > 1 ? Act(slots * (config.conv_taps - 1), channels) : MatrixView{};
   }
   // (count, cols) act: the gradient of what the last linear of a block reads. One block at a time
   // has it, so that a second call gives the memory of the first, behind which nothing may lie yet.
@@ -50,7 +50,7 @@ class LayerCarver {
   const DecoderConfig& config;
   const LayerConfig sizes;
   const std::int64_t layer;
-  const std::int64_t rows;      // N of a pass, or the positions that a state has room for
+  const std::int64_t rows;      // N of a pass, or the positions of a slot
   const std::int64_t unfolded;  // M: rows of all sequences with their prefixes; 0: none has one
   const bool training;          // with the buffers of the backward pass
 

@@ -40,8 +40,8 @@ void ShortConvMixer::LayoutScratch(LayerCarver& c, Activations& a) {
   s.d_in = c.Act(c.rows, 3 * d);
 }
 
-ShortConvMixer::State ShortConvMixer::LayoutState(LayerCarver& c) {
-  return {c.Window(c.config.hidden_size)};
+ShortConvMixer::State ShortConvMixer::LayoutState(LayerCarver& c, std::int64_t slots) {
+  return {c.Windows(slots, c.config.hidden_size)};
 }
 
 ShortConvMixer::ShortConvMixer(const LayerContext& context, Activations& a)
@@ -50,12 +50,11 @@ ShortConvMixer::ShortConvMixer(const LayerContext& context, Activations& a)
       a_(a),
       s_(a.scratch),
       out_(context, LinearGroup::kO, a.out, w_.post_attn_norm, context.u().o) {
-  if (context.state != nullptr) state_ = std::get<State>(context.state->layers[context.layer]);
+  if (context.pool != nullptr) state_ = std::get<State>(context.pool->layers[context.layer]);
 }
 
 void ShortConvMixer::Forward(const BlockInput& in, const MatrixView& x_out) {
-  // Sequences begin with an empty window.
-  if (context_.begins_sequence() && !state_.window.empty()) context_.Run(ops::Zero{state_.window});
+  context_.ClearNewSlots(state_.window);
   // 2. b, c, x = norm W^T + LoRA
   const LinearOutput projected{a_.in, context_.u().qkv[0]};
   ForwardGroup(context_, LinearGroup::kQkv, context_.buffers.norm, {&projected, 1}, Store::kSet);

@@ -30,11 +30,11 @@ class ShortConvMixer {
     Scratch scratch;
   };
   struct State {
-    MatrixView window;  // (taps - 1, D) act: the last inputs of the convolution
+    MatrixView window;  // (slots * (taps - 1), D) act: the last inputs of the convolution
   };
   static void Layout(LayerCarver& c, Activations& a);
   static void LayoutScratch(LayerCarver& c, Activations& a);
-  static State LayoutState(LayerCarver& c);
+  static State LayoutState(LayerCarver& c, std::int64_t slots);
 
   ShortConvMixer(const LayerContext& context, Activations& a);
 
@@ -51,7 +51,7 @@ class ShortConvMixer {
   Activations& a_;
   const Scratch& s_;
   Branch out_;
-  State state_;  // empty without a state
+  State state_;  // empty without a pool
 };
 
 }  // namespace qlora

@@ -1,6 +1,7 @@
 // The gated delta rule, forward. A task is a value head of a sequence: it carries the state through
 // the chunks of the sequence, one after the other. Few tokens are one step each instead, which
-// reads the state where it is.
+// reads the state where it is: of a sequence that goes on, also those behind its last whole chunk,
+// so that parts which begin with a chunk have the bits of the whole.
 #include <algorithm>
 
 #include "backend/cpu/delta/delta_chunk.h"
@@ -90,8 +91,13 @@ void GatedDeltaRule(const Machine& machine, const ops::GatedDeltaRule& op) {
         Carver carver(machine.workspace.worker(worker));
         DeltaScratch scratch(carver, machine.kernels, op.shape);
         const SequenceSpan& span = op.spans[s];
-        if (span.rows < kLeastChunk) return RunTokens(op, span, h, scratch);
-        RunChunks(machine.kernels, op, span, h, scratch);
+        const std::int64_t rest = op.state_inout.empty() ? span.rows : span.rows % kDeltaChunk;
+        const std::int64_t single = rest < kLeastChunk ? rest : 0;
+        const std::int64_t chunked = span.rows - single;
+        if (chunked > 0) {
+          RunChunks(machine.kernels, op, {span.begin, chunked, span.state}, h, scratch);
+        }
+        if (single > 0) RunTokens(op, {span.begin + chunked, single, span.state}, h, scratch);
       });
 }
 

@@ -29,7 +29,8 @@ struct DotTask {
                      .count = x.First(form, b + 1) - m,
                      .x = x.Batch(form, b),
                      .out = out + m * out_stride + first,
-                     .out_stride = out_stride});
+                     .out_stride = out_stride,
+                     .row_by_row = x.row_by_row});
     }
   }
 };
@@ -79,9 +80,15 @@ void DotValueRows(const DotTask& task) {
   const bool as_it_is =
       dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && kernels.reads_float_rows);
   if (task.weight.form() == WeightForm::kDense && as_it_is) {
-    const ConstMatrixView rows = Rows(dense, task.row, task.rows);
-    return task.EachBatch(DotForm::kRows, 0, task.rows,
-                          [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+    // Several batches read rows one after the other, from the caches.
+    constexpr std::int64_t kCachedRows = 4 * kDotWeightRows;
+    const std::int64_t most = task.x.batches(DotForm::kRows) > 1 ? kCachedRows : task.rows;
+    for (std::int64_t r = 0; r < task.rows; r += most) {
+      const ConstMatrixView rows = Rows(dense, task.row + r, std::min(most, task.rows - r));
+      task.EachBatch(DotForm::kRows, r, rows.rows,
+                     [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+    }
+    return;
   }
   const std::int64_t cols = task.weight.cols();
   const std::int64_t stride = RoundUp(cols, kernels.step);
@@ -111,8 +118,9 @@ DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t
   return repack ? DotForm::kPrepacked : DotForm::kChunks;
 }
 
-std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
+std::int64_t MostDotRows(const Kernels& kernels, DotForm form, bool row_by_row) {
   constexpr std::int64_t kMostBatches = 8;  // of prepacked weights
+  if (row_by_row && form != DotForm::kPrepacked) return kMostFewRows;
   switch (form) {
     case DotForm::kRows:
       return kDotBatch;
@@ -125,15 +133,17 @@ std::int64_t MostDotRows(const Kernels& kernels, DotForm form) {
   return 0;
 }
 
-void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
+void DotOperand::PackBatch(DotForm form, const ConstMatrixView& x, std::int64_t batch) const {
   const auto pack = form == DotForm::kPrepacked ? kernels.prepacked->pack_x
                     : form == DotForm::kChunks  ? kernels.pack_dot_chunks
                     : form == DotForm::kBlocks  ? kernels.pack_dot_blocks
                                                 : kernels.pack_dot_rows;
-  const auto task = [&](std::int64_t b, int) {
-    const std::int64_t first = First(form, b);
-    pack(Rows(x, first, First(form, b + 1) - first), Batch(form, b));
-  };
+  const std::int64_t first = First(form, batch);
+  pack(Rows(x, first, First(form, batch + 1) - first), Batch(form, batch));
+}
+
+void DotOperand::Pack(Context& context, DotForm form, const ConstMatrixView& x) const {
+  const auto task = [&](std::int64_t b, int) { PackBatch(form, x, b); };
   context.ParallelFor(batches(form), std::ref(task));
 }
 
@@ -149,7 +159,7 @@ void DotWeightRows(const DotOperand& x, const WeightView& weight, std::int64_t r
                    std::int64_t rows, const DotScratch& scratch, float* out,
                    std::int64_t out_stride) {
   const DotTask task = {x, weight, row, rows, scratch, out, out_stride};
-  switch (DotFormOf(x.kernels, weight, x.count)) {
+  switch (x.FormOf(weight)) {
     case DotForm::kRows:
       return DotValueRows(task);
     case DotForm::kChunks:

@@ -3,6 +3,7 @@
 #ifndef QLORA_BACKEND_CPU_GEMM_DOT_WEIGHT_H_
 #define QLORA_BACKEND_CPU_GEMM_DOT_WEIGHT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <iterator>
 
@@ -27,21 +28,24 @@ inline std::int64_t PackedElements(DotForm form, std::int64_t cols) {
   return Pieces(cols, kDotGroup) * (form == DotForm::kBlocks ? kBlockDotElements : kDotGroup);
 }
 
-// The form for dot products of a weight with `count` rows of x.
+// The form for dot products of a weight with `count` rows of x; row by row as for one.
 DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t count);
-// Up to this many rows of x, dot products are faster than panels.
-std::int64_t MostDotRows(const Kernels& kernels, DotForm form);
+// Up to this many rows of x, dot products are faster than panels, or have to do row by row.
+std::int64_t MostDotRows(const Kernels& kernels, DotForm form, bool row_by_row = false);
 
 // Few rows of x, packed for dot products in batches of nearly the same number of rows.
 struct DotOperand {
   const Kernels& kernels;
   std::int64_t count = 0;  // rows of x
   std::int64_t cols = 0;   // of x
+  bool row_by_row = false;
   // Batches, for each form that Pack was called for.
   std::byte* packed[kDotFormCount] = {};
 
   std::int64_t batches(DotForm form) const {
-    return Pieces(count, form == DotForm::kPrepacked ? kernels.prepacked->batch : kDotBatch);
+    if (form != DotForm::kPrepacked) return Pieces(count, kDotBatch);
+    const std::int64_t most = kernels.prepacked->batch;
+    return Pieces(count, row_by_row ? std::min(most, kRowByRowBatch) : most);
   }
   std::int64_t First(DotForm form, std::int64_t batch) const {
     return count * batch / batches(form);
@@ -50,7 +54,11 @@ struct DotOperand {
     const std::int64_t elements = First(form, batch) * PackedElements(form, cols);
     return packed[static_cast<int>(form)] + elements * kernels.bytes;
   }
+  DotForm FormOf(const WeightView& weight) const {
+    return DotFormOf(kernels, weight, row_by_row ? 1 : count);
+  }
   void Pack(Context& context, DotForm form, const ConstMatrixView& x) const;
+  void PackBatch(DotForm form, const ConstMatrixView& x, std::int64_t batch) const;
 };
 
 // Scratch for rows of a weight.

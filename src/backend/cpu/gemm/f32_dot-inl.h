@@ -22,6 +22,7 @@ namespace {
 
 // Independent sums of a dot product: a multiply-add takes about four cycles, two start in each.
 constexpr int SumsFor(int count) { return count <= 2 ? 4 : 2; }
+constexpr int kRowSums = 2;  // row by row, for any number of rows
 
 // How far ahead of its use the weight is fetched, in bytes.
 constexpr std::int64_t kAhead = 2048;
@@ -47,9 +48,8 @@ void PackDotRows(const ConstMatrixView& in, void* out) {
   }
 }
 
-template <DType kType, int kCount>
+template <DType kType, int kCount, int kParts>
 void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
-  constexpr int kParts = SumsFor(kCount);
   const FloatTag d;
   for (std::int64_t r = 0; r < p.rows; ++r) {
     const auto* row = static_cast<const char*>(RowOf(rows, r));
@@ -195,14 +195,19 @@ void DotChunksOf(const QuantizedChunks& in, const DotProduct& p) {
   }
 }
 
+template <DType kType>
+void DotRowsAs(const ConstMatrixView& rows, const DotProduct& p) {
+  static constexpr auto kFastest =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<kType, kCount, SumsFor(kCount)>; });
+  static constexpr auto kRowByRow =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<kType, kCount, kRowSums>; });
+  (p.row_by_row ? kRowByRow : kFastest)[p.count - 1](rows, p);
+}
+
 void DotRows(const ConstMatrixView& rows, const DotProduct& p) {
   QLORA_DCHECK(rows.dtype == DType::kF32 || rows.dtype == DType::kBF16);
-  static constexpr auto kFloatDots =
-      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<DType::kF32, kCount>; });
-  static constexpr auto kBFloat16Dots =
-      KernelsFor<kDotBatch>([]<int kCount>() { return DotRowsOf<DType::kBF16, kCount>; });
-  const auto& dots = rows.dtype == DType::kF32 ? kFloatDots : kBFloat16Dots;
-  dots[p.count - 1](rows, p);
+  if (rows.dtype == DType::kF32) return DotRowsAs<DType::kF32>(rows, p);
+  DotRowsAs<DType::kBF16>(rows, p);
 }
 
 void DotChunks(const QuantizedChunks& in, const DotProduct& p) {

@@ -67,7 +67,7 @@ inline constexpr std::int64_t kDecodedRows = 256;
 
 // Dot products of few rows of x with every row of a weight, for products too small for panels:
 //   out(m, r) = sum over k of x(m, k) * weight(r, k)
-// Sums are float32, in an order that depends on count and k alone.
+// Sums are float32, in an order that depends on k alone, or also on count, which is faster.
 struct DotProduct {
   std::int64_t rows = 0;  // of the weight
   std::int64_t k = 0;
@@ -75,6 +75,7 @@ struct DotProduct {
   const void* x = nullptr;  // packed; count * RoundUp(k, kDotGroup) elements, more for blocks
   float* out = nullptr;     // (count, rows)
   std::int64_t out_stride = 0;
+  bool row_by_row = false;  // in an order that depends on k alone
 };
 inline constexpr std::int64_t kDotBatch = 8;
 inline constexpr std::int64_t kDotGroup = 128;
@@ -82,6 +83,10 @@ inline constexpr std::int64_t kDotGroup = 128;
 inline constexpr std::int64_t kBlockDotElements = kDotGroup + 16;
 // Rows of a row-major 4-bit weight that are multiplied at a time, at most.
 inline constexpr std::int64_t kDotWeightRows = 12;
+
+// Rows of x that meet a panel of a prepacked weight at a time, at most, row by row: two sums of
+// each stay in registers.
+inline constexpr std::int64_t kRowByRowBatch = 12;
 
 // The kernels of a processor for prepacked weights, whose order prepacked.h describes.
 struct PrepackedKernels {

@@ -2,10 +2,12 @@
 #include "backend/cpu/linear/linear.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cpu/gemm/dot_weight.h"
 #include "backend/cpu/linear/linear_blocks.h"
 #include "base/check.h"
+#include "base/matrix.h"
 
 namespace qlora::cpu {
 namespace {
@@ -20,6 +22,45 @@ bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std
   return std::ranges::all_of(linears, fits);
 }
 
+void RunFew(const Machine& machine, const ops::Linear& op) {
+  machine.workspace.Check(FewRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op),
+                                           op.order != SumOrder::kFastest));
+  ForwardFewRows(machine, op);
+}
+void RunMany(const Machine& machine, const ops::Linear& op) {
+  machine.workspace.Check(
+      ManyRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op)));
+  ForwardManyRows(machine, op);
+}
+
+// kMany: dot products of prepacked weights are as fast as panels for as many rows as kFew takes;
+// all others are multiplied as panels, however few rows there are. A linear alone, where a group
+// has both.
+void RunInOneOrder(const Machine& machine, const ops::Linear& op) {
+  const auto is_prepacked = [](const LinearView& linear) {
+    return linear.weight.prepacked != nullptr;
+  };
+  const std::ptrdiff_t prepacked = std::ranges::count_if(op.linears, is_prepacked);
+  if (prepacked == 0) return RunMany(machine, op);
+  if (prepacked < std::ssize(op.linears)) {
+    for (std::size_t l = 0; l < op.linears.size(); ++l) {
+      RunInOneOrder(machine,
+                    {op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
+    }
+    return;
+  }
+  std::vector<LinearOutput> outputs(op.outputs.size());
+  for (std::int64_t row = 0; row < op.x.rows; row += kMostFewRows) {
+    const std::int64_t rows = std::min(kMostFewRows, op.x.rows - row);
+    const auto cut = [&](const auto& m) { return m.empty() ? m : Rows(m, row, rows); };
+    for (std::size_t l = 0; l < outputs.size(); ++l) {
+      const LinearOutput& all = op.outputs[l];
+      outputs[l] = {cut(all.y), cut(all.u)};
+    }
+    RunFew(machine, {op.linears, cut(op.x), outputs, op.store, op.order});
+  }
+}
+
 }  // namespace
 
 void CheckGroup(std::span<const LinearView> linears) {
@@ -29,28 +70,38 @@ void CheckGroup(std::span<const LinearView> linears) {
   }
 }
 
-std::int64_t SumOfRanks(std::span<const LinearView> linears) {
-  std::int64_t rank = 0;
-  for (const LinearView& linear : linears) rank += linear.lora.a.rows;
-  return rank;
+std::int64_t LargestRank(const ops::Linear& op) {
+  std::int64_t largest = 0;
+  for (const LinearView& linear : op.linears) largest += linear.lora.a.rows;
+  for (const LoraRows& range : op.ranges) {
+    std::int64_t rank = 0;
+    for (const LoraView& lora : range.loras) rank += lora.a.rows;
+    largest = std::max(largest, rank);
+  }
+  return largest;
 }
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
-                              std::int64_t in_features, std::int64_t features, std::int64_t rank) {
+                              std::int64_t in_features, std::int64_t features, std::int64_t rank,
+                              bool any_order) {
   // Which way is taken depends on the rows of each call. A workspace of fixed size must serve all
   // three, so that no call allocates.
-  return Max(FewRowsWorkspace(kernels, rows, in_features, rank),
+  return Max(FewRowsWorkspace(kernels, rows, in_features, rank, any_order),
              Max(ManyRowsWorkspace(kernels, rows, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   CheckGroup(op.linears);
-  const bool few = AreFewRows(machine.kernels, op.linears, op.x.rows);
-  const auto workspace = few ? FewRowsWorkspace : ManyRowsWorkspace;
-  const auto forward = few ? ForwardFewRows : ForwardManyRows;
-  machine.workspace.Check(workspace(machine.kernels, op.x.rows, op.x.cols, SumOfRanks(op.linears)));
-  forward(machine, op);
+  switch (op.order) {
+    case SumOrder::kFastest:
+      return AreFewRows(machine.kernels, op.linears, op.x.rows) ? RunFew(machine, op)
+                                                                : RunMany(machine, op);
+    case SumOrder::kFew:
+      return RunFew(machine, op);
+    case SumOrder::kMany:
+      return RunInOneOrder(machine, op);
+  }
 }
 
 }  // namespace qlora::cpu

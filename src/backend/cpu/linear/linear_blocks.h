@@ -95,14 +95,14 @@ class LinearRun {
 
 // Throws if a group has more than kMostLinears linears.
 void CheckGroup(std::span<const LinearView> linears);
-// The sum of the LoRA ranks in a group.
-std::int64_t SumOfRanks(std::span<const LinearView> linears);
+// The sum of the LoRA ranks in a group, the largest of all ranges of rows.
+std::int64_t LargestRank(const ops::Linear& op);
 
 // The two ways to run LinearForward, and their workspace for up to `rows` rows.
 void ForwardFewRows(const Machine& machine, const ops::Linear& op);
 void ForwardManyRows(const Machine& machine, const ops::Linear& op);
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
-                               std::int64_t rank);
+                               std::int64_t rank, bool any_order);
 WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank);
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,

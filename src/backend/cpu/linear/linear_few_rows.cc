@@ -1,12 +1,14 @@
 // Linears over few rows, as when text is generated: every row of a weight is read in the order of
 // memory, and meets all rows of x as dot products. The update of an adapter, scale u B^T, is a tile
-// of Kernels::multiply.
+// of Kernels::multiply over its rows.
 #include <algorithm>
 #include <functional>
+#include <vector>
 
 #include "backend/cpu/gemm/dot_weight.h"
 #include "backend/cpu/gemm/store_tile.h"
 #include "backend/cpu/linear/linear_blocks.h"
+#include "backend/cpu/row_ops.h"
 
 namespace qlora::cpu {
 namespace {
@@ -21,19 +23,23 @@ constexpr std::int64_t kRankRows = 4;    // rows of A per task
 // Operands that all workers read.
 struct FewRowsOperands {
   FewRowsOperands(Carver& carver, const Kernels& kernels, std::int64_t count,
-                  std::int64_t in_features, std::int64_t rank) {
+                  std::int64_t in_features, std::int64_t rank, bool row_by_row) {
     const DType element = ElementType(kernels);
     for (int f = 0; f < kDotFormCount; ++f) {
-      const std::int64_t most = MostDotRows(kernels, kDotForms[f]);
+      const DotForm form = kDotForms[f];
+      const std::int64_t most = MostDotRows(kernels, form, row_by_row);
       // All rows of x meet rows of A, even if they are too many for rows of a weight.
-      const std::int64_t rows = kDotForms[f] == DotForm::kRows ? count : std::min(count, most);
-      x[f] = carver.Matrix(element, rows, PackedElements(kDotForms[f], in_features));
+      const std::int64_t rows = form == DotForm::kRows ? count : std::min(count, most);
+      x[f] = carver.Matrix(element, rows, PackedElements(form, in_features));
     }
     u = carver.Matrix(element, count, rank + kMostLinears * (kernels.step - 1));
+    if (rank == 0 || !row_by_row) return;
+    x_of_ranges = carver.Matrix(element, count, PackedElements(DotForm::kRows, in_features));
   }
 
   MatrixView x[kDotFormCount];
-  MatrixView u;  // the rows operand scale u of one linear after the other
+  MatrixView u;            // the rows operand scale u of one range and linear after the other
+  MatrixView x_of_ranges;  // rows for A, of one range after the other
 };
 
 // Scratch of one worker.
@@ -54,7 +60,11 @@ struct FewRowsScratch {
 class FewRowsRun : LinearRun {
  public:
   FewRowsRun(const Machine& machine, const ops::Linear& op)
-      : LinearRun(machine, op), outputs_(op.outputs), rank_(SumOfRanks(op.linears)) {
+      : LinearRun(machine, op),
+        outputs_(op.outputs),
+        rank_(LargestRank(op)),
+        row_by_row_(op.order != SumOrder::kFastest) {
+    AddLowRankParts(op);
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows : kDotWeightRows;
       task_rows_[l] = std::clamp(RoundUp(kTaskWeights / x_.cols, step), step, kMostTaskRows);
@@ -63,48 +73,101 @@ class FewRowsRun : LinearRun {
 
   void Run() {
     Carver carver(machine_.workspace.shared());
-    const FewRowsOperands packed(carver, kernels_, x_.rows, x_.cols, rank_);
-    DotOperand x = {.kernels = kernels_, .count = x_.rows, .cols = x_.cols};
+    const FewRowsOperands packed(carver, kernels_, x_.rows, x_.cols, rank_, row_by_row_);
+    DotOperand x = Operand(x_.rows);
     for (int f = 0; f < kDotFormCount; ++f) {
       x.packed[f] = packed.x[f].Row<std::byte>(0);
       if (Needs(kDotForms[f])) x.Pack(machine_.context, kDotForms[f], x_);
     }
     std::byte* u = packed.u.Row<std::byte>(0);
-    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      u_rows_[l] = {u, ElementType(kernels_), x_.rows, lora(l).a.rows,
-                    RoundUp(lora(l).a.rows, kernels_.step)};
-      u += x_.rows * u_rows_[l].stride * kernels_.bytes;
+    for (LowRankPart& part : low_rank_) {
+      const MatrixView& of = part.u;
+      part.packed = {u, ElementType(kernels_), of.rows, of.cols, RoundUp(of.cols, kernels_.step)};
+      u += part.packed.rows * part.packed.stride * kernels_.bytes;
     }
-    if (rank_ > 0) LowRank(x);
+    if (rank_ > 0) LowRank(OperandsOfRanges(x, packed));
     Outputs(x);
   }
 
  private:
+  // The adapter of a linear for a range of rows.
+  struct LowRankPart {
+    std::int64_t linear;
+    std::int64_t range;
+    std::int64_t begin;
+    LoraView lora;
+    MatrixView u;       // (rows, R)
+    MatrixView packed;  // scale u as a rows operand
+  };
+
+  void AddLowRankParts(const ops::Linear& op) {
+    const auto add = [&](std::int64_t l, const LoraView& lora, std::int64_t begin,
+                         std::int64_t rows) {
+      if (lora.a.empty() || rows == 0) return;
+      const MatrixView u = Block(outputs_[l].u, begin, rows, 0, lora.a.rows);
+      low_rank_.push_back({l, std::ssize(ranges_) - 1, begin, lora, u, {}});
+    };
+    for (const LoraRows& range : op.ranges) {
+      ranges_.push_back({range.begin, range.begin + range.rows});
+      for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
+        add(l, range.loras[l], range.begin, range.rows);
+      }
+    }
+    if (!op.ranges.empty()) return;
+    ranges_.push_back({0, x_.rows});
+    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) add(l, lora(l), 0, x_.rows);
+  }
+
+  DotOperand Operand(std::int64_t rows) const {
+    return {.kernels = kernels_, .count = rows, .cols = x_.cols, .row_by_row = row_by_row_};
+  }
+
+  // The rows of x of each range, packed for dot products with A.
+  std::vector<DotOperand> OperandsOfRanges(const DotOperand& x,
+                                           const FewRowsOperands& packed) const {
+    if (ranges_.size() == 1) return {x};
+    constexpr DotForm kForm = DotForm::kRows;
+    std::vector<DotOperand> operands;
+    for (const Range& rows : ranges_) {
+      operands.push_back(Operand(rows.end - rows.begin));
+      operands.back().packed[static_cast<int>(kForm)] =
+          static_cast<std::byte*>(At(packed.x_of_ranges, kernels_, rows.begin, 0));
+    }
+    ParallelParts(
+        machine_, std::ssize(operands), [&](std::int64_t r) { return operands[r].batches(kForm); },
+        [&](std::int64_t r, std::int64_t batch, int) {
+          const Range& rows = ranges_[r];
+          operands[r].PackBatch(kForm, Rows(x_, rows.begin, rows.end - rows.begin), batch);
+        });
+    return operands;
+  }
+
   FewRowsScratch Scratch(int worker) const {
     Carver carver(machine_.workspace.worker(worker));
     return FewRowsScratch(carver, kernels_, x_.rows, x_.cols, rank_);
   }
 
-  DotForm FormOf(std::int64_t l) const { return DotFormOf(kernels_, linears_[l].weight, x_.rows); }
+  DotForm FormOf(std::int64_t l) const { return Operand(x_.rows).FormOf(linears_[l].weight); }
   bool Needs(DotForm form) const {
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      if (FormOf(l) == form || (form == DotForm::kRows && has_lora(l))) return true;
+      if (FormOf(l) == form) return true;
     }
-    return false;
+    return form == DotForm::kRows && ranges_.size() == 1 && rank_ > 0;
   }
 
   // u = x A^T, written to the outputs and packed.
-  void LowRank(const DotOperand& x) const {
-    ForEachPart([&](std::int64_t l) { return Pieces(lora(l).a.rows, kRankRows); },
-                [&](std::int64_t l, std::int64_t part, int worker) {
-                  const MatrixView& u = outputs_[l].u;
-                  const std::int64_t r = part * kRankRows;
-                  DotWeightRows(x, lora(l).a, r, std::min(kRankRows, u.cols - r),
-                                Scratch(worker).weight, u.Row<float>(0) + r, u.stride);
-                });
-    for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
-      if (!has_lora(l)) continue;
-      kernels_.pack_rows(outputs_[l].u, lora(l).scale, u_rows_[l].data, u_rows_[l].stride);
+  void LowRank(const std::vector<DotOperand>& x) const {
+    ParallelParts(
+        machine_, std::ssize(low_rank_),
+        [&](std::int64_t p) { return Pieces(low_rank_[p].u.cols, kRankRows); },
+        [&](std::int64_t p, std::int64_t piece, int worker) {
+          const LowRankPart& part = low_rank_[p];
+          const std::int64_t r = piece * kRankRows;
+          DotWeightRows(x[part.range], part.lora.a, r, std::min(kRankRows, part.u.cols - r),
+                        Scratch(worker).weight, part.u.Row<float>(0) + r, part.u.stride);
+        });
+    for (const LowRankPart& part : low_rank_) {
+      kernels_.pack_rows(part.u, part.lora.scale, part.packed.data, part.packed.stride);
     }
   }
 
@@ -135,7 +198,9 @@ class FewRowsRun : LinearRun {
     const std::int64_t rows = std::min(task_rows_[l], features(l) - o);
     DotWeightRows(x, linear.weight, o, rows, scratch.weight, scratch.sums.Row<float>(0),
                   scratch.sums.stride);
-    if (has_lora(l)) AddLowRankPart(l, o, rows, scratch);
+    for (const LowRankPart& part : low_rank_) {
+      if (part.linear == l) Add(part, o, rows, scratch);
+    }
     for (std::int64_t m = 0; m < x.count && !linear.bias.empty(); ++m) {
       float* sums = scratch.sums.Row<float>(m);
       for (std::int64_t r = 0; r < rows; ++r) sums[r] += linear.bias.Row<float>(0)[o + r];
@@ -146,19 +211,19 @@ class FewRowsRun : LinearRun {
 
   // sums += scale u B^T, with rows of B as lanes; those that fill up the last vector are added to
   // sums that nobody reads.
-  void AddLowRankPart(std::int64_t l, std::int64_t o, std::int64_t rows,
-                      const FewRowsScratch& scratch) const {
+  void Add(const LowRankPart& part, std::int64_t o, std::int64_t rows,
+           const FewRowsScratch& scratch) const {
     for (std::int64_t r = 0; r < rows; r += kernels_.panel) {
       const std::int64_t lanes = std::min(kernels_.panel, rows - r);
       const std::int64_t width = RoundUp(lanes, kernels_.vector);
-      kernels_.pack_panel_of_rows(Rows(lora(l).b, o + r, lanes), scratch.panel.data, width);
-      kernels_.multiply({.rows = x_.rows,
-                         .k = u_rows_[l].stride,
+      kernels_.pack_panel_of_rows(Rows(part.lora.b, o + r, lanes), scratch.panel.data, width);
+      kernels_.multiply({.rows = part.packed.rows,
+                         .k = part.packed.stride,
                          .width = width,
-                         .a = u_rows_[l].data,
-                         .a_stride = u_rows_[l].stride,
+                         .a = part.packed.data,
+                         .a_stride = part.packed.stride,
                          .panel = scratch.panel.data,
-                         .c = scratch.sums.Row<float>(0) + r,
+                         .c = scratch.sums.Row<float>(part.begin) + r,
                          .c_stride = scratch.sums.stride,
                          .add = true});
     }
@@ -166,19 +231,22 @@ class FewRowsRun : LinearRun {
 
   const std::span<const LinearOutput> outputs_;
   const std::int64_t rank_;
+  const bool row_by_row_;
   std::int64_t task_rows_[kMostLinears];  // rows of each weight per task
-  MatrixView u_rows_[kMostLinears];       // the rows operand scale u of each linear
+  std::vector<Range> ranges_;             // of rows with one adapter
+  std::vector<LowRankPart> low_rank_;
 };
 
 }  // namespace
 
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
-                               std::int64_t rank) {
+                               std::int64_t rank, bool row_by_row) {
   std::int64_t most = 0;
-  for (const DotForm form : kDotForms) most = std::max(most, MostDotRows(kernels, form));
+  for (const DotForm form : kDotForms)
+    most = std::max(most, MostDotRows(kernels, form, row_by_row));
   const std::int64_t count = std::min(rows, most);
   Carver shared;
-  const FewRowsOperands packed(shared, kernels, count, features, rank);
+  const FewRowsOperands packed(shared, kernels, count, features, rank, row_by_row);
   Carver worker;
   const FewRowsScratch scratch(worker, kernels, count, features, rank);
   return {shared.bytes(), worker.bytes()};

@@ -61,7 +61,7 @@ struct ForwardOperands {
 class ManyRowsRun : LinearRun {
  public:
   ManyRowsRun(const Machine& machine, const ops::Linear& op)
-      : LinearRun(machine, op), outputs_(op.outputs), rank_(SumOfRanks(op.linears)) {}
+      : LinearRun(machine, op), outputs_(op.outputs), rank_(LargestRank(op)) {}
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {

@@ -51,11 +51,10 @@ HWY_INLINE void FetchLines(const std::byte*& ahead) {
 constexpr Index kAhead = 8192;  // bytes, at least
 
 // kRows rows of the weight, from row r on, share the loaded values of x. Sums over the columns of
-// one scale are scaled, not values, and minima meet sums of x.
-template <BlockFormat kFormat, int kCount, int kRows>
+// one scale are scaled, not values unless kScale, and minima meet sums of x.
+template <BlockFormat kFormat, int kCount, int kRows, bool kScale>
 HWY_INLINE void DotRowsOfBlocks(const BlockView& blocks, const DotProduct& p, Index r) {
   using U = Unit<kFormat>;
-  constexpr bool kScale = kScalesCodes<kFormat> && kCount > 2;
   const auto row_bytes = static_cast<Index>(blocks.row_bytes());
   const std::byte* from = blocks.data + r * row_bytes;
   const std::byte* ahead = from + std::max<Index>(kAhead, kRows * row_bytes);
@@ -116,20 +115,26 @@ HWY_INLINE void DotRowsOfBlocks(const BlockView& blocks, const DotProduct& p, In
   }
 }
 
-template <BlockFormat kFormat, int kCount>
+template <BlockFormat kFormat, int kCount, bool kScale>
 void DotBlocksWith(const BlockView& blocks, const DotProduct& p) {
   constexpr int kRows = kTakesRegisters<kFormat> && kCount > 2 ? 2 : 4;
   static_assert(kDotWeightRows % kRows == 0);
   Index r = 0;
-  for (; r + kRows <= p.rows; r += kRows) DotRowsOfBlocks<kFormat, kCount, kRows>(blocks, p, r);
-  for (; r < p.rows; ++r) DotRowsOfBlocks<kFormat, kCount, 1>(blocks, p, r);
+  for (; r + kRows <= p.rows; r += kRows) {
+    DotRowsOfBlocks<kFormat, kCount, kRows, kScale>(blocks, p, r);
+  }
+  for (; r < p.rows; ++r) DotRowsOfBlocks<kFormat, kCount, 1, kScale>(blocks, p, r);
 }
 
 template <BlockFormat kFormat>
 void DotBlocks(const BlockView& blocks, const DotProduct& p) {
-  static constexpr auto kTable =
-      KernelsFor<kDotBatch>([]<int kCount>() { return DotBlocksWith<kFormat, kCount>; });
-  kTable[p.count - 1](blocks, p);
+  static constexpr auto kFastest = KernelsFor<kDotBatch>([]<int kCount>() {
+    return DotBlocksWith<kFormat, kCount, (kScalesCodes<kFormat> && kCount > 2)>;
+  });
+  // The order that is fastest for one row.
+  static constexpr auto kRowByRow =
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotBlocksWith<kFormat, kCount, false>; });
+  (p.row_by_row ? kRowByRow : kFastest)[p.count - 1](blocks, p);
 }
 
 // Calls put(i, values), with the values in the order of columns, for the groups of columns [col,

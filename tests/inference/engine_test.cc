@@ -1,0 +1,389 @@
+// A request has the same bits whoever else is in the passes, and however its prompt is cut.
+#include "inference/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/checkpoint.h"
+#include "model/golden.h"
+#include "pass/decoder_families.h"
+#include "pass/dora.h"
+#include "qlora/error.h"
+
+namespace qlora {
+namespace {
+
+// The tokens of a request, each before the likeliest ones, with their log-probabilities.
+using Line = std::vector<std::vector<TokenLogprob>>;
+
+struct Sizes {
+  std::int64_t slots = 1;
+  std::int64_t rows = kMostPromptRows;  // of a pass
+  std::int64_t prompt_rows = kMostPromptRows;
+};
+
+constexpr std::int64_t kPositions = 180;
+
+// A decoder with adapters, and requests for them.
+class Requests {
+ public:
+  Requests(const Decoder& decoder, std::vector<const LoraAdapter*> adapters)
+      : decoder_(decoder), adapters_(std::move(adapters)) {
+    const auto vocab = static_cast<std::uint64_t>(decoder.config().vocab_size);
+    const std::vector<std::int64_t> lengths = {1, 150, 7, 23, 67, 5};
+    for (std::size_t r = 0; r < lengths.size(); ++r) {
+      EngineRequest& request = all_.emplace_back();
+      for (std::int64_t n = 0; n < lengths[r]; ++n) {
+        const RandomKey key = MakeKey(5, RandomPlace::kTest, r);
+        request.prompt.push_back(
+            static_cast<std::int32_t>(RandomBelow(key, static_cast<std::uint64_t>(n), vocab)));
+      }
+      // The base, then each adapter, in turn.
+      const std::size_t which = r % (adapters_.size() + 1);
+      request.adapter = which == 0 ? nullptr : adapters_[which - 1];
+      request.top_logprobs = 2;
+      request.options.max_new_tokens = 4 + static_cast<std::int64_t>(r);
+      request.options.do_sample = r % 2 == 1;
+      request.options.temperature = 0.8;
+      request.options.seed = static_cast<std::int64_t>(r);
+    }
+  }
+
+  // rounds: the requests are submitted so often, each time when the others are done.
+  std::vector<Line> Write(const std::vector<EngineRequest>& requests, const Sizes& sizes,
+                          int rounds = 1) const {
+    const std::int64_t rows = std::max(sizes.rows, Engine::LeastRows(decoder_.config()));
+    Arena memory = ReserveSlots(decoder_, adapters_, rows);
+    EvalMemory passes(decoder_, adapters_, memory);
+    const PoolMemory pool(decoder_.backend().memory(), decoder_.config(), decoder_.precision(),
+                          sizes.slots, kPositions);
+    Engine engine(decoder_, passes, pool.pool(), rows);
+    std::vector<Line> all;
+    for (int round = 0; round < rounds; ++round) {
+      std::map<RequestId, Line> lines;
+      for (const EngineRequest& request : requests) lines[engine.Submit(request)];
+      while (!engine.is_idle()) {
+        for (const EngineToken& token : engine.Step(sizes.prompt_rows)) {
+          std::vector<TokenLogprob>& found = lines[token.request].emplace_back();
+          found = {{token.token, token.logprob}};
+          found.insert(found.end(), token.top.begin(), token.top.end());
+        }
+      }
+      for (auto& [id, line] : lines) all.push_back(std::move(line));
+    }
+    return all;
+  }
+
+  // Each alone, its prompt at once.
+  std::vector<Line> WriteAlone() const {
+    std::vector<Line> lines;
+    for (const EngineRequest& request : all_) lines.push_back(Write({request}, {}).front());
+    return lines;
+  }
+
+  void ExpectSameBitsInAnyCompany() const {
+    const std::vector<Line> alone = WriteAlone();
+    for (std::size_t r = 0; r < all_.size(); ++r) {
+      EXPECT_EQ(std::ssize(alone[r]), all_[r].options.max_new_tokens);
+    }
+    for (const Sizes& sizes :
+         {Sizes{6, 1000}, Sizes{6, 13}, Sizes{2, 70}, Sizes{3, 1}, Sizes{6, 200, 9}}) {
+      EXPECT_EQ(Write(all_, sizes), alone)
+          << sizes.slots << " slots, " << sizes.rows << ", " << sizes.prompt_rows << " rows";
+    }
+    // And where slots have prompts, or parts of them, of earlier requests.
+    std::vector<EngineRequest> several = all_;
+    std::vector<Line> expected = alone;
+    several.push_back(all_[4]);
+    several.back().prompt.resize(33);
+    several.back().prompt.back() = 1;
+    expected.push_back(Write({several.back()}, {}).front());
+    for (std::size_t r = 0; r < several.size(); ++r) expected.push_back(expected[r]);
+    for (const std::int64_t slots : {1, 3, 7}) {
+      EXPECT_EQ(Write(several, {slots, 50}, 2), expected) << slots << " slots";
+    }
+  }
+
+ private:
+  const Decoder& decoder_;
+  std::vector<const LoraAdapter*> adapters_;
+  std::vector<EngineRequest> all_;
+};
+
+class EngineTest : public testing::TestWithParam<TestedFamily> {
+ protected:
+  static void ExpectSameBits(const DecoderConfig& config, Backend& backend, DType activation,
+                             bool quantize) {
+    const RandomWeights weights(config, DType::kF32, 3, quantize);
+    const LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
+    const LoraAdapter second = RandomAdapter(config, 5, DType::kF32, 6);
+    const Precision precision{activation, DType::kF32};
+    const Decoder decoder(backend, config, weights.get(), precision, kPositions);
+    Requests(decoder, {&first, &second}).ExpectSameBitsInAnyCompany();
+  }
+};
+
+TEST_P(EngineTest, SameBitsInAnyCompany) {
+  Context context(2);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto backend = MakeCpuBackend(context, compute);
+    for (const bool quantize : {false, true}) {
+      SCOPED_TRACE(quantize);
+      ExpectSameBits(GetParam().config, *backend, compute, quantize);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineTest, testing::ValuesIn(Families()),
+                         [](const auto& test) { return test.param.name; });
+
+// Sequences that grow beyond the original context read their tokens again, with other frequencies.
+TEST(Engine, SameBitsBeyondTheOriginalContextOfLongrope) {
+  DecoderConfig config = TinyConfig();
+  RopeConfig& rope = config.ropes[0];
+  rope.type = RopeType::kLongrope;
+  rope.original_max_position_embeddings = 9;
+  rope.attention_factor = 1.2;
+  rope.short_factor.assign(rope.rotary_dim / 2, 1.0);
+  rope.long_factor.assign(rope.rotary_dim / 2, 4.0);
+  for (const Mixer mixer : {Mixer::kAttention, Mixer::kDeltaRule, Mixer::kShortConv}) {
+    config.layers[0].mixer = mixer;
+    config.conv_taps = 3;
+    config.delta_rule = {.heads = 4, .key_heads = 2, .key_dim = 3, .value_dim = 5};
+    Context context(2);
+    const auto backend = MakeCpuBackend(context, DType::kF32);
+    const RandomWeights weights(config, DType::kF32, 3);
+    const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, kPositions);
+    Requests(decoder, {}).ExpectSameBitsInAnyCompany();
+  }
+}
+
+TEST(Engine, SameBitsWithDora) {
+  const DecoderConfig config = TinyConfig();
+  Context context(2);
+  const auto backend = MakeCpuBackend(context, DType::kF32);
+  const RandomWeights weights(config, DType::kF32, 3);
+  const LoraAdapter first = RandomAdapter(config, 2, DType::kF32, 5);
+  AdapterConfig dora;
+  dora.use_dora = true;
+  LoraAdapter second = RandomAdapter(config, 3, DType::kF32, 6, 0, dora);
+  backend->Reserve(LimitsOf(config, {&first, &second}, 8, 8));
+  RefreshNorms(*backend, weights.get(), second);
+  const Decoder decoder(*backend, config, weights.get(), {DType::kF32, DType::kF32}, kPositions);
+  Requests(decoder, {&first, &second}).ExpectSameBitsInAnyCompany();
+}
+
+class EngineOfGolden : public testing::TestWithParam<std::string> {
+ protected:
+  // With weights as they are stored or quantized, and as `generate` holds them.
+  static void ExpectSameBits(const fs::path& model) {
+    const DecoderConfig config = LoadDecoderConfig(model);
+    Context context(2);
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const WeightUse use : {WeightUse::kTraining, WeightUse::kGeneration}) {
+        const auto backend = MakeCpuBackend(context, compute);
+        LoadOptions load;
+        load.use = use;
+        const DecoderWeights weights = LoadWeights(context, *backend, model, config, load);
+        const Decoder decoder(*backend, config, weights, {compute, DType::kF32}, kPositions);
+        Requests(decoder, {}).ExpectSameBitsInAnyCompany();
+      }
+    }
+  }
+};
+
+std::string NameOfModel(const testing::TestParamInfo<std::string>& test) {
+  std::string name = test.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+TEST_P(EngineOfGolden, SameBitsInAnyCompany) { ExpectSameBits(kGoldenDir / GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(All, EngineOfGolden, testing::ValuesIn(kGoldenModels), NameOfModel);
+
+class EngineOfGguf : public EngineOfGolden {};
+
+TEST_P(EngineOfGguf, SameBitsInAnyCompany) {
+  const fs::path model = SharedFolder() / "golden" / "gguf" / "models" / (GetParam() + ".gguf");
+  if (!fs::exists(model)) GTEST_SKIP() << "no " << model;
+  ExpectSameBits(model);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, EngineOfGguf,
+                         testing::Values("llama-q4_k_m", "qwen3-iq4_xs", "mixtral-q3_k_m",
+                                         "gemma3-q5_k_m", "lfm3-q4_k", "spark2_5-q8_0"),
+                         NameOfModel);
+
+class EngineRun : public testing::Test {
+ protected:
+  const DecoderConfig config_ = TinyConfig();
+  const RandomWeights weights_{config_, DType::kF32, 3};
+  Context context_{1};
+  const std::unique_ptr<Backend> backend_ = MakeCpuBackend(context_, DType::kF32);
+  const Decoder decoder_{
+      *backend_, config_, weights_.get(), {DType::kF32, DType::kF32}, kPositions};
+  const LoraAdapter adapter_ = RandomAdapter(config_, 2, DType::kF32, 5);
+  Arena memory_ = ReserveSlots(decoder_, {&adapter_}, 8);
+  EvalMemory passes_{decoder_, {&adapter_}, memory_};
+  const PoolMemory pool_{backend_->memory(), config_, {DType::kF32, DType::kF32}, 2, kPositions};
+  Engine engine_{decoder_, passes_, pool_.pool(), 8};
+};
+
+TEST_F(EngineRun, ACancelledRequestFreesItsSlot) {
+  EngineRequest request{.prompt = {1, 2, 3}};
+  request.options.max_new_tokens = 50;
+  const RequestId first = engine_.Submit(request);
+  const RequestId second = engine_.Submit(request);
+  const RequestId third = engine_.Submit(request);
+  const std::vector<EngineToken> tokens = engine_.Step();
+  ASSERT_EQ(tokens.size(), 2u);  // two slots
+  EXPECT_EQ(tokens[0].request, first);
+  EXPECT_EQ(tokens[1].request, second);
+  EXPECT_EQ(tokens[0].token, tokens[1].token);
+  engine_.Cancel(first);
+  engine_.Step();  // second's next token, and the prompt of the third
+  EXPECT_EQ(engine_.Step().back().request, third);
+  engine_.Cancel(second);
+  engine_.Cancel(third);
+  engine_.Cancel(third);  // again: nothing happens
+  EXPECT_TRUE(engine_.is_idle());
+  EXPECT_TRUE(engine_.Step().empty());
+}
+
+TEST_F(EngineRun, AnswersEndWhereTheyAreTold) {
+  EngineRequest request{.prompt = {1, 2, 3}};
+  request.options.max_new_tokens = 3;
+  engine_.Submit(request);
+  std::vector<EngineToken> tokens;
+  while (!engine_.is_idle()) tokens.push_back(engine_.Step().front());
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_TRUE(!tokens[1].is_last && tokens[2].is_last && !tokens[2].is_end);
+  request.ends = {tokens[0].token};
+  engine_.Submit(request);
+  const std::vector<EngineToken> ended = engine_.Step();
+  EXPECT_TRUE(ended.front().is_end && ended.front().is_last && engine_.is_idle());
+}
+
+// Prompts take the rows that sequences leave, however long they are.
+TEST_F(EngineRun, APromptKeepsNobodyWaiting) {
+  EngineRequest request{.prompt = {1}};
+  request.options.max_new_tokens = 20;
+  const RequestId first = engine_.Submit(request);
+  engine_.Step();
+  request.prompt.assign(40, 2);
+  const RequestId second = engine_.Submit(request);
+  for (int step = 0; step < 4; ++step) {  // 40 tokens, 8 rows at a time
+    const std::vector<EngineToken> tokens = engine_.Step();
+    ASSERT_EQ(tokens.size(), 1u);
+    EXPECT_EQ(tokens[0].request, first);
+  }
+  EXPECT_EQ(engine_.Step().back().request, second);
+}
+
+TEST_F(EngineRun, AShortPromptGoesBeforeALongOneButNotForever) {
+  EngineRequest request;
+  request.prompt.assign(100, 2);
+  request.options.max_new_tokens = 1;
+  const RequestId large = engine_.Submit(request);
+  engine_.Step();
+  request.prompt.assign(9, 3);
+  std::vector<RequestId> done;
+  for (int step = 0; step < 80 && std::ranges::find(done, large) == done.end(); ++step) {
+    if (engine_.running() == 1) {
+      request.prompt[0] = step % 20;
+      engine_.Submit(request);
+    }
+    for (const EngineToken& token : engine_.Step()) done.push_back(token.request);
+  }
+  ASSERT_FALSE(done.empty());
+  EXPECT_NE(done.front(), large);
+  EXPECT_EQ(done.back(), large);
+}
+
+// Of a prompt that begins like another one of the same adapter, the rest is read.
+TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
+  EngineRequest request;
+  for (std::int32_t n = 0; n < 30; ++n) request.prompt.push_back(n % 7 + n / 7);
+  request.options.max_new_tokens = 3;
+  const auto cached = [&](const EngineRequest& next) {
+    engine_.Submit(next);
+    std::int64_t tokens = 0;
+    while (!engine_.is_idle()) {
+      for (const EngineToken& token : engine_.Step()) tokens += token.cached;
+    }
+    return tokens;
+  };
+  EXPECT_EQ(cached(request), 0);
+  EXPECT_EQ(cached(request), 29);  // the last one is read for its logits
+  EngineRequest other = request;
+  other.prompt[20] = 9;
+  EXPECT_EQ(cached(other), 20);
+  other.prompt.resize(kShortPrompt);
+  EXPECT_EQ(cached(other), 0);
+  request.adapter = &adapter_;
+  EXPECT_EQ(cached(request), 0);
+  EXPECT_EQ(cached(request), 29);
+  engine_.Forget(&adapter_);
+  EXPECT_EQ(cached(request), 0);
+}
+
+// While a sequence reads a long prompt, those with the same one wait for its keys.
+TEST_F(EngineRun, EqualPromptsAreReadOnce) {
+  EngineRequest request;
+  request.prompt.assign(100, 2);
+  request.options.max_new_tokens = 2;
+  engine_.Submit(request);
+  engine_.Submit(request);
+  std::int64_t cached = 0;
+  int steps = 0;
+  for (; !engine_.is_idle(); ++steps) {
+    for (const EngineToken& token : engine_.Step()) cached += token.cached;
+  }
+  EXPECT_GE(cached, 32);
+  EXPECT_LT(cached, 100);
+  EXPECT_LT(steps, 25);
+}
+
+TEST_F(EngineRun, LogitsMayBeChangedBeforeATokenIsChosen) {
+  EngineRequest request{.prompt = {1, 2, 3}};
+  request.options.max_new_tokens = 3;
+  request.top_logprobs = 1;
+  std::vector<std::size_t> answers;
+  request.edit = [&](std::span<const std::int32_t> answer, std::span<float> logits) {
+    answers.push_back(answer.size());
+    std::ranges::fill(logits, -1.0f);
+    logits[5] = 0;
+  };
+  engine_.Submit(request);
+  while (!engine_.is_idle()) {
+    const EngineToken token = engine_.Step().front();
+    EXPECT_EQ(token.token, 5);
+    ASSERT_EQ(token.top.size(), 1u);
+    // Of the model.
+    EXPECT_LE(token.logprob, token.top.front().logprob);
+    EXPECT_LT(token.top.front().logprob, 0);
+  }
+  EXPECT_EQ(answers, (std::vector<std::size_t>{0, 1, 2}));
+}
+
+TEST_F(EngineRun, RefusesWhatNoSlotHolds) {
+  EngineRequest request;
+  EXPECT_THROW(engine_.Submit(request), Error);
+  request.prompt.assign(kPositions, 1);
+  request.options.max_new_tokens = 2;
+  EXPECT_THROW(engine_.Submit(request), Error);
+  request.options.max_new_tokens = 1;
+  request.options.temperature = -1;
+  EXPECT_THROW(engine_.Submit(request), Error);
+  EXPECT_TRUE(engine_.is_idle());
+}
+
+}  // namespace
+}  // namespace qlora
