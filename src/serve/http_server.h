@@ -1,0 +1,113 @@
+// A web server for local clients: any number of connections on one thread (Boost.Beast).
+//
+// Whatever a client sends, leaves unread or stops in the midst of costs a bounded number of bytes
+// and seconds (HttpLimits). Requests whose Host does not name this server, or whose Origin is
+// another site, are refused, so that pages of other sites cannot use it.
+#ifndef QLORA_SERVE_HTTP_SERVER_H_
+#define QLORA_SERVE_HTTP_SERVER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace qlora {
+
+struct HttpRequest {
+  std::string method;                          // "GET"
+  std::string path;                            // "/v1/models", percent-decoded
+  std::map<std::string, std::string> query;    // decoded
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+  std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""
+  std::string id;         // made here: X-Request-Id of the answer
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpResponse {
+  int status = 200;
+  std::string type = "application/json";
+  std::string body = {};
+  HttpHeaders headers = {};
+};
+
+// Where one request is answered: with Send, or with Begin, Write ..., End. From any thread, now or
+// later; calls after the end, or for a client that is gone, do nothing. A reply that is destroyed
+// without an end is answered with 500.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  virtual void Send(HttpResponse response) = 0;
+  // A body of unknown length; the head leaves at once.
+  virtual void Begin(HttpResponse head) = 0;
+  virtual void Write(std::string piece) = 0;
+  virtual void End() = 0;
+  // gone: is called once, on the thread of the server, when the client leaves before the end.
+  virtual void OnGone(std::function<void()> gone) = 0;
+};
+using HttpReplyPtr = std::shared_ptr<HttpReply>;
+
+struct HttpLimits {
+  std::size_t body = std::size_t{32} << 20;
+  std::size_t head = std::size_t{16} << 10;
+  std::size_t unread = std::size_t{1} << 20;  // of a stream, held for a client that does not read
+  std::size_t connections = 1024;
+  std::chrono::seconds head_time{10};
+  std::chrono::seconds body_time{30};
+  std::chrono::seconds idle_time{60};  // of a kept connection, and of one that takes nothing
+};
+
+// What becomes of the body of a request, decided from its head before the body is read.
+struct HttpBody {
+  std::size_t limit = 0;  // bytes; a larger one is 413 before anything of it is read
+  std::string file = {};  // a new file that takes the body; "": HttpRequest::body
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  std::int64_t port = 8080;  // 0: any free one
+  std::string api_key = {};  // "": none is asked for
+  std::vector<std::string> open_paths = {"/health", "/v1/health", "/"};  // that ask for no key
+  std::vector<std::string> allow_hosts = {};
+  std::vector<std::string> allow_origins = {};
+  HttpLimits limits = {};
+  // Null: every body is held in memory up to limits.body.
+  std::function<HttpBody(const HttpRequest& head)> body_of = {};
+  // The body of errors that the server itself answers, for this path; null: OpenAI's form.
+  std::function<HttpResponse(const HttpRequest& request, int status, std::string_view message)>
+      error_of = {};
+};
+
+class HttpServer {
+ public:
+  // Is called on the thread of the server, and must not wait.
+  using Handler = std::function<void(HttpRequest request, HttpReplyPtr reply)>;
+
+  // Listens, and answers until it is destroyed. Errors: InvalidInput when the port cannot be had,
+  // and for a host other than this machine without api_key.
+  HttpServer(HttpOptions options, Handler handler);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  std::int64_t port() const;
+  // Takes no further connections and ends kept ones that ask nothing; requests that are being
+  // answered go on.
+  void Drain();
+  // Requests that are not answered yet.
+  std::int64_t open_requests() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_HTTP_SERVER_H_
