@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "inference/served_prompts.h"
-#include "pass/lora_adapter.h"
+#include "adapter/lora.h"
 #include "serve/answer_parts.h"
 #include "tokenizer/tokenizer.h"
 
