@@ -297,6 +297,7 @@ void Connection::OnGone(std::int64_t request, std::function<void()> gone) {
 void Connection::Refuse(const ApiError& error) {
   state_ = State::kAnswer;
   Disarm();
+  reader_.DropBody();
   keeps_alive_ = keeps_alive_ && reader_.IsDone();
   SendNow(ErrorAnswer(core_.options, head_, error));
 }

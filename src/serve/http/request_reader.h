@@ -81,6 +81,8 @@ class RequestReader {
   bool IsDone() const { return parser_->is_done(); }
   std::size_t body_bytes() const { return body_bytes_; }
 
+  // Frees what has been read of the body.
+  void DropBody();
   // Begins with the next request, part of which may be there.
   void Next();
   void DropBytes() { buffer_.clear(); }
@@ -88,7 +90,6 @@ class RequestReader {
  private:
   void ReadFields();
   void TakeBody(std::string_view bytes);
-  void DropBody();
 
   const HttpLimits& limits_;
   std::size_t& all_held_;
