@@ -222,8 +222,9 @@ const std::vector<CallForm>& CallForms() {
        .key_is_name = true},
       // Command R7B and later, and Command R.
       {.in_template = {"<|START_ACTION|>"}, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>"},
-      {.in_template = {"Action:\n```json"}, .open = "Action:\n```json", .close = "```"},
-      {.in_template = {"Action: ```json"}, .open = "Action:\n```json", .close = "```"},
+      {.in_template = {"Action:", "```json", "tool_name"},
+       .open = "Action:\n```json",
+       .close = "```"},
       // Granite 3, Apriel, Nemotron Nano, GigaChat, Firefunction.
       {.in_template = {"<|tool_call|>"}, .open = "<|tool_call|>"},
       {.in_template = {"<tool_calls>"}, .open = "<tool_calls>", .close = "</tool_calls>"},
@@ -270,6 +271,8 @@ constexpr IdleText kIdle[] = {
     {"<|tool_call:begin|>", "<|content|>"},
     {"<|tool_call:begin|>", "<|end|>"},
     {">>>all", ">>>all\n"},
+    // Of an answer without a thought.
+    {"<mm:think>", "</mm:think>"},
 };
 
 bool HasAll(std::string_view text, const std::vector<std::string_view>& parts) {
