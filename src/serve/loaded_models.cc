@@ -79,9 +79,9 @@ std::uint64_t HashOf(const LoraAdapter& adapter) {
   const HostBytes host(adapter.memory(), values.data, bytes);
   std::uint64_t hash = HashBytes({reinterpret_cast<const char*>(host.data()), bytes});
   for (const auto& layer : adapter.layers()) {
-    for (const LoraLinear& lora : layer) {
+    layer.ForEach([&](const LoraLinear& lora) {
       hash = MixBits(hash ^ HashBytes(fmt::format("{} {} {}", lora.path, lora.rank, lora.scale)));
-    }
+    });
   }
   return hash;
 }
