@@ -302,6 +302,8 @@ bool HasMarks(const AnswerForm& form) {
   return form.has_channels || !form.calls.empty() || !form.thoughts.empty() || !form.idle.empty();
 }
 
+bool HasCalls(const AnswerForm& form) { return form.has_channels || !form.calls.empty(); }
+
 bool EndsInThought(const AnswerForm& form, std::string_view prompt) {
   const std::string_view text = TrimEnd(prompt);
   const bool thinks = std::ranges::any_of(form.thoughts, [&](const ThoughtForm* thought) {
