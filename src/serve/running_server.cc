@@ -54,7 +54,7 @@ class RunningServer::Impl {
                .options = options,
                .workers = workers,
                .log = std::move(log),
-               .base = models.base()},
+               .base = &models.base()},
         routes(server),
         http(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
           routes.Handle(std::move(request), std::move(reply));
