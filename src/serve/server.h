@@ -14,6 +14,8 @@
 
 namespace qlora {
 
+class FineTuning;
+
 struct Server {
   ServedModels& models;
   GenerationService& generation;
@@ -22,6 +24,10 @@ struct Server {
   Workers& workers;
   // Writes a line of the log; from any thread.
   std::function<void(const std::string& line)> log;
+  // Passes over it run in GenerationService::RunAlone.
+  LoadedModel& base;
+  // Jobs, where there is a folder for them; null: none.
+  FineTuning* fine_tuning = nullptr;
   // No new requests are taken: ApiError 503.
   std::atomic<bool> stops = false;
 };

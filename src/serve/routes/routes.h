@@ -39,7 +39,7 @@ class RouteTable {
     bool is_quick;
   };
 
-  void Run(const Entry& entry, HttpRequest request, HttpReplyPtr reply) const;
+  void Run(const Entry& entry, const HttpRequest& request, HttpReplyPtr reply) const;
   HttpResponse NoRoute(const HttpRequest& request, const std::vector<const Entry*>& others) const;
 
   Server& server_;
@@ -51,6 +51,10 @@ HttpResponse ErrorResponse(const HttpRequest& request, const ApiError& error);
 // The error for what a route threw, which is caught: ApiError as it is, InvalidInput as 400, and
 // others as 500, whose text goes to the log alone.
 ApiError CaughtError(const Server& server, const HttpRequest& request);
+
+// Names the model of an answer, unless "", and adds to what the log says of it. reply: as a route
+// got it.
+void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note);
 
 // Answers with JSON.
 void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
