@@ -53,9 +53,8 @@ void RunAnswer(GenerationService& generation, GenerationRequest request, AnswerP
                std::shared_ptr<AnswerWriter> writer, const HttpReplyPtr& reply) {
   const auto run = std::make_shared<AnswerRun>(std::move(parts), std::move(writer));
   const GenerationId id = generation.Submit(
-      std::move(request),
-      {.on_piece = [run](const GenerationPiece& piece) { run->Add(piece); },
-       .on_end = [run](const GenerationEnd& end) { run->End(end); }});
+      std::move(request), {.on_piece = [run](const GenerationPiece& piece) { run->Add(piece); },
+                           .on_end = [run](const GenerationEnd& end) { run->End(end); }});
   run->Begin();
   reply->OnGone([&generation, id] { generation.Cancel(id); });
 }

@@ -25,22 +25,23 @@ void SetVariable(std::string_view name, OrderedJson value, const ServedModel& mo
 }
 
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request) {
-  SetVariable("enable_thinking", thinks, model, request);                        // most
-  SetVariable("thinking", thinks, model, request);                               // DeepSeek, Granite
+  SetVariable("enable_thinking", thinks, model, request);  // most
+  SetVariable("thinking", thinks, model, request);         // DeepSeek, Granite
   SetVariable("thinking_mode", thinks ? "enabled" : "disabled", model, request);  // MiniMax
 }
 
 OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
   const std::string name = function.NeedText("name");
   if (name.empty() || name.size() > kMostNameBytes) {
-    function.Refuse("name", fmt::format("expected 1 to {} bytes, found {}", kMostNameBytes,
-                                        name.size()));
+    function.Refuse("name",
+                    fmt::format("expected 1 to {} bytes, found {}", kMostNameBytes, name.size()));
   }
   OrderedJson made = {{"name", name}};
   if (const auto description = function.Text("description")) made["description"] = *description;
   const std::optional<RequestFields> schema = function.Object(schema_name);
-  made["parameters"] = schema ? schema->json()
-                              : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
+  made["parameters"] = schema
+                           ? schema->json()
+                           : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
   return {{"type", "function"}, {"function", std::move(made)}};
 }
 

@@ -20,10 +20,10 @@ namespace qlora {
 // In the form of chat completions, which is that of chat templates.
 struct ConversationRequest {
   OrderedJson messages = OrderedJson::array();
-  OrderedJson tools = {};       // [{"type": "function", "function": {...}}], or null
-  OrderedJson variables = {};   // of the chat template: an object, or null
-  std::string begin = {};       // of the answer, which the model goes on with
-  bool reads_calls = false;     // there are tools, and the answer may call them
+  OrderedJson tools = {};      // [{"type": "function", "function": {...}}], or null
+  OrderedJson variables = {};  // of the chat template: an object, or null
+  std::string begin = {};      // of the answer, which the model goes on with
+  bool reads_calls = false;    // there are tools, and the answer may call them
   std::string tools_path = "tools";
 };
 

@@ -65,6 +65,8 @@ void AddChatRoutes(RouteTable& table, Server& server);
 void AddCompletionRoutes(RouteTable& table, Server& server);
 void AddTokenRoutes(RouteTable& table, Server& server);
 void AddStatusRoutes(RouteTable& table, Server& server);
+void AddResponseRoutes(RouteTable& table, Server& server);
+void AddMessageRoutes(RouteTable& table, Server& server);
 
 }  // namespace qlora
 
