@@ -69,6 +69,8 @@ class RunningServer::Impl {
     AddChatRoutes(routes, server);
     AddCompletionRoutes(routes, server);
     AddTokenRoutes(routes, server);
+    AddResponseRoutes(routes, server);
+    AddMessageRoutes(routes, server);
     return HttpOptionsOf(options);
   }
 
