@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "inference/served_prompts.h"
 #include "adapter/lora.h"
+#include "inference/served_prompts.h"
 #include "serve/answer_parts.h"
 #include "tokenizer/tokenizer.h"
 
