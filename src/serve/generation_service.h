@@ -28,10 +28,12 @@ struct GenerationRequest {
   bool ignore_eos = false;
   bool keeps_special_tokens = false;  // their texts are part of the answer: of calls and thoughts
   std::optional<std::int64_t> top_logprobs = {};  // 0 to 20; nothing: no log-probabilities
-  bool wants_prompt_logprobs = false;             // of echo
+  bool wants_prompt_logprobs = false;  // of echo; as many beside each as top_logprobs
+  bool keeps_prompt = true;            // false: the prompt is read anew, and not kept for others
 };
 
-struct TokenLogprob {
+// A token of an answer, or of its prompt (echo).
+struct AnswerToken {
   std::int32_t token = 0;
   std::string bytes = {};
   double logprob = 0;
@@ -42,7 +44,8 @@ struct TokenLogprob {
 // text.
 struct GenerationPiece {
   std::string text = {};
-  std::vector<TokenLogprob> tokens = {};  // where log-probabilities are wanted
+  std::vector<AnswerToken> tokens = {};  // where log-probabilities are wanted
+  std::vector<AnswerToken> prompt = {};  // of the first piece, where wanted; the first has none: 0
 };
 
 struct GenerationEnd {
@@ -70,6 +73,9 @@ class GenerationService {
   virtual GenerationId Submit(GenerationRequest request, GenerationListener listener) = 0;
   // Frees the slot before the next step. The listener is not called again.
   virtual void Cancel(GenerationId id) = 0;
+  // Runs work on the thread of the engine, between two steps, and waits for its end. Not from that
+  // thread. Errors: those of work; ApiError 503 while the server stops.
+  virtual void RunAlone(const std::function<void()>& work) = 0;
 };
 
 }  // namespace qlora

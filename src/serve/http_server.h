@@ -26,6 +26,7 @@ struct HttpRequest {
   std::string body;
   std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""
   std::string id;         // made here: X-Request-Id of the answer
+  std::map<std::string, std::string> values = {};  // of the {names} of its route (RouteTable)
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
