@@ -1,10 +1,10 @@
 #include "bench/bench_decode.h"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <iterator>
-#include <numeric>
-#include <utility>
+#include <set>
 
 #include "backend/backend_factory.h"
 #include "base/stopwatch.h"
@@ -26,8 +26,8 @@ double SecondsOf(const std::function<void()>& run) {
   return watch.seconds();
 }
 
-// Returns the bytes that one token must read with any kernels: the linears, the output head, and
-// the keys and values of all positions before it. The embedding is one row.
+// Returns the bytes that one token must read with any kernels: its share of the linears and of the
+// output head, and the keys and values of all positions before it. The embedding is one row.
 double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& config,
                     const Precision& precision, const RandomModel& model) {
   // On average, prompt + new / 2 positions are before a token.
@@ -38,7 +38,9 @@ double BytesOfToken(const DecodeBenchOptions& options, const DecoderConfig& conf
     position_bytes += BytesOf(precision.activation, 2 * config.layer(l).kv_features());
   }
   const DecoderWeights& weights = model.get();
-  return LinearBytesOfToken(config, weights) + static_cast<double>(BytesOf(weights.head)) +
+  const double shared =
+      LinearBytesOfToken(config, weights) + static_cast<double>(BytesOf(weights.head));
+  return shared / static_cast<double>(options.sequences) +
          static_cast<double>(position_bytes) * positions;
 }
 
@@ -47,34 +49,48 @@ struct DecodeSeconds {
   double token = 1e30;
 };
 
-// Returns the fastest of the rounds, each of which is a prefill and new_tokens tokens. The
-// bandwidth is measured in turn with them. decoder: for all positions of a round.
+// A prompt of any ids: times do not depend on them. Prompts begin with different tokens, because
+// those that begin alike are read once.
+EngineRequest RequestOf(const DecodeBenchOptions& options, std::int64_t sequence,
+                        std::int64_t vocab_size, const Adapters& adapters) {
+  EngineRequest request;
+  for (std::int64_t n = 0; n < options.prompt_tokens; ++n) {
+    request.prompt.push_back(static_cast<std::int32_t>((sequence + 1 + n) % vocab_size));
+  }
+  if (!adapters.empty()) request.adapter = adapters[sequence % std::ssize(adapters)];
+  // The first token comes with the prompt. Each is the likeliest one.
+  request.options.max_new_tokens = options.new_tokens + 1;
+  return request;
+}
+
+// Returns the fastest of the rounds, each of which is the prompts of all sequences and new_tokens
+// tokens of each. The bandwidth is measured in turn with them. decoder: for all positions of a
+// round.
 DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decoder,
-                         Bandwidth& bandwidth) {
-  const std::int64_t prompt = options.prompt_tokens;
-  // The slot is planned for all positions, as `generate` plans it.
-  const std::int64_t capacity = prompt + options.new_tokens;
-  const std::int64_t rows = std::min(prompt, kMostRowByRow);
-  Arena memory = ReserveSlots(decoder, {}, rows);
-  EvalMemory passes(decoder, {}, memory);
-  const PoolMemory pool(decoder.backend().memory(), decoder.config(), decoder.precision(), 1,
-                        capacity);
-
-  std::vector<std::int32_t> ids(prompt);
-  std::iota(ids.begin(), ids.end(), 1);
-  // Any ids: times do not depend on them.
-  for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(decoder.config().vocab_size);
-
+                         const Adapters& adapters, Bandwidth& bandwidth) {
+  // The slots are planned for all positions, as `generate` plans them.
+  const std::int64_t capacity = options.prompt_tokens + options.new_tokens;
+  const std::int64_t rows = std::min(options.prompt_tokens * options.sequences, kMostPromptRows);
+  Arena memory = ReserveSlots(decoder, adapters, rows);
+  EvalMemory passes(decoder, adapters, memory);
+  const PoolMemory pool(decoder.backend().memory(), decoder.config(), decoder.precision(),
+                        options.sequences, capacity);
   DecodeSeconds best;
   for (int round = 0; round <= kRounds; ++round) {
     // Forgets the round before; the memory stays.
     Engine engine(decoder, passes, pool.pool(), rows);
-    EngineRequest request{.prompt = ids};
-    // The first token comes with the prompt. Each is the likeliest one.
-    request.options.max_new_tokens = options.new_tokens + 1;
-    engine.Submit(std::move(request));
+    for (std::int64_t s = 0; s < options.sequences; ++s) {
+      engine.Submit(RequestOf(options, s, decoder.config().vocab_size, adapters));
+    }
+    std::set<RequestId> begun;
+    std::int64_t left = options.sequences * (options.new_tokens + 1);
     const double prefill_seconds = SecondsOf([&] {
-      while (engine.Step().empty()) continue;
+      while (std::ssize(begun) < options.sequences) {
+        for (const EngineToken& token : engine.Step()) {
+          begun.insert(token.request);
+          --left;
+        }
+      }
     });
     const double decode_seconds = SecondsOf([&] {
       while (!engine.is_idle()) engine.Step();
@@ -82,7 +98,7 @@ DecodeSeconds TimeDecode(const DecodeBenchOptions& options, const Decoder& decod
     bandwidth.Measure();
     if (round == 0) continue;  // warms up
     best.prefill = std::min(best.prefill, prefill_seconds);
-    best.token = std::min(best.token, decode_seconds / static_cast<double>(options.new_tokens));
+    best.token = std::min(best.token, decode_seconds / static_cast<double>(left));
   }
   return best;
 }
@@ -93,6 +109,8 @@ void DecodeBenchOptions::Declare(OptionTable& table) {
   table.Section("decode");
   table.Add("prompt_tokens", &prompt_tokens, "tokens read at once");
   table.Add("new_tokens", &new_tokens, "tokens generated one by one");
+  table.Add("sequences", &sequences, "texts that are written at the same time");
+  table.Add("adapters", &adapters, "adapters of the texts, in turn; 0: none");
 }
 
 std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options) {
@@ -105,18 +123,28 @@ std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& op
   for (const std::string& format : options.model.Formats()) {
     const RandomModel model(context, *backend, config, format, WeightUse::kGeneration);
     const Decoder decoder(*backend, config, model.get(), precision, capacity);
+    std::deque<LoraAdapter> adapters;
+    Adapters used;
+    for (std::int64_t a = 0; a < options.adapters; ++a) {
+      used.push_back(
+          &adapters.emplace_back(RandomAdapter(options.model, config, backend->memory())));
+    }
     Bandwidth bandwidth(context);
-    const DecodeSeconds best = TimeDecode(options, decoder, bandwidth);
+    const DecodeSeconds best = TimeDecode(options, decoder, used, bandwidth);
 
     const Limit peak = MeasureFlops(context, precision.activation);
     const Limit& read = bandwidth.limit();
     const double bytes = BytesOfToken(options, config, precision, model);
-    const double prompt_tokens = static_cast<double>(options.prompt_tokens);
+    const double prompt_tokens = static_cast<double>(options.prompt_tokens * options.sequences);
+    const double prompt_flops =
+        PrefillFlops(config, options.prompt_tokens) * static_cast<double>(options.sequences);
+    const double token_limit = std::min(read.value / bytes, peak.value / PrefillFlops(config, 1));
     RowList rows(options.model.ShapeOf(options.model.ShapeText(), format), precision.activation,
                  context.threads());
     rows.Add("prefill", best.prefill, prompt_tokens / best.prefill, "tokens/s",
-             prompt_tokens * peak.value / PrefillFlops(config, options.prompt_tokens), peak.kind);
-    rows.Add("decode", best.token, 1 / best.token, "tokens/s", read.value / bytes, read.kind);
+             prompt_tokens * peak.value / prompt_flops, peak.kind);
+    rows.Add("decode", best.token, 1 / best.token, "tokens/s", token_limit,
+             token_limit < read.value / bytes ? peak.kind : read.kind);
     rows.Add("decode, bytes read", best.token, bytes / best.token / 1e9, "GB/s", read.value / 1e9,
              read.kind);
     std::ranges::move(rows.Take(), std::back_inserter(all));

@@ -1,4 +1,4 @@
-// `qlora-bench decode`: the speed of generating text with a whole model with random weights.
+// `qlora-bench decode`: the speed of writing texts with a whole model with random weights.
 #ifndef QLORA_BENCH_BENCH_DECODE_H_
 #define QLORA_BENCH_BENCH_DECODE_H_
 
@@ -16,13 +16,16 @@ struct DecodeBenchOptions {
   ModelBenchOptions model;
   std::int64_t prompt_tokens = 512;
   std::int64_t new_tokens = 32;
+  std::int64_t sequences = 1;
+  std::int64_t adapters = 0;
 
   void Declare(OptionTable& table);
 };
 
 // Rows for each format of weights: prefill of prompt_tokens compared with the peak of
 // multiply-adds, and decoding compared with the time that reading takes at the bandwidth measured
-// in this run: linears, output head, and keys and values of the positions before.
+// in this run: linears and output head, once for all sequences, and keys and values of the
+// positions before, or with the peak of multiply-adds, whichever is slower.
 std::vector<BenchRow> BenchDecode(Context& context, const DecodeBenchOptions& options);
 
 }  // namespace qlora::bench

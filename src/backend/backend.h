@@ -38,7 +38,7 @@ struct BackendLimits {
   std::int64_t vocab_rows = 0;  // rows of one call of the output head
   std::int64_t vocab = 0;       // V
   std::int64_t lora_rank = 0;   // R, summed over a group
-  bool row_by_row = false;      // linears compute rows one by one; the most of rows are as many
+  bool any_order = false;       // linears with any SumOrder, not kFastest alone
   std::int64_t heads = 0;       // H
   std::int64_t kv_heads = 0;    // G
   std::int64_t head_dim = 0;    // K

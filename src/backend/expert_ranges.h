@@ -52,7 +52,7 @@ void ForEachExpert(const ops::ExpertLinear& op, const Run& run) {
                     range.Of(op.outputs[i].u, op.linears[first + i].lora.a.rows)};
     }
     run(ops::Linear{op.linears.subspan(first, group), range.Of(op.x),
-                    std::span(outputs).first(group), Store::kSet, op.row_by_row});
+                    std::span(outputs).first(group), Store::kSet, op.order});
   });
 }
 

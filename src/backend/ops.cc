@@ -130,8 +130,8 @@ bool Intersect(std::int64_t a, std::int64_t a_count, std::int64_t b, std::int64_
 }
 
 void CheckRanges(Checker& check, const ops::Linear& op) {
-  if (!op.row_by_row) return check.Equal("ranges without row_by_row", 0, std::ssize(op.ranges));
-  check.AtLeast("rows that are computed one by one", op.x.rows, kMostRowByRow);
+  if (op.order == SumOrder::kFew) check.AtLeast("few rows", op.x.rows, kMostFewRows);
+  if (op.order != SumOrder::kFew) check.Equal("ranges of many rows", 0, std::ssize(op.ranges));
   std::int64_t end = op.ranges.empty() ? op.x.rows : 0;
   for (const LoraRows& range : op.ranges) {
     check.Equal("begin of a range", end, range.begin);
@@ -140,7 +140,9 @@ void CheckRanges(Checker& check, const ops::Linear& op) {
   }
   check.Equal("rows of all ranges", op.x.rows, end);
   for (const LinearView& linear : op.linears) {
-    if (linear.lora.dropout > 0) check.Fail("lora.dropout", "0 row by row", "dropout");
+    if (op.order != SumOrder::kFastest && linear.lora.dropout > 0) {
+      check.Fail("lora.dropout", "0 in this order of sums", "dropout");
+    }
     if (!op.ranges.empty()) check.Absent("lora.a beside ranges", linear.lora.a);
   }
 }

@@ -75,9 +75,15 @@ struct LoraRows {
   std::int64_t rows = 0;
   std::span<const LoraView> loras;  // of each linear
 };
-// The rows of a product whose rows are computed one by one, at most: processors multiply as many
-// nearly as fast as any number.
-inline constexpr std::int64_t kMostRowByRow = 96;
+
+// The order in which a product sums over I. With kFew and kMany, the bits of a row depend on no
+// other row, nor on how many there are; those of one differ from those of the other.
+enum class SumOrder : std::uint8_t {
+  kFastest,  // for this number of rows
+  kFew,      // fast for few rows: at most kMostFewRows
+  kMany,     // fast for many rows
+};
+inline constexpr std::int64_t kMostFewRows = 96;
 
 struct LinearGradient {
   ConstMatrixView dy;  // (N, O)
@@ -184,18 +190,17 @@ struct RmsNormBackward {
 //   u = drop(x) A^T;  y = [base +] x W^T + bias + scale * u B^T
 // drop scales by 1 / (1 - dropout).
 //
-// row_by_row: the bits of a row depend on no other row, nor on how many there are, which is at most
-// kMostRowByRow. There is no dropout, and rows may have adapters of their own: a weight is read
-// once for all of them.
+// With another order than kFastest there is no dropout. With kFew, rows may have adapters of their
+// own: a weight is read once for all of them.
 struct Linear {
   static constexpr const char* kName = "Linear";
   std::span<const LinearView> linears;
   ConstMatrixView x;                      // (N, I)
   std::span<const LinearOutput> outputs;  // one of each linear
   Store store = Store::kSet;
-  bool row_by_row = false;
-  // With row_by_row, in place of the adapters of the linears, or empty: all rows, in order. A range
-  // uses the first columns of u.
+  SumOrder order = SumOrder::kFastest;
+  // With kFew, in place of the adapters of the linears, or empty: all rows, in order. A range uses
+  // the first columns of u.
   std::span<const LoraRows> ranges = {};
 };
 
@@ -219,7 +224,7 @@ struct ExpertLinear {
   std::span<const std::int32_t> begin;    // (E + 1) in host memory, as of RouteExperts
   ConstMatrixView x;                      // (S, I)
   std::span<const LinearOutput> outputs;  // (group)
-  bool row_by_row = false;                // as of Linear
+  SumOrder order = SumOrder::kFastest;    // as of Linear
 };
 
 // gradients(E * group) hold da_acc and db_acc of each linear; dy and u of gradient i < group are

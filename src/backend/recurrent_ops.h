@@ -6,7 +6,8 @@
 // Sequences are packed: their rows are one after the other, and nothing crosses the start of one.
 // A sequence begins in the state 0. With an operand for states, it begins where that says, and its
 // state at the end is written there, so that a later call goes on: the next part of a prompt, or
-// one more token. Token by token, in parts or at once, the results of such calls are the same bits.
+// one more token. Token by token, in parts or at once, the results are the same up to rounding; in
+// parts that begin at multiples of kRecurrentPart, and at once, they are the same bits.
 //
 // The rest of such layers is made of other ops:
 //   short block       y = C * conv(B * X): GatedActivation with kIdentity before and after
@@ -38,6 +39,9 @@ struct SequenceSpan {
   std::int64_t rows = 0;
   std::int64_t state = 0;  // which state it begins and ends in, where the op is given states
 };
+
+// A sequence has the same bits however it is cut at multiples of so many tokens.
+inline constexpr std::int64_t kRecurrentPart = 64;
 
 // Taps of a convolution; models have 3 to 7.
 inline constexpr std::int64_t kMostTaps = 64;

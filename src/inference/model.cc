@@ -33,7 +33,7 @@ class Model::Impl {
     for (const PromptText& prompt : prompts) {
       const EngineRequest& request = requests.emplace_back(RequestFor(prompt, options));
       const std::int64_t rows = std::ssize(request.prompt);
-      size.rows = std::min(size.rows + rows, kMostRowByRow);
+      size.rows = std::min(size.rows + rows, kMostPromptRows);
       size.positions = std::max(size.positions, rows + request.options.max_new_tokens);
     }
     if (requests.empty()) return {};

@@ -54,48 +54,61 @@ std::int32_t Sampler::Next(std::span<const float> logits, std::span<const std::i
     return static_cast<std::int32_t>(std::max_element(scores_.begin(), scores_.end()) -
                                      scores_.begin());
   }
+  // Likeliest first; equal logits in the order of their ids, so that runs agree. A heap, because
+  // few tokens are drawn or kept, and sorting all would take longer than the head of a small model.
   candidates_.clear();
   for (std::size_t i = 0; i < scores_.size(); ++i) {
     candidates_.emplace_back(scores_[i], static_cast<std::int32_t>(i));
   }
-  // Likeliest first; equal logits in the order of their ids, so that runs agree.
-  const auto likelier = [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first > b.first : a.second < b.second;
-  };
-  if (top_k_ > 0 && top_k_ < static_cast<std::int64_t>(candidates_.size())) {
-    std::partial_sort(candidates_.begin(), candidates_.begin() + top_k_, candidates_.end(),
-                      likelier);
-    candidates_.resize(top_k_);
-  } else {
-    std::sort(candidates_.begin(), candidates_.end(), likelier);
-  }
+  std::make_heap(candidates_.begin(), candidates_.end(), IsLessLikely);
+  heap_ = std::ssize(candidates_);
+  return Draw(draw);
+}
 
-  // Weights are exp((x - max) / temperature), so that none overflows; `total` makes them
-  // probabilities.
+// Weights are exp((x - max) / temperature), so that none overflows; their sum makes them
+// probabilities.
+std::int32_t Sampler::Draw(std::int64_t draw) {
   const double highest = candidates_.front().first;
-  std::vector<double> weights;
+  const auto weight = [&](float score) { return std::exp((score - highest) / temperature_); };
+  const std::int64_t all = std::ssize(candidates_);
+  const std::int64_t most = top_k_ > 0 ? std::min(top_k_, all) : all;
   double total = 0;
-  for (const auto& candidate : candidates_) {
-    weights.push_back(std::exp((candidate.first - highest) / temperature_));
-    total += weights.back();
-  }
+  for (std::int64_t i = 0; most == all && i < all; ++i) total += weight(scores_[i]);
+  for (std::int64_t i = 0; most < all && i < most; ++i) total += weight(Likeliest(i).first);
   // The likeliest tokens whose probability reaches top_p, at least one; none of them less likely
   // than min_p of the first, whose weight is 1.
   double kept = 0;
-  std::size_t count = 0;
-  while (count < weights.size() &&
-         (count == 0 || (kept < top_p_ * total && weights[count] >= min_p_))) {
-    kept += weights[count++];
+  std::int64_t count = 0;
+  const bool keeps_all = top_p_ == 1 && min_p_ == 0;
+  while (!keeps_all && count < most && (count == 0 || kept < top_p_ * total)) {
+    const double next = weight(Likeliest(count).first);
+    if (count > 0 && next < min_p_) break;
+    kept += next;
+    ++count;
   }
-
+  if (keeps_all) {
+    kept = total;
+    count = most;
+  }
   // A draw from the kept weights: the token in whose part of [0, kept) the target falls. The last
   // token takes the rest that rounding leaves.
   double target = double{RandomUniform(key_, static_cast<std::uint64_t>(draw))} * kept;
-  for (std::size_t i = 0; i + 1 < count; ++i) {
-    if (target < weights[i]) return candidates_[i].second;
-    target -= weights[i];
+  for (std::int64_t i = 0; i + 1 < count; ++i) {
+    const double next = weight(Likeliest(i).first);
+    if (target < next) return Likeliest(i).second;
+    target -= next;
   }
-  return candidates_[count - 1].second;
+  return Likeliest(count - 1).second;
+}
+
+// Candidate number i, the likeliest being number 0. The heap gives them to the end of the list, one
+// after the other.
+const Sampler::Candidate& Sampler::Likeliest(std::int64_t i) {
+  while (std::ssize(candidates_) - heap_ <= i) {
+    std::pop_heap(candidates_.begin(), candidates_.begin() + heap_, IsLessLikely);
+    --heap_;
+  }
+  return candidates_[std::ssize(candidates_) - 1 - i];
 }
 
 }  // namespace qlora

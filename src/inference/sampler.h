@@ -26,7 +26,14 @@ class Sampler {
                     std::int64_t draw);
 
  private:
+  using Candidate = std::pair<float, std::int32_t>;  // a token with its logit
+
+  static bool IsLessLikely(const Candidate& a, const Candidate& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;
+  }
   void Penalize(std::span<const std::int32_t> context);
+  std::int32_t Draw(std::int64_t draw);
+  const Candidate& Likeliest(std::int64_t i);
 
   bool greedy_;
   double temperature_;
@@ -36,7 +43,8 @@ class Sampler {
   double repetition_penalty_;
   RandomKey key_;
   std::vector<float> scores_;
-  std::vector<std::pair<float, std::int32_t>> candidates_;
+  std::vector<Candidate> candidates_;  // heap_ of them as a heap, then those that it gave
+  std::int64_t heap_ = 0;
 };
 
 }  // namespace qlora

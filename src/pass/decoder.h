@@ -20,8 +20,8 @@
 // the base (EmbeddingOf and HeadOf in adapter/lora.h).
 //
 // Batches are never padded. Sequences are stored one after the other (base/batch.h), attention
-// stays inside a sequence, and each sequence chooses its rotary table and, except with experts, its
-// adapter. So packing changes nothing in the model.
+// stays inside a sequence, and each sequence chooses its rotary table and its adapter. So packing
+// changes nothing in the model.
 //
 // Because the decoder runs on any backend, tests run it on complex numbers and check its gradients
 // as a whole by complex step (tests/pass/decoder_gradient_test.cc).

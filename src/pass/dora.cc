@@ -44,7 +44,7 @@ DoraBuffers LayoutDora(Carver& carver, std::int64_t widest, std::int64_t widest_
 
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                 std::span<const LinearOutput> outputs, Store store, bool row_by_row,
+                 std::span<const LinearOutput> outputs, Store store, SumOrder order,
                  DoraBuffers& buffers) {
   for (const LinearOutput& out : outputs) {
     if (!out.base.empty()) backend.Run(ops::Copy{out.base, out.y});
@@ -53,7 +53,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
     // A group may have linears without a magnitude: the linears that are not adapted.
     if (!loras[i].is_dora()) {
       const LinearOutput out{outputs[i].y, outputs[i].u};
-      backend.Run(ops::Linear{{&views[i], 1}, x, {&out, 1}, store, row_by_row});
+      backend.Run(ops::Linear{{&views[i], 1}, x, {&out, 1}, store, order});
       continue;
     }
     const LinearView without_bias = WithoutBias(views[i]);
@@ -62,7 +62,7 @@ void ForwardDora(Backend& backend, std::span<const LinearView> views,
     const LinearOutput out{z, outputs[i].u};
     // z is rounded once, in the wide type, before the gain; y = z gain + bias rounds to the type of
     // y.
-    backend.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet, row_by_row});
+    backend.Run(ops::Linear{{&without_bias, 1}, x, {&out, 1}, Store::kSet, order});
     backend.Run(
         ops::ScaleColumns{loras[i].magnitude, loras[i].inverse_norm, {}, gain, Store::kSet});
     backend.Run(ops::ScaleColumns{z, gain, views[i].bias, outputs[i].y, store});

@@ -29,7 +29,7 @@ DoraBuffers LayoutDora(Carver& carver, std::int64_t widest, std::int64_t widest_
 // views and loras: of the linears of a group.
 void ForwardDora(Backend& backend, std::span<const LinearView> views,
                  std::span<const LoraLinear> loras, const ConstMatrixView& x,
-                 std::span<const LinearOutput> outputs, Store store, bool row_by_row,
+                 std::span<const LinearOutput> outputs, Store store, SumOrder order,
                  DoraBuffers& buffers);
 
 // d_magnitude += (the sum over the rows of dy z) / norm;  the dy of `gradients` becomes

@@ -62,7 +62,7 @@ void ForwardRanges(const LayerContext& context, LinearGroup group, const MatrixV
     const std::span of_range = std::span(loras).subspan(ranges.size() * views.size(), views.size());
     ranges.push_back({range.begin, range.rows, of_range});
   }
-  context.Run(ops::Linear{views, x, outputs, store, true, ranges});
+  context.Run(ops::Linear{views, x, outputs, store, SumOrder::kFew, ranges});
 }
 
 }  // namespace
@@ -96,6 +96,21 @@ std::vector<LinearView> BindGroup(const LayerContext& context, LinearGroup group
   return views;
 }
 
+std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group) {
+  const std::vector<AdapterRows>& ranges = context.inputs.adapters;
+  std::vector<std::vector<LinearView>> all;
+  for (const AdapterRows& range : ranges) all.push_back(BindGroup(context, group, range.adapter));
+  if (all.size() == 1) return std::move(all.front());
+  const std::int64_t of_expert = std::ssize(all.front()) / context.config().experts().num_experts;
+  std::vector<LinearView> views;
+  for (std::int64_t first = 0; first < std::ssize(all.front()); first += of_expert) {
+    for (const std::vector<LinearView>& of : all) {
+      views.insert(views.end(), of.begin() + first, of.begin() + first + of_expert);
+    }
+  }
+  return views;
+}
+
 MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
   return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }
@@ -104,7 +119,7 @@ void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixVi
                   std::span<const LinearOutput> outputs, Store store) {
   context.Observe(group, x);
   const PassInputs& inputs = context.inputs;
-  if (inputs.row_by_row && inputs.adapters.size() > 1 &&
+  if (inputs.order == SumOrder::kFew && inputs.adapters.size() > 1 &&
       std::ranges::none_of(inputs.adapters, HasDora)) {
     return ForwardRanges(context, group, x, outputs, store);
   }
@@ -116,9 +131,9 @@ void ForwardGroup(const LayerContext& context, LinearGroup group, const MatrixVi
     const std::vector<LinearOutput> out = OutputsOf(range, views, outputs);
     if (HasDora(range)) {
       ForwardDora(context.backend(), views, GroupOf(range.adapter->layers()[context.layer], group),
-                  rows, out, store, inputs.row_by_row, context.buffers.dora);
+                  rows, out, store, inputs.order, context.buffers.dora);
     } else {
-      context.Run(ops::Linear{views, rows, out, store, inputs.row_by_row});
+      context.Run(ops::Linear{views, rows, out, store, inputs.order});
     }
   }
 }

@@ -53,10 +53,9 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
                    std::span<const ConstMatrixView> dys, std::span<const MatrixView> us,
                    const MatrixView& dx, LoraAdapter& trained);
 
-// The adapter of all rows, or null: experts have no ranges of rows with different ones.
-inline const LoraAdapter* AdapterOfAll(const PassInputs& inputs) {
-  return inputs.adapters.front().adapter;
-}
+// The linears of expert 0, then of expert 1 ...; those of an expert are there for each range of
+// rows with an adapter, one after the other, as FetchBegin counts their slots.
+std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group);
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
                                             std::span<const ConstMatrixView> dys,

@@ -20,7 +20,7 @@ IndexView Part(const IndexView& all, std::int64_t begin, std::int64_t count) {
 // The head of each range of head rows.
 struct Heads {
   std::span<const AdapterRows> ranges;
-  bool row_by_row = false;
+  SumOrder order = SumOrder::kFastest;
 };
 
 // logits = norm W^T, with the head of the adapter of each row. begin: of the first row in
@@ -34,7 +34,7 @@ void MultiplyHeads(const Decoder& decoder, const Heads& heads, std::int64_t begi
     const LinearView head{HeadOf(decoder.weights(), range.adapter), {}, {}};
     const LinearOutput out{Rows(logits, first, last - first), {}};
     decoder.backend().Run(ops::Linear{
-        {&head, 1}, Rows(norm, first, last - first), {&out, 1}, Store::kSet, heads.row_by_row});
+        {&head, 1}, Rows(norm, first, last - first), {&out, 1}, Store::kSet, heads.order});
   }
 }
 
@@ -120,8 +120,10 @@ LossSum SumLoss(const Decoder& decoder, const PassInputs& inputs, Activations& a
 
 MatrixView Logits(const Decoder& decoder, const PassInputs& inputs, std::int64_t begin,
                   std::int64_t count, Activations& activations) {
+  // A prompt has one row of logits.
+  const SumOrder order = inputs.order == SumOrder::kFastest ? SumOrder::kFastest : SumOrder::kFew;
   return LogitsOf(decoder, activations.x_out, Part(inputs.head_rows, begin, count),
-                  {inputs.heads, inputs.row_by_row}, begin, 0, activations);
+                  {inputs.heads, order}, begin, 0, activations);
 }
 
 void ForEachLogits(const Decoder& decoder, const PassInputs& inputs, Activations& activations,

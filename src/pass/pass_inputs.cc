@@ -74,12 +74,6 @@ void CheckLayout(std::int64_t rows, const InputBuffers& buffers) {
                buffers.indices.cols);
 }
 
-void CheckExperts(const DecoderConfig& config, const PassInputs& inputs) {
-  if (inputs.adapters.size() <= 1 || config.experts().num_experts == 0) return;
-  ThrowRuntime("a pass through experts takes one adapter, found {} ranges of rows",
-               inputs.adapters.size());
-}
-
 void CheckSlot(const SlotRows& part, const StatePool& pool) {
   const std::int64_t end = part.first + std::ssize(part.ids);
   if (part.slot >= 0 && part.slot < pool.slots && part.first >= 0 && end <= pool.capacity) return;
@@ -193,7 +187,6 @@ PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassO
   PassInputs inputs;
   inputs.rows = batch.rows();
   inputs.adapters = CoverRows(options.adapters, inputs.rows);
-  CheckExperts(config, inputs);
   const std::vector<std::int64_t> lengths = AddSequences(batch, inputs);
   if (batch.unfolded_rows() > 0) Unfold(memory, batch, buffers, inputs);
   inputs.dropout = options.dropout;
@@ -245,9 +238,9 @@ void SetRowScale(const Decoder& decoder, std::span<const float> scale, const Pas
 }
 
 PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
-                             const StatePool& pool, Activations& activations) {
+                             SumOrder order, const StatePool& pool, Activations& activations) {
   PassInputs inputs;
-  inputs.row_by_row = true;
+  inputs.order = order;
   std::vector<AdapterRows> adapters;
   std::vector<std::int32_t> ids;
   std::vector<std::int32_t> positions;
@@ -274,7 +267,6 @@ PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> s
   CheckLayout(inputs.rows, activations.inputs);
   CheckIndices("ids", ids, decoder.config().vocab_size);
   inputs.adapters = CoverRows(adapters, inputs.rows);
-  CheckExperts(decoder.config(), inputs);
   Indices indices(activations.inputs.indices);
   AddIds(decoder, ids, indices, inputs);
   inputs.rope_rows = AddRopeRows(decoder, positions, begin, lengths, indices);

@@ -40,9 +40,8 @@ struct PassInputs {
   // M unfolded rows, in which each sequence is whole.
   IndexView unfolded;  // (M) the row of each unfolded row; empty: no prefixes, and M is N
   IndexView folded;    // (N) the unfolded row of each row
-  // With a pool: rows of linears are computed one by one, so that the bits of a sequence depend on
-  // no other, nor on the parts in which it is read.
-  bool row_by_row = false;
+  // Of linears. With a pool not kFastest, so that the bits of a sequence depend on no other.
+  SumOrder order = SumOrder::kFastest;
   // With a pool: the slots whose sequences begin, in the empty state.
   std::vector<std::int64_t> new_slots;
   DropoutState dropout;
@@ -73,7 +72,7 @@ std::vector<AdapterRows> ForAllRows(const LoraAdapter* adapter, std::int64_t row
 // Uploads a batch to the inputs of `activations`, which must be laid out for its rows and adapters.
 // The result is valid until the next upload to the same activations. Errors: Runtime, a bug of the
 // caller, for a batch that does not fit the layout, ids and targets outside of the vocabulary,
-// positions beyond the planned ones, and several adapters over experts.
+// positions beyond the planned ones.
 PassInputs PrepareInputs(const Decoder& decoder, const Batch& batch, const PassOptions& options,
                          Activations& activations);
 // Gives the supervised rows of a training pass other factors.
@@ -91,11 +90,11 @@ struct SlotRows {
   bool wants_logits = true;  // of the last token
 };
 
-// Uploads the next tokens of sequences, one after the other, at most kMostRowByRow. head_rows are
-// the last rows of those that want logits. Errors: as PrepareInputs, and for slots and positions
-// that the pool lacks.
+// Uploads the next tokens of sequences, one after the other; with kFew, at most kMostFewRows.
+// head_rows are the last rows of those that want logits. Errors: as PrepareInputs, and for slots
+// and positions that the pool lacks.
 PassInputs PrepareSlotInputs(const Decoder& decoder, std::span<const SlotRows> slots,
-                             const StatePool& pool, Activations& activations);
+                             SumOrder order, const StatePool& pool, Activations& activations);
 
 }  // namespace qlora
 

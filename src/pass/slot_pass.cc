@@ -25,24 +25,26 @@ Arena ReserveSlots(const Decoder& decoder, const Adapters& adapters, std::int64_
   Backend& backend = decoder.backend();
   const ActivationShape shape = EvalShape(decoder.config(), rows);
   BackendLimits limits = LimitsOf(decoder.config(), adapters, rows, shape.head_rows);
-  limits.row_by_row = true;
+  limits.any_order = true;
   backend.Reserve(limits);
   return Arena(BytesOfPass(decoder.config(), adapters, decoder.precision(), shape),
                backend.memory());
 }
 
 std::vector<std::vector<float>> RunSlots(const Decoder& decoder, std::span<const SlotRows> slots,
-                                         const StatePool& pool, EvalMemory& passes) {
+                                         SumOrder order, const StatePool& pool,
+                                         EvalMemory& passes) {
   std::int64_t rows = 0;
   for (const SlotRows& part : slots) rows += std::ssize(part.ids);
   Activations& activations = passes.ForRows(rows);
-  const PassInputs inputs = PrepareSlotInputs(decoder, slots, pool, activations);
+  const PassInputs inputs = PrepareSlotInputs(decoder, slots, order, pool, activations);
   Embed(decoder, inputs, activations);
   ForwardSlots(decoder, inputs, pool, activations);
   std::vector<std::vector<float>> all;
   const std::int64_t total = inputs.head_rows.size;
-  for (std::int64_t begin = 0; begin < total; begin += activations.logits.rows) {
-    const std::int64_t count = std::min(activations.logits.rows, total - begin);
+  const std::int64_t most = std::min(activations.logits.rows, kMostFewRows);
+  for (std::int64_t begin = 0; begin < total; begin += most) {
+    const std::int64_t count = std::min(most, total - begin);
     const MatrixView logits = Logits(decoder, inputs, begin, count, activations);
     for (std::int64_t m = 0; m < count; ++m) {
       all.push_back(LogitsOnHost(decoder, Rows(logits, m, 1)));

@@ -14,10 +14,10 @@ namespace qlora {
 Arena ReserveSlots(const Decoder& decoder, const Adapters& adapters, std::int64_t rows);
 
 // Runs a pass over the next tokens of sequences, which leave their states in `pool`. Returns the
-// softcapped logits (V) of those that want them, in their order. passes: in memory of ReserveSlots
-// for the same adapters, or as large.
+// softcapped logits (V) of those that want them, in their order. order: of the layers; the head has
+// kFew. passes: in memory of ReserveSlots for the same adapters, or as large.
 std::vector<std::vector<float>> RunSlots(const Decoder& decoder, std::span<const SlotRows> slots,
-                                         const StatePool& pool, EvalMemory& passes);
+                                         SumOrder order, const StatePool& pool, EvalMemory& passes);
 
 }  // namespace qlora
 

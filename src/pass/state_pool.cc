@@ -1,6 +1,35 @@
 #include "pass/state_pool.h"
 
+#include <algorithm>
+#include <variant>
+
 namespace qlora {
+
+bool StatePool::has_keys_alone() const {
+  return std::ranges::all_of(
+      layers, [](const LayerState& s) { return std::holds_alternative<AttentionMixer::State>(s); });
+}
+
+std::int64_t PromptPart(const DecoderConfig& config) {
+  for (std::int64_t l = 0; l < config.num_hidden_layers; ++l) {
+    if (config.layer(l).mixer == Mixer::kDeltaRule) return kRecurrentPart;
+  }
+  return 1;
+}
+
+void CopyKeys(Backend& backend, const StatePool& pool, std::int64_t from, std::int64_t to,
+              std::int64_t rows) {
+  const auto copy = [&](const MatrixView& all) {
+    if (all.empty()) return;
+    backend.Run(
+        ops::Copy{Rows(all, from * pool.capacity, rows), Rows(all, to * pool.capacity, rows)});
+  };
+  for (const LayerState& layer : pool.layers) {
+    const auto& keys = std::get<AttentionMixer::State>(layer);
+    copy(keys.k);
+    copy(keys.v);
+  }
+}
 
 StatePool LayoutStatePool(Carver& carver, const DecoderConfig& config, const Precision& precision,
                           std::int64_t slots, std::int64_t capacity) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "backend/backend.h"
 #include "base/arena.h"
 #include "base/matrix.h"
 #include "config/config.h"
@@ -22,7 +23,18 @@ struct StatePool {
   std::vector<LayerState> layers;  // L
   std::int64_t slots = 0;
   std::int64_t capacity = 0;  // positions of a slot
+
+  // False with windows and delta rules, whose states are of all tokens before.
+  bool has_keys_alone() const;
 };
+
+// Prompts may be cut at multiples of so many tokens (kRecurrentPart, where a mixer needs it).
+std::int64_t PromptPart(const DecoderConfig& config);
+
+// Copies the keys and values of the first `rows` positions of one slot to another. The pool has
+// keys alone.
+void CopyKeys(Backend& backend, const StatePool& pool, std::int64_t from, std::int64_t to,
+              std::int64_t rows);
 
 StatePool LayoutStatePool(Carver& carver, const DecoderConfig& config, const Precision& precision,
                           std::int64_t slots, std::int64_t capacity);

@@ -52,7 +52,7 @@ BackendLimits LimitsOf(const DecoderConfig& config, const LoraAdapter& adapter,
   BackendLimits limits = LimitsOf(
       config, {&adapter}, rows, HeadRows(config, rows),
       std::max({needs.train_rows, needs.train_unfolded, needs.anchor_rows}), needs.train_length);
-  limits.row_by_row = needs.writes_samples;
+  limits.any_order = needs.writes_samples;
   return limits;
 }
 

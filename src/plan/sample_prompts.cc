@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "inference/engine.h"
 #include "pass/state_pool.h"
 #include "prompt/prompt_renderer.h"
 
@@ -38,17 +39,24 @@ SamplePrompts EncodePrompts(const TrainOptions& options, const PromptLayout& lay
       ThrowInvalidInput("sample_prompts: token id {} ('{}') exceeds the model's vocabulary of {}",
                         id, tokenizer.TokenText(id), limits.vocab_size);
     }
-    prompts.rows = std::min(prompts.rows + tokens, kMostRowByRow);
+    prompts.rows = std::max(prompts.rows, std::min(tokens, kMostPromptRows));
     prompts.capacity = std::max(prompts.capacity, tokens + new_tokens);
     prompts.ids.push_back(ids);
   }
   return prompts;
 }
 
+std::int64_t SamplePrompts::Slots(const DecoderConfig& config, const Precision& precision) const {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  const std::size_t bytes = BytesOfPool(config, precision, 1, capacity);
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kMostBytes / bytes), 1,
+                                  std::ssize(ids));
+}
+
 std::size_t SamplePrompts::CacheBytes(const DecoderConfig& config,
                                       const Precision& precision) const {
   if (ids.empty()) return 0;
-  return BytesOfPool(config, precision, slots(), capacity);
+  return BytesOfPool(config, precision, Slots(config, precision), capacity);
 }
 
 }  // namespace qlora

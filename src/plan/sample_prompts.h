@@ -2,7 +2,6 @@
 #ifndef QLORA_PLAN_SAMPLE_PROMPTS_H_
 #define QLORA_PLAN_SAMPLE_PROMPTS_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,8 +23,8 @@ struct SamplePrompts {
   std::int64_t rows = 0;                       // of the largest pass
   std::int64_t capacity = 0;  // positions of the longest prompt with its continuation
 
-  // Prompts that are continued at the same time.
-  std::int64_t slots() const { return std::min<std::int64_t>(std::ssize(ids), 8); }
+  // Prompts that are continued at the same time: as many as have keys and values in 64 MiB.
+  std::int64_t Slots(const DecoderConfig& config, const Precision& precision) const;
   // Bytes of the keys and values of their prompts and continuations.
   std::size_t CacheBytes(const DecoderConfig& config, const Precision& precision) const;
 };

@@ -20,12 +20,19 @@ struct AnswerPart {
 
 // The forms of a template: what encloses thoughts, and how calls are written.
 struct AnswerForm;
-// template_text: the chat template; begins_with_thought: the prompt ends within a thought.
+// template_text: the chat template. Never null.
 std::shared_ptr<const AnswerForm> FindAnswerForm(std::string_view template_text);
+// True when texts of special tokens may enclose thoughts or calls.
+bool HasMarks(const AnswerForm& form);
+// True when a prompt ends within a thought, which the answer goes on with.
+bool EndsInThought(const AnswerForm& form, std::string_view prompt);
 
 class AnswerParts {
  public:
-  AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls);
+  // tools: [{"type": "function", "function": {...}}] as JSON, which say the types of arguments that
+  // a form writes without; "": unknown.
+  AnswerParts(std::shared_ptr<const AnswerForm> form, bool begins_with_thought, bool reads_calls,
+              std::string_view tools = {});
   ~AnswerParts();
   AnswerParts(AnswerParts&&) noexcept;
 

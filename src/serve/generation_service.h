@@ -28,8 +28,8 @@ struct GenerationRequest {
   bool ignore_eos = false;
   bool keeps_special_tokens = false;  // their texts are part of the answer: of calls and thoughts
   std::optional<std::int64_t> top_logprobs = {};  // 0 to 20; nothing: no log-probabilities
-  bool wants_prompt_logprobs = false;  // of echo; as many beside each as top_logprobs
-  bool keeps_prompt = true;            // false: the prompt is read anew, and not kept for others
+  bool wants_prompt_logprobs = false;             // of echo; as many beside each as top_logprobs
+  bool keeps_prompt = true;  // false: the prompt is read anew, and not kept for others
 };
 
 // A token of an answer, or of its prompt (echo).

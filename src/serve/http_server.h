@@ -18,13 +18,15 @@
 
 namespace qlora {
 
+struct ApiError;
+
 struct HttpRequest {
-  std::string method;                          // "GET"
+  std::string method;                          // "GET", also for HEAD; OPTIONS is answered here
   std::string path;                            // "/v1/models", percent-decoded
   std::map<std::string, std::string> query;    // decoded
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""
+  std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""; is left
   std::string id;         // made here: X-Request-Id of the answer
   std::map<std::string, std::string> values = {};  // of the {names} of its route (RouteTable)
 };
@@ -36,6 +38,12 @@ struct HttpResponse {
   std::string type = "application/json";
   std::string body = {};
   HttpHeaders headers = {};
+  // Instead of `body`, of Send: a text that several answers share, or the name of a file, which is
+  // read as the client takes it.
+  std::shared_ptr<const std::string> shared = {};
+  std::string file = {};
+  // Of Begin: is written whenever nothing was for HttpLimits::ping_time; "": nothing.
+  std::string ping = {};
 };
 
 // Where one request is answered: with Send, or with Begin, Write ..., End. From any thread, now or
@@ -45,7 +53,8 @@ class HttpReply {
  public:
   virtual ~HttpReply() = default;
   virtual void Send(HttpResponse response) = 0;
-  // A body of unknown length; the head leaves at once.
+  // A body that comes with time, of unknown length; the head leaves at once. A client that does
+  // not read is dropped (HttpLimits::unread), so what is there at once is for Send.
   virtual void Begin(HttpResponse head) = 0;
   virtual void Write(std::string piece) = 0;
   virtual void End() = 0;
@@ -57,11 +66,14 @@ using HttpReplyPtr = std::shared_ptr<HttpReply>;
 struct HttpLimits {
   std::size_t body = std::size_t{32} << 20;
   std::size_t head = std::size_t{16} << 10;
-  std::size_t unread = std::size_t{1} << 20;  // of a stream, held for a client that does not read
+  std::size_t bodies = std::size_t{256} << 20;  // of all bodies in memory that are still coming
+  std::size_t unread = std::size_t{1} << 20;    // of a stream, held for a client that does not read
   std::size_t connections = 1024;
-  std::chrono::seconds head_time{10};
-  std::chrono::seconds body_time{30};
-  std::chrono::seconds idle_time{60};  // of a kept connection, and of one that takes nothing
+  std::chrono::milliseconds head_time{10'000};
+  std::chrono::milliseconds body_time{30'000};  // for each MiB
+  std::chrono::milliseconds idle_time{
+      60'000};  // of a kept connection, and of one that takes nothing
+  std::chrono::milliseconds ping_time{10'000};  // HttpResponse::ping
 };
 
 // What becomes of the body of a request, decided from its head before the body is read.
@@ -72,26 +84,26 @@ struct HttpBody {
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  std::int64_t port = 8080;  // 0: any free one
-  std::string api_key = {};  // "": none is asked for
+  std::int64_t port = 8080;                                              // 0: any free one
+  std::string api_key = {};                                              // "": none is asked for
   std::vector<std::string> open_paths = {"/health", "/v1/health", "/"};  // that ask for no key
   std::vector<std::string> allow_hosts = {};
   std::vector<std::string> allow_origins = {};
   HttpLimits limits = {};
   // Null: every body is held in memory up to limits.body.
   std::function<HttpBody(const HttpRequest& head)> body_of = {};
-  // The body of errors that the server itself answers, for this path; null: OpenAI's form.
-  std::function<HttpResponse(const HttpRequest& request, int status, std::string_view message)>
-      error_of = {};
+  // The answer of errors that the server itself finds, or that body_of and the handler throw; null:
+  // OpenAI's form. The path is "" where the request could not be read.
+  std::function<HttpResponse(const HttpRequest& request, const ApiError& error)> error_of = {};
 };
 
 class HttpServer {
  public:
-  // Is called on the thread of the server, and must not wait.
+  // Is called on the thread of the server, and must not wait. What it throws is answered.
   using Handler = std::function<void(HttpRequest request, HttpReplyPtr reply)>;
 
   // Listens, and answers until it is destroyed. Errors: InvalidInput when the port cannot be had,
-  // and for a host other than this machine without api_key.
+  // for a host other than this machine without api_key, and for an origin that is none.
   HttpServer(HttpOptions options, Handler handler);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

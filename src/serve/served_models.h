@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "inference/served_prompts.h"
 #include "adapter/lora.h"
+#include "inference/served_prompts.h"
+#include "qlora/model.h"
 #include "serve/answer_parts.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,7 +28,11 @@ struct ServedModel {
   std::shared_ptr<const LoraAdapter> adapter = {};  // null: the base
   std::shared_ptr<const ServedPrompts> prompts = {};
   std::shared_ptr<const AnswerForm> answers = {};
-  const Tokenizer* tokenizer = nullptr;  // one for all
+  // An adapter may bring its own, with other ends or another template.
+  std::shared_ptr<const Tokenizer> tokenizer = {};
+  std::int64_t vocabulary = 0;            // tokens that have logits
+  GenerateOptions sampling = {};          // of requests that say nothing of it
+  std::optional<std::int64_t> seed = {};  // likewise; nothing: each draws its own
 };
 using ServedModelPtr = std::shared_ptr<const ServedModel>;
 

@@ -14,7 +14,8 @@ Samples::Samples(const TrainPlan& plan, LoadedRun& loaded, RunLog& log)
   const SamplePrompts& prompts = plan.run->data->prompts;
   if (prompts.ids.empty()) return;
   const Decoder& decoder = *loaded.decoder;
-  pool_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(), prompts.slots(),
+  const std::int64_t slots = prompts.Slots(decoder.config(), decoder.precision());
+  pool_.emplace(decoder.backend().memory(), decoder.config(), decoder.precision(), slots,
                 prompts.capacity);
 }
 

@@ -112,7 +112,8 @@ constexpr WeightKind kAllKinds[] = {
     WeightKind::kMxfp4,        WeightKind::kQ4_K, WeightKind::kQ6_K};
 
 // Runs rows [begin, end) of a group as a product of their own.
-void RunRows(Backend& backend, LinearGroup& group, std::int64_t begin, std::int64_t end) {
+void RunRows(Backend& backend, LinearGroup& group, std::int64_t begin, std::int64_t end,
+             SumOrder order = SumOrder::kFew) {
   std::vector<LinearOutput> outputs;
   const auto cut = [&](Matrix& m) {
     return m.empty() ? MatrixView{} : Rows(m.view(), begin, end - begin);
@@ -120,35 +121,50 @@ void RunRows(Backend& backend, LinearGroup& group, std::int64_t begin, std::int6
   for (std::size_t l = 0; l < group.y.size(); ++l) {
     outputs.push_back({cut(group.y[l]), cut(group.u[l])});
   }
-  backend.Run(ops::Linear{group.Views(), cut(group.x), outputs, Store::kSet, true});
+  backend.Run(ops::Linear{group.Views(), cut(group.x), outputs, Store::kSet, order});
 }
 
 // In any number of other rows.
-TEST_P(CpuLinear, RowByRowARowDependsOnNoOther) {
+void ExpectNoRowDependsOnOthers(Backend& backend, DType compute, const LinearCase& c,
+                                bool prepacked) {
+  LinearGroup whole = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
+  if (prepacked) {
+    if (backend.PrepackedBytes(whole.weights[0].view().quantized) == 0) return;
+    whole.Prepack(backend);
+  }
+  backend.Reserve(LimitsOf(c));
+  LinearGroup parts = whole;
+  RunRows(backend, whole, 0, c.rows, c.order);
+  for (const std::int64_t most : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 25, 50, 96, 150}) {
+    if (most > c.rows) continue;
+    for (std::int64_t row = 0; row < c.rows; row += most) {
+      RunRows(backend, parts, row, std::min(row + most, c.rows), c.order);
+    }
+    for (std::size_t l = 0; l < c.out.size(); ++l) {
+      ExpectEqual(whole.y[l], parts.y[l], "y");
+      ExpectEqual(whole.u[l], parts.u[l], "u");
+    }
+  }
+}
+
+TEST_P(CpuLinear, InOneOrderARowDependsOnNoOther) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const auto backend = Make(compute);
     for (const WeightKind kind : kAllKinds) {
-      for (const bool prepacked : {false, true}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", NameOf(compute), static_cast<int>(kind), prepacked));
-        LinearCase c = {"case", kMostRowByRow, 768, {48, 32}, kind, 8, true};
-        c.row_by_row = true;
-        const bool is_4bit = kind == WeightKind::kNf4 || kind == WeightKind::kNf4DoubleBnb;
-        if (prepacked && !is_4bit) continue;
-        LinearGroup whole = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
-        const auto backend = Make(compute);
-        if (prepacked && backend->PrepackedBytes(whole.weights[0].view().quantized) == 0) continue;
-        if (prepacked) whole.Prepack(*backend);
-        backend->Reserve(LimitsOf(c));
-        LinearGroup parts = whole;
-        RunRows(*backend, whole, 0, c.rows);
-        for (const std::int64_t most : {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 25, 50}) {
-          for (std::int64_t row = 0; row < c.rows; row += most) {
-            RunRows(*backend, parts, row, std::min(row + most, c.rows));
-          }
-          for (std::size_t l = 0; l < c.out.size(); ++l) {
-            ExpectEqual(whole.y[l], parts.y[l], "y");
-            ExpectEqual(whole.u[l], parts.u[l], "u");
-          }
-        }
+      const bool is_4bit = kind == WeightKind::kNf4 || kind == WeightKind::kNf4DoubleBnb;
+      const bool is_dense =
+          kind == WeightKind::kF32 || kind == WeightKind::kF16 || kind == WeightKind::kBF16;
+      for (const SumOrder order : {SumOrder::kFew, SumOrder::kMany}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", NameOf(compute), static_cast<int>(kind),
+                                 static_cast<int>(order)));
+        LinearCase c = {"case", kMostFewRows, 768, {48, 32}, kind, 8, true};
+        c.order = order;
+        // Several panels of rows of x.
+        if (order == SumOrder::kMany) c.rows = 200;
+        ExpectNoRowDependsOnOthers(*backend, compute, c, false);
+        if (is_4bit) ExpectNoRowDependsOnOthers(*backend, compute, c, true);
+        c.in = 700;  // no whole chunks
+        if (is_dense) ExpectNoRowDependsOnOthers(*backend, compute, c, false);
       }
     }
   }
@@ -159,7 +175,7 @@ TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     for (const WeightKind kind : {WeightKind::kBF16, WeightKind::kNf4, WeightKind::kQ4_K}) {
       LinearCase c = {"case", 40, 256, {48, 33}, kind, 8, true};
-      c.row_by_row = true;
+      c.order = SumOrder::kFew;
       LinearGroup group = MakeLinearGroup(c, {compute, DType::kF32}, DType::kF32, 1);
       LinearGroup none = group;
       LinearGroup other = group;
@@ -189,8 +205,8 @@ TEST_P(CpuLinear, RangesOfAdaptersEqualSeparateCalls) {
       for (std::size_t l = 0; l < views.size(); ++l) {
         outputs.push_back({together.y[l].view(), together.u[l].view()});
       }
-      backend->Run(
-          ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet, true, ranges});
+      backend->Run(ops::Linear{views, std::as_const(together.x).view(), outputs, Store::kSet,
+                               SumOrder::kFew, ranges});
       RunRows(*backend, group, 0, 10);
       RunRows(*backend, none, 10, 11);
       RunRows(*backend, other, 11, 40);

@@ -188,10 +188,15 @@ TEST_P(OpTest, Linear) {
   std::ranges::copy(PrepackedCases(), std::back_inserter(cases));
   std::ranges::copy(BlockCases(), std::back_inserter(cases));
   for (std::size_t i = 0, count = cases.size(); i < count; ++i) {
-    if (cases[i].rows > kMostRowByRow || cases[i].dropout > 0) continue;
+    if (cases[i].dropout > 0) continue;
+    const std::string name = cases[i].name;
     cases.push_back(cases[i]);
-    cases.back().name += "_row_by_row";
-    cases.back().row_by_row = true;
+    cases.back().name = name + "_many";
+    cases.back().order = SumOrder::kMany;
+    if (cases[i].rows > kMostFewRows) continue;
+    cases.push_back(cases[i]);
+    cases.back().name = name + "_few";
+    cases.back().order = SumOrder::kFew;
   }
   for (const LinearCase& c : cases) {
     SCOPED_TRACE(c.name);

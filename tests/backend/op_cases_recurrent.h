@@ -252,6 +252,41 @@ TEST_P(RecurrentTest, PartsEqualTheWhole) {
   }
 }
 
+// In parts that begin at multiples of kRecurrentPart, a sequence has the bits of the whole; 131
+// tokens end in fewer than a chunk is worth.
+TEST_P(RecurrentTest, PartsOfWholeChunksHaveTheBitsOfTheWhole) {
+  for (const std::int64_t length : {131, 150}) {
+    const DeltaCase c = {"delta", {6, 2, 40, 24}, SpansOf({length})};
+    const DeltaData data = MakeDeltaData(c, GetParam().precision, 2402);
+    backend().Reserve(LimitsOf(c));
+    const auto run = [&](const std::vector<std::int64_t>& lengths) {
+      DeltaData parts = data;
+      for (const SequenceSpan& s : SpansOf(lengths)) {
+        const auto part = [&](Matrix& m) { return Rows(m.view(), s.begin, s.rows); };
+        const SequenceSpan span = {0, s.rows, 0};
+        backend().Run(ops::GatedDeltaRule{c.shape,
+                                          {&span, 1},
+                                          part(parts.q),
+                                          part(parts.k),
+                                          part(parts.v),
+                                          part(parts.a),
+                                          part(parts.b),
+                                          parts.rate.view(),
+                                          parts.dt_bias.view(),
+                                          part(parts.o),
+                                          parts.state.view()});
+      }
+      return parts;
+    };
+    const DeltaData whole = run({length});
+    for (const std::int64_t first : {kRecurrentPart, 2 * kRecurrentPart}) {
+      const DeltaData parts = run({first, length - first});
+      ExpectEqual(parts.o, whole.o, "o");
+      ExpectEqual(parts.state, whole.state, "state");
+    }
+  }
+}
+
 // The output gate of attention: a head of q_proj has K columns of query, then K of gate, so that
 // all gates are the odd rows of a matrix of K columns. Products are gates without an activation.
 TEST_P(RecurrentTest, Gates) {

@@ -34,7 +34,7 @@ struct LinearCase {
   bool prepacked = false;    // weights of which the backend has a better order
   bool has_base = false;     // with Store::kAdd: of each output
   bool some_biases = false;  // with bias: every other linear has one
-  bool row_by_row = false;
+  SumOrder order = SumOrder::kFastest;
 };
 
 // All operands of Linear and LinearBackward for one group.
@@ -48,7 +48,7 @@ struct LinearGroup {
   float scale = 0;
   float dropout = 0;
   bool has_base = false;
-  bool row_by_row = false;
+  SumOrder order = SumOrder::kFastest;
   std::vector<std::shared_ptr<Arena>> prepacked;  // of each weight; or empty
 
   std::vector<LinearView> Views() const {
@@ -85,7 +85,7 @@ struct LinearGroup {
       if (!bases.empty()) outputs[l].base = bases[l].view();
     }
     const std::vector<Matrix> kept = bases;
-    backend.Run(ops::Linear{Views(), std::as_const(x).view(), outputs, store, row_by_row});
+    backend.Run(ops::Linear{Views(), std::as_const(x).view(), outputs, store, order});
     for (std::size_t l = 0; l < bases.size(); ++l) ExpectEqual(bases[l], kept[l], "base");
   }
 
@@ -154,7 +154,7 @@ inline LinearGroup MakeLinearGroup(const LinearCase& c, Precision precision, DTy
   const bool exact = precise == DType::kBF16;
   group.scale = exact ? 0.5f : 0.7f;
   group.has_base = c.has_base;
-  group.row_by_row = c.row_by_row;
+  group.order = c.order;
   group.dropout = c.rank == 0 || c.dropout == 0 ? 0 : exact ? 0.5f : c.dropout;
   group.x = random.Normal(x_type, N, I, 1, precise);
   for (const std::int64_t O : c.out) {
@@ -184,7 +184,7 @@ inline BackendLimits LimitsOf(const LinearCase& c) {
   return {.rows = c.rows,
           .features = std::max(c.in, out),
           .lora_rank = c.rank * group,
-          .row_by_row = c.row_by_row,
+          .any_order = c.order != SumOrder::kFastest,
           .gradient_rows = c.rows};
 }
 

@@ -19,15 +19,16 @@
 namespace qlora {
 namespace {
 
-// The tokens of a request, with their log-probabilities.
-using Line = std::vector<std::pair<std::int32_t, double>>;
+// The tokens of a request, each before the likeliest ones, with their log-probabilities.
+using Line = std::vector<std::vector<TokenLogprob>>;
 
 struct Sizes {
   std::int64_t slots = 1;
-  std::int64_t rows = kMostRowByRow;
+  std::int64_t rows = kMostPromptRows;  // of a pass
+  std::int64_t prompt_rows = kMostPromptRows;
 };
 
-constexpr std::int64_t kPositions = 60;
+constexpr std::int64_t kPositions = 180;
 
 // A decoder with adapters, and requests for them.
 class Requests {
@@ -35,7 +36,7 @@ class Requests {
   Requests(const Decoder& decoder, std::vector<const LoraAdapter*> adapters)
       : decoder_(decoder), adapters_(std::move(adapters)) {
     const auto vocab = static_cast<std::uint64_t>(decoder.config().vocab_size);
-    const std::vector<std::int64_t> lengths = {1, 40, 7, 23, 12, 5};
+    const std::vector<std::int64_t> lengths = {1, 150, 7, 23, 67, 5};
     for (std::size_t r = 0; r < lengths.size(); ++r) {
       EngineRequest& request = all_.emplace_back();
       for (std::int64_t n = 0; n < lengths[r]; ++n) {
@@ -46,7 +47,7 @@ class Requests {
       // The base, then each adapter, in turn.
       const std::size_t which = r % (adapters_.size() + 1);
       request.adapter = which == 0 ? nullptr : adapters_[which - 1];
-      request.wants_logprobs = true;
+      request.top_logprobs = 2;
       request.options.max_new_tokens = 4 + static_cast<std::int64_t>(r);
       request.options.do_sample = r % 2 == 1;
       request.options.temperature = 0.8;
@@ -54,21 +55,28 @@ class Requests {
     }
   }
 
-  std::vector<Line> Write(const std::vector<EngineRequest>& requests, const Sizes& sizes) const {
-    Arena memory = ReserveSlots(decoder_, adapters_, sizes.rows);
+  // rounds: the requests are submitted so often, each time when the others are done.
+  std::vector<Line> Write(const std::vector<EngineRequest>& requests, const Sizes& sizes,
+                          int rounds = 1) const {
+    const std::int64_t rows = std::max(sizes.rows, Engine::LeastRows(decoder_.config()));
+    Arena memory = ReserveSlots(decoder_, adapters_, rows);
     EvalMemory passes(decoder_, adapters_, memory);
     const PoolMemory pool(decoder_.backend().memory(), decoder_.config(), decoder_.precision(),
                           sizes.slots, kPositions);
-    Engine engine(decoder_, passes, pool.pool(), sizes.rows);
-    std::map<RequestId, Line> lines;
-    for (const EngineRequest& request : requests) lines[engine.Submit(request)];
-    while (!engine.is_idle()) {
-      for (const EngineToken& token : engine.Step()) {
-        lines[token.request].emplace_back(token.token, token.logprob);
-      }
-    }
+    Engine engine(decoder_, passes, pool.pool(), rows);
     std::vector<Line> all;
-    for (auto& [id, line] : lines) all.push_back(std::move(line));
+    for (int round = 0; round < rounds; ++round) {
+      std::map<RequestId, Line> lines;
+      for (const EngineRequest& request : requests) lines[engine.Submit(request)];
+      while (!engine.is_idle()) {
+        for (const EngineToken& token : engine.Step(sizes.prompt_rows)) {
+          std::vector<TokenLogprob>& found = lines[token.request].emplace_back();
+          found = {{token.token, token.logprob}};
+          found.insert(found.end(), token.top.begin(), token.top.end());
+        }
+      }
+      for (auto& [id, line] : lines) all.push_back(std::move(line));
+    }
     return all;
   }
 
@@ -84,17 +92,22 @@ class Requests {
     for (std::size_t r = 0; r < all_.size(); ++r) {
       EXPECT_EQ(std::ssize(alone[r]), all_[r].options.max_new_tokens);
     }
-    for (const Sizes& sizes : {Sizes{6, 96}, Sizes{6, 13}, Sizes{2, 7}, Sizes{3, 1}}) {
-      EXPECT_EQ(Write(all_, sizes), alone) << sizes.slots << " slots, " << sizes.rows << " rows";
+    for (const Sizes& sizes :
+         {Sizes{6, 1000}, Sizes{6, 13}, Sizes{2, 70}, Sizes{3, 1}, Sizes{6, 200, 9}}) {
+      EXPECT_EQ(Write(all_, sizes), alone)
+          << sizes.slots << " slots, " << sizes.rows << ", " << sizes.prompt_rows << " rows";
     }
-    // A text that is read again goes on to the same bits: a draw has another number then.
-    EngineRequest again = all_[4];
-    ASSERT_FALSE(again.options.do_sample);
-    for (std::size_t n = 0; n + 1 < alone[4].size(); ++n) {
-      again.prompt.push_back(alone[4][n].first);
+    // And where slots have prompts, or parts of them, of earlier requests.
+    std::vector<EngineRequest> several = all_;
+    std::vector<Line> expected = alone;
+    several.push_back(all_[4]);
+    several.back().prompt.resize(33);
+    several.back().prompt.back() = 1;
+    expected.push_back(Write({several.back()}, {}).front());
+    for (std::size_t r = 0; r < several.size(); ++r) expected.push_back(expected[r]);
+    for (const std::int64_t slots : {1, 3, 7}) {
+      EXPECT_EQ(Write(several, {slots, 50}, 2), expected) << slots << " slots";
     }
-    again.options.max_new_tokens = 1;
-    EXPECT_EQ(Write({again}, {1, 5}).front().front(), alone[4].back());
   }
 
  private:
@@ -216,8 +229,9 @@ class EngineRun : public testing::Test {
   const std::unique_ptr<Backend> backend_ = MakeCpuBackend(context_, DType::kF32);
   const Decoder decoder_{
       *backend_, config_, weights_.get(), {DType::kF32, DType::kF32}, kPositions};
-  Arena memory_ = ReserveSlots(decoder_, {}, 8);
-  EvalMemory passes_{decoder_, {}, memory_};
+  const LoraAdapter adapter_ = RandomAdapter(config_, 2, DType::kF32, 5);
+  Arena memory_ = ReserveSlots(decoder_, {&adapter_}, 8);
+  EvalMemory passes_{decoder_, {&adapter_}, memory_};
   const PoolMemory pool_{backend_->memory(), config_, {DType::kF32, DType::kF32}, 2, kPositions};
   Engine engine_{decoder_, passes_, pool_.pool(), 8};
 };
@@ -265,12 +279,98 @@ TEST_F(EngineRun, APromptKeepsNobodyWaiting) {
   engine_.Step();
   request.prompt.assign(40, 2);
   const RequestId second = engine_.Submit(request);
-  for (int step = 0; step < 5; ++step) {  // 40 tokens, 7 rows at a time
+  for (int step = 0; step < 4; ++step) {  // 40 tokens, 8 rows at a time
     const std::vector<EngineToken> tokens = engine_.Step();
     ASSERT_EQ(tokens.size(), 1u);
     EXPECT_EQ(tokens[0].request, first);
   }
   EXPECT_EQ(engine_.Step().back().request, second);
+}
+
+TEST_F(EngineRun, AShortPromptGoesBeforeALongOneButNotForever) {
+  EngineRequest request;
+  request.prompt.assign(100, 2);
+  const RequestId large = engine_.Submit(request);
+  engine_.Step();
+  request.prompt.assign(9, 3);
+  request.options.max_new_tokens = 1;
+  std::vector<RequestId> done;
+  for (int step = 0; step < 80 && std::ranges::find(done, large) == done.end(); ++step) {
+    if (engine_.running() == 1) {
+      request.prompt[0] = step % 20;
+      engine_.Submit(request);
+    }
+    for (const EngineToken& token : engine_.Step()) done.push_back(token.request);
+  }
+  ASSERT_FALSE(done.empty());
+  EXPECT_NE(done.front(), large);
+  EXPECT_EQ(done.back(), large);
+}
+
+// Of a prompt that begins like another one of the same adapter, the rest is read.
+TEST_F(EngineRun, ASlotKeepsItsPromptForItsAdapter) {
+  EngineRequest request;
+  for (std::int32_t n = 0; n < 30; ++n) request.prompt.push_back(n % 7 + n / 7);
+  request.options.max_new_tokens = 3;
+  const auto cached = [&](const EngineRequest& next) {
+    engine_.Submit(next);
+    std::int64_t tokens = 0;
+    while (!engine_.is_idle()) {
+      for (const EngineToken& token : engine_.Step()) tokens += token.cached;
+    }
+    return tokens;
+  };
+  EXPECT_EQ(cached(request), 0);
+  EXPECT_EQ(cached(request), 29);  // the last one is read for its logits
+  EngineRequest other = request;
+  other.prompt[20] = 9;
+  EXPECT_EQ(cached(other), 20);
+  other.prompt.resize(kShortPrompt);
+  EXPECT_EQ(cached(other), 0);
+  request.adapter = &adapter_;
+  EXPECT_EQ(cached(request), 0);
+  EXPECT_EQ(cached(request), 29);
+  engine_.Forget(&adapter_);
+  EXPECT_EQ(cached(request), 0);
+}
+
+// While a sequence reads a long prompt, those with the same one wait for its keys.
+TEST_F(EngineRun, EqualPromptsAreReadOnce) {
+  EngineRequest request;
+  request.prompt.assign(100, 2);
+  request.options.max_new_tokens = 2;
+  engine_.Submit(request);
+  engine_.Submit(request);
+  std::int64_t cached = 0;
+  int steps = 0;
+  for (; !engine_.is_idle(); ++steps) {
+    for (const EngineToken& token : engine_.Step()) cached += token.cached;
+  }
+  EXPECT_GE(cached, 32);
+  EXPECT_LT(cached, 100);
+  EXPECT_LT(steps, 20);
+}
+
+TEST_F(EngineRun, LogitsMayBeChangedBeforeATokenIsChosen) {
+  EngineRequest request{.prompt = {1, 2, 3}};
+  request.options.max_new_tokens = 3;
+  request.top_logprobs = 1;
+  std::vector<std::size_t> answers;
+  request.edit = [&](std::span<const std::int32_t> answer, std::span<float> logits) {
+    answers.push_back(answer.size());
+    std::ranges::fill(logits, -1.0f);
+    logits[5] = 0;
+  };
+  engine_.Submit(request);
+  while (!engine_.is_idle()) {
+    const EngineToken token = engine_.Step().front();
+    EXPECT_EQ(token.token, 5);
+    ASSERT_EQ(token.top.size(), 1u);
+    // Of the model.
+    EXPECT_LE(token.logprob, token.top.front().logprob);
+    EXPECT_LT(token.top.front().logprob, 0);
+  }
+  EXPECT_EQ(answers, (std::vector<std::size_t>{0, 1, 2}));
 }
 
 TEST_F(EngineRun, RefusesWhatNoSlotHolds) {

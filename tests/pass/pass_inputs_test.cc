@@ -173,7 +173,7 @@ std::vector<std::vector<float>> SlotLogits(const Decoder& decoder, const Adapter
                       .adapter = adapters[slot],
                       .wants_logits = begin + count == length});
     }
-    logits = RunSlots(decoder, rows, pool.pool(), passes);
+    logits = RunSlots(decoder, rows, SumOrder::kMany, pool.pool(), passes);
   }
   return logits;
 }
@@ -247,7 +247,7 @@ TEST(SlotPassTest, RowsOfFourAdaptersReadAWeightOnce) {
                       .length = 1,
                       .adapter = all[several ? slot / 4 : 0]});
     }
-    EXPECT_EQ(RunSlots(decoder, rows, pool.pool(), passes).size(), 16u);
+    EXPECT_EQ(RunSlots(decoder, rows, SumOrder::kFew, pool.pool(), passes).size(), 16u);
     products[several] = backend.Take();
   }
   EXPECT_EQ(products[1], products[0]);
@@ -264,7 +264,7 @@ TEST(SlotPassTest, RefusesWhatThePoolLacks) {
   const std::vector<std::int32_t> ids = {3, 1, 4};
   for (const auto& [slot, first] : std::vector<std::pair<int, int>>{{2, 0}, {-1, 0}, {0, 3}}) {
     const SlotRows rows = {.slot = slot, .first = first, .ids = ids, .length = 3};
-    EXPECT_THROW(RunSlots(decoder, {&rows, 1}, pool.pool(), passes), Error);
+    EXPECT_THROW(RunSlots(decoder, {&rows, 1}, SumOrder::kFew, pool.pool(), passes), Error);
   }
 }
 

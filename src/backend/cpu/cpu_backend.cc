@@ -80,13 +80,13 @@ class CpuBackend final : public Backend {
     cpu::WorkspaceSize size = cpu::RowWorkspace(limits.features);
     size =
         Max(size, cpu::LinearWorkspace(kernels_, limits.rows, limits.gradient_rows, limits.features,
-                                       limits.features, limits.lora_rank, limits.row_by_row));
+                                       limits.features, limits.lora_rank, limits.any_order));
     // The output head: vocab_rows rows at a time, V outputs, no adapter (rank 0). Its backward pass
     // takes no more rows at a time than its forward pass.
     size = Max(size, cpu::LinearWorkspace(kernels_, limits.vocab_rows,
                                           std::min(limits.vocab_rows, limits.gradient_rows),
                                           limits.features, std::max(limits.vocab, limits.features),
-                                          0, limits.row_by_row));
+                                          0, limits.any_order));
     if (limits.kv_heads > 0) {
       size = Max(size, cpu::AttentionForwardWorkspace(kernels_, attention));
       size = Max(size, cpu::AttentionBackwardWorkspace(kernels_, attention, limits.gradient_rows,

@@ -18,8 +18,8 @@ struct DownLinears {
   // a linear (D, 1) of the weight. Empty without biases.
   std::vector<LinearView> biases;
 };
-DownLinears BindDown(const LayerContext& context, const LoraAdapter* adapter) {
-  DownLinears down{BindGroup(context, LinearGroup::kDown, adapter), {}};
+DownLinears BindDown(std::vector<LinearView> linears) {
+  DownLinears down{std::move(linears), {}};
   for (LinearView& linear : down.linears) {
     if (linear.bias.empty()) continue;
     const ConstMatrixView bias = std::exchange(linear.bias, {});
@@ -58,15 +58,14 @@ ExpertMlp::ExpertMlp(const LayerContext& context, Activations& a)
 void ExpertMlp::Recompute(const BlockInput&) {
   ExpertSlots& e = a_.slots;
   const MatrixView& norm = context_.buffers.norm;
-  const std::vector<LinearView> gate_up =
-      BindGroup(context_, LinearGroup::kGateUp, AdapterOfAll(context_.inputs));
+  const std::vector<LinearView> gate_up = BindExperts(context_, LinearGroup::kGateUp);
   context_.Observe(LinearGroup::kGateUp, norm);
 
   // 8a. router = norm Wr^T [+ br];  each token's experts and their weights
   const LinearView router = Router(w_);
   const LinearOutput logits{e.router, {}};
-  const bool row_by_row = context_.inputs.row_by_row;
-  context_.Run(ops::Linear{{&router, 1}, norm, {&logits, 1}, Store::kSet, row_by_row});
+  const SumOrder order = context_.inputs.order;
+  context_.Run(ops::Linear{{&router, 1}, norm, {&logits, 1}, Store::kSet, order});
   context_.Run(ops::RouteExperts{e.router, moe_.norm_topk_prob, e.routing, e.pair_weights,
                                  moe_.score, w_.expert_bias, moe_.routed_scaling_factor});
   FetchBegin(context_, e);
@@ -77,7 +76,7 @@ void ExpertMlp::Recompute(const BlockInput&) {
   const std::vector<MatrixView>& u = context_.u().gate_up;
   const LinearOutput outputs[] = {{a_.gate, u[0]}, {a_.up, u[1]}};
   context_.Run(ops::GatherRows{norm, e.routing.tokens, b_.slot});
-  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, outputs, row_by_row});
+  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, outputs, order});
   // 8c
   if (shared_) shared_->Project();
 }
@@ -94,16 +93,16 @@ void ExpertMlp::Forward(const BlockInput& in, const MatrixView& x_out) {
 
   // 10. x_out = x + the sum over a token's slots of act Wd^T [+ weight * bd]
   CopyResidual(context_, in.x(), x_out);
-  const DownLinears down = BindDown(context_, AdapterOfAll(context_.inputs));
+  const DownLinears down = BindDown(BindExperts(context_, LinearGroup::kDown));
   context_.Observe(LinearGroup::kDown, s_.act);
   const LinearOutput down_out[] = {{b_.slot, context_.u().down[0]}};
-  const bool row_by_row = context_.inputs.row_by_row;
-  context_.Run(ops::ExpertLinear{down.linears, e.begin, s_.act, down_out, row_by_row});
+  const SumOrder order = context_.inputs.order;
+  context_.Run(ops::ExpertLinear{down.linears, e.begin, s_.act, down_out, order});
   context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, x_out});
   if (!down.biases.empty()) {
     const LinearOutput bias_out[] = {{b_.slot, {}}};
     context_.Run(
-        ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out, row_by_row});
+        ops::ExpertLinear{down.biases, e.begin, Reshape(e.slot_weights, 1), bias_out, order});
     context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, x_out});
   }
   // 11
@@ -126,7 +125,7 @@ void ExpertMlp::DownBackward(LoraAdapter& trained) {
   context_.Run(ops::GatherRows{context_.buffers.dx, e.routing.tokens, b_.d_slot});
   Activate();
   context_.Run(ops::ScaleRows{s_.act, e.slot_weights, s_.act});
-  const DownLinears down = BindDown(context_, &trained);
+  const DownLinears down = BindDown(BindGroup(context_, LinearGroup::kDown, &trained));
   const ConstMatrixView d_down[] = {b_.d_slot};
   const std::vector<LinearGradient> of_down =
       ExpertGradients(trained.layers()[context_.layer].down, d_down, context_.u().down);

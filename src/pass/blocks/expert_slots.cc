@@ -1,5 +1,8 @@
 #include "pass/blocks/expert_slots.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "pass/linear_group.h"
 
 namespace qlora {
@@ -17,8 +20,25 @@ ExpertSlots LayoutSlots(LayerCarver& c, const MoeConfig& moe) {
 }
 
 void FetchBegin(const LayerContext& context, ExpertSlots& slots) {
-  context.backend().memory().Download(slots.routing.begin.data, slots.begin.data(),
-                                      slots.begin.size() * sizeof(std::int32_t));
+  const auto fetch = [&](const auto& view, std::vector<std::int32_t>& values) {
+    values.resize(view.size);
+    context.backend().memory().Download(view.data, values.data(),
+                                        values.size() * sizeof(std::int32_t));
+  };
+  fetch(slots.routing.begin, slots.begin);
+  const std::vector<AdapterRows>& ranges = context.inputs.adapters;
+  if (ranges.size() == 1) return;
+  const std::vector<std::int32_t> experts = std::exchange(slots.begin, {0});
+  std::vector<std::int32_t> tokens;  // of an expert in rising order
+  fetch(slots.routing.tokens, tokens);
+  for (std::size_t e = 0; e + 1 < experts.size(); ++e) {
+    const auto end = tokens.begin() + experts[e + 1];
+    for (const AdapterRows& range : ranges) {
+      const auto next =
+          std::lower_bound(tokens.begin() + slots.begin.back(), end, range.begin + range.rows);
+      slots.begin.push_back(static_cast<std::int32_t>(next - tokens.begin()));
+    }
+  }
 }
 
 ExpertBuffers LayoutExpertBuffers(Carver& carver, const DecoderConfig& config,

@@ -24,7 +24,9 @@ struct ExpertSlots {
   MatrixView pair_weights;  // (N, k) wide
   MatrixView slot_weights;  // (1, S) wide: the same in the order of slots
   RoutingView routing;
-  std::vector<std::int32_t> begin;  // (E + 1) routing.begin in host memory
+  // (E + 1) routing.begin in host memory; with several adapters, the slots of an expert are those
+  // of each range of rows, one after the other: (E * ranges + 1).
+  std::vector<std::int32_t> begin;
 };
 ExpertSlots LayoutSlots(LayerCarver& c, const MoeConfig& moe);
 

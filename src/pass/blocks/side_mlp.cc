@@ -92,22 +92,21 @@ void SideMlp::Route(const BlockInput& in) {
 
 void SideMlp::RunExperts(const BlockInput& in) {
   const ExpertSlots& e = a_.slots;
-  const LoraAdapter* adapter = AdapterOfAll(context_.inputs);
   // 10c. slot = RMSNorm(x) of each slot's token;  gate, up = slot W^T + LoRA
   GatherSlots(in);
   context_.Observe(LinearGroup::kSideIn, context_.buffers.norm);
-  const std::vector<LinearView> gate_up = BindGroup(context_, LinearGroup::kSideIn, adapter);
+  const std::vector<LinearView> gate_up = BindExperts(context_, LinearGroup::kSideIn);
   const LinearOutput gate_up_out{a_.gate_up, context_.u().side_in[0]};
-  const bool row_by_row = context_.inputs.row_by_row;
-  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, {&gate_up_out, 1}, row_by_row});
+  const SumOrder order = context_.inputs.order;
+  context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, {&gate_up_out, 1}, order});
   // 10d. act = weight * act(gate) * up
   Activate();
   context_.Run(ops::ScaleRows{s_.act, e.slot_weights, s_.act});
   // 10e. sum = the sum over a token's slots of act Wd^T + LoRA
   context_.Observe(LinearGroup::kSideOut, s_.act);
-  const std::vector<LinearView> down = BindGroup(context_, LinearGroup::kSideOut, adapter);
+  const std::vector<LinearView> down = BindExperts(context_, LinearGroup::kSideOut);
   const LinearOutput down_out{b_.slot, context_.u().side_out[0]};
-  context_.Run(ops::ExpertLinear{down, e.begin, s_.act, {&down_out, 1}, row_by_row});
+  context_.Run(ops::ExpertLinear{down, e.begin, s_.act, {&down_out, 1}, order});
   context_.Run(ops::Zero{a_.sum});
   context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, a_.sum});
 }

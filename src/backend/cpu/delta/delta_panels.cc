@@ -1,6 +1,7 @@
 #include "backend/cpu/delta/delta_panels.h"
 
 #include "backend/cpu/gemm/panels.h"
+#include "backend/cpu/gemm/store_tile.h"
 #include "base/matrix.h"
 
 namespace qlora::cpu {
@@ -64,6 +65,12 @@ void TransposeInto(const Kernels& kernels, const Panels& from, const Panels& to)
 void LoadPanels(const Kernels& kernels, const ConstMatrixView& m, const Panels& to) {
   to.ForEachPart([&](const Panels::Part& part) {
     kernels.pack_panel_of_columns(Columns(m, part.lane, part.lanes), part.data, part.width);
+  });
+}
+
+void StorePanels(const Panels& from, const MatrixView& m) {
+  from.ForEachPart([&](const Panels::Part& part) {
+    StoreTile(part.data, part.width, false, Columns(m, part.lane, part.lanes));
   });
 }
 

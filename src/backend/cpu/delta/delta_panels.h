@@ -64,8 +64,9 @@ void MultiplyInto(const Kernels& kernels, const Panels& a, const Panels& b, bool
 // to(i, j) = from(j, i)
 void TransposeInto(const Kernels& kernels, const Panels& from, const Panels& to);
 
-// Rows of a matrix of (m.rows, m.cols) as panels.
+// Rows of a matrix of (m.rows, m.cols) as panels, and back.
 void LoadPanels(const Kernels& kernels, const ConstMatrixView& m, const Panels& to);
+void StorePanels(const Panels& from, const MatrixView& m);
 
 }  // namespace qlora::cpu
 

@@ -12,6 +12,7 @@ namespace qlora::cpu {
 // Tokens of a chunk, at most. Fewer make less work in the chunk, C (K + 1.5 V) for each token, and
 // more between chunks, where each reads and writes the state.
 inline constexpr std::int64_t kDeltaChunk = 64;
+static_assert(kRecurrentPart % kDeltaChunk == 0);
 // Elements between rows of a (chunk, chunk) matrix: not a power of two, so that rows of a product
 // do not compete for the same cache set.
 inline constexpr std::int64_t kPairStride = kDeltaChunk + 16;

@@ -1,7 +1,7 @@
 // The gated delta rule, forward. A task is a value head of a sequence: it carries the state through
 // the chunks of the sequence, one after the other. Few tokens are one step each instead, which
-// reads the state where it is; so are all tokens of a sequence that goes on from a state, because
-// the bits of a chunk depend on where it begins.
+// reads the state where it is: of a sequence that goes on, also those behind its last whole chunk,
+// so that parts which begin with a chunk have the bits of the whole.
 #include <algorithm>
 
 #include "backend/cpu/delta/delta_chunk.h"
@@ -44,16 +44,18 @@ void RunTokens(const ops::GatedDeltaRule& op, const SequenceSpan& span, std::int
     state = scratch.plain;
     std::fill_n(state.Row<float>(0), state.rows * state.cols, 0.0f);
   }
-  for (std::int64_t first = 0; first < span.rows; first += kDeltaChunk) {
-    const std::int64_t rows = std::min(kDeltaChunk, span.rows - first);
-    DeltaTokens(op, {span.begin + first, rows, span.state}, h, state, scratch.keys.Row<float>(0));
-  }
+  DeltaTokens(op, span, h, state, scratch.keys.Row<float>(0));
 }
 
 void RunChunks(const Kernels& kernels, const ops::GatedDeltaRule& op, const SequenceSpan& span,
                std::int64_t h, DeltaScratch& scratch) {
+  const MatrixView kept = StateOf(op, span, h);
   const Panels& state = scratch.state;
-  std::fill_n(state.data, state.size(), 0.0f);
+  if (kept.empty()) {
+    std::fill_n(state.data, state.size(), 0.0f);
+  } else {
+    LoadPanels(kernels, kept, state);
+  }
   const std::int64_t V = op.shape.value_dim;
   DeltaChunk& chunk = scratch.chunk;
   for (std::int64_t first = 0; first < span.rows; first += kDeltaChunk) {
@@ -68,8 +70,9 @@ void RunChunks(const Kernels& kernels, const ops::GatedDeltaRule& op, const Sequ
                  chunk.added.WithRows(rows), true, o, stride);
     StoreTile(o, stride, false, Block(op.o, at.row, rows, h * V, V));
     // A state that nobody reads is not computed.
-    if (first + rows < span.rows) NextState(kernels, rows, state, chunk, state);
+    if (first + rows < span.rows || !kept.empty()) NextState(kernels, rows, state, chunk, state);
   }
+  if (!kept.empty()) StorePanels(state, kept);
 }
 
 }  // namespace
@@ -88,10 +91,13 @@ void GatedDeltaRule(const Machine& machine, const ops::GatedDeltaRule& op) {
         Carver carver(machine.workspace.worker(worker));
         DeltaScratch scratch(carver, machine.kernels, op.shape);
         const SequenceSpan& span = op.spans[s];
-        if (span.rows < kLeastChunk || !op.state_inout.empty()) {
-          return RunTokens(op, span, h, scratch);
+        const std::int64_t rest = op.state_inout.empty() ? span.rows : span.rows % kDeltaChunk;
+        const std::int64_t single = rest < kLeastChunk ? rest : 0;
+        const std::int64_t chunked = span.rows - single;
+        if (chunked > 0) {
+          RunChunks(machine.kernels, op, {span.begin, chunked, span.state}, h, scratch);
         }
-        RunChunks(machine.kernels, op, span, h, scratch);
+        if (single > 0) RunTokens(op, {span.begin + chunked, single, span.state}, h, scratch);
       });
 }
 

@@ -80,9 +80,15 @@ void DotValueRows(const DotTask& task) {
   const bool as_it_is =
       dense.dtype == DType::kBF16 || (dense.dtype == DType::kF32 && kernels.reads_float_rows);
   if (task.weight.form() == WeightForm::kDense && as_it_is) {
-    const ConstMatrixView rows = Rows(dense, task.row, task.rows);
-    return task.EachBatch(DotForm::kRows, 0, task.rows,
-                          [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+    // Several batches read rows one after the other, from the caches.
+    constexpr std::int64_t kCachedRows = 4 * kDotWeightRows;
+    const std::int64_t most = task.x.batches(DotForm::kRows) > 1 ? kCachedRows : task.rows;
+    for (std::int64_t r = 0; r < task.rows; r += most) {
+      const ConstMatrixView rows = Rows(dense, task.row + r, std::min(most, task.rows - r));
+      task.EachBatch(DotForm::kRows, r, rows.rows,
+                     [&](const DotProduct& product) { kernels.dot_rows(rows, product); });
+    }
+    return;
   }
   const std::int64_t cols = task.weight.cols();
   const std::int64_t stride = RoundUp(cols, kernels.step);
@@ -114,7 +120,7 @@ DotForm DotFormOf(const Kernels& kernels, const WeightView& weight, std::int64_t
 
 std::int64_t MostDotRows(const Kernels& kernels, DotForm form, bool row_by_row) {
   constexpr std::int64_t kMostBatches = 8;  // of prepacked weights
-  if (row_by_row && form != DotForm::kPrepacked) return kMostRowByRow;
+  if (row_by_row && form != DotForm::kPrepacked) return kMostFewRows;
   switch (form) {
     case DotForm::kRows:
       return kDotBatch;

@@ -2,10 +2,12 @@
 #include "backend/cpu/linear/linear.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "backend/cpu/gemm/dot_weight.h"
 #include "backend/cpu/linear/linear_blocks.h"
 #include "base/check.h"
+#include "base/matrix.h"
 
 namespace qlora::cpu {
 namespace {
@@ -18,6 +20,45 @@ bool AreFewRows(const Kernels& kernels, std::span<const LinearView> linears, std
     return rows <= MostDotRows(kernels, form) && linear.lora.dropout == 0;
   };
   return std::ranges::all_of(linears, fits);
+}
+
+void RunFew(const Machine& machine, const ops::Linear& op) {
+  machine.workspace.Check(FewRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op),
+                                           op.order != SumOrder::kFastest));
+  ForwardFewRows(machine, op);
+}
+void RunMany(const Machine& machine, const ops::Linear& op) {
+  machine.workspace.Check(
+      ManyRowsWorkspace(machine.kernels, op.x.rows, op.x.cols, LargestRank(op)));
+  ForwardManyRows(machine, op);
+}
+
+// kMany: dot products of prepacked weights are as fast as panels for as many rows as kFew takes;
+// all others are multiplied as panels, however few rows there are. A linear alone, where a group
+// has both.
+void RunInOneOrder(const Machine& machine, const ops::Linear& op) {
+  const auto is_prepacked = [](const LinearView& linear) {
+    return linear.weight.prepacked != nullptr;
+  };
+  const std::ptrdiff_t prepacked = std::ranges::count_if(op.linears, is_prepacked);
+  if (prepacked == 0) return RunMany(machine, op);
+  if (prepacked < std::ssize(op.linears)) {
+    for (std::size_t l = 0; l < op.linears.size(); ++l) {
+      RunInOneOrder(machine,
+                    {op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
+    }
+    return;
+  }
+  std::vector<LinearOutput> outputs(op.outputs.size());
+  for (std::int64_t row = 0; row < op.x.rows; row += kMostFewRows) {
+    const std::int64_t rows = std::min(kMostFewRows, op.x.rows - row);
+    const auto cut = [&](const auto& m) { return m.empty() ? m : Rows(m, row, rows); };
+    for (std::size_t l = 0; l < outputs.size(); ++l) {
+      const LinearOutput& all = op.outputs[l];
+      outputs[l] = {cut(all.y), cut(all.u)};
+    }
+    RunFew(machine, {op.linears, cut(op.x), outputs, op.store, op.order});
+  }
 }
 
 }  // namespace
@@ -42,24 +83,24 @@ std::int64_t LargestRank(const ops::Linear& op) {
 
 WorkspaceSize LinearWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t gradient_rows,
                               std::int64_t in_features, std::int64_t features, std::int64_t rank,
-                              bool row_by_row) {
+                              bool any_order) {
   // Which way is taken depends on the rows of each call. A workspace of fixed size must serve all
   // three, so that no call allocates.
-  return Max(FewRowsWorkspace(kernels, rows, in_features, rank, row_by_row),
+  return Max(FewRowsWorkspace(kernels, rows, in_features, rank, any_order),
              Max(ManyRowsWorkspace(kernels, rows, in_features, rank),
                  BackwardWorkspace(kernels, gradient_rows, features, rank)));
 }
 
 void LinearForward(const Machine& machine, const ops::Linear& op) {
   CheckGroup(op.linears);
-  const Kernels& kernels = machine.kernels;
-  const std::int64_t rank = LargestRank(op);
-  if (op.row_by_row || AreFewRows(kernels, op.linears, op.x.rows)) {
-    machine.workspace.Check(FewRowsWorkspace(kernels, op.x.rows, op.x.cols, rank, op.row_by_row));
-    ForwardFewRows(machine, op);
-  } else {
-    machine.workspace.Check(ManyRowsWorkspace(kernels, op.x.rows, op.x.cols, rank));
-    ForwardManyRows(machine, op);
+  switch (op.order) {
+    case SumOrder::kFastest:
+      return AreFewRows(machine.kernels, op.linears, op.x.rows) ? RunFew(machine, op)
+                                                                : RunMany(machine, op);
+    case SumOrder::kFew:
+      return RunFew(machine, op);
+    case SumOrder::kMany:
+      return RunInOneOrder(machine, op);
   }
 }
 

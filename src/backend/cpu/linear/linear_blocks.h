@@ -102,7 +102,7 @@ std::int64_t LargestRank(const ops::Linear& op);
 void ForwardFewRows(const Machine& machine, const ops::Linear& op);
 void ForwardManyRows(const Machine& machine, const ops::Linear& op);
 WorkspaceSize FewRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
-                               std::int64_t rank, bool row_by_row);
+                               std::int64_t rank, bool any_order);
 WorkspaceSize ManyRowsWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,
                                 std::int64_t rank);
 WorkspaceSize BackwardWorkspace(const Kernels& kernels, std::int64_t rows, std::int64_t features,

@@ -63,7 +63,7 @@ class FewRowsRun : LinearRun {
       : LinearRun(machine, op),
         outputs_(op.outputs),
         rank_(LargestRank(op)),
-        row_by_row_(op.row_by_row) {
+        row_by_row_(op.order != SumOrder::kFastest) {
     AddLowRankParts(op);
     for (std::int64_t l = 0; l < std::ssize(linears_); ++l) {
       const std::int64_t step = FormOf(l) == DotForm::kPrepacked ? kPrepackedRows : kDotWeightRows;

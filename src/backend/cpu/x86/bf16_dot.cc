@@ -11,8 +11,42 @@ HWY_PUSH_ATTRIBUTES(QLORA_AVX512 ",avx512bf16")
 namespace qlora::cpu::bf16 {
 namespace {
 
+// The first `count` values at `from`, at most 32, and zeros. A masked load, because the row of a
+// weight may be the last thing in a mapped file: reading past its end could fault.
+HWY_INLINE __m512i LoadFirst(const std::uint16_t* from, Index count) {
+  // The shift of a 32-bit one by 32 is undefined.
+  const std::uint32_t mask = count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0;
+  return _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), from);
+}
+
+// The sums of kRows rows of a weight, from row r on, with kCount rows of x. kRows rows at a time
+// share the loaded values of x.
+template <int kRows, int kCount>
+HWY_INLINE void ClearDots(__m512 (&sum)[kRows][kCount]) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
+  }
+}
+template <int kRows, int kCount>
+HWY_INLINE void StoreDots(const __m512 (&sum)[kRows][kCount], const DotProduct& p, Index r) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kCount; ++m) {
+      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
+    }
+  }
+}
+
+// Each sum is two: one of the first 32 columns of every 64, one of the others.
+//
+// Up to kMostPairedSums rows of x: both at once, one row of the weight after the other, as memory
+// is fastest.
+constexpr int kMostPairedSums = 2;
 template <int kCount>
-void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
+void DotPairedSums(const ConstMatrixView& rows, const DotProduct& p) {
   for (Index r = 0; r < p.rows; ++r) {
     const auto* row = static_cast<const std::uint16_t*>(rows.data) + r * rows.stride;
     const auto* x = static_cast<const std::uint16_t*>(p.x);
@@ -34,18 +68,77 @@ void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
       add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
     }
     if (k < p.k) {
-      // Masked loads, because the row of a weight may be the last thing in a mapped file: reading
-      // past its end could fault. The shift of a 32-bit one by 32 is undefined, hence the
-      // comparisons.
-      const auto low = static_cast<__mmask32>(p.k - k >= 32 ? ~0u : (1u << (p.k - k)) - 1);
-      const auto high = static_cast<__mmask32>(p.k - k > 32 ? (1u << (p.k - k - 32)) - 1 : 0);
-      add(_mm512_maskz_loadu_epi16(low, row + k), _mm512_maskz_loadu_epi16(high, row + k + 32));
+      add(LoadFirst(row + k, p.k - k), LoadFirst(row + k + 32, p.k - k - 32));
     }
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
       p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[m][0], sum[m][1]));
     }
   }
+}
+
+// For more rows of x: kRows rows of the weight, from row r on, share the loaded values of x, which
+// come from the second-level cache. Sums of the first columns, then of the others, so that all are
+// in registers.
+template <int kCount, int kRows>
+HWY_INLINE void DotSplitSums(const ConstMatrixView& rows, const DotProduct& p, Index r) {
+  const auto* row = static_cast<const std::uint16_t*>(rows.data) + r * rows.stride;
+  const Index ahead = kRows * rows.stride;
+  alignas(64) float first[kRows][kCount][16];
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    const auto* x = static_cast<const std::uint16_t*>(p.x) + 32 * half;
+    __m512 sum[kRows][kCount];
+    ClearDots(sum);
+    const auto add = [&](const __m512i(&weights)[kRows]) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m, x += 64) {
+        const auto values = (__m512bh)_mm512_loadu_si512(x);
+#pragma GCC unroll 4
+        for (int i = 0; i < kRows; ++i) {
+          sum[i][m] = _mm512_dpbf16_ps(sum[i][m], (__m512bh)weights[i], values);
+        }
+      }
+    };
+    __m512i weights[kRows];
+    Index k = 32 * half;
+    for (; k + 32 <= p.k; k += 64) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const auto* at = row + i * rows.stride + k;
+        _mm_prefetch(at + ahead, _MM_HINT_T0);
+        weights[i] = _mm512_loadu_si512(at);
+      }
+      add(weights);
+    }
+    if (k < p.k) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) weights[i] = LoadFirst(row + i * rows.stride + k, p.k - k);
+      add(weights);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kCount; ++m) {
+        if (half == 0) {
+          _mm512_store_ps(first[i][m], sum[i][m]);
+        } else {
+          sum[i][m] = _mm512_add_ps(_mm512_load_ps(first[i][m]), sum[i][m]);
+        }
+      }
+    }
+    if (half == 1) StoreDots(sum, p, r);
+  }
+}
+
+template <int kCount>
+void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
+  if constexpr (kCount <= kMostPairedSums) return DotPairedSums<kCount>(rows, p);
+  // As many as keep sums and values in registers.
+  constexpr int kRows = 3;
+  Index r = 0;
+  for (; r + kRows <= p.rows; r += kRows) DotSplitSums<kCount, kRows>(rows, p, r);
+  for (; r < p.rows; ++r) DotSplitSums<kCount, 1>(rows, p, r);
 }
 
 // Prefetches the data that are read after kRows rows of a weight, from row r on: their scales, and
@@ -75,30 +168,9 @@ class Prefetch {
   const std::uint8_t* line_;
 };
 
-// The sums of kRows rows of a weight, from row r on, with kCount rows of x. kRows rows at a time
-// share the loaded values of x.
-template <int kRows, int kCount>
-HWY_INLINE void ClearDots(__m512 (&sum)[kRows][kCount]) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) sum[i][m] = _mm512_setzero_ps();
-  }
-}
-template <int kRows, int kCount>
-HWY_INLINE void StoreDots(const __m512 (&sum)[kRows][kCount], const DotProduct& p, Index r) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
-    for (int m = 0; m < kCount; ++m) {
-      p.out[m * p.out_stride + r + i] = _mm512_reduce_add_ps(sum[i][m]);
-    }
-  }
-}
-
-// For up to kMostScaledSums rows of x: the sum over a chunk is scaled, not the sixteen values of
-// its table, so that values are rounded to bfloat16 before they are scaled instead of afterwards:
-// the same relative error.
+// For up to kMostScaledSums rows of x, and row by row for any number: the sum over a chunk is
+// scaled, not the sixteen values of its table, so that values are rounded to bfloat16 before they
+// are scaled instead of afterwards: the same relative error.
 //
 //   two chunks of a row: | 8 lanes: chunk c | 8 lanes: chunk c + 1 |    part = sum of 4 products
 //   scale:               | scale(c) x 8     | scale(c + 1) x 8     |    sum += part * scale
@@ -123,7 +195,7 @@ HWY_INLINE void DotScaledSums(const QuantizedChunks& in, const DotProduct& p, In
       scale[i] = _mm512_mask_broadcastss_ps(first, 0xff00, second);
       weights[i] = LookUpNibbles(LoadChunks(packed + i * in.row_bytes, whole), table);
     }
-#pragma GCC unroll 2
+#pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
       __m512 part[kRows];
 #pragma GCC unroll 4
@@ -166,8 +238,7 @@ HWY_INLINE void ScaleTables(const QuantizedChunks& in, __m512 code, Index r, Ind
   }
 }
 
-// For more rows of x, and row by row for any number: the tables of two chunks are scaled, once for
-// all rows.
+// For more rows of x: the tables of two chunks are scaled, once for all rows.
 template <int kCount, int kRows>
 HWY_INLINE void DotScaledTables(const QuantizedChunks& in, const DotProduct& p, Index r) {
   const __m512 code = _mm512_loadu_ps(in.code);
@@ -292,7 +363,7 @@ void DotChunks(const QuantizedChunks& in, const DotProduct& p) {
   static constexpr auto kFastest = KernelsFor<kDotBatch>(
       []<int kCount>() { return DotChunksOf<kCount, (kCount > kMostScaledSums)>; });
   static constexpr auto kRowByRow =
-      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount, true>; });
+      KernelsFor<kDotBatch>([]<int kCount>() { return DotChunksOf<kCount, false>; });
   (p.row_by_row ? kRowByRow : kFastest)[p.count - 1](in, p);
 }
 

@@ -96,17 +96,63 @@ HWY_INLINE const char* Ahead(const PrepackedRows& in, const std::byte* at) {
 
 // Parts of a sum over a chunk: as many as it takes to hide how long an addition takes.
 constexpr int PanelSums(int count) { return count <= 2 ? 4 : count < 8 ? 2 : 1; }
-constexpr int kRowPanelSums = 2;  // row by row, for any number of rows
+constexpr int kRowPanelSums = 2;                  // row by row, for any number of rows
+constexpr Index kChunkOfPanel = kChunk / 8 * 64;  // bytes of a chunk of 16 rows
 
-// One panel. Sums over a chunk run in kSums parts. Values says how 8 columns of 16 rows become
-// products with 32 bits of x at a time:
+// Adds kChunks chunks of a panel to sum: `at` its values, `scale` its scales. Sums over a chunk run
+// in kSums parts. Values says how 8 columns of 16 rows become products with 32 bits of x at a time:
 //   kSteps, kMost    such products for 8 columns; most rows of x
 //   Load(at, step)   the tables in which an even step and the odd one after it look values up
 //   Lookup, MulAdd   the values of a step, and their products with one row of x
-template <class Values, int kCount, int kSums>
+template <int kChunks, int kSums, class Values, int kCount>
+HWY_INLINE void AddChunks(const PrepackedRows& in, const std::byte* at, const float* x,
+                          const float* scale, const Values& values, __m512 (&sum)[kCount]) {
+  constexpr int kSteps = Values::kSteps;
+  __m512 part[kChunks][kCount][kSums];
+#pragma GCC unroll 2
+  for (int c = 0; c < kChunks; ++c) {
+#pragma GCC unroll 24
+    for (int m = 0; m < kCount; ++m) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSums; ++s) part[c][m][s] = _mm512_setzero_ps();
+    }
+  }
+#pragma GCC unroll 1
+  for (int i = 0; i < kChunk / 8; ++i, at += 64, x += kSteps * kCount) {
+#pragma GCC unroll 2
+    for (int c = 0; c < kChunks; ++c) {
+      const std::byte* of_chunk = at + c * kChunkOfPanel;
+      const float* x_of_chunk = x + c * (kChunk / 8) * kSteps * kCount;
+      _mm_prefetch(Ahead(in, of_chunk), _MM_HINT_T1);
+      __m512i words;
+#pragma GCC unroll 8
+      for (int step = 0; step < kSteps; ++step) {
+        if (step % 2 == 0) words = Values::Load(of_chunk, step);
+        const auto value = values.Lookup(words, step);
+#pragma GCC unroll 24
+        for (int m = 0; m < kCount; ++m) {
+          __m512& to = part[c][m][step % kSums];
+          to = Values::MulAdd(to, value, x_of_chunk + kSteps * m + step);
+        }
+      }
+    }
+  }
+#pragma GCC unroll 2
+  for (int c = 0; c < kChunks; ++c, scale += kPrepackedRows) {
+#pragma GCC unroll 24
+    for (int m = 0; m < kCount; ++m) {
+      __m512 total = part[c][m][0];
+#pragma GCC unroll 4
+      for (int s = 1; s < kSums; ++s) total = _mm512_add_ps(total, part[c][m][s]);
+      sum[m] = _mm512_fmadd_ps(total, _mm512_load_ps(scale), sum[m]);
+    }
+  }
+}
+
+// One panel, kChunks chunks at a time.
+template <class Values, int kCount, int kSums, int kChunks>
 HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row,
                          const Values& values) {
-  constexpr int kSteps = Values::kSteps;
   const std::byte* at = in.panels + row / kPrepackedRows * in.panel_bytes;
   const auto* x = static_cast<const float*>(p.x);
   PanelScales scales(in, row, 0);
@@ -121,46 +167,28 @@ HWY_INLINE void DotPanel(const PrepackedRows& in, const DotProduct& p, Index row
       _mm_prefetch(Ahead(in, at + i), _MM_HINT_T1);
     }
     at += scales.bytes();
-    for (Index c = 0; c < n; ++c, scale += kPrepackedRows) {
-      __m512 part[kCount][kSums];
-#pragma GCC unroll 24
-      for (int m = 0; m < kCount; ++m) {
-#pragma GCC unroll 4
-        for (int s = 0; s < kSums; ++s) part[m][s] = _mm512_setzero_ps();
-      }
-#pragma GCC unroll 1
-      for (int i = 0; i < kChunk / 8; ++i, at += 64, x += kSteps * kCount) {
-        _mm_prefetch(Ahead(in, at), _MM_HINT_T1);
-        __m512i words;
-#pragma GCC unroll 8
-        for (int step = 0; step < kSteps; ++step) {
-          if (step % 2 == 0) words = Values::Load(at, step);
-          const auto value = values.Lookup(words, step);
-#pragma GCC unroll 24
-          for (int m = 0; m < kCount; ++m) {
-            __m512& to = part[m][step % kSums];
-            to = Values::MulAdd(to, value, x + kSteps * m + step);
-          }
-        }
-      }
-#pragma GCC unroll 24
-      for (int m = 0; m < kCount; ++m) {
-        __m512 total = part[m][0];
-#pragma GCC unroll 4
-        for (int s = 1; s < kSums; ++s) total = _mm512_add_ps(total, part[m][s]);
-        sum[m] = _mm512_fmadd_ps(total, _mm512_load_ps(scale), sum[m]);
-      }
+    constexpr Index kXOfChunk = kChunk / 8 * Values::kSteps * kCount;
+    Index c = 0;
+    for (; c + kChunks <= n; c += kChunks) {
+      AddChunks<kChunks, kSums>(in, at + c * kChunkOfPanel, x + c * kXOfChunk,
+                                scale + c * kPrepackedRows, values, sum);
     }
+    for (; c < n; ++c) {
+      AddChunks<1, kSums>(in, at + c * kChunkOfPanel, x + c * kXOfChunk, scale + c * kPrepackedRows,
+                          values, sum);
+    }
+    at += n * kChunkOfPanel;
+    x += n * kXOfChunk;
   }
 #pragma GCC unroll 24
   for (int m = 0; m < kCount; ++m) _mm512_storeu_ps(p.out + m * p.out_stride + row, sum[m]);
 }
 
-template <class Values, int kCount, int kSums>
+template <class Values, int kCount, int kSums, int kChunks>
 void DotPanels(const PrepackedRows& in, const DotProduct& p) {
   const Values values(in.code);
   for (Index row = 0; row < in.rows; row += kPrepackedRows) {
-    DotPanel<Values, kCount, kSums>(in, p, row, values);
+    DotPanel<Values, kCount, kSums, kChunks>(in, p, row, values);
   }
 }
 
@@ -168,9 +196,10 @@ template <class Values>
 void DotPanelsOf(const PrepackedRows& in, const DotProduct& p) {
   QLORA_DCHECK(p.count > 0 && p.count <= Values::kMost);
   static constexpr auto kFastest = KernelsFor<Values::kMost>(
-      []<int kCount>() { return DotPanels<Values, kCount, PanelSums(kCount)>; });
+      []<int kCount>() { return DotPanels<Values, kCount, PanelSums(kCount), 1>; });
+  // For few rows, the sums of two chunks at a time are as many as PanelSums.
   static constexpr auto kRowByRow = KernelsFor<kRowByRowBatch>(
-      []<int kCount>() { return DotPanels<Values, kCount, kRowPanelSums>; });
+      []<int kCount>() { return DotPanels<Values, kCount, kRowPanelSums, (kCount <= 2 ? 2 : 1)>; });
   QLORA_DCHECK(!p.row_by_row || p.count <= kRowByRowBatch);
   static_assert(Values::kMost >= kRowByRowBatch);
   (p.row_by_row ? kRowByRow[p.count - 1] : kFastest[p.count - 1])(in, p);
