@@ -14,6 +14,8 @@
 
 namespace qlora {
 
+class FineTuning;
+
 struct Server {
   ServedModels& models;
   GenerationService& generation;
@@ -24,6 +26,7 @@ struct Server {
   std::function<void(const std::string& line)> log;
   // No new requests are taken: ApiError 503.
   std::atomic<bool> stops = false;
+  FineTuning* fine_tuning = nullptr;  // null: without a folder of runs
 };
 
 }  // namespace qlora

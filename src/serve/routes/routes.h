@@ -61,6 +61,9 @@ void AddChatRoutes(RouteTable& table, Server& server);
 void AddCompletionRoutes(RouteTable& table, Server& server);
 void AddTokenRoutes(RouteTable& table, Server& server);
 void AddStatusRoutes(RouteTable& table, Server& server);
+void AddDecisionRoutes(RouteTable& table, Server& server);
+void AddFileRoutes(RouteTable& table, Server& server);
+void AddJobRoutes(RouteTable& table, Server& server);
 
 }  // namespace qlora
 
