@@ -111,6 +111,16 @@ std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup gro
   return views;
 }
 
+LinearOutput OutputOfExperts(const MatrixView& y, const MatrixView& u,
+                             std::span<const LinearView> linears, std::int64_t group,
+                             std::int64_t i) {
+  std::int64_t rank = 0;
+  for (std::int64_t l = i; l < std::ssize(linears); l += group) {
+    rank = std::max(rank, linears[l].lora.a.rows);
+  }
+  return {y, rank == 0 ? MatrixView{} : Columns(u, 0, rank)};
+}
+
 MatrixView Narrowed(const MatrixView& u, const LoraLinear& lora) {
   return lora.rank == 0 ? MatrixView{} : Columns(u, 0, lora.rank);
 }

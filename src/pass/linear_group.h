@@ -56,6 +56,10 @@ void BackwardGroup(const LayerContext& context, LinearGroup group, const ConstMa
 // The linears of expert 0, then of expert 1 ...; those of an expert are there for each range of
 // rows with an adapter, one after the other, as FetchBegin counts their slots.
 std::vector<LinearView> BindExperts(const LayerContext& context, LinearGroup group);
+// The output y, u of linear i of the `group` of each expert: the columns of u that they use.
+LinearOutput OutputOfExperts(const MatrixView& y, const MatrixView& u,
+                             std::span<const LinearView> linears, std::int64_t group,
+                             std::int64_t i);
 // Gradients of the linears of all experts. dys[i], us[i]: of linear i of every expert, all slots.
 std::vector<LinearGradient> ExpertGradients(std::span<const LoraLinear> loras,
                                             std::span<const ConstMatrixView> dys,

@@ -24,6 +24,8 @@ struct AnswerForm;
 std::shared_ptr<const AnswerForm> FindAnswerForm(std::string_view template_text);
 // True when texts of special tokens may enclose thoughts or calls.
 bool HasMarks(const AnswerForm& form);
+// True when calls of tools are read from answers of this form.
+bool HasCalls(const AnswerForm& form);
 // True when a prompt ends within a thought, which the answer goes on with.
 bool EndsInThought(const AnswerForm& form, std::string_view prompt);
 

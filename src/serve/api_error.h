@@ -11,11 +11,12 @@
 namespace qlora {
 
 struct ApiError : std::exception {
-  ApiError(int status, std::string message, std::string param = {}, std::string code = {})
-      : status(status),
-        message(std::move(message)),
-        param(std::move(param)),
-        code(std::move(code)) {}
+  ApiError(int its_status, std::string its_message, std::string its_param = {},
+           std::string its_code = {})
+      : status(its_status),
+        message(std::move(its_message)),
+        param(std::move(its_param)),
+        code(std::move(its_code)) {}
   const char* what() const noexcept override { return message.c_str(); }
 
   int status;           // 400, 401, 403, 404, 405, 413, 415, 429, 431, 500, 503

@@ -74,7 +74,8 @@ void ExpertMlp::Recompute(const BlockInput&) {
 
   // 8b. slot = norm of each slot's token;  gate, up = slot W^T [+ b] + LoRA
   const std::vector<MatrixView>& u = context_.u().gate_up;
-  const LinearOutput outputs[] = {{a_.gate, u[0]}, {a_.up, u[1]}};
+  const LinearOutput outputs[] = {OutputOfExperts(a_.gate, u[0], gate_up, 2, 0),
+                                  OutputOfExperts(a_.up, u[1], gate_up, 2, 1)};
   context_.Run(ops::GatherRows{norm, e.routing.tokens, b_.slot});
   context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, outputs, order});
   // 8c
@@ -95,7 +96,8 @@ void ExpertMlp::Forward(const BlockInput& in, const MatrixView& x_out) {
   CopyResidual(context_, in.x(), x_out);
   const DownLinears down = BindDown(BindExperts(context_, LinearGroup::kDown));
   context_.Observe(LinearGroup::kDown, s_.act);
-  const LinearOutput down_out[] = {{b_.slot, context_.u().down[0]}};
+  const LinearOutput down_out[] = {
+      OutputOfExperts(b_.slot, context_.u().down[0], down.linears, 1, 0)};
   const SumOrder order = context_.inputs.order;
   context_.Run(ops::ExpertLinear{down.linears, e.begin, s_.act, down_out, order});
   context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, x_out});

@@ -96,7 +96,8 @@ void SideMlp::RunExperts(const BlockInput& in) {
   GatherSlots(in);
   context_.Observe(LinearGroup::kSideIn, context_.buffers.norm);
   const std::vector<LinearView> gate_up = BindExperts(context_, LinearGroup::kSideIn);
-  const LinearOutput gate_up_out{a_.gate_up, context_.u().side_in[0]};
+  const LinearOutput gate_up_out =
+      OutputOfExperts(a_.gate_up, context_.u().side_in[0], gate_up, 1, 0);
   const SumOrder order = context_.inputs.order;
   context_.Run(ops::ExpertLinear{gate_up, e.begin, b_.slot, {&gate_up_out, 1}, order});
   // 10d. act = weight * act(gate) * up
@@ -105,7 +106,7 @@ void SideMlp::RunExperts(const BlockInput& in) {
   // 10e. sum = the sum over a token's slots of act Wd^T + LoRA
   context_.Observe(LinearGroup::kSideOut, s_.act);
   const std::vector<LinearView> down = BindExperts(context_, LinearGroup::kSideOut);
-  const LinearOutput down_out{b_.slot, context_.u().side_out[0]};
+  const LinearOutput down_out = OutputOfExperts(b_.slot, context_.u().side_out[0], down, 1, 0);
   context_.Run(ops::ExpertLinear{down, e.begin, s_.act, {&down_out, 1}, order});
   context_.Run(ops::Zero{a_.sum});
   context_.Run(ops::ScatterAddRows{b_.slot, e.routing.tokens, a_.sum});

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/json_fwd.h"
@@ -21,20 +22,23 @@ struct ConversationRequest {
   OrderedJson messages = OrderedJson::array();
   OrderedJson tools = {};      // [{"type": "function", "function": {...}}], or null
   OrderedJson variables = {};  // of the chat template: an object, or null
+  std::string begin = {};      // of the answer, which the model goes on with
   bool reads_calls = false;    // there are tools, and the answer may call them
+  std::string tools_path = "tools";
 };
 
-// Variables that make a template think or not: enable_thinking, and the other names that the
-// template of the model reads for it.
+// Sets the variables by which the template of the model thinks, or does not.
 void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);
+// Sets a variable where the template reads it.
+void SetVariable(std::string_view name, OrderedJson value, const ServedModel& model,
+                 ConversationRequest& request);
 
-// Checks what every interface asks of tools: an object with a name that calls can have, and
-// parameters that are an object. path: of the function in the request.
-OrderedJson ToolOf(const RequestFields& function, const std::string& parameters_field);
+// Returns a tool in the form of chat completions. function: an object with `name`, perhaps
+// `description`, and its schema in the field `schema_name`.
+OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name);
 
-// Refuses results of tools whose call no message before them makes; the error names the id.
-// results_field: what the interface calls the id, for the message.
-void CheckResults(const OrderedJson& messages, const std::string& path);
+// Refuses a result of a tool whose call no message before it makes. path: of the id.
+void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path);
 
 // What the model reads.
 struct ConversationPrompt {
@@ -43,7 +47,8 @@ struct ConversationPrompt {
   bool begins_with_thought = false;
   bool keeps_special_tokens = false;  // of the answer, for AnswerParts
 };
-// Errors: ApiError 400 with what the chat template says, and for a model without one.
+// Errors: InvalidInput with what the chat template says, and for a model without one; ApiError 400
+// for tools that the model has no form of calls for.
 ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request);
 
 // What reads one answer to such a prompt.

@@ -35,9 +35,10 @@ std::string PurposeOf(const MultipartForm& form) {
   const auto purpose = form.fields.find("purpose");
   if (purpose == form.fields.end()) throw ApiError(400, "purpose: missing", "purpose");
   if (purpose->second != kTrainingPurpose) {
-    throw ApiError(400, fmt::format("purpose: expected {}, which is what files are for here",
-                                    kTrainingPurpose),
-                   "purpose");
+    throw ApiError(
+        400,
+        fmt::format("purpose: expected {}, which is what files are for here", kTrainingPurpose),
+        "purpose");
   }
   return purpose->second;
 }
@@ -54,8 +55,9 @@ OrderedJson Upload(const HttpRequest& request, FineTuning& jobs) {
   const MultipartForm form = ReadMultipartFile(body.path(), type->second, "file", content.path());
   if (!form.file_name) throw ApiError(400, "file: missing", "file");
   if (form.file_bytes > jobs.file_limit()) {
-    throw ApiError(413, fmt::format("file: expected at most {} bytes, found {}", jobs.file_limit(),
-                                    form.file_bytes),
+    throw ApiError(413,
+                   fmt::format("file: expected at most {} bytes, found {}", jobs.file_limit(),
+                               form.file_bytes),
                    "file");
   }
   const std::string purpose = PurposeOf(form);
@@ -98,13 +100,12 @@ void AddFileRoutes(RouteTable& table, Server& server) {
   table.Add("GET", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     SendJson(*reply, ToJson(jobs().files().Get(request.values.at("id"))));
   });
-  table.Add("GET", "/v1/files/{id}/content",
-            [=](const HttpRequest& request, const HttpReplyPtr& reply) {
-              const FileStore& files = jobs().files();
-              const StoredFile file = files.Get(request.values.at("id"));
-              reply->Send(
-                  {.type = "application/octet-stream", .file = files.PathOf(file).string()});
-            });
+  table.Add(
+      "GET", "/v1/files/{id}/content", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
+        const FileStore& files = jobs().files();
+        const StoredFile file = files.Get(request.values.at("id"));
+        reply->Send({.type = "application/octet-stream", .file = files.PathOf(file).string()});
+      });
   table.Add("DELETE", "/v1/files/{id}", [=](const HttpRequest& request, const HttpReplyPtr& reply) {
     const std::string& id = request.values.at("id");
     jobs().RemoveFile(id);

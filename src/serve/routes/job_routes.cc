@@ -22,8 +22,7 @@ std::map<std::string, std::string> MetadataOf(const HttpRequest& request) {
   return metadata;
 }
 
-using Answer = OrderedJson (*)(FineTuning& jobs, const std::string& id,
-                               const HttpRequest& request);
+using Answer = OrderedJson (*)(FineTuning& jobs, const std::string& id, const HttpRequest& request);
 
 OrderedJson Get(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
   return jobs.Get(id);
@@ -57,8 +56,7 @@ void AddJobRoutes(RouteTable& table, Server& server) {
     SendJson(*reply, JobsOf(server).Create(ParseBody(request)));
   });
   table.Add("GET", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
-    SendJson(*reply,
-             JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request)));
+    SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request)));
   });
   const auto add = [&](const char* method, const char* action, Answer answer) {
     table.Add(method, jobs + "/{id}" + action,

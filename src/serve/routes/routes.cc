@@ -5,10 +5,12 @@
 
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "io/json.h"
 #include "qlora/error.h"
@@ -37,6 +39,64 @@ std::optional<std::map<std::string, std::string>> Match(std::string_view route,
   }
 }
 
+// Counts and logs what becomes of a request.
+class CountedReply final : public HttpReply {
+ public:
+  CountedReply(HttpReplyPtr reply, Server& server, const HttpRequest& request, std::string route)
+      : reply_(std::move(reply)),
+        server_(server),
+        id_(request.id),
+        method_(request.method),
+        route_(std::move(route)) {}
+
+  ~CountedReply() override {
+    const std::lock_guard lock(mutex_);
+    server_.metrics.Count("qlora_requests_total", {model_, route_, status_});
+    if (is_quiet()) return;
+    server_.log(fmt::format("{} {} {} {} {:.3f} s{}{}{}", id_, method_, route_, status_,
+                            watch_.seconds(), model_.empty() ? "" : " ", model_, note_));
+  }
+
+  void Send(HttpResponse response) override {
+    SetStatus(response.status);
+    reply_->Send(std::move(response));
+  }
+  void Begin(HttpResponse head) override {
+    SetStatus(head.status);
+    reply_->Begin(std::move(head));
+  }
+  void Write(std::string piece) override { reply_->Write(std::move(piece)); }
+  void End() override { reply_->End(); }
+  void OnGone(std::function<void()> gone) override { reply_->OnGone(std::move(gone)); }
+
+  void Note(const std::string& model, const std::string& note) {
+    const std::lock_guard lock(mutex_);
+    if (!model.empty()) model_ = model;
+    note_ += note;
+  }
+
+ private:
+  // What monitors ask all the time.
+  bool is_quiet() const {
+    return status_ == "200" && (route_.ends_with("/health") || route_ == "/metrics");
+  }
+  void SetStatus(int status) {
+    const std::lock_guard lock(mutex_);
+    status_ = std::to_string(status);
+  }
+
+  HttpReplyPtr reply_;
+  Server& server_;
+  const std::string id_;
+  const std::string method_;
+  const std::string route_;
+  const Stopwatch watch_;
+  std::mutex mutex_;
+  std::string model_;
+  std::string note_;
+  std::string status_ = "none";
+};
+
 }  // namespace
 
 void RouteTable::Add(std::string method, std::string path, Route route) {
@@ -58,16 +118,18 @@ void RouteTable::Handle(HttpRequest request, HttpReplyPtr reply) const {
       continue;
     }
     request.values = std::move(*values);
+    reply = std::make_shared<CountedReply>(std::move(reply), server_, request, entry.path);
     if (entry.is_quick) return Run(entry, std::move(request), std::move(reply));
     server_.workers.Run([this, &entry, request = std::move(request), reply = std::move(reply)] {
       Run(entry, request, reply);
     });
     return;
   }
-  reply->Send(NoRoute(request, others));
+  const std::string route = others.empty() ? "" : others.front()->path;
+  CountedReply(std::move(reply), server_, request, route).Send(NoRoute(request, others));
 }
 
-void RouteTable::Run(const Entry& entry, HttpRequest request, HttpReplyPtr reply) const {
+void RouteTable::Run(const Entry& entry, const HttpRequest& request, HttpReplyPtr reply) const {
   try {
     entry.route(request, reply);
   } catch (...) {
@@ -124,6 +186,12 @@ ApiError CaughtError(const Server& server, const HttpRequest& request) {
   server.log(fmt::format("{} {}: error: {}", request.id, request.path, text));
   return ApiError(500,
                   fmt::format("a fault within the server; its log has more under {}", request.id));
+}
+
+void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note) {
+  if (auto* counted = dynamic_cast<CountedReply*>(&reply)) {
+    counted->Note(model, note.empty() ? "" : ", " + note);
+  }
 }
 
 void SendJson(HttpReply& reply, const OrderedJson& json, int status) {

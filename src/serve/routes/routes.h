@@ -39,7 +39,7 @@ class RouteTable {
     bool is_quick;
   };
 
-  void Run(const Entry& entry, HttpRequest request, HttpReplyPtr reply) const;
+  void Run(const Entry& entry, const HttpRequest& request, HttpReplyPtr reply) const;
   HttpResponse NoRoute(const HttpRequest& request, const std::vector<const Entry*>& others) const;
 
   Server& server_;
@@ -52,8 +52,15 @@ HttpResponse ErrorResponse(const HttpRequest& request, const ApiError& error);
 // others as 500, whose text goes to the log alone.
 ApiError CaughtError(const Server& server, const HttpRequest& request);
 
+// Names the model of an answer, unless "", and adds to what the log says of it. reply: as a route
+// got it.
+void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note);
+
 // Answers with JSON.
 void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
+
+// The jobs of a server. Errors: ApiError 404 for one without a folder for them.
+FineTuning& JobsOf(Server& server);
 
 // One function for each file of this folder.
 void AddModelRoutes(RouteTable& table, Server& server);
@@ -61,6 +68,8 @@ void AddChatRoutes(RouteTable& table, Server& server);
 void AddCompletionRoutes(RouteTable& table, Server& server);
 void AddTokenRoutes(RouteTable& table, Server& server);
 void AddStatusRoutes(RouteTable& table, Server& server);
+void AddResponseRoutes(RouteTable& table, Server& server);
+void AddMessageRoutes(RouteTable& table, Server& server);
 void AddDecisionRoutes(RouteTable& table, Server& server);
 void AddFileRoutes(RouteTable& table, Server& server);
 void AddJobRoutes(RouteTable& table, Server& server);
