@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/run_info.h"
 #include "io/json.h"
@@ -252,8 +251,7 @@ void FineTuning::Succeed(std::unique_lock<std::mutex>& lock, JobEntry& entry) {
   Job& job = entry.job;
   const fs::path run = FilesOf(job).run;
   FindCheckpoints(entry);
-  const std::vector<fs::path> checkpoints = ListCheckpoints(run);
-  if (!checkpoints.empty()) job.trained_tokens = ReadPlace(checkpoints.back()).at.tokens;
+  job.trained_tokens = TrainedTokens(run);
   const fs::path csv = files_.NewUpload();
   WriteResultFile(run, csv);
   job.result_file = files_.Add(csv, "step_metrics.csv", kResultPurpose).id;

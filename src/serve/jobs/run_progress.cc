@@ -116,6 +116,13 @@ std::vector<std::int64_t> CheckpointSteps(const fs::path& run) {
   return steps;
 }
 
+std::optional<std::int64_t> TrainedTokens(const fs::path& run) {
+  const std::vector<fs::path> checkpoints = ListCheckpoints(run);
+  if (checkpoints.empty()) return std::nullopt;
+  const fs::path state = checkpoints.back() / kTrainerState;
+  return JsonGet<std::int64_t>(ReadJsonFile(state), "num_tokens", state.string());
+}
+
 void WriteResultFile(const fs::path& run, const fs::path& csv) {
   std::map<std::int64_t, Json> evaluations;
   const fs::path evals = run / LogName(kEvalLog);

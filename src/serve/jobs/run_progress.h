@@ -40,6 +40,10 @@ std::int64_t TotalSteps(const std::filesystem::path& run);
 // The steps that have a checkpoint, ascending.
 std::vector<std::int64_t> CheckpointSteps(const std::filesystem::path& run);
 
+// The tokens that the run has learned from, up to its last checkpoint; nothing without one. Errors:
+// InvalidInput for a damaged checkpoint.
+std::optional<std::int64_t> TrainedTokens(const std::filesystem::path& run);
+
 // Writes the losses of a run as CSV, a line for each step: step, train_loss, and where the run has
 // them train_accuracy, valid_loss, valid_mean_token_accuracy. Errors: Runtime.
 void WriteResultFile(const std::filesystem::path& run, const std::filesystem::path& csv);
