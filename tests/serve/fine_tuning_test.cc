@@ -315,12 +315,18 @@ TEST_F(FineTuningTest, LeavesOutDamagedJobs) {
 }
 
 TEST_F(FineTuningTest, OnlyUploadsGoToFiles) {
-  const auto body = jobs_->BodyOf({.method = "POST", .path = "/v1/files"});
+  const auto body_of = [&](const char* method, const char* path) {
+    HttpRequest request;
+    request.method = method;
+    request.path = path;
+    return jobs_->BodyOf(request);
+  };
+  const auto body = body_of("POST", "/v1/files");
   ASSERT_TRUE(body.has_value());
   EXPECT_EQ(std::filesystem::path(body->file).parent_path(), folder_.path() / "files");
   EXPECT_GE(body->limit, 1000);
-  EXPECT_FALSE(jobs_->BodyOf({.method = "GET", .path = "/v1/files"}));
-  EXPECT_FALSE(jobs_->BodyOf({.method = "POST", .path = "/v1/chat/completions"}));
+  EXPECT_FALSE(body_of("GET", "/v1/files"));
+  EXPECT_FALSE(body_of("POST", "/v1/chat/completions"));
 }
 
 TEST(ProcessTrainerTest, ReturnsTheExitCodeAndWhatWasPrinted) {

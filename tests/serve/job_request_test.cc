@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/json.h"
+#include "qlora/error.h"
 #include "serve/api_error.h"
 #include "serve/jobs/job.h"
 
