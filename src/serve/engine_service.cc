@@ -82,6 +82,7 @@ class EngineService::Impl {
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
   void Step();
+  void ShowLoad();
   void Take(const EngineToken& token);
   // Forgets an answer whose listener knows of its end.
   void Close(Answers::iterator at);
@@ -179,6 +180,7 @@ void EngineService::Impl::Work() {
     if (!held_.empty() && engine_->is_idle()) MakeRoom();
     if (!engine_->is_idle()) Step();
     ReleaseAdapters();
+    ShowLoad();
   }
   FailAll("the server was stopped");
   for (Running& held : held_) Fail(*held.answer, "the server was stopped");
@@ -303,8 +305,12 @@ void EngineService::Impl::Step() {
     engine_ = std::make_unique<Engine>(buffers_->decoder, buffers_->passes, buffers_->pool.pool(),
                                        limits_.rows);
   }
+}
+
+void EngineService::Impl::ShowLoad() {
   metrics_.Set("qlora_requests_running", static_cast<double>(engine_->running()));
-  metrics_.Set("qlora_requests_waiting", static_cast<double>(engine_->waiting()));
+  metrics_.Set("qlora_requests_waiting",
+               static_cast<double>(engine_->waiting() + std::ssize(held_)));
   metrics_.Set("qlora_kv_pages_used", static_cast<double>(engine_->running()));
 }
 

@@ -69,6 +69,8 @@ class RunningServer::Impl {
     AddChatRoutes(routes, server);
     AddCompletionRoutes(routes, server);
     AddTokenRoutes(routes, server);
+    AddResponseRoutes(routes, server);
+    AddMessageRoutes(routes, server);
     return HttpOptionsOf(options);
   }
 
@@ -99,6 +101,7 @@ bool RunningServer::Drain(std::chrono::milliseconds longest) {
   impl_->server.stops = true;
   impl_->generation.Refuse();
   impl_->http.Drain();
+  impl_->generation.WaitUntilIdle(longest);
   // Answers leave after they are written.
   while (impl_->http.open_requests() > 0) {
     if (std::chrono::steady_clock::now() >= end) return false;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -17,7 +16,6 @@ namespace qlora {
 namespace {
 
 constexpr std::int64_t kMostMessages = 4096;
-constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 
 // Text, or parts of text, joined.
 std::string ContentOf(const RequestFields& message) {

@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "io/json.h"
 #include "serve/answers/argument_text.h"
 #include "serve/http/event_stream.h"
-#include "serve/routes/answer_run.h"
 #include "serve/routes/message_request.h"
+#include "serve/routes/parted_answer.h"
 #include "serve/routes/routes.h"
 #include "serve/routes/sampling_fields.h"
 
@@ -19,11 +20,13 @@ namespace {
 
 using Kind = AnswerPart::Kind;
 
-class MessageWriter : public AnswerWriter {
+class MessageAnswer final : public PartedAnswer {
  public:
-  MessageWriter(HttpReplyPtr reply, std::string id, std::string model, std::int64_t prompt_tokens,
-                bool streams)
-      : reply_(std::move(reply)), id_(std::move(id)), streams_(streams) {
+  MessageAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
+                std::string model, std::int64_t prompt_tokens, bool streams)
+      : PartedAnswer(server, std::move(reply), std::move(parts)),
+        id_(std::move(id)),
+        streams_(streams) {
     message_ = {{"id", "msg_" + id_},
                 {"type", "message"},
                 {"role", "assistant"},
@@ -36,13 +39,14 @@ class MessageWriter : public AnswerWriter {
                 {"usage", Usage(prompt_tokens, 0)}};
   }
 
+ protected:
   void Begin() override {
     if (!streams_) return;
-    stream_.emplace(reply_, HttpHeaders{{"request-id", id_}});
+    stream_.emplace(reply(), HttpHeaders{{"request-id", id_}});
     Send("message_start", {{"message", message_}});
   }
 
-  void Add(const AnswerPart& part) override {
+  void AddPart(const AnswerPart& part) override {
     switch (part.kind) {
       case Kind::kThought:
         BeginBlock("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
@@ -70,7 +74,7 @@ class MessageWriter : public AnswerWriter {
     }
   }
 
-  void End(const GenerationEnd& end) override {
+  void EndAnswer(const GenerationEnd& end) override {
     EndBlock();
     const bool is_cut =
         end.reason == StopReason::kMaxNewTokens || end.reason == StopReason::kContext;
@@ -82,7 +86,7 @@ class MessageWriter : public AnswerWriter {
     if (is_stopped) message_["stop_sequence"] = end.stop;
     message_["usage"] = Usage(end.prompt_tokens, end.new_tokens);
     if (!streams_) {
-      reply_->Send({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
+      reply()->Send({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
       return;
     }
     OrderedJson delta = OrderedJson::object();
@@ -97,7 +101,7 @@ class MessageWriter : public AnswerWriter {
   void Fail(const ApiError& error) override {
     const HttpResponse response = AnthropicError(error, id_);
     if (!streams_) {
-      reply_->Send(response);
+      reply()->Send(response);
       return;
     }
     stream_->Event("error", response.body);
@@ -155,7 +159,6 @@ class MessageWriter : public AnswerWriter {
     message_["content"].push_back(std::exchange(block_, nullptr));
   }
 
-  const HttpReplyPtr reply_;
   const std::string id_;
   const bool streams_;
   OrderedJson message_;
@@ -184,10 +187,14 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   generation.options.max_new_tokens = *most;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);
-  auto writer =
-      std::make_shared<MessageWriter>(reply, http.id, model->name, prompt_tokens, streams);
+  NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
+  if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(generation));
   try {
-    RunAnswer(server.generation, std::move(generation), std::move(parts), std::move(writer), reply);
+    std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id, model->name,
+                                    prompt_tokens, streams)
+        ->Start(std::move(requests), 1);
   } catch (const ApiError& error) {
     if (error.code != "context_length_exceeded") throw;
     // Clients look for these words.

@@ -1,15 +1,17 @@
 // POST /v1/responses: OpenAI's interface of items, without a memory.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "io/json.h"
 #include "serve/http/event_stream.h"
-#include "serve/routes/answer_run.h"
+#include "serve/routes/parted_answer.h"
 #include "serve/routes/response_request.h"
 #include "serve/routes/routes.h"
 #include "serve/routes/sampling_fields.h"
@@ -63,24 +65,25 @@ OrderedJson NewResponse(const std::string& id, const std::string& model, const R
           {"user", FieldOr(body, "user", nullptr)}};
 }
 
-class ResponseWriter : public AnswerWriter {
+class ResponseAnswer final : public PartedAnswer {
  public:
-  ResponseWriter(HttpReplyPtr reply, std::string id, OrderedJson response, bool streams,
-                 std::shared_ptr<const Tokenizer> tokenizer)
-      : reply_(std::move(reply)),
+  ResponseAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
+                 OrderedJson response, bool streams, std::shared_ptr<const Tokenizer> tokenizer)
+      : PartedAnswer(server, std::move(reply), std::move(parts)),
         id_(std::move(id)),
         response_(std::move(response)),
         streams_(streams),
         tokenizer_(std::move(tokenizer)) {}
 
+ protected:
   void Begin() override {
     if (!streams_) return;
-    stream_.emplace(reply_);
+    stream_.emplace(reply());
     Send("response.created", {{"response", response_}});
     Send("response.in_progress", {{"response", response_}});
   }
 
-  void Add(const AnswerPart& part) override {
+  void AddPart(const AnswerPart& part) override {
     switch (part.kind) {
       case Kind::kThought:
         BeginText("reasoning");
@@ -110,7 +113,7 @@ class ResponseWriter : public AnswerWriter {
     }
   }
 
-  void End(const GenerationEnd& end) override {
+  void EndAnswer(const GenerationEnd& end) override {
     const bool is_cut =
         end.reason == StopReason::kMaxNewTokens || end.reason == StopReason::kContext;
     const char* status = is_cut ? "incomplete" : "completed";
@@ -132,7 +135,7 @@ class ResponseWriter : public AnswerWriter {
 
   void Fail(const ApiError& error) override {
     if (!streams_) {
-      reply_->Send(OpenAiError(error));
+      reply()->Send(OpenAiError(error));
       return;
     }
     response_["status"] = "failed";
@@ -143,7 +146,7 @@ class ResponseWriter : public AnswerWriter {
  private:
   void Finish(const std::string& event) {
     if (!streams_) {
-      SendJson(*reply_, response_);
+      SendJson(*reply(), response_);
       return;
     }
     Send(event, {{"response", response_}});
@@ -227,7 +230,6 @@ class ResponseWriter : public AnswerWriter {
     response_["output"].push_back(std::exchange(item_, nullptr));
   }
 
-  const HttpReplyPtr reply_;
   const std::string id_;
   OrderedJson response_;
   const bool streams_;
@@ -255,10 +257,14 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   generation.model = model->name;
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);
-  auto writer = std::make_shared<ResponseWriter>(
-      reply, http.id, NewResponse(http.id, model->name, body, generation), streams,
-      model->tokenizer);
-  RunAnswer(server.generation, std::move(generation), std::move(parts), std::move(writer), reply);
+  NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
+  if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
+  OrderedJson response = NewResponse(http.id, model->name, body, generation);
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(generation));
+  std::make_shared<ResponseAnswer>(server, reply, std::move(parts), http.id, std::move(response),
+                                   streams, model->tokenizer)
+      ->Start(std::move(requests), 1);
 }
 
 }  // namespace
