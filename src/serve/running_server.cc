@@ -1,14 +1,18 @@
 #include "serve/running_server.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "serve/engine_service.h"
+#include "plan/memory_plan.h"
+#include "serve/engine/engine_service.h"
 #include "serve/http_server.h"
+#include "serve/jobs/fine_tuning.h"
 #include "serve/routes/routes.h"
 #include "serve/server.h"
 
@@ -34,6 +38,15 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
   return http;
+}
+
+FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& base) {
+  FineTuningOptions jobs;
+  jobs.folder = options.runs;
+  jobs.base = base.BaseOptions();
+  jobs.threads = base.context.threads();
+  jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
+  return jobs;
 }
 
 }  // namespace
@@ -64,6 +77,12 @@ class RunningServer::Impl {
   HttpOptions Prepare() {
     models.SetContextLength(plan.limits.positions);
     models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
+    if (!options.runs.empty()) {
+      // Runs are processes of this program.
+      jobs.emplace(JobOptionsOf(options, models.base()), models,
+                   ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
+      server.fine_tuning = &*jobs;
+    }
     AddStatusRoutes(routes, server);
     AddModelRoutes(routes, server);
     AddChatRoutes(routes, server);
@@ -71,7 +90,16 @@ class RunningServer::Impl {
     AddTokenRoutes(routes, server);
     AddResponseRoutes(routes, server);
     AddMessageRoutes(routes, server);
-    return HttpOptionsOf(options);
+    AddDecisionRoutes(routes, server);
+    AddFileRoutes(routes, server);
+    AddJobRoutes(routes, server);
+    HttpOptions made = HttpOptionsOf(options);
+    const HttpBody in_memory = {.limit = made.limits.body};
+    made.body_of = [this, in_memory](const HttpRequest& head) {
+      const std::optional<HttpBody> upload = jobs ? jobs->BodyOf(head) : std::nullopt;
+      return upload.value_or(in_memory);
+    };
+    return made;
   }
 
   const ServeOptions options;
@@ -81,6 +109,7 @@ class RunningServer::Impl {
   EngineService generation;
   Workers workers;
   Server server;
+  std::optional<FineTuning> jobs;
   RouteTable routes;
   HttpServer http;
 };

@@ -1,4 +1,4 @@
-#include "serve/engine_service.h"
+#include "serve/engine/engine_service.h"
 
 #include <fmt/format.h>
 
@@ -16,9 +16,9 @@
 #include "inference/engine.h"
 #include "inference/generation_memory.h"
 #include "serve/api_error.h"
-#include "serve/engine_answer.h"
-#include "serve/prompt_logprobs.h"
-#include "serve/prompt_pace.h"
+#include "serve/engine/engine_answer.h"
+#include "serve/engine/prompt_logprobs.h"
+#include "serve/engine/prompt_pace.h"
 
 namespace qlora {
 namespace {

@@ -4,8 +4,8 @@
 //   the thread                 work, then a step, and so on; sleeps where there is neither
 //
 // Tokens of a step go to Answers (engine_answer.h), which hand text to listeners.
-#ifndef QLORA_SERVE_ENGINE_SERVICE_H_
-#define QLORA_SERVE_ENGINE_SERVICE_H_
+#ifndef QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
+#define QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -53,4 +53,4 @@ class EngineService final : public GenerationService {
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ENGINE_SERVICE_H_
+#endif  // QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
