@@ -51,7 +51,7 @@ FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& b
 
 }  // namespace
 
-// Members are initialized in the order of their declaration; the last one takes requests.
+// Members are initialized in the order of their declaration.
 class RunningServer::Impl {
  public:
   Impl(Context& context, const ServeOptions& given, const std::string& version,
@@ -68,10 +68,19 @@ class RunningServer::Impl {
                .workers = workers,
                .log = std::move(log),
                .base = &models.base()},
-        routes(server),
-        http(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
-          routes.Handle(std::move(request), std::move(reply));
-        }) {}
+        routes(server) {
+    http.emplace(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
+      routes.Handle(std::move(request), std::move(reply));
+    });
+  }
+
+  // Each needs what comes after it to the end.
+  ~Impl() {
+    http.reset();
+    workers.Finish();
+    jobs.reset();
+    generation.Stop();
+  }
 
   // All that must be there before the first request.
   HttpOptions Prepare() {
@@ -111,7 +120,7 @@ class RunningServer::Impl {
   Server server;
   std::optional<FineTuning> jobs;
   RouteTable routes;
-  HttpServer http;
+  std::optional<HttpServer> http;
 };
 
 RunningServer::RunningServer(Context& context, const ServeOptions& options,
@@ -123,16 +132,16 @@ RunningServer::~RunningServer() = default;
 
 const LoadedModels& RunningServer::models() const { return impl_->models; }
 const ServePlan& RunningServer::plan() const { return impl_->plan; }
-std::int64_t RunningServer::port() const { return impl_->http.port(); }
+std::int64_t RunningServer::port() const { return impl_->http->port(); }
 
 bool RunningServer::Drain(std::chrono::milliseconds longest) {
   const auto end = std::chrono::steady_clock::now() + longest;
   impl_->server.stops = true;
   impl_->generation.Refuse();
-  impl_->http.Drain();
+  impl_->http->Drain();
   impl_->generation.WaitUntilIdle(longest);
   // Answers leave after they are written.
-  while (impl_->http.open_requests() > 0) {
+  while (impl_->http->open_requests() > 0) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -32,7 +32,7 @@ class EngineService final : public GenerationService {
   // must outlive this. Errors: OutOfMemory.
   EngineService(LoadedModel& base, const ServedModels& models, Metrics& metrics,
                 const EngineLimits& limits);
-  // Ends what is being written.
+  // As Stop.
   ~EngineService() override;
   EngineService(const EngineService&) = delete;
   EngineService& operator=(const EngineService&) = delete;
@@ -43,6 +43,8 @@ class EngineService final : public GenerationService {
 
   // From now on requests are refused.
   void Refuse();
+  // Ends what is being written, and the thread.
+  void Stop();
   // Waits until nothing is written. False when that takes longer.
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
