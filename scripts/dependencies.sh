@@ -4,7 +4,7 @@
 set -euo pipefail
 
 program_packages=(g++ cmake ninja-build pkg-config libhwy-dev libfmt-dev nlohmann-json3-dev libyaml-cpp-dev
-  libpcre2-dev libutf8proc-dev libcpp-httplib-dev libcurl4-openssl-dev libssl-dev libedit-dev
+  libpcre2-dev libutf8proc-dev libboost-dev libcurl4-openssl-dev libssl-dev libedit-dev
   libeigen3-dev libsnappy-dev libzstd-dev zlib1g-dev)
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then
   echo "${program_packages[@]}"
@@ -32,7 +32,7 @@ need() {
 
 # For all targets: whatever is built, CMake looks for what tests need, too. ccache keeps what was compiled.
 need_to_build() {
-  need "${program_packages[@]}" ccache libgtest-dev libgmock-dev libopenmpi-dev openmpi-bin
+  need "${program_packages[@]}" ccache libgtest-dev libgmock-dev libcpp-httplib-dev libopenmpi-dev openmpi-bin
 }
 
 # For the module qlora_cpp and its tests, which compare with PyTorch where that is installed.

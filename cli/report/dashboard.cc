@@ -2,24 +2,61 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
 #include "report/report_page.h"
+#include "serve/api_error.h"
 
 namespace qlora {
+namespace {
 
+constexpr std::chrono::seconds kShareTime(1);
+
+// Bounds what a program on this machine can take from the trainer.
+HttpOptions OptionsOf(std::int64_t port) {
+  CheckPort(port);
+  HttpOptions options;
+  options.port = port;
+  options.limits.body = 0;
+  options.limits.head = std::size_t{8} << 10;
+  options.limits.connections = 16;
+  options.limits.head_time = std::chrono::seconds(5);
+  options.limits.idle_time = std::chrono::seconds(20);
+  // A person reads it.
+  options.error_of = [](const HttpRequest&, const ApiError& error) -> HttpResponse {
+    return {
+        .status = error.status, .type = "text/plain; charset=utf-8", .body = error.message + "\n"};
+  };
+  return options;
+}
+
+}  // namespace
+
+void CheckPort(std::int64_t port) {
+  constexpr std::int64_t kHighest = 65535;
+  if (port >= 1 && port <= kHighest) return;
+  ThrowInvalidInput("dashboard: expected a port, 1 to {}, found {}", kHighest, port);
+}
+
+// Logs are read for each text: the trainer shares nothing with the thread of the server but the
+// files.
 Dashboard::Dashboard(std::int64_t port, std::string run_dir)
     : url_(fmt::format("http://127.0.0.1:{}/", port)),
-      server_(port, [run_dir = std::move(run_dir)](std::string_view path) -> HttpResponse {
-        if (path == "/") {
+      data_([run_dir = std::move(run_dir)] { return ReportData({run_dir}, true); }, kShareTime),
+      server_(OptionsOf(port), [this](const HttpRequest& request, const HttpReplyPtr& reply) {
+        // Nothing can be changed through this server.
+        if (request.method != "GET") throw ApiError(405, "only GET is answered");
+        if (request.path == "/") {
           // The page without data, which asks for /data.json again and again.
-          return {.type = "text/html; charset=utf-8",
-                  .body = ReportPage("{\"live\":true,\"runs\":[]}")};
+          reply->Send({.type = "text/html; charset=utf-8",
+                       .body = ReportPage("{\"live\":true,\"runs\":[]}")});
+        } else if (request.path == "/data.json") {
+          reply->Send({.shared = data_.Get()});
+        } else {
+          throw ApiError(404, "there is no such page");
         }
-        if (path == "/data.json") {
-          // Logs are read for each request: the trainer shares nothing with this thread but the
-          // files.
-          return {.type = "application/json", .body = ReportData({run_dir}, true)};
-        }
-        return {.status = 404, .body = "there is no such page\n"};
       }) {}
 
 }  // namespace qlora

@@ -1,7 +1,8 @@
 // The live page of a training run, for browsers on this machine only. An answer has a bounded
 // number of points and of bytes of samples (log/log_reader.h) besides the run's options and the
-// report on its data (files, names of fields), which are not bounded; large ones are made once for
-// all clients (http_server.h), and none is made unless a browser asks. The memory plan does not
+// report on its data (files, names of fields), which are not bounded; it is made once for all
+// clients (shared_text.h), and none is made unless a browser asks. Whatever else a client sends or
+// leaves unread costs some kilobytes and a connection for some seconds. The memory plan does not
 // count them.
 #ifndef QLORA_CLI_REPORT_DASHBOARD_H_
 #define QLORA_CLI_REPORT_DASHBOARD_H_
@@ -9,9 +10,13 @@
 #include <cstdint>
 #include <string>
 
-#include "report/http_server.h"
+#include "report/shared_text.h"
+#include "serve/http_server.h"
 
 namespace qlora {
+
+// Errors: InvalidInput unless `port` is 1 to 65535.
+void CheckPort(std::int64_t port);
 
 // Serves / (the page) and /data.json (the record of the run, as it is now) until it is destroyed.
 // Reads the files of the run and nothing else.
@@ -24,6 +29,7 @@ class Dashboard {
 
  private:
   std::string url_;
+  SharedText data_;
   HttpServer server_;
 };
 

@@ -2,8 +2,7 @@
 //
 // report.html, report.css, chart.js and report.js are embedded in the program by
 // cmake/embed_report.cmake. The page draws one JSON object with the data of each run
-// (log/log_reader.h). dashboard.h serves it live to browsers of this machine, through
-// http_server.h.
+// (log/log_reader.h). dashboard.h serves it live to browsers of this machine.
 #ifndef QLORA_CLI_REPORT_REPORT_PAGE_H_
 #define QLORA_CLI_REPORT_REPORT_PAGE_H_
 

@@ -17,7 +17,7 @@
 #include "qlora/quantized_base.h"
 #include "qlora/tasks.h"
 #include "qlora/train.h"
-#include "report/http_server.h"
+#include "report/dashboard.h"
 #include "terminal/terminal.h"
 #include "terminal/text_wrap.h"
 

@@ -11,6 +11,7 @@ std::vector<std::unique_ptr<Verb>> AllVerbs() {
   verbs.push_back(MakeResumeVerb());
   verbs.push_back(MakeGenerateVerb());
   verbs.push_back(MakeChatVerb());
+  verbs.push_back(MakeServeVerb());
   verbs.push_back(MakeEvalVerb());
   verbs.push_back(MakeDecideVerb());
   verbs.push_back(MakeCalibrateVerb());

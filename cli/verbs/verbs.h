@@ -28,6 +28,7 @@ std::unique_ptr<Verb> MakeTrainVerb();
 std::unique_ptr<Verb> MakeResumeVerb();
 std::unique_ptr<Verb> MakeGenerateVerb();
 std::unique_ptr<Verb> MakeChatVerb();
+std::unique_ptr<Verb> MakeServeVerb();
 std::unique_ptr<Verb> MakeEvalVerb();
 std::unique_ptr<Verb> MakeDecideVerb();
 std::unique_ptr<Verb> MakeCalibrateVerb();

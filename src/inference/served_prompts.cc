@@ -105,6 +105,10 @@ PromptText ServedPrompts::OfChat(std::string_view messages, std::string_view too
   return renderer_.Conversation(conversation.messages, conversation.tools);
 }
 
+PromptText ServedPrompts::OfConversation(const OrderedJson& conversation) const {
+  return renderer_.Conversation(ConversationOfMessages(conversation));
+}
+
 std::string ServedPrompts::ChatPrompt(std::string_view messages, std::string_view tools) const {
   if (chat_ == nullptr) ThrowNoChatTemplate(tokenizer_);
   return chat_->Prompt(ParseConversation(messages, tools));

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/json_fwd.h"
 #include "prompt/chat_template.h"
 #include "prompt/prompt_layout.h"
 #include "prompt/prompt_record.h"
@@ -44,6 +45,8 @@ class ServedPrompts {
   // JSON: a record of a data set, or its `messages` and `tools` ("": none). Errors: InvalidInput.
   PromptText OfRecord(std::string_view record) const;
   PromptText OfChat(std::string_view messages, std::string_view tools) const;
+  // The same of an object with `messages` and, perhaps, `tools` and `chat_template_kwargs`.
+  PromptText OfConversation(const OrderedJson& conversation) const;
   // As OfChat, as text, by the chat template, whatever the layout is.
   std::string ChatPrompt(std::string_view messages, std::string_view tools) const;
 

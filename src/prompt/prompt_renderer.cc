@@ -70,10 +70,14 @@ PromptText PromptRenderer::PromptOf(const OrderedJson& record) const {
 
 PromptText PromptRenderer::Conversation(const OrderedJson& messages,
                                         const OrderedJson& tools) const {
+  return Conversation({.messages = messages, .tools = tools, .trained = {}});
+}
+
+PromptText PromptRenderer::Conversation(const qlora::Conversation& conversation) const {
   // The layout of the training data wins over a chat template that the model may have.
-  if (layout().kind == Kind::kText && turns_) return {.text = turns_->Prompt(messages, tools)};
+  if (layout().kind == Kind::kText && turns_) return {.text = turns_->Prompt(conversation)};
   if (layout().kind == Kind::kChat && chat_ != nullptr) {
-    return {.text = chat_->Prompt(messages, tools), .add_special_tokens = false};
+    return {.text = chat_->Prompt(conversation), .add_special_tokens = false};
   }
   ThrowNoChatTemplate(*tokenizer_);
 }

@@ -37,6 +37,8 @@ class PromptRenderer {
   PromptText PromptOf(const OrderedJson& record) const;
   // Returns a conversation up to where the next answer begins. tools: an array or null.
   PromptText Conversation(const OrderedJson& messages, const OrderedJson& tools) const;
+  // The same, with the variables of the chat template that the conversation has.
+  PromptText Conversation(const qlora::Conversation& conversation) const;
 
  private:
   RecordLayout layout_;

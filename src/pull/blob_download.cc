@@ -89,7 +89,7 @@ void BlobDownload::HashPartial() {
 // One request for the missing bytes.
 void BlobDownload::Fetch() {
   if (size_ == file_.size && size_ > 0) return;
-  HttpRequest request{.url = url_, .begin = size_};
+  HttpGetRequest request{.url = url_, .begin = size_};
   request.on_head = [this](const HttpHead& head) { CheckHead(head); };
   request.on_body = [this](const HttpHead& head, std::string_view bytes) {
     if (bytes.empty()) {
@@ -98,7 +98,7 @@ void BlobDownload::Fetch() {
       Take(bytes);
     }
   };
-  const HttpReply reply = tools_.client.Get(request);
+  const HttpGetReply reply = tools_.client.Get(request);
   if (reply.head.status == 416) {  // the partial file is longer than the file of this server
     StartOver();
     throw PassingError(fmt::format("{}: the partial file does not fit", Abridged(file_.path)));

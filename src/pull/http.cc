@@ -103,9 +103,9 @@ std::string HttpHead::Find(const std::string& name) const {
 // The state of the callbacks of the library. No exception may leave a callback: it is kept and
 // thrown when the library has returned.
 struct HttpClient::Transfer {
-  const HttpRequest& request;
+  const HttpGetRequest& request;
   const std::function<void()>& check;
-  HttpReply reply = {};
+  HttpGetReply reply = {};
   bool began = false;
   bool enough = false;  // of the body of an error; the transfer ends
   std::optional<std::chrono::steady_clock::time_point> error_since = {};
@@ -176,7 +176,7 @@ struct HttpClient::Transfer {
   }
 };
 
-HttpClient::HttpClient(HttpOptions options)
+HttpClient::HttpClient(HttpClientOptions options)
     : curl_(LoadCurl()),
       options_(std::move(options)),
       endpoint_origin_(OriginOf(options_.endpoint)),
@@ -189,10 +189,10 @@ HttpClient::~HttpClient() { curl_.share_cleanup(connections_); }
 
 // Redirects are followed here and not by the library, so that each hop is checked: the token goes
 // to the endpoint alone, and no hop leads from https to http.
-HttpReply HttpClient::Get(const HttpRequest& request) {
+HttpGetReply HttpClient::Get(const HttpGetRequest& request) {
   std::string url = request.url;
   for (int hop = 0; hop <= kMaxRedirects; ++hop) {
-    HttpReply reply = GetOnce(request, url);
+    HttpGetReply reply = GetOnce(request, url);
     request.on_head(reply.head);
     const std::string location = reply.head.Find("location");
     if (!IsRedirect(reply.head.status) || location.empty()) return reply;
@@ -206,7 +206,7 @@ HttpReply HttpClient::Get(const HttpRequest& request) {
 // A handle for each request, while connections are kept: libcurl 7.83 to 7.88 keep a pointer to the
 // last header of a handle's answer when they free it, and follow it where the next answer begins
 // with a header that continues the one before.
-HttpReply HttpClient::GetOnce(const HttpRequest& request, const std::string& url) {
+HttpGetReply HttpClient::GetOnce(const HttpGetRequest& request, const std::string& url) {
   Transfer transfer{request, options_.check};
   transfer.reply.head.host = UrlParts(url).Part(CURLUPART_HOST);
   const std::unique_ptr<CURL, decltype(curl_.easy_cleanup)> handle(curl_.easy_init(),

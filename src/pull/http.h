@@ -26,7 +26,7 @@ class PassingError : public Error {
   double wait_seconds_;
 };
 
-struct HttpOptions {
+struct HttpClientOptions {
   std::string endpoint;  // only its scheme, host and port receive the token
   std::string token;     // empty: none
   std::string user_agent;
@@ -42,7 +42,7 @@ struct HttpHead {
   std::string Find(const std::string& name) const;  // "" when it is missing
 };
 
-struct HttpRequest {
+struct HttpGetRequest {
   std::string url;
   std::int64_t begin = 0;   // bytes of the file that are there already
   bool compressed = false;  // the server may compress the answer
@@ -52,7 +52,7 @@ struct HttpRequest {
   std::function<void(const HttpHead&, std::string_view)> on_body = {};
 };
 
-struct HttpReply {
+struct HttpGetReply {
   HttpHead head;
   std::string error_body;  // the first bytes, of another status than 200 and 206
 };
@@ -60,23 +60,23 @@ struct HttpReply {
 // Keeps its connections. One thread at a time.
 class HttpClient {
  public:
-  explicit HttpClient(HttpOptions options);
+  explicit HttpClient(HttpClientOptions options);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Follows redirects. Errors: PassingError when the connection failed or broke; Runtime for a
   // redirect that is refused; whatever the functions of the request throw.
-  HttpReply Get(const HttpRequest& request);
+  HttpGetReply Get(const HttpGetRequest& request);
 
  private:
   struct Transfer;
 
-  HttpReply GetOnce(const HttpRequest& request, const std::string& url);
+  HttpGetReply GetOnce(const HttpGetRequest& request, const std::string& url);
   void SetOptions(CURL* handle, Transfer& transfer, const std::string& url);
 
   const CurlLibrary& curl_;
-  HttpOptions options_;
+  HttpClientOptions options_;
   std::string endpoint_origin_;
   CURLSH* connections_;
 };

@@ -43,7 +43,7 @@ std::string EncodePath(std::string_view path) {
 }
 
 // The hub's own error message: a header, or {"error": "..."} in the body.
-std::string MessageOf(const HttpReply& reply) {
+std::string MessageOf(const HttpGetReply& reply) {
   std::string message = reply.head.Find("x-error-message");
   if (message.empty()) {
     OrderedJson body;
@@ -270,14 +270,14 @@ std::string HubApi::FileUrl(const std::string& commit, const std::string& path) 
 HubApi::Page HubApi::GetJson(const std::string& url) {
   return WithRetries(retry_, [&] {
     Page page;
-    HttpRequest request{.url = url, .compressed = true};
+    HttpGetRequest request{.url = url, .compressed = true};
     request.on_body = [&](const HttpHead& head, std::string_view bytes) {
       if (page.text.size() + bytes.size() > kMaxPageBytes) {
         ThrowRuntime("{}: an answer of more than {} bytes", head.host, kMaxPageBytes);
       }
       page.text += bytes;
     };
-    const HttpReply reply = client_.Get(request);
+    const HttpGetReply reply = client_.Get(request);
     if (reply.head.status != 200) ThrowStatus(reply);
     page.next = NextPage(reply.head.Find("link"));
     return page;
@@ -286,7 +286,7 @@ HubApi::Page HubApi::GetJson(const std::string& url) {
 
 // The hub answers 401 both for missing and for private repositories, so as not to tell which;
 // x-error-code tells more where the hub wants to. 408, 429 and 5xx may pass: they are tried again.
-void HubApi::ThrowStatus(const HttpReply& reply, const std::string& path) const {
+void HubApi::ThrowStatus(const HttpGetReply& reply, const std::string& path) const {
   const std::string& name = repository_.name;
   const std::string endpoint = WithoutPassword(settings_.endpoint);
   const std::string page = fmt::format(

@@ -38,7 +38,7 @@ class HubApi {
 
   // Throws for a reply that is neither 200 nor 206: PassingError where another try may help. path:
   // the listed file that was asked for.
-  [[noreturn]] void ThrowStatus(const HttpReply& reply, const std::string& path = "") const;
+  [[noreturn]] void ThrowStatus(const HttpGetReply& reply, const std::string& path = "") const;
 
  private:
   // A JSON value, and the URL of the next page or "".

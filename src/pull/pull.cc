@@ -39,7 +39,7 @@ class Puller {
   }
 
   PullResult Run() {
-    HttpClient client(HttpOptionsOf());
+    HttpClient client(HttpClientOptionsOf());
     HubApi api(settings_, client, retry_, options_.repository);
     PullResult result;
     result.commit = api.Commit();
@@ -59,7 +59,7 @@ class Puller {
 
  private:
   // Each thread has a client, because a client serves one thread at a time.
-  HttpOptions HttpOptionsOf() {
+  HttpClientOptions HttpClientOptionsOf() {
     return {.endpoint = settings_.endpoint,
             .token = settings_.token,
             .user_agent = options_.user_agent,
@@ -108,7 +108,7 @@ class Puller {
 
   void Work() {
     try {
-      HttpClient client(HttpOptionsOf());
+      HttpClient client(HttpClientOptionsOf());
       HubApi api(settings_, client, retry_, options_.repository);
       const DownloadTools tools{
           api,     client,

@@ -4,14 +4,12 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <chrono>
-#include <thread>
 
 #include "cli/tiny_model.h"
 #include "dist/free_port.h"
 #include "report/dashboard.h"
-#include "report/http_server.h"
+#include "report/shared_text.h"
 
 namespace qlora {
 namespace {
@@ -48,7 +46,8 @@ std::string Exchange(int port, const std::string& request) {
 }
 
 std::string Get(int port, const std::string& path, const std::string& host = "127.0.0.1") {
-  return Exchange(port, "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  return Exchange(port,
+                  "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n");
 }
 
 int StatusOf(const std::string& answer) {
@@ -214,53 +213,44 @@ TEST_F(ReportTest, DashboardAnswersOnlyWhatItServes) {
   for (const char* host : {"localhost.example.org", "localhosts", "127.0.0.1.example.org", "x"}) {
     EXPECT_EQ(StatusOf(Get(port, "/", host)), 403) << host;
   }
-  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\n\r\n")), 403);
-  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n")),
-            403);
-  EXPECT_EQ(StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n")), 405);
+  EXPECT_EQ(StatusOf(Exchange(port, "GET / HTTP/1.1\r\nConnection: close\r\n\r\n")), 403);
+  EXPECT_EQ(
+      StatusOf(Exchange(
+          port, "GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\nConnection: close\r\n\r\n")),
+      403);
+  EXPECT_EQ(
+      StatusOf(Exchange(port, "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")),
+      405);
 }
 
-// A server whose answers are large.
-struct LargeServer {
-  explicit LargeServer(std::chrono::milliseconds share_time)
-      : server(
-            port,
-            [this](std::string_view) -> HttpResponse { return ++made, HttpResponse{.body = body}; },
-            share_time) {}
-  // A connection that asks for an answer and does not read it.
-  int Ask() const {
-    const int fd = Connect(port);
-    const std::string request = "GET /data.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
-    send(fd, request.data(), request.size(), MSG_NOSIGNAL);
-    return fd;
-  }
-
-  const FreePort port;
-  const std::string body = std::string(std::size_t{16} << 20, 'x');
-  std::atomic<int> made = 0;
-  const HttpServer server;
-};
-
-// However many clients leave it unread, a large answer is in memory once.
-TEST_F(ReportTest, LargeAnswersAreShared) {
-  const LargeServer large(std::chrono::hours(1));
-  std::vector<int> unread;
-  for (int i = 0; i < 4; ++i) unread.push_back(large.Ask());
-  EXPECT_EQ(BodyOf(Get(large.port, "/data.json")).size(), large.body.size());
-  EXPECT_EQ(large.made, 1);
-  for (const int fd : unread) close(fd);
+// However many clients leave it unread, a large text is in memory once, or twice.
+TEST(SharedTextTest, IsSharedForATime) {
+  int made = 0;
+  SharedText text([&] { return std::to_string(++made); }, std::chrono::hours(1));
+  const auto first = text.Get();
+  EXPECT_EQ(*first, "1");
+  EXPECT_EQ(text.Get(), first);
 }
 
-TEST_F(ReportTest, ALargeAnswerThatIsMadeAgainEndsTheOldOne) {
-  const LargeServer large(std::chrono::milliseconds(0));
-  const int unread = large.Ask();
-  while (large.made == 0) std::this_thread::yield();
-  EXPECT_EQ(BodyOf(Get(large.port, "/data.json")).size(), large.body.size());
-  std::size_t got = 0;
-  char bytes[4096];
-  for (ssize_t count; (count = recv(unread, bytes, sizeof(bytes), 0)) > 0;) got += count;
-  EXPECT_LT(got, large.body.size());
-  close(unread);
+TEST(SharedTextTest, IsNotMadeWhileTwoAreRead) {
+  int made = 0;
+  SharedText text([&] { return std::to_string(++made); }, std::chrono::milliseconds(0));
+  auto first = text.Get();
+  const auto second = text.Get();
+  EXPECT_EQ(*second, "2");
+  EXPECT_EQ(text.Get(), second);
+  first = nullptr;
+  EXPECT_EQ(*text.Get(), "3");
+}
+
+TEST(SharedTextTest, IsMadeAgainAfterAFailure) {
+  bool fails = true;
+  SharedText text(
+      [&]() -> std::string { return fails ? throw Error(ErrorCode::kRuntime, "") : "text"; },
+      std::chrono::hours(1));
+  EXPECT_THROW(text.Get(), Error);
+  fails = false;
+  EXPECT_EQ(*text.Get(), "text");
 }
 
 // Clients that send or read nothing do not lock others out, nor do they keep the server from

@@ -1,0 +1,318 @@
+#include "serve/answers/answer_forms.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/text.h"
+#include "prompt/fit/calls_as_messages.h"
+#include "serve/answer_parts.h"
+
+namespace qlora {
+namespace {
+
+// Of forms with the same beginning the first is tried first.
+const std::vector<CallForm>& CallForms() {
+  static const std::vector<CallForm> kForms = {
+      // Qwen3-Coder, Qwen3.5, StepFun.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<tool_call>", "<function=", "<parameter="},
+       .open = "<tool_call>",
+       .close = "</tool_call>",
+       .name_begin = "<function=",
+       .name_end = ">",
+       .key_begin = "<parameter=",
+       .key_end = ">",
+       .value_end = "</parameter>",
+       .call_end = "</function>",
+       .trims_lines = true},
+      // GLM-4.5 and later, Ling, Laguna, Spark.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<tool_call>", "<arg_key>", "<arg_value>"},
+       .open = "<tool_call>",
+       .key_begin = "<arg_key>",
+       .key_end = "</arg_key>",
+       .value_begin = "<arg_value>",
+       .value_end = "</arg_value>",
+       .call_end = "</tool_call>"},
+      // Hermes, Qwen2.5, Qwen3, Granite 4, SmolLM3, Falcon3, Bielik, MiMo, Reka.
+      {.in_template = {"<tool_call>"}, .open = "<tool_call>", .close = "</tool_call>"},
+      // Hunyuan 3.
+      {.kind = CallKind::kTagged,
+       .in_template = {":opensource", "<arg_key"},
+       .open = "<tool_calls:opensource>",
+       .close = "</tool_calls:opensource>",
+       .name_begin = "<tool_call:opensource>",
+       .attributes_end = "<tool_sep:opensource>",
+       .key_begin = "<arg_key:opensource>",
+       .key_end = "</arg_key:opensource>",
+       .value_begin = "<arg_value:opensource>",
+       .value_end = "</arg_value:opensource>",
+       .call_end = "</tool_call:opensource>"},
+      // MiniMax-M2.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<minimax:tool_call>", "<invoke name="},
+       .open = "<minimax:tool_call>",
+       .close = "</minimax:tool_call>",
+       .name_begin = "<invoke name=\"",
+       .name_end = "\"",
+       .attributes_end = ">",
+       .key_begin = "<parameter name=\"",
+       .key_end = "\"",
+       .key_attributes_end = ">",
+       .value_end = "</parameter>",
+       .call_end = "</invoke>"},
+      // DeepSeek V3.2 and V4.
+      {.kind = CallKind::kTagged,
+       .in_template = {"｜DSML｜", "function_calls>"},
+       .open = "<｜DSML｜function_calls>",
+       .close = "</｜DSML｜function_calls>",
+       .name_begin = "<｜DSML｜invoke name=\"",
+       .name_end = "\"",
+       .attributes_end = ">",
+       .key_begin = "<｜DSML｜parameter name=\"",
+       .key_end = "\"",
+       .key_attributes_end = ">",
+       .value_end = "</｜DSML｜parameter>",
+       .call_end = "</｜DSML｜invoke>"},
+      {.kind = CallKind::kTagged,
+       .in_template = {"｜DSML｜", "tool_calls>"},
+       .open = "<｜DSML｜tool_calls>",
+       .close = "</｜DSML｜tool_calls>",
+       .name_begin = "<｜DSML｜invoke name=\"",
+       .name_end = "\"",
+       .attributes_end = ">",
+       .key_begin = "<｜DSML｜parameter name=\"",
+       .key_end = "\"",
+       .key_attributes_end = ">",
+       .value_end = "</｜DSML｜parameter>",
+       .call_end = "</｜DSML｜invoke>"},
+      // Muse.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<atem:function_calls>"},
+       .open = "<atem:function_calls>",
+       .close = "</atem:function_calls>",
+       .name_begin = "<atem:invoke name=\"",
+       .name_end = "\"",
+       .attributes_end = ">",
+       .key_begin = "<atem:parameter name=\"",
+       .key_end = "\"",
+       .key_attributes_end = ">",
+       .value_end = "</atem:parameter>",
+       .call_end = "</atem:invoke>"},
+      // MiniCPM5.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<function name=\"", "<param name=\""},
+       .name_begin = "<function name=\"",
+       .name_end = "\"",
+       .attributes_end = ">",
+       .key_begin = "<param name=\"",
+       .key_end = "\"",
+       .key_attributes_end = ">",
+       .value_end = "</param>",
+       .call_end = "</function>"},
+      // Kimi K3.
+      {.kind = CallKind::kTagged,
+       .in_template = {"<|open|>", "<|close|>", "<|sep|>"},
+       .open = "<|open|>tools<|sep|>",
+       .close = "<|close|>tools<|sep|>",
+       .name_begin = "<|open|>call tool=\"",
+       .name_end = "\"",
+       .attributes_end = "<|sep|>",
+       .key_begin = "<|open|>argument key=\"",
+       .key_end = "\"",
+       .key_attributes_end = "<|sep|>",
+       .value_end = "<|close|>argument<|sep|>",
+       .call_end = "<|close|>call<|sep|>"},
+
+      // Mistral since 2025.
+      {.kind = CallKind::kNamed,
+       .in_template = {"[TOOL_CALLS]", "[ARGS]"},
+       .name_begin = "[TOOL_CALLS]",
+       .name_end = "[ARGS]",
+       .after_name = "[CALL_ID]"},
+      // DeepSeek V3 and R1, and V3.1.
+      {.kind = CallKind::kNamed,
+       .in_template = {"<｜tool▁call▁begin｜>", "```json"},
+       .open = "<｜tool▁calls▁begin｜>",
+       .close = "<｜tool▁calls▁end｜>",
+       .name_begin = "<｜tool▁call▁begin｜>",
+       .name_end = "\n```json\n",
+       .call_end = "<｜tool▁call▁end｜>",
+       .before_name = "<｜tool▁sep｜>",
+       .after_json = "```"},
+      {.kind = CallKind::kNamed,
+       .in_template = {"<｜tool▁call▁begin｜>"},
+       .open = "<｜tool▁calls▁begin｜>",
+       .close = "<｜tool▁calls▁end｜>",
+       .name_begin = "<｜tool▁call▁begin｜>",
+       .name_end = "<｜tool▁sep｜>",
+       .call_end = "<｜tool▁call▁end｜>"},
+      // Kimi K2.
+      {.kind = CallKind::kNamed,
+       .in_template = {"<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"},
+       .open = "<|tool_calls_section_begin|>",
+       .close = "<|tool_calls_section_end|>",
+       .name_begin = "<|tool_call_begin|>",
+       .name_end = "<|tool_call_argument_begin|>",
+       .call_end = "<|tool_call_end|>"},
+      // Solar.
+      {.kind = CallKind::kNamed,
+       .in_template = {"<|tool_call:begin|>", "<|tool_call:args|>"},
+       .open = "<|tool_calls|>",
+       .close = "<|calls|>",
+       .name_begin = "<|tool_call:begin|>",
+       .name_end = "<|tool_call:args|>",
+       .call_end = "<|tool_call:end|>",
+       .before_name = "<|tool_call:name|>"},
+      // GLM-4.
+      {.kind = CallKind::kNamed,
+       .applies = ReadsCallsAsMessages,
+       .name_begin = "<|assistant|>",
+       .name_end = "\n",
+       .follows_prompt = true},
+      // Functionary.
+      {.kind = CallKind::kNamed,
+       .in_template = {">>>all"},
+       .name_begin = ">>>",
+       .name_end = "\n",
+       .follows_prompt = true},
+
+      // LFM2.
+      {.kind = CallKind::kLiteral,
+       .in_template = {"<|tool_call_start|>"},
+       .open = "<|tool_call_start|>",
+       .close = "<|tool_call_end|>",
+       .name_end = "(",
+       .key_end = "=",
+       .call_end = ")"},
+      {.kind = CallKind::kLiteral,
+       .in_template = {"List of tools: ["},
+       .open = "<|tool_call_start|>",
+       .close = "<|tool_call_end|>",
+       .name_end = "(",
+       .key_end = "=",
+       .call_end = ")"},
+      // Gemma 4.
+      {.kind = CallKind::kLiteral,
+       .in_template = {"<|tool_call>", "<tool_call|>"},
+       .open = "<|tool_call>",
+       .close = "<tool_call|>",
+       .name_begin = "call:",
+       .name_end = "{",
+       .key_end = ":",
+       .call_end = "}"},
+
+      // Llama 3: JSON alone, or the calls of its own tools.
+      {.in_template = {"<|start_header_id|>", "{\"name\": ", "\"parameters\": "},
+       .is_whole_answer = true},
+      {.in_template = {"<|python_tag|>"}, .open = "<|python_tag|>"},
+      {.kind = CallKind::kLiteral,
+       .in_template = {"<|python_tag|>"},
+       .open = "<|python_tag|>",
+       .name_end = "(",
+       .key_end = "=",
+       .call_end = ")",
+       .after_name = ".call"},
+      // Mistral until 2025.
+      {.in_template = {"[TOOL_CALLS]"}, .open = "[TOOL_CALLS]"},
+      // Apertus.
+      {.in_template = {"<|tools_prefix|>"},
+       .open = "<|tools_prefix|>",
+       .close = "<|tools_suffix|>",
+       .key_is_name = true},
+      // Command R7B and later, and Command R.
+      {.in_template = {"<|START_ACTION|>"}, .open = "<|START_ACTION|>", .close = "<|END_ACTION|>"},
+      {.in_template = {"Action:", "```json", "tool_name"},
+       .open = "Action:\n```json",
+       .close = "```"},
+      // Granite 3, Apriel, Nemotron Nano, GigaChat, Firefunction.
+      {.in_template = {"<|tool_call|>"}, .open = "<|tool_call|>"},
+      {.in_template = {"<tool_calls>"}, .open = "<tool_calls>", .close = "</tool_calls>"},
+      {.in_template = {"<TOOLCALL>"}, .open = "<TOOLCALL>", .close = "</TOOLCALL>"},
+      {.in_template = {"<|function_call|>"}, .open = "<|function_call|>"},
+      {.in_template = {"function call", "<|role_sep|>"},
+       .open = "<|message_sep|>\n\nfunction call<|role_sep|>"},
+      {.in_template = {"functools["}, .open = "functools"},
+  };
+  return kForms;
+}
+
+const std::vector<ThoughtForm>& ThoughtForms() {
+  static const std::vector<ThoughtForm> kForms = {
+      {{"</think>"}, "<think>", "</think>"},
+      {{":opensource", "think{}"}, "<think:opensource>", "</think:opensource>"},
+      {{"</seed:think>"}, "<seed:think>", "</seed:think>"},
+      {{"<mm:think>"}, "<mm:think>", "</mm:think>"},
+      {{"[/THINK]"}, "[THINK]", "[/THINK]"},
+      {{"<|START_THINKING|>"}, "<|START_THINKING|>", "<|END_THINKING|>"},
+      {{"<|inner_prefix|>"}, "<|inner_prefix|>", "<|inner_suffix|>"},
+      {{"<|channel>thought"}, "<|channel>thought\n", "<channel|>"},
+      {{"<|open|>", "<|close|>", "<|sep|>"}, "<|open|>think<|sep|>", "<|close|>think<|sep|>"},
+      {{"<|think|>", "<|tool_call:begin|>"}, "<|think|>", "<|end|>"},
+      {{"[BEGIN FINAL RESPONSE]"}, "Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"},
+  };
+  return kForms;
+}
+
+constexpr IdleText kIdle[] = {
+    {"<response>", "<response>"},
+    {"<response>", "</response>"},
+    {"<answer>", "<answer>"},
+    {"<answer>", "</answer>"},
+    {"<|START_RESPONSE|>", "<|START_RESPONSE|>"},
+    {"<|START_RESPONSE|>", "<|END_RESPONSE|>"},
+    {"<|START_TEXT|>", "<|START_TEXT|>"},
+    {"<|START_TEXT|>", "<|END_TEXT|>"},
+    {"[BEGIN FINAL RESPONSE]", "[END FINAL RESPONSE]"},
+    {"<|open|>", "<|open|>response<|sep|>"},
+    {"<|open|>", "<|close|>response<|sep|>"},
+    {"<|open|>", "<|close|>message<|sep|>"},
+    {"<|tool_call:begin|>", "<|begin|>assistant"},
+    {"<|tool_call:begin|>", "<|content|>"},
+    {"<|tool_call:begin|>", "<|end|>"},
+    {">>>all", ">>>all\n"},
+    // Of an answer without a thought.
+    {"<mm:think>", "</mm:think>"},
+};
+
+bool HasAll(std::string_view text, const std::vector<std::string_view>& parts) {
+  return std::ranges::all_of(parts,
+                             [&](std::string_view part) { return text.find(part) != text.npos; });
+}
+
+}  // namespace
+
+std::shared_ptr<const AnswerForm> FindAnswerForm(std::string_view template_text) {
+  AnswerForm form;
+  for (const CallForm& call : CallForms()) {
+    const bool applies = call.applies == nullptr || call.applies(template_text);
+    if (applies && HasAll(template_text, call.in_template)) form.calls.push_back(&call);
+  }
+  for (const ThoughtForm& thought : ThoughtForms()) {
+    if (HasAll(template_text, thought.in_template)) form.thoughts.push_back(&thought);
+  }
+  for (const IdleText& idle : kIdle) {
+    if (template_text.find(idle.in_template) != template_text.npos) form.idle.push_back(idle.text);
+  }
+  form.has_channels = HasAll(template_text, {"<|start|>", ChannelForm::kBody});
+  return std::make_shared<const AnswerForm>(std::move(form));
+}
+
+bool HasMarks(const AnswerForm& form) {
+  return form.has_channels || !form.calls.empty() || !form.thoughts.empty() || !form.idle.empty();
+}
+
+bool HasCalls(const AnswerForm& form) { return form.has_channels || !form.calls.empty(); }
+
+bool EndsInThought(const AnswerForm& form, std::string_view prompt) {
+  const std::string_view text = TrimEnd(prompt);
+  const bool thinks = std::ranges::any_of(form.thoughts, [&](const ThoughtForm* thought) {
+    return text.ends_with(TrimEnd(thought->begin));
+  });
+  if (thinks || !form.has_channels) return thinks;
+  return std::ranges::any_of(ChannelForm::kThoughts, [&](std::string_view thought) {
+    return text.ends_with(std::string(thought) + std::string(ChannelForm::kBody));
+  });
+}
+
+}  // namespace qlora

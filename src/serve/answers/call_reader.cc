@@ -1,0 +1,116 @@
+#include "serve/answers/call_reader.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r\n";
+
+// Without what models write around a name: "functions.f:0".
+std::string_view NameIn(const CallForm& form, std::string_view text) {
+  if (!form.before_name.empty()) {
+    const std::size_t at = text.rfind(form.before_name);
+    if (at != text.npos) text.remove_prefix(at + form.before_name.size());
+  }
+  if (!form.after_name.empty()) text = text.substr(0, text.find(form.after_name));
+  text = Trim(text);
+  constexpr std::string_view kNamespace = "functions.";
+  if (text.starts_with(kNamespace)) text.remove_prefix(kNamespace.size());
+  const std::size_t colon = text.rfind(':');
+  const bool has_number = colon != text.npos && colon + 1 < text.size() &&
+                          text.find_first_not_of("0123456789", colon + 1) == text.npos;
+  return has_number ? text.substr(0, colon) : text;
+}
+
+}  // namespace
+
+void CallSink::Begin(std::string_view name) {
+  is_open_ = true;
+  add_({AnswerPart::Kind::kCallBegin, std::string(name), calls_++});
+}
+
+void CallSink::Arguments(std::string_view json) {
+  if (!json.empty()) add_({AnswerPart::Kind::kCallArguments, std::string(json), calls_ - 1});
+}
+
+void CallSink::End() {
+  if (is_open_) add_({AnswerPart::Kind::kCallEnd, {}, calls_ - 1});
+  is_open_ = false;
+}
+
+std::unique_ptr<CallReader> MakeCallReader(const CallForm& form, const ArgumentTypes& types) {
+  switch (form.kind) {
+    case CallKind::kJson:
+      return MakeJsonCalls(form);
+    case CallKind::kNamed:
+      return MakeNamedCalls(form);
+    case CallKind::kTagged:
+      return MakeTaggedCalls(form, types);
+    case CallKind::kLiteral:
+      break;
+  }
+  return MakeLiteralCalls(form);
+}
+
+std::size_t JsonEnd::Add(std::string_view piece) {
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    const char c = piece[i];
+    const bool was_escaped = std::exchange(is_escaped_, false);
+    if (in_text_) {
+      is_escaped_ = c == '\\' && !was_escaped;
+      in_text_ = c != '"' || was_escaped;
+      is_there_ = !in_text_ && depth_ == 0;
+    } else if (c == '"') {
+      in_text_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (depth_ > 0) {
+      if (c == '}' || c == ']') is_there_ = --depth_ == 0;
+    } else if (has_begun_ && (kBlank.find(c) != kBlank.npos || c == ',' || c == '}' || c == ']')) {
+      is_there_ = true;  // a number or a word, which ends before this
+      return i;
+    }
+    has_begun_ = true;
+    if (is_there_) return i + 1;
+  }
+  return piece.size();
+}
+
+bool IsToolName(std::string_view name) {
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == '-' || c == '.' || c == ':' || c == '/' || static_cast<unsigned char>(c) >= 0x80;
+  };
+  return !name.empty() && name.size() <= kMaxNameBytes && std::ranges::all_of(name, is_part);
+}
+
+NameState ReadName(const CallForm& form, AnswerInput& in, std::string& name) {
+  const std::string_view text = in.view();
+  std::size_t end = 0;
+  if (form.name_end.empty()) {
+    end = text.find_first_of(" \t\r\n<");
+    if (end == text.npos && in.is_finished()) end = text.size();
+  } else {
+    end = text.find(form.name_end);
+  }
+  // White space and braces are no part of a name, so that a text is held back no longer.
+  const std::size_t stop = text.find_first_of(" \t\r\n{}\"");
+  const bool goes_on =
+      stop == text.npos ||
+      (!form.name_end.empty() && in.Begins(form.name_end, stop) != AnswerInput::Match::kNo);
+  if (end == text.npos) {
+    const bool fails =
+        in.is_finished() || !goes_on || text.size() > kMaxNameBytes + form.name_end.size();
+    return fails ? NameState::kFailed : NameState::kMore;
+  }
+  if (stop < end || end > kMaxNameBytes) return NameState::kFailed;
+  name = NameIn(form, text.substr(0, end));
+  if (!IsToolName(name)) return NameState::kFailed;
+  in.Take(end + form.name_end.size());
+  return NameState::kRead;
+}
+
+}  // namespace qlora

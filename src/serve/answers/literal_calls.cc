@@ -1,0 +1,211 @@
+// f(a=1, b='x') as Python writes it, in a list or alone; call:f{a:1,b:<|"|>x<|"|>} of Gemma.
+#include <optional>
+
+#include "base/text.h"
+#include "serve/answers/call_reader.h"
+
+namespace qlora {
+namespace {
+
+using Match = AnswerInput::Match;
+
+constexpr std::string_view kGemmaQuote = "<|\"|>";
+
+// Finds the end of a literal: what follows it at the depth of the call.
+class LiteralEnd {
+ public:
+  // Looks at what is new; nothing while the end may still come.
+  std::optional<std::size_t> Find(const AnswerInput& in, char call_end) {
+    const std::string_view view = in.view();
+    while (at_ < view.size()) {
+      const char c = view[at_];
+      if (c == '<' && (quote_ == 0 || quote_ == kInGemmaQuote)) {
+        const Match match = in.Begins(kGemmaQuote, at_);
+        if (match == Match::kPart) return std::nullopt;
+        if (match == Match::kYes) {
+          quote_ = quote_ == 0 ? kInGemmaQuote : '\0';
+          at_ += kGemmaQuote.size();
+          continue;
+        }
+      }
+      if (quote_ != 0) {
+        if (c == '\\' && quote_ != kInGemmaQuote) ++at_;
+        if (c == quote_) quote_ = 0;
+      } else if (c == '"' || c == '\'') {
+        quote_ = c;
+      } else if (depth_ == 0 && (c == ',' || c == call_end)) {
+        return at_;
+      } else if (c == '(' || c == '[' || c == '{') {
+        ++depth_;
+      } else if (c == ')' || c == ']' || c == '}') {
+        --depth_;
+      }
+      ++at_;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static constexpr char kInGemmaQuote = 1;
+
+  std::size_t at_ = 0;
+  char quote_ = 0;
+  int depth_ = 0;
+};
+
+class LiteralCalls : public CallReader {
+ public:
+  explicit LiteralCalls(const CallForm& form) : form_(form) {}
+
+  State Read(AnswerInput& in, CallSink& out) override {
+    while (true) {
+      const std::optional<State> state = Step(in, out);
+      if (state) return *state;
+    }
+  }
+
+ private:
+  enum class Place { kOpen, kList, kName, kKeys, kKey, kValue };
+
+  std::optional<State> Step(AnswerInput& in, CallSink& out) {
+    switch (place_) {
+      case Place::kOpen:
+        if (in.TakeMark(form_.open) != Match::kYes) return State::kFailed;
+        place_ = Place::kList;
+        return std::nullopt;
+      case Place::kList:
+        return ReadList(in);
+      case Place::kName:
+        return ReadNameOf(in);
+      case Place::kKeys:
+        return ReadKeys(in, out);
+      case Place::kKey:
+        return ReadKey(in, out);
+      case Place::kValue:
+        break;
+    }
+    return ReadValue(in, out);
+  }
+
+  std::optional<State> ReadList(AnswerInput& in) {
+    if (!in.TakeSpace()) return State::kMore;
+    const Match closes = form_.close.empty() ? Match::kNo : in.TakeMark(form_.close);
+    if (closes == Match::kYes) {
+      if (calls_ > 0) in.Keep();
+      return End();
+    }
+    if (closes == Match::kPart) return State::kMore;
+    const char c = in.view()[0];
+    if (c == '[' && calls_ == 0 && !in_list_) {
+      in_list_ = true;
+      in.Take(1);
+      return std::nullopt;
+    }
+    if ((c == ',' || c == ']') && calls_ > 0) {
+      in.Take(1);
+      if (c == ']') in.Keep();
+      return std::nullopt;
+    }
+    if (calls_ > 0 && form_.close.empty() && !in_list_) return State::kDone;
+    const Match begins = in.TakeMark(form_.name_begin);
+    if (begins == Match::kPart) return State::kMore;
+    if (begins == Match::kNo) return End();
+    place_ = Place::kName;
+    return std::nullopt;
+  }
+
+  std::optional<State> ReadNameOf(AnswerInput& in) {
+    switch (ReadName(form_, in, name_)) {
+      case NameState::kMore:
+        return State::kMore;
+      case NameState::kFailed:
+        return End();
+      case NameState::kRead:
+        break;
+    }
+    has_arguments_ = false;
+    place_ = Place::kKeys;
+    return std::nullopt;
+  }
+
+  std::optional<State> ReadKeys(AnswerInput& in, CallSink& out) {
+    if (!in.TakeSpace()) return State::kMore;
+    const char c = in.view()[0];
+    if (c == ',' && has_arguments_) {
+      in.Take(1);
+      return std::nullopt;
+    }
+    if (c != form_.call_end[0]) {
+      place_ = Place::kKey;
+      return std::nullopt;
+    }
+    in.Take(1);
+    return EndCall(in, out);
+  }
+
+  std::optional<State> ReadKey(AnswerInput& in, CallSink& out) {
+    const std::string_view view = in.view();
+    const std::size_t end = view.find(form_.key_end);
+    const std::size_t stop = view.find_first_of(" \t\r\n,(){}[]\"'<");
+    if (end == view.npos && stop == view.npos && view.size() <= kMaxNameBytes) {
+      return State::kMore;
+    }
+    // An argument without a name belongs to a call that nobody here can make.
+    if (end >= stop || end > kMaxNameBytes) {
+      if (!has_arguments_) return End();
+      in.Restore();
+      return EndCall(in, out);
+    }
+    key_ = view.substr(0, end);
+    in.Take(end + form_.key_end.size());
+    end_ = {};
+    place_ = Place::kValue;
+    return std::nullopt;
+  }
+
+  std::optional<State> ReadValue(AnswerInput& in, CallSink& out) {
+    const std::optional<std::size_t> end = end_.Find(in, form_.call_end[0]);
+    if (!end) return State::kMore;
+    const std::string_view text = Trim(in.view().substr(0, *end));
+    if (!has_arguments_) out.Begin(name_);
+    out.Arguments((has_arguments_ ? ", " : "{") + QuotedText(key_) + ": " +
+                  JsonOfLiteral(text).value_or(QuotedText(text)));
+    has_arguments_ = true;
+    in.Take(*end);
+    in.Keep();
+    place_ = Place::kKeys;
+    return std::nullopt;
+  }
+
+  std::optional<State> EndCall(AnswerInput& in, CallSink& out) {
+    if (!has_arguments_) {
+      out.Begin(name_);
+      out.Arguments("{");
+    }
+    out.Arguments("}");
+    out.End();
+    in.Keep();
+    ++calls_;
+    place_ = Place::kList;
+    return std::nullopt;
+  }
+
+  State End() const { return calls_ > 0 ? State::kDone : State::kFailed; }
+
+  const CallForm& form_;
+  Place place_ = Place::kOpen;
+  bool in_list_ = false;
+  std::int64_t calls_ = 0;
+  std::string name_;
+  bool has_arguments_ = false;
+  std::string key_;
+  LiteralEnd end_;
+};
+
+}  // namespace
+
+std::unique_ptr<CallReader> MakeLiteralCalls(const CallForm& form) {
+  return std::make_unique<LiteralCalls>(form);
+}
+
+}  // namespace qlora

@@ -1,0 +1,73 @@
+#include "serve/api_error.h"
+
+#include "io/json.h"
+
+namespace qlora {
+namespace {
+
+// OpenAI's names.
+const char* TypeOf(int status) {
+  switch (status) {
+    case 403:
+      return "permission_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+const char* AnthropicTypeOf(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+OrderedJson TextOrNull(const std::string& text) {
+  return text.empty() ? OrderedJson(nullptr) : OrderedJson(text);
+}
+
+HttpResponse WithHeaders(int status, const OrderedJson& body) {
+  HttpResponse response{.status = status, .body = FormatJson(body)};
+  // Clients try again after so many seconds.
+  if (status == 429 || status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+}  // namespace
+
+HttpResponse OpenAiError(const ApiError& error) {
+  return WithHeaders(error.status, {{"error",
+                                     {{"message", error.message},
+                                      {"type", TypeOf(error.status)},
+                                      {"param", TextOrNull(error.param)},
+                                      {"code", TextOrNull(error.code)}}}});
+}
+
+HttpResponse AnthropicError(const ApiError& error, const std::string& request_id) {
+  // There is no place for the field but the message.
+  const bool names_field = error.param.empty() || error.message.starts_with(error.param);
+  const std::string message = names_field ? error.message : error.param + ": " + error.message;
+  HttpResponse response = WithHeaders(
+      error.status, {{"type", "error"},
+                     {"error", {{"type", AnthropicTypeOf(error.status)}, {"message", message}}},
+                     {"request_id", request_id}});
+  response.headers.emplace_back("request-id", request_id);
+  return response;
+}
+
+}  // namespace qlora

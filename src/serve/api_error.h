@@ -1,0 +1,35 @@
+// A request that is refused, with what OpenAI's and Anthropic's clients make an exception of.
+#ifndef QLORA_SERVE_API_ERROR_H_
+#define QLORA_SERVE_API_ERROR_H_
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "serve/http_server.h"
+
+namespace qlora {
+
+struct ApiError : std::exception {
+  ApiError(int its_status, std::string its_message, std::string its_param = {},
+           std::string its_code = {})
+      : status(its_status),
+        message(std::move(its_message)),
+        param(std::move(its_param)),
+        code(std::move(its_code)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+
+  int status;           // 400, 401, 403, 404, 405, 413, 415, 429, 431, 500, 503
+  std::string message;  // what is wrong, and what to do
+  std::string param;    // the field, "messages[0].content"; "": none
+  std::string code;     // "context_length_exceeded", "model_not_found" ...; "": none
+};
+
+// {"error": {"message", "type", "param", "code"}}
+HttpResponse OpenAiError(const ApiError& error);
+// {"type": "error", "error": {"type", "message"}, "request_id"}
+HttpResponse AnthropicError(const ApiError& error, const std::string& request_id);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_API_ERROR_H_

@@ -1,0 +1,118 @@
+#include "serve/engine/engine_answer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "serve/engine/logit_edits.h"
+#include "serve/token_bytes.h"
+
+namespace qlora {
+
+EngineAnswer::EngineAnswer(ServedModelPtr model, GenerationRequest request,
+                           GenerationListener listener, std::int64_t room)
+    : model_(std::move(model)),
+      request_(std::move(request)),
+      listener_(std::move(listener)),
+      is_cut_(request_.options.max_new_tokens > room),
+      stream_(*model_->tokenizer, !request_.keeps_special_tokens, request_.prompt),
+      stops_(std::move(request_.stops)) {
+  request_.options.max_new_tokens = std::min(request_.options.max_new_tokens, room);
+  end_.prompt_tokens = std::ssize(request_.prompt);
+}
+
+EngineRequest EngineAnswer::TakeRequest() {
+  const std::vector<std::int32_t>& ends = model_->prompts->ends();
+  LogitEdit edit = TakeLogitEdits(request_, ends);
+  EngineRequest request{.prompt = request_.prompt,
+                        .adapter = model_->adapter.get(),
+                        .options = request_.options,
+                        .ends = ends,
+                        .top_logprobs = request_.top_logprobs};
+  // The engine would end all answers at logits that are NaN.
+  request.edit = [edit = std::move(edit), fault = fault_](std::span<const std::int32_t> answer,
+                                                          std::span<float> logits) {
+    if (std::ranges::any_of(logits, [](float logit) { return std::isnan(logit); })) {
+      *fault = "the model's logits hold a NaN: base or adapter is damaged, or of another model";
+      std::ranges::fill(logits, 0);
+    } else if (edit) {
+      edit(answer, logits);
+    }
+  };
+  return request;
+}
+
+bool EngineAnswer::Add(const EngineToken& token) {
+  if (!fault_->empty()) {
+    Fail(*fault_);
+    return false;
+  }
+  if (end_.new_tokens++ == 0) end_.cached_tokens = token.cached;
+  if (token.is_end) {
+    Finish(StopReason::kEos);
+    return false;
+  }
+  const std::string text = stream_.Add(token.token);
+  if (request_.top_logprobs) Hold(token, text.size());
+  decoded_ += text.size();
+  Emit(stops_.Add(text));
+  if (!stops_.found().empty()) {
+    Finish(StopReason::kStopText);
+  } else if (token.is_last) {
+    Finish(is_cut_ ? StopReason::kContext : StopReason::kMaxNewTokens);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+void EngineAnswer::Fail(const std::string& error) {
+  end_.error = error;
+  listener_.on_end(end_);
+}
+
+double EngineAnswer::TakeTokenSeconds() {
+  const double now = watch_.seconds();
+  return now - std::exchange(last_token_, now);
+}
+
+void EngineAnswer::Hold(const EngineToken& token, std::size_t bytes) {
+  const Tokenizer& tokenizer = *model_->tokenizer;
+  AnswerToken held{
+      .token = token.token, .bytes = TokenBytes(tokenizer, token.token), .logprob = token.logprob};
+  for (const TokenLogprob& other : token.top) held.top.emplace_back(other.token, other.logprob);
+  held_.push_back({std::move(held), decoded_, decoded_ + bytes});
+}
+
+// Tokens of a stop text stay back, as it does.
+void EngineAnswer::Emit(std::string text, bool all) {
+  shown_ += text.size();
+  GenerationPiece piece{.text = std::move(text), .prompt = std::exchange(prompt_, {})};
+  while (!held_.empty()) {
+    const bool is_shown =
+        stops_.found().empty() ? held_.front().end <= shown_ : held_.front().begin < shown_;
+    if (!is_shown && !all) break;
+    piece.tokens.push_back(std::move(held_.front().token));
+    held_.pop_front();
+  }
+  if (piece.text.empty() && piece.tokens.empty() && piece.prompt.empty()) return;
+  listener_.on_piece(std::move(piece));
+}
+
+void EngineAnswer::Finish(StopReason reason) {
+  end_.reason = reason;
+  end_.stop = stops_.found();
+  if (stops_.found().empty()) {
+    // What was held back because a character or a stop text might have followed.
+    std::string text = stops_.Add(stream_.Finish());
+    if (!stops_.found().empty()) {
+      end_.reason = StopReason::kStopText;
+      end_.stop = stops_.found();
+    }
+    text += stops_.Finish();
+    Emit(std::move(text), stops_.found().empty());
+  }
+  listener_.on_end(end_);
+}
+
+}  // namespace qlora

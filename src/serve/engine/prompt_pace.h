@@ -1,0 +1,35 @@
+// How many rows of prompts a step may read, so that texts that are written meanwhile do not halt.
+#ifndef QLORA_SERVE_ENGINE_PROMPT_PACE_H_
+#define QLORA_SERVE_ENGINE_PROMPT_PACE_H_
+
+#include <algorithm>
+#include <cstdint>
+
+namespace qlora {
+
+class PromptPace {
+ public:
+  explicit PromptPace(std::int64_t step_ms) : step_seconds_(static_cast<double>(step_ms) / 1000) {}
+
+  // Of the next step.
+  std::int64_t rows() const { return rows_; }
+
+  // Takes what a step took: rows of prompts, and all of its time.
+  void Add(std::int64_t rows, double seconds) {
+    // Few rows take as long as one.
+    if (rows < kLeastRows) return;
+    const double fit = static_cast<double>(rows) * step_seconds_ / std::max(seconds, 1e-6);
+    // Twice at most, since one measurement says little of a machine that others use, too.
+    rows_ = std::clamp(static_cast<std::int64_t>(std::min(fit, 1e6)), kLeastRows, 2 * rows_);
+  }
+
+ private:
+  static constexpr std::int64_t kLeastRows = 16;
+
+  double step_seconds_;
+  std::int64_t rows_ = 128;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_ENGINE_PROMPT_PACE_H_

@@ -1,0 +1,83 @@
+// Texts for many clients at the same time: requests -> the engine, on one thread -> pieces.
+#ifndef QLORA_SERVE_GENERATION_SERVICE_H_
+#define QLORA_SERVE_GENERATION_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "inference/loaded_model.h"
+#include "qlora/model.h"
+
+namespace qlora {
+
+// What chat completions, completions, responses and messages ask for, once their fields are read.
+struct GenerationRequest {
+  std::string model = {};                 // base or an adapter, by name
+  std::vector<std::int32_t> prompt = {};  // at least one token
+  GenerateOptions options = {};           // max_new_tokens, sampling, seed of this choice
+  std::vector<std::string> stops = {};    // texts that end the answer and are not part of it
+  std::vector<std::pair<std::int32_t, float>> logit_bias = {};
+  double presence_penalty = 0;
+  double frequency_penalty = 0;
+  std::int64_t min_tokens = 0;
+  bool ignore_eos = false;
+  bool keeps_special_tokens = false;  // their texts are part of the answer: of calls and thoughts
+  std::optional<std::int64_t> top_logprobs = {};  // 0 to 20; nothing: no log-probabilities
+  bool wants_prompt_logprobs = false;             // of echo; as many beside each as top_logprobs
+  bool keeps_prompt = true;  // false: the prompt is read anew, and not kept for others
+};
+
+// A token of an answer, or of its prompt (echo).
+struct AnswerToken {
+  std::int32_t token = 0;
+  std::string bytes = {};
+  double logprob = 0;
+  std::vector<std::pair<std::int32_t, double>> top = {};  // most likely first
+};
+
+// What has become certain since the last one: whole characters, and nothing that may begin a stop
+// text.
+struct GenerationPiece {
+  std::string text = {};
+  std::vector<AnswerToken> tokens = {};  // where log-probabilities are wanted
+  std::vector<AnswerToken> prompt = {};  // of the first piece, where wanted; the first has none: 0
+};
+
+struct GenerationEnd {
+  StopReason reason = StopReason::kEos;
+  std::string stop = {};           // the stop text that was found
+  std::int64_t prompt_tokens = 0;  // all of them
+  std::int64_t cached_tokens = 0;  // of these, not computed anew
+  std::int64_t new_tokens = 0;     // the end token among them
+  std::string error = {};          // a fault within the server; reason is of no meaning
+};
+
+// Is called on the thread of the engine, pieces in order, then the end; must not wait.
+struct GenerationListener {
+  std::function<void(GenerationPiece piece)> on_piece;
+  std::function<void(GenerationEnd end)> on_end;
+};
+
+using GenerationId = std::int64_t;
+
+class GenerationService {
+ public:
+  virtual ~GenerationService() = default;
+  // Errors: ApiError: 404 for an unknown model, 400 context_length_exceeded, 429 queue_full, 503
+  // while the server stops.
+  virtual GenerationId Submit(GenerationRequest request, GenerationListener listener) = 0;
+  // Frees the slot before the next step. The listener is not called again.
+  virtual void Cancel(GenerationId id) = 0;
+  // Runs work on the thread of the engine, between two steps, and waits for its end. Not from that
+  // thread. Errors: those of work; ApiError 503 while the server stops.
+  virtual void RunAlone(const std::function<void()>& work) = 0;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_GENERATION_SERVICE_H_

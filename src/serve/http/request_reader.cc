@@ -1,0 +1,151 @@
+#include "serve/http/request_reader.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "serve/api_error.h"
+#include "serve/http/head_checks.h"
+
+namespace qlora {
+namespace {
+
+namespace http = boost::beast::http;
+
+// Bytes that are read at once, of heads and of bodies.
+constexpr std::size_t kHeadPiece = std::size_t{4} << 10;
+constexpr std::size_t kBodyPiece = std::size_t{64} << 10;
+
+ApiError TooLarge(std::size_t limit) {
+  return ApiError(
+      413, fmt::format("the body is larger than {} bytes, the most that is taken here", limit));
+}
+
+}  // namespace
+
+RequestReader::RequestReader(const HttpLimits& limits, std::size_t& all_held)
+    : limits_(limits), all_held_(all_held) {
+  Next();
+}
+
+RequestReader::~RequestReader() { DropBody(); }
+
+boost::asio::mutable_buffer RequestReader::Room() {
+  const bool in_body = parser_->is_header_done() && !parser_->is_done();
+  const std::size_t piece = in_body ? kBodyPiece : kHeadPiece;
+  const std::size_t most = in_body ? kBodyPiece : limits_.head + kHeadPiece;
+  return buffer_.prepare(std::min(piece, most - std::min(most, buffer_.size())));
+}
+
+bool RequestReader::ReadHead() {
+  while (!parser_->is_header_done()) {
+    if (buffer_.size() == 0) return false;
+    boost::beast::error_code error;
+    const std::size_t bytes = parser_->put(buffer_.data(), error);
+    buffer_.consume(bytes);
+    // The parser counts anew whenever the fields so far are complete.
+    head_bytes_ += bytes;
+    if (error == http::error::header_limit || head_bytes_ > limits_.head) {
+      throw ApiError(431,
+                     fmt::format("the head of the request is longer than {} bytes", limits_.head));
+    }
+    if (error == http::error::need_more) return false;
+    if (error) throw ApiError(400, "not a request of HTTP/1.1: " + error.message());
+  }
+  ReadFields();
+  return true;
+}
+
+void RequestReader::ReadFields() {
+  const auto& message = parser_->get();
+  const std::string_view method(message.method_string().data(), message.method_string().size());
+  is_head_ = method == "HEAD";
+  request_.method = is_head_ ? "GET" : method;
+  for (const auto& field : message) {
+    const std::string name = LowerCase({field.name_string().data(), field.name_string().size()});
+    const std::string_view value(field.value().data(), field.value().size());
+    const auto [place, is_new] = request_.headers.try_emplace(name, value);
+    if (!is_new) place->second.append(", ").append(value);
+  }
+  ReadTarget({message.target().data(), message.target().size()}, request_);
+  CheckFraming(request_, is_http_10());
+}
+
+bool RequestReader::waits_for_continue() const {
+  return !is_http_10() && !IsDone() && buffer_.size() == 0 &&
+         LowerCase(HeaderOf(request_, "expect")) == "100-continue";
+}
+
+void RequestReader::BeginBody(const HttpBody& body) {
+  body_limit_ = body.limit;
+  const auto length = parser_->content_length();
+  if (length && *length > body.limit) throw TooLarge(body.limit);
+  if (IsDone() || body.file.empty()) return;
+  file_ = OpenForWriting(body.file, OpenMode::kCreate);
+  request_.body_file = body.file;
+}
+
+bool RequestReader::ReadBody() {
+  parser_->get().body() = [this](std::string_view bytes) { TakeBody(bytes); };
+  while (!parser_->is_done()) {
+    if (buffer_.size() == 0) return false;
+    boost::beast::error_code error;
+    const std::size_t bytes = parser_->put(buffer_.data(), error);
+    buffer_.consume(bytes);
+    if (error == http::error::need_more) {
+      if (buffer_.size() < kBodyPiece) return false;
+      throw ApiError(400, "the body has a chunk whose head is too long");
+    }
+    if (error) throw ApiError(400, "the body cannot be read: " + error.message());
+  }
+  return true;
+}
+
+void RequestReader::TakeBody(std::string_view bytes) {
+  body_bytes_ += bytes.size();
+  if (body_bytes_ > body_limit_) throw TooLarge(body_limit_);
+  if (file_ >= 0) {
+    internal::WriteAll(file_, request_.body_file, -1, std::as_bytes(std::span(bytes)));
+    return;
+  }
+  if (all_held_ + bytes.size() > limits_.bodies) {
+    throw ApiError(503, "too many large requests at the same time; try again later");
+  }
+  request_.body.append(bytes);
+  all_held_ += bytes.size();
+}
+
+HttpRequest RequestReader::Take() {
+  if (file_ >= 0) close(file_);
+  file_ = -1;
+  all_held_ -= request_.body.size();
+  return std::exchange(request_, {});
+}
+
+void RequestReader::DropBody() {
+  if (file_ >= 0) {
+    close(file_);
+    unlink(request_.body_file.c_str());
+    file_ = -1;
+  }
+  all_held_ -= request_.body.size();
+  request_ = {};
+}
+
+void RequestReader::Next() {
+  DropBody();
+  parser_.emplace();
+  // Both are counted here. A parser of Beast 1.74 without a limit refuses every body.
+  parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
+  parser_->header_limit(static_cast<std::uint32_t>(limits_.head));
+  head_bytes_ = 0;
+  body_bytes_ = 0;
+  if (buffer_.size() == 0) buffer_.shrink_to_fit();
+}
+
+}  // namespace qlora

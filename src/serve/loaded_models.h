@@ -1,0 +1,73 @@
+// The base in memory, loaded once, and the adapters that are served with it.
+#ifndef QLORA_SERVE_LOADED_MODELS_H_
+#define QLORA_SERVE_LOADED_MODELS_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "inference/loaded_model.h"
+#include "serve/serve_options.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+// An adapter of the command line: "NAME=DIR", or "DIR", whose name is that of the folder.
+struct NamedAdapter {
+  std::string name = {};
+  std::string folder = {};
+};
+// Errors: InvalidInput for a name that no model can have.
+NamedAdapter ParseNamedAdapter(const std::string& text);
+// [A-Za-z0-9][A-Za-z0-9._-]{0,63}
+bool IsModelName(std::string_view name);
+
+class LoadedModels final : public ServedModels {
+ public:
+  // Runs work where no pass of the base runs at the same time.
+  using RunAlone = std::function<void(const std::function<void()>& work)>;
+
+  // Loads the base, in the form that all adapters were trained on, and the adapters. version: of
+  // the program. Errors: InvalidInput, also for names that are given twice, and for adapters that
+  // were trained on different forms.
+  LoadedModels(Context& context, const ServeOptions& options, const std::string& version,
+               const ProgressFn& progress);
+
+  ServedModelPtr Find(std::string_view name) const override;
+  std::vector<ServedModelPtr> All() const override;
+  void Load(const std::string& name, const std::string& folder) override;
+  void Unload(const std::string& name) override;
+
+  // Of all later loads; until then none runs beside others.
+  void SetRunAlone(RunAlone run_alone) { run_alone_ = std::move(run_alone); }
+  // The positions that the server has for a sequence, which it knows once the base is loaded.
+  void SetContextLength(std::int64_t positions);
+  LoadedModel& base() { return *base_; }
+  // Remarks for people.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  ServedModelPtr MakeBase(const ServeOptions& options);
+  ServedModelPtr MakeAdapter(const std::string& name, const std::string& folder);
+  GenerateOptions SamplingOf(const std::filesystem::path& model_dir) const;
+  std::string Fingerprint(const std::string& adapter) const;
+
+  const std::string version_;
+  std::string base_name_;
+  std::unique_ptr<LoadedModel> base_;
+  RunAlone run_alone_;
+  std::vector<std::string> notes_;
+  std::mutex loading_;  // one adapter at a time
+
+  mutable std::mutex mutex_;
+  std::vector<ServedModelPtr> models_;  // the base first
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_LOADED_MODELS_H_

@@ -1,0 +1,215 @@
+// POST /v1/chat/completions.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/json.h"
+#include "serve/http/event_stream.h"
+#include "serve/routes/chat_request.h"
+#include "serve/routes/choice_set.h"
+#include "serve/routes/logprob_json.h"
+#include "serve/routes/routes.h"
+#include "serve/routes/sampling_fields.h"
+
+namespace qlora {
+namespace {
+
+// What all answers and chunks of one request begin with.
+OrderedJson AnswerHead(const std::string& id, const char* object, const ServedModel& model,
+                       std::int64_t created) {
+  return {{"id", "chatcmpl-" + id},
+          {"object", object},
+          {"created", created},
+          {"model", model.name},
+          {"system_fingerprint", model.fingerprint}};
+}
+
+// What one choice has become so far.
+struct ChatChoice {
+  explicit ChatChoice(AnswerParts made) : parts(std::move(made)) {}
+
+  AnswerParts parts;
+  std::string text = {};
+  std::string thought = {};
+  OrderedJson calls = OrderedJson::array();
+  OrderedJson logprobs = OrderedJson::array();
+  std::string finish_reason = {};
+};
+
+class ChatAnswer final : public ChoiceSet {
+ public:
+  ChatAnswer(Server& server, HttpReplyPtr reply, ChatRequest request, const std::string& id)
+      : ChoiceSet(server, std::move(reply)),
+        request_(std::move(request)),
+        id_(id),
+        head_(AnswerHead(id, request_.streams ? "chat.completion.chunk" : "chat.completion",
+                         *request_.model,
+                         std::chrono::duration_cast<std::chrono::seconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count())) {
+    for (std::int64_t i = 0; i < request_.choices; ++i) {
+      choices_.emplace_back(PartsOf(*request_.model, request_.conversation, request_.prompt));
+    }
+  }
+
+ protected:
+  void Begin() override {
+    if (!request_.streams) return;
+    stream_.emplace(reply());
+    for (std::int64_t i = 0; i < request_.choices; ++i) {
+      SendDelta(i, {{"role", "assistant"}, {"content", ""}}, nullptr);
+    }
+  }
+
+  void Add(std::int64_t i, GenerationPiece piece) override {
+    ChatChoice& choice = choices_[i];
+    OrderedJson logprobs = nullptr;
+    if (!piece.tokens.empty()) logprobs = ChatLogprobs(piece.tokens, *request_.model->tokenizer);
+    AddParts(i, choice.parts.Add(piece.text), std::move(logprobs));
+  }
+
+  void End(std::int64_t i, const GenerationEnd& end) override {
+    ChatChoice& choice = choices_[i];
+    AddParts(i, choice.parts.Finish(), nullptr);
+    choice.finish_reason = FinishReason(end.reason);
+    if (choice.finish_reason == "stop" && !choice.calls.empty()) {
+      choice.finish_reason = "tool_calls";
+    }
+    if (stream_) SendDelta(i, OrderedJson::object(), nullptr, choice.finish_reason);
+  }
+
+  void Finish(const AnswerUsage& usage) override {
+    if (!stream_) {
+      OrderedJson answer = head_;
+      answer["choices"] = OrderedJson::array();
+      for (std::int64_t i = 0; i < request_.choices; ++i) answer["choices"].push_back(Whole(i));
+      answer["usage"] = UsageJson(usage);
+      SendJson(*reply(), answer);
+      return;
+    }
+    if (request_.includes_usage) {
+      OrderedJson chunk = head_;
+      chunk["choices"] = OrderedJson::array();
+      chunk["usage"] = UsageJson(usage);
+      stream_->Data(FormatJson(chunk));
+    }
+    stream_->Done();
+  }
+
+  void Fail(const ApiError& error) override {
+    HttpResponse response = OpenAiError(error);
+    if (!stream_) return reply()->Send(std::move(response));
+    stream_->Data(response.body);
+    stream_->End();
+  }
+
+ private:
+  void AddParts(std::int64_t i, const std::vector<AnswerPart>& parts, OrderedJson logprobs) {
+    ChatChoice& choice = choices_[i];
+    for (const AnswerPart& part : parts) {
+      OrderedJson delta = Take(choice, part);
+      if (!stream_ || delta.is_null()) continue;
+      SendDelta(i, std::move(delta), AsContent(std::exchange(logprobs, nullptr)));
+    }
+    if (logprobs.is_null()) return;
+    if (stream_) {
+      SendDelta(i, {{"content", ""}}, AsContent(std::move(logprobs)));
+    } else {
+      for (OrderedJson& token : logprobs) choice.logprobs.push_back(std::move(token));
+    }
+  }
+
+  // Adds a part to its choice. Returns the delta that shows it; null for the end of a call.
+  OrderedJson Take(ChatChoice& choice, const AnswerPart& part) const {
+    switch (part.kind) {
+      case AnswerPart::Kind::kThought:
+        choice.thought += part.text;
+        return {{"reasoning_content", part.text}};
+      case AnswerPart::Kind::kText:
+        choice.text += part.text;
+        return {{"content", part.text}};
+      case AnswerPart::Kind::kCallBegin: {
+        const std::int64_t number = &choice - choices_.data();
+        choice.calls.push_back({{"id", fmt::format("call_{}_{}_{}", id_, number, part.call)},
+                                {"type", "function"},
+                                {"function", {{"name", part.text}, {"arguments", ""}}}});
+        OrderedJson call = {{"index", part.call}};
+        call.update(choice.calls.back());
+        return {{"tool_calls", OrderedJson::array({std::move(call)})}};
+      }
+      case AnswerPart::Kind::kCallArguments: {
+        std::string& arguments =
+            choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
+        arguments += part.text;
+        OrderedJson call = {{"index", part.call}, {"function", {{"arguments", part.text}}}};
+        return {{"tool_calls", OrderedJson::array({std::move(call)})}};
+      }
+      case AnswerPart::Kind::kCallEnd:
+        break;
+    }
+    return nullptr;
+  }
+
+  static OrderedJson AsContent(OrderedJson logprobs) {
+    if (logprobs.is_null()) return nullptr;
+    return {{"content", std::move(logprobs)}, {"refusal", nullptr}};
+  }
+
+  void SendDelta(std::int64_t i, OrderedJson delta, OrderedJson logprobs,
+                 const std::string& finish_reason = {}) {
+    OrderedJson chunk = head_;
+    OrderedJson choice = {{"index", i},
+                          {"delta", std::move(delta)},
+                          {"logprobs", std::move(logprobs)},
+                          {"finish_reason", nullptr}};
+    if (!finish_reason.empty()) choice["finish_reason"] = finish_reason;
+    chunk["choices"] = OrderedJson::array({std::move(choice)});
+    if (request_.includes_usage) chunk["usage"] = nullptr;
+    stream_->Data(FormatJson(chunk));
+  }
+
+  OrderedJson Whole(std::int64_t i) {
+    ChatChoice& choice = choices_[i];
+    OrderedJson message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    if (choice.text.empty() && !choice.calls.empty()) message["content"] = nullptr;
+    if (!choice.thought.empty()) message["reasoning_content"] = choice.thought;
+    if (!choice.calls.empty()) message["tool_calls"] = std::move(choice.calls);
+    OrderedJson whole = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
+    if (request_.generation.top_logprobs) whole["logprobs"] = AsContent(std::move(choice.logprobs));
+    whole["finish_reason"] = choice.finish_reason;
+    return whole;
+  }
+
+  ChatRequest request_;
+  const std::string id_;
+  const OrderedJson head_;
+  std::vector<ChatChoice> choices_;
+  std::optional<EventStream> stream_;
+};
+
+}  // namespace
+
+void AddChatRoutes(RouteTable& table, Server& server) {
+  table.Add("POST", "/v1/chat/completions", [&server](const HttpRequest& http, HttpReplyPtr reply) {
+    const OrderedJson json = ParseBody(http);
+    ChatRequest request = ReadChat(RequestFields(json), server.models, server.options);
+    NoteAnswer(*reply, request.model->name,
+               fmt::format("seed {}", request.generation.options.seed));
+    if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
+    std::vector<GenerationRequest> requests;
+    for (std::int64_t i = 0; i < request.choices; ++i) {
+      GenerationRequest& one = requests.emplace_back(request.generation);
+      one.options.seed = ChoiceSeed(one.options.seed, i);
+    }
+    const std::int64_t choices = request.choices;
+    std::make_shared<ChatAnswer>(server, std::move(reply), std::move(request), http.id)
+        ->Start(std::move(requests), choices);
+  });
+}
+
+}  // namespace qlora

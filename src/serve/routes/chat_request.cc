@@ -1,0 +1,175 @@
+#include "serve/routes/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "serve/api_error.h"
+#include "serve/routes/sampling_fields.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMostMessages = 4096;
+
+// Text, or parts of text, joined.
+std::string ContentOf(const RequestFields& message) {
+  const OrderedJson& content = *message.Find("content");
+  const std::string path = message.PathOf("content");
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) RefuseField(path, "expected text, or a list of parts");
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(content); ++i) {
+    const RequestFields part(content[i], ItemPath(path, i));
+    const std::string type = part.NeedText("type");
+    if (type != "text") {
+      part.Refuse("type", fmt::format("parts of text are read here, not '{}'", type));
+    }
+    text += part.NeedText("text");
+  }
+  return text;
+}
+
+// Arguments are text in requests; templates read an object.
+OrderedJson CallsOf(const RequestFields& message) {
+  const OrderedJson* calls = message.List("tool_calls", 1, 128);
+  OrderedJson list = OrderedJson::array();
+  if (calls == nullptr) return list;
+  for (std::int64_t i = 0; i < std::ssize(*calls); ++i) {
+    const RequestFields call((*calls)[i], ItemPath(message.PathOf("tool_calls"), i));
+    const RequestFields function = call.NeedObject("function");
+    list.push_back({{"id", call.Text("id").value_or("")},
+                    {"type", "function"},
+                    {"function",
+                     {{"name", function.NeedText("name")},
+                      {"arguments", function.Text("arguments").value_or("{}")}}}});
+  }
+  return list;
+}
+
+OrderedJson MessageOf(const RequestFields& message, const OrderedJson& before) {
+  std::string role = message.NeedText("role");
+  constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                      "tool"};
+  if (std::ranges::find(kRoles, role) == kRoles.end()) {
+    message.Refuse("role", fmt::format("expected system, developer, user, assistant or tool"));
+  }
+  if (role == "developer") role = "system";
+  OrderedJson made = {{"role", role}};
+  OrderedJson calls = role == "assistant" ? CallsOf(message) : OrderedJson::array();
+  if (message.Has("content")) {
+    made["content"] = ContentOf(message);
+  } else if (calls.empty()) {
+    message.Refuse("content", "is missing");
+  } else {
+    made["content"] = nullptr;
+  }
+  if (!calls.empty()) made["tool_calls"] = std::move(calls);
+  if (const auto name = message.Text("name")) made["name"] = *name;
+  if (role == "assistant") {
+    if (const auto thought = message.Text("reasoning_content")) {
+      made["reasoning_content"] = *thought;
+    }
+  }
+  if (role == "tool") {
+    const std::string id = message.NeedText("tool_call_id");
+    CheckResult(before, id, message.PathOf("tool_call_id"));
+    made["tool_call_id"] = id;
+  }
+  return made;
+}
+
+void ReadTools(const RequestFields& body, ConversationRequest& request) {
+  const OrderedJson* tools = body.List("tools", 0, 256);
+  const OrderedJson* choice = body.Find("tool_choice");
+  if (choice != nullptr && *choice != "none" && *choice != "auto") {
+    body.Refuse("tool_choice", "an answer cannot be forced to call; use \"auto\" or \"none\"");
+  }
+  if (tools == nullptr || tools->empty()) return;
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
+    if (tool.NeedText("type") != "function") {
+      tool.Refuse("type", "tools of type function are offered to the model, no others");
+    }
+    list.push_back(ToolOf(tool.NeedObject("function"), "parameters"));
+  }
+  if (choice != nullptr && *choice == "none") return;
+  request.tools = std::move(list);
+  request.reads_calls = true;
+}
+
+// Fields that would change the answer, and are not known here.
+void RefuseOthers(const RequestFields& body) {
+  for (const char* name : {"functions", "function_call", "audio"}) {
+    if (body.Has(name)) body.Refuse(name, "is not offered here; leave it out");
+  }
+  const OrderedJson* modalities = body.List("modalities");
+  if (modalities != nullptr && *modalities != OrderedJson::array({"text"})) {
+    body.Refuse("modalities", "answers are text alone");
+  }
+}
+
+}  // namespace
+
+void ReadMessages(const RequestFields& body, ConversationRequest& request) {
+  const OrderedJson& messages = body.NeedList("messages", 1, kMostMessages);
+  for (std::int64_t i = 0; i < std::ssize(messages); ++i) {
+    const RequestFields message(messages[i], ItemPath(body.PathOf("messages"), i));
+    request.messages.push_back(MessageOf(message, request.messages));
+  }
+}
+
+void CheckResponseFormat(const RequestFields& body) {
+  const std::optional<RequestFields> format = body.Object("response_format");
+  if (!format) return;
+  const std::string type = format->NeedText("type");
+  if (type == "text") return;
+  format->Refuse("type",
+                 fmt::format("'{}' is not offered: an answer cannot be held to a form here; use "
+                             "\"text\"",
+                             type));
+}
+
+ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
+                     const ServeOptions& options) {
+  ChatRequest request;
+  request.model = models.Find(body.Text("model").value_or(""));
+  ReadMessages(body, request.conversation);
+  ReadTools(body, request.conversation);
+  RefuseOthers(body);
+  CheckResponseFormat(body);
+  if (const auto variables = body.Object("chat_template_kwargs")) {
+    request.conversation.variables = variables->json();
+  }
+  GenerationRequest& generation = request.generation;
+  ReadSampling(body, *request.model, generation);
+  ReadStops(body, "stop", generation);
+  const std::int64_t unset = options.max_new_tokens > 0 ? options.max_new_tokens : kMostTokens;
+  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  generation.options.max_new_tokens =
+      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(unset));
+  const auto top = body.Integer("top_logprobs", 0, 20);
+  if (body.Bool("logprobs").value_or(false)) {
+    generation.top_logprobs = top.value_or(0);
+  } else if (top.value_or(0) > 0) {
+    body.Refuse("top_logprobs", "needs \"logprobs\": true");
+  }
+  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
+  request.streams = body.Bool("stream").value_or(false);
+  if (const auto stream = body.Object("stream_options")) {
+    request.includes_usage = stream->Bool("include_usage").value_or(false);
+  }
+  request.prompt = PromptOf(*request.model, request.conversation);
+  generation.model = request.model->name;
+  generation.prompt = request.prompt.tokens;
+  generation.keeps_special_tokens = request.prompt.keeps_special_tokens;
+  return request;
+}
+
+}  // namespace qlora

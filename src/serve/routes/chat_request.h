@@ -1,0 +1,37 @@
+// The body of a chat completion.
+#ifndef QLORA_SERVE_ROUTES_CHAT_REQUEST_H_
+#define QLORA_SERVE_ROUTES_CHAT_REQUEST_H_
+
+#include <cstdint>
+
+#include "serve/generation_service.h"
+#include "serve/request_fields.h"
+#include "serve/routes/conversation_request.h"
+#include "serve/serve_options.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+// Reads `messages` into the form of chat templates. Errors: ApiError 400 that names what no
+// template could show: other roles, parts that are no text, results of calls that nobody made.
+void ReadMessages(const RequestFields& body, ConversationRequest& request);
+
+// Refuses a response_format other than text.
+void CheckResponseFormat(const RequestFields& body);
+
+struct ChatRequest {
+  ServedModelPtr model = {};
+  ConversationRequest conversation = {};
+  ConversationPrompt prompt = {};
+  GenerationRequest generation = {};
+  std::int64_t choices = 1;
+  bool streams = false;
+  bool includes_usage = false;
+};
+// Errors: ApiError 400 that names the field; 404 for a model that is not there.
+ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
+                     const ServeOptions& options);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_ROUTES_CHAT_REQUEST_H_

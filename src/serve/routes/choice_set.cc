@@ -1,0 +1,90 @@
+#include "serve/routes/choice_set.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "serve/routes/routes.h"
+
+namespace qlora {
+
+OrderedJson UsageJson(const AnswerUsage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.new_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.new_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+const char* FinishReason(StopReason reason) {
+  return reason == StopReason::kEos || reason == StopReason::kStopText ? "stop" : "length";
+}
+
+void ChoiceSet::Start(std::vector<GenerationRequest> requests, std::int64_t choices) {
+  {
+    // What comes meanwhile waits for Begin.
+    const std::lock_guard lock(mutex_);
+    choices_ = choices;
+    open_ = std::ssize(requests);
+    try {
+      for (GenerationRequest& request : requests) {
+        const std::int64_t i = std::ssize(ids_);
+        ids_.push_back(server_.generation.Submit(std::move(request), ListenerOf(i)));
+      }
+    } catch (...) {
+      has_failed_ = true;
+      CancelAll();
+      throw;
+    }
+    Begin();
+  }
+  reply_->OnGone([set = weak_from_this()] {
+    const std::shared_ptr<ChoiceSet> here = set.lock();
+    if (here == nullptr) return;
+    const std::lock_guard lock(here->mutex_);
+    here->has_failed_ = true;
+    here->CancelAll();
+  });
+}
+
+GenerationListener ChoiceSet::ListenerOf(std::int64_t i) {
+  const std::shared_ptr<ChoiceSet> self = shared_from_this();
+  return {.on_piece =
+              [self, i](GenerationPiece piece) {
+                const std::lock_guard lock(self->mutex_);
+                if (!self->has_failed_) self->Add(i, std::move(piece));
+              },
+          .on_end =
+              [self, i](const GenerationEnd& end) {
+                const std::lock_guard lock(self->mutex_);
+                if (!self->has_failed_) self->EndOne(i, end);
+              }};
+}
+
+void ChoiceSet::EndOne(std::int64_t i, const GenerationEnd& end) {
+  if (!end.error.empty()) {
+    has_failed_ = true;
+    CancelAll();
+    server_.log(fmt::format("error: {}", end.error));
+    Fail(ApiError(500, "a fault within the server ended the answer; its log has the reason"));
+    return;
+  }
+  // Choices of one prompt share its tokens.
+  if (i % choices_ == 0) {
+    usage_.prompt_tokens += end.prompt_tokens;
+    usage_.cached_tokens += end.cached_tokens;
+  }
+  usage_.new_tokens += end.new_tokens;
+  End(i, end);
+  if (--open_ > 0) return;
+  NoteAnswer(*reply_, {},
+             fmt::format("{} + {} tokens, {} cached", usage_.prompt_tokens, usage_.new_tokens,
+                         usage_.cached_tokens));
+  Finish(usage_);
+}
+
+void ChoiceSet::CancelAll() {
+  for (const GenerationId id : ids_) server_.generation.Cancel(id);
+}
+
+}  // namespace qlora

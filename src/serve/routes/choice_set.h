@@ -1,0 +1,71 @@
+// The answers of one request, which are written at the same time: choices, of one prompt or more.
+#ifndef QLORA_SERVE_ROUTES_CHOICE_SET_H_
+#define QLORA_SERVE_ROUTES_CHOICE_SET_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "io/json_fwd.h"
+#include "serve/api_error.h"
+#include "serve/generation_service.h"
+#include "serve/http_server.h"
+#include "serve/server.h"
+
+namespace qlora {
+
+struct AnswerUsage {
+  std::int64_t prompt_tokens = 0;  // once for all choices of a prompt
+  std::int64_t cached_tokens = 0;
+  std::int64_t new_tokens = 0;  // of all choices
+};
+// {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}
+OrderedJson UsageJson(const AnswerUsage& usage);
+
+// "stop", "length".
+const char* FinishReason(StopReason reason);
+
+// The functions of a class that derives from this are called one at a time.
+class ChoiceSet : public std::enable_shared_from_this<ChoiceSet> {
+ public:
+  ChoiceSet(Server& server, HttpReplyPtr reply) : server_(server), reply_(std::move(reply)) {}
+  virtual ~ChoiceSet() = default;
+  ChoiceSet(const ChoiceSet&) = delete;
+  ChoiceSet& operator=(const ChoiceSet&) = delete;
+
+  // Submits all requests, `choices` of each prompt in turn. They end when the client is gone.
+  // Errors: as Submit; then none is written, and nothing was sent.
+  void Start(std::vector<GenerationRequest> requests, std::int64_t choices);
+
+ protected:
+  // All requests are taken.
+  virtual void Begin() = 0;
+  virtual void Add(std::int64_t i, GenerationPiece piece) = 0;
+  virtual void End(std::int64_t i, const GenerationEnd& end) = 0;
+  // All answers have ended.
+  virtual void Finish(const AnswerUsage& usage) = 0;
+  // A fault within the server ended them.
+  virtual void Fail(const ApiError& error) = 0;
+
+  Server& server() const { return server_; }
+  const HttpReplyPtr& reply() const { return reply_; }
+
+ private:
+  GenerationListener ListenerOf(std::int64_t i);
+  void EndOne(std::int64_t i, const GenerationEnd& end);
+  void CancelAll();
+
+  Server& server_;
+  HttpReplyPtr reply_;
+  std::mutex mutex_;
+  std::vector<GenerationId> ids_;
+  std::int64_t choices_ = 1;
+  std::int64_t open_ = 0;
+  bool has_failed_ = false;
+  AnswerUsage usage_;
+};
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_ROUTES_CHOICE_SET_H_

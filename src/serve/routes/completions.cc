@@ -1,0 +1,247 @@
+// POST /v1/completions: texts that are continued as they are.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/json.h"
+#include "prompt/prompt_renderer.h"
+#include "serve/http/event_stream.h"
+#include "serve/request_fields.h"
+#include "serve/routes/chat_request.h"
+#include "serve/routes/choice_set.h"
+#include "serve/routes/logprob_json.h"
+#include "serve/routes/routes.h"
+#include "serve/routes/sampling_fields.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMostPrompts = 64;
+constexpr std::int64_t kUnsetTokens = 16;
+
+struct TextPrompt {
+  std::vector<std::int32_t> tokens = {};
+  std::string text = {};
+};
+
+struct CompletionRequest {
+  ServedModelPtr model = {};
+  std::vector<TextPrompt> prompts = {};
+  GenerationRequest generation = {};
+  std::int64_t choices = 1;  // of each prompt
+  bool streams = false;
+  bool includes_usage = false;
+  bool echoes = false;
+};
+
+TextPrompt PromptOfText(const ServedModel& model, const std::string& text) {
+  TextPrompt prompt = {EncodePrompt(*model.tokenizer, {.text = text}), text};
+  const std::optional<std::int32_t> begin = model.tokenizer->bos_id();
+  if (prompt.tokens.empty() && begin) prompt.tokens = {*begin};
+  return prompt;
+}
+
+TextPrompt PromptOfIds(const ServedModel& model, const OrderedJson& ids, const std::string& path) {
+  TextPrompt prompt = {AsTokenIds(ids, path, model.vocabulary)};
+  prompt.text = model.tokenizer->Decode(prompt.tokens, false);
+  return prompt;
+}
+
+// A text, ids, a list of texts, or a list of lists of ids.
+std::vector<TextPrompt> ReadPrompts(const RequestFields& body, const ServedModel& model) {
+  const std::string path = body.PathOf("prompt");
+  const OrderedJson* prompt = body.Find("prompt");
+  if (prompt == nullptr) body.Refuse("prompt", "is missing");
+  if (prompt->is_string()) return {PromptOfText(model, prompt->get<std::string>())};
+  if (!prompt->is_array() || prompt->empty()) {
+    body.Refuse("prompt", "expected text, token ids, or a list of these");
+  }
+  if (prompt->front().is_number()) return {PromptOfIds(model, *prompt, path)};
+  body.List("prompt", 1, kMostPrompts);
+  std::vector<TextPrompt> prompts;
+  for (std::int64_t i = 0; i < std::ssize(*prompt); ++i) {
+    const OrderedJson& one = (*prompt)[i];
+    const std::string place = ItemPath(path, i);
+    if (!one.is_string() && !one.is_array()) RefuseField(place, "expected text, or token ids");
+    prompts.push_back(one.is_string() ? PromptOfText(model, one.get<std::string>())
+                                      : PromptOfIds(model, one, place));
+  }
+  return prompts;
+}
+
+CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& models) {
+  CompletionRequest request;
+  request.model = models.Find(body.Text("model").value_or(""));
+  request.prompts = ReadPrompts(body, *request.model);
+  if (!body.Text("suffix").value_or("").empty()) {
+    body.Refuse("suffix", "texts are continued at their ends alone");
+  }
+  CheckResponseFormat(body);
+  GenerationRequest& generation = request.generation;
+  generation.model = request.model->name;
+  ReadSampling(body, *request.model, generation);
+  ReadStops(body, "stop", generation);
+  const auto older = body.Integer("max_tokens", 1, kMostTokens);
+  generation.options.max_new_tokens =
+      body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));
+  generation.top_logprobs = body.Integer("logprobs", 0, 20);
+  request.echoes = body.Bool("echo").value_or(false);
+  generation.wants_prompt_logprobs = request.echoes && generation.top_logprobs;
+  request.choices = body.Integer("n", 1, kMostChoices).value_or(1);
+  if (body.Integer("best_of", 1, kMostChoices).value_or(request.choices) != request.choices) {
+    body.Refuse("best_of", "answers are not picked from more than n");
+  }
+  request.streams = body.Bool("stream").value_or(false);
+  if (const auto stream = body.Object("stream_options")) {
+    request.includes_usage = stream->Bool("include_usage").value_or(false);
+  }
+  return request;
+}
+
+std::vector<GenerationRequest> RequestsOf(const CompletionRequest& request) {
+  std::vector<GenerationRequest> requests;
+  for (const TextPrompt& prompt : request.prompts) {
+    for (std::int64_t i = 0; i < request.choices; ++i) {
+      GenerationRequest& one = requests.emplace_back(request.generation);
+      one.prompt = prompt.tokens;
+      one.options.seed = ChoiceSeed(one.options.seed, i);
+    }
+  }
+  return requests;
+}
+
+class CompletionAnswer final : public ChoiceSet {
+ public:
+  CompletionAnswer(Server& server, HttpReplyPtr reply, CompletionRequest request,
+                   const std::string& id)
+      : ChoiceSet(server, std::move(reply)),
+        request_(std::move(request)),
+        head_({{"id", "cmpl-" + id},
+               {"object", "text_completion"},
+               {"created", std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count()},
+               {"model", request_.model->name},
+               {"system_fingerprint", request_.model->fingerprint}}) {
+    const std::int64_t count = std::ssize(request_.prompts) * request_.choices;
+    for (std::int64_t i = 0; i < count; ++i) choices_.emplace_back(*request_.model->tokenizer);
+  }
+
+ protected:
+  void Begin() override {
+    if (request_.streams) stream_.emplace(reply());
+    if (!request_.echoes) return;
+    for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
+      Show(i, request_.prompts[i / request_.choices].text, nullptr);
+    }
+  }
+
+  void Add(std::int64_t i, GenerationPiece piece) override {
+    OrderedJson logprobs = nullptr;
+    if (!piece.tokens.empty() || !piece.prompt.empty()) {
+      logprobs = CompletionLogprobs::Empty();
+      choices_[i].logprobs.Add(piece.prompt, true, logprobs);
+      choices_[i].logprobs.Add(piece.tokens, false, logprobs);
+    }
+    Show(i, piece.text, std::move(logprobs));
+  }
+
+  void End(std::int64_t i, const GenerationEnd& end) override {
+    choices_[i].finish_reason = FinishReason(end.reason);
+    if (stream_) SendChoice(ChoiceJson(i, "", nullptr, choices_[i].finish_reason));
+  }
+
+  void Finish(const AnswerUsage& usage) override {
+    OrderedJson answer = head_;
+    answer["choices"] = OrderedJson::array();
+    if (!stream_) {
+      for (std::int64_t i = 0; i < std::ssize(choices_); ++i) {
+        Choice& choice = choices_[i];
+        OrderedJson logprobs = nullptr;
+        if (request_.generation.top_logprobs) logprobs = std::move(choice.values);
+        answer["choices"].push_back(
+            ChoiceJson(i, choice.text, std::move(logprobs), choice.finish_reason));
+      }
+    }
+    answer["usage"] = UsageJson(usage);
+    if (!stream_) return SendJson(*reply(), answer);
+    if (request_.includes_usage) stream_->Data(FormatJson(answer));
+    stream_->Done();
+  }
+
+  void Fail(const ApiError& error) override {
+    HttpResponse response = OpenAiError(error);
+    if (!stream_) return reply()->Send(std::move(response));
+    stream_->Data(response.body);
+    stream_->End();
+  }
+
+ private:
+  struct Choice {
+    explicit Choice(const Tokenizer& tokenizer) : logprobs(tokenizer) {}
+
+    CompletionLogprobs logprobs;
+    std::string text = {};
+    OrderedJson values = CompletionLogprobs::Empty();
+    std::string finish_reason = {};
+  };
+
+  // Adds to a choice, and sends it on in a stream.
+  void Show(std::int64_t i, const std::string& text, OrderedJson logprobs) {
+    if (stream_) {
+      SendChoice(ChoiceJson(i, text, std::move(logprobs), ""));
+      return;
+    }
+    Choice& choice = choices_[i];
+    choice.text += text;
+    if (logprobs.is_null()) return;
+    for (auto& [name, list] : choice.values.items()) {
+      for (OrderedJson& value : logprobs[name]) list.push_back(std::move(value));
+    }
+  }
+
+  static OrderedJson ChoiceJson(std::int64_t i, const std::string& text, OrderedJson logprobs,
+                                const std::string& finish_reason) {
+    OrderedJson choice = {{"index", i},
+                          {"text", text},
+                          {"logprobs", std::move(logprobs)},
+                          {"finish_reason", nullptr}};
+    if (!finish_reason.empty()) choice["finish_reason"] = finish_reason;
+    return choice;
+  }
+
+  void SendChoice(OrderedJson choice) {
+    OrderedJson chunk = head_;
+    chunk["choices"] = OrderedJson::array({std::move(choice)});
+    if (request_.includes_usage) chunk["usage"] = nullptr;
+    stream_->Data(FormatJson(chunk));
+  }
+
+  const CompletionRequest request_;
+  const OrderedJson head_;
+  std::vector<Choice> choices_;
+  std::optional<EventStream> stream_;
+};
+
+}  // namespace
+
+void AddCompletionRoutes(RouteTable& table, Server& server) {
+  table.Add("POST", "/v1/completions", [&server](const HttpRequest& http, HttpReplyPtr reply) {
+    const OrderedJson json = ParseBody(http);
+    CompletionRequest request = ReadCompletion(RequestFields(json), server.models);
+    NoteAnswer(*reply, request.model->name,
+               fmt::format("seed {}", request.generation.options.seed));
+    if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
+    std::vector<GenerationRequest> requests = RequestsOf(request);
+    const std::int64_t choices = request.choices;
+    std::make_shared<CompletionAnswer>(server, std::move(reply), std::move(request), http.id)
+        ->Start(std::move(requests), choices);
+  });
+}
+
+}  // namespace qlora

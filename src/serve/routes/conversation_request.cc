@@ -1,0 +1,90 @@
+#include "serve/routes/conversation_request.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/text.h"
+#include "io/json.h"
+#include "prompt/prompt_renderer.h"
+#include "serve/api_error.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::size_t kMostNameBytes = 256;
+
+}  // namespace
+
+void SetVariable(std::string_view name, OrderedJson value, const ServedModel& model,
+                 ConversationRequest& request) {
+  const ChatTemplate* chat = model.prompts ? model.prompts->chat() : nullptr;
+  if (chat != nullptr && chat->ReadsVariable(name)) {
+    request.variables[std::string(name)] = std::move(value);
+  }
+}
+
+void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request) {
+  SetVariable("enable_thinking", thinks, model, request);  // most
+  SetVariable("thinking", thinks, model, request);         // DeepSeek, Granite
+  SetVariable("thinking_mode", thinks ? "enabled" : "disabled", model, request);  // MiniMax
+}
+
+OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name) {
+  const std::string name = function.NeedText("name");
+  if (name.empty() || name.size() > kMostNameBytes) {
+    function.Refuse("name",
+                    fmt::format("expected 1 to {} bytes, found {}", kMostNameBytes, name.size()));
+  }
+  OrderedJson made = {{"name", name}};
+  if (const auto description = function.Text("description")) made["description"] = *description;
+  const std::optional<RequestFields> schema = function.Object(schema_name);
+  made["parameters"] = schema
+                           ? schema->json()
+                           : OrderedJson{{"type", "object"}, {"properties", OrderedJson::object()}};
+  return {{"type", "function"}, {"function", std::move(made)}};
+}
+
+void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path) {
+  for (const OrderedJson& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || !calls->is_array()) continue;
+    for (const OrderedJson& call : *calls) {
+      if (call.is_object() && call.contains("id") && call["id"] == id) return;
+    }
+  }
+  RefuseField(path, fmt::format("no message before this result makes the call '{}'; give back the "
+                                "answer with the call, and its result behind it",
+                                FirstBytes(id, 100)));
+}
+
+ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request) {
+  const AnswerForm& form = *model.answers;
+  if (request.reads_calls && !HasCalls(form)) {
+    RefuseField(request.tools_path,
+                fmt::format("the chat template of model '{}' has no form of calls that is read "
+                            "here; send the request without tools",
+                            model.name));
+  }
+  OrderedJson conversation = {{"messages", request.messages}};
+  if (!request.tools.is_null()) conversation["tools"] = request.tools;
+  if (!request.variables.is_null()) conversation["chat_template_kwargs"] = request.variables;
+  PromptText prompt = model.prompts->OfConversation(conversation);
+  const bool begins_with_thought = EndsInThought(form, prompt.text);
+  if (!request.begin.empty() && begins_with_thought) {
+    RefuseField("messages", fmt::format("an answer of model '{}' begins with a thought, so that "
+                                        "its text cannot be begun here; turn thinking off",
+                                        model.name));
+  }
+  prompt.text += request.begin;
+  std::vector<std::int32_t> tokens = EncodePrompt(*model.tokenizer, prompt);
+  return {std::move(prompt.text), std::move(tokens), begins_with_thought, HasMarks(form)};
+}
+
+AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
+                    const ConversationPrompt& prompt) {
+  return AnswerParts(model.answers, prompt.begins_with_thought, request.reads_calls,
+                     request.reads_calls ? FormatJson(request.tools) : "");
+}
+
+}  // namespace qlora

@@ -1,0 +1,60 @@
+// What chat completions, responses and messages ask alike: a conversation, tools, and how the
+// answer is read.
+#ifndef QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_
+#define QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/json_fwd.h"
+#include "serve/answer_parts.h"
+#include "serve/request_fields.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+// In the form of chat completions, which is that of chat templates.
+struct ConversationRequest {
+  OrderedJson messages = OrderedJson::array();
+  OrderedJson tools = {};      // [{"type": "function", "function": {...}}], or null
+  OrderedJson variables = {};  // of the chat template: an object, or null
+  std::string begin = {};      // of the answer, which the model goes on with
+  bool reads_calls = false;    // there are tools, and the answer may call them
+  std::string tools_path = "tools";
+};
+
+// Sets the variables by which the template of the model thinks, or does not.
+void SetThinking(bool thinks, const ServedModel& model, ConversationRequest& request);
+// Sets a variable where the template reads it.
+void SetVariable(std::string_view name, OrderedJson value, const ServedModel& model,
+                 ConversationRequest& request);
+
+// Returns a tool in the form of chat completions. function: an object with `name`, perhaps
+// `description`, and its schema in the field `schema_name`.
+OrderedJson ToolOf(const RequestFields& function, std::string_view schema_name);
+
+// Refuses a result of a tool whose call no message before it makes. path: of the id.
+void CheckResult(const OrderedJson& messages, const std::string& id, const std::string& path);
+
+// What the model reads.
+struct ConversationPrompt {
+  std::string text = {};
+  std::vector<std::int32_t> tokens = {};
+  bool begins_with_thought = false;
+  bool keeps_special_tokens = false;  // of the answer, for AnswerParts
+};
+// Errors: InvalidInput with what the chat template says, and for a model without one; ApiError 400
+// for tools that the model has no form of calls for.
+ConversationPrompt PromptOf(const ServedModel& model, const ConversationRequest& request);
+
+// What reads one answer to such a prompt.
+AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request,
+                    const ConversationPrompt& prompt);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_

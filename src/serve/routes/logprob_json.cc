@@ -1,0 +1,85 @@
+#include "serve/routes/logprob_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/text.h"
+#include "serve/token_bytes.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+// Infinity is no number of JSON.
+double Finite(double logprob) { return std::max(logprob, -9999.0); }
+
+OrderedJson BytesJson(const std::string& bytes) {
+  OrderedJson list = OrderedJson::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
+
+OrderedJson ChatToken(const std::string& bytes, double logprob) {
+  return {{"token", bytes}, {"logprob", Finite(logprob)}, {"bytes", BytesJson(bytes)}};
+}
+
+// A part of a character as OpenAI writes it, so that tokens differ: "bytes:\xf0".
+std::string CompletionToken(const std::string& bytes) {
+  std::string storage;
+  if (ValidUtf8(bytes, &storage) == bytes) return bytes;
+  std::string text = "bytes:";
+  for (const char byte : bytes) {
+    text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
+}  // namespace
+
+OrderedJson ChatLogprobs(const std::vector<AnswerToken>& tokens, const Tokenizer& tokenizer) {
+  OrderedJson list = OrderedJson::array();
+  for (const AnswerToken& token : tokens) {
+    OrderedJson item = ChatToken(token.bytes, token.logprob);
+    OrderedJson top = OrderedJson::array();
+    for (const auto& [id, logprob] : token.top) {
+      top.push_back(ChatToken(TokenBytes(tokenizer, id), logprob));
+    }
+    item["top_logprobs"] = std::move(top);
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
+OrderedJson CompletionLogprobs::Empty() {
+  return {{"tokens", OrderedJson::array()},
+          {"token_logprobs", OrderedJson::array()},
+          {"top_logprobs", OrderedJson::array()},
+          {"text_offset", OrderedJson::array()}};
+}
+
+void CompletionLogprobs::Add(const std::vector<AnswerToken>& tokens, bool is_prompt,
+                             OrderedJson& json) {
+  bool is_known = !is_prompt;
+  for (const AnswerToken& token : tokens) {
+    json["tokens"].push_back(CompletionToken(token.bytes));
+    json["text_offset"].push_back(offset_);
+    offset_ += std::ranges::count_if(token.bytes, [](char c) { return !ContinuesCharacter(c); });
+    if (!is_known) {
+      json["token_logprobs"].push_back(nullptr);
+      json["top_logprobs"].push_back(nullptr);
+      is_known = true;
+      continue;
+    }
+    json["token_logprobs"].push_back(Finite(token.logprob));
+    OrderedJson top = OrderedJson::object();
+    for (const auto& [id, logprob] : token.top) {
+      top[CompletionToken(TokenBytes(tokenizer_, id))] = Finite(logprob);
+    }
+    json["top_logprobs"].push_back(std::move(top));
+  }
+}
+
+}  // namespace qlora

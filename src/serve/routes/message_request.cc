@@ -1,0 +1,192 @@
+#include "serve/routes/message_request.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/text.h"
+#include "serve/api_error.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMostMessages = 4096;
+constexpr std::int64_t kMostTools = 1024;
+
+[[noreturn]] void RefuseBlock(const RequestFields& block, const std::string& type) {
+  block.Refuse("type", fmt::format("this model reads no '{}' here", FirstBytes(type, 60)));
+}
+
+// Text, or blocks of text, which are joined.
+std::string TextOf(const RequestFields& fields, std::string_view name) {
+  const OrderedJson* content = fields.Find(name);
+  if (content == nullptr) fields.Refuse(name, "is missing");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) fields.Refuse(name, "expected text, or a list of blocks");
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields block((*content)[i], ItemPath(fields.PathOf(name), i));
+    const std::string type = block.NeedText("type");
+    if (type != "text") RefuseBlock(block, type);
+    text += block.NeedText("text");
+  }
+  return text;
+}
+
+// Results of tools are messages of their own, before the text beside them.
+void ReadUser(const RequestFields& message, OrderedJson& messages) {
+  const OrderedJson* content = message.Find("content");
+  if (content == nullptr || !content->is_array()) {
+    messages.push_back({{"role", "user"}, {"content", TextOf(message, "content")}});
+    return;
+  }
+  std::optional<std::string> text;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields block((*content)[i], ItemPath(message.PathOf("content"), i));
+    const std::string type = block.NeedText("type");
+    if (type == "text") {
+      text = text.value_or("") + block.NeedText("text");
+    } else if (type == "tool_result") {
+      const std::string id = block.NeedText("tool_use_id");
+      CheckResult(messages, id, block.PathOf("tool_use_id"));
+      messages.push_back({{"role", "tool"},
+                          {"tool_call_id", id},
+                          {"content", block.Has("content") ? TextOf(block, "content") : ""}});
+    } else {
+      RefuseBlock(block, type);
+    }
+  }
+  if (!text && content->empty()) message.Refuse("content", "has no blocks");
+  if (text) messages.push_back({{"role", "user"}, {"content", *text}});
+}
+
+OrderedJson ReadAssistant(const RequestFields& message) {
+  OrderedJson answer = {{"role", "assistant"}, {"content", nullptr}};
+  const OrderedJson* content = message.Find("content");
+  if (content == nullptr || !content->is_array()) {
+    answer["content"] = TextOf(message, "content");
+    return answer;
+  }
+  std::string text;
+  std::string thought;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields block((*content)[i], ItemPath(message.PathOf("content"), i));
+    const std::string type = block.NeedText("type");
+    if (type == "text") {
+      text += block.NeedText("text");
+    } else if (type == "thinking") {
+      thought += block.NeedText("thinking");
+    } else if (type == "tool_use") {
+      answer["tool_calls"].push_back(
+          {{"id", block.NeedText("id")},
+           {"type", "function"},
+           {"function",
+            {{"name", block.NeedText("name")}, {"arguments", block.NeedObject("input").json()}}}});
+    } else if (type != "redacted_thinking") {  // which only its maker can read
+      RefuseBlock(block, type);
+    }
+  }
+  if (!text.empty() || !answer.contains("tool_calls")) answer["content"] = text;
+  if (!thought.empty()) answer["reasoning_content"] = thought;
+  return answer;
+}
+
+void ReadMessages(const RequestFields& body, ConversationRequest& request) {
+  const OrderedJson& list = body.NeedList("messages", 1, kMostMessages);
+  for (std::int64_t i = 0; i < std::ssize(list); ++i) {
+    const RequestFields message(list[i], ItemPath(body.PathOf("messages"), i));
+    const std::string role = message.NeedText("role");
+    if (role == "user") {
+      ReadUser(message, request.messages);
+    } else if (role == "system") {
+      request.messages.push_back({{"role", "system"}, {"content", TextOf(message, "content")}});
+    } else if (role == "assistant") {
+      request.messages.push_back(ReadAssistant(message));
+    } else {
+      message.Refuse("role", fmt::format("expected user, assistant or system, found '{}'",
+                                         FirstBytes(role, 60)));
+    }
+  }
+  // The answer goes on with what the assistant has begun.
+  OrderedJson& last = request.messages.back();
+  if (last["role"] != "assistant") return;
+  if (last.contains("tool_calls") || last["content"].get_ref<const std::string&>().empty()) {
+    body.Refuse("messages", "the last message is an answer that is complete; expected one of user");
+  }
+  request.begin = last["content"].get<std::string>();
+  request.messages.erase(request.messages.size() - 1);
+  if (request.messages.empty()) body.Refuse("messages", "there is nothing to answer");
+}
+
+void ReadTools(const RequestFields& body, ConversationRequest& request) {
+  bool may_call = true;
+  if (const auto choice = body.Object("tool_choice")) {
+    const std::string type = choice->NeedText("type");
+    if (type != "auto" && type != "none") {
+      body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
+    }
+    may_call = type == "auto";
+  }
+  const OrderedJson* tools = body.List("tools", 0, kMostTools);
+  if (tools == nullptr || tools->empty()) return;
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
+    const std::string type = tool.Text("type").value_or("custom");
+    if (type != "custom") {
+      tool.Refuse("type",
+                  fmt::format("expected custom; '{}' is not offered here", FirstBytes(type, 60)));
+    }
+    if (!tool.Has("input_schema")) tool.Refuse("input_schema", "is missing");
+    list.push_back(ToolOf(tool, "input_schema"));
+  }
+  if (!may_call) return;
+  request.tools = std::move(list);
+  request.reads_calls = true;
+}
+
+void ReadThinking(const RequestFields& body, const ServedModel& model,
+                  ConversationRequest& request) {
+  const std::optional<RequestFields> thinking = body.Object("thinking");
+  if (!thinking) return;
+  const std::string type = thinking->NeedText("type");
+  if (type != "enabled" && type != "disabled" && type != "adaptive") {
+    thinking->Refuse("type", fmt::format("expected enabled, adaptive or disabled, found '{}'",
+                                         FirstBytes(type, 60)));
+  }
+  if (type != "adaptive") SetThinking(type == "enabled", model, request);
+}
+
+// What would change the answer.
+void RefuseOthers(const RequestFields& body) {
+  if (body.Has("output_format")) {
+    body.Refuse("output_format", "no schema binds an answer here; leave it out");
+  }
+  if (const auto output = body.Object("output_config"); output && output->Has("format")) {
+    output->Refuse("format", "no schema binds an answer here; leave it out");
+  }
+  if (const OrderedJson* servers = body.List("mcp_servers"); servers && !servers->empty()) {
+    body.Refuse("mcp_servers", "no servers of tools are asked here; leave it out");
+  }
+}
+
+}  // namespace
+
+ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedModel& model) {
+  RefuseOthers(body);
+  ConversationRequest request;
+  if (body.Has("system")) {
+    const std::string system = TextOf(body, "system");
+    if (!system.empty()) request.messages.push_back({{"role", "system"}, {"content", system}});
+  }
+  ReadMessages(body, request);
+  ReadTools(body, request);
+  ReadThinking(body, model, request);
+  return request;
+}
+
+}  // namespace qlora

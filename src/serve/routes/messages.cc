@@ -1,0 +1,226 @@
+// POST /v1/messages and /v1/messages/count_tokens: Anthropic's interface of blocks.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/json.h"
+#include "serve/answers/argument_text.h"
+#include "serve/http/event_stream.h"
+#include "serve/routes/message_request.h"
+#include "serve/routes/parted_answer.h"
+#include "serve/routes/routes.h"
+#include "serve/routes/sampling_fields.h"
+
+namespace qlora {
+namespace {
+
+using Kind = AnswerPart::Kind;
+
+class MessageAnswer final : public PartedAnswer {
+ public:
+  MessageAnswer(Server& server, HttpReplyPtr reply, AnswerParts parts, std::string id,
+                std::string model, std::int64_t prompt_tokens, bool streams)
+      : PartedAnswer(server, std::move(reply), std::move(parts)),
+        id_(std::move(id)),
+        streams_(streams) {
+    message_ = {{"id", "msg_" + id_},
+                {"type", "message"},
+                {"role", "assistant"},
+                {"model", std::move(model)},
+                {"content", OrderedJson::array()},
+                {"stop_reason", nullptr},
+                {"stop_sequence", nullptr},
+                {"stop_details", nullptr},
+                {"container", nullptr},
+                {"usage", Usage(prompt_tokens, 0)}};
+  }
+
+ protected:
+  void Begin() override {
+    if (!streams_) return;
+    stream_.emplace(reply(), HttpHeaders{{"request-id", id_}});
+    Send("message_start", {{"message", message_}});
+  }
+
+  void AddPart(const AnswerPart& part) override {
+    switch (part.kind) {
+      case Kind::kThought:
+        BeginBlock("thinking", {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}});
+        AddDelta({{"type", "thinking_delta"}, {"thinking", part.text}}, part.text);
+        break;
+      case Kind::kText:
+        BeginBlock("text", {{"type", "text"}, {"text", ""}, {"citations", nullptr}});
+        AddDelta({{"type", "text_delta"}, {"text", part.text}}, part.text);
+        break;
+      case Kind::kCallBegin:
+        EndBlock();
+        has_calls_ = true;
+        BeginBlock("tool_use", {{"type", "tool_use"},
+                                {"id", fmt::format("toolu_{}_{}", id_, part.call)},
+                                {"name", part.text},
+                                {"input", OrderedJson::object()},
+                                {"caller", {{"type", "direct"}}}});
+        break;
+      case Kind::kCallArguments:
+        AddDelta({{"type", "input_json_delta"}, {"partial_json", part.text}}, part.text);
+        break;
+      case Kind::kCallEnd:
+        EndBlock();
+        break;
+    }
+  }
+
+  void EndAnswer(const GenerationEnd& end) override {
+    EndBlock();
+    const bool is_cut =
+        end.reason == StopReason::kMaxNewTokens || end.reason == StopReason::kContext;
+    const bool is_stopped = end.reason == StopReason::kStopText;
+    message_["stop_reason"] = is_cut       ? "max_tokens"
+                              : is_stopped ? "stop_sequence"
+                              : has_calls_ ? "tool_use"
+                                           : "end_turn";
+    if (is_stopped) message_["stop_sequence"] = end.stop;
+    message_["usage"] = Usage(end.prompt_tokens, end.new_tokens);
+    if (!streams_) {
+      reply()->Send({.body = FormatJson(message_), .headers = {{"request-id", id_}}});
+      return;
+    }
+    OrderedJson delta = OrderedJson::object();
+    for (const char* name : {"stop_reason", "stop_sequence", "stop_details", "container"}) {
+      delta[name] = message_[name];
+    }
+    Send("message_delta", {{"delta", std::move(delta)}, {"usage", message_["usage"]}});
+    Send("message_stop", OrderedJson::object());
+    stream_->End();
+  }
+
+  void Fail(const ApiError& error) override {
+    const HttpResponse response = AnthropicError(error, id_);
+    if (!streams_) {
+      reply()->Send(response);
+      return;
+    }
+    stream_->Event("error", response.body);
+    stream_->End();
+  }
+
+ private:
+  // All of the prompt is counted as read, so that the number is known at the start of a stream, and
+  // is that of count_tokens.
+  static OrderedJson Usage(std::int64_t prompt_tokens, std::int64_t new_tokens) {
+    return {{"input_tokens", prompt_tokens},
+            {"output_tokens", new_tokens},
+            {"cache_creation_input_tokens", nullptr},
+            {"cache_read_input_tokens", nullptr},
+            {"cache_creation", nullptr},
+            {"server_tool_use", nullptr},
+            {"service_tier", "standard"}};
+  }
+
+  void Send(const std::string& type, const OrderedJson& fields) {
+    if (!streams_) return;
+    OrderedJson event = {{"type", type}};
+    for (const auto& [name, value] : fields.items()) event[name] = value;
+    stream_->Event(type, FormatJson(event));
+  }
+  std::size_t Index() const { return message_["content"].size(); }
+
+  // A block of this type, unless the last one is.
+  void BeginBlock(const char* type, OrderedJson block) {
+    if (!block_.is_null() && block_["type"] == type) return;
+    EndBlock();
+    block_ = std::move(block);
+    text_.clear();
+    Send("content_block_start", {{"index", Index()}, {"content_block", block_}});
+  }
+
+  void AddDelta(const OrderedJson& delta, const std::string& text) {
+    text_ += text;
+    Send("content_block_delta", {{"index", Index()}, {"delta", delta}});
+  }
+
+  void EndBlock() {
+    if (block_.is_null()) return;
+    const std::string type = block_["type"];
+    if (type == "tool_use") {
+      block_["input"] = ParseOrderedJson(WholeArguments(text_), "arguments");
+    } else {
+      block_[type] = text_;
+    }
+    if (type == "thinking") {
+      block_["signature"] = "qlora";
+      AddDelta({{"type", "signature_delta"}, {"signature", "qlora"}}, "");
+    }
+    Send("content_block_stop", {{"index", Index()}});
+    message_["content"].push_back(std::exchange(block_, nullptr));
+  }
+
+  const std::string id_;
+  const bool streams_;
+  OrderedJson message_;
+  std::optional<EventStream> stream_;
+  OrderedJson block_;  // that is being written, or null
+  std::string text_;   // of the block
+  bool has_calls_ = false;
+};
+
+void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& reply) {
+  const OrderedJson json = ParseBody(http);
+  const RequestFields body(json);
+  const ServedModelPtr model = server.models.Find(body.NeedText("model"));
+  const bool streams = body.Bool("stream").value_or(false);
+  const std::optional<std::int64_t> most = body.Integer("max_tokens", 1);
+  if (!most) body.Refuse("max_tokens", "is missing");
+  const ConversationRequest request = ReadMessageRequest(body, *model);
+  GenerationRequest generation;
+  ReadSampling(body, *model, generation);
+  body.List("stop_sequences");
+  ReadStops(body, "stop_sequences", generation);
+  ConversationPrompt prompt = PromptOf(*model, request);
+  AnswerParts parts = PartsOf(*model, request, prompt);
+  const auto prompt_tokens = std::ssize(prompt.tokens);
+  generation.model = model->name;
+  generation.options.max_new_tokens = *most;
+  generation.keeps_special_tokens = prompt.keeps_special_tokens;
+  generation.prompt = std::move(prompt.tokens);
+  NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
+  if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
+  std::vector<GenerationRequest> requests;
+  requests.push_back(std::move(generation));
+  try {
+    std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id, model->name,
+                                    prompt_tokens, streams)
+        ->Start(std::move(requests), 1);
+  } catch (const ApiError& error) {
+    if (error.code != "context_length_exceeded") throw;
+    // Clients look for these words.
+    throw ApiError(error.status, "prompt is too long: " + error.message, error.param, error.code);
+  }
+}
+
+void CountTokens(Server& server, const HttpRequest& http, const HttpReplyPtr& reply) {
+  const OrderedJson json = ParseBody(http);
+  const RequestFields body(json);
+  const ServedModelPtr model = server.models.Find(body.NeedText("model"));
+  const ConversationRequest request = ReadMessageRequest(body, *model);
+  const OrderedJson answer = {{"input_tokens", PromptOf(*model, request).tokens.size()}};
+  reply->Send({.body = FormatJson(answer), .headers = {{"request-id", http.id}}});
+}
+
+}  // namespace
+
+void AddMessageRoutes(RouteTable& table, Server& server) {
+  table.Add("POST", "/v1/messages", [&server](const HttpRequest& request, HttpReplyPtr reply) {
+    AnswerMessage(server, request, reply);
+  });
+  table.Add("POST", "/v1/messages/count_tokens",
+            [&server](const HttpRequest& request, HttpReplyPtr reply) {
+              CountTokens(server, request, reply);
+            });
+}
+
+}  // namespace qlora

@@ -1,0 +1,211 @@
+#include "serve/routes/response_request.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/text.h"
+#include "serve/api_error.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMostItems = 4096;
+constexpr std::int64_t kMostTools = 1024;
+
+// Text, or parts of text, which are joined.
+std::string TextOf(const RequestFields& item, std::string_view name) {
+  const OrderedJson* content = item.Find(name);
+  if (content == nullptr) item.Refuse(name, "is missing");
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) item.Refuse(name, "expected text, or a list of parts");
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(*content); ++i) {
+    const RequestFields part((*content)[i], ItemPath(item.PathOf(name), i));
+    const std::string type = part.NeedText("type");
+    const bool is_text = type == "input_text" || type == "output_text" || type == "text" ||
+                         type == "reasoning_text" || type == "summary_text";
+    if (!is_text && type != "refusal") {
+      part.Refuse("type",
+                  fmt::format("expected text; this model reads no '{}'", FirstBytes(type, 60)));
+    }
+    text += part.NeedText(is_text ? "text" : "refusal");
+  }
+  return text;
+}
+
+// Items of one answer of the assistant are one message: thoughts, text, calls.
+class ItemReader {
+ public:
+  explicit ItemReader(OrderedJson& messages) : messages_(messages) {}
+
+  void Add(const RequestFields& item) {
+    const std::string type = item.Text("type").value_or("message");
+    if (type == "message") {
+      AddMessage(item);
+    } else if (type == "reasoning") {
+      AddThought(item);
+    } else if (type == "function_call") {
+      AddCall(item);
+    } else if (type == "function_call_output") {
+      AddResult(item);
+    } else if (type == "item_reference") {
+      item.Refuse("type", "no earlier items are kept here; give back the item itself");
+    } else {
+      item.Refuse("type", fmt::format("'{}' is no item that is read here; there are message, "
+                                      "reasoning, function_call, function_call_output",
+                                      FirstBytes(type, 60)));
+    }
+  }
+
+  void End() {
+    if (answer_.is_null()) return;
+    // Beside calls alone a text may be missing.
+    if (answer_["content"].is_null() && !answer_.contains("tool_calls")) answer_["content"] = "";
+    messages_.push_back(std::exchange(answer_, nullptr));
+  }
+
+ private:
+  void AddMessage(const RequestFields& item) {
+    const std::string role = item.NeedText("role");
+    if (role != "user" && role != "system" && role != "developer" && role != "assistant") {
+      item.Refuse("role", fmt::format("expected user, assistant, system or developer, found '{}'",
+                                      FirstBytes(role, 60)));
+    }
+    std::string text = TextOf(item, "content");
+    if (role == "assistant") {
+      if (Answer().contains("tool_calls") || !Answer()["content"].is_null()) End();
+      Answer()["content"] = std::move(text);
+      return;
+    }
+    End();
+    messages_.push_back({{"role", role == "developer" ? "system" : role}, {"content", text}});
+  }
+
+  void AddThought(const RequestFields& item) {
+    std::string text;
+    if (item.Has("content")) text = TextOf(item, "content");
+    if (text.empty() && item.Has("summary")) text = TextOf(item, "summary");
+    End();
+    if (!text.empty()) Answer()["reasoning_content"] = std::move(text);
+  }
+
+  void AddCall(const RequestFields& item) {
+    OrderedJson call = {
+        {"id", item.NeedText("call_id")},
+        {"type", "function"},
+        {"function", {{"name", item.NeedText("name")}, {"arguments", item.NeedText("arguments")}}}};
+    Answer()["tool_calls"].push_back(std::move(call));
+  }
+
+  void AddResult(const RequestFields& item) {
+    End();
+    const std::string id = item.NeedText("call_id");
+    CheckResult(messages_, id, item.PathOf("call_id"));
+    messages_.push_back(
+        {{"role", "tool"}, {"tool_call_id", id}, {"content", TextOf(item, "output")}});
+  }
+
+  OrderedJson& Answer() {
+    if (answer_.is_null()) answer_ = {{"role", "assistant"}, {"content", nullptr}};
+    return answer_;
+  }
+
+  OrderedJson& messages_;
+  OrderedJson answer_;  // that further items may belong to, or null
+};
+
+void ReadInput(const RequestFields& body, OrderedJson& messages) {
+  const OrderedJson* input = body.Find("input");
+  if (input == nullptr) body.Refuse("input", "is missing");
+  if (input->is_string()) {
+    messages.push_back({{"role", "user"}, {"content", *input}});
+    return;
+  }
+  if (!input->is_array()) body.Refuse("input", "expected text, or a list of items");
+  body.List("input", 1, kMostItems);
+  ItemReader reader(messages);
+  for (std::int64_t i = 0; i < std::ssize(*input); ++i) {
+    reader.Add(RequestFields((*input)[i], ItemPath(body.PathOf("input"), i)));
+  }
+  reader.End();
+}
+
+// Calls are made or not as the model likes, or not at all.
+bool MayCall(const RequestFields& body) {
+  const OrderedJson* choice = body.Find("tool_choice");
+  if (choice == nullptr) return true;
+  if (!choice->is_string() && !choice->is_object()) {
+    body.Refuse("tool_choice", "expected auto or none");
+  }
+  if (*choice == "auto" || *choice == "none") return *choice == "auto";
+  body.Refuse("tool_choice", "only auto and none are offered: a call cannot be forced");
+}
+
+void ReadTools(const RequestFields& body, ConversationRequest& request) {
+  const bool may_call = MayCall(body);
+  const OrderedJson* tools = body.List("tools", 0, kMostTools);
+  if (tools == nullptr || tools->empty()) return;
+  OrderedJson list = OrderedJson::array();
+  for (std::int64_t i = 0; i < std::ssize(*tools); ++i) {
+    const RequestFields tool((*tools)[i], ItemPath(body.PathOf("tools"), i));
+    const std::string type = tool.NeedText("type");
+    if (type != "function") {
+      tool.Refuse("type",
+                  fmt::format("expected function; '{}' is not offered here", FirstBytes(type, 60)));
+    }
+    list.push_back(ToolOf(tool, "parameters"));
+  }
+  if (!may_call) return;
+  request.tools = std::move(list);
+  request.reads_calls = true;
+}
+
+void ReadEffort(const RequestFields& body, const ServedModel& model, ConversationRequest& request) {
+  const std::optional<RequestFields> reasoning = body.Object("reasoning");
+  const std::optional<std::string> effort = reasoning ? reasoning->Text("effort") : std::nullopt;
+  if (!effort) return;
+  SetThinking(*effort != "none", model, request);
+  if (*effort != "none") SetVariable("reasoning_effort", *effort, model, request);
+}
+
+// What needs a memory of earlier answers, or would change the answer.
+void RefuseOthers(const RequestFields& body) {
+  for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
+    if (body.Has(name)) {
+      body.Refuse(name,
+                  "no answers are kept here; give back the items of the conversation as input");
+    }
+  }
+  if (body.Bool("background").value_or(false)) {
+    body.Refuse("background", "answers are given in the request alone; leave it out, or stream");
+  }
+  if (body.Integer("top_logprobs", 0, 20).value_or(0) > 0) {
+    body.Refuse("top_logprobs", "is offered by /v1/chat/completions alone");
+  }
+  const std::optional<RequestFields> text = body.Object("text");
+  const std::optional<RequestFields> format = text ? text->Object("format") : std::nullopt;
+  if (format && format->NeedText("type") != "text") {
+    format->Refuse("type", "only text is offered: no schema binds an answer");
+  }
+}
+
+}  // namespace
+
+ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedModel& model) {
+  RefuseOthers(body);
+  ConversationRequest request;
+  if (const auto instructions = body.Text("instructions"); instructions && !instructions->empty()) {
+    request.messages.push_back({{"role", "system"}, {"content", *instructions}});
+  }
+  ReadInput(body, request.messages);
+  ReadTools(body, request);
+  ReadEffort(body, model, request);
+  return request;
+}
+
+}  // namespace qlora

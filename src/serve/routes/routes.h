@@ -1,0 +1,79 @@
+// Which function answers which path.
+#ifndef QLORA_SERVE_ROUTES_ROUTES_H_
+#define QLORA_SERVE_ROUTES_ROUTES_H_
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/api_error.h"
+#include "serve/http_server.h"
+#include "serve/server.h"
+
+namespace qlora {
+
+// Answers a request, now or later, on a thread of the workers. May throw ApiError, or qlora::Error,
+// of which invalid input is 400 with its text; until it has begun a reply.
+using Route = std::function<void(const HttpRequest& request, HttpReplyPtr reply)>;
+
+class RouteTable {
+ public:
+  // server must outlive this.
+  explicit RouteTable(Server& server) : server_(server) {}
+
+  // path: "/v1/files/{id}/content"; HttpRequest::values has what stands for {id}, which is not
+  // empty and has no slash.
+  void Add(std::string method, std::string path, Route route);
+  // Answers on the thread of the caller, whatever the workers do; the route must not wait.
+  void AddQuick(std::string method, std::string path, Route route);
+
+  // Answers a request: with the route of its path, else with an error. HEAD is answered as GET is.
+  void Handle(HttpRequest request, HttpReplyPtr reply) const;
+
+ private:
+  struct Entry {
+    std::string method;
+    std::string path;
+    Route route;
+    bool is_quick;
+  };
+
+  void Run(const Entry& entry, const HttpRequest& request, HttpReplyPtr reply) const;
+  HttpResponse NoRoute(const HttpRequest& request, const std::vector<const Entry*>& others) const;
+
+  Server& server_;
+  std::vector<Entry> entries_;
+};
+
+// The answer for an error, in the form that clients of the path expect.
+HttpResponse ErrorResponse(const HttpRequest& request, const ApiError& error);
+// The error for what a route threw, which is caught: ApiError as it is, InvalidInput as 400, and
+// others as 500, whose text goes to the log alone.
+ApiError CaughtError(const Server& server, const HttpRequest& request);
+
+// Names the model of an answer, unless "", and adds to what the log says of it. reply: as a route
+// got it.
+void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& note);
+
+// Answers with JSON.
+void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
+
+// The jobs of a server. Errors: ApiError 404 for one without a folder for them.
+FineTuning& JobsOf(Server& server);
+
+// One function for each file of this folder.
+void AddModelRoutes(RouteTable& table, Server& server);
+void AddChatRoutes(RouteTable& table, Server& server);
+void AddCompletionRoutes(RouteTable& table, Server& server);
+void AddTokenRoutes(RouteTable& table, Server& server);
+void AddStatusRoutes(RouteTable& table, Server& server);
+void AddResponseRoutes(RouteTable& table, Server& server);
+void AddMessageRoutes(RouteTable& table, Server& server);
+void AddDecisionRoutes(RouteTable& table, Server& server);
+void AddFileRoutes(RouteTable& table, Server& server);
+void AddJobRoutes(RouteTable& table, Server& server);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_ROUTES_ROUTES_H_

@@ -1,0 +1,109 @@
+// What a model reads: tokens of texts, texts of tokens, conversations as texts.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "serve/request_fields.h"
+#include "serve/routes/chat_request.h"
+#include "serve/routes/conversation_request.h"
+#include "serve/routes/routes.h"
+#include "serve/token_bytes.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+// A character that no token has, with which the spelling of a special token is text.
+constexpr std::string_view kMark = "\xEE\x80\x80";  // U+E000
+
+ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {
+  return server.models.Find(body.Text("model").value_or(""));
+}
+
+// `messages`, through the chat template.
+ConversationPrompt ReadConversation(const RequestFields& body, const ServedModel& model) {
+  ConversationRequest request;
+  ReadMessages(body, request);
+  if (const auto variables = body.Object("chat_template_kwargs")) {
+    request.variables = variables->json();
+  }
+  return PromptOf(model, request);
+}
+
+// With the mark before each of its characters but the first, no special token is found in a text;
+// the tokenizer drops it afterwards.
+std::string Marked(std::string_view text) {
+  std::string storage;
+  std::string marked;
+  for (const char c : ValidUtf8(text, &storage)) {
+    if (!ContinuesCharacter(c)) marked += kMark;
+    marked += c;
+  }
+  return marked;
+}
+
+std::vector<std::int32_t> ReadTokens(const RequestFields& body, const ServedModel& model) {
+  const bool adds = body.Bool("add_special").value_or(false);
+  const bool parses = body.Bool("parse_special").value_or(true);
+  if (body.Has("messages")) return ReadConversation(body, model).tokens;
+  const std::string text = body.Has("prompt") ? body.NeedText("prompt") : body.NeedText("content");
+  if (parses || text.find(kMark) != std::string::npos) return model.tokenizer->Encode(text, adds);
+  return model.tokenizer->Encode(Marked(text),
+                                 EncodeOptions{.special_tokens = adds, .mark = kMark});
+}
+
+// Text where the bytes are whole characters, else the bytes.
+OrderedJson PieceJson(const std::string& bytes) {
+  std::string storage;
+  if (ValidUtf8(bytes, &storage) == bytes) return bytes;
+  OrderedJson list = OrderedJson::array();
+  for (const char byte : bytes) list.push_back(static_cast<unsigned char>(byte));
+  return list;
+}
+
+void Tokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
+  const OrderedJson json = ParseBody(http);
+  const RequestFields body(json);
+  const ServedModelPtr model = ModelOf(body, server);
+  const bool with_pieces = body.Bool("with_pieces").value_or(false);
+  OrderedJson tokens = OrderedJson::array();
+  for (const std::int32_t id : ReadTokens(body, *model)) {
+    if (with_pieces) {
+      tokens.push_back({{"id", id}, {"piece", PieceJson(TokenBytes(*model->tokenizer, id))}});
+    } else {
+      tokens.push_back(id);
+    }
+  }
+  const std::size_t count = tokens.size();
+  SendJson(
+      reply,
+      {{"tokens", std::move(tokens)}, {"count", count}, {"max_model_len", model->context_length}});
+}
+
+void Detokenize(const Server& server, const HttpRequest& http, HttpReply& reply) {
+  const OrderedJson json = ParseBody(http);
+  const RequestFields body(json);
+  const ServedModelPtr model = ModelOf(body, server);
+  const std::vector<std::int32_t> ids =
+      AsTokenIds(body.NeedList("tokens"), "tokens", model->tokenizer->vocab_size());
+  SendJson(reply, {{"content", model->tokenizer->Decode(ids, false)}});
+}
+
+}  // namespace
+
+void AddTokenRoutes(RouteTable& table, Server& server) {
+  table.Add("POST", "/tokenize", [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
+    Tokenize(server, http, *reply);
+  });
+  table.Add("POST", "/detokenize", [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
+    Detokenize(server, http, *reply);
+  });
+  table.Add("POST", "/apply-template",
+            [&server](const HttpRequest& http, const HttpReplyPtr& reply) {
+              const OrderedJson json = ParseBody(http);
+              const RequestFields body(json);
+              SendJson(*reply, {{"prompt", ReadConversation(body, *ModelOf(body, server)).text}});
+            });
+}
+
+}  // namespace qlora

@@ -1,0 +1,30 @@
+// The memory of a server, decided before it is taken.
+#ifndef QLORA_SERVE_SERVE_PLAN_H_
+#define QLORA_SERVE_SERVE_PLAN_H_
+
+#include <string>
+#include <vector>
+
+#include "inference/loaded_model.h"
+#include "qlora/train_plan.h"
+#include "serve/engine/engine_service.h"
+#include "serve/serve_options.h"
+#include "serve/served_models.h"
+
+namespace qlora {
+
+struct ServePlan {
+  EngineLimits limits = {};
+  std::vector<MemoryPart> parts = {};  // weights, adapters, keys and values, passes
+  std::string note = {};               // for people: what was asked for and has no room; ""
+};
+
+// As many sequences as fit, of the whole context; of a shorter one where the context is not given
+// and few of it would fit. Errors: OutOfMemory where none fits; InvalidInput for a context_length
+// beyond the model's.
+ServePlan PlanServing(const LoadedModel& base, const std::vector<ServedModelPtr>& models,
+                      const ServeOptions& options);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_SERVE_PLAN_H_
