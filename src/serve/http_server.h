@@ -21,13 +21,14 @@ namespace qlora {
 struct ApiError;
 
 struct HttpRequest {
-  std::string method;                          // "GET", also for HEAD; OPTIONS is answered here
-  std::string path;                            // "/v1/models", percent-decoded
-  std::map<std::string, std::string> query;    // decoded
-  std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;
-  std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""; is left
-  std::string id;         // made here: X-Request-Id of the answer
+  std::string method = {};                        // "GET", also for HEAD; OPTIONS is answered here
+  std::string path = {};                          // "/v1/models", percent-decoded
+  std::map<std::string, std::string> query = {};  // decoded
+  std::map<std::string, std::string> headers = {};  // names in lower case
+  std::string body = {};
+  // Of a body that went to a file (HttpOptions::body_of), or ""; is left.
+  std::string body_file = {};
+  std::string id = {};                             // made here: X-Request-Id of the answer
   std::map<std::string, std::string> values = {};  // of the {names} of its route (RouteTable)
 };
 

@@ -1,5 +1,5 @@
 // The service over an engine and a tiny model.
-#include "serve/engine_service.h"
+#include "serve/engine/engine_service.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
