@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/memory_info.h"
 #include "base/text.h"
 #include "plan/memory_plan.h"
 #include "serve/engine/engine_service.h"
@@ -46,6 +47,11 @@ FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& b
   jobs.base = base.BaseOptions();
   jobs.threads = base.context.threads();
   jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
+  if (options.max_memory.empty()) return jobs;
+  // One limit for the server and its jobs; without one, a run takes what is free.
+  jobs.memory_left = [limit = ParseBytes(options.max_memory)] {
+    return static_cast<std::int64_t>(limit) - static_cast<std::int64_t>(ResidentBytes());
+  };
   return jobs;
 }
 
