@@ -42,9 +42,7 @@ std::string_view PartOf(std::string_view weight) {
   return weight.substr(begin + 1, weight.rfind('.') - begin - 1);
 }
 
-bool IsOfHeads(std::string_view part) {
-  return HasWord("attn_q attn_k attn_v attn_output", part);
-}
+bool IsOfHeads(std::string_view part) { return HasWord("attn_q attn_k attn_v attn_output", part); }
 
 bool IsOfExperts(std::string_view part) {
   return HasWord(

@@ -109,4 +109,12 @@ std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter)
   }
 }
 
+bool IsMissingCsvValue(std::string_view field) {
+  // na_values of pandas.read_csv.
+  static constexpr std::string_view kMissing[] = {
+      "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+      "<NA>", "N/A",      "NA",  "NULL",    "NaN",      "None", "n/a",  "nan",    "null"};
+  return std::ranges::find(kMissing, field) != std::end(kMissing);
+}
+
 }  // namespace qlora

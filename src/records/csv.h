@@ -40,6 +40,10 @@ class CsvScanner {
 // a place, when a quoted field is not closed or is followed by anything but a delimiter.
 std::vector<std::string> ParseCsvRecord(std::string_view record, char delimiter);
 
+// True for a field that pandas, and so datasets, reads as a missing value: "NaN", "NA", "null" ...
+// The empty field is not among them.
+bool IsMissingCsvValue(std::string_view field);
+
 }  // namespace qlora
 
 #endif  // QLORA_RECORDS_CSV_H_

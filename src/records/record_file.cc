@@ -248,7 +248,7 @@ OrderedJson RecordFile::ReadObject(std::uint64_t begin, std::uint64_t end, bool 
   return record;
 }
 
-// All values are text, as the file does not declare types.
+// Values are text, as the file does not declare types, or null.
 OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
   std::vector<std::string> fields = ParseFields(begin, end);
   if (fields.size() != columns_.size()) {
@@ -259,7 +259,9 @@ OrderedJson RecordFile::ReadRow(std::uint64_t begin, std::uint64_t end) const {
   OrderedJson::object_t record;
   record.reserve(fields.size());
   for (std::size_t c = 0; c < fields.size(); ++c) {
-    if (!columns_[c].empty()) record.emplace_back(columns_[c], std::move(fields[c]));
+    if (columns_[c].empty()) continue;
+    OrderedJson& value = record.emplace_back(columns_[c], nullptr).second;
+    if (!IsMissingCsvValue(fields[c])) value = std::move(fields[c]);
   }
   return OrderedJson(std::move(record));
 }

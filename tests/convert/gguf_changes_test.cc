@@ -176,10 +176,10 @@ TEST_F(GgufChangesTest, TensorsThatAreNotRead) {
       tensors.push_back(Filled(name, std::move(shape), 1.5F));
     });
   };
-  for (const char* name : {"blk.0.nonsense.weight", "output.bias", "blk.0.attn_norm.bias",
-                           "rope_freqs.weight", "nonsense.input_scale", "output.scale",
-                           "token_embd.input_scale", "output.input_scale",
-                           "blk.0.attn_norm.input_scale"}) {
+  for (const char* name :
+       {"blk.0.nonsense.weight", "output.bias", "blk.0.attn_norm.bias", "rope_freqs.weight",
+        "nonsense.input_scale", "output.scale", "token_embd.input_scale", "output.input_scale",
+        "blk.0.attn_norm.input_scale"}) {
     EXPECT_THAT(with(name, {1}), testing::HasSubstr(name));
   }
   EXPECT_THAT(with("blk.0.attn_q.input_scale", {2}), testing::HasSubstr("attn_q.input_scale"));

@@ -553,8 +553,8 @@ TEST_F(DatasetTest, ARecordOfSeveralSamplesIsNotDivided) {
   ASSERT_EQ(data.size(), 12);
   for (const std::uint64_t seed : {1, 2, 3}) {
     const TrainingData split = SplitDataset(data, 3, seed);
-    EXPECT_EQ(split.held_out->size(), 6);
-    EXPECT_EQ(split.train.size(), 6);
+    ASSERT_EQ(split.held_out->size(), 6);
+    ASSERT_EQ(split.train.size(), 6);
     std::set<std::string> places;
     for (std::int64_t i = 0; i < 6; ++i) places.insert(split.held_out->Where(i));
     for (std::int64_t i = 0; i < 6; ++i) EXPECT_FALSE(places.contains(split.train.Where(i)));

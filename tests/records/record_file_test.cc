@@ -103,6 +103,8 @@ TEST(RecordFileTest, ReadsCsvAsPandasAndSpreadsheetsWriteIt) {
   const RecordFile numbered = Open("d.csv", "\xEF\xBB\xBF,text\n0,a\n1,b\n");
   EXPECT_EQ(numbered.Read(1).dump(), R"({"text":"b"})");
   EXPECT_EQ(numbered.unnamed_columns(), 1);
+  EXPECT_EQ(Open("d.csv", "a,b,c,d,e\nNaN,\"n/a\",None,,nanny\n").Read(0).dump(),
+            R"({"a":null,"b":null,"c":null,"d":"","e":"nanny"})");
   EXPECT_EQ(Open("d.csv", "text, note ,,\na,b,,\n").Read(0).dump(), R"({"text":"a","note":"b"})");
 
   EXPECT_EQ(Texts(Open("d.csv", "text;note\r\n\"a;b\";2,5\r\n")), Strings{"a;b"});
