@@ -1,7 +1,9 @@
 // OpenAI: the JSON of a fine-tuning job (POST /v1/fine_tuning/jobs), supervised or by preferences.
 #include <array>
+#include <cstdint>
 #include <string>
 
+#include "base/text.h"
 #include "foreign/rules.h"
 
 namespace qlora {
@@ -25,6 +27,11 @@ void MigrateHyperparameters(const std::string& where, const YAML::Node& map,
       CarryNumber("num_train_epochs", entry.second, target);
     } else if (name == "batch_size") {
       CarryNumber("global_batch_size", entry.second, target);
+      // A step is whole micro-batches, of two samples unless something else is said.
+      const auto samples = ParseNumber<std::int64_t>(TextOf(entry.second));
+      if (samples && *samples % 2 != 0) {
+        target.Carry("per_device_train_batch_size", YAML::Node("1"));
+      }
     } else if (name == "beta") {
       CarryNumber("beta", entry.second, target);
     } else if (LowerText(entry.second) == "auto") {

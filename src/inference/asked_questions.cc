@@ -68,17 +68,27 @@ void AskedQuestions::AddSamples(std::span<const AnsweredPrompt> prompts) {
   }
 }
 
+SampleList AskedQuestions::ListOf(std::int64_t begin, std::int64_t end) const {
+  return {
+      .size = end - begin,
+      .largest = largest_,
+      .length = [=, this](std::int64_t i) { return std::ssize(samples_[begin + i].ids); },
+      .supervised = [=, this](std::int64_t i) { return std::ssize(samples_[begin + i].choices); },
+      .get = [=, this](std::int64_t i) { return samples_[begin + i]; }};
+}
+
+DatasetSums AskedQuestions::RunPart(Communicator& communicator, const RankPlace& place,
+                                    const Decoder& decoder, const LoraAdapter* adapter,
+                                    Arena& memory, std::int64_t part) const {
+  return *EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(),
+                          ListOf(part, part + 1), /*per_token=*/true, memory);
+}
+
 std::optional<DatasetSums> AskedQuestions::Run(Communicator& communicator, const RankPlace& place,
                                                const Decoder& decoder, const LoraAdapter* adapter,
                                                Arena& memory, const EvalProgress& progress) const {
-  const SampleList samples = {
-      .size = std::ssize(samples_),
-      .largest = largest_,
-      .length = [&](std::int64_t i) { return std::ssize(samples_[i].ids); },
-      .supervised = [&](std::int64_t i) { return std::ssize(samples_[i].choices); },
-      .get = [&](std::int64_t i) { return samples_[i]; }};
-  return EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(), samples,
-                         /*per_token=*/true, memory, progress);
+  return EvaluateDataset(communicator, place, decoder, adapter, DecisionObjective(),
+                         ListOf(0, parts()), /*per_token=*/true, memory, progress);
 }
 
 DecisionAnswers AskedQuestions::Answers(const DatasetSums& sums,

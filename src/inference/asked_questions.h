@@ -42,6 +42,13 @@ class AskedQuestions {
   double unfolding() const { return unfolding_; }    // as DataReport::unfolding
   std::int32_t largest_id() const { return largest_id_; }
 
+  // Samples, each of which is a pass of its own for RunPart, and their rows.
+  std::int64_t parts() const { return std::ssize(samples_); }
+  std::int64_t RowsOf(std::int64_t part) const { return std::ssize(samples_[part].ids); }
+  // Asks the questions of one sample. All parts together, added in their order, are a result of
+  // Run.
+  DatasetSums RunPart(Communicator& communicator, const RankPlace& place, const Decoder& decoder,
+                      const LoraAdapter* adapter, Arena& memory, std::int64_t part) const;
   // Asks the model. memory, progress, result: as of EvaluateDataset.
   std::optional<DatasetSums> Run(Communicator& communicator, const RankPlace& place,
                                  const Decoder& decoder, const LoraAdapter* adapter, Arena& memory,
@@ -55,6 +62,7 @@ class AskedQuestions {
     std::vector<OptionOrder> orders;  // of the options
   };
   void AddSamples(std::span<const AnsweredPrompt> prompts);
+  SampleList ListOf(std::int64_t begin, std::int64_t end) const;
 
   const DecisionEncoder& encoder_;
   bool all_orders_;

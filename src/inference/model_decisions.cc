@@ -19,9 +19,24 @@
 namespace qlora {
 namespace {
 
+// Temperatures hold for the prompts that they were fitted to.
+Temperatures TemperaturesOf(const std::optional<DecisionSource>& decisions,
+                            const std::string& given, const PromptLayout& layout) {
+  if (!given.empty()) return ParseTemperatures(given, "decision_temperature");
+  const bool fits = decisions && decisions->file.decision_template == layout.prompt_template;
+  return fits ? decisions->file.temperatures : Temperatures();
+}
+
+// Of a template that the user names, the prompt has its spaces itself.
+PromptSpace SpaceOf(const std::optional<DecisionSource>& decisions,
+                    const std::string& given_template) {
+  return decisions && given_template.empty() ? decisions->space : PromptSpace::kOfPrompt;
+}
+
 // The layout of requests: the user's template, that of the training, or the usual one.
-PromptLayout DecisionLayout(const LoadedModel& model, const DecisionOptions& reading) {
-  const std::optional<PromptLayout> recorded = RecordedLayout(model);
+PromptLayout DecisionLayout(const DecisionModel& model, const DecisionOptions& reading) {
+  const std::optional<PromptLayout> recorded =
+      model.decisions ? model.decisions->layout() : model.prompts.recorded();
   PromptLayout layout = {.kind = PromptLayout::Kind::kDecision, .format = RecordFormat::kDecision};
   if (recorded && recorded->kind == layout.kind) layout = *recorded;
   const auto chat =
@@ -29,23 +44,35 @@ PromptLayout DecisionLayout(const LoadedModel& model, const DecisionOptions& rea
   return WithDecisionTemplate(std::move(layout), reading, model.tokenizer, chat.get());
 }
 
-// Temperatures hold for the prompts that they were fitted to.
-Temperatures TemperaturesOf(const LoadedModel& model, const std::string& given,
-                            const PromptLayout& layout) {
-  if (!given.empty()) return ParseTemperatures(given, "decision_temperature");
-  const bool fits =
-      model.decisions && model.decisions->file.decision_template == layout.prompt_template;
-  return fits ? model.decisions->file.temperatures : Temperatures();
+DecisionOptions ReadingOf(const DecisionModel& model, const DecideOptions& options) {
+  DecisionOptions reading;
+  reading.decision_template = options.decision_template;
+  reading.space = SpaceOf(model.decisions, options.decision_template);
+  return reading;
+}
+
+// No answer is known; what is computed does not depend on it.
+std::vector<AnsweredQuestion> QuestionsOf(const Decision& decision) {
+  std::vector<AnsweredQuestion> questions;
+  for (const Question& question : decision.questions) {
+    const std::size_t n = question.options.size();
+    questions.push_back({std::ssize(questions), std::vector(n, 1 / static_cast<double>(n))});
+  }
+  return questions;
+}
+
+// The model reads only ids that it has.
+void CheckIds(const AskedQuestions& asked, const DecoderConfig& config,
+              const Tokenizer& tokenizer) {
+  if (asked.largest_id() < config.vocab_size) return;
+  ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}", asked.largest_id(),
+                    tokenizer.TokenText(asked.largest_id()), config.vocab_size);
 }
 
 DatasetSums Ask(LoadedModel& model, const AskedQuestions& asked, bool without_adapter,
                 const std::function<void(std::int64_t, std::int64_t)>& progress) {
   const DecoderConfig config = model.ConfigFor(without_adapter);
-  if (asked.largest_id() >= config.vocab_size) {
-    ThrowInvalidInput("token id {} ('{}') is beyond the model's vocabulary of {}",
-                      asked.largest_id(), model.tokenizer.TokenText(asked.largest_id()),
-                      config.vocab_size);
-  }
+  CheckIds(asked, config, model.tokenizer);
   const Decoder decoder(*model.backend, config, model.weights, model.precision, asked.longest());
   const std::int64_t rows = EvalRows(asked.largest());
   Arena memory = model.ReservePasses(decoder, rows, UnfoldedRows(rows, asked.unfolding()));
@@ -65,8 +92,7 @@ std::optional<PromptLayout> RecordedLayout(const LoadedModel& model) {
 }
 
 PromptSpace SpaceOf(const LoadedModel& model, const std::string& given_template) {
-  return model.decisions && given_template.empty() ? model.decisions->space
-                                                   : PromptSpace::kOfPrompt;
+  return SpaceOf(model.decisions, given_template);
 }
 
 EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const DataOptions& data,
@@ -82,7 +108,7 @@ EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const D
   const DatasetSums sums = Ask(model, asked, options.without_adapter, progress);
   Temperatures temperatures;
   if (!options.without_adapter || !options.decision_temperature.empty()) {
-    temperatures = TemperaturesOf(model, options.decision_temperature, layout);
+    temperatures = TemperaturesOf(model.decisions, options.decision_temperature, layout);
   }
   const std::vector<double> values = DecisionObjective().Values(sums.sums, sums.totals);
   EvalResult result;
@@ -99,34 +125,97 @@ EvalResult EvaluateDecisions(LoadedModel& model, const Dataset& dataset, const D
   return result;
 }
 
+PromptTooLong::PromptTooLong(std::int64_t prompt_tokens, std::int64_t most)
+    : Error(ErrorCode::kInvalidInput,
+            fmt::format("the prompt has {} tokens; this model reads at most {}", prompt_tokens,
+                        most)),
+      tokens(prompt_tokens) {}
+
+class RequestedDecisions::Impl {
+ public:
+  Impl(const LoadedModel& base, const DecisionModel& model, DecisionRequest request,
+       const DecideOptions& options)
+      : base_(base),
+        model_(model),
+        request_(std::move(request)),
+        reading_(ReadingOf(model, options)),
+        layout_(DecisionLayout(model, reading_)),
+        temperatures_(TemperaturesOf(model.decisions, options.decision_temperature, layout_)),
+        encoder_(layout_.prompt_template, reading_, model.tokenizer),
+        asked_(encoder_) {
+    const std::vector<AnsweredQuestion> questions = QuestionsOf(request_.decision);
+    // One question tells of a state that is too long, before it is laid out for all of them.
+    AskedQuestions first(encoder_);
+    first.Add(request_.decision, std::span(questions).first(1), 0);
+    CheckLength(first);
+    asked_.Add(request_.decision, questions, 0);
+    CheckLength(asked_);
+    CheckIds(asked_, base.config, model.tokenizer);
+  }
+
+  std::int64_t parts() const { return asked_.parts(); }
+
+  void RunPart() {
+    const Decoder decoder(*base_.backend, base_.config, base_.weights, base_.precision,
+                          asked_.longest());
+    const std::int64_t rows = asked_.RowsOf(next_);
+    Arena memory = ReserveEvaluation(decoder, AdaptersOf(model_.adapter), rows,
+                                     UnfoldedRows(rows, asked_.unfolding()));
+    sums_.Add(asked_.RunPart(base_.context.communicator(), base_.place(), decoder, model_.adapter,
+                             memory, next_));
+    ++next_;
+  }
+
+  OrderedJson Answer() const {
+    std::vector<std::vector<double>> probabilities;
+    for (Prediction& row : asked_.Answers(sums_, temperatures_).rows) {
+      probabilities.push_back(std::move(row.probabilities));
+    }
+    const std::string& name = request_.model.empty() ? model_.name : request_.model;
+    return DecisionAnswer(request_, probabilities, name, asked_.prompt_tokens());
+  }
+
+ private:
+  void CheckLength(const AskedQuestions& asked) const {
+    if (asked.longest() > model_.max_length) {
+      throw PromptTooLong(asked.longest(), model_.max_length);
+    }
+  }
+
+  const LoadedModel& base_;
+  const DecisionModel model_;
+  const DecisionRequest request_;
+  const DecisionOptions reading_;
+  const PromptLayout layout_;
+  const Temperatures temperatures_;
+  const DecisionEncoder encoder_;
+  AskedQuestions asked_;
+  DatasetSums sums_;
+  std::int64_t next_ = 0;
+};
+
+RequestedDecisions::RequestedDecisions(const LoadedModel& base, const DecisionModel& model,
+                                       DecisionRequest request, const DecideOptions& options)
+    : impl_(std::make_unique<Impl>(base, model, std::move(request), options)) {}
+RequestedDecisions::~RequestedDecisions() = default;
+
+std::int64_t RequestedDecisions::parts() const { return impl_->parts(); }
+void RequestedDecisions::RunPart() { impl_->RunPart(); }
+OrderedJson RequestedDecisions::Answer() const { return impl_->Answer(); }
+
 std::string AnswerRequest(LoadedModel& model, std::string_view text, const DecideOptions& options) {
   model.memory->Free();
-  const DecisionRequest request = ParseDecisionRequest(text, "request");
-  DecisionOptions reading;
-  reading.decision_template = options.decision_template;
-  reading.space = SpaceOf(model, options.decision_template);
-  const PromptLayout layout = DecisionLayout(model, reading);
-  const DecisionEncoder encoder(layout.prompt_template, reading, model.tokenizer);
-  AskedQuestions asked(encoder);
-  std::vector<AnsweredQuestion> questions;
-  for (const Question& question : request.decision.questions) {
-    const std::size_t n = question.options.size();
-    // No answer is known; what is computed does not depend on it.
-    questions.push_back({std::ssize(questions), std::vector(n, 1 / static_cast<double>(n))});
-  }
-  asked.Add(request.decision, questions, 0);
-  if (asked.longest() > model.config.max_position_embeddings) {
-    ThrowInvalidInput("the prompt has {} tokens; this model reads at most {}", asked.longest(),
-                      model.config.max_position_embeddings);
-  }
-  const DatasetSums sums = Ask(model, asked, false, {});
-  const Temperatures temperatures = TemperaturesOf(model, options.decision_temperature, layout);
-  std::vector<std::vector<double>> probabilities;
-  for (Prediction& row : asked.Answers(sums, temperatures).rows) {
-    probabilities.push_back(std::move(row.probabilities));
-  }
-  const std::string name = request.model.empty() ? model.dir.filename().string() : request.model;
-  return FormatJson(DecisionAnswer(request, probabilities, name, asked.prompt_tokens()));
+  model.UseNorms();
+  RequestedDecisions asked(model,
+                           {.adapter = model.AdapterFor(false),
+                            .prompts = model.prompts,
+                            .tokenizer = model.tokenizer,
+                            .decisions = model.decisions,
+                            .max_length = model.config.max_position_embeddings,
+                            .name = model.dir.filename().string()},
+                           ParseDecisionRequest(text, "request"), options);
+  for (std::int64_t part = 0; part < asked.parts(); ++part) asked.RunPart();
+  return FormatJson(asked.Answer());
 }
 
 }  // namespace qlora

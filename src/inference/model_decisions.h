@@ -4,12 +4,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "data/dataset.h"
+#include "decision/decision_wire.h"
+#include "inference/decision_source.h"
 #include "inference/loaded_model.h"
+#include "io/json_fwd.h"
+#include "qlora/error.h"
 #include "qlora/model.h"
 
 namespace qlora {
@@ -24,6 +29,45 @@ PromptSpace SpaceOf(const LoadedModel& model, const std::string& given_template)
 EvalResult EvaluateDecisions(
     LoadedModel& model, const Dataset& dataset, const DataOptions& data, const EvalOptions& options,
     const std::function<void(std::int64_t done, std::int64_t total)>& progress);
+
+// What requests are answered with: an adapter over a base, or the base alone, with its prompts and
+// with how it was made to decide. All must outlive what is asked.
+struct DecisionModel {
+  const LoraAdapter* adapter = nullptr;  // null: the base alone
+  const ServedPrompts& prompts;
+  const Tokenizer& tokenizer;
+  const std::optional<DecisionSource>& decisions;
+  std::int64_t max_length = 0;  // tokens of a prompt
+  std::string name = {};        // where a request names no model
+};
+
+// A request on its way through a model, in parts, between which the model may do something else.
+class RequestedDecisions {
+ public:
+  // Lays out all prompts; no pass is run. Errors: as Model::Decide, PromptTooLong among them.
+  RequestedDecisions(const LoadedModel& base, const DecisionModel& model, DecisionRequest request,
+                     const DecideOptions& options);
+  ~RequestedDecisions();
+  RequestedDecisions(const RequestedDecisions&) = delete;
+  RequestedDecisions& operator=(const RequestedDecisions&) = delete;
+
+  std::int64_t parts() const;
+  // Runs the next part. DoRA's row lengths of the adapter are there (RefreshNorms). No other pass
+  // of the base runs meanwhile.
+  void RunPart();
+  // Once all parts are done: the body of the answer.
+  OrderedJson Answer() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A prompt beyond the context, of which callers may make an error of their own.
+struct PromptTooLong : Error {
+  PromptTooLong(std::int64_t prompt_tokens, std::int64_t most);
+  std::int64_t tokens;
+};
 
 // Answers a request (docs/decisions.md) as JSON text. Errors: as Model::Decide.
 std::string AnswerRequest(LoadedModel& model, std::string_view text, const DecideOptions& options);

@@ -18,7 +18,12 @@ namespace {
 using Kind = AnswerPart::Kind;
 using Match = AnswerInput::Match;
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kBlank = " \t\r\n";
+
+}  // namespace
+
+// Types of members, which have a name outside of this file for that.
+namespace answer_marks {
 
 // A text that makes another part begin, or end.
 struct Mark {
@@ -36,6 +41,13 @@ struct Scan {
   const Mark* mark = nullptr;  // that follows these
   bool is_held = false;        // more is needed
 };
+
+}  // namespace answer_marks
+
+namespace {
+
+using answer_marks::Mark;
+using answer_marks::Scan;
 
 // marks: longer ones first.
 Scan FindMark(const AnswerInput& in, const std::vector<Mark>& marks) {
@@ -150,11 +162,11 @@ class AnswerParts::Impl {
       skips_space_ = true;
       text_kind_ = kind;
     }
-    if (skips_space_) text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+    if (skips_space_) text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
     if (text.empty()) return;
     skips_space_ = false;
     std::string whole = std::exchange(space_, {}) + std::string(text);
-    const std::size_t end = whole.find_last_not_of(kSpace) + 1;
+    const std::size_t end = whole.find_last_not_of(kBlank) + 1;
     space_ = whole.substr(end);
     whole.resize(end);
     if (!whole.empty()) AddPart({kind, std::move(whole)});
@@ -213,7 +225,7 @@ class AnswerParts::Impl {
 
   bool StepBegin() {
     const std::string_view view = in_.view();
-    const std::size_t at = view.find_first_not_of(kSpace);
+    const std::size_t at = view.find_first_not_of(kBlank);
     if (at == view.npos && !in_.is_finished()) return false;
     mode_ = Mode::kText;
     if (at == view.npos || (view[at] != '{' && view[at] != '[')) return true;

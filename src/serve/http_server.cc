@@ -21,28 +21,7 @@ namespace {
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
-// Beyond the limit, of connections that ask for what is always answered.
-constexpr std::size_t kSpareConnections = 32;
 constexpr std::chrono::milliseconds kAcceptPause(100);
-
-// Occupies the standard descriptors that are closed: messages to them would be written into a
-// socket that has their number.
-class ClosedDescriptors {
- public:
-  ClosedDescriptors() {
-    int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (; fd >= 0 && fd <= STDERR_FILENO; fd = dup(fd)) occupied_.push_back(fd);
-    if (fd >= 0) close(fd);
-  }
-  ~ClosedDescriptors() {
-    for (const int fd : occupied_) close(fd);
-  }
-  ClosedDescriptors(const ClosedDescriptors&) = delete;
-  ClosedDescriptors& operator=(const ClosedDescriptors&) = delete;
-
- private:
-  std::vector<int> occupied_;
-};
 
 tcp::endpoint EndpointOf(const HttpOptions& options) {
   constexpr std::int64_t kHighest = 65535;
@@ -119,6 +98,25 @@ class HttpServer::Impl {
   }
 
  private:
+  // Occupies the standard descriptors that are closed: messages to them would be written into a
+  // socket that has their number.
+  class ClosedDescriptors {
+   public:
+    ClosedDescriptors() {
+      int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+      for (; fd >= 0 && fd <= STDERR_FILENO; fd = dup(fd)) occupied_.push_back(fd);
+      if (fd >= 0) close(fd);
+    }
+    ~ClosedDescriptors() {
+      for (const int fd : occupied_) close(fd);
+    }
+    ClosedDescriptors(const ClosedDescriptors&) = delete;
+    ClosedDescriptors& operator=(const ClosedDescriptors&) = delete;
+
+   private:
+    std::vector<int> occupied_;
+  };
+
   void Serve() {
     const auto work = boost::asio::make_work_guard(core_.io);
     // Whatever part of a connection fails is its own affair; others go on.
@@ -148,11 +146,9 @@ class HttpServer::Impl {
   }
 
   void Admit(tcp::socket socket) {
-    const std::size_t limit = core_.options.limits.connections;
-    if (core_.connections.size() >= limit && !CloseOldest() &&
-        core_.connections.size() >= limit + kSpareConnections) {
-      return;
-    }
+    const HttpLimits& limits = core_.options.limits;
+    const std::size_t most = limits.connections + limits.spare_connections;
+    if (core_.connections.size() >= most && !CloseOldest()) return;
     const auto connection = std::make_shared<Connection>(core_, std::move(socket));
     core_.connections.insert(connection);
     connection->Start();

@@ -21,13 +21,14 @@ namespace qlora {
 struct ApiError;
 
 struct HttpRequest {
-  std::string method;                          // "GET", also for HEAD; OPTIONS is answered here
-  std::string path;                            // "/v1/models", percent-decoded
-  std::map<std::string, std::string> query;    // decoded
-  std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;
-  std::string body_file;  // of a body that went to a file (HttpOptions::body_of), or ""; is left
-  std::string id;         // made here: X-Request-Id of the answer
+  std::string method = {};                        // "GET", also for HEAD; OPTIONS is answered here
+  std::string path = {};                          // "/v1/models", percent-decoded
+  std::map<std::string, std::string> query = {};  // decoded
+  std::map<std::string, std::string> headers = {};  // names in lower case
+  std::string body = {};
+  // Of a body that went to a file (HttpOptions::body_of), or ""; is left.
+  std::string body_file = {};
+  std::string id = {};                             // made here: X-Request-Id of the answer
   std::map<std::string, std::string> values = {};  // of the {names} of its route (RouteTable)
 };
 
@@ -68,7 +69,8 @@ struct HttpLimits {
   std::size_t head = std::size_t{16} << 10;
   std::size_t bodies = std::size_t{256} << 20;  // of all bodies in memory that are still coming
   std::size_t unread = std::size_t{1} << 20;    // of a stream, held for a client that does not read
-  std::size_t connections = 1024;
+  std::size_t connections = 1024;               // with requests that are being answered
+  std::size_t spare_connections = 32;           // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};
   std::chrono::milliseconds body_time{30'000};  // for each MiB
   std::chrono::milliseconds idle_time{

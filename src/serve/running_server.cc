@@ -1,14 +1,19 @@
 #include "serve/running_server.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/check.h"
 #include "base/file.h"
+#include "base/memory_info.h"
 #include "base/text.h"
-#include "serve/engine_service.h"
+#include "plan/memory_plan.h"
+#include "serve/engine/engine_service.h"
 #include "serve/http_server.h"
+#include "serve/jobs/fine_tuning.h"
 #include "serve/routes/routes.h"
 #include "serve/server.h"
 
@@ -36,9 +41,23 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   return http;
 }
 
+FineTuningOptions JobOptionsOf(const ServeOptions& options, const LoadedModel& base) {
+  FineTuningOptions jobs;
+  jobs.folder = options.runs;
+  jobs.base = base.BaseOptions();
+  jobs.threads = base.context.threads();
+  jobs.file_bytes = static_cast<std::int64_t>(ParseBytes(options.max_file_size));
+  if (options.max_memory.empty()) return jobs;
+  // One limit for the server and its jobs; without one, a run takes what is free.
+  jobs.memory_left = [limit = ParseBytes(options.max_memory)] {
+    return static_cast<std::int64_t>(limit) - static_cast<std::int64_t>(ResidentBytes());
+  };
+  return jobs;
+}
+
 }  // namespace
 
-// Members are initialized in the order of their declaration; the last one takes requests.
+// Members are initialized in the order of their declaration.
 class RunningServer::Impl {
  public:
   Impl(Context& context, const ServeOptions& given, const std::string& version,
@@ -54,16 +73,31 @@ class RunningServer::Impl {
                .options = options,
                .workers = workers,
                .log = std::move(log),
-               .base = models.base()},
-        routes(server),
-        http(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
-          routes.Handle(std::move(request), std::move(reply));
-        }) {}
+               .base = &models.base()},
+        routes(server) {
+    http.emplace(Prepare(), [this](HttpRequest request, HttpReplyPtr reply) {
+      routes.Handle(std::move(request), std::move(reply));
+    });
+  }
+
+  // Each needs what comes after it to the end.
+  ~Impl() {
+    http.reset();
+    workers.Finish();
+    jobs.reset();
+    generation.Stop();
+  }
 
   // All that must be there before the first request.
   HttpOptions Prepare() {
     models.SetContextLength(plan.limits.positions);
     models.SetRunAlone([this](const std::function<void()>& work) { generation.RunAlone(work); });
+    if (!options.runs.empty()) {
+      // Runs are processes of this program.
+      jobs.emplace(JobOptionsOf(options, models.base()), models,
+                   ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
+      server.fine_tuning = &*jobs;
+    }
     AddStatusRoutes(routes, server);
     AddModelRoutes(routes, server);
     AddChatRoutes(routes, server);
@@ -71,7 +105,16 @@ class RunningServer::Impl {
     AddTokenRoutes(routes, server);
     AddResponseRoutes(routes, server);
     AddMessageRoutes(routes, server);
-    return HttpOptionsOf(options);
+    AddDecisionRoutes(routes, server);
+    AddFileRoutes(routes, server);
+    AddJobRoutes(routes, server);
+    HttpOptions made = HttpOptionsOf(options);
+    const HttpBody in_memory = {.limit = made.limits.body};
+    made.body_of = [this, in_memory](const HttpRequest& head) {
+      const std::optional<HttpBody> upload = jobs ? jobs->BodyOf(head) : std::nullopt;
+      return upload.value_or(in_memory);
+    };
+    return made;
   }
 
   const ServeOptions options;
@@ -81,8 +124,9 @@ class RunningServer::Impl {
   EngineService generation;
   Workers workers;
   Server server;
+  std::optional<FineTuning> jobs;
   RouteTable routes;
-  HttpServer http;
+  std::optional<HttpServer> http;
 };
 
 RunningServer::RunningServer(Context& context, const ServeOptions& options,
@@ -94,15 +138,16 @@ RunningServer::~RunningServer() = default;
 
 const LoadedModels& RunningServer::models() const { return impl_->models; }
 const ServePlan& RunningServer::plan() const { return impl_->plan; }
-std::int64_t RunningServer::port() const { return impl_->http.port(); }
+std::int64_t RunningServer::port() const { return impl_->http->port(); }
 
 bool RunningServer::Drain(std::chrono::milliseconds longest) {
   const auto end = std::chrono::steady_clock::now() + longest;
   impl_->server.stops = true;
   impl_->generation.Refuse();
-  impl_->http.Drain();
+  impl_->http->Drain();
+  impl_->generation.WaitUntilIdle(longest);
   // Answers leave after they are written.
-  while (impl_->http.open_requests() > 0) {
+  while (impl_->http->open_requests() > 0) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -21,7 +21,9 @@ void ServeOptions::Declare(OptionTable& table) {
             "the name of the base for clients; default: that of its folder");
   table.AddPath("adapter_dir", &adapter_dir,
                 "folder of the adapters that /v1/load_lora_adapter may load; default: none");
-  table.AddPath("runs", &runs, "folder of training runs, which the page shows");
+  table.AddPath("runs", &runs,
+                "folder of fine-tuning jobs and their files; default: no jobs are taken");
+  table.Add("max_file_size", &max_file_size, "size of a file for jobs, at most");
   table.Choice("load_in_4bit", &model.load_in_4bit, {"auto", "true", "false"},
                "load the linear layers in 4 bits; auto: as the adapters were trained, else true");
   model.quantization.Declare(table);
@@ -79,6 +81,7 @@ void ServeOptions::Check() const {
   at_least("max_queue", max_queue, 0);
   at_least("max_new_tokens", max_new_tokens, 0);
   at_least("max_step_ms", max_step_ms, 1);
+  ParseBytes(max_file_size);
   if (!max_memory.empty()) ParseBytes(max_memory);
   if (!kv_memory.empty()) ParseBytes(kv_memory);
   if (!max_memory.empty() && !kv_memory.empty()) {

@@ -31,8 +31,9 @@ struct ServeOptions {
   bool has_seed = false;
   std::int64_t seed = 0;  // of requests without one
 
-  std::string runs = {};         // folder of training runs, and of jobs
-  std::string adapter_dir = {};  // where load_lora_adapter finds adapters
+  std::string runs = {};                // folder of training runs, and of jobs
+  std::string max_file_size = "100MB";  // of an uploaded file
+  std::string adapter_dir = {};         // where load_lora_adapter finds adapters
   bool page = true;
   bool log_requests = false;  // texts, too
 

@@ -7,7 +7,7 @@
 
 #include "inference/loaded_model.h"
 #include "qlora/train_plan.h"
-#include "serve/engine_service.h"
+#include "serve/engine/engine_service.h"
 #include "serve/serve_options.h"
 #include "serve/served_models.h"
 

@@ -24,8 +24,8 @@ struct Server {
   Workers& workers;
   // Writes a line of the log; from any thread.
   std::function<void(const std::string& line)> log;
-  // Passes over it run in GenerationService::RunAlone.
-  LoadedModel& base;
+  // Passes over it run in GenerationService::RunAlone; null where tests have none.
+  LoadedModel* base = nullptr;
   // Jobs, where there is a folder for them; null: none.
   FineTuning* fine_tuning = nullptr;
   // No new requests are taken: ApiError 503.

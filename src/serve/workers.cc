@@ -8,13 +8,15 @@ Workers::Workers(std::int64_t threads) {
   for (std::int64_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
-Workers::~Workers() {
+void Workers::Finish() {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
   }
   changed_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) thread.join();
+  }
 }
 
 void Workers::Run(std::function<void()> work) {

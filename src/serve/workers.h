@@ -16,13 +16,14 @@ namespace qlora {
 class Workers {
  public:
   explicit Workers(std::int64_t threads);
-  // Finishes what is waiting.
-  ~Workers();
+  ~Workers() { Finish(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
   // Runs work, which does not throw, on one of the threads, in the order of calls.
   void Run(std::function<void()> work);
+  // Finishes what is waiting, and ends the threads.
+  void Finish();
 
  private:
   void Work();

@@ -113,6 +113,11 @@ TEST_F(MigrateValuesTest, Preferences) {
       R"("dpo", "dpo": {"hyperparameters": {"beta": 0.2, "n_epochs": 2, "batch_size": "auto"}}}})",
       "auto", "preference_loss: sigmoid\n", "beta: 0.2\n", "num_train_epochs: 2\n", "seed: 7\n",
       "pairs.jsonl");
+  // A step of an odd number of examples.
+  has(R"({"training_file": "chats.jsonl", "hyperparameters": {"batch_size": 3}})", "auto",
+      "global_batch_size: 3\n", "per_device_train_batch_size: 1\n");
+  EXPECT_THAT(Yaml(R"({"training_file": "c", "hyperparameters": {"batch_size": 4}})", "auto"),
+              Not(HasSubstr("per_device_train_batch_size")));
   EXPECT_EQ(FateOf("base_model: m\nrl: dpo\ndpo_loss_type: [aot]\n", "axolotl", "dpo_loss_type"),
             Fate::kUnsupported);
 }

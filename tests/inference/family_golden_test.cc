@@ -191,10 +191,11 @@ class FamilyGolden : public testing::TestWithParam<const char*> {
     const auto prompt = text.at("prompt_ids").get<std::vector<std::int32_t>>();
     const auto expected = text.at("new_ids").get<std::vector<std::int32_t>>();
     const auto length = static_cast<std::int64_t>(prompt.size() + expected.size());
-    Arena memory = ReserveSlots(*decoder_, {}, 7);
+    const std::int64_t rows = Engine::LeastRows(config_);
+    Arena memory = ReserveSlots(*decoder_, {}, rows);
     EvalMemory passes(*decoder_, {}, memory);
     const PoolMemory pool(backend_->memory(), config_, kFloat, 1, length);
-    Engine engine(*decoder_, passes, pool.pool(), 7);
+    Engine engine(*decoder_, passes, pool.pool(), rows);
     EngineRequest request{.prompt = prompt};
     request.options.max_new_tokens = std::ssize(expected);
     engine.Submit(request);

@@ -67,6 +67,30 @@ TEST(Sampler, MinPLeavesOutWhatIsLessLikely) {
   EXPECT_EQ(Drawn(0.55, 0.25), (Tokens{1, 3}));
 }
 
+// Limits that leave out nothing change no draw, nor does the order of equal logits.
+TEST(Sampler, LimitsThatKeepAllTokensDrawTheSame) {
+  std::vector<float> logits;
+  for (int i = 0; i < 200; ++i) logits.push_back(static_cast<float>(i * 37 % 50) * 0.1f);
+  GenerateOptions options;
+  options.do_sample = true;
+  Sampler plain(options);
+  options.min_p = 1e-30;
+  Sampler of_min_p(options);
+  options.min_p = 0;
+  options.top_k = 199;
+  Sampler of_top_k(options);
+  std::set<std::int32_t> tokens;
+  int others = 0;
+  for (int draw = 0; draw < 1000; ++draw) {
+    const std::int32_t token = plain.Next(logits, {}, draw);
+    EXPECT_EQ(of_min_p.Next(logits, {}, draw), token) << draw;
+    others += of_top_k.Next(logits, {}, draw) != token ? 1 : 0;
+    tokens.insert(token);
+  }
+  EXPECT_GT(tokens.size(), 100u);
+  EXPECT_LT(others, 100);  // the least likely one of 200 is left out
+}
+
 TEST(Sampler, RepetitionPenaltyCountsATokenOnce) {
   GenerateOptions options;
   options.repetition_penalty = 2;

@@ -771,7 +771,7 @@ TEST_F(HttpServerTest, SlowClientsKeepNobodyWaiting) {
 }
 
 TEST_F(HttpServerTest, AFullHouseClosesTheOldestWithoutARequest) {
-  const HttpServer server(OnAnyPort({.connections = 3}), handler());
+  const HttpServer server(OnAnyPort({.connections = 2, .spare_connections = 1}), handler());
   TestClient busy(server.port());
   busy.Ask("GET", "/wait");
   const HttpReplyPtr reply = waiting.Next().reply;
@@ -788,7 +788,7 @@ TEST_F(HttpServerTest, AFullHouseClosesTheOldestWithoutARequest) {
 }
 
 TEST_F(HttpServerTest, AHouseFullOfRequestsStillSaysThatItIsWell) {
-  const HttpServer server(OnAnyPort({.connections = 3}), handler());
+  const HttpServer server(OnAnyPort({.connections = 3, .spare_connections = 2}), handler());
   std::vector<TestClient> busy;
   std::vector<HttpReplyPtr> replies;
   for (int i = 0; i < 3; ++i) {

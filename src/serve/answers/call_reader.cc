@@ -7,7 +7,7 @@
 namespace qlora {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr std::string_view kBlank = " \t\r\n";
 
 // Without what models write around a name: "functions.f:0".
 std::string_view NameIn(const CallForm& form, std::string_view text) {
@@ -69,7 +69,7 @@ std::size_t JsonEnd::Add(std::string_view piece) {
       ++depth_;
     } else if (depth_ > 0) {
       if (c == '}' || c == ']') is_there_ = --depth_ == 0;
-    } else if (has_begun_ && (kSpace.find(c) != kSpace.npos || c == ',' || c == '}' || c == ']')) {
+    } else if (has_begun_ && (kBlank.find(c) != kBlank.npos || c == ',' || c == '}' || c == ']')) {
       is_there_ = true;  // a number or a word, which ends before this
       return i;
     }

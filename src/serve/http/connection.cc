@@ -165,8 +165,9 @@ void Connection::TakeHead() {
   keeps_alive_ = reader_.keeps_alive();
   CheckSite(head_, core_.rules, local_address_);
   CheckKey(head_, core_.rules);
-  if (core_.connections.size() > limits_.connections && !IsOpen(head_, core_.rules)) {
-    throw ApiError(503, "too many connections at the same time; try again later");
+  if (core_.open_requests >= static_cast<std::int64_t>(limits_.connections) &&
+      !IsOpen(head_, core_.rules)) {
+    throw ApiError(503, "too many requests at the same time; try again later");
   }
   HttpBody body{.limit = limits_.body};
   if (head_.method == "OPTIONS") {

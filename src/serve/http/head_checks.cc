@@ -186,8 +186,9 @@ void CheckKey(const HttpRequest& head, const HeadRules& rules) {
       (is_bearer && EqualsSecret(Trim(authorization.substr(kBearer.size())), rules.api_key)) ||
       (is_messages && EqualsSecret(HeaderOf(head, "x-api-key"), rules.api_key));
   if (right) return;
-  throw ApiError(401, "the API key is missing or wrong: send Authorization: Bearer KEY", "",
-                 "invalid_api_key");
+  throw ApiError(
+      401, "the API key is missing or wrong; send it in the header Authorization, after Bearer", "",
+      "invalid_api_key");
 }
 
 bool IsOpen(const HttpRequest& head, const HeadRules& rules) {

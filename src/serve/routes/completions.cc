@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -87,7 +86,6 @@ CompletionRequest ReadCompletion(const RequestFields& body, const ServedModels& 
   generation.model = request.model->name;
   ReadSampling(body, *request.model, generation);
   ReadStops(body, "stop", generation);
-  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
   const auto older = body.Integer("max_tokens", 1, kMostTokens);
   generation.options.max_new_tokens =
       body.Integer("max_completion_tokens", 1, kMostTokens).value_or(older.value_or(kUnsetTokens));

@@ -59,6 +59,9 @@ void NoteAnswer(HttpReply& reply, const std::string& model, const std::string& n
 // Answers with JSON.
 void SendJson(HttpReply& reply, const OrderedJson& json, int status = 200);
 
+// The jobs of a server. Errors: ApiError 404 for one without a folder for them.
+FineTuning& JobsOf(Server& server);
+
 // One function for each file of this folder.
 void AddModelRoutes(RouteTable& table, Server& server);
 void AddChatRoutes(RouteTable& table, Server& server);
@@ -67,6 +70,9 @@ void AddTokenRoutes(RouteTable& table, Server& server);
 void AddStatusRoutes(RouteTable& table, Server& server);
 void AddResponseRoutes(RouteTable& table, Server& server);
 void AddMessageRoutes(RouteTable& table, Server& server);
+void AddDecisionRoutes(RouteTable& table, Server& server);
+void AddFileRoutes(RouteTable& table, Server& server);
+void AddJobRoutes(RouteTable& table, Server& server);
 
 }  // namespace qlora
 

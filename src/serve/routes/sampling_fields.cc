@@ -68,7 +68,6 @@ void ReadSampling(const RequestFields& body, const ServedModel& model, Generatio
     options.top_p = *top_p > 0 ? *top_p : 1;
     if (*top_p == 0) options.do_sample = false;
   }
-  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
   if (const auto top_k = body.Integer("top_k", -1, kMostTokens)) {
     options.top_k = std::max<std::int64_t>(*top_k, 0);
   }

@@ -3,6 +3,7 @@
 #define QLORA_SERVE_ROUTES_SAMPLING_FIELDS_H_
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "serve/generation_service.h"
@@ -10,6 +11,9 @@
 #include "serve/served_models.h"
 
 namespace qlora {
+
+// Limits of numbers of tokens in a request, which the context bounds further.
+inline constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
 
 // Choices of one request, at most.
 inline constexpr std::int64_t kMostChoices = 16;

@@ -61,7 +61,7 @@ struct ForwardOperands {
 class ManyRowsRun : LinearRun {
  public:
   ManyRowsRun(const Machine& machine, const ops::Linear& op)
-      : LinearRun(machine, op), outputs_(op.outputs), rank_(LargestRank(op)), order_(op.order) {}
+      : LinearRun(machine, op), outputs_(op.outputs), rank_(LargestRank(op)) {}
 
   void Run() {
     for (row_ = 0; row_ < x_.rows; row_ += kRowChunk) {
@@ -171,8 +171,7 @@ class ManyRowsRun : LinearRun {
   // sums(rows, lanes) = weight rows * x, one block of k after the other.
   void MultiplyWeight(const WeightRows& weight, std::int64_t rows,
                       const LinearScratch& scratch) const {
-    // In one order of sums there is one way.
-    const bool narrow = lanes().panels() == 1 && order_ == SumOrder::kFastest;
+    const bool narrow = lanes().panels() == 1;
     if (narrow && weight.is_chunked() && kernels_.multiply_chunks != nullptr) {
       return kernels_.multiply_chunks(weight.chunks(), {.rows = rows,
                                                         .k = x_.cols,
@@ -224,7 +223,6 @@ class ManyRowsRun : LinearRun {
 
   const std::span<const LinearOutput> outputs_;
   const std::int64_t rank_;
-  const SumOrder order_;
   // The current row chunk.
   std::int64_t row_ = 0;
   std::int64_t rows_ = 0;

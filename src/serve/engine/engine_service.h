@@ -4,8 +4,8 @@
 //   the thread                 work, then a step, and so on; sleeps where there is neither
 //
 // Tokens of a step go to Answers (engine_answer.h), which hand text to listeners.
-#ifndef QLORA_SERVE_ENGINE_SERVICE_H_
-#define QLORA_SERVE_ENGINE_SERVICE_H_
+#ifndef QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
+#define QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_
 
 #include <chrono>
 #include <cstdint>
@@ -32,7 +32,7 @@ class EngineService final : public GenerationService {
   // must outlive this. Errors: OutOfMemory.
   EngineService(LoadedModel& base, const ServedModels& models, Metrics& metrics,
                 const EngineLimits& limits);
-  // Ends what is being written.
+  // As Stop.
   ~EngineService() override;
   EngineService(const EngineService&) = delete;
   EngineService& operator=(const EngineService&) = delete;
@@ -43,6 +43,8 @@ class EngineService final : public GenerationService {
 
   // From now on requests are refused.
   void Refuse();
+  // Ends what is being written, and the thread.
+  void Stop();
   // Waits until nothing is written. False when that takes longer.
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
@@ -53,4 +55,4 @@ class EngineService final : public GenerationService {
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ENGINE_SERVICE_H_
+#endif  // QLORA_SERVE_ENGINE_ENGINE_SERVICE_H_

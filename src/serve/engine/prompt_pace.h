@@ -1,6 +1,6 @@
 // How many rows of prompts a step may read, so that texts that are written meanwhile do not halt.
-#ifndef QLORA_SERVE_PROMPT_PACE_H_
-#define QLORA_SERVE_PROMPT_PACE_H_
+#ifndef QLORA_SERVE_ENGINE_PROMPT_PACE_H_
+#define QLORA_SERVE_ENGINE_PROMPT_PACE_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -32,4 +32,4 @@ class PromptPace {
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_PROMPT_PACE_H_
+#endif  // QLORA_SERVE_ENGINE_PROMPT_PACE_H_

@@ -1,6 +1,6 @@
 // One answer that an engine writes: its tokens become pieces of text for a listener.
-#ifndef QLORA_SERVE_ENGINE_ANSWER_H_
-#define QLORA_SERVE_ENGINE_ANSWER_H_
+#ifndef QLORA_SERVE_ENGINE_ENGINE_ANSWER_H_
+#define QLORA_SERVE_ENGINE_ENGINE_ANSWER_H_
 
 #include <cstdint>
 #include <deque>
@@ -11,9 +11,9 @@
 
 #include "base/stopwatch.h"
 #include "inference/engine.h"
+#include "serve/engine/stop_texts.h"
 #include "serve/generation_service.h"
 #include "serve/served_models.h"
-#include "serve/stop_texts.h"
 #include "tokenizer/tokenizer.h"
 
 namespace qlora {
@@ -74,4 +74,4 @@ class EngineAnswer {
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ENGINE_ANSWER_H_
+#endif  // QLORA_SERVE_ENGINE_ENGINE_ANSWER_H_

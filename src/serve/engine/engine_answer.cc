@@ -1,10 +1,10 @@
-#include "serve/engine_answer.h"
+#include "serve/engine/engine_answer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-#include "serve/logit_edits.h"
+#include "serve/engine/logit_edits.h"
 #include "serve/token_bytes.h"
 
 namespace qlora {

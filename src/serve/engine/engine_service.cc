@@ -1,4 +1,4 @@
-#include "serve/engine_service.h"
+#include "serve/engine/engine_service.h"
 
 #include <fmt/format.h>
 
@@ -16,9 +16,9 @@
 #include "inference/engine.h"
 #include "inference/generation_memory.h"
 #include "serve/api_error.h"
-#include "serve/engine_answer.h"
-#include "serve/prompt_logprobs.h"
-#include "serve/prompt_pace.h"
+#include "serve/engine/engine_answer.h"
+#include "serve/engine/prompt_logprobs.h"
+#include "serve/engine/prompt_pace.h"
 
 namespace qlora {
 namespace {
@@ -51,10 +51,7 @@ class EngineService::Impl {
     thread_ = std::thread([this] { Work(); });
   }
 
-  ~Impl() {
-    Post(nullptr);
-    thread_.join();
-  }
+  ~Impl() { Stop(); }
 
   GenerationId Submit(GenerationRequest request, GenerationListener listener);
   void Cancel(GenerationId id) {
@@ -62,6 +59,12 @@ class EngineService::Impl {
   }
   void RunAlone(const std::function<void()>& work);
   void Refuse() { refuses_ = true; }
+  void Stop() {
+    Refuse();
+    if (!thread_.joinable()) return;
+    Post(nullptr);
+    thread_.join();
+  }
   bool WaitUntilIdle(std::chrono::milliseconds longest) const;
 
  private:
@@ -82,6 +85,7 @@ class EngineService::Impl {
   void Begin(GenerationId id, std::unique_ptr<EngineAnswer> answer);
   void Drop(GenerationId id);
   void Step();
+  void ShowLoad();
   void Take(const EngineToken& token);
   // Forgets an answer whose listener knows of its end.
   void Close(Answers::iterator at);
@@ -113,6 +117,7 @@ class EngineService::Impl {
   std::deque<std::function<void()>> posted_;
   std::int64_t open_ = 0;  // answers that have not ended
   GenerationId next_id_ = 0;
+  bool has_ended_ = false;
   std::atomic<bool> refuses_ = false;
   std::thread thread_;
 };
@@ -167,6 +172,8 @@ bool EngineService::Impl::WaitUntilIdle(std::chrono::milliseconds longest) const
 void EngineService::Impl::Post(std::function<void()> work) {
   {
     const std::lock_guard lock(mutex_);
+    // Dropped once the thread has ended.
+    if (has_ended_) return;
     posted_.push_back(std::move(work));
   }
   changed_.notify_all();
@@ -179,11 +186,14 @@ void EngineService::Impl::Work() {
     if (!held_.empty() && engine_->is_idle()) MakeRoom();
     if (!engine_->is_idle()) Step();
     ReleaseAdapters();
+    ShowLoad();
   }
   FailAll("the server was stopped");
   for (Running& held : held_) Fail(*held.answer, "the server was stopped");
+  std::deque<std::function<void()>> dropped;
   const std::lock_guard lock(mutex_);
-  posted_.clear();
+  has_ended_ = true;
+  dropped.swap(posted_);
 }
 
 bool EngineService::Impl::RunPosted() {
@@ -303,8 +313,12 @@ void EngineService::Impl::Step() {
     engine_ = std::make_unique<Engine>(buffers_->decoder, buffers_->passes, buffers_->pool.pool(),
                                        limits_.rows);
   }
+}
+
+void EngineService::Impl::ShowLoad() {
   metrics_.Set("qlora_requests_running", static_cast<double>(engine_->running()));
-  metrics_.Set("qlora_requests_waiting", static_cast<double>(engine_->waiting()));
+  metrics_.Set("qlora_requests_waiting",
+               static_cast<double>(engine_->waiting() + std::ssize(held_)));
   metrics_.Set("qlora_kv_pages_used", static_cast<double>(engine_->running()));
 }
 
@@ -384,6 +398,8 @@ void EngineService::Cancel(GenerationId id) { impl_->Cancel(id); }
 void EngineService::RunAlone(const std::function<void()>& work) { impl_->RunAlone(work); }
 
 void EngineService::Refuse() { impl_->Refuse(); }
+
+void EngineService::Stop() { impl_->Stop(); }
 
 bool EngineService::WaitUntilIdle(std::chrono::milliseconds longest) const {
   return impl_->WaitUntilIdle(longest);

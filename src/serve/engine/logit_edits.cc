@@ -1,4 +1,4 @@
-#include "serve/logit_edits.h"
+#include "serve/engine/logit_edits.h"
 
 #include <limits>
 #include <map>

@@ -1,6 +1,6 @@
 // What a request changes in the logits of its next token, before the sampler sees them.
-#ifndef QLORA_SERVE_LOGIT_EDITS_H_
-#define QLORA_SERVE_LOGIT_EDITS_H_
+#ifndef QLORA_SERVE_ENGINE_LOGIT_EDITS_H_
+#define QLORA_SERVE_ENGINE_LOGIT_EDITS_H_
 
 #include <cstdint>
 #include <functional>
@@ -22,4 +22,4 @@ LogitEdit TakeLogitEdits(GenerationRequest& request, const std::vector<std::int3
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_LOGIT_EDITS_H_
+#endif  // QLORA_SERVE_ENGINE_LOGIT_EDITS_H_

@@ -1,4 +1,4 @@
-#include "serve/stop_texts.h"
+#include "serve/engine/stop_texts.h"
 
 #include <algorithm>
 #include <utility>

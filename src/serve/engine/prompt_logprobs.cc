@@ -1,4 +1,4 @@
-#include "serve/prompt_logprobs.h"
+#include "serve/engine/prompt_logprobs.h"
 
 #include <algorithm>
 #include <cmath>

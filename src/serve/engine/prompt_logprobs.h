@@ -1,6 +1,6 @@
 // How likely a model finds the tokens of a prompt.
-#ifndef QLORA_SERVE_PROMPT_LOGPROBS_H_
-#define QLORA_SERVE_PROMPT_LOGPROBS_H_
+#ifndef QLORA_SERVE_ENGINE_PROMPT_LOGPROBS_H_
+#define QLORA_SERVE_ENGINE_PROMPT_LOGPROBS_H_
 
 #include <cstdint>
 #include <span>
@@ -21,4 +21,4 @@ std::vector<AnswerToken> PromptLogprobs(const Decoder& decoder, const LoraAdapte
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_PROMPT_LOGPROBS_H_
+#endif  // QLORA_SERVE_ENGINE_PROMPT_LOGPROBS_H_

@@ -1,0 +1,149 @@
+#include "serve/jobs/file_store.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "io/json.h"
+#include "serve/api_error.h"
+#include "serve/jobs/new_id.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "file-";
+constexpr std::string_view kUploadPrefix = ".upload-";
+constexpr std::int64_t kMaxRecordBytes = std::int64_t{1} << 16;
+
+StoredFile ReadRecord(const fs::path& path) {
+  const std::string where = path.string();
+  const Json json = ParseJson(ReadTextFile(path, kMaxRecordBytes), where);
+  StoredFile file{.id = path.stem().string(),
+                  .number = JsonGet<std::int64_t>(json, "number", where),
+                  .filename = JsonGet<std::string>(json, "filename", where),
+                  .purpose = JsonGet<std::string>(json, "purpose", where),
+                  .bytes = JsonGet<std::int64_t>(json, "bytes", where),
+                  .created_at = JsonGet<std::int64_t>(json, "created_at", where)};
+  if (file.number < 0 || file.bytes < 0) ThrowInvalidInput("{}: negative numbers", where);
+  return file;
+}
+
+}  // namespace
+
+OrderedJson ToJson(const StoredFile& file) {
+  return {{"id", file.id},
+          {"object", "file"},
+          {"bytes", file.bytes},
+          {"created_at", file.created_at},
+          {"filename", file.filename},
+          {"purpose", file.purpose},
+          {"status", "processed"}};
+}
+
+std::string PlainFilename(std::string_view given) {
+  constexpr std::size_t kMostBytes = 255;
+  given.remove_prefix(given.find_last_of("/\\") + 1);
+  std::string name;
+  for (const char c : given) {
+    if (static_cast<unsigned char>(c) >= 0x20 && c != 0x7F) name += c;
+  }
+  std::string replaced;
+  if (ValidUtf8(name, &replaced) != name || name.size() > kMostBytes) {
+    throw ApiError(
+        400, fmt::format("file: its name is not UTF-8, or has more than {} bytes", kMostBytes),
+        "file");
+  }
+  return name.empty() ? "file" : name;
+}
+
+FileStore::FileStore(fs::path folder) : folder_(std::move(folder)) {
+  MakeDirectories(folder_);
+  Load();
+}
+
+void FileStore::Load() {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
+    const fs::path& path = entry.path();
+    const std::string name = path.filename().string();
+    if (name.starts_with(kUploadPrefix)) {
+      RemoveFile(path);
+      continue;
+    }
+    if (path.extension() != ".json" || !IsId(path.stem().string(), kPrefix)) continue;
+    try {
+      StoredFile file = ReadRecord(path);
+      std::error_code failed;
+      const auto bytes = fs::file_size(PathOf(file), failed);
+      if (failed || bytes != static_cast<std::uintmax_t>(file.bytes)) {
+        ThrowInvalidInput("{}: its bytes are missing or were changed", path.string());
+      }
+      next_ = std::max(next_, file.number + 1);
+      files_.emplace(file.id, std::move(file));
+    } catch (const Error& error) {
+      notes_.push_back(fmt::format("{}; the file is left out", error.what()));
+    }
+  }
+}
+
+fs::path FileStore::NewUpload() const { return folder_ / NewId(kUploadPrefix); }
+
+fs::path FileStore::PathOf(const StoredFile& file) const { return folder_ / (file.id + ".jsonl"); }
+
+StoredFile FileStore::Add(const fs::path& upload, std::string filename, std::string_view purpose) {
+  StoredFile file{.id = NewId(kPrefix),
+                  .filename = std::move(filename),
+                  .purpose = std::string(purpose),
+                  .bytes = static_cast<std::int64_t>(fs::file_size(upload)),
+                  .created_at = SecondsNow()};
+  const std::lock_guard lock(mutex_);
+  file.number = next_++;
+  fs::rename(upload, PathOf(file));
+  const Json record = {{"number", file.number},
+                       {"filename", file.filename},
+                       {"purpose", file.purpose},
+                       {"bytes", file.bytes},
+                       {"created_at", file.created_at}};
+  WriteTextFile(RecordOf(file.id), FormatJson(record, 2) + "\n");
+  SyncFolder(folder_);
+  return files_.emplace(file.id, file).first->second;
+}
+
+StoredFile FileStore::Get(const std::string& id, const std::string& param) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(id);
+  if (found == files_.end()) {
+    throw ApiError(404,
+                   fmt::format("{}there is no file of this id; GET /v1/files lists them",
+                               param.empty() ? "" : param + ": "),
+                   param);
+  }
+  return found->second;
+}
+
+std::vector<StoredFile> FileStore::All() const {
+  std::vector<StoredFile> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, file] : files_) all.push_back(file);
+  }
+  std::ranges::sort(all, std::greater(), &StoredFile::number);
+  return all;
+}
+
+void FileStore::Remove(const std::string& id) {
+  const StoredFile file = Get(id);
+  const std::lock_guard lock(mutex_);
+  // The record first: without it, the bytes are nobody's.
+  RemoveFile(RecordOf(file.id));
+  RemoveFile(PathOf(file));
+  files_.erase(file.id);
+}
+
+}  // namespace qlora

@@ -1,0 +1,238 @@
+// What clients ask for; job_runner.cc has the thread that runs the jobs.
+#include "serve/jobs/fine_tuning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/checkpoint_folders.h"
+#include "io/json.h"
+#include "qlora/error.h"
+#include "serve/api_error.h"
+#include "serve/jobs/new_id.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::string_view kModelPrefix = "ft:";
+
+[[noreturn]] void Refuse(const Job& job, const char* action) {
+  throw ApiError(400, fmt::format("the job is {}, and cannot be {}", NameOf(job.status), action));
+}
+
+// Names of files that are not there are wrong fields of the request.
+StoredFile NamedFile(const FileStore& files, const std::string& id, const char* field) {
+  StoredFile file = files.Get(id, field);
+  if (file.purpose == kTrainingPurpose) return file;
+  throw ApiError(400,
+                 fmt::format("{}: expected a file of purpose {}, found {}", field, kTrainingPurpose,
+                             file.purpose),
+                 field);
+}
+
+void CheckFile(const FileStore& files, const std::string& id, const char* field,
+               TrainingMethod method) {
+  const StoredFile file = NamedFile(files, id, field);
+  try {
+    CheckTrainingFile(files.PathOf(file), file.filename, method);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidInput) throw;
+    throw ApiError(400, fmt::format("{}: {}", field, error.what()), field, "invalid_training_file");
+  }
+}
+
+// The models of a job, but for those that were deleted.
+std::vector<std::string> ModelsOf(const Job& job) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (!job.IsDeleted(name)) names.push_back(name);
+  };
+  if (job.status == JobStatus::kSucceeded) add(job.model());
+  for (const JobCheckpoint& checkpoint : job.checkpoints) add(job.CheckpointModel(checkpoint));
+  return names;
+}
+
+}  // namespace
+
+FineTuning::FineTuning(FineTuningOptions options, ServedModels& models, Trainer trainer,
+                       std::function<void(const std::string& line)> log)
+    : options_(std::move(options)),
+      models_(models),
+      trainer_(std::move(trainer)),
+      log_(std::move(log)),
+      files_(options_.folder / "files"),
+      jobs_(options_.folder / "jobs") {
+  for (const std::string& note : files_.notes()) log_(note);
+  for (const std::string& note : jobs_.notes()) log_(note);
+  TakeUp();
+  thread_ = std::thread([this] { Work(); });
+}
+
+FineTuning::~FineTuning() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_at_ = std::chrono::steady_clock::now() + options_.stop_time;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+std::optional<HttpBody> FineTuning::BodyOf(const HttpRequest& head) const {
+  constexpr std::int64_t kFormBytes = 1 << 16;  // around the file
+  if (head.method != "POST" || head.path != "/v1/files") return std::nullopt;
+  return HttpBody{.limit = static_cast<std::size_t>(options_.file_bytes + kFormBytes),
+                  .file = files_.NewUpload().string()};
+}
+
+void FineTuning::RemoveFile(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  for (const JobEntry* entry : jobs_.All()) {
+    const Job& job = entry->job;
+    const bool uses = job.request.training_file == id || job.request.validation_file == id;
+    if (!uses || IsDone(job.status)) continue;
+    throw ApiError(400, fmt::format("the job {} is not done and needs this file", job.id));
+  }
+  files_.Remove(id);
+}
+
+OrderedJson FineTuning::Create(const OrderedJson& body) {
+  Job job{.created_at = SecondsNow(), .request = ReadJobRequest(body)};
+  const JobRequest& request = job.request;
+  const ServedModelPtr model = models_.Find(request.model);
+  job.base = model->parent.empty() ? model->name : model->parent;
+  if (model->adapter) job.adapter = model->folder;
+  CheckFile(files_, request.training_file, "training_file", request.method);
+  if (!request.validation_file.empty()) {
+    CheckFile(files_, request.validation_file, "validation_file", request.method);
+  }
+  const std::lock_guard lock(mutex_);
+  // One of them may have been deleted meanwhile.
+  files_.Get(request.training_file, "training_file");
+  if (!request.validation_file.empty()) files_.Get(request.validation_file, "validation_file");
+  JobEntry& entry = jobs_.Add(std::move(job));
+  changed_.notify_all();
+  return ToJson(entry.job);
+}
+
+OrderedJson FineTuning::Get(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return ToJson(jobs_.Get(id).job);
+}
+
+OrderedJson FineTuning::List(const PageQuery& query,
+                             const std::map<std::string, std::string>& metadata) {
+  const std::lock_guard lock(mutex_);
+  std::vector<const Job*> found;
+  for (const JobEntry* entry : jobs_.All()) {
+    const auto& has = entry->job.request.metadata;
+    const bool fits = std::ranges::all_of(metadata, [&](const auto& pair) {
+      const auto same = has.find(pair.first);
+      return same != has.end() && same->second == pair.second;
+    });
+    if (fits) found.push_back(&entry->job);
+  }
+  std::ranges::reverse(found);
+  return PageOf({.size = std::ssize(found),
+                 .id = [&](std::int64_t i) { return found[i]->id; },
+                 .item = [&](std::int64_t i) { return ToJson(*found[i]); }},
+                query);
+}
+
+OrderedJson FineTuning::Events(const std::string& id, const PageQuery& query) {
+  const std::lock_guard lock(mutex_);
+  return jobs_.Get(id).events.Page(query);
+}
+
+OrderedJson FineTuning::Checkpoints(const std::string& id, const PageQuery& query) {
+  const std::lock_guard lock(mutex_);
+  const Job& job = jobs_.Get(id).job;
+  const std::int64_t size = std::ssize(job.checkpoints);
+  const auto newest = [&](std::int64_t i) -> const JobCheckpoint& {
+    return job.checkpoints[size - 1 - i];
+  };
+  return PageOf({.size = size,
+                 .id = [&](std::int64_t i) { return CheckpointId(job, newest(i)); },
+                 .item = [&](std::int64_t i) { return ToJson(job, newest(i)); }},
+                query);
+}
+
+OrderedJson FineTuning::Cancel(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  JobEntry& entry = jobs_.Get(id);
+  const JobStatus status = entry.job.status;
+  if (IsDone(status)) Refuse(entry.job, "cancelled");
+  if (status == JobStatus::kQueued || status == JobStatus::kPaused) {
+    End(entry, JobStatus::kCancelled);
+  } else if (status != JobStatus::kCancelling) {
+    SetStatus(entry, JobStatus::kCancelling, "The job is being cancelled");
+  }
+  return ToJson(entry.job);
+}
+
+OrderedJson FineTuning::Pause(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  JobEntry& entry = jobs_.Get(id);
+  if (entry.job.status == JobStatus::kQueued) {
+    SetStatus(entry, JobStatus::kPaused, "The job is paused");
+  } else if (entry.job.status == JobStatus::kRunning) {
+    SetStatus(entry, JobStatus::kPausing, "The job is being paused, with a checkpoint");
+  } else if (entry.job.status != JobStatus::kPausing && entry.job.status != JobStatus::kPaused) {
+    Refuse(entry.job, "paused");
+  }
+  return ToJson(entry.job);
+}
+
+OrderedJson FineTuning::Resume(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  JobEntry& entry = jobs_.Get(id);
+  if (entry.job.status != JobStatus::kPaused) Refuse(entry.job, "resumed");
+  SetStatus(entry, JobStatus::kQueued, "The job is resumed");
+  changed_.notify_all();
+  return ToJson(entry.job);
+}
+
+void FineTuning::RemoveModel(const std::string& name) {
+  if (!name.starts_with(kModelPrefix)) {
+    models_.Find(name);
+    throw ApiError(400,
+                   fmt::format("only models of fine-tuning jobs can be deleted, whose names "
+                               "begin with {}",
+                               kModelPrefix),
+                   "model");
+  }
+  const std::lock_guard lock(mutex_);
+  for (JobEntry* entry : jobs_.All()) {
+    Job& job = entry->job;
+    if (std::ranges::count(ModelsOf(job), name) == 0) continue;
+    job.deleted_models.push_back(name);
+    jobs_.Save(job);
+    try {
+      models_.Unload(name);
+    } catch (const ApiError&) {  // a model that could not be loaded
+    }
+    return;
+  }
+  throw ApiError(404, fmt::format("the model '{}' does not exist", name), "model",
+                 "model_not_found");
+}
+
+std::vector<std::string> FineTuning::LoadModels(const Job& job) {
+  const std::filesystem::path run = FilesOf(job).run;
+  std::vector<std::string> faults;
+  const auto load = [&](const std::string& name, const std::filesystem::path& folder) {
+    if (job.IsDeleted(name)) return;
+    try {
+      models_.Load(name, folder.string());
+    } catch (const std::exception& error) {  // ApiError, Error, a full memory
+      faults.push_back(fmt::format("the model {} is not served: {}", name, error.what()));
+    }
+  };
+  if (job.status == JobStatus::kSucceeded) load(job.model(), run);
+  for (const JobCheckpoint& checkpoint : job.checkpoints) {
+    load(job.CheckpointModel(checkpoint), CheckpointDir(run, checkpoint.step));
+  }
+  return faults;
+}
+
+}  // namespace qlora

@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <string>
+
+#include "io/json.h"
+#include "qlora/train_options.h"
+#include "serve/api_error.h"
+#include "serve/jobs/job.h"
+#include "serve/jobs/new_id.h"
+#include "serve/request_fields.h"
+#include "unicode/unicode.h"
+
+namespace qlora {
+namespace {
+
+constexpr std::int64_t kMostEpochs = 10'000;
+constexpr std::int64_t kMostBatch = 65'536;
+constexpr double kMostMultiplier = 10'000;
+constexpr double kMostBeta = 100;
+constexpr double kUsualBeta = 0.1;
+
+std::int64_t Characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return !ContinuesCharacter(c); });
+}
+
+// "auto" is the same as a field that is not there.
+bool IsAuto(const RequestFields& fields, std::string_view name) {
+  const OrderedJson* value = fields.Find(name);
+  return value == nullptr || *value == "auto";
+}
+
+std::int64_t CountOr(const RequestFields& fields, std::string_view name, std::int64_t most,
+                     std::int64_t usual) {
+  return IsAuto(fields, name) ? usual : *fields.Integer(name, 1, most);
+}
+
+double PositiveOr(const RequestFields& fields, std::string_view name, double most, double usual) {
+  if (IsAuto(fields, name)) return usual;
+  const double value = *fields.Number(name, 0, most);
+  if (!(value > 0)) fields.Refuse(name, "expected a number above 0");
+  return value;
+}
+
+void ReadHyperparameters(const RequestFields& fields, JobRequest& request) {
+  request.n_epochs = CountOr(fields, "n_epochs", kMostEpochs, request.n_epochs);
+  request.batch_size = CountOr(fields, "batch_size", kMostBatch, request.batch_size);
+  request.learning_rate_multiplier =
+      PositiveOr(fields, "learning_rate_multiplier", kMostMultiplier, 1);
+  if (request.method == TrainingMethod::kDpo) {
+    request.beta = PositiveOr(fields, "beta", kMostBeta, kUsualBeta);
+  }
+}
+
+// {"type": "dpo", "dpo": {"hyperparameters": {...}}}. Without a method, hyperparameters stand at
+// the top, as before 2025.
+void ReadMethod(const RequestFields& body, JobRequest& request) {
+  const auto method = body.Object("method");
+  const std::string type = method ? method->NeedText("type") : "supervised";
+  if (type == "reinforcement") {
+    method->Refuse("type", "reinforcement is not trained here: expected supervised or dpo");
+  }
+  if (type != "supervised" && type != "dpo") {
+    method->Refuse("type", "expected supervised or dpo");
+  }
+  request.method = type == "dpo" ? TrainingMethod::kDpo : TrainingMethod::kSupervised;
+  if (request.method == TrainingMethod::kDpo) request.beta = kUsualBeta;
+  const auto settings = method ? method->Object(type) : std::nullopt;
+  const auto inner = settings ? settings->Object("hyperparameters") : std::nullopt;
+  const auto outer = body.Object("hyperparameters");
+  if (inner) {
+    ReadHyperparameters(*inner, request);
+  } else if (outer) {
+    ReadHyperparameters(*outer, request);
+  }
+}
+
+void ReadMetadata(const RequestFields& body, JobRequest& request) {
+  constexpr std::size_t kMostPairs = 16;
+  constexpr std::int64_t kMostKey = 64;
+  constexpr std::int64_t kMostValue = 512;
+  const auto metadata = body.Object("metadata");
+  if (!metadata) return;
+  if (metadata->json().size() > kMostPairs) {
+    body.Refuse("metadata", fmt::format("expected at most {} pairs", kMostPairs));
+  }
+  for (const auto& [key, value] : metadata->json().items()) {
+    const std::string& text = AsText(value, metadata->PathOf(key));
+    if (Characters(key) > kMostKey || Characters(text) > kMostValue) {
+      body.Refuse("metadata", fmt::format("expected keys of at most {} characters and values of at "
+                                          "most {}",
+                                          kMostKey, kMostValue));
+    }
+    request.metadata.emplace(key, text);
+  }
+}
+
+}  // namespace
+
+JobRequest ReadJobRequest(const OrderedJson& json) {
+  constexpr std::int64_t kMostSuffix = 64;
+  const RequestFields body(json);
+  const TrainOptions usual;
+  JobRequest request;
+  request.n_epochs = std::llround(usual.num_train_epochs);
+  request.batch_size = usual.per_device_train_batch_size * usual.gradient_accumulation_steps;
+  request.model = body.NeedText("model");
+  request.training_file = body.NeedText("training_file");
+  request.validation_file = body.Text("validation_file").value_or("");
+  ReadMethod(body, request);
+  request.suffix = body.Text("suffix").value_or("");
+  if (Characters(request.suffix) > kMostSuffix) {
+    body.Refuse("suffix", fmt::format("expected at most {} characters", kMostSuffix));
+  }
+  const auto seed = body.Integer("seed", 0);
+  request.seed = seed ? *seed : NewSeed();
+  ReadMetadata(body, request);
+  if (const OrderedJson* list = body.List("integrations"); list != nullptr && !list->empty()) {
+    body.Refuse("integrations", "nothing is sent to other services; leave it out");
+  }
+  return request;
+}
+
+}  // namespace qlora

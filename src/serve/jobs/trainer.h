@@ -1,0 +1,38 @@
+// One training run of a job, as a process of its own.
+#ifndef QLORA_SERVE_JOBS_TRAINER_H_
+#define QLORA_SERVE_JOBS_TRAINER_H_
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+struct TrainingTask {
+  std::vector<std::string> arguments = {};  // of the program: {"train", CONFIG, "--json"}
+  std::filesystem::path run = {};           // the folder of the run
+  std::filesystem::path output = {};        // files for what it prints: replaced, and added to
+  std::filesystem::path log = {};
+};
+
+enum class StopRequest { kNone, kCheckpoint, kNow };  // kCheckpoint: save one, then end
+
+struct TrainingEnd {
+  int exit_code = 0;        // of `qlora train`; 130: stopped, with a checkpoint
+  std::string output = {};  // the JSON that it printed
+};
+
+// Runs a training to its end. watch: is called several times a second on the thread of the caller,
+// and says whether to stop. Errors: Runtime when it cannot be started.
+using Trainer =
+    std::function<TrainingEnd(const TrainingTask& task, const std::function<StopRequest()>& watch)>;
+
+// Runs `program`, which ends with the thread that calls it, whatever ends that: a run without its
+// server would hold the folder that the next server resumes from. It gives way to this process
+// where both want the same core.
+Trainer ProcessTrainer(std::filesystem::path program);
+
+}  // namespace qlora
+
+#endif  // QLORA_SERVE_JOBS_TRAINER_H_

@@ -1,0 +1,165 @@
+#include "serve/jobs/training_file_check.h"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "io/json.h"
+#include "preference/preference_record.h"
+#include "prompt/known_fields.h"
+#include "prompt/record_format.h"
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A line is in memory while it is checked, as text and as values of a hundred bytes each.
+constexpr std::size_t kMaxLineBytes = std::size_t{8} << 20;
+constexpr std::int64_t kMaxLineValues = 100'000;
+
+// Calls take(number, line) for each line, without its end. Errors: InvalidInput for a line that is
+// too long, and those of take.
+void ForEachLine(const fs::path& path,
+                 const std::function<void(std::int64_t number, std::string_view line)>& take) {
+  const Stream file(fdopen(OpenRegularFile(path), "r"));
+  if (file == nullptr) ThrowRuntime("cannot read an uploaded file");
+  std::array<char, std::size_t{1} << 16> chunk;
+  std::string line;
+  std::int64_t number = 1;
+  while (const std::size_t count = std::fread(chunk.data(), 1, chunk.size(), file.get())) {
+    for (std::string_view rest(chunk.data(), count); !rest.empty();) {
+      const std::size_t end = rest.find('\n');
+      line += rest.substr(0, end);
+      if (line.size() > kMaxLineBytes) {
+        ThrowInvalidInput("line {}: expected at most {} bytes", number, kMaxLineBytes);
+      }
+      if (end == rest.npos) break;
+      take(number++, std::exchange(line, ""));
+      rest.remove_prefix(end + 1);
+    }
+  }
+  if (!line.empty()) take(number, line);
+}
+
+OrderedJson ParseLine(std::string_view line) {
+  OrderedJson record;
+  if (const auto defect = TryParseJson(line, record, kMaxLineValues)) {
+    ThrowInvalidInput("column {}: this is no JSON object: {}", defect->offset + 1, defect->reason);
+  }
+  if (!record.is_object()) {
+    ThrowInvalidInput("expected a JSON object, found {}", record.type_name());
+  }
+  return record;
+}
+
+void CheckContent(const OrderedJson& message, const std::string& where) {
+  if (!HasField(message, "content")) return;
+  const OrderedJson& content = message["content"];
+  if (content.is_string()) return;
+  if (!content.is_array()) {
+    ThrowInvalidInput("{}.content: expected text, found {}", where, content.type_name());
+  }
+  for (const OrderedJson& part : content) {
+    if (!part.is_object() || !HasField(part, "text") || !part["text"].is_string()) {
+      ThrowInvalidInput("{}.content: expected parts of text, {{\"type\": \"text\", \"text\"}}",
+                        where);
+    }
+  }
+}
+
+bool IsKnownRole(std::string_view role) {
+  constexpr std::string_view kRoles = "system user assistant tool function_call";
+  return HasWord(kRoles, RoleOfTemplates(role));
+}
+
+// Returns whether the message is of the assistant and says something, or calls a tool.
+bool CheckMessage(const OrderedJson& message, const std::string& where) {
+  if (!message.is_object()) {
+    ThrowInvalidInput("{}: expected an object, found {}", where, message.type_name());
+  }
+  if (!HasField(message, "role") || !message["role"].is_string()) {
+    ThrowInvalidInput("{}.role: missing; expected system, user, assistant or tool", where);
+  }
+  const auto role = message["role"].get<std::string>();
+  if (!IsKnownRole(role)) {
+    ThrowInvalidInput("{}.role: expected system, user, assistant or tool, found '{}'", where, role);
+  }
+  CheckContent(message, where);
+  if (RoleOfTemplates(role) != "assistant") return role == kCallRole;
+  return (HasField(message, "content") && !SaysNothing(message["content"])) ||
+         static_cast<bool>(FindByMeaning(message, FieldMeaning::kCalls));
+}
+
+// Returns the number of answers.
+std::int64_t CheckMessages(const OrderedJson& messages, const std::string& where) {
+  if (!messages.is_array() || messages.empty()) {
+    ThrowInvalidInput("{}: expected a list of messages, which is not empty", where);
+  }
+  std::int64_t answers = 0;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    answers += CheckMessage(messages[i], fmt::format("{}[{}]", where, i));
+  }
+  return answers;
+}
+
+void CheckSupervised(const OrderedJson& record) {
+  if (LooksLikePreference(record)) {
+    ThrowInvalidInput("the record has preferred answers; train on them with method dpo");
+  }
+  if (!HasField(record, "messages")) {
+    // Of other formats, `train` says what is wrong.
+    if (DetectRecordFormat(record, /*has_template=*/false)) return;
+    ThrowInvalidInput("messages: missing; expected {{\"messages\": [...]}}");
+  }
+  if (CheckMessages(record["messages"], "messages") == 0) {
+    ThrowInvalidInput("messages: there is no answer of the assistant, which is what is trained");
+  }
+}
+
+void CheckPreference(const OrderedJson& record) {
+  if (!LooksLikePreference(record)) {
+    ThrowInvalidInput(
+        "expected input.messages, preferred_output and non_preferred_output, which method dpo "
+        "trains on");
+  }
+  if (HasField(record, "input") && record["input"].is_object() &&
+      HasField(record["input"], "messages")) {
+    CheckMessages(record["input"]["messages"], "input.messages");
+  }
+  for (const char* output : {"preferred_output", "non_preferred_output"}) {
+    if (HasField(record, output) && record[output].is_array() &&
+        CheckMessages(record[output], output) == 0) {
+      ThrowInvalidInput("{}: there is no answer of the assistant", output);
+    }
+  }
+}
+
+}  // namespace
+
+void CheckTrainingFile(const fs::path& path, const std::string& filename, TrainingMethod method) {
+  std::int64_t records = 0;
+  try {
+    ForEachLine(path, [&](std::int64_t number, std::string_view line) {
+      if (Trim(line).empty()) return;
+      ++records;
+      try {
+        const OrderedJson record = ParseLine(line);
+        method == TrainingMethod::kDpo ? CheckPreference(record) : CheckSupervised(record);
+      } catch (const Error& error) {
+        ThrowInvalidInput("line {}: {}", number, error.what());
+      }
+    });
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", filename, error.what()));
+  }
+  if (records == 0) ThrowInvalidInput("{}: the file is empty: it has no examples", filename);
+}
+
+}  // namespace qlora

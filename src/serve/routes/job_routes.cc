@@ -1,0 +1,81 @@
+// /v1/fine_tuning/jobs, and the models that jobs have made.
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "io/json.h"
+#include "serve/jobs/fine_tuning.h"
+#include "serve/request_fields.h"
+#include "serve/routes/routes.h"
+
+namespace qlora {
+namespace {
+
+// The pairs of "metadata[key]=value".
+std::map<std::string, std::string> MetadataOf(const HttpRequest& request) {
+  constexpr std::string_view kBegin = "metadata[";
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, value] : request.query) {
+    if (!name.starts_with(kBegin) || !name.ends_with(']')) continue;
+    metadata[name.substr(kBegin.size(), name.size() - kBegin.size() - 1)] = value;
+  }
+  return metadata;
+}
+
+using Answer = OrderedJson (*)(FineTuning& jobs, const std::string& id, const HttpRequest& request);
+
+OrderedJson Get(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
+  return jobs.Get(id);
+}
+OrderedJson Cancel(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
+  return jobs.Cancel(id);
+}
+OrderedJson Pause(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
+  return jobs.Pause(id);
+}
+OrderedJson Resume(FineTuning& jobs, const std::string& id, const HttpRequest& /*request*/) {
+  return jobs.Resume(id);
+}
+OrderedJson Events(FineTuning& jobs, const std::string& id, const HttpRequest& request) {
+  return jobs.Events(id, ReadPageQuery(request, 20, 100));
+}
+OrderedJson Checkpoints(FineTuning& jobs, const std::string& id, const HttpRequest& request) {
+  return jobs.Checkpoints(id, ReadPageQuery(request, 10, 100));
+}
+
+}  // namespace
+
+FineTuning& JobsOf(Server& server) {
+  if (server.fine_tuning != nullptr) return *server.fine_tuning;
+  throw ApiError(404, "this server takes no files and jobs: start it with --runs DIR");
+}
+
+void AddJobRoutes(RouteTable& table, Server& server) {
+  const std::string jobs = "/v1/fine_tuning/jobs";
+  table.Add("POST", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
+    SendJson(*reply, JobsOf(server).Create(ParseBody(request)));
+  });
+  table.Add("GET", jobs, [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
+    SendJson(*reply, JobsOf(server).List(ReadPageQuery(request, 20, 100), MetadataOf(request)));
+  });
+  const auto add = [&](const char* method, const char* action, Answer answer) {
+    table.Add(method, jobs + "/{id}" + action,
+              [&server, answer](const HttpRequest& request, const HttpReplyPtr& reply) {
+                SendJson(*reply, answer(JobsOf(server), request.values.at("id"), request));
+              });
+  };
+  add("GET", "", Get);
+  add("POST", "/cancel", Cancel);
+  add("POST", "/pause", Pause);
+  add("POST", "/resume", Resume);
+  add("GET", "/events", Events);
+  add("GET", "/checkpoints", Checkpoints);
+  table.Add("DELETE", "/v1/models/{id}",
+            [&server](const HttpRequest& request, const HttpReplyPtr& reply) {
+              const std::string& id = request.values.at("id");
+              JobsOf(server).RemoveModel(id);
+              SendJson(*reply, {{"id", id}, {"object", "model"}, {"deleted", true}});
+            });
+}
+
+}  // namespace qlora

@@ -1,0 +1,158 @@
+// Decisions over a tiny model that was trained to decide.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/json.h"
+#include "qlora/context.h"
+#include "qlora/model.h"
+#include "serve/loaded_models.h"
+#include "serve/serve_fixture.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+
+const char* const kAsk = R"({"model": "tiny", "state": "Once there was a dog.", "questions": {
+    "glad": {"type": "noul", "instructions": "Is it happy?"},
+    "who": {"type": "choice", "instructions": "Who?", "criteria": {"cat": "meows", "dog": null}},
+    "hats": {"type": "score", "instructions": "Hats?", "criteria": ["none", "one", "two"]}}})";
+const char* const kDecide = R"({"model": "tiny", "input": "Once there was a dog.", "questions": [
+    {"type": "predicate", "name": "glad", "instructions": "Is it happy?"},
+    {"type": "choice", "name": "who", "instructions": "Who?",
+     "choices": [{"value": "cat", "description": "meows"}, {"value": "dog"}]},
+    {"type": "score", "name": "hats", "instructions": "Hats?",
+     "levels": [{"label": "none"}, {"label": "one"}, {"label": "two"}]}]})";
+
+class DecisionRouteTest : public testing::Test {
+ protected:
+  DecisionRouteTest() {
+    options_.model.model_name_or_path = (SourceDir() / "tests/golden/decision/tiny-qwen3").string();
+    options_.model.compute_dtype = "float32";
+    options_.served_model_name = "tiny";
+    models_ = std::make_unique<LoadedModels>(context_, options_, "1", ProgressFn());
+    server_ = std::make_unique<Server>(Server{.models = *models_,
+                                              .generation = generation_,
+                                              .metrics = metrics_,
+                                              .options = options_,
+                                              .workers = workers_,
+                                              .log = [](const std::string&) {},
+                                              .base = &models_->base()});
+    table_ = std::make_unique<RouteTable>(*server_);
+    AddDecisionRoutes(*table_, *server_);
+  }
+
+  std::shared_ptr<FakeReply> Post(const std::string& path, const std::string& body) {
+    auto reply = std::make_shared<FakeReply>();
+    HttpRequest request;
+    request.method = "POST";
+    request.path = path;
+    request.headers = {{"content-type", "application/json"}};
+    request.body = body;
+    table_->Handle(std::move(request), reply);
+    std::promise<void> done;
+    workers_.Run([&done] { done.set_value(); });
+    done.get_future().wait();
+    return reply;
+  }
+
+  Context context_{1};
+  ServeOptions options_;
+  Metrics metrics_;
+  ScriptedGeneration generation_;
+  Workers workers_{1};
+  std::unique_ptr<LoadedModels> models_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<RouteTable> table_;
+};
+
+TEST_F(DecisionRouteTest, AnswersAsTheModelAlone) {
+  Model model = Model::Load(context_, options_.model);
+  EXPECT_EQ(Post("/v1/systemone", kAsk)->body, model.Decide(kAsk));
+  EXPECT_EQ(Post("/v1/decisions", kDecide)->body, model.Decide(kDecide));
+  EXPECT_EQ(Post("/v1/systemone", kAsk)->body, model.Decide(kAsk));
+}
+
+TEST_F(DecisionRouteTest, BothFormsHaveTheSameProbabilities) {
+  const Json one = Post("/v1/systemone", kAsk)->json();
+  const Json other = Post("/v1/decisions", kDecide)->json();
+  ASSERT_TRUE(one.contains("answers") && other.contains("answers")) << one << other;
+  EXPECT_EQ(other["answers"][0]["probability"], one["answers"]["glad"]["noul"]);
+  EXPECT_EQ(other["answers"][1]["probabilities"][0]["probability"],
+            one["answers"]["who"]["probabilities"]["cat"]);
+  EXPECT_EQ(other["answers"][2]["score"], one["answers"]["hats"]["score"]);
+}
+
+TEST_F(DecisionRouteTest, ManyQuestionsArePartsOfTheSameAnswer) {
+  OrderedJson body = OrderedJson::parse(kAsk);
+  const OrderedJson who = body["questions"]["who"];
+  body["questions"] = OrderedJson::object();
+  for (int i = 0; i < 60; ++i) body["questions"]["q" + std::to_string(i)] = who;
+  const Json answers = Post("/v1/systemone", body.dump())->json()["answers"];
+  const Json alone = Post("/v1/systemone", kAsk)->json()["answers"]["who"];
+  ASSERT_EQ(answers.size(), 60);
+  for (const Json& answer : answers) {
+    EXPECT_NEAR(answer["probabilities"]["cat"], alone["probabilities"]["cat"], 1e-5);
+  }
+}
+
+TEST_F(DecisionRouteTest, RefusesWithTheQuestion) {
+  const auto asked = [](const std::string& question) {
+    return R"({"state": "x", "questions": {"odd": )" + question + "}}";
+  };
+  std::string options, levels;
+  for (int i = 0; i < 27; ++i) options += (i ? ", \"k" : "\"k") + std::to_string(i) + "\": null";
+  for (int i = 0; i < 11; ++i) levels += (i ? ", \"l" : "\"l") + std::to_string(i) + "\"";
+  for (const std::string& question :
+       {std::string("5"), std::string(R"({"type": "guess", "instructions": "x"})"),
+        std::string(R"({"type": "noul"})"),
+        R"({"type": "choice", "instructions": "x", "criteria": {)" + options + "}}",
+        R"({"type": "score", "instructions": "x", "criteria": [)" + levels + "]}"}) {
+    const auto reply = Post("/v1/systemone", asked(question));
+    EXPECT_EQ(reply->response.status, 400) << question;
+    EXPECT_THAT(reply->body, HasSubstr("odd")) << question;
+  }
+}
+
+TEST_F(DecisionRouteTest, RefusesTheOtherForm) {
+  const std::pair<const char*, std::string> wrong[] = {
+      {"/v1/systemone", "{"},
+      {"/v1/systemone", "[]"},
+      {"/v1/systemone", R"({"state": "x"})"},
+      {"/v1/systemone", R"({"state": "x", "questions": {}})"},
+      {"/v1/systemone", R"({"state": "x", "questions": []})"},
+      {"/v1/systemone", kDecide},
+      {"/v1/decisions", kAsk},
+      {"/v1/decisions", R"({"input": [], "questions": [{"type": "predicate",
+          "instructions": "x"}]})"},
+      {"/v1/decisions", R"({"input": [{"role": "user", "content": [{"type": "input_image",
+          "image_url": "data:x"}]}], "questions": [{"type": "predicate", "instructions": "x"}]})"},
+      {"/v1/decisions", R"({"stream": true, "input": "x", "questions": [{"type": "predicate",
+          "instructions": "x"}]})"}};
+  for (const auto& [path, body] : wrong) {
+    EXPECT_EQ(Post(path, body)->response.status, 400) << body;
+  }
+  EXPECT_EQ(Post("/v1/systemone", R"({"model": "other", "state": "x", "questions": {"a":
+      {"type": "noul", "instructions": "x"}}})")
+                ->response.status,
+            404);
+}
+
+TEST_F(DecisionRouteTest, AStateBeyondTheContextIsRefused) {
+  OrderedJson body = OrderedJson::parse(kAsk);
+  std::string state;
+  for (int i = 0; i < 20'000; ++i) state += "ab ";
+  body["state"] = state;
+  const auto reply = Post("/v1/systemone", body.dump());
+  EXPECT_EQ(reply->response.status, 400);
+  const Json error = ErrorOf(*reply);
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("maximum context length is"));
+}
+
+}  // namespace
+}  // namespace qlora

@@ -1,0 +1,117 @@
+#include "serve/loaded_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "io/json.h"
+#include "qlora/error.h"
+#include "serve/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string ErrorOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(NamedAdapter, NamesAndFolders) {
+  TemporaryFolder folder;
+  const std::filesystem::path dir = folder.path() / "my tales=x";
+  std::filesystem::create_directory(dir);
+  EXPECT_EQ(ParseNamedAdapter("a=" + dir.string()).name, "a");
+  EXPECT_EQ(ParseNamedAdapter("a=" + dir.string()).folder, dir.string());
+  EXPECT_EQ(ParseNamedAdapter(dir.string()).name, "my-tales-x");
+  EXPECT_EQ(ParseNamedAdapter(dir.string() + "/").name, "my-tales-x");
+  for (const char* name : {"", "a/b", ".a", "a b", "-a"}) {
+    EXPECT_THAT(ErrorOf([&] { ParseNamedAdapter(std::string(name) + "=" + dir.string()); }),
+                HasSubstr("is no name for a model"))
+        << name;
+  }
+  EXPECT_TRUE(IsModelName(std::string(64, 'a')));
+  EXPECT_FALSE(IsModelName(std::string(65, 'a')));
+}
+
+class LoadedModelsTest : public testing::Test {
+ protected:
+  // A copy of the adapter that was trained on a base in this form.
+  std::string Adapter(const std::string& name, bool in_4bit, const std::string& type = "nf4") {
+    const std::filesystem::path folder = adapters_.path() / name;
+    std::filesystem::copy(SourceDir() / "tests/golden/llama-tiny/adapter", folder);
+    WriteTextFile(folder / "qlora_base.json", FormatJson(Json{{"model_name_or_path", "llama-tiny"},
+                                                              {"load_in_4bit", in_4bit},
+                                                              {"bnb_4bit_quant_type", type},
+                                                              {"bnb_4bit_use_double_quant", true},
+                                                              {"bnb_4bit_blocksize", 64},
+                                                              {"scale_search", false}}));
+    return folder.string();
+  }
+  void Load(const std::vector<std::string>& adapters, const std::string& load_in_4bit = "auto") {
+    ServeOptions options;
+    options.model.model_name_or_path = model_.path().string();
+    options.model.compute_dtype = "float32";
+    options.model.adapter = adapters;
+    options.model.load_in_4bit = load_in_4bit;
+    options.served_model_name = "tiny";
+    models_.emplace(context_, options, "1", ProgressFn());
+  }
+
+  TestModelFolder model_;
+  TemporaryFolder adapters_;
+  Context context_{1};
+  std::optional<LoadedModels> models_;
+};
+
+TEST_F(LoadedModelsTest, TheBaseIsHeldAsTheAdaptersWereTrained) {
+  Load({Adapter("a", false), Adapter("b", false)});
+  EXPECT_FALSE(models_->base().base.load_in_4bit);
+  const std::vector<ServedModelPtr> all = models_->All();
+  ASSERT_EQ(all.size(), 3u);
+  EXPECT_EQ(all[0]->name, "tiny");
+  EXPECT_EQ(all[1]->name, "a");
+  EXPECT_EQ(all[1]->fingerprint, all[2]->fingerprint) << "the same values";
+  EXPECT_NE(all[0]->fingerprint, all[1]->fingerprint);
+  EXPECT_EQ(models_->Find("b"), all[2]);
+  EXPECT_EQ(models_->Find(""), all[0]);
+}
+
+TEST_F(LoadedModelsTest, OtherFormsAreRefusedNamingBoth) {
+  EXPECT_THAT(ErrorOf([&] {
+                Load({Adapter("a", true), Adapter("b", false)});
+              }),
+              AllOf(HasSubstr("as its files have it"), HasSubstr("in nf4 with double")));
+  EXPECT_THAT(ErrorOf([&] {
+                Load({Adapter("c", true), Adapter("d", true, "fp4")});
+              }),
+              AllOf(HasSubstr("in fp4"), HasSubstr("in nf4")));
+  EXPECT_THAT(ErrorOf([&] { Load({Adapter("e", false)}, "true"); }), HasSubstr("e: the adapter"));
+}
+
+TEST_F(LoadedModelsTest, NamesAreGivenOnce) {
+  const std::string a = Adapter("a", true);
+  EXPECT_THAT(ErrorOf([&] { Load({a, a}); }), HasSubstr("two models would have the name 'a'"));
+  EXPECT_THAT(ErrorOf([&] { Load({"tiny=" + a}); }), HasSubstr("'tiny'"));
+}
+
+TEST_F(LoadedModelsTest, TheModelsOwnSamplingIsTheDefault) {
+  Load({});
+  EXPECT_TRUE(models_->Find("")->sampling.do_sample);
+  EXPECT_EQ(models_->Find("")->sampling.temperature, 1);
+  WriteTextFile(model_.path() / "generation_config.json",
+                R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9})");
+  Load({});
+  EXPECT_EQ(models_->Find("")->sampling.temperature, 0.6);
+  EXPECT_EQ(models_->Find("")->sampling.top_p, 0.9);
+}
+
+}  // namespace
+}  // namespace qlora
