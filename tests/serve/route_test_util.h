@@ -4,7 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstddef>
 #include <functional>
 #include <future>
 #include <memory>
@@ -15,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "inference/loaded_model.h"
 #include "inference/served_prompts.h"
 #include "serve/routes/routes.h"
 #include "serve/server.h"
@@ -198,19 +196,12 @@ class RouteTest : public testing::Test {
   ServeOptions options_;
   Workers workers_{1};
   StubAnswer answer_;
-
- private:
-  // The place of a base that no route of these tests asks.
-  alignas(LoadedModel) std::byte base_[sizeof(LoadedModel)] = {};
-
- protected:
   Server server_{.models = models_,
                  .generation = service_,
                  .metrics = metrics_,
                  .options = options_,
                  .workers = workers_,
-                 .log = [](const std::string&) {},
-                 .base = reinterpret_cast<LoadedModel&>(base_)};
+                 .log = [](const std::string&) {}};
   RouteTable routes_{server_};
   // Ends first: it holds replies, which count what was answered.
   StubService service_;
