@@ -28,6 +28,8 @@ std::size_t BytesForKeys(const LoadedModel& base, const ServeOptions& options, s
     const std::size_t limit = ParseBytes(options.max_memory);
     const std::size_t held = ResidentBytes();
     bytes = limit > held ? std::min(limit - held, available) : 0;
+    // One limit for the server and its jobs.
+    if (!options.runs.empty()) bytes /= 2;
   }
   return bytes > passes ? bytes - passes : 0;
 }

@@ -10,10 +10,10 @@
 namespace qlora {
 
 struct TrainingTask {
-  std::vector<std::string> arguments;  // of the program: {"train", CONFIG, "--json"}
-  std::filesystem::path run;           // the folder of the run
-  std::filesystem::path output;        // files for what it prints: replaced, and added to
-  std::filesystem::path log;
+  std::vector<std::string> arguments = {};  // of the program: {"train", CONFIG, "--json"}
+  std::filesystem::path run = {};           // the folder of the run
+  std::filesystem::path output = {};        // files for what it prints: replaced, and added to
+  std::filesystem::path log = {};
 };
 
 enum class StopRequest { kNone, kCheckpoint, kNow };  // kCheckpoint: save one, then end

@@ -117,7 +117,7 @@ void RefuseOthers(const RequestFields& body) {
 
 }  // namespace
 
-void ReadMessages(const RequestFields& body, ConversationRequest& request) {
+void ReadChatMessages(const RequestFields& body, ConversationRequest& request) {
   const OrderedJson& messages = body.NeedList("messages", 1, kMostMessages);
   for (std::int64_t i = 0; i < std::ssize(messages); ++i) {
     const RequestFields message(messages[i], ItemPath(body.PathOf("messages"), i));
@@ -140,7 +140,7 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
                      const ServeOptions& options) {
   ChatRequest request;
   request.model = models.Find(body.Text("model").value_or(""));
-  ReadMessages(body, request.conversation);
+  ReadChatMessages(body, request.conversation);
   ReadTools(body, request.conversation);
   RefuseOthers(body);
   CheckResponseFormat(body);

@@ -14,7 +14,7 @@ namespace qlora {
 
 // Reads `messages` into the form of chat templates. Errors: ApiError 400 that names what no
 // template could show: other roles, parts that are no text, results of calls that nobody made.
-void ReadMessages(const RequestFields& body, ConversationRequest& request);
+void ReadChatMessages(const RequestFields& body, ConversationRequest& request);
 
 // Refuses a response_format other than text.
 void CheckResponseFormat(const RequestFields& body);

@@ -23,7 +23,7 @@ ServedModelPtr ModelOf(const RequestFields& body, const Server& server) {
 // `messages`, through the chat template.
 ConversationPrompt ReadConversation(const RequestFields& body, const ServedModel& model) {
   ConversationRequest request;
-  ReadMessages(body, request);
+  ReadChatMessages(body, request);
   if (const auto variables = body.Object("chat_template_kwargs")) {
     request.variables = variables->json();
   }
