@@ -35,13 +35,13 @@ class DecisionRouteTest : public testing::Test {
     options_.model.compute_dtype = "float32";
     options_.served_model_name = "tiny";
     models_ = std::make_unique<LoadedModels>(context_, options_, "1", ProgressFn());
-    server_ = std::make_unique<Server>(Server{.models = *models_,
-                                              .generation = generation_,
-                                              .metrics = metrics_,
-                                              .options = options_,
-                                              .workers = workers_,
-                                              .log = [](const std::string&) {},
-                                              .base = &models_->base()});
+    server_.reset(new Server{.models = *models_,
+                             .generation = generation_,
+                             .metrics = metrics_,
+                             .options = options_,
+                             .workers = workers_,
+                             .log = [](const std::string&) {},
+                             .base = &models_->base()});
     table_ = std::make_unique<RouteTable>(*server_);
     AddDecisionRoutes(*table_, *server_);
   }
