@@ -122,12 +122,13 @@ TEST(JobTest, ARecordIsTheJob) {
 
 TEST(JobTest, ADamagedRecordIsRefused) {
   const Job job = SomeJob();
-  for (const auto& [key, value] : ToRecord(job).items()) {
+  const Json record = ToRecord(job);
+  for (const auto& [key, value] : record.items()) {
     if (key == "checkpoints" || key == "error" || key == "trained_tokens") continue;
-    Json without = ToRecord(job);
+    Json without = record;
     without.erase(key);
     EXPECT_THROW(ReadRecord(without, job.id, "job.json"), Error) << key;
-    Json wrong = ToRecord(job);
+    Json wrong = record;
     wrong[key] = true;
     EXPECT_THROW(ReadRecord(wrong, job.id, "job.json"), Error) << key;
   }

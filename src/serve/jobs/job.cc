@@ -17,6 +17,11 @@ namespace {
 constexpr std::array<std::string_view, 8> kStatusNames = {
     "queued", "running", "pausing", "paused", "cancelling", "succeeded", "failed", "cancelled"};
 
+std::string_view RecordName(JobStatus status) {
+  const auto i = static_cast<std::size_t>(status);
+  return kStatusNames[i];
+}
+
 JobStatus StatusOf(const std::string& name, const std::string& where) {
   const auto found = std::ranges::find(kStatusNames, name);
   if (found == kStatusNames.end()) ThrowInvalidInput("{}: unknown status '{}'", where, name);
@@ -117,8 +122,8 @@ std::vector<JobCheckpoint> ReadCheckpoints(const Json& record, const std::string
 
 std::string_view NameOf(JobStatus status) {
   // A process that is to end still runs.
-  if (status == JobStatus::kCancelling) return NameOf(JobStatus::kRunning);
-  return kStatusNames[static_cast<std::size_t>(status)];
+  if (status == JobStatus::kCancelling) return RecordName(JobStatus::kRunning);
+  return RecordName(status);
 }
 
 bool IsDone(JobStatus status) { return status >= JobStatus::kSucceeded; }
@@ -195,7 +200,7 @@ Json ToRecord(const Job& job) {
                  {"request", ToRecord(job.request)},
                  {"base", job.base},
                  {"adapter", job.adapter},
-                 {"status", kStatusNames[static_cast<std::size_t>(job.status)]},
+                 {"status", RecordName(job.status)},
                  {"result_file", job.result_file},
                  {"deleted_models", job.deleted_models},
                  {"checkpoints", Json::array()}};

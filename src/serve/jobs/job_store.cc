@@ -41,7 +41,8 @@ void JobStore::Load(const fs::path& path) {
                        where);
   next_ = std::max(next_, job.number + 1);
   JobEvents events(PathOf(job, kEvents), job.id);
-  jobs_.emplace(job.id, JobEntry{std::move(job), std::move(events)});
+  const std::string id = job.id;
+  jobs_.emplace(id, JobEntry{std::move(job), std::move(events)});
 }
 
 JobEntry& JobStore::Add(Job job) {
@@ -50,7 +51,8 @@ JobEntry& JobStore::Add(Job job) {
   JobEvents events(PathOf(job, kEvents), job.id);
   events.Say("info", "Created fine-tuning job: " + job.id);
   Save(job);
-  return jobs_.emplace(job.id, JobEntry{std::move(job), std::move(events)}).first->second;
+  const std::string id = job.id;
+  return jobs_.emplace(id, JobEntry{std::move(job), std::move(events)}).first->second;
 }
 
 JobEntry& JobStore::Get(const std::string& id) {
