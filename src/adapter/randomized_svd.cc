@@ -12,12 +12,12 @@ namespace {
 using Eigen::MatrixXd;
 // The rows of a matrix, as the columns of the transposed matrix, whose elements lie column by
 // column.
-using Columns = Eigen::Map<Eigen::MatrixXf>;
+using EigenColumns = Eigen::Map<Eigen::MatrixXf>;
 
 }  // namespace
 
 void Orthonormalize(std::vector<float>& rows, std::int64_t count, std::int64_t n) {
-  Columns columns(rows.data(), n, count);
+  EigenColumns columns(rows.data(), n, count);
   const Eigen::HouseholderQR<MatrixXd> qr(columns.cast<double>());
   MatrixXd q = qr.householderQ() * MatrixXd::Identity(n, count);
   // The Gram-Schmidt process has a positive diagonal of R.
@@ -48,8 +48,8 @@ LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_
   }
   // W ~ Y^T X with orthonormal rows of Y, and X^T = V diag(s) E^T with k columns of V, so that
   // W^T ~ V diag(s) (Y^T E)^T.
-  const MatrixXd x_columns = Columns(x.data(), w.in, k).cast<double>();
-  const MatrixXd y_columns = Columns(y.data(), w.out, k).cast<double>();
+  const MatrixXd x_columns = EigenColumns(x.data(), w.in, k).cast<double>();
+  const MatrixXd y_columns = EigenColumns(y.data(), w.out, k).cast<double>();
   const Eigen::JacobiSVD<MatrixXd, Eigen::HouseholderQRPreconditioner> svd(
       x_columns, Eigen::ComputeThinU | Eigen::ComputeThinV);
   if (svd.info() != Eigen::Success) {
@@ -59,8 +59,9 @@ LowRank LargestSingular(const MatrixProducts& w, std::int64_t rank, std::uint64_
   out.u.resize(rank * w.out);
   out.s.assign(svd.singularValues().begin(), svd.singularValues().begin() + rank);
   out.v.resize(rank * w.in);
-  Columns(out.u.data(), w.out, rank) = (y_columns * svd.matrixV().leftCols(rank)).cast<float>();
-  Columns(out.v.data(), w.in, rank) = svd.matrixU().leftCols(rank).cast<float>();
+  EigenColumns(out.u.data(), w.out, rank) =
+      (y_columns * svd.matrixV().leftCols(rank)).cast<float>();
+  EigenColumns(out.v.data(), w.in, rank) = svd.matrixU().leftCols(rank).cast<float>();
   return out;
 }
 
