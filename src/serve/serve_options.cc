@@ -48,6 +48,7 @@ void ServeOptions::Declare(OptionTable& table) {
       .Add("allow_origin", &allow_origin,
            "sites whose pages may use this server, as https://name; may be given again")
       .repeats = true;
+  table.Add("page", &page, "show a page at /, where people try and compare the models");
   table.Add("log_requests", &log_requests, "write the texts of requests to the log, too");
 
   table.Section("Answers");
