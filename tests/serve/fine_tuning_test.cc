@@ -41,7 +41,7 @@ class FineTuningTest : public testing::Test {
   // A server on the folder, or the next one on it.
   void Start() {
     jobs_.reset();
-    models_ = std::make_unique<StubModels>();
+    models_ = std::make_unique<NamedModels>();
     FineTuningOptions options{.folder = folder_.path(), .file_bytes = 1000};
     options.base.model_name_or_path = "model";
     options.memory_left = [] { return std::int64_t{12345}; };
@@ -108,7 +108,7 @@ class FineTuningTest : public testing::Test {
   std::atomic<int> most_running_ = 0;
   StubTraining training_;
   std::vector<TrainingTask> tasks_;
-  std::unique_ptr<StubModels> models_;
+  std::unique_ptr<NamedModels> models_;
   std::unique_ptr<FineTuning> jobs_;
 };
 

@@ -74,7 +74,7 @@ class JobRoutesTest : public testing::Test {
   std::string UploadedId() { return Upload(Form(kRow))->json()["id"].get<std::string>(); }
 
   TemporaryFolder folder_;
-  StubModels models_;
+  NamedModels models_;
   StubTraining training_;
   std::unique_ptr<FineTuning> jobs_;
   ScriptedGeneration generation_;

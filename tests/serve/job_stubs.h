@@ -26,9 +26,9 @@
 namespace qlora {
 
 // Names and folders alone.
-class StubModels final : public ServedModels {
+class NamedModels final : public ServedModels {
  public:
-  StubModels() {
+  NamedModels() {
     ServedModel base;
     base.name = "base";
     models_["base"] = std::make_shared<const ServedModel>(base);
