@@ -118,9 +118,9 @@ class StubReply : public HttpReply {
   StubAnswer& answer_;
 };
 
-class StubModels : public ServedModels {
+class OneModel : public ServedModels {
  public:
-  explicit StubModels(ServedModelPtr model) : model_(std::move(model)) {}
+  explicit OneModel(ServedModelPtr model) : model_(std::move(model)) {}
   ServedModelPtr Find(std::string_view name) const override {
     if (name.empty() || name == model_->name) return model_;
     throw ApiError(404, "there is no model '" + std::string(name) + "'", "model",
@@ -191,7 +191,7 @@ class RouteTest : public testing::Test {
     return body;
   }
 
-  StubModels models_;
+  OneModel models_;
   Metrics metrics_;
   ServeOptions options_;
   Workers workers_{1};
