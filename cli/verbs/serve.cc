@@ -99,8 +99,14 @@ class ServeVerb : public Verb {
       const char* kind = model->adapter == nullptr ? "base" : "adapter";
       Say(console, fmt::format("model: {} ({} {})", model->name, kind, model->folder));
     }
+    if (!options_.log_requests.empty()) {
+      Say(console, fmt::format("note: conversations, and what people say of the answers, are kept "
+                               "in {} (--log_requests)",
+                               options_.log_requests));
+    }
     const std::string url = Url(server.port());
-    Say(console, fmt::format("listening: {}", url));
+    Say(console, fmt::format("listening: {}{}", url,
+                             options_.page ? " (a page to try the models in a browser)" : ""));
     const bool has_key = !options_.api_key.empty() || !options_.api_key_file.empty();
     const char* key = has_key ? " -H 'Authorization: Bearer KEY'" : "";
     console.err << fmt::format(
