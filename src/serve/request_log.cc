@@ -31,14 +31,14 @@ class Descriptor {
   int fd_;
 };
 
-OrderedJson Conversation(const OrderedJson& question, OrderedJson answer) {
+OrderedJson ConversationLine(const OrderedJson& question, OrderedJson answer) {
   OrderedJson line = {{"messages", question.at("messages")}};
   line["messages"].push_back(std::move(answer));
   if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
   return line;
 }
 
-OrderedJson Judgement(const OrderedJson& question, OrderedJson answer, bool is_good) {
+OrderedJson JudgementLine(const OrderedJson& question, OrderedJson answer, bool is_good) {
   OrderedJson line = {{"prompt", question.at("messages")},
                       {"completion", OrderedJson::array({std::move(answer)})},
                       {"label", is_good}};
@@ -89,7 +89,7 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
   std::string lines;
   for (const LoggedAnswer& answer : answers) {
     all["answers"].push_back(answer.message);
-    if (answer.is_whole) lines += FormatJson(Conversation(all, answer.message)) + "\n";
+    if (answer.is_whole) lines += FormatJson(ConversationLine(all, answer.message)) + "\n";
   }
   {
     const std::lock_guard lock(mutex_);
@@ -141,9 +141,9 @@ void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mar
   OrderedJson answer = all.at("answers").at(choice);
   OrderedJson line;
   if (is_edit) {
-    line = Conversation(all, {{"role", "assistant"}, {"content", edited}});
+    line = ConversationLine(all, {{"role", "assistant"}, {"content", edited}});
   } else {
-    line = Judgement(all, std::move(answer), mark == AnswerMark::kUp);
+    line = JudgementLine(all, std::move(answer), mark == AnswerMark::kUp);
   }
   if (!Write(is_edit ? "edits" : "marks", FormatJson(line) + "\n")) {
     throw ApiError(503, "the file of today's marks is full");
