@@ -538,6 +538,7 @@ byId('decide-form').onsubmit = guarded(async () => {
 
 let shownRun = null;  // {name, isJob}
 let lastRuns = '';
+let runNames = [];
 const chart = new LineChart({id: 'loss', title: 'Loss', unit: 'nats per token', large: true});
 const eventList = make('ul', {class: 'events', 'aria-label': 'Events', tabindex: '0'});
 const runTitle = make('h3', {});
@@ -545,13 +546,13 @@ const runTitle = make('h3', {});
 async function refreshRuns() {
   if (!options.runs) return;
   const jobs = (await get('/v1/fine_tuning/jobs?limit=50', {asks: false})).data;
-  const names = (await get('/runs', {asks: false})).data.map((run) => run.name);
+  runNames = (await get('/runs', {asks: false})).data.map((run) => run.name);
   const made = new Set(jobs.map((job) => job.id));
-  const text = JSON.stringify([jobs, names]);
+  const text = JSON.stringify([jobs, runNames]);
   if (text !== lastRuns) {
     lastRuns = text;
     const rows = [...jobs.map((job) => [job.id, job.model, job.status, jobButtons(job)]),
-      ...names.filter((name) => !made.has(name)).map((name) => [name, '', 'run', showButton(name, false)])];
+      ...runNames.filter((name) => !made.has(name)).map((name) => [name, '', 'run', showButton(name, false)])];
     refill(byId('run-list'), [rows.length === 0 ? make('p', {class: 'hint'}, 'There are no runs yet.')
       : make('div', {class: 'card scroll', tabindex: '0', role: 'region', 'aria-label': 'Runs'},
              table(['Run', 'Model', 'State', ''], rows))]);
@@ -585,7 +586,8 @@ async function refreshRun() {
   const {name, isJob} = shownRun;
   const events = isJob ? (await get(`/v1/fine_tuning/jobs/${name}/events?limit=100`, {asks: false})).data : [];
   // A job that waits has no run yet.
-  const record = await get(`/runs/${encodeURIComponent(name)}/data.json`, {asks: false}).catch(() => null);
+  const record = runNames.includes(name)
+    ? await get(`/runs/${encodeURIComponent(name)}/data.json`, {asks: false}) : null;
   setText(runTitle, name);
   eventList.hidden = events.length === 0;
   if (eventList.dataset.last !== events[0]?.id) {
