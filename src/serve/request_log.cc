@@ -96,10 +96,12 @@ void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
     Entry entry = {.text = FormatJson(all),
                    .is_judged = std::vector<bool>(answers.size()),
                    .is_edited = std::vector<bool>(answers.size())};
-    bytes_ += std::ssize(entry.text);
-    entries_.emplace(id, std::move(entry));
-    order_.push_back(id);
-    Forget();
+    const auto [at, is_new] = entries_.emplace(id, std::move(entry));
+    if (is_new) {
+      bytes_ += std::ssize(at->second.text);
+      order_.push_back(id);
+      Forget();
+    }
   }
   if (lines.empty()) return;
   workers_.Run([this, lines = std::move(lines)] {

@@ -197,7 +197,7 @@ try {
   await idle();
 
   // Marks and a corrected answer are kept as training reads them.
-  await press('👍');
+  await press('Good answer');
   await page.waitForSelector('button[aria-pressed=true]');
   assert.equal(await page.$$eval('[data-mark]', (l) => l.filter((one) => !one.disabled).length), 0);
   await press('Edit', '.message.assistant');

@@ -371,12 +371,12 @@ async function addAnswer() {
 
 function answerButtons(answer, view, before, isWhole) {
   const give = (mark, edited) => get('/v1/feedback', {json: {id: answer.id, mark, ...(edited && {edited})}});
-  const judge = (mark, label, sign) => button(sign, guarded(async (event) => {
+  const judge = (mark, label) => button(label, guarded(async (event) => {
     await give(mark);
     for (const one of view.thumbs) one.dataset.used = 'yes';
     event.target.setAttribute('aria-pressed', 'true');
     setRunning(running);
-  }), {'aria-label': label, title: label, 'data-mark': mark});
+  }), {'data-mark': mark});
   const list = [
     button('Regenerate', guarded(async () => {
       cutConversation(conversation.indexOf(answer));
@@ -396,7 +396,7 @@ function answerButtons(answer, view, before, isWhole) {
   ];
   if (navigator.clipboard) list.splice(2, 0, button('Copy', guarded(() => navigator.clipboard.writeText(answer.text))));
   view.thumbs = options.marks && isWhole
-    ? [judge('up', 'A good answer', '👍'), judge('down', 'A bad answer', '👎')] : [];
+    ? [judge('up', 'Good answer'), judge('down', 'Bad answer')] : [];
   return [...list, ...view.thumbs];
 }
 
@@ -478,7 +478,7 @@ byId('compare-stop').onclick = () => comparing?.abort();
 
 // ---- Decide.
 
-const hints = {noul: 'none: the answer is true or false', choice: 'one option a line, as name: description',
+const hints = {noul: '', choice: 'one option a line, as name: description',
                score: 'one level a line, the lowest first'};
 function addQuestion({id, type, instructions, criteria}) {
   const input = make('textarea', {rows: 3, class: 'criteria', 'aria-label': 'Options or levels'});
@@ -486,18 +486,19 @@ function addQuestion({id, type, instructions, criteria}) {
   const select = make('select', {class: 'type', 'aria-label': 'Type'},
     ...Object.keys(hints).map((name) => make('option', {value: name}, {noul: 'true or false', choice: 'choice', score: 'score'}[name])));
   const change = () => {
-    input.disabled = select.value === 'noul';
+    options.hidden = select.value === 'noul';
     input.placeholder = hints[select.value];
   };
-  select.value = type;
-  select.onchange = change;
-  change();
   const name = make('input', {class: 'id', 'aria-label': 'Name'});
   name.value = id;
   const text = make('textarea', {rows: 2, class: 'instructions', 'aria-label': 'Question'});
   text.value = instructions;
+  const options = make('label', {}, 'Options', input);
+  select.value = type;
+  select.onchange = change;
+  change();
   const node = make('div', {class: 'question'}, make('div', {class: 'fields'}, make('label', {}, 'Name', name),
-    make('label', {}, 'Type', select)), make('label', {}, 'Question', text), make('label', {}, 'Options', input),
+    make('label', {}, 'Type', select)), make('label', {}, 'Question', text), options,
     make('div', {class: 'buttons'}, button('Remove', () => node.remove())));
   byId('questions').append(node);
 }

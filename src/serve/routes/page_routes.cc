@@ -47,7 +47,7 @@ OrderedJson ListRuns(const Server& server) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(RunsOf(server), ignored)) {
     if (std::ssize(runs) == kMostRuns) break;
-    if (!IsRun(entry.path())) continue;
+    if (entry.is_symlink(ignored) || !IsRun(entry.path())) continue;
     runs.emplace_back(fs::last_write_time(entry.path() / "train_log.jsonl", ignored),
                       entry.path().filename().string());
   }
