@@ -80,7 +80,7 @@ std::string ProgramHelp(const std::vector<std::unique_ptr<Verb>>& verbs, std::in
   out += paragraph(
       "A Hugging Face model is held in 4 bits (NF4) while a small adapter (LoRA) is trained on "
       "your data. The adapter works with PEFT, and the result exports to GGUF for llama.cpp. "
-      "Only `qlora pull` and ranks on several machines use the network.");
+      "Only `qlora pull`, `qlora serve` and ranks on several machines use the network.");
   out += "\n" + paragraph(
                     "Usage: qlora VERB [--config run.yaml] [--key value | --key=value | "
                     "key=value]...");

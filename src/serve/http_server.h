@@ -73,8 +73,7 @@ struct HttpLimits {
   std::size_t spare_connections = 32;           // more, that wait for one, or ask for open_paths
   std::chrono::milliseconds head_time{10'000};
   std::chrono::milliseconds body_time{30'000};  // for each MiB
-  std::chrono::milliseconds idle_time{
-      60'000};  // of a kept connection, and of one that takes nothing
+  std::chrono::milliseconds idle_time{60'000};  // of one that is kept, and that takes nothing
   std::chrono::milliseconds ping_time{10'000};  // HttpResponse::ping
 };
 

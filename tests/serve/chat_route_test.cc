@@ -19,6 +19,7 @@ class ChatRouteTest : public RoutesTest {
   // A request with a field, as the service gets it.
   std::shared_ptr<FakeReply> With(const std::string& name, const std::string& value) {
     generation.requests.clear();
+    generation.cancelled.clear();
     const std::string body =
         R"({"messages": [{"role": "user", "content": "Hi"}], ")" + name + "\": " + value + "}";
     return Ask("POST", kChat, body);

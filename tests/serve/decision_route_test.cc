@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,22 +31,15 @@ const char* const kDecide = R"({"model": "tiny", "input": "Once there was a dog.
 
 class DecisionRouteTest : public testing::Test {
  protected:
-  DecisionRouteTest() {
-    options_.model.model_name_or_path = (SourceDir() / "tests/golden/decision/tiny-qwen3").string();
-    options_.model.compute_dtype = "float32";
-    options_.served_model_name = "tiny";
-    models_ = std::make_unique<LoadedModels>(context_, options_, "1", ProgressFn());
-    server_.reset(new Server{.models = *models_,
-                             .generation = generation_,
-                             .metrics = metrics_,
-                             .options = options_,
-                             .workers = workers_,
-                             .log = [](const std::string&) {},
-                             .base = &models_->base()});
-    table_ = std::make_unique<RouteTable>(*server_);
-    AddDecisionRoutes(*table_, *server_);
-  }
+  DecisionRouteTest() { AddDecisionRoutes(table_, server_); }
 
+  static ServeOptions Options() {
+    ServeOptions options;
+    options.model.model_name_or_path = (SourceDir() / "tests/golden/decision/tiny-qwen3").string();
+    options.model.compute_dtype = "float32";
+    options.served_model_name = "tiny";
+    return options;
+  }
   std::shared_ptr<FakeReply> Post(const std::string& path, const std::string& body) {
     auto reply = std::make_shared<FakeReply>();
     HttpRequest request;
@@ -53,7 +47,7 @@ class DecisionRouteTest : public testing::Test {
     request.path = path;
     request.headers = {{"content-type", "application/json"}};
     request.body = body;
-    table_->Handle(std::move(request), reply);
+    table_.Handle(std::move(request), reply);
     std::promise<void> done;
     workers_.Run([&done] { done.set_value(); });
     done.get_future().wait();
@@ -61,13 +55,19 @@ class DecisionRouteTest : public testing::Test {
   }
 
   Context context_{1};
-  ServeOptions options_;
+  const ServeOptions options_ = Options();
   Metrics metrics_;
   ScriptedGeneration generation_;
   Workers workers_{1};
-  std::unique_ptr<LoadedModels> models_;
-  std::unique_ptr<Server> server_;
-  std::unique_ptr<RouteTable> table_;
+  LoadedModels models_{context_, options_, "1", ProgressFn()};
+  Server server_{.models = models_,
+                 .generation = generation_,
+                 .metrics = metrics_,
+                 .options = options_,
+                 .workers = workers_,
+                 .log = [](const std::string&) {},
+                 .base = &models_.base()};
+  RouteTable table_{server_};
 };
 
 TEST_F(DecisionRouteTest, AnswersAsTheModelAlone) {

@@ -2,10 +2,14 @@
 #ifndef QLORA_SERVE_ANSWERS_ANSWER_FORMS_H_
 #define QLORA_SERVE_ANSWERS_ANSWER_FORMS_H_
 
+#include <array>
 #include <string_view>
 #include <vector>
 
 namespace qlora {
+
+// Texts that all are in the chat templates of models of a form.
+using TemplateMarks = std::array<std::string_view, 3>;
 
 // How a call is written between the texts that enclose it.
 enum class CallKind {
@@ -23,9 +27,8 @@ enum class CallKind {
 //   value_end.
 struct CallForm {
   CallKind kind = CallKind::kJson;
-  // Texts that all are in the chat templates of models that write calls so; of templates that are
-  // known by more than that, `applies` is true.
-  std::vector<std::string_view> in_template = {};
+  TemplateMarks in_template = {};
+  // True of templates that are known by more than that.
   bool (*applies)(std::string_view template_text) = nullptr;
 
   std::string_view open = {};
@@ -51,7 +54,7 @@ struct CallForm {
 
 // Text between `begin` and `end` is a thought.
 struct ThoughtForm {
-  std::vector<std::string_view> in_template = {};
+  TemplateMarks in_template = {};
   std::string_view begin = {};
   std::string_view end = {};
 };

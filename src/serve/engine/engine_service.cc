@@ -184,6 +184,7 @@ void EngineService::Impl::Post(std::function<void()> work) {
 void EngineService::Impl::Work() {
   while (RunPosted()) {
     if (!held_.empty() && engine_->is_idle()) MakeRoom();
+    ShowLoad();
     if (!engine_->is_idle()) Step();
     ReleaseAdapters();
     ShowLoad();
@@ -316,10 +317,12 @@ void EngineService::Impl::Step() {
 }
 
 void EngineService::Impl::ShowLoad() {
-  metrics_.Set("qlora_requests_running", static_cast<double>(engine_->running()));
-  metrics_.Set("qlora_requests_waiting",
-               static_cast<double>(engine_->waiting() + std::ssize(held_)));
-  metrics_.Set("qlora_kv_pages_used", static_cast<double>(engine_->running()));
+  // The next step gives slots to as many as there are.
+  const std::int64_t asked = engine_->running() + engine_->waiting();
+  const std::int64_t running = std::min(asked, limits_.sequences);
+  metrics_.Set("qlora_requests_running", static_cast<double>(running));
+  metrics_.Set("qlora_requests_waiting", static_cast<double>(asked - running + std::ssize(held_)));
+  metrics_.Set("qlora_kv_pages_used", static_cast<double>(running));
 }
 
 void EngineService::Impl::Take(const EngineToken& token) {

@@ -1,0 +1,115 @@
+// A whole server over a tiny model, as a client sees it.
+#include "serve/running_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "io/json.h"
+#include "qlora/error.h"
+#include "serve/http_client.h"
+#include "serve/tiny_model.h"
+
+namespace qlora {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class RunningServerTest : public testing::Test {
+ protected:
+  RunningServerTest() {
+    options_.model.model_name_or_path = folder_.path().string();
+    options_.model.compute_dtype = "float32";
+    options_.model.adapter = {"ada=" + (SourceDir() / "tests/golden/llama-tiny/adapter").string()};
+    options_.served_model_name = "tiny";
+    options_.port = 0;
+    options_.max_sequences = 2;
+    options_.kv_memory = "10MB";
+  }
+  void Start() {
+    const auto log = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      log_ += line + "\n";
+    };
+    server_.emplace(context_, options_, "1", log, ProgressFn());
+  }
+  std::string Log() {
+    const std::lock_guard lock(mutex_);
+    return log_;
+  }
+  HttpAnswer Post(TestClient& client, const std::string& path, const std::string& body) {
+    client.Ask("POST", path, "Content-Type: application/json\r\n", body);
+    return client.Read();
+  }
+
+  TestModelFolder folder_;
+  Context context_{1};
+  ServeOptions options_;
+  std::mutex mutex_;
+  std::string log_;
+  std::optional<RunningServer> server_;
+};
+
+TEST_F(RunningServerTest, AnswersOverAConnection) {
+  Start();
+  TestClient client(server_->port());
+  const Json models = Json::parse(client.Get("/v1/models").body);
+  ASSERT_EQ(models["data"].size(), 2u);
+  EXPECT_EQ(models["data"][1]["parent"], "tiny");
+  EXPECT_EQ(models["data"][0]["context_length"], 128);
+  const std::string chat = R"({"model": "ada", "messages": [{"role": "user", "content": "secret"}],
+                               "max_tokens": 4, "temperature": 0)";
+  const HttpAnswer whole = Post(client, "/v1/chat/completions", chat + "}");
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  const HttpAnswer stream = Post(client, "/v1/chat/completions", chat + R"(, "stream": true})");
+  EXPECT_THAT(stream.Header("Content-Type"), HasSubstr("text/event-stream"));
+  std::string text;
+  std::size_t at = 0;
+  while ((at = stream.body.find("data: {", at)) != std::string::npos) {
+    const Json chunk =
+        Json::parse(stream.body.substr(at + 6, stream.body.find("\n\n", at) - at - 6));
+    text += chunk["choices"][0]["delta"].value("content", "");
+    ++at;
+  }
+  EXPECT_EQ(text, Json::parse(whole.body)["choices"][0]["message"]["content"]);
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+  EXPECT_THAT(client.Get("/metrics").body,
+              HasSubstr("qlora_generation_tokens_total{model=\"ada\"} 8\n"));
+  EXPECT_EQ(Post(client, "/v1/files", "{}").status, 404) << "without --runs";
+  EXPECT_THAT(Log(), HasSubstr("POST /v1/chat/completions 200"));
+  EXPECT_THAT(Log(), Not(HasSubstr("secret")));
+}
+
+TEST_F(RunningServerTest, DrainsAndEnds) {
+  Start();
+  TestClient client(server_->port());
+  EXPECT_EQ(client.Get("/health").status, 200);
+  EXPECT_TRUE(server_->Drain(std::chrono::minutes(1)));
+  EXPECT_FALSE(TestClient(server_->port()).is_connected());
+  server_.reset();
+}
+
+TEST_F(RunningServerTest, MemoryDecidesOnRoom) {
+  Start();
+  EXPECT_EQ(server_->plan().limits.sequences, 2);
+  EXPECT_EQ(server_->plan().limits.positions, 128);
+  server_.reset();
+  options_.kv_memory = "1KB";
+  try {
+    Start();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kOutOfMemory);
+  }
+  options_.kv_memory = "";
+  options_.context_length = 129;
+  EXPECT_THROW(Start(), Error);
+}
+
+}  // namespace
+}  // namespace qlora
