@@ -66,7 +66,7 @@ class RequestLogTest : public testing::Test {
       {.message = Message("assistant", "Beca"), .is_whole = false}};
   TemporaryFolder folder;
   std::string log;
-  std::int64_t now = 1796000000;  // 2026-11-29 21:33:20 UTC
+  std::int64_t now = 1795988000;  // 2026-11-29 21:33:20 UTC
   Workers workers{1};
 };
 
