@@ -30,7 +30,8 @@ class ServeVerb : public Verb {
             "Loads the model once, and answers requests to it and to any number of its adapters, "
             "each under its own name, many at the same time: chat completions, completions, "
             "responses, messages, decisions, and with --runs fine-tuning jobs (docs/serve.md lists "
-            "the routes). A request has the same answer whoever else is served. Listens on this "
+            "the routes), and a page at / to try and compare the models. A request has the same "
+            "answer whoever else is served. Listens on this "
             "machine alone unless --host names another address, which needs --api_key. Ctrl+C "
             "refuses new requests and ends the server when the running ones are answered, after "
             "10 seconds at the latest.",
