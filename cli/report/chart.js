@@ -8,6 +8,7 @@ function make(tag, attributes = {}, ...children) {
                    : document.createElement(tag);
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
+    else if (key === 'style') node.style.cssText = value;  // what a strict policy allows
     else if (value !== undefined && value !== false) node.setAttribute(key, value === true ? '' : value);
   }
   node.append(...children.filter((child) => child !== null && child !== undefined));

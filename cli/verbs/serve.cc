@@ -30,7 +30,8 @@ class ServeVerb : public Verb {
             "Loads the model once, and answers requests to it and to any number of its adapters, "
             "each under its own name, many at the same time: chat completions, completions, "
             "responses, messages, decisions, and with --runs fine-tuning jobs (docs/serve.md lists "
-            "the routes). A request has the same answer whoever else is served. Listens on this "
+            "the routes), and a page at / to try and compare the models. A request has the same "
+            "answer whoever else is served. Listens on this "
             "machine alone unless --host names another address, which needs --api_key. Ctrl+C "
             "refuses new requests and ends the server when the running ones are answered, after "
             "10 seconds at the latest.",
@@ -99,8 +100,14 @@ class ServeVerb : public Verb {
       const char* kind = model->adapter == nullptr ? "base" : "adapter";
       Say(console, fmt::format("model: {} ({} {})", model->name, kind, model->folder));
     }
+    if (!options_.log_requests.empty()) {
+      Say(console, fmt::format("note: conversations, and what people say of the answers, are kept "
+                               "in {} (--log_requests)",
+                               options_.log_requests));
+    }
     const std::string url = Url(server.port());
-    Say(console, fmt::format("listening: {}", url));
+    Say(console, fmt::format("listening: {}{}", url,
+                             options_.page ? " (a page to try the models in a browser)" : ""));
     const bool has_key = !options_.api_key.empty() || !options_.api_key_file.empty();
     const char* key = has_key ? " -H 'Authorization: Bearer KEY'" : "";
     console.err << fmt::format(

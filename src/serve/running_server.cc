@@ -14,6 +14,7 @@
 #include "serve/engine/engine_service.h"
 #include "serve/http_server.h"
 #include "serve/jobs/fine_tuning.h"
+#include "serve/request_log.h"
 #include "serve/routes/routes.h"
 #include "serve/server.h"
 
@@ -38,6 +39,9 @@ HttpOptions HttpOptionsOf(const ServeOptions& options) {
   http.allow_hosts = options.allow_host;
   http.allow_origins = options.allow_origin;
   http.error_of = ErrorResponse;
+  if (options.page) {
+    for (const std::string& path : PagePaths()) http.open_paths.push_back(path);
+  }
   return http;
 }
 
@@ -98,6 +102,10 @@ class RunningServer::Impl {
                    ProcessTrainer(std::filesystem::read_symlink("/proc/self/exe")), server.log);
       server.fine_tuning = &*jobs;
     }
+    if (!options.log_requests.empty()) {
+      request_log.emplace(options.log_requests, workers, server.log);
+      server.request_log = &*request_log;
+    }
     AddStatusRoutes(routes, server);
     AddModelRoutes(routes, server);
     AddChatRoutes(routes, server);
@@ -108,6 +116,8 @@ class RunningServer::Impl {
     AddDecisionRoutes(routes, server);
     AddFileRoutes(routes, server);
     AddJobRoutes(routes, server);
+    AddFeedbackRoutes(routes, server);
+    if (options.page) AddPageRoutes(routes, server);
     HttpOptions made = HttpOptionsOf(options);
     const HttpBody in_memory = {.limit = made.limits.body};
     made.body_of = [this, in_memory](const HttpRequest& head) {
@@ -125,6 +135,7 @@ class RunningServer::Impl {
   Workers workers;
   Server server;
   std::optional<FineTuning> jobs;
+  std::optional<RequestLog> request_log;
   RouteTable routes;
   std::optional<HttpServer> http;
 };

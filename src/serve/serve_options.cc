@@ -49,7 +49,9 @@ void ServeOptions::Declare(OptionTable& table) {
            "sites whose pages may use this server, as https://name; may be given again")
       .repeats = true;
   table.Add("page", &page, "show a page at /, where people try and compare the models");
-  table.Add("log_requests", &log_requests, "write the texts of requests to the log, too");
+  table.AddPath("log_requests", &log_requests,
+                "folder that keeps conversations, and what people say of the answers, as files "
+                "that train reads; default: none are kept");
 
   table.Section("Answers");
   table.Add("context_length", &context_length,

@@ -34,8 +34,8 @@ struct ServeOptions {
   std::string runs = {};                // folder of training runs, and of jobs
   std::string max_file_size = "100MB";  // of an uploaded file
   std::string adapter_dir = {};         // where load_lora_adapter finds adapters
+  std::string log_requests = {};        // folder of conversations and marks; "": none are kept
   bool page = true;
-  bool log_requests = false;  // texts, too
 
   // Adds all but `model`.
   void Declare(OptionTable& table);

@@ -15,6 +15,7 @@
 namespace qlora {
 
 class FineTuning;
+class RequestLog;
 
 struct Server {
   ServedModels& models;
@@ -28,6 +29,8 @@ struct Server {
   LoadedModel* base = nullptr;
   // Jobs, where there is a folder for them; null: none.
   FineTuning* fine_tuning = nullptr;
+  // Conversations and marks, where they are kept; null: they are not.
+  RequestLog* request_log = nullptr;
   // No new requests are taken: ApiError 503.
   std::atomic<bool> stops = false;
 };

@@ -84,3 +84,4 @@ echo "-- tests/interop/tensorboard_test.py"
   --dataset tests/golden/train-20/data.jsonl || status=$?
 [ $status -eq 0 ] || [ $status -eq 77 ]
 run tests/interop/report_test.mjs --qlora "$qlora"
+run tests/interop/serve_page_test.mjs --qlora "$qlora"

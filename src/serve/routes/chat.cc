@@ -10,6 +10,7 @@
 
 #include "io/json.h"
 #include "serve/http/event_stream.h"
+#include "serve/request_log.h"
 #include "serve/routes/chat_request.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
@@ -84,6 +85,7 @@ class ChatAnswer final : public ChoiceSet {
   }
 
   void Finish(const AnswerUsage& usage) override {
+    if (server().request_log != nullptr) Keep();
     if (!stream_) {
       OrderedJson answer = head_;
       answer["choices"] = OrderedJson::array();
@@ -173,12 +175,30 @@ class ChatAnswer final : public ChoiceSet {
     stream_->Data(FormatJson(chunk));
   }
 
-  OrderedJson Whole(std::int64_t i) {
-    ChatChoice& choice = choices_[i];
-    OrderedJson message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+  static OrderedJson MessageOf(const ChatChoice& choice) {
+    OrderedJson message = {{"role", "assistant"}, {"content", choice.text}};
     if (choice.text.empty() && !choice.calls.empty()) message["content"] = nullptr;
     if (!choice.thought.empty()) message["reasoning_content"] = choice.thought;
-    if (!choice.calls.empty()) message["tool_calls"] = std::move(choice.calls);
+    if (!choice.calls.empty()) message["tool_calls"] = choice.calls;
+    return message;
+  }
+
+  void Keep() {
+    std::vector<LoggedAnswer> answers;
+    for (const ChatChoice& choice : choices_) {
+      answers.push_back(
+          {.message = MessageOf(choice), .is_whole = choice.finish_reason != "length"});
+    }
+    server().request_log->Keep(
+        head_["id"].get<std::string>(),
+        {.messages = request_.conversation.messages, .tools = request_.conversation.tools},
+        answers);
+  }
+
+  OrderedJson Whole(std::int64_t i) {
+    ChatChoice& choice = choices_[i];
+    OrderedJson message = MessageOf(choice);
+    message["refusal"] = nullptr;
     OrderedJson whole = {{"index", i}, {"message", std::move(message)}, {"logprobs", nullptr}};
     if (request_.generation.top_logprobs) whole["logprobs"] = AsContent(std::move(choice.logprobs));
     whole["finish_reason"] = choice.finish_reason;
@@ -200,7 +220,6 @@ void AddChatRoutes(RouteTable& table, Server& server) {
     ChatRequest request = ReadChat(RequestFields(json), server.models, server.options);
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
-    if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
     std::vector<GenerationRequest> requests;
     for (std::int64_t i = 0; i < request.choices; ++i) {
       GenerationRequest& one = requests.emplace_back(request.generation);

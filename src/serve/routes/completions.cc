@@ -236,7 +236,6 @@ void AddCompletionRoutes(RouteTable& table, Server& server) {
     CompletionRequest request = ReadCompletion(RequestFields(json), server.models);
     NoteAnswer(*reply, request.model->name,
                fmt::format("seed {}", request.generation.options.seed));
-    if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
     std::vector<GenerationRequest> requests = RequestsOf(request);
     const std::int64_t choices = request.choices;
     std::make_shared<CompletionAnswer>(server, std::move(reply), std::move(request), http.id)

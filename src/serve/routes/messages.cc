@@ -188,13 +188,13 @@ void AnswerMessage(Server& server, const HttpRequest& http, const HttpReplyPtr& 
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
-  if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
   try {
-    std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id, model->name,
-                                    prompt_tokens, streams)
-        ->Start(std::move(requests), 1);
+    const auto answer = std::make_shared<MessageAnswer>(server, reply, std::move(parts), http.id,
+                                                        model->name, prompt_tokens, streams);
+    answer->KeepAs("msg_" + http.id, {.messages = request.messages, .tools = request.tools});
+    answer->Start(std::move(requests), 1);
   } catch (const ApiError& error) {
     if (error.code != "context_length_exceeded") throw;
     // Clients look for these words.

@@ -258,13 +258,13 @@ void AnswerResponse(Server& server, const HttpRequest& http, const HttpReplyPtr&
   generation.keeps_special_tokens = prompt.keeps_special_tokens;
   generation.prompt = std::move(prompt.tokens);
   NoteAnswer(*reply, model->name, fmt::format("seed {}", generation.options.seed));
-  if (server.options.log_requests) server.log(fmt::format("{} {}", http.id, FormatJson(json)));
   OrderedJson response = NewResponse(http.id, model->name, body, generation);
   std::vector<GenerationRequest> requests;
   requests.push_back(std::move(generation));
-  std::make_shared<ResponseAnswer>(server, reply, std::move(parts), http.id, std::move(response),
-                                   streams, model->tokenizer)
-      ->Start(std::move(requests), 1);
+  const auto answer = std::make_shared<ResponseAnswer>(
+      server, reply, std::move(parts), http.id, std::move(response), streams, model->tokenizer);
+  answer->KeepAs("resp_" + http.id, {.messages = request.messages, .tools = request.tools});
+  answer->Start(std::move(requests), 1);
 }
 
 }  // namespace

@@ -73,6 +73,11 @@ void AddMessageRoutes(RouteTable& table, Server& server);
 void AddDecisionRoutes(RouteTable& table, Server& server);
 void AddFileRoutes(RouteTable& table, Server& server);
 void AddJobRoutes(RouteTable& table, Server& server);
+void AddPageRoutes(RouteTable& table, Server& server);
+void AddFeedbackRoutes(RouteTable& table, Server& server);
+
+// Of the page itself, which anybody may read; what it shows needs the key.
+std::vector<std::string> PagePaths();
 
 }  // namespace qlora
 

@@ -1,0 +1,156 @@
+#include "serve/request_log.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <exception>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/file.h"
+#include "serve/api_error.h"
+
+namespace qlora {
+namespace {
+
+constexpr const char* kKinds[] = {"chats", "marks", "edits"};
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() { close(fd_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+OrderedJson ConversationLine(const OrderedJson& question, OrderedJson answer) {
+  OrderedJson line = {{"messages", question.at("messages")}};
+  line["messages"].push_back(std::move(answer));
+  if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
+  return line;
+}
+
+OrderedJson JudgementLine(const OrderedJson& question, OrderedJson answer, bool is_good) {
+  OrderedJson line = {{"prompt", question.at("messages")},
+                      {"completion", OrderedJson::array({std::move(answer)})},
+                      {"label", is_good}};
+  if (!question.at("tools").is_null()) line["tools"] = question.at("tools");
+  return line;
+}
+
+}  // namespace
+
+RequestLog::RequestLog(std::filesystem::path folder, Workers& workers,
+                       std::function<void(const std::string&)> log,
+                       std::function<std::int64_t()> now, RequestLogLimits limits)
+    : folder_(std::move(folder)),
+      workers_(workers),
+      log_(std::move(log)),
+      now_(now ? std::move(now) : [] { return static_cast<std::int64_t>(std::time(nullptr)); }),
+      limits_(limits) {
+  MakeDirectories(folder_);
+  for (const char* kind : kKinds) Descriptor(OpenForWriting(FileOf(kind), OpenMode::kAppend));
+}
+
+std::filesystem::path RequestLog::FileOf(std::string_view kind) const {
+  return folder_ /
+         fmt::format("{}-{:%Y-%m-%d}.jsonl", kind, fmt::gmtime(static_cast<std::time_t>(now_())));
+}
+
+bool RequestLog::Write(std::string_view kind, const std::string& lines) {
+  const std::lock_guard lock(writing_);
+  const std::filesystem::path path = FileOf(kind);
+  const Descriptor file(OpenForWriting(path, OpenMode::kAppend));
+  const std::int64_t size = lseek(file.get(), 0, SEEK_END);
+  if (size + std::ssize(lines) > limits_.file_bytes) return false;
+  try {
+    internal::WriteAll(file.get(), path, -1, std::as_bytes(std::span(lines)));
+  } catch (const Error&) {
+    // Nothing of a line rather than a part of it.
+    if (ftruncate(file.get(), size) != 0) log_(fmt::format("error: {} is damaged", path.string()));
+    throw;
+  }
+  return true;
+}
+
+void RequestLog::Keep(const std::string& id, const LoggedQuestion& question,
+                      const std::vector<LoggedAnswer>& answers) {
+  OrderedJson all = {{"messages", question.messages},
+                     {"tools", question.tools},
+                     {"answers", OrderedJson::array()}};
+  std::string lines;
+  for (const LoggedAnswer& answer : answers) {
+    all["answers"].push_back(answer.message);
+    if (answer.is_whole) lines += FormatJson(ConversationLine(all, answer.message)) + "\n";
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    Entry entry = {.text = FormatJson(all),
+                   .is_judged = std::vector<bool>(answers.size()),
+                   .is_edited = std::vector<bool>(answers.size())};
+    const auto [at, is_new] = entries_.emplace(id, std::move(entry));
+    if (is_new) {
+      bytes_ += std::ssize(at->second.text);
+      order_.push_back(id);
+      Forget();
+    }
+  }
+  if (lines.empty()) return;
+  workers_.Run([this, lines = std::move(lines)] {
+    try {
+      if (!Write("chats", lines)) {
+        log_(fmt::format("warning: {} is full: a conversation is not kept",
+                         FileOf("chats").string()));
+      }
+    } catch (const std::exception& error) {
+      log_(fmt::format("error: a conversation is not kept: {}", error.what()));
+    }
+  });
+}
+
+void RequestLog::Forget() {
+  while (std::ssize(order_) > limits_.answers || bytes_ > limits_.answer_bytes) {
+    const auto oldest = entries_.find(order_.front());
+    bytes_ -= std::ssize(oldest->second.text);
+    entries_.erase(oldest);
+    order_.pop_front();
+  }
+}
+
+void RequestLog::Mark(const std::string& id, std::int64_t choice, AnswerMark mark,
+                      const std::string& edited) {
+  const std::lock_guard lock(mutex_);
+  const auto at = entries_.find(id);
+  if (at == entries_.end() || choice >= std::ssize(at->second.is_judged)) {
+    throw ApiError(404,
+                   fmt::format("there is no such answer here: the newest {} that came to their end "
+                               "can be marked",
+                               limits_.answers),
+                   "id");
+  }
+  const bool is_edit = mark == AnswerMark::kEdited;
+  std::vector<bool>& marked = is_edit ? at->second.is_edited : at->second.is_judged;
+  if (marked[choice]) throw ApiError(409, "the answer has such a mark already", "mark");
+  const OrderedJson all = ParseOrderedJson(at->second.text, "a kept answer");
+  OrderedJson answer = all.at("answers").at(choice);
+  OrderedJson line;
+  if (is_edit) {
+    line = ConversationLine(all, {{"role", "assistant"}, {"content", edited}});
+  } else {
+    line = JudgementLine(all, std::move(answer), mark == AnswerMark::kUp);
+  }
+  if (!Write(is_edit ? "edits" : "marks", FormatJson(line) + "\n")) {
+    throw ApiError(503, "the file of today's marks is full");
+  }
+  marked[choice] = true;
+}
+
+}  // namespace qlora
