@@ -110,11 +110,13 @@ class ServeVerb : public Verb {
                              options_.page ? " (a page to try the models in a browser)" : ""));
     const bool has_key = !options_.api_key.empty() || !options_.api_key_file.empty();
     const char* key = has_key ? " -H 'Authorization: Bearer KEY'" : "";
+    const ServedModelPtr model = server.models().All().back();
+    const bool chats = model->prompts->chat() != nullptr;
     console.err << fmt::format(
-        "to try it: curl {}/v1/chat/completions -H 'Content-Type: application/json'{} -d "
-        "'{{\"model\": \"{}\", \"messages\": [{{\"role\": \"user\", \"content\": "
-        "\"Hello\"}}]}}'\n",
-        url, key, server.models().All().back()->name);
+        "to try it: curl {}/v1/{} -H 'Content-Type: application/json'{} -d '{{\"model\": \"{}\", "
+        "{}}}'\n",
+        url, chats ? "chat/completions" : "completions", key, model->name,
+        chats ? R"("messages": [{"role": "user", "content": "Hello"}])" : R"("prompt": "Hello")");
     console.err << std::flush;
   }
 
