@@ -3,10 +3,13 @@
 // limit can be compared between machines, a time cannot.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <iterator>
 #include <new>
+#include <string_view>
 
 #include "base/check.h"
 #include "bench/bench_blocks.h"
@@ -100,8 +103,10 @@ class Measurements {
     for (const Option& option : table_->options()) {
       const auto* number = std::get_if<std::int64_t*>(&option.value);
       if (number == nullptr) continue;
-      // Both may be 0: as many threads as there are cores, and as many layers as the shape has.
-      if (**number == 0 && (option.name == "threads" || option.name == "num_hidden_layers")) {
+      // These may be 0: as many threads as there are cores, as many layers as the shape has, no
+      // adapter.
+      constexpr std::string_view kMayBeNone[] = {"threads", "num_hidden_layers", "adapters"};
+      if (**number == 0 && std::ranges::find(kMayBeNone, option.name) != std::end(kMayBeNone)) {
         continue;
       }
       if (**number < 1 || **number > kMostCount) {

@@ -285,15 +285,29 @@ TEST(PassInputsTest, WrongRangesAreRefused) {
   EXPECT_THROW(LossAndGradient(decoder, runner.Prepare(), runner.activations(), adapter), Error);
 }
 
-TEST(PassInputsTest, ExpertsTakeOneAdapter) {
-  DecoderConfig config = TinyConfig();
-  config.moe = {4, 2, true};
-  const auto backend = MakeReferenceBackend();
-  const RandomWeights weights(config, DType::kF32, 3);
-  const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
-  const LoraAdapter adapter = RandomAdapter(config, 2, DType::kF32, 5);
-  const Batch batch = RandomBatch(config, {4, 4}, 9);
-  EXPECT_THROW(LogProbs(decoder, batch, {{&adapter, 0, 4}}, {&adapter}), Error);
+// On the definitions, so that results are the same bits.
+TEST(PassInputsTest, ExpertsTakeTheAdapterOfEachRow) {
+  for (const bool has_bias : {false, true}) {
+    DecoderConfig config = TinyConfig();
+    config.moe = {4, 2, true};
+    config.mlp_bias = has_bias;
+    const auto backend = MakeReferenceBackend();
+    const RandomWeights weights(config, DType::kF32, 3);
+    const Decoder decoder(*backend, config, weights.get(), kFloat, 16);
+    const LoraAdapter narrow = RandomAdapter(config, 2, DType::kF32, 5);
+    const LoraAdapter wide = RandomAdapter(config, 3, DType::kF32, 6);
+    const Batch batch = RandomBatch(config, {4, 5, 3}, 9);
+    const Adapters of_sequence = {&wide, nullptr, &narrow};
+    std::vector<double> separate;
+    std::vector<AdapterRows> ranges;
+    for (std::int64_t s = 0; s < batch.sequences(); ++s) {
+      const Batch one = SequenceOf(batch, s);
+      Append(LogProbs(decoder, one, ForAllRows(of_sequence[s], one.rows()), {&narrow, &wide}),
+             separate);
+      ranges.push_back({of_sequence[s], batch.sequence_begin[s], one.rows()});
+    }
+    EXPECT_EQ(LogProbs(decoder, batch, ranges, {&narrow, &wide}), separate);
+  }
 }
 
 }  // namespace

@@ -40,11 +40,10 @@ HWY_INLINE void StoreDots(const __m512 (&sum)[kRows][kCount], const DotProduct& 
   }
 }
 
-// Each sum is two: one of the first 32 columns of every 64, one of the others.
-//
-// Up to kMostPairedSums rows of x: both at once, one row of the weight after the other, as memory
-// is fastest.
-constexpr int kMostPairedSums = 2;
+constexpr Index kAhead = 2048;  // values to the prefetched ones, at least
+
+// Each sum is two: one of the first 32 columns of every 64, one of the others. Both at once, one
+// row of the weight after the other.
 template <int kCount>
 void DotPairedSums(const ConstMatrixView& rows, const DotProduct& p) {
   for (Index r = 0; r < p.rows; ++r) {
@@ -63,13 +62,11 @@ void DotPairedSums(const ConstMatrixView& rows, const DotProduct& p) {
     };
     Index k = 0;
     for (; k + 64 <= p.k; k += 64) {
-      _mm_prefetch(row + k + 2048, _MM_HINT_T0);
-      _mm_prefetch(row + k + 2080, _MM_HINT_T0);
+      _mm_prefetch(row + k + kAhead, _MM_HINT_T0);
+      _mm_prefetch(row + k + kAhead + 32, _MM_HINT_T0);
       add(_mm512_loadu_si512(row + k), _mm512_loadu_si512(row + k + 32));
     }
-    if (k < p.k) {
-      add(LoadFirst(row + k, p.k - k), LoadFirst(row + k + 32, p.k - k - 32));
-    }
+    if (k < p.k) add(LoadFirst(row + k, p.k - k), LoadFirst(row + k + 32, p.k - k - 32));
 #pragma GCC unroll 8
     for (int m = 0; m < kCount; ++m) {
       p.out[m * p.out_stride + r] = _mm512_reduce_add_ps(_mm512_add_ps(sum[m][0], sum[m][1]));
@@ -77,13 +74,13 @@ void DotPairedSums(const ConstMatrixView& rows, const DotProduct& p) {
   }
 }
 
-// For more rows of x: kRows rows of the weight, from row r on, share the loaded values of x, which
-// come from the second-level cache. Sums of the first columns, then of the others, so that all are
-// in registers.
+// For more rows of x: kRows rows of the weight, from row r on, share the loaded values of x. The
+// sums of the first columns, then those of the others, so that all are in registers. Memory is
+// fastest in one long stream: lines are prefetched in their order, whichever row they are of.
 template <int kCount, int kRows>
 HWY_INLINE void DotSplitSums(const ConstMatrixView& rows, const DotProduct& p, Index r) {
   const auto* row = static_cast<const std::uint16_t*>(rows.data) + r * rows.stride;
-  const Index ahead = kRows * rows.stride;
+  const std::uint16_t* ahead = row + std::max<Index>(kAhead, kRows * rows.stride);
   alignas(64) float first[kRows][kCount][16];
 #pragma GCC unroll 2
   for (int half = 0; half < 2; ++half) {
@@ -105,9 +102,9 @@ HWY_INLINE void DotSplitSums(const ConstMatrixView& rows, const DotProduct& p, I
     for (; k + 32 <= p.k; k += 64) {
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        const auto* at = row + i * rows.stride + k;
-        _mm_prefetch(at + ahead, _MM_HINT_T0);
-        weights[i] = _mm512_loadu_si512(at);
+        _mm_prefetch(ahead, _MM_HINT_T1);
+        ahead += 32;
+        weights[i] = _mm512_loadu_si512(row + i * rows.stride + k);
       }
       add(weights);
     }
@@ -133,9 +130,8 @@ HWY_INLINE void DotSplitSums(const ConstMatrixView& rows, const DotProduct& p, I
 
 template <int kCount>
 void DotRowsOf(const ConstMatrixView& rows, const DotProduct& p) {
-  if constexpr (kCount <= kMostPairedSums) return DotPairedSums<kCount>(rows, p);
-  // As many as keep sums and values in registers.
-  constexpr int kRows = 3;
+  if constexpr (kCount <= 4) return DotPairedSums<kCount>(rows, p);
+  constexpr int kRows = 24 / kCount;  // that keep sums and values in registers
   Index r = 0;
   for (; r + kRows <= p.rows; r += kRows) DotSplitSums<kCount, kRows>(rows, p, r);
   for (; r < p.rows; ++r) DotSplitSums<kCount, 1>(rows, p, r);
