@@ -343,15 +343,16 @@ TEST(ProcessTrainerTest, ReturnsTheExitCodeAndWhatWasPrinted) {
 
 TEST(ProcessTrainerTest, StopsByTheSignalsOfTraining) {
   const TemporaryFolder folder;
-  TrainingTask task{.arguments = {"-c", "trap 'exit 130' TERM; while :; do sleep 0.01; done"},
+  const std::filesystem::path ready = folder / "ready";
+  TrainingTask task{.arguments = {"-c", "trap 'exit 130' TERM; : >'" + ready.string() +
+                                            "'; while :; do sleep 0.01; done"},
                     .run = folder / "run",
                     .output = folder / "out",
                     .log = folder / "log"};
   const Trainer trainer = ProcessTrainer("/bin/sh");
-  int asked = 0;
-  // The first signals may come before the trap is set.
+  // A signal before the trap is set would end the shell.
   const auto checkpoint = [&] {
-    return ++asked < 10 ? StopRequest::kNone : StopRequest::kCheckpoint;
+    return std::filesystem::exists(ready) ? StopRequest::kCheckpoint : StopRequest::kNone;
   };
   EXPECT_EQ(trainer(task, checkpoint).exit_code, 130);
   EXPECT_EQ(trainer(task, [] { return StopRequest::kNow; }).exit_code, 137);

@@ -90,6 +90,7 @@ TEST_F(RunningServerTest, DrainsAndEnds) {
   TestClient client(server_->port());
   EXPECT_EQ(client.Get("/health").status, 200);
   EXPECT_TRUE(server_->Drain(std::chrono::minutes(1)));
+  EXPECT_TRUE(client.IsEnded());
   EXPECT_FALSE(TestClient(server_->port()).is_connected());
   server_.reset();
 }
