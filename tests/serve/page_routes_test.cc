@@ -70,7 +70,8 @@ TEST_F(PageRoutesTest, ShowsRunsBeneathOneFolder) {
         << name;
   }
   Json names = Json::array();
-  for (const Json& run : Ask("GET", "/runs")->json()["data"]) names.push_back(run["name"]);
+  const Json list = Ask("GET", "/runs")->json();
+  for (const Json& run : list["data"]) names.push_back(run["name"]);
   EXPECT_EQ(names, Json::array({"one"}));
 }
 
