@@ -75,7 +75,7 @@ took "sanitized models"
 scripts/fuzz.sh 4000x 1
 took "fuzzers"
 beside scripts/package.sh
-build tsan base_tests backend_tests train_tests
+build tsan base_tests backend_tests serve_tests train_tests
 took "build for the thread sanitizer"
 TSAN_OPTIONS=suppressions=$PWD/tests/tsan_suppressions.txt run_tests tsan
 took "threads"
