@@ -122,7 +122,7 @@ constexpr auto kForeignVerbs = std::to_array<ForeignVerb>({
      "write `qlora generate MODEL \"PROMPT\" --adapter ADAPTER`"},
     {"preprocess prepare show-data data",
      "write `qlora inspect --dataset FILE --model MODEL`, which shows what is trained on"},
-    {"serve server api", "there is no server: export a GGUF file and run llama-server on it"},
+    {"server api openai", "write `qlora serve MODEL --adapter NAME=ADAPTER`"},
     {"download fetch", "write `qlora pull ORG/NAME`, then give ORG/NAME as the model"},
     {"login", "no login is needed: `qlora pull` reads the token from HF_TOKEN"},
     {"push upload", "nothing leaves this machine: run `hf upload` on the folder"},

@@ -8,6 +8,7 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <future>
 #include <random>
 #include <thread>
 #include <utility>
@@ -87,14 +88,17 @@ class HttpServer::Impl {
   std::int64_t open_requests() const { return core_.open_requests; }
 
   void Drain() {
-    core_.thread->Run([this] {
+    std::promise<void> done;
+    core_.thread->Run([this, &done] {
       core_.drains = true;
       error_code error;
       acceptor_.close(error);
       // Connections leave the set as they are closed.
       const auto connections = core_.connections;
       for (const auto& connection : connections) connection->Drain();
+      done.set_value();
     });
+    done.get_future().wait();
   }
 
  private:

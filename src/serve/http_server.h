@@ -112,7 +112,7 @@ class HttpServer {
 
   std::int64_t port() const;
   // Takes no further connections and ends kept ones that ask nothing; requests that are being
-  // answered go on.
+  // answered go on. Not from a handler.
   void Drain();
   // Requests that are not answered yet.
   std::int64_t open_requests() const;

@@ -44,9 +44,9 @@ enum class AnswerMark { kUp, kDown, kEdited };
 
 class RequestLog {
  public:
-  // Makes the folder, and shows that files can be made in it. workers: write what is kept; all must
-  // outlive this. log: what could not be written. now: seconds since 1970. Errors: InvalidInput,
-  // Runtime.
+  // Makes the folder, and shows that files can be made in it. workers: write what is kept, and must
+  // have done so before this is destroyed. log: what could not be written. now: seconds since 1970.
+  // Errors: InvalidInput, Runtime.
   RequestLog(std::filesystem::path folder, Workers& workers,
              std::function<void(const std::string& line)> log,
              std::function<std::int64_t()> now = {}, RequestLogLimits limits = {});

@@ -391,7 +391,7 @@ TEST(ForeignVerb, NamesTheRightOne) {
                                      {"sft", "qlora train"},
                                      {"lora", "qlora train"},
                                      {"perplexity", "qlora eval"},
-                                     {"serve", "llama-server"},
+                                     {"server", "qlora serve"},
                                      {"download", "qlora pull"},
                                      {"preprocess", "qlora inspect"},
                                      {"continue", "qlora resume OUTPUT_DIR"}}) {

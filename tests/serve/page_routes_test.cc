@@ -72,7 +72,7 @@ TEST_F(PageRoutesTest, ShowsRunsBeneathOneFolder) {
   Json names = Json::array();
   const Json list = Ask("GET", "/runs")->json();
   for (const Json& run : list["data"]) names.push_back(run["name"]);
-  EXPECT_EQ(names, Json::array({"one"}));
+  EXPECT_EQ(names, Json::array({"one"})) << list.dump();
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ TEST_F(RequestLogTest, OldAnswersAreForgotten) {
   RequestLog small = Make({.answer_bytes = 10});
   small.Keep("a", question, answers);
   EXPECT_EQ(StatusOf([&] { small.Mark("a", 0, AnswerMark::kUp, ""); }), 404);
+  Lines("chats-2026-11-29.jsonl");  // the workers are done
 }
 
 TEST_F(RequestLogTest, AFullFileTakesNoPartOfALine) {
