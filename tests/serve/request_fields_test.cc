@@ -65,7 +65,7 @@ TEST(RequestFields, NothingIsConverted) {
       const bool is_absent = kind == "none" || kind == "lacking";
       const bool is_number = takes == "whole number" && kind == "number";
       const bool is_right = is_absent || is_number || takes.starts_with(kind);
-      const ApiError error = ErrorOf([&] { read(name); });
+      const ApiError error = ErrorOf([&read = read, &name] { read(name); });
       EXPECT_EQ(error.status, is_right ? 0 : 400) << name << " as " << takes;
       EXPECT_EQ(error.param, is_right ? "" : "body." + kind);
     }
