@@ -152,6 +152,8 @@ void AttackHub(const Body& body) {
 }
 
 void CheckHub(std::string_view answers) {
+  // An answer that has the word may send the client to an address that has it.
+  if (answers.find("secret") != std::string_view::npos) return;
   static FakeHub& hub = *new FakeHub;  // its thread never ends
   static const HubSettings settings{.endpoint = hub.url(), .token = "secret", .token_source = "x"};
   static HttpClient client({.endpoint = hub.url(),
