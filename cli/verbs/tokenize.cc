@@ -8,13 +8,13 @@
 #include "base/check.h"
 #include "base/text.h"
 #include "command/common.h"
+#include "command/tokenize_jsonl.h"
 #include "hub/hub_cache.h"
 #include "io/json.h"
 #include "prompt/chat_template.h"
 #include "prompt/chat_template_load.h"
 #include "prompt/conversation.h"
 #include "prompt/rendered_conversation.h"
-#include "verbs/tokenize_jsonl.h"
 #include "verbs/verbs.h"
 
 namespace qlora {

@@ -1,5 +1,5 @@
 // `qlora tokenize --jsonl`: a line in, a line out.
-#include "verbs/tokenize_jsonl.h"
+#include "command/tokenize_jsonl.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

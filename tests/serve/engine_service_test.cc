@@ -13,7 +13,7 @@
 #include "qlora/model.h"
 #include "serve/api_error.h"
 #include "serve/loaded_models.h"
-#include "serve/routes/sampling_fields.h"
+#include "serve/requests/sampling_fields.h"
 #include "serve/tiny_model.h"
 
 namespace qlora {

@@ -12,11 +12,11 @@
 #include "prompt/prompt_renderer.h"
 #include "serve/http/event_stream.h"
 #include "serve/request_fields.h"
-#include "serve/routes/chat_request.h"
+#include "serve/requests/chat_request.h"
+#include "serve/requests/sampling_fields.h"
 #include "serve/routes/choice_set.h"
 #include "serve/routes/logprob_json.h"
 #include "serve/routes/routes.h"
-#include "serve/routes/sampling_fields.h"
 
 namespace qlora {
 namespace {

@@ -10,10 +10,10 @@
 #include "io/json.h"
 #include "serve/answers/argument_text.h"
 #include "serve/http/event_stream.h"
-#include "serve/routes/message_request.h"
+#include "serve/requests/message_request.h"
+#include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
 #include "serve/routes/routes.h"
-#include "serve/routes/sampling_fields.h"
 
 namespace qlora {
 namespace {

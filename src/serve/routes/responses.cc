@@ -11,10 +11,10 @@
 
 #include "io/json.h"
 #include "serve/http/event_stream.h"
+#include "serve/requests/response_request.h"
+#include "serve/requests/sampling_fields.h"
 #include "serve/routes/parted_answer.h"
-#include "serve/routes/response_request.h"
 #include "serve/routes/routes.h"
-#include "serve/routes/sampling_fields.h"
 
 namespace qlora {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "serve/request_fields.h"
-#include "serve/routes/chat_request.h"
-#include "serve/routes/conversation_request.h"
+#include "serve/requests/chat_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/routes/routes.h"
 #include "serve/token_bytes.h"
 #include "unicode/unicode.h"

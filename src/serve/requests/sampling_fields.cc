@@ -1,4 +1,4 @@
-#include "serve/routes/sampling_fields.h"
+#include "serve/requests/sampling_fields.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "serve/routes/message_request.h"
+#include "serve/requests/message_request.h"
 
 #include <fmt/format.h>
 

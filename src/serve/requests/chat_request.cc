@@ -1,4 +1,4 @@
-#include "serve/routes/chat_request.h"
+#include "serve/requests/chat_request.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "serve/api_error.h"
-#include "serve/routes/sampling_fields.h"
+#include "serve/requests/sampling_fields.h"
 
 namespace qlora {
 namespace {

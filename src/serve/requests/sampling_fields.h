@@ -1,6 +1,6 @@
 // The fields of a request that say how tokens are chosen, and where an answer ends.
-#ifndef QLORA_SERVE_ROUTES_SAMPLING_FIELDS_H_
-#define QLORA_SERVE_ROUTES_SAMPLING_FIELDS_H_
+#ifndef QLORA_SERVE_REQUESTS_SAMPLING_FIELDS_H_
+#define QLORA_SERVE_REQUESTS_SAMPLING_FIELDS_H_
 
 #include <cstdint>
 #include <limits>
@@ -31,4 +31,4 @@ std::int64_t ChoiceSeed(std::int64_t seed, std::int64_t i);
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ROUTES_SAMPLING_FIELDS_H_
+#endif  // QLORA_SERVE_REQUESTS_SAMPLING_FIELDS_H_

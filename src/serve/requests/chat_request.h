@@ -1,12 +1,12 @@
 // The body of a chat completion.
-#ifndef QLORA_SERVE_ROUTES_CHAT_REQUEST_H_
-#define QLORA_SERVE_ROUTES_CHAT_REQUEST_H_
+#ifndef QLORA_SERVE_REQUESTS_CHAT_REQUEST_H_
+#define QLORA_SERVE_REQUESTS_CHAT_REQUEST_H_
 
 #include <cstdint>
 
 #include "serve/generation_service.h"
 #include "serve/request_fields.h"
-#include "serve/routes/conversation_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/serve_options.h"
 #include "serve/served_models.h"
 
@@ -34,4 +34,4 @@ ChatRequest ReadChat(const RequestFields& body, const ServedModels& models,
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ROUTES_CHAT_REQUEST_H_
+#endif  // QLORA_SERVE_REQUESTS_CHAT_REQUEST_H_

@@ -1,4 +1,4 @@
-#include "serve/routes/response_request.h"
+#include "serve/requests/response_request.h"
 
 #include <fmt/format.h>
 

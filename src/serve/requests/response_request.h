@@ -1,10 +1,10 @@
 // Reads requests of OpenAI's responses: what is asked, as chat completions say it.
-#ifndef QLORA_SERVE_ROUTES_RESPONSE_REQUEST_H_
-#define QLORA_SERVE_ROUTES_RESPONSE_REQUEST_H_
+#ifndef QLORA_SERVE_REQUESTS_RESPONSE_REQUEST_H_
+#define QLORA_SERVE_REQUESTS_RESPONSE_REQUEST_H_
 
 #include "io/json_fwd.h"
 #include "serve/request_fields.h"
-#include "serve/routes/conversation_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/served_models.h"
 
 namespace qlora {
@@ -15,4 +15,4 @@ ConversationRequest ReadResponseRequest(const RequestFields& body, const ServedM
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ROUTES_RESPONSE_REQUEST_H_
+#endif  // QLORA_SERVE_REQUESTS_RESPONSE_REQUEST_H_

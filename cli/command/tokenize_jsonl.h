@@ -1,6 +1,6 @@
 // `qlora tokenize --jsonl`: JSON strings in, ids and their text out, line by line.
-#ifndef QLORA_CLI_VERBS_TOKENIZE_JSONL_H_
-#define QLORA_CLI_VERBS_TOKENIZE_JSONL_H_
+#ifndef QLORA_CLI_COMMAND_TOKENIZE_JSONL_H_
+#define QLORA_CLI_COMMAND_TOKENIZE_JSONL_H_
 
 #include <iosfwd>
 #include <string>
@@ -17,4 +17,4 @@ void TokenizeJsonl(const Tokenizer& tokenizer, std::istream& in, const std::stri
 
 }  // namespace qlora
 
-#endif  // QLORA_CLI_VERBS_TOKENIZE_JSONL_H_
+#endif  // QLORA_CLI_COMMAND_TOKENIZE_JSONL_H_

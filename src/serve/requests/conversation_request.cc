@@ -1,4 +1,4 @@
-#include "serve/routes/conversation_request.h"
+#include "serve/requests/conversation_request.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "verbs/tokenize_jsonl.h"
+#include "command/tokenize_jsonl.h"
 
 #include <algorithm>
 #include <cstdint>

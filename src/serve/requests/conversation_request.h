@@ -1,7 +1,7 @@
 // What chat completions, responses and messages ask alike: a conversation, tools, and how the
 // answer is read.
-#ifndef QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_
-#define QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_
+#ifndef QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
+#define QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -57,4 +57,4 @@ AnswerParts PartsOf(const ServedModel& model, const ConversationRequest& request
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ROUTES_CONVERSATION_REQUEST_H_
+#endif  // QLORA_SERVE_REQUESTS_CONVERSATION_REQUEST_H_

@@ -1,9 +1,9 @@
 // Reads requests of Anthropic's messages: what is asked, as chat completions say it.
-#ifndef QLORA_SERVE_ROUTES_MESSAGE_REQUEST_H_
-#define QLORA_SERVE_ROUTES_MESSAGE_REQUEST_H_
+#ifndef QLORA_SERVE_REQUESTS_MESSAGE_REQUEST_H_
+#define QLORA_SERVE_REQUESTS_MESSAGE_REQUEST_H_
 
 #include "serve/request_fields.h"
-#include "serve/routes/conversation_request.h"
+#include "serve/requests/conversation_request.h"
 #include "serve/served_models.h"
 
 namespace qlora {
@@ -13,4 +13,4 @@ ConversationRequest ReadMessageRequest(const RequestFields& body, const ServedMo
 
 }  // namespace qlora
 
-#endif  // QLORA_SERVE_ROUTES_MESSAGE_REQUEST_H_
+#endif  // QLORA_SERVE_REQUESTS_MESSAGE_REQUEST_H_
