@@ -73,6 +73,25 @@ class PrepackingBackend final : public BackendDecorator {
   PrepackCounts& counts_;
 };
 
+// The backend of the processor without an order of its own for weights that generate. The order of a
+// weight decides the order of sums, so that results of this one are those of PrepackingBackend.
+class StoredOrderBackend final : public BackendDecorator {
+ public:
+  explicit StoredOrderBackend(std::unique_ptr<Backend> other)
+      : BackendDecorator(*other), other_(std::move(other)) {}
+
+  std::size_t PrepackedBytes(const QuantizedView&) const override { return 0; }
+
+ private:
+  std::unique_ptr<Backend> other_;
+};
+
+inline BackendFactory::Ptr StoredOrderBackends() {
+  return BackendsBy([](Context& context, DType compute) {
+    return std::make_unique<StoredOrderBackend>(MakeCpuBackend(context, compute));
+  });
+}
+
 // Guarded backends whose weights are prepacked. They count in `counts`, which must outlive them.
 inline BackendFactory::Ptr PrepackingBackends(PrepackCounts& counts) {
   return GuardedBackends(BackendsBy([&counts](Context& context, DType compute) {

@@ -215,7 +215,7 @@ TEST_F(GuardedConvertTest, PrepackedWeights) {
       options.compute_dtype = compute;
       options.copy_weights = true;
       PrepackCounts counts;
-      EXPECT_EQ(Answers(BackendFactory::Of("cpu"), options),
+      EXPECT_EQ(Answers(StoredOrderBackends(), options),
                 Answers(PrepackingBackends(counts), options));
       EXPECT_GT(counts.packed, 0);
       EXPECT_GT(counts.read, counts.packed);
