@@ -42,11 +42,20 @@ std::int64_t CommonTokens(std::span<const std::int32_t> a, std::span<const std::
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
+std::int64_t ShortPrompt(const DecoderWeights& weights) {
+  const WeightView& first = weights.layers.front().linears.qkv.front().weight;
+  return first.prepacked != nullptr ? kShortPromptPrepacked : kShortPrompt;
+}
+
 }  // namespace
 
 struct Engine::Sequence {
-  Sequence(RequestId number, EngineRequest asked)
-      : id(number), request(std::move(asked)), sampler(request.options), ids(request.prompt) {
+  Sequence(RequestId number, EngineRequest asked, std::int64_t longest_short)
+      : id(number),
+        request(std::move(asked)),
+        sampler(request.options),
+        ids(request.prompt),
+        short_prompt(longest_short) {
     ReadFrom(0);
   }
 
@@ -59,13 +68,14 @@ struct Engine::Sequence {
   // All tokens from `first` on are to be read.
   void ReadFrom(std::int64_t first) {
     passed = first;
-    prompt_end = length() > kShortPrompt ? length() : 0;
+    prompt_end = length() > short_prompt ? length() : 0;
   }
 
   RequestId id;
   EngineRequest request;
   Sampler sampler;
   std::vector<std::int32_t> ids;  // of prompt and answer
+  std::int64_t short_prompt = 0;  // the length up to which a prompt is short
   std::int64_t slot = -1;
   std::int64_t passed = 0;       // tokens whose state is in the slot
   std::int64_t prompt_end = 0;   // tokens before it are rows of kMany
@@ -80,6 +90,7 @@ Engine::Engine(const Decoder& decoder, EvalMemory& passes, const StatePool& pool
       passes_(passes),
       pool_(pool),
       max_rows_(max_rows),
+      short_prompt_(ShortPrompt(decoder.weights())),
       kept_(pool.slots),
       free_slots_(pool.slots) {
   std::iota(free_slots_.begin(), free_slots_.end(), 0);
@@ -88,7 +99,7 @@ Engine::Engine(const Decoder& decoder, EvalMemory& passes, const StatePool& pool
 Engine::~Engine() = default;
 
 std::int64_t Engine::LeastRows(const DecoderConfig& config) {
-  return std::max(kShortPrompt, PromptPart(config));
+  return std::max(kShortPromptPrepacked, PromptPart(config));
 }
 
 RequestId Engine::Submit(EngineRequest request) {
@@ -99,10 +110,10 @@ RequestId Engine::Submit(EngineRequest request) {
     ThrowRuntime("[engine] a prompt of {} tokens and an answer of {}: a slot has {} positions",
                  prompt, request.options.max_new_tokens, pool_.capacity);
   }
-  if (max_rows_ < std::min(prompt, LeastRows(decoder_.config()))) {
+  if (max_rows_ < std::min(prompt, std::max(short_prompt_, PromptPart(decoder_.config())))) {
     ThrowRuntime("[engine] a prompt of {} tokens, in passes of {} rows", prompt, max_rows_);
   }
-  waiting_.push_back(std::make_unique<Sequence>(next_id_, std::move(request)));
+  waiting_.push_back(std::make_unique<Sequence>(next_id_, std::move(request), short_prompt_));
   return next_id_++;
 }
 
@@ -117,7 +128,7 @@ std::vector<EngineToken> Engine::Step(std::int64_t prompt_rows) {
   }
   std::vector<EngineToken> tokens;
   WriteNext(tokens);
-  ReadPrompts(std::max(prompt_rows, LeastRows(decoder_.config())), tokens);
+  ReadPrompts(std::max(prompt_rows, PromptPart(decoder_.config())), tokens);
   std::erase_if(running_, [](const SequencePtr& sequence) { return sequence->is_done; });
   std::ranges::sort(tokens, {}, &EngineToken::request);
   return tokens;
@@ -154,7 +165,7 @@ void Engine::Admit() {
 // The tokens of a prompt whose keys and values a slot has; the last one is read for its logits.
 std::int64_t Engine::SharedRows(const KeptPrompt& kept, const EngineRequest& request) const {
   const std::int64_t prompt = std::ssize(request.prompt);
-  if (kept.adapter != request.adapter || prompt <= kShortPrompt || !pool_.has_keys_alone() ||
+  if (kept.adapter != request.adapter || prompt <= short_prompt_ || !pool_.has_keys_alone() ||
       !decoder_.ropes().HaveSameTables(kept.length, prompt)) {
     return 0;
   }

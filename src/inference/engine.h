@@ -17,7 +17,7 @@
 //
 // A request has the same bits whoever else is in the passes, and however its prompt is cut, because
 // the bits of a row depend on no other row, and which order a token's row is computed in depends on
-// its place in the request alone: kMany in prompts of more than kShortPrompt tokens, otherwise
+// its place in the request alone: kMany in prompts that are not short (kShortPrompt), otherwise
 // kFew. docs/engine.md has the reasons.
 //
 // A slot keeps the keys and values of its last prompt. A prompt that begins with the same tokens,
@@ -39,8 +39,11 @@
 
 namespace qlora {
 
-// Prompts of at most so many tokens are never cut, and are computed as written tokens are.
+// Prompts of at most so many tokens are never cut, and are computed as written tokens are. Dot
+// products of prepacked 4-bit weights are faster than panels up to more rows than those of others,
+// which decode a weight for every few rows.
 inline constexpr std::int64_t kShortPrompt = 8;
+inline constexpr std::int64_t kShortPromptPrepacked = 64;
 // More rows of prompts in a pass are no faster: CPUs decode weights once for as many.
 inline constexpr std::int64_t kMostPromptRows = 1024;
 
@@ -87,9 +90,9 @@ class Engine {
   // sampler that are out of range; Runtime, a bug of the caller, for a prompt without tokens, or
   // one that a slot or the passes have no room for.
   RequestId Submit(EngineRequest request);
-  // Runs the next passes, with at most prompt_rows rows of prompts, LeastRows at least. Returns the
-  // tokens that were chosen, in the order of their requests. Errors: Runtime for logits that are
-  // NaN.
+  // Runs the next passes, with at most prompt_rows rows of prompts, PromptPart at least. Returns
+  // the tokens that were chosen, in the order of their requests. Errors: Runtime for logits that
+  // are NaN.
   std::vector<EngineToken> Step(std::int64_t prompt_rows = kMostPromptRows);
   // Forgets a request, and frees its slot. Does nothing for one that is done.
   void Cancel(RequestId request);
@@ -130,6 +133,7 @@ class Engine {
   EvalMemory& passes_;
   const StatePool& pool_;
   const std::int64_t max_rows_;
+  const std::int64_t short_prompt_;
   RequestId next_id_ = 0;
   std::vector<KeptPrompt> kept_;          // of each slot
   std::vector<std::int64_t> free_slots_;  // the one that was free first comes first

@@ -93,7 +93,7 @@ class Requests {
       EXPECT_EQ(std::ssize(alone[r]), all_[r].options.max_new_tokens);
     }
     for (const Sizes& sizes :
-         {Sizes{6, 1000}, Sizes{6, 13}, Sizes{2, 70}, Sizes{3, 1}, Sizes{6, 200, 9}}) {
+         {Sizes{6, 1000}, Sizes{6, 1000, 13}, Sizes{2, 70}, Sizes{3, 1, 1}, Sizes{6, 200, 9}}) {
       EXPECT_EQ(Write(all_, sizes), alone)
           << sizes.slots << " slots, " << sizes.rows << ", " << sizes.prompt_rows << " rows";
     }

@@ -33,34 +33,6 @@ void RunMany(const Machine& machine, const ops::Linear& op) {
   ForwardManyRows(machine, op);
 }
 
-// kMany: dot products of prepacked weights are as fast as panels for as many rows as kFew takes;
-// all others are multiplied as panels, however few rows there are. A linear alone, where a group
-// has both.
-void RunInOneOrder(const Machine& machine, const ops::Linear& op) {
-  const auto is_prepacked = [](const LinearView& linear) {
-    return linear.weight.prepacked != nullptr;
-  };
-  const std::ptrdiff_t prepacked = std::ranges::count_if(op.linears, is_prepacked);
-  if (prepacked == 0) return RunMany(machine, op);
-  if (prepacked < std::ssize(op.linears)) {
-    for (std::size_t l = 0; l < op.linears.size(); ++l) {
-      RunInOneOrder(machine,
-                    {op.linears.subspan(l, 1), op.x, op.outputs.subspan(l, 1), op.store, op.order});
-    }
-    return;
-  }
-  std::vector<LinearOutput> outputs(op.outputs.size());
-  for (std::int64_t row = 0; row < op.x.rows; row += kMostFewRows) {
-    const std::int64_t rows = std::min(kMostFewRows, op.x.rows - row);
-    const auto cut = [&](const auto& m) { return m.empty() ? m : Rows(m, row, rows); };
-    for (std::size_t l = 0; l < outputs.size(); ++l) {
-      const LinearOutput& all = op.outputs[l];
-      outputs[l] = {cut(all.y), cut(all.u)};
-    }
-    RunFew(machine, {op.linears, cut(op.x), outputs, op.store, op.order});
-  }
-}
-
 }  // namespace
 
 void CheckGroup(std::span<const LinearView> linears) {
@@ -100,7 +72,7 @@ void LinearForward(const Machine& machine, const ops::Linear& op) {
     case SumOrder::kFew:
       return RunFew(machine, op);
     case SumOrder::kMany:
-      return RunInOneOrder(machine, op);
+      return RunMany(machine, op);
   }
 }
 
